@@ -1,0 +1,600 @@
+//! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
+//!
+//! Time is an argument. The wheel reads no clock, takes no lock and starts no thread; it is told what
+//! the time is by [`TimingWheel::advance`], and tells when it wants to be told again by
+//! [`TimingWheel::next_expiration`].
+//!
+//! # Contract
+//!
+//! Here *now* is the tick of the latest `advance`, and `d(t)` the deadline of timeout `t`: the tick given to
+//! `insert` or `reset`, or the wheel's clock at that moment if the tick had already passed.
+//!
+//! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
+//! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
+//! 3. *Exactly once.* A key ends as expired, or cancelled, or drained; once; then it is dead for ever, and no
+//!    later key ever answers to it.
+//! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together, resets and
+//!    insertions in between included. The order of equal deadlines is determined by the calls made,
+//!    and is not otherwise promised: it need not be the order of insertion.
+//! 5. *Bounded.* A step expires one timeout or moves one, or drops one stale record, or looks at one sparse
+//!    bucket (at most 32 records). No step is proportional to the time skipped or to the number of empty
+//!    buckets.
+//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire or move something; it is never
+//!    later than the least deadline, and `None` if and only if the wheel is empty. An emptied bucket leaves
+//!    no wake-up behind.
+//!
+//! [`TimingWheel::check_invariants`] checks what of this can be seen from within at one moment.
+//!
+//! # Implementation
+//!
+//! Timeouts live in an arena and never move. [`geometry`] says which bucket of which level a deadline belongs
+//! to; buckets hold [`records`], four-byte hints to look at a slot of the arena; non-empty buckets stand in the
+//! [`queue`] by their expiration. Advancing pops buckets in that order, expires what is due and moves
+//! the rest to finer levels. The hierarchy is that of Varghese and Lauck's scheme 7; the delay queue of
+//! buckets and the lazily made overflow wheels are Apache Kafka's.
+
+mod advance;
+mod arena;
+mod bucket;
+mod drain;
+mod geometry;
+mod invariants;
+mod iter;
+mod queue;
+mod records;
+mod shape;
+
+mod segments;
+
+pub use self::{
+    advance::{Advance, Expired},
+    arena::Key,
+    drain::Drain,
+    iter::Iter,
+    shape::{BucketShape, LevelShape, Shape},
+};
+use self::{
+    arena::Arena,
+    bucket::{Bucket, Levels},
+    geometry::{Geometry, Place},
+    queue::BucketQueue,
+    records::Pool,
+};
+use crate::{BuildError, InsertError, Tick};
+
+/// Buckets of a wheel unless told otherwise.
+const DEFAULT_SIZE: usize = 64;
+
+/// Records that one call may sweep.
+const SWEEP_SLICE: u32 = 32;
+
+/// A set of timeouts, each a value and a deadline, that expire in order as time is advanced.
+///
+/// Inserting, cancelling and resetting take constant time, however many timeouts are pending and
+/// however far ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or *now*.
+///
+/// What it promises is written down in the [module](self#contract).
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel::{Tick, TimingWheel};
+///
+/// let mut wheel = TimingWheel::new(Tick::ZERO);
+/// wheel.insert(Tick::new(10), "soon")?;
+/// let request = wheel.insert(Tick::new(30), "request")?;
+/// wheel.insert(Tick::new(31_536_000_000), "in a year of milliseconds")?;
+///
+/// assert_eq!(wheel.next_expiration(), Some(Tick::new(10)));
+/// assert_eq!(wheel.advance(Tick::new(9)).count(), 0);
+/// let due: Vec<_> = wheel.advance(Tick::new(10)).map(|expired| expired.value).collect();
+/// assert_eq!(due, ["soon"]);
+///
+/// assert_eq!(wheel.cancel(request), Some("request"));
+/// assert_eq!(wheel.next_expiration(), Some(Tick::new(31_536_000_000)));
+/// # Ok::<_, delaywheel::InsertError<&str>>(())
+/// ```
+pub struct TimingWheel<T> {
+    geometry: Geometry,
+    /// The tick of the latest `advance`.
+    now: Tick,
+    /// How far expiry has come: `now`, or less while buckets are due that have not been drained.
+    ///
+    /// Every level's clock is this tick in the level's own units. No queued expiration is before it.
+    clock: Tick,
+    arena: Arena<T>,
+    levels: Levels,
+    pool: Pool,
+    queue: BucketQueue,
+    /// Number of times that a timeout was moved from one bucket to another as time advanced.
+    cascades: u64,
+}
+
+impl<T> TimingWheel<T> {
+    /// Makes an empty wheel of the default size whose clock stands at `start`. Allocates nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let wheel: TimingWheel<u64> = TimingWheel::new(Tick::new(1_000));
+    /// assert_eq!(wheel.now(), Tick::new(1_000));
+    /// assert!(wheel.is_empty());
+    /// ```
+    #[must_use]
+    pub fn new(start: Tick) -> Self {
+        match WheelBuilder::new().start(start).build() {
+            Ok(wheel) => wheel,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
+    }
+
+    /// Adds a timeout that expires at `deadline`.
+    ///
+    /// A deadline that has passed is taken as the wheel's clock: the timeout is due at once, that is, at
+    /// the next [`advance`](Self::advance), to any tick.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::new(100));
+    /// let late = wheel.insert(Tick::new(7), "late")?;
+    /// assert_eq!(wheel.deadline(late), Some(Tick::new(100)));
+    /// assert_eq!(wheel.advance(Tick::new(100)).count(), 1);
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InsertError::Full`] hands the value back when
+    /// [`max_pending`](WheelBuilder::max_pending) timeouts are pending.
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, and *O*(log b) if that makes its bucket, one of b non-empty ones, due earlier. Allocates at
+    /// most one segment of the arena (64 KiB), one of records, and the buckets of one level. Nothing that is there
+    /// is copied.
+    #[inline]
+    pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+        self.forward();
+        let deadline = deadline.max(self.clock);
+        let key = self.arena.insert(deadline, value)?;
+        self.settle(key.index(), deadline, self.geometry.place(self.clock, deadline));
+        Ok(key)
+    }
+
+    /// Takes out a timeout and returns its value, or `None` if the key is dead.
+    ///
+    /// The value is the caller's at once; the wheel keeps nothing of it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), 'a')?;
+    /// assert_eq!(wheel.cancel(key), Some('a'));
+    /// assert_eq!(wheel.cancel(key), None);
+    /// assert_eq!(wheel.next_expiration(), None);
+    /// # Ok::<_, delaywheel::InsertError<char>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call does at most 32; *O*(log b) if that
+    /// empties its bucket, one of b non-empty ones. Does not allocate.
+    #[inline]
+    pub fn cancel(&mut self, key: Key) -> Option<T> {
+        let pending = self.arena.remove(key)?;
+        self.leave(pending.place());
+        Some(pending.value)
+    }
+
+    /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the key is dead.
+    ///
+    /// The key stays good. A deadline that has passed is taken as the wheel's clock, as by
+    /// [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let session = wheel.insert(Tick::new(30), "session")?;
+    /// assert_eq!(wheel.reset(session, Tick::new(60)), Some(Tick::new(30)));
+    /// assert_eq!(wheel.advance(Tick::new(59)).count(), 0);
+    /// assert_eq!(wheel.advance(Tick::new(60)).count(), 1);
+    /// assert_eq!(wheel.reset(session, Tick::new(90)), None);
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// To a deadline at which its bucket has been due, as when a timeout is put off: one store; the timeout moves on
+    /// when the bucket is. To an earlier one, that of [`cancel`](Self::cancel) and [`insert`](Self::insert).
+    #[inline]
+    pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
+        self.forward();
+        let deadline = deadline.max(self.clock);
+        let pending = self.arena.get_mut(key)?;
+        let previous = core::mem::replace(&mut pending.deadline, deadline);
+        let place = pending.place();
+        if deadline < self.levels.bucket(place).expiration() {
+            self.bring_forward(key, place, deadline);
+        }
+        Some(previous)
+    }
+
+    /// Returns the value of a timeout, or `None` if the key is dead. Takes *O*(1) time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), 7)?;
+    /// assert_eq!(wheel.get(key), Some(&7));
+    /// # Ok::<_, delaywheel::InsertError<i32>>(())
+    /// ```
+    #[must_use]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        self.arena.get(key).map(|pending| &pending.value)
+    }
+
+    /// Returns the value of a timeout to be changed, or `None` if the key is dead. Takes *O*(1) time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), 7)?;
+    /// *wheel.get_mut(key).unwrap() += 1;
+    /// assert_eq!(wheel.cancel(key), Some(8));
+    /// # Ok::<_, delaywheel::InsertError<i32>>(())
+    /// ```
+    #[must_use]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        self.arena.get_mut(key).map(|pending| &mut pending.value)
+    }
+
+    /// Returns the deadline of a timeout, or `None` if the key is dead. Takes *O*(1) time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), ())?;
+    /// assert_eq!(wheel.deadline(key), Some(Tick::new(5)));
+    /// # Ok::<_, delaywheel::InsertError<()>>(())
+    /// ```
+    #[must_use]
+    pub fn deadline(&self, key: Key) -> Option<Tick> {
+        self.arena.get(key).map(|pending| pending.deadline)
+    }
+
+    /// Lets time pass until `now`, and returns the timeouts that are due as an iterator that takes them out.
+    ///
+    /// What has not been taken when the iterator is dropped stays due, and the next `advance` goes on there,
+    /// whatever was inserted, cancelled or reset in between. [`Advance::limit`] bounds the work of one call.
+    ///
+    /// Time does not run backwards: a `now` before the latest one is taken as the latest one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// for deadline in [30, 10, 20, 40] {
+    ///     wheel.insert(Tick::new(deadline), deadline)?;
+    /// }
+    /// let due: Vec<_> = wheel.advance(Tick::new(30)).map(|expired| expired.value).collect();
+    /// assert_eq!(due, [10, 20, 30]);
+    /// # Ok::<_, delaywheel::InsertError<u64>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(1), plus *O*(log b) for each bucket that empties,
+    /// amortized over at most as many cascades as it was levels from level 0 when it was inserted.
+    #[inline]
+    pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
+        self.now = self.now.max(now);
+        self.forward();
+        Advance::new(self)
+    }
+
+    /// Returns the least tick at which [`advance`](Self::advance) would expire or move a timeout; `None` if and only if
+    /// none is pending.
+    ///
+    /// It is never later than the least deadline. It may be earlier when the timeout with the least deadline
+    /// of its bucket was cancelled or put off, and where a crowded bucket wants to be spread over finer levels. A timeout
+    /// that is due shows as a tick that is not after [`now`](Self::now).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// assert_eq!(wheel.next_expiration(), None);
+    /// wheel.insert(Tick::new(1 << 40), "in 34 years of milliseconds")?;
+    /// assert_eq!(wheel.next_expiration(), Some(Tick::new(1 << 40)));
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time.
+    #[inline]
+    #[must_use]
+    pub fn next_expiration(&self) -> Option<Tick> {
+        self.queue.first().map(|(_, expiration)| expiration)
+    }
+
+    /// Returns the tick of the latest [`advance`](Self::advance), or the start.
+    #[must_use]
+    pub const fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// Returns the number of pending timeouts, those that are due but not taken included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Returns whether no timeout is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of buckets of each level.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.geometry.size()
+    }
+
+    /// Returns the number of levels made so far, from the finest to the highest that was needed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, WheelBuilder};
+    ///
+    /// let mut wheel = WheelBuilder::new().size(64).build()?;
+    /// assert_eq!(wheel.levels(), 0);
+    /// wheel.insert(Tick::new(63), ())?;
+    /// assert_eq!(wheel.levels(), 1);
+    /// wheel.insert(Tick::new(64), ())?;
+    /// assert_eq!(wheel.levels(), 2);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn levels(&self) -> usize {
+        self.levels.count()
+    }
+
+    /// Returns how often a timeout was moved from one bucket to another as time advanced, since the wheel was made.
+    #[must_use]
+    pub const fn cascades(&self) -> u64 {
+        self.cascades
+    }
+
+    /// Returns an iterator over the pending timeouts, in no particular order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), 'a')?;
+    /// assert_eq!(wheel.iter().collect::<Vec<_>>(), [(key, Tick::new(5), &'a')]);
+    /// # Ok::<_, delaywheel::InsertError<char>>(())
+    /// ```
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter::new(self)
+    }
+
+    /// Takes out all pending timeouts, in no particular order; those that the iterator has not yielded are dropped with it.
+    ///
+    /// The wheel is in order after each of them: should the iterator be leaked, the rest is still pending.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), "never ran")?;
+    /// assert_eq!(wheel.drain().collect::<Vec<_>>(), [(key, Tick::new(5), "never ran")]);
+    /// assert!(wheel.is_empty());
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    pub fn drain(&mut self) -> Drain<'_, T> {
+        Drain::new(self)
+    }
+
+    /// Drops all pending timeouts; their keys are dead. Keeps the memory and the time.
+    ///
+    /// # Panics
+    ///
+    /// If a value's `drop` panics; the others are dropped all the same, and the wheel is empty.
+    pub fn clear(&mut self) {
+        drop(self.drain());
+    }
+
+    /// Gives back the memory that pending timeouts do not need, as far as that leaves them in place.
+    ///
+    /// Keys stay good, dead keys stay dead.
+    ///
+    /// # Complexity
+    ///
+    /// Takes time proportional to the memory in use.
+    pub fn shrink(&mut self) {
+        self.arena.shrink();
+        self.levels.shrink();
+        self.queue.shrink();
+        let mut pool = Pool::new();
+        for (place, bucket) in self.levels.iter_mut() {
+            let Self { arena, pool: old, .. } = self;
+            bucket.rewrite(old, &mut pool, |record, phase| arena.keep(record, place, phase));
+        }
+        self.pool = pool;
+    }
+
+    /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it can.
+    #[inline]
+    fn forward(&mut self) {
+        if self.clock < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
+            self.clock = self.now;
+        }
+    }
+
+    /// Puts a timeout of the arena into the bucket that its deadline belongs to.
+    #[inline]
+    fn settle(&mut self, index: u32, deadline: Tick, place: Place) {
+        self.levels.reach(place);
+        let bucket = self.levels.bucket_mut(place);
+        let pending = self.arena.at_mut(index).expect("a timeout that settles is in the arena");
+        pending.set_place(place);
+        pending.phase = bucket.phase_of_newcomers();
+        let geometry = self.geometry;
+        let start = || geometry.start(place.level, deadline);
+        if bucket.admit(&mut self.pool, index, deadline, start) {
+            self.queue.set(place, bucket.expiration());
+        }
+    }
+
+    /// Has a timeout at `place` seen to earlier than its bucket is due.
+    fn bring_forward(&mut self, key: Key, place: Place, deadline: Tick) {
+        let target = self.geometry.place(self.clock, deadline);
+        if target == place {
+            self.levels.bucket_mut(place).lower_expiration(deadline);
+            self.queue.set(place, deadline);
+        } else {
+            self.settle(key.index(), deadline, target);
+            self.leave(place);
+        }
+    }
+
+    /// Counts a timeout out of its bucket, whose record goes stale.
+    #[inline]
+    fn leave(&mut self, place: Place) {
+        self.depart(place);
+        let Self { levels, pool, arena, .. } = self;
+        let bucket = levels.bucket_mut(place);
+        if bucket.is_littered() {
+            bucket.sweep(pool, SWEEP_SLICE, |record, phase| arena.keep(record, place, phase));
+        }
+    }
+
+    /// Counts a timeout out of its bucket, and the bucket out of the queue if that was its last.
+    #[inline]
+    fn depart(&mut self, place: Place) {
+        let bucket: &mut Bucket = self.levels.bucket_mut(place);
+        if bucket.leave(&mut self.pool) {
+            self.queue.remove(place);
+        }
+    }
+}
+
+impl<T> Default for TimingWheel<T> {
+    /// Makes an empty wheel of the default size whose clock stands at 0.
+    fn default() -> Self {
+        Self::new(Tick::ZERO)
+    }
+}
+
+impl<'a, T> IntoIterator for &'a TimingWheel<T> {
+    type Item = (Key, Tick, &'a T);
+    type IntoIter = Iter<'a, T>;
+
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}
+
+/// Settings of a [`TimingWheel`] that is to be made.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel::{Tick, TimingWheel, WheelBuilder};
+///
+/// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
+/// assert_eq!(wheel.size(), 256);
+/// # Ok::<_, delaywheel::BuildError>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct WheelBuilder {
+    size: usize,
+    start: Tick,
+    max_pending: u32,
+}
+
+impl WheelBuilder {
+    /// Starts with the default settings.
+    pub const fn new() -> Self {
+        Self { size: DEFAULT_SIZE, start: Tick::ZERO, max_pending: u32::MAX }
+    }
+
+    /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default 64.
+    ///
+    /// A larger wheel cascades less and takes more memory per level: 40 bytes a bucket.
+    pub const fn size(mut self, buckets: usize) -> Self {
+        self.size = buckets;
+        self
+    }
+
+    /// Sets the tick at which the clock starts. Default 0.
+    pub const fn start(mut self, start: Tick) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Sets how many timeouts may be pending at once. Default `u32::MAX`, which is also all that a wheel can address.
+    pub const fn max_pending(mut self, timeouts: u32) -> Self {
+        self.max_pending = timeouts;
+        self
+    }
+
+    /// Makes the wheel. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::SizeOutOfRange`] if the size is not in 2..=65536.
+    pub fn build<T>(self) -> Result<TimingWheel<T>, BuildError> {
+        let geometry = Geometry::new(self.size)?;
+        Ok(TimingWheel {
+            geometry,
+            now: self.start,
+            clock: self.start,
+            arena: Arena::new(self.max_pending),
+            levels: Levels::new(geometry.size()),
+            pool: Pool::new(),
+            queue: BucketQueue::default(),
+            cascades: 0,
+        })
+    }
+}
+
+impl Default for WheelBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}

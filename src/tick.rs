@@ -30,24 +30,28 @@ impl Tick {
 
     /// Makes a tick from its number.
     #[must_use]
+    #[inline]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
     /// Returns the number of the tick.
     #[must_use]
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// Returns the tick that lies `span` later, or [`Tick::MAX`] if that is past the horizon.
     #[must_use]
+    #[inline]
     pub const fn saturating_add(self, span: TickSpan) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
     /// Returns the distance from `earlier` to this tick, or [`TickSpan::ZERO`] if `earlier` is the later.
     #[must_use]
+    #[inline]
     pub const fn saturating_since(self, earlier: Self) -> TickSpan {
         TickSpan(self.0.saturating_sub(earlier.0))
     }
@@ -86,12 +90,14 @@ impl TickSpan {
 
     /// Makes a span of `count` ticks.
     #[must_use]
+    #[inline]
     pub const fn new(count: u64) -> Self {
         Self(count)
     }
 
     /// Returns the number of ticks.
     #[must_use]
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }

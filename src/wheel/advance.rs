@@ -100,12 +100,7 @@ impl<T> TimingWheel<T> {
             }
             debug_assert!(expiration >= self.clock, "a bucket was passed over");
             self.clock = expiration;
-            let expired = if place.level > 0 && self.levels.bucket(place).is_sparse() {
-                *steps -= 1;
-                self.visit(place)
-            } else {
-                self.walk(place, steps)
-            };
+            let expired = self.visit(place, steps).or_else(|| self.walk(place, steps));
             if expired.is_some() {
                 return expired;
             }
@@ -114,55 +109,57 @@ impl<T> TimingWheel<T> {
         None
     }
 
+    /// Expires a timeout of a sparse bucket above level 0, and leaves in place what is not due.
+    ///
+    /// Does nothing if none is due, because the one with the least deadline has left, or if one was put off
+    /// beyond the bucket's range. Then the others are to cascade as well: so a timeout is never woken
+    /// for in vain more often than there are levels below it.
+    fn visit(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
+        let bucket = self.levels.bucket(place);
+        let level = self.geometry.level(place);
+        if level == 0 || !bucket.is_sparse() {
+            return None;
+        }
+        let lap = self.geometry.lap_index(level, self.clock);
+        let mut due = None;
+        let mut least = Tick::MAX;
+        for &record in bucket.run().oldest(&self.pool) {
+            let Some(deadline) = self.arena.deadline_at(record, place) else { continue };
+            if self.geometry.lap_index(level, deadline) != lap {
+                return None;
+            }
+            if deadline <= self.clock && due.is_none_or(|due| due == record) {
+                due = Some(record);
+            } else {
+                least = least.min(deadline);
+            }
+        }
+        let expired = self.expire(due?, place);
+        *steps -= 1;
+        if self.levels.bucket(place).live() > 0 {
+            self.expedite(place, least);
+        }
+        Some(expired)
+    }
+
     /// Takes records off a bucket that is due until one expires, the bucket is empty or no step is left.
     ///
     /// What is not due moves on; from above level 0, to a finer level, unless it was put off meanwhile.
     fn walk(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
         while *steps > 0 {
-            let record = self.levels.bucket_mut(place).pop(&mut self.pool)?;
+            let bucket = self.levels.bucket_mut(place);
+            if bucket.run().is_at_chunk() {
+                self.arena.touch(bucket.run().oldest(&self.pool));
+            }
+            let record = bucket.pop(&mut self.pool)?;
             *steps -= 1;
-            let Some(pending) = self.arena.resting(record, place) else { continue };
-            let deadline = pending.deadline;
+            let Some(deadline) = self.arena.deadline_at(record, place) else { continue };
             if deadline <= self.clock {
                 return Some(self.expire(record, place));
             }
             self.cascade(record, place, deadline);
         }
         None
-    }
-
-    /// Expires a timeout of a sparse bucket that is due, and leaves in place what is not.
-    ///
-    /// If none was due, because the one with the least deadline has left, the others cascade: so
-    /// a timeout is never woken for in vain more often than there are levels below it.
-    fn visit(&mut self, place: Place) -> Option<Expired<T>> {
-        let lap = self.geometry.lap_index(place.level, self.clock);
-        let cascades = self.cascades;
-        let mut due = None;
-        let mut least = Tick::MAX;
-        for _ in 0..self.levels.bucket(place).run().len() {
-            let Some(record) = self.levels.bucket_mut(place).pop(&mut self.pool) else { break };
-            let Some(pending) = self.arena.resting(record, place) else { continue };
-            let deadline = pending.deadline;
-            if deadline <= self.clock && due.is_none() {
-                due = Some(record);
-            } else if self.geometry.lap_index(place.level, deadline) != lap {
-                self.cascade(record, place, deadline);
-            } else {
-                least = least.min(deadline);
-                self.levels.bucket_mut(place).put_back(&mut self.pool, record);
-            }
-        }
-        if due.is_none() && self.cascades == cascades {
-            let mut steps = u64::from(self.levels.bucket(place).run().len());
-            return self.walk(place, &mut steps);
-        }
-        let expired = due.map(|record| self.expire(record, place));
-        if self.levels.bucket(place).live() > 0 {
-            self.levels.bucket_mut(place).set_expiration(least);
-            self.queue.set(place, least);
-        }
-        expired
     }
 
     /// Moves a timeout, whose record was taken off `place`, to where it belongs now.
@@ -175,7 +172,7 @@ impl<T> TimingWheel<T> {
         self.cascades += 1;
     }
 
-    /// Takes out a timeout whose record was taken off `place`.
+    /// Takes out a timeout that rests at `place`.
     #[inline]
     fn expire(&mut self, record: u32, place: Place) -> Expired<T> {
         let pending = self.arena.take(record).expect("a timeout that is due is in the arena");

@@ -4,7 +4,10 @@
 //! generation, so a dead key finds nothing, whoever lives in the slot by then. A slot whose generations
 //! are used up is retired instead of starting again from the first.
 
-use core::{fmt, mem, num::NonZeroU32};
+use core::{
+    fmt, mem,
+    num::{NonZeroU32, NonZeroU64},
+};
 
 use super::{geometry::Place, segments::Segments};
 use crate::{InsertError, Tick};
@@ -33,26 +36,34 @@ use crate::{InsertError, Tick};
 /// # Ok::<_, delaywheel::InsertError<&str>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    index: u32,
-    generation: NonZeroU32,
-}
+pub struct Key(
+    /// The generation above the index, in one word: two halves that are stored apart and read together would stall.
+    NonZeroU64,
+);
 
 impl Key {
     #[inline]
-    pub(super) const fn new(index: u32, generation: NonZeroU32) -> Self {
-        Self { index, generation }
+    pub(super) fn new(index: u32, generation: NonZeroU32) -> Self {
+        let generation = NonZeroU64::from(generation);
+        let word = generation.get() << 32 | u64::from(index);
+        Self(NonZeroU64::new(word).unwrap_or(generation))
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the index is the lower half")]
     pub(super) const fn index(self) -> u32 {
-        self.index
+        self.0.get() as u32
+    }
+
+    #[inline]
+    const fn generation(self) -> u32 {
+        (self.0.get() >> 32) as u32
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({}.{})", self.index, self.generation)
+        write!(f, "Key({}.{})", self.index(), self.generation())
     }
 }
 
@@ -62,51 +73,83 @@ pub(super) struct Pending<T> {
     pub(super) deadline: Tick,
     pub(super) value: T,
     generation: NonZeroU32,
-    /// The bucket that it rests in, in two fields so that `phase` fits beside them.
-    bucket: u16,
-    level: u8,
-    /// Which half of a sweep has seen it; see [`Bucket`](super::bucket::Bucket).
-    pub(super) phase: bool,
+    spot: Spot,
 }
 
 impl<T> Pending<T> {
+    /// The bucket that it rests in.
     #[inline]
     pub(super) fn place(&self) -> Place {
-        Place { level: self.level, bucket: self.bucket }
+        self.spot.place()
+    }
+
+    pub(super) fn spot(&self) -> Spot {
+        self.spot
     }
 
     #[inline]
     pub(super) fn generation(&self) -> NonZeroU32 {
         self.generation
     }
+}
+
+/// A place, and which half of a sweep has seen the timeout there; see [`Bucket`](super::bucket::Bucket).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spot(
+    /// The place above the phase; the uppermost bit is set, which leaves 0 for slots without a timeout.
+    NonZeroU32,
+);
+
+impl Spot {
+    const MARK: NonZeroU32 = NonZeroU32::new(1 << 31).unwrap();
 
     #[inline]
-    pub(super) fn set_place(&mut self, place: Place) {
-        (self.level, self.bucket) = (place.level, place.bucket);
+    pub(super) fn new(place: Place, phase: bool) -> Self {
+        Self(Self::MARK | place.number() << 1 | u32::from(phase))
+    }
+
+    #[inline]
+    pub(super) const fn place(self) -> Place {
+        Place::new(self.0.get() << 1 >> 2)
+    }
+
+    #[inline]
+    pub(super) const fn phase(self) -> bool {
+        self.0.get() & 1 != 0
+    }
+
+    /// The other phase, if `condition` holds.
+    #[inline]
+    fn flipped_if(self, condition: bool) -> Self {
+        Self(Self::MARK | self.0.get() ^ u32::from(condition))
     }
 }
+
+const _: () = assert!(Place::END < 1 << 30);
 
 #[derive(Debug)]
 enum Slot<T> {
     /// Holds a timeout.
     Pending(Pending<T>),
-    /// Waits in the list of vacant slots, of which `next` is the rest.
-    Vacant { generation: NonZeroU32, next: u32 },
-    /// Has used up its generations.
-    Retired,
+    /// Waits in the list of vacant slots, of which `next` is the rest; or has used up its generations
+    /// and waits for nothing.
+    Vacant { generation: Option<NonZeroU32>, next: u32 },
 }
 
-// Generation and place share a word with the tag, so that a slot costs 16 bytes besides the value.
+// The spot is never 0, which tells the slots apart, so that one costs 16 bytes besides the value.
 const _: () = assert!(size_of::<Slot<u64>>() == 24);
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
 /// The end of the list of vacant slots.
 const NIL: u32 = u32::MAX;
 
+/// Slots that are allocated at a time: 24 KiB if a value takes 8 bytes.
+const SEGMENT: usize = 1024;
+
 /// The slots of a wheel.
 #[derive(Debug)]
 pub(super) struct Arena<T> {
-    slots: Segments<Slot<T>>,
+    slots: Segments<Slot<T>, SEGMENT>,
     /// Head of the list of vacant slots, or `NIL`.
     vacant: u32,
     /// Number of timeouts.
@@ -128,119 +171,144 @@ impl<T> Arena<T> {
         self.len as usize
     }
 
-    /// Takes in a timeout; its place is to be set. *O*(1), and at most one allocation.
+    /// Takes in a timeout that rests at `spot`. *O*(1), and at most one allocation.
     #[inline]
-    pub(super) fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+    pub(super) fn insert(
+        &mut self,
+        deadline: Tick,
+        value: T,
+        spot: Spot,
+    ) -> Result<Key, InsertError<T>> {
         if self.len >= self.max_pending {
             return Err(InsertError::Full(value));
         }
-        let pending = |generation| {
-            Slot::Pending(Pending {
-                deadline,
-                value,
-                generation,
-                bucket: 0,
-                level: 0,
-                phase: false,
-            })
+        if self.vacant == NIL && !self.grow() {
+            return Err(InsertError::Full(value));
+        }
+        let index = self.vacant;
+        let Some(place @ &mut Slot::Vacant { generation: Some(generation), next }) =
+            self.slots.get_mut(index)
+        else {
+            unreachable!("only vacant slots are listed")
         };
-        let key = if let Some(slot) = self.slots.get_mut(self.vacant) {
-            let Slot::Vacant { generation, next } = *slot else {
-                unreachable!("only vacant slots are listed")
-            };
-            *slot = pending(generation);
-            Key { index: mem::replace(&mut self.vacant, next), generation }
-        } else {
-            let generation = self.first_generation;
-            match self.slots.push(pending(generation)) {
-                Ok(index) => Key { index, generation },
-                Err(Slot::Pending(refused)) => return Err(InsertError::Full(refused.value)),
-                Err(_) => unreachable!("what was pushed was pending"),
-            }
-        };
+        *place = Slot::Pending(Pending { deadline, value, generation, spot });
+        self.vacant = next;
         self.len += 1;
-        Ok(key)
+        Ok(Key::new(index, generation))
+    }
+
+    /// Adds a segment of vacant slots, unless every index is in use.
+    #[cold]
+    fn grow(&mut self) -> bool {
+        let generation = Some(self.first_generation);
+        let added = self.slots.grow(|index| Slot::Vacant { generation, next: index + 1 });
+        let Some(added) = added else { return false };
+        if let Some(Slot::Vacant { next, .. }) = self.slots.get_mut(added.end - 1) {
+            *next = mem::replace(&mut self.vacant, added.start);
+        }
+        true
     }
 
     /// Takes out the timeout of a key, unless the key is dead.
     #[inline]
     pub(super) fn remove(&mut self, key: Key) -> Option<Pending<T>> {
-        self.get(key)?;
-        self.take(key.index)
+        self.take_if(key.index(), |pending| pending.generation.get() == key.generation())
     }
 
     /// Takes out whichever timeout is in a slot.
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Option<Pending<T>> {
+        self.take_if(index, |_| true)
+    }
+
+    #[inline]
+    fn take_if(
+        &mut self,
+        index: u32,
+        condition: impl FnOnce(&Pending<T>) -> bool,
+    ) -> Option<Pending<T>> {
         let slot = self.slots.get_mut(index)?;
         let Slot::Pending(pending) = slot else { return None };
-        let vacated = match pending.generation.checked_add(1) {
-            Some(generation) => {
-                Slot::Vacant { generation, next: mem::replace(&mut self.vacant, index) }
-            }
-            None => Slot::Retired,
-        };
+        if !condition(pending) {
+            return None;
+        }
+        let generation = pending.generation.checked_add(1);
+        let next = if generation.is_some() { mem::replace(&mut self.vacant, index) } else { NIL };
         self.len -= 1;
-        match mem::replace(slot, vacated) {
+        match mem::replace(slot, Slot::Vacant { generation, next }) {
             Slot::Pending(pending) => Some(pending),
-            _ => unreachable!("the slot was seen to be pending"),
+            Slot::Vacant { .. } => unreachable!("the slot was seen to be pending"),
         }
     }
 
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Pending<T>> {
-        self.at(key.index).filter(|pending| pending.generation == key.generation)
+        self.at(key.index()).filter(|pending| pending.generation.get() == key.generation())
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending<T>> {
-        self.at_mut(key.index).filter(|pending| pending.generation == key.generation)
+        match self.slots.get_mut(key.index())? {
+            Slot::Pending(pending) if pending.generation.get() == key.generation() => Some(pending),
+            _ => None,
+        }
     }
 
     #[inline]
     pub(super) fn at(&self, index: u32) -> Option<&Pending<T>> {
         match self.slots.get(index)? {
             Slot::Pending(pending) => Some(pending),
-            Slot::Vacant { .. } | Slot::Retired => None,
+            Slot::Vacant { .. } => None,
         }
     }
 
+    /// The deadline of the timeout in a slot if it rests at `place`, so that a record found there is good.
     #[inline]
-    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Pending<T>> {
-        match self.slots.get_mut(index)? {
-            Slot::Pending(pending) => Some(pending),
-            Slot::Vacant { .. } | Slot::Retired => None,
+    pub(super) fn deadline_at(&self, index: u32, place: Place) -> Option<Tick> {
+        let pending = self.at(index)?;
+        (pending.place() == place).then_some(pending.deadline)
+    }
+
+    /// Has the timeout in a slot rest elsewhere.
+    #[inline]
+    pub(super) fn settle(&mut self, index: u32, spot: Spot) {
+        if let Some(Slot::Pending(pending)) = self.slots.get_mut(index) {
+            pending.spot = spot;
         }
     }
 
-    /// The timeout in a slot if it rests at `place`: whether a record found there is good.
+    /// Whether a sweep shall keep a record of the timeout in a slot, which it has not seen if that rests at
+    /// `unseen`; marks that it has.
     #[inline]
-    pub(super) fn resting(&mut self, index: u32, place: Place) -> Option<&mut Pending<T>> {
-        self.at_mut(index).filter(|pending| pending.place() == place)
+    pub(super) fn keep(&mut self, index: u32, unseen: Spot) -> bool {
+        let Some(Slot::Pending(pending)) = self.slots.get_mut(index) else { return false };
+        let is_kept = pending.spot == unseen;
+        pending.spot = pending.spot.flipped_if(is_kept);
+        is_kept
     }
 
-    /// Whether a sweep that is in `phase` shall keep a record found at `place`; marks that it did.
+    /// Has the slots of some records fetched, so that their cache misses overlap.
     #[inline]
-    pub(super) fn keep(&mut self, index: u32, place: Place, phase: bool) -> bool {
-        let unseen = self.resting(index, place).filter(|pending| pending.phase == phase);
-        unseen.map(|pending| pending.phase = !phase).is_some()
+    pub(super) fn touch(&self, records: &[u32]) {
+        let read = |&record: &u32| {
+            self.at(record)
+                .map_or(0, |pending| pending.deadline.get() ^ u64::from(pending.spot.0.get()))
+        };
+        core::hint::black_box(records.iter().map(read).fold(0, u64::wrapping_add));
     }
 
     /// All timeouts, in the order of their slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending<T>)> {
         self.slots.iter().filter_map(|(index, slot)| match slot {
-            Slot::Pending(pending) => {
-                Some((Key { index, generation: pending.generation }, pending))
-            }
-            Slot::Vacant { .. } | Slot::Retired => None,
+            Slot::Pending(pending) => Some((Key::new(index, pending.generation), pending)),
+            Slot::Vacant { .. } => None,
         })
     }
 
     /// The first timeout at or after a slot. *O*(number of vacant slots passed over).
     pub(super) fn next_from(&self, index: u32) -> Option<Key> {
-        (index..self.slots.end()).find_map(|index| {
-            self.at(index).map(|pending| Key { index, generation: pending.generation })
-        })
+        (index..self.slots.end())
+            .find_map(|index| self.at(index).map(|pending| Key::new(index, pending.generation)))
     }
 
     /// Gives back the segments without a timeout. *O*(slots).
@@ -253,8 +321,8 @@ impl<T> Arena<T> {
             let mut newest = NonZeroU32::MIN;
             for slot in slots {
                 match slot {
-                    Slot::Vacant { generation, .. } => newest = newest.max(*generation),
-                    Slot::Pending(_) | Slot::Retired => return false,
+                    Slot::Vacant { generation: Some(next), .. } => newest = newest.max(*next),
+                    _ => return false,
                 }
             }
             let is_released = newest.get() <= u32::MAX / 2;
@@ -271,7 +339,7 @@ impl<T> Arena<T> {
     fn relink_vacant(&mut self) {
         self.vacant = NIL;
         for index in (0..self.slots.end()).rev() {
-            if let Some(Slot::Vacant { next, .. }) = self.slots.get_mut(index) {
+            if let Some(Slot::Vacant { generation: Some(_), next }) = self.slots.get_mut(index) {
                 *next = mem::replace(&mut self.vacant, index);
             }
         }
@@ -289,7 +357,7 @@ impl<T> Arena<T> {
             index = *next;
         }
         assert_eq!(index, NIL, "the list of vacant slots leads out of the arena");
-        let vacant = |(_, slot): &(_, &_)| matches!(slot, Slot::Vacant { .. });
+        let vacant = |(_, slot): &(_, &_)| matches!(slot, Slot::Vacant { generation: Some(_), .. });
         assert_eq!(self.slots.iter().filter(vacant).count(), listed, "vacant slots are not listed");
         assert_eq!(self.iter().count(), self.len(), "pending timeouts were miscounted");
     }
@@ -300,7 +368,7 @@ mod tests {
     use super::*;
 
     fn insert(arena: &mut Arena<u64>, value: u64) -> Key {
-        arena.insert(Tick::ZERO, value).unwrap()
+        arena.insert(Tick::ZERO, value, Spot::new(Place::new(0), false)).unwrap()
     }
 
     #[test]
@@ -308,16 +376,16 @@ mod tests {
         let mut arena = Arena::new(u32::MAX);
         arena.first_generation = NonZeroU32::MAX;
         let last = insert(&mut arena, 1);
-        assert_eq!(last.generation, NonZeroU32::MAX);
+        assert_eq!(last.generation(), u32::MAX);
         assert_eq!(arena.remove(last).map(|p| p.value), Some(1));
         arena.first_generation = NonZeroU32::MIN;
         let next = insert(&mut arena, 2);
-        assert_ne!(next.index, last.index);
+        assert_ne!(next.index(), last.index());
         assert!(arena.get(last).is_none());
         arena.remove(next);
         arena.shrink();
         arena.check_invariants();
-        assert_ne!(insert(&mut arena, 3).index, last.index, "a retired slot stays retired");
+        assert_ne!(insert(&mut arena, 3).index(), last.index(), "a retired slot stays retired");
     }
 
     #[test]

@@ -5,51 +5,59 @@
 //!
 //! - While it is *sparse*, that is the least deadline in it (or less, if that timeout has left). A lone
 //!   timeout a year ahead expires straight out of its coarse bucket and wakes nobody before.
-//! - Once it is *crowded*, it is the start of the bucket's range, as in Kafka. Its timeouts move to finer
-//!   levels ahead of the first deadline among them, and a burst is not late.
+//! - Once it is *crowded*, because its records spilled out of it, that is the start of its range, as in
+//!   Kafka. Its timeouts move to finer levels ahead of the first deadline among them, and a burst
+//!   is not late. See `docs/decisions/0002-when-a-bucket-is-due.md`.
 
 use alloc::vec::Vec;
 
 use super::{
-    geometry::Place,
-    records::{Pool, Run},
+    arena::Spot,
+    geometry::{Geometry, Place},
+    records::{CHUNK, Pool, Run},
 };
 use crate::Tick;
 
-/// More timeouts than this make a bucket crowded.
-///
-/// Up to here a visit looks at every record and leaves in place what is not due, which costs less than
-/// to cascade. See `docs/decisions/0002-when-a-bucket-is-due.md`.
-pub(super) const SPARSE: u32 = 16;
+/// Records that a bucket may hold for each live timeout, as a power of two, before it is swept.
+const RECORDS_PER_LIVE: u32 = 4;
 
-/// Stale records that a bucket may hold for each live timeout, and besides, before it is swept.
-const STALE_PER_LIVE: u32 = 3;
-const STALE_BESIDES: u32 = 64;
+/// Live timeouts that are added to that account, so that small buckets are not swept all the time.
+const LIVE_BESIDES: u32 = 16;
 
 /// Timeouts of one level whose deadlines fall into one range of ticks.
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
     /// At least one record for each live timeout, and stale ones.
     run: Run,
-    /// Number of timeouts that rest here.
-    live: u32,
+    /// Timeouts that were taken in, counted from when the bucket was empty; 0 if and only if it is.
+    admitted: u32,
+    /// How many of those have left.
+    ///
+    /// One count of the live ones would do. But to insert would then wait for every cancel before it,
+    /// whose bucket is not known until its timeout has been fetched from memory.
+    departed: u32,
     /// Records at the front of the run that the current sweep has not seen; 0 when there is none.
     unswept: u32,
     /// When the bucket is due; not after any deadline in it. Meaningless while it is empty.
     expiration: Tick,
+    /// Whether records have spilled since the bucket was empty.
     is_crowded: bool,
-    /// The phase of timeouts that the current sweep has not seen, or of all when there is none.
+    /// The phase of timeouts that are yet to come.
     ///
-    /// A timeout that was reset away from here and came back has two records in the run. A sweep keeps
-    /// one: it drops a record whose timeout has the other phase, for that one was kept already.
+    /// It is that of all timeouts here; but while a sweep is under way, those that it has not seen have
+    /// the other one. A timeout that was reset away from here and came back has two records in the
+    /// run, of which a sweep is to keep one: having kept it, it flips the phase, and drops the next.
     phase: bool,
 }
+
+const _: () = assert!(size_of::<Bucket>() == 104);
 
 impl Bucket {
     const fn new() -> Self {
         Self {
             run: Run::new(),
-            live: 0,
+            admitted: 0,
+            departed: 0,
             unswept: 0,
             expiration: Tick::ZERO,
             is_crowded: false,
@@ -59,7 +67,7 @@ impl Bucket {
 
     #[inline]
     pub(super) const fn live(&self) -> u32 {
-        self.live
+        self.admitted - self.departed
     }
 
     #[inline]
@@ -79,198 +87,181 @@ impl Bucket {
     /// Whether a visit shall leave in place what is not due.
     #[inline]
     pub(super) const fn is_sparse(&self) -> bool {
-        !self.is_crowded && self.run.len() <= 2 * SPARSE
+        !self.is_crowded
     }
 
-    /// The phase that sets a timeout apart from those that the current sweep has not seen.
     #[inline]
-    pub(super) const fn phase_of_newcomers(&self) -> bool {
-        self.phase ^ (self.unswept > 0)
+    pub(super) const fn phase(&self) -> bool {
+        self.phase
     }
 
-    /// Takes in a timeout. Returns whether the expiration changed.
+    /// Whether there must be made room before a timeout can come.
     #[inline]
-    pub(super) fn admit(
-        &mut self,
-        pool: &mut Pool,
-        record: u32,
-        deadline: Tick,
-        start: impl FnOnce() -> Tick,
-    ) -> bool {
-        self.run.push(pool, record);
-        self.live += 1;
-        if self.live == 1 {
-            (self.expiration, self.is_crowded) = (deadline, false);
-            true
-        } else if self.is_crowded {
-            false
-        } else if self.live > SPARSE {
-            self.is_crowded = true;
-            self.lower_expiration(start())
-        } else {
-            self.lower_expiration(deadline)
-        }
+    pub(super) const fn is_full(&self) -> bool {
+        self.run.is_full()
     }
 
-    /// Makes the bucket due at `tick` if it was due later. Returns whether it was.
+    /// Whether it is mostly stale records that would crowd the bucket.
+    pub(super) const fn is_untidy(&self) -> bool {
+        !self.run.has_spilled() && self.live() as usize <= CHUNK / 2
+    }
+
+    /// Makes room for records. Returns whether that crowds the bucket, so that it is due at its start.
+    pub(super) fn make_room(&mut self, pool: &mut Pool) -> bool {
+        self.run.make_room(pool);
+        let was_crowded = self.is_crowded;
+        self.is_crowded |= self.run.has_spilled();
+        self.is_crowded && !was_crowded
+    }
+
+    /// Takes in a timeout, for whose record there is room. Returns whether the bucket is due earlier by it.
     #[inline]
-    pub(super) fn lower_expiration(&mut self, tick: Tick) -> bool {
-        let is_lower = tick < self.expiration;
-        if is_lower {
-            self.expiration = tick;
-        }
-        is_lower
+    pub(super) fn admit(&mut self, record: u32, deadline: Tick) -> bool {
+        self.run.push(record);
+        self.admitted += 1;
+        deadline < self.expiration || self.admitted == 1
     }
 
-    /// Makes the bucket due at the least deadline in it.
-    pub(super) fn set_expiration(&mut self, least: Tick) {
-        self.expiration = least;
-    }
-
-    /// Counts out a timeout whose record may remain. Returns whether the bucket is empty now.
     #[inline]
-    pub(super) fn leave(&mut self, pool: &mut Pool) -> bool {
-        debug_assert!(self.live > 0, "a timeout left an empty bucket");
-        self.live -= 1;
-        if self.live == 0 {
-            self.run.clear(pool);
-            self.unswept = 0;
-        }
-        self.live == 0
+    pub(super) fn set_expiration(&mut self, expiration: Tick) {
+        self.expiration = expiration;
+    }
+
+    /// Counts out a timeout, whose record may remain. Returns whether the bucket is empty now.
+    #[inline]
+    pub(super) fn leave(&mut self) -> bool {
+        debug_assert!(self.live() > 0, "a timeout left an empty bucket");
+        self.departed += 1;
+        self.departed == self.admitted
+    }
+
+    /// Drops the records of a bucket without timeouts. *O*(1).
+    pub(super) fn clear(&mut self, pool: &mut Pool) {
+        self.run.clear(pool);
+        (self.admitted, self.departed) = (0, 0);
+        self.unswept = 0;
+        self.is_crowded = false;
     }
 
     /// Takes out the oldest record.
     #[inline]
     pub(super) fn pop(&mut self, pool: &mut Pool) -> Option<u32> {
-        let record = self.run.pop(pool)?;
-        if self.unswept > 0 {
-            self.unswept -= 1;
-            self.phase ^= self.unswept == 0;
-        }
-        Some(record)
-    }
-
-    /// Puts back a record that was popped and is good.
-    #[inline]
-    pub(super) fn put_back(&mut self, pool: &mut Pool, record: u32) {
-        self.run.push(pool, record);
+        self.unswept = self.unswept.saturating_sub(1);
+        self.run.pop(pool)
     }
 
     /// Whether a sweep would drop enough records to be worth it.
     #[inline]
     pub(super) const fn is_littered(&self) -> bool {
-        self.run.len() > self.live.saturating_mul(1 + STALE_PER_LIVE).saturating_add(STALE_BESIDES)
+        self.run.len() / RECORDS_PER_LIVE > self.live() + LIVE_BESIDES
     }
 
-    /// Passes over at most `limit` records; keeps one of each for which `keep(record, phase)` holds.
+    /// Passes over at most `limit` records; keeps one of each timeout for which `keep` holds.
     ///
-    /// `keep` is to hold for a timeout that rests here in the phase it is given, and to flip it. A
-    /// sweep goes once around the run, however many calls it takes.
+    /// `keep(record, unseen)` is to hold for a timeout that rests at the spot `unseen`, and to flip its phase.
+    /// A sweep goes once around the run, however many calls it takes.
     pub(super) fn sweep(
         &mut self,
+        place: Place,
         pool: &mut Pool,
         limit: u32,
-        mut keep: impl FnMut(u32, bool) -> bool,
+        mut keep: impl FnMut(u32, Spot) -> bool,
     ) {
         if self.unswept == 0 {
             self.unswept = self.run.len();
+            self.phase = !self.phase;
         }
-        for _ in 0..limit.min(self.unswept) {
-            let phase = self.phase;
-            if let Some(record) = self.pop(pool).filter(|&record| keep(record, phase)) {
-                self.put_back(pool, record);
-            }
+        // Neither count exceeds the number of records by much, so neither overflows.
+        (self.admitted, self.departed) = (self.live(), 0);
+        let unseen = Spot::new(place, !self.phase);
+        let mut left = limit.min(self.unswept);
+        while left > 0 {
+            let mut group = self.run.take_oldest(pool, left);
+            left -= group.len();
+            self.unswept -= group.len();
+            group.retain(|record| keep(record, unseen));
+            self.run.append(pool, &group);
         }
     }
 
     /// Moves the records to another pool, without the stale ones; `keep` is that of [`Self::sweep`].
     pub(super) fn rewrite(
         &mut self,
+        place: Place,
         from: &mut Pool,
         to: &mut Pool,
-        mut keep: impl FnMut(u32, bool) -> bool,
+        mut keep: impl FnMut(u32, Spot) -> bool,
     ) {
         if self.unswept > 0 {
-            self.sweep(from, u32::MAX, &mut keep);
+            self.sweep(place, from, u32::MAX, &mut keep);
         }
-        let mut run = Run::new();
-        for record in self.run.iter(from).filter(|&record| keep(record, self.phase)) {
-            run.push(to, record);
-        }
-        self.run = run;
+        let unseen = Spot::new(place, self.phase);
         self.phase = !self.phase;
+        self.run = self.run.rewritten(from, to, |record| keep(record, unseen));
     }
 
-    /// Whether the record at `position` of the run is the one that a sweep keeps for its timeout.
+    /// Whether a sweep would keep a record at `position` of the run for a timeout of this phase.
     pub(super) const fn keeps(&self, position: usize, phase: bool) -> bool {
-        let is_unswept = self.unswept == 0 || position < self.unswept as usize;
-        is_unswept == (phase == self.phase)
+        let is_unswept = position < self.unswept as usize;
+        (phase == self.phase) != is_unswept
     }
 }
 
-/// The levels, finest first; the buckets of one are made when it first receives a timeout.
+/// The buckets of all levels, by place; a level is made when it first receives a timeout.
 #[derive(Debug)]
 pub(super) struct Levels {
-    size: usize,
-    levels: Vec<Vec<Bucket>>,
+    buckets: Vec<Bucket>,
 }
 
 impl Levels {
-    pub(super) const fn new(size: usize) -> Self {
-        Self { size, levels: Vec::new() }
+    pub(super) const fn new() -> Self {
+        Self { buckets: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, place: Place) -> Option<&mut Bucket> {
+        self.buckets.get_mut(place.number() as usize)
     }
 
     /// The bucket at a place that has been in use.
     #[inline]
     pub(super) fn bucket(&self, place: Place) -> &Bucket {
-        &self.levels[usize::from(place.level)][usize::from(place.bucket)]
+        &self.buckets[place.number() as usize]
     }
 
     #[inline]
     pub(super) fn bucket_mut(&mut self, place: Place) -> &mut Bucket {
-        &mut self.levels[usize::from(place.level)][usize::from(place.bucket)]
+        &mut self.buckets[place.number() as usize]
     }
 
-    /// Makes sure that the level of a place has buckets.
-    #[inline]
-    pub(super) fn reach(&mut self, place: Place) {
-        if self.levels.get(usize::from(place.level)).is_none_or(Vec::is_empty) {
-            self.create(usize::from(place.level));
+    /// Makes the level of a place, and those below.
+    pub(super) fn reach(&mut self, geometry: &Geometry, place: Place) {
+        let end = geometry.end_of_level(place);
+        if end > self.buckets.len() {
+            self.buckets.reserve_exact(end - self.buckets.len());
+            self.buckets.resize(end, Bucket::new());
         }
     }
 
-    #[cold]
-    fn create(&mut self, level: usize) {
-        if self.levels.len() <= level {
-            self.levels.resize_with(level + 1, Vec::new);
-        }
-        self.levels[level].reserve_exact(self.size);
-        self.levels[level].resize(self.size, Bucket::new());
-    }
-
-    /// Number of levels up to the highest that has buckets.
-    pub(super) fn count(&self) -> usize {
-        self.levels.len()
+    /// Number of buckets made.
+    pub(super) fn len(&self) -> usize {
+        self.buckets.len()
     }
 
     /// Gives back the levels above the last that holds a timeout.
-    pub(super) fn shrink(&mut self) {
-        let is_used = |level: &Vec<Bucket>| level.iter().any(|bucket| bucket.live > 0);
-        let used = self.levels.iter().rposition(is_used).map_or(0, |last| last + 1);
-        self.levels.truncate(used);
-        self.levels.shrink_to_fit();
+    pub(super) fn shrink(&mut self, geometry: &Geometry) {
+        let last = self.iter().filter(|(_, bucket)| bucket.live() > 0).last();
+        let end = last.map_or(0, |(place, _)| geometry.end_of_level(place));
+        self.buckets.truncate(end);
+        self.buckets.shrink_to_fit();
     }
 
     /// All buckets that exist, with their places.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Bucket)> {
-        self.levels.iter().zip(0..).flat_map(|(buckets, level)| {
-            buckets.iter().zip(0..).map(move |(found, bucket)| (Place { level, bucket }, found))
-        })
+        self.buckets.iter().zip(0..).map(|(bucket, number)| (Place::new(number), bucket))
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Bucket)> {
-        self.levels.iter_mut().zip(0..).flat_map(|(buckets, level)| {
-            buckets.iter_mut().zip(0..).map(move |(found, bucket)| (Place { level, bucket }, found))
-        })
+        self.buckets.iter_mut().zip(0..).map(|(bucket, number)| (Place::new(number), bucket))
     }
 }

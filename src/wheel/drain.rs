@@ -15,6 +15,7 @@ pub struct Drain<'a, T> {
 
 impl<'a, T> Drain<'a, T> {
     pub(super) fn new(wheel: &'a mut TimingWheel<T>) -> Self {
+        wheel.settle_departures();
         Self { wheel, next: 0 }
     }
 }

@@ -8,19 +8,34 @@
 use crate::{BuildError, Tick, TickSpan};
 
 /// The widths of all levels; `size` is `2^bits` buckets a level, 2 to 65536.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Geometry {
     /// Logarithm of the size, 1..=16.
     bits: u32,
-    /// `ceil(2^16 / bits)`, so that a division by `bits` is a multiplication.
-    reciprocal: u32,
+    /// One less than the size.
+    mask: u32,
+    /// By the logarithm of a distance, the lowest level that may see so far.
+    levels: [u8; u64::BITS as usize],
 }
 
-/// One bucket of one level.
+/// One bucket of one level: the level above the bucket's `bits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub(super) level: u8,
-    pub(super) bucket: u16,
+pub(super) struct Place(u32);
+
+impl Place {
+    /// All places are below this: four levels of 65536, or more of fewer.
+    pub(super) const END: u32 = 4 << 16;
+
+    #[inline]
+    pub(super) const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Counts through the buckets of all levels, finest first.
+    #[inline]
+    pub(super) const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 impl Geometry {
@@ -30,52 +45,68 @@ impl Geometry {
             return Err(BuildError::SizeOutOfRange { size });
         }
         let bits = size.next_power_of_two().ilog2();
-        Ok(Self { bits, reciprocal: (1_u32 << 16).div_ceil(bits) })
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
+        let levels = core::array::from_fn(|msb| (msb as u32 / bits) as u8);
+        Ok(Self { bits, mask: (1 << bits) - 1, levels })
     }
 
     /// Number of buckets of a level.
-    pub(super) fn size(self) -> usize {
+    pub(super) fn size(&self) -> usize {
         1 << self.bits
     }
 
     /// Number of levels that reach every tick from every clock.
     #[cfg(test)]
-    fn level_count(self) -> u32 {
+    fn level_count(&self) -> u32 {
         u64::BITS.div_ceil(self.bits)
     }
 
     /// Where a timeout with this deadline belongs when the clock stands at `clock`.
-    pub(super) fn place(self, clock: Tick, deadline: Tick) -> Place {
+    #[inline]
+    pub(super) fn place(&self, clock: Tick, deadline: Tick) -> Place {
         debug_assert!(clock <= deadline, "{deadline:?} has passed at {clock:?}");
         let (clock, deadline) = (clock.get(), deadline.get());
         // The distance excludes all lower levels: seen from those it is `size` buckets or more.
-        let msb = ((deadline - clock) | 1).ilog2();
-        let level = (msb * self.reciprocal) >> 16;
+        let level = u32::from(self.levels[((deadline - clock) | 1).ilog2() as usize]);
         // Seen from this level it may still be `size` buckets, if a carry lies in between; then,
         // and only then, it belongs one level up.
         let shift = level * self.bits;
         let carry = ((deadline >> shift) - (clock >> shift)) >> self.bits;
         debug_assert!(carry <= 1);
-        let level = level + u32::from(carry != 0);
-        let bucket = (deadline >> (level * self.bits)) & ((1 << self.bits) - 1);
-        #[expect(clippy::cast_possible_truncation, reason = "a level is < 64, a bucket < 2^16")]
-        Place { level: level as u8, bucket: bucket as u16 }
+        #[expect(clippy::cast_possible_truncation, reason = "it is 0 or 1")]
+        let level = level + carry as u32;
+        let lap = deadline >> (level * self.bits);
+        #[expect(clippy::cast_possible_truncation, reason = "a bucket is less than the size")]
+        let bucket = lap as u32 & self.mask;
+        Place(level << self.bits | bucket)
     }
 
-    /// The first tick of the bucket of `level` that holds `tick`.
-    pub(super) fn start(self, level: u8, tick: Tick) -> Tick {
-        let shift = u32::from(level) * self.bits;
+    /// The level of a place.
+    #[inline]
+    pub(super) const fn level(&self, place: Place) -> u32 {
+        place.0 >> self.bits
+    }
+
+    /// The first tick of the bucket at `place` in the lap that holds `tick`.
+    pub(super) fn start(&self, place: Place, tick: Tick) -> Tick {
+        let shift = self.level(place) * self.bits;
         Tick::new(tick.get() >> shift << shift)
     }
 
+    /// Number of places up to and including the last of the level of `place`.
+    pub(super) fn end_of_level(&self, place: Place) -> usize {
+        (self.level(place) as usize + 1) << self.bits
+    }
+
     /// Ticks that a bucket of `level` spans.
-    pub(super) fn bucket_span(self, level: u8) -> TickSpan {
-        TickSpan::new(1 << (u32::from(level) * self.bits))
+    pub(super) fn bucket_span(&self, level: u32) -> TickSpan {
+        TickSpan::new(1 << (level * self.bits))
     }
 
     /// Index of the bucket of `level` that holds `tick`, counted from tick 0 and never wrapping.
-    pub(super) fn lap_index(self, level: u8, tick: Tick) -> u64 {
-        tick.get() >> (u32::from(level) * self.bits)
+    #[inline]
+    pub(super) fn lap_index(&self, level: u32, tick: Tick) -> u64 {
+        tick.get() >> (level * self.bits)
     }
 }
 
@@ -88,22 +119,13 @@ mod tests {
     }
 
     /// The definition, as a loop over the levels.
-    fn lowest_level_that_sees(geometry: Geometry, clock: Tick, deadline: Tick) -> u32 {
+    fn lowest_level_that_sees(geometry: &Geometry, clock: Tick, deadline: Tick) -> u32 {
         (0..geometry.level_count())
             .find(|&level| {
                 let shift = level * geometry.bits;
                 (deadline.get() >> shift) - (clock.get() >> shift) < geometry.size() as u64
             })
             .unwrap()
-    }
-
-    #[test]
-    fn reciprocal_divides_exactly() {
-        for geometry in geometries() {
-            for msb in 0..u64::BITS {
-                assert_eq!((msb * geometry.reciprocal) >> 16, msb / geometry.bits);
-            }
-        }
     }
 
     #[test]
@@ -118,13 +140,16 @@ mod tests {
                 let (clock, deadline) = (Tick::new(clock), Tick::new(deadline));
                 for geometry in geometries() {
                     let place = geometry.place(clock, deadline);
+                    let level = geometry.level(place);
                     assert_eq!(
-                        u32::from(place.level),
-                        lowest_level_that_sees(geometry, clock, deadline),
+                        level,
+                        lowest_level_that_sees(&geometry, clock, deadline),
                         "{geometry:?}, {clock:?}, {deadline:?}"
                     );
-                    let lap = geometry.lap_index(place.level, deadline);
-                    assert_eq!(u64::from(place.bucket), lap % geometry.size() as u64);
+                    let lap = geometry.lap_index(level, deadline);
+                    let bucket = u64::from(place.number()) % geometry.size() as u64;
+                    assert_eq!(bucket, lap % geometry.size() as u64);
+                    assert!(place.number() < Place::END);
                 }
             }
         }
@@ -137,8 +162,9 @@ mod tests {
                 for ahead in (0..5000).map(crate::TickSpan::new) {
                     let deadline = clock.saturating_add(ahead);
                     let place = geometry.place(clock, deadline);
-                    let [now, then] = [clock, deadline].map(|t| geometry.lap_index(place.level, t));
-                    assert!(place.level == 0 || then > now);
+                    let level = geometry.level(place);
+                    let [now, then] = [clock, deadline].map(|t| geometry.lap_index(level, t));
+                    assert!(level == 0 || then > now);
                 }
             }
         }

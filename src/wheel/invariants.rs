@@ -25,7 +25,11 @@ impl<T> TimingWheel<T> {
         let mut chunks = 0;
         for (place, bucket) in self.levels.iter() {
             let timeouts = resting.get(&place).map_or(&[][..], Vec::as_slice);
-            assert_eq!(bucket.live() as usize, timeouts.len(), "{place:?} miscounts its timeouts");
+            assert_eq!(
+                self.live(place) as usize,
+                timeouts.len(),
+                "{place:?} miscounts its timeouts"
+            );
             self.check_bucket(place, bucket, timeouts);
             chunks += bucket.run().chunk_count();
         }
@@ -45,7 +49,7 @@ impl<T> TimingWheel<T> {
     }
 
     fn check_bucket(&self, place: Place, bucket: &Bucket, timeouts: &[u32]) {
-        if timeouts.is_empty() {
+        if bucket.live() == 0 {
             assert_eq!(bucket.run().len(), 0, "{place:?} is empty but has records");
             assert_eq!(bucket.unswept(), 0);
             return;
@@ -53,11 +57,15 @@ impl<T> TimingWheel<T> {
         let expiration = bucket.expiration();
         assert_eq!(self.queue.expiration(place), Some(expiration), "{place:?} is queued wrongly");
         assert!(expiration >= self.clock, "{place:?} was passed over");
-        let [lap, clock] =
-            [expiration, self.clock].map(|t| self.geometry.lap_index(place.level, t));
+        let level = self.geometry.level(place);
+        let [lap, clock] = [expiration, self.clock].map(|t| self.geometry.lap_index(level, t));
         let size = self.geometry.size() as u64;
         assert!(lap - clock < size, "{place:?} is out of sight of its level's clock");
-        assert_eq!(lap % size, u64::from(place.bucket), "{place:?} is due out of its range");
+        assert_eq!(
+            lap % size,
+            u64::from(place.number()) % size,
+            "{place:?} is due out of its range"
+        );
         for &index in timeouts {
             let deadline = self.arena.at(index).expect("it was iterated").deadline;
             assert!(deadline >= expiration, "{place:?} is due after {deadline:?}");
@@ -71,8 +79,8 @@ impl<T> TimingWheel<T> {
         for (position, record) in bucket.run().iter(&self.pool).enumerate() {
             let Ok(timeout) = timeouts.binary_search(&record) else { continue };
             found[timeout].0 = true;
-            let phase = self.arena.at(record).expect("it was iterated").phase;
-            found[timeout].1 |= bucket.keeps(position, phase);
+            let spot = self.arena.at(record).expect("it was iterated").spot();
+            found[timeout].1 |= bucket.keeps(position, spot.phase());
         }
         assert!(found.iter().all(|found| found.0), "{place:?} lost the record of a timeout");
         assert!(found.iter().all(|found| found.1), "a sweep of {place:?} would lose a timeout");

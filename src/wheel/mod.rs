@@ -36,15 +36,15 @@
 mod advance;
 mod arena;
 mod bucket;
+mod departures;
 mod drain;
 mod geometry;
 mod invariants;
 mod iter;
 mod queue;
 mod records;
-mod shape;
-
 mod segments;
+mod shape;
 
 pub use self::{
     advance::{Advance, Expired},
@@ -54,8 +54,9 @@ pub use self::{
     shape::{BucketShape, LevelShape, Shape},
 };
 use self::{
-    arena::Arena,
+    arena::{Arena, Spot},
     bucket::{Bucket, Levels},
+    departures::{Departures, LAG},
     geometry::{Geometry, Place},
     queue::BucketQueue,
     records::Pool,
@@ -106,6 +107,7 @@ pub struct TimingWheel<T> {
     levels: Levels,
     pool: Pool,
     queue: BucketQueue,
+    departures: Departures,
     /// Number of times that a timeout was moved from one bucket to another as time advanced.
     cascades: u64,
 }
@@ -161,8 +163,13 @@ impl<T> TimingWheel<T> {
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         self.forward();
         let deadline = deadline.max(self.clock);
-        let key = self.arena.insert(deadline, value)?;
-        self.settle(key.index(), deadline, self.geometry.place(self.clock, deadline));
+        let place = self.geometry.place(self.clock, deadline);
+        self.ready(place);
+        let bucket = self.levels.bucket_mut(place);
+        let key = self.arena.insert(deadline, value, Spot::new(place, bucket.phase()))?;
+        if bucket.admit(key.index(), deadline) {
+            self.expedite(place, deadline);
+        }
         Ok(key)
     }
 
@@ -310,6 +317,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.now = self.now.max(now);
+        self.settle_departures();
         self.forward();
         Advance::new(self)
     }
@@ -339,7 +347,11 @@ impl<T> TimingWheel<T> {
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
-        self.queue.first().map(|(_, expiration)| expiration)
+        let (place, expiration) = self.queue.first()?;
+        if self.live(place) > 0 {
+            return Some(expiration);
+        }
+        self.queue.iter().filter(|&(place, _)| self.live(place) > 0).map(|(_, tick)| tick).min()
     }
 
     /// Returns the tick of the latest [`advance`](Self::advance), or the start.
@@ -383,7 +395,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn levels(&self) -> usize {
-        self.levels.count()
+        self.levels.len() / self.size()
     }
 
     /// Returns how often a timeout was moved from one bucket to another as time advanced, since the wheel was made.
@@ -445,70 +457,131 @@ impl<T> TimingWheel<T> {
     ///
     /// Takes time proportional to the memory in use.
     pub fn shrink(&mut self) {
+        self.settle_departures();
         self.arena.shrink();
-        self.levels.shrink();
+        self.levels.shrink(&self.geometry);
         self.queue.shrink();
         let mut pool = Pool::new();
         for (place, bucket) in self.levels.iter_mut() {
             let Self { arena, pool: old, .. } = self;
-            bucket.rewrite(old, &mut pool, |record, phase| arena.keep(record, place, phase));
+            bucket.rewrite(place, old, &mut pool, |record, unseen| arena.keep(record, unseen));
         }
         self.pool = pool;
+    }
+
+    /// Number of timeouts that rest at a place.
+    #[inline]
+    fn live(&self, place: Place) -> u32 {
+        self.levels.bucket(place).live() - self.departures.from(place)
     }
 
     /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it can.
     #[inline]
     fn forward(&mut self) {
-        if self.clock < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
-            self.clock = self.now;
+        if self.clock < self.now {
+            self.settle_departures();
+            if self.next_expiration().is_none_or(|next| next > self.now) {
+                self.clock = self.now;
+            }
         }
     }
 
-    /// Puts a timeout of the arena into the bucket that its deadline belongs to.
+    /// Puts a timeout of the arena into another bucket.
     #[inline]
     fn settle(&mut self, index: u32, deadline: Tick, place: Place) {
-        self.levels.reach(place);
+        self.ready(place);
         let bucket = self.levels.bucket_mut(place);
-        let pending = self.arena.at_mut(index).expect("a timeout that settles is in the arena");
-        pending.set_place(place);
-        pending.phase = bucket.phase_of_newcomers();
-        let geometry = self.geometry;
-        let start = || geometry.start(place.level, deadline);
-        if bucket.admit(&mut self.pool, index, deadline, start) {
-            self.queue.set(place, bucket.expiration());
+        self.arena.settle(index, Spot::new(place, bucket.phase()));
+        if bucket.admit(index, deadline) {
+            self.expedite(place, deadline);
         }
+    }
+
+    /// Readies a place to take in a timeout.
+    #[inline]
+    fn ready(&mut self, place: Place) {
+        let is_ready = |bucket: &mut Bucket| !bucket.is_full() && bucket.live() > LAG;
+        if !self.levels.get_mut(place).is_some_and(is_ready) {
+            self.make_ready(place);
+        }
+    }
+
+    /// Makes sure that the bucket exists, knows if it is empty, and has room.
+    #[inline(never)]
+    fn make_ready(&mut self, place: Place) {
+        self.levels.reach(&self.geometry, place);
+        if self.live(place) == 0 {
+            self.settle_departures();
+        }
+        let bucket = self.levels.bucket_mut(place);
+        if !bucket.is_full() {
+            return;
+        }
+        if bucket.is_untidy() {
+            self.sweep(place, u32::MAX);
+        } else if bucket.make_room(&mut self.pool) {
+            let start = self.geometry.start(place, bucket.expiration());
+            self.expedite(place, start);
+        }
+    }
+
+    /// Makes a bucket due at `expiration`, which is earlier than it was due, if it was.
+    fn expedite(&mut self, place: Place, expiration: Tick) {
+        self.levels.bucket_mut(place).set_expiration(expiration);
+        self.queue.set(place, expiration);
     }
 
     /// Has a timeout at `place` seen to earlier than its bucket is due.
     fn bring_forward(&mut self, key: Key, place: Place, deadline: Tick) {
         let target = self.geometry.place(self.clock, deadline);
         if target == place {
-            self.levels.bucket_mut(place).lower_expiration(deadline);
-            self.queue.set(place, deadline);
+            self.expedite(place, deadline);
         } else {
             self.settle(key.index(), deadline, target);
             self.leave(place);
         }
     }
 
-    /// Counts a timeout out of its bucket, whose record goes stale.
+    /// Notes that a timeout left a bucket, where its record goes stale; counts out an earlier one.
     #[inline]
     fn leave(&mut self, place: Place) {
-        self.depart(place);
-        let Self { levels, pool, arena, .. } = self;
-        let bucket = levels.bucket_mut(place);
-        if bucket.is_littered() {
-            bucket.sweep(pool, SWEEP_SLICE, |record, phase| arena.keep(record, place, phase));
+        let Some(place) = self.departures.exchange(place) else { return };
+        let bucket = self.levels.bucket_mut(place);
+        if bucket.leave() {
+            self.retire(place);
+        } else if bucket.is_littered() {
+            self.sweep(place, SWEEP_SLICE);
         }
     }
 
-    /// Counts a timeout out of its bucket, and the bucket out of the queue if that was its last.
+    /// Counts out all timeouts that have left their buckets.
+    fn settle_departures(&mut self) {
+        if !self.departures.is_empty() {
+            self.departures.take().for_each(|place| self.depart(place));
+        }
+    }
+
+    /// Counts a timeout out of its bucket.
     #[inline]
     fn depart(&mut self, place: Place) {
-        let bucket: &mut Bucket = self.levels.bucket_mut(place);
-        if bucket.leave(&mut self.pool) {
-            self.queue.remove(place);
+        if self.levels.bucket_mut(place).leave() {
+            self.retire(place);
         }
+    }
+
+    /// Takes a bucket that has emptied out of the queue.
+    fn retire(&mut self, place: Place) {
+        self.levels.bucket_mut(place).clear(&mut self.pool);
+        self.queue.remove(place);
+    }
+
+    /// Looks for stale records among the next `limit` of a bucket, and drops them.
+    #[inline(never)]
+    fn sweep(&mut self, place: Place, limit: u32) {
+        let Self { levels, pool, arena, .. } = self;
+        levels
+            .bucket_mut(place)
+            .sweep(place, pool, limit, |record, unseen| arena.keep(record, unseen));
     }
 }
 
@@ -555,7 +628,7 @@ impl WheelBuilder {
 
     /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default 64.
     ///
-    /// A larger wheel cascades less and takes more memory per level: 40 bytes a bucket.
+    /// A larger wheel cascades less and takes more memory per level: 104 bytes a bucket.
     pub const fn size(mut self, buckets: usize) -> Self {
         self.size = buckets;
         self
@@ -585,9 +658,10 @@ impl WheelBuilder {
             now: self.start,
             clock: self.start,
             arena: Arena::new(self.max_pending),
-            levels: Levels::new(geometry.size()),
+            levels: Levels::new(),
             pool: Pool::new(),
             queue: BucketQueue::default(),
+            departures: Departures::default(),
             cascades: 0,
         })
     }

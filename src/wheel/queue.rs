@@ -19,11 +19,13 @@ pub(super) struct BucketQueue {
 
 impl BucketQueue {
     /// Adds a bucket that was empty, or changes the expiration of one that is queued. *O*(log n).
+    #[inline]
     pub(super) fn set(&mut self, place: Place, expiration: Tick) {
         self.heap.push(place, Reverse(expiration));
     }
 
     /// Takes out a bucket that has emptied. *O*(log n).
+    #[inline]
     pub(super) fn remove(&mut self, place: Place) {
         let removed = self.heap.remove(&place);
         debug_assert!(removed.is_some(), "{place:?} was not queued");
@@ -33,6 +35,11 @@ impl BucketQueue {
     #[inline]
     pub(super) fn first(&self) -> Option<(Place, Tick)> {
         self.heap.peek().map(|(&place, &Reverse(expiration))| (place, expiration))
+    }
+
+    /// All buckets, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, Tick)> {
+        self.heap.iter().map(|(&place, &Reverse(expiration))| (place, expiration))
     }
 
     pub(super) fn len(&self) -> usize {

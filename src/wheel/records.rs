@@ -1,30 +1,39 @@
 //! What a bucket holds: a run of records, each the arena index of a timeout, four bytes long.
 //!
-//! Runs are queues of fixed-size chunks out of one pool. Walking a run reads memory in order, where a
-//! linked list of timeouts would wait for one cache miss after the other, and giving up a run is
-//! one splice, however long it is. A record carries no deadline and no generation: it is a hint to look
-//! at a timeout, and the timeout itself says whether it still rests in this bucket. So a timeout that
-//! leaves its bucket need not touch the record, which goes stale and is dropped when the run is next
-//! walked or swept.
+//! A record carries no deadline and no generation: it is a hint to look at a timeout, and the timeout
+//! itself says whether it still rests in this bucket. So a timeout that leaves its bucket need not touch
+//! the record, which goes stale and is dropped when the run is next walked or swept.
+//!
+//! The newest records of a run lie in the bucket itself. When there are too many they spill, a full
+//! chunk at a time, into a pool that all buckets share. Walking a run reads memory in order, where a
+//! linked list of timeouts would wait for one cache miss after the other; giving up a run is one splice,
+//! however long it is; and a bucket with few timeouts costs no memory besides its own.
+
+use core::mem;
 
 use super::segments::Segments;
 
-/// Records in a chunk: with the link it fills two cache lines.
-const CAPACITY: u8 = 31;
+/// Records in a chunk: with the link it fills a cache line.
+pub(super) const CHUNK: usize = 15;
 
 /// The end of a list of chunks.
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Chunk {
-    records: [u32; CAPACITY as usize],
+    records: [u32; CHUNK],
     next: u32,
 }
+
+const _: () = assert!(size_of::<Chunk>() == 64);
+
+/// Chunks that are allocated at a time: 16 KiB.
+const SEGMENT: usize = 256;
 
 /// All chunks of a wheel, those in runs and those waiting for use.
 #[derive(Debug)]
 pub(super) struct Pool {
-    chunks: Segments<Chunk>,
+    chunks: Segments<Chunk, SEGMENT>,
     /// Head of the list of unused chunks, or `NIL`.
     free: u32,
 }
@@ -34,16 +43,23 @@ impl Pool {
         Self { chunks: Segments::new(), free: NIL }
     }
 
-    fn allocate(&mut self) -> u32 {
+    fn allocate(&mut self, records: [u32; CHUNK]) -> u32 {
         if self.free == NIL {
-            let chunk = Chunk { records: [0; CAPACITY as usize], next: NIL };
-            let pushed = self.chunks.push(chunk);
-            return pushed.expect("a chunk holds records of more timeouts than there can be");
+            self.grow();
         }
         let id = self.free;
-        self.free = self.chunk(id).next;
-        self.chunk_mut(id).next = NIL;
+        let chunk = self.chunk_mut(id);
+        let next = mem::replace(&mut chunk.next, NIL);
+        chunk.records = records;
+        self.free = next;
         id
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let added = self.chunks.grow(|id| Chunk { records: [0; CHUNK], next: id + 1 });
+        let added = added.expect("chunks hold the records of more timeouts than there can be");
+        self.release(added.start, added.end - 1);
     }
 
     /// Takes back the chunks from `first` to `last`, which are linked.
@@ -64,33 +80,36 @@ impl Pool {
 
     /// Number of chunks, and how many of them are unused. *O*(n).
     pub(super) fn count(&self) -> (usize, usize) {
-        let mut unused = 0;
-        let mut id = self.free;
-        while id != NIL {
-            unused += 1;
-            id = self.chunk(id).next;
-        }
+        let unused = self.chain(self.free).count();
         (self.chunks.iter().count(), unused)
+    }
+
+    /// The chunks of a list, with their ids.
+    fn chain(&self, first: u32) -> impl Iterator<Item = &Chunk> {
+        let head = self.chunks.get(first);
+        core::iter::successors(head, |chunk| self.chunks.get(chunk.next))
     }
 }
 
 /// A first-in first-out queue of records.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Run {
-    /// Chunk that the oldest record is in, or `NIL` when there is none.
+    /// The newest records; those before `back`, and from `front` on if nothing has spilled.
+    open: [u32; CHUNK],
+    /// The chunk with the oldest records, or `NIL` if nothing has spilled.
     first: u32,
-    /// Chunk that the next record goes into.
+    /// The chunk that spilled last.
     last: u32,
     len: u32,
-    /// Position of the oldest record in `first`.
+    /// Position of the oldest record, in the first chunk or else in `open`.
     front: u8,
-    /// Position that the next record takes in `last`.
+    /// Position after the newest record, in `open`.
     back: u8,
 }
 
 impl Run {
     pub(super) const fn new() -> Self {
-        Self { first: NIL, last: NIL, len: 0, front: 0, back: CAPACITY }
+        Self { open: [0; CHUNK], first: NIL, last: NIL, len: 0, front: 0, back: 0 }
     }
 
     #[inline]
@@ -99,21 +118,41 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, pool: &mut Pool, record: u32) {
-        if self.back == CAPACITY {
-            self.extend(pool);
-        }
-        pool.chunk_mut(self.last).records[usize::from(self.back)] = record;
+    pub(super) const fn has_spilled(&self) -> bool {
+        self.first != NIL
+    }
+
+    /// Whether there must be made room before the next push.
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.back as usize >= CHUNK
+    }
+
+    /// Adds a record, for which there is room.
+    #[inline]
+    pub(super) fn push(&mut self, record: u32) {
+        self.open[usize::from(self.back)] = record;
         self.back += 1;
         self.len += 1;
     }
 
-    fn extend(&mut self, pool: &mut Pool) {
-        let chunk = pool.allocate();
-        if self.first == NIL {
-            self.first = chunk;
+    /// Makes room for at least one record; by spilling, unless there is room at the front.
+    pub(super) fn make_room(&mut self, pool: &mut Pool) {
+        if self.has_spilled() || self.front == 0 {
+            self.spill(pool);
         } else {
+            self.open.copy_within(usize::from(self.front).., 0);
+            self.back -= self.front;
+            self.front = 0;
+        }
+    }
+
+    fn spill(&mut self, pool: &mut Pool) {
+        let chunk = pool.allocate(self.open);
+        if self.has_spilled() {
             pool.chunk_mut(self.last).next = chunk;
+        } else {
+            self.first = chunk;
         }
         self.last = chunk;
         self.back = 0;
@@ -121,49 +160,134 @@ impl Run {
 
     #[inline]
     pub(super) fn pop(&mut self, pool: &mut Pool) -> Option<u32> {
-        if self.len == 0 {
-            return None;
-        }
-        let chunk = pool.chunk(self.first);
-        let (record, next) = (chunk.records[usize::from(self.front)], chunk.next);
-        self.front += 1;
-        self.len -= 1;
-        if self.len == 0 {
-            self.clear(pool);
-        } else if self.front == CAPACITY {
-            pool.release(self.first, self.first);
-            self.first = next;
-            self.front = 0;
-        }
+        let record = *self.oldest(pool).first()?;
+        self.skip(pool, 1);
         Some(record)
     }
 
-    /// Forgets all records. *O*(1).
-    pub(super) fn clear(&mut self, pool: &mut Pool) {
-        if self.first != NIL {
-            pool.release(self.first, self.last);
-            *self = Self::new();
+    /// Drops the `count` oldest records, which lie together.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "`count` is no more than a chunk holds")]
+    fn skip(&mut self, pool: &mut Pool, count: usize) {
+        self.front += count as u8;
+        self.len -= count as u32;
+        if self.has_spilled() {
+            if usize::from(self.front) == CHUNK {
+                self.leave_chunk(pool);
+            }
+        } else if self.front == self.back {
+            (self.front, self.back) = (0, 0);
         }
     }
 
-    /// The records, oldest first.
-    pub(super) fn iter(self, pool: &Pool) -> impl Iterator<Item = u32> {
-        let mut rest = self;
-        core::iter::from_fn(move || {
-            let chunk = (rest.len > 0).then(|| pool.chunk(rest.first))?;
-            let record = chunk.records[usize::from(rest.front)];
-            rest.len -= 1;
-            rest.front += 1;
-            if rest.front == CAPACITY {
-                (rest.first, rest.front) = (chunk.next, 0);
-            }
-            Some(record)
-        })
+    fn leave_chunk(&mut self, pool: &mut Pool) {
+        let next = pool.chunk(self.first).next;
+        pool.release(self.first, self.first);
+        (self.first, self.front) = (next, 0);
     }
 
-    /// Number of chunks in use.
-    pub(super) fn chunk_count(self) -> usize {
-        (usize::from(self.front) + self.len as usize).div_ceil(usize::from(CAPACITY))
+    /// The oldest records, as many as lie together.
+    #[inline]
+    pub(super) fn oldest<'a>(&'a self, pool: &'a Pool) -> &'a [u32] {
+        let front = usize::from(self.front);
+        match pool.chunks.get(self.first) {
+            Some(chunk) => &chunk.records[front..],
+            None => &self.open[front..usize::from(self.back)],
+        }
+    }
+
+    /// Takes out the oldest records, as many as lie together, at most `limit`.
+    pub(super) fn take_oldest(&mut self, pool: &mut Pool, limit: u32) -> Group {
+        let start = usize::from(self.front);
+        let (records, end) = match pool.chunks.get(self.first) {
+            Some(chunk) => (chunk.records, CHUNK),
+            None => (self.open, usize::from(self.back)),
+        };
+        let end = end.min(start + limit as usize);
+        self.skip(pool, end - start);
+        Group { records, start, end }
+    }
+
+    pub(super) fn append(&mut self, pool: &mut Pool, group: &Group) {
+        for &record in &group.records[group.start..group.end] {
+            if self.is_full() {
+                self.make_room(pool);
+            }
+            self.push(record);
+        }
+    }
+
+    /// A run in another pool of those records for which `keep` holds.
+    pub(super) fn rewritten(
+        &self,
+        from: &Pool,
+        to: &mut Pool,
+        mut keep: impl FnMut(u32) -> bool,
+    ) -> Self {
+        let mut run = Self::new();
+        for record in self.iter(from).filter(|&record| keep(record)) {
+            if run.is_full() {
+                run.make_room(to);
+            }
+            run.push(record);
+        }
+        run
+    }
+
+    /// Whether the oldest record is the first of those that lie together.
+    #[inline]
+    pub(super) const fn is_at_chunk(&self) -> bool {
+        self.front == 0
+    }
+
+    /// Forgets all records. *O*(1).
+    #[inline]
+    pub(super) fn clear(&mut self, pool: &mut Pool) {
+        if self.has_spilled() {
+            pool.release(self.first, self.last);
+            self.first = NIL;
+        }
+        (self.len, self.front, self.back) = (0, 0, 0);
+    }
+
+    /// The records, oldest first.
+    pub(super) fn iter<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = u32> + 'a {
+        let spilled = pool.chain(self.first).take(self.chunk_count());
+        let records = spilled.flat_map(|chunk| chunk.records).chain(self.open);
+        records.skip(usize::from(self.front)).take(self.len as usize)
+    }
+
+    /// Number of chunks that have spilled and not been left.
+    pub(super) fn chunk_count(&self) -> usize {
+        let spilled = self.len as usize + usize::from(self.front) - usize::from(self.back);
+        spilled / CHUNK
+    }
+}
+
+/// A few records taken out of a run: those from `start` to `end`.
+#[derive(Debug)]
+pub(super) struct Group {
+    records: [u32; CHUNK],
+    start: usize,
+    end: usize,
+}
+
+impl Group {
+    #[expect(clippy::cast_possible_truncation, reason = "a group is no longer than a chunk")]
+    pub(super) const fn len(&self) -> u32 {
+        (self.end - self.start) as u32
+    }
+
+    /// Drops the records for which `keep` does not hold; without a branch on which those are.
+    #[inline]
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
+        let mut kept = self.start;
+        for position in self.start..self.end {
+            let record = self.records[position];
+            self.records[kept] = record;
+            kept += usize::from(keep(record));
+        }
+        self.end = kept;
     }
 }
 
@@ -183,7 +307,10 @@ mod tests {
             let (run, model) = &mut runs[(random >> 31) as usize];
             match (random >> 20) % 16 {
                 0..9 => {
-                    run.push(&mut pool, record);
+                    if run.is_full() {
+                        run.make_room(&mut pool);
+                    }
+                    run.push(record);
                     model.push_back(record);
                 }
                 9..15 => assert_eq!(run.pop(&mut pool), model.pop_front()),

@@ -1,108 +1,77 @@
 //! Storage that grows without moving what it holds.
 //!
-//! Elements live in segments of a fixed capacity. Growing allocates one more segment and touches
-//! nothing that is there, so no insert ever pays for a copy. A segment whose elements are all unused
-//! can be given back; its indices stay out of use until growth fills the hole again.
+//! Elements live in segments of a fixed length. Growing allocates one more segment and touches nothing
+//! that is there, so no insert ever pays for a copy. A segment whose elements are all unused can be
+//! given back; its indices are out of use until growth fills the hole.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
+use core::ops::Range;
 
-/// A sequence of elements addressed by `u32`.
+/// A sequence of elements addressed by `u32`, allocated `LEN` at a time; a power of two.
 #[derive(Debug)]
-pub(super) struct Segments<E> {
-    /// Each is full, or the one at `filling`, or a hole: empty and without storage.
-    directory: Vec<Vec<E>>,
-    /// Which segment the next element goes into.
-    filling: usize,
-    /// The holes, to be filled before a segment is added.
-    holes: Vec<usize>,
+pub(super) struct Segments<E, const LEN: usize> {
+    /// `None` stands for a hole.
+    directory: Vec<Option<Box<[E; LEN]>>>,
 }
 
-impl<E> Segments<E> {
-    /// Logarithm of a segment's length: about 64 KiB, at least 16 elements.
+impl<E, const LEN: usize> Segments<E, LEN> {
     const SHIFT: u32 = {
-        let size = if size_of::<E>() == 0 { 1 } else { size_of::<E>() };
-        let fitting = (1 << 16) / size;
-        if fitting < 16 { 4 } else { fitting.ilog2() }
+        assert!(LEN.is_power_of_two());
+        LEN.ilog2()
     };
-    const LEN: usize = 1 << Self::SHIFT;
 
     pub(super) const fn new() -> Self {
-        Self { directory: Vec::new(), filling: 0, holes: Vec::new() }
+        Self { directory: Vec::new() }
     }
 
-    /// The most elements that `u32` can address, less the last index, which lists use as their end.
-    pub(super) const INDEX_SPACE: u32 = u32::MAX;
-
-    /// Adds an element, unless every index is in use, and returns its index.
-    pub(super) fn push(&mut self, element: E) -> Result<u32, E> {
-        if self.directory.get(self.filling).is_none_or(|segment| segment.len() == Self::LEN) {
-            self.filling = self.holes.pop().unwrap_or(self.directory.len());
-            if self.filling == self.directory.len() {
-                self.directory.push(Vec::new());
-            }
-            self.directory[self.filling].reserve_exact(Self::LEN);
+    /// Adds a segment of elements made from their indices, and returns those; `None` if `u32` has no more.
+    ///
+    /// `u32::MAX` is never an index, so that it can stand for the end of a list.
+    pub(super) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {
+        let hole = self.directory.iter().position(Option::is_none);
+        let segment = hole.unwrap_or(self.directory.len());
+        let start = u32::try_from(segment.checked_mul(LEN)?).ok()?;
+        let end = start.checked_add(u32::try_from(LEN).ok()?)?;
+        let elements: Box<[E]> = (start..end).map(make).collect();
+        let elements = elements.try_into().ok();
+        if hole.is_none() {
+            self.directory.push(elements);
+        } else {
+            self.directory[segment] = elements;
         }
-        let offset = self.directory[self.filling].len();
-        match u32::try_from((self.filling << Self::SHIFT) + offset) {
-            Ok(index) if index < Self::INDEX_SPACE => {
-                self.directory[self.filling].push(element);
-                Ok(index)
-            }
-            _ => Err(element),
-        }
+        Some(start..end)
     }
 
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&E> {
-        let (segment, offset) = Self::split(index);
-        self.directory.get(segment)?.get(offset)
+        let segment = self.directory.get(index as usize >> Self::SHIFT)?.as_ref()?;
+        Some(&segment[index as usize % LEN])
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut E> {
-        let (segment, offset) = Self::split(index);
-        self.directory.get_mut(segment)?.get_mut(offset)
+        let segment = self.directory.get_mut(index as usize >> Self::SHIFT)?.as_mut()?;
+        Some(&mut segment[index as usize % LEN])
     }
 
     /// Elements with their indices, in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
-        self.directory.iter().enumerate().flat_map(|(segment, elements)| {
-            elements
-                .iter()
-                .enumerate()
-                .map(move |(offset, element)| (Self::join(segment, offset), element))
-        })
+        (0..self.end()).filter_map(|index| self.get(index).map(|element| (index, element)))
     }
 
     /// One more than the greatest index in use, or 0.
+    #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past u32")]
     pub(super) fn end(&self) -> u32 {
-        let last = self.directory.iter().rposition(|segment| !segment.is_empty());
-        last.map_or(0, |segment| Self::join(segment, self.directory[segment].len()))
+        (self.directory.len() << Self::SHIFT) as u32
     }
 
-    /// Gives back every full segment for which `is_unused` holds, and the room of the directory.
-    pub(super) fn release(&mut self, mut is_unused: impl FnMut(&[E]) -> bool) {
+    /// Gives back every segment for which `is_unused` holds, and the room of the directory.
+    pub(super) fn release(&mut self, mut is_unused: impl FnMut(&[E; LEN]) -> bool) {
         for segment in &mut self.directory {
-            if is_unused(segment) {
-                *segment = Vec::new();
-            }
+            segment.take_if(|elements| is_unused(elements));
         }
-        let kept = self.directory.iter().rposition(|segment| !segment.is_empty());
+        let kept = self.directory.iter().rposition(Option::is_some);
         self.directory.truncate(kept.map_or(0, |last| last + 1));
         self.directory.shrink_to_fit();
-        let is_partial = |segment: &Vec<E>| !segment.is_empty() && segment.len() < Self::LEN;
-        self.filling = self.directory.iter().position(is_partial).unwrap_or(self.directory.len());
-        let holes = self.directory.iter().enumerate().rev();
-        self.holes = holes.filter(|(_, s)| s.is_empty()).map(|(index, _)| index).collect();
-    }
-
-    #[inline]
-    const fn split(index: u32) -> (usize, usize) {
-        (index as usize >> Self::SHIFT, index as usize & (Self::LEN - 1))
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "`push` hands out no index past u32")]
-    fn join(segment: usize, offset: usize) -> u32 {
-        ((segment << Self::SHIFT) + offset) as u32
     }
 }

@@ -83,10 +83,12 @@ impl<T> TimingWheel<T> {
             bucket_span: self.geometry.bucket_span(level),
             buckets: Vec::new(),
         };
-        let mut levels: Vec<_> = (0..).take(self.levels.count()).map(level).collect();
-        for (place, bucket) in self.levels.iter().filter(|(_, bucket)| bucket.live() > 0) {
-            let (expiration, pending) = (bucket.expiration(), bucket.live() as usize);
-            levels[usize::from(place.level)].buckets.push(BucketShape { expiration, pending });
+        let mut levels: Vec<_> = (0..).take(self.levels()).map(level).collect();
+        for (place, expiration) in self.queue.iter().filter(|&(place, _)| self.live(place) > 0) {
+            let pending = self.live(place) as usize;
+            levels[self.geometry.level(place) as usize]
+                .buckets
+                .push(BucketShape { expiration, pending });
         }
         for level in &mut levels {
             level.buckets.sort_by_key(|bucket| bucket.expiration);

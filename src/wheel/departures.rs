@@ -1,0 +1,52 @@
+//! Timeouts that have left their buckets and are yet to be counted out.
+//!
+//! Which bucket a cancelled timeout was in is known only when the timeout has come in from memory. Were it counted
+//! out at once, that store, to an address not known yet, would keep the processor from going ahead with what
+//! follows, and its misses from overlapping. So the count lags a few departures behind, by which
+//! time the address has long arrived. See `docs/decisions/0004-departures-are-counted-late.md`.
+
+use core::mem;
+
+use super::geometry::Place;
+
+/// How many departures the count lags behind.
+pub(super) const LAG: u32 = 8;
+
+/// The latest departures, in a ring.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    places: [Option<Place>; LAG as usize],
+    next: usize,
+    is_empty: bool,
+}
+
+impl Departures {
+    /// Notes a departure, and returns the one that is to be counted instead.
+    #[inline]
+    pub(super) fn exchange(&mut self, place: Place) -> Option<Place> {
+        let due = self.places[self.next % LAG as usize].replace(place);
+        self.next = (self.next + 1) % LAG as usize;
+        self.is_empty = false;
+        due
+    }
+
+    /// Returns all that are to be counted, and forgets them.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Place> + use<> {
+        self.is_empty = true;
+        mem::take(&mut self.places).into_iter().flatten()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    /// How many departures from a place are yet to be counted.
+    #[inline]
+    pub(super) fn from(&self, place: Place) -> u32 {
+        if self.is_empty {
+            return 0;
+        }
+        self.places.iter().map(|&departed| u32::from(departed == Some(place))).sum()
+    }
+}

@@ -1,0 +1,110 @@
+//! `tokio_util::time::DelayQueue` on a paused clock.
+//!
+//! It cannot be told the time, so one current-thread runtime with a paused clock stands behind it.
+//! Inserting and cancelling are plain calls with an absolute deadline, which read no clock.
+//! Advancing moves the clock, which turns the runtime's timer driver once, and then polls until
+//! nothing is ready; polls are made outside of a task, hence without tokio's cooperative budget.
+//! That is the least work it can be driven by.
+//!
+//! All queues share the clock. So only one may let time pass at a time, which is asserted.
+
+use std::{
+    cell::Cell,
+    mem,
+    sync::LazyLock,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
+use tokio_util::time::delay_queue;
+
+use crate::Timers;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime without I/O can be built")
+});
+
+thread_local! {
+    /// Whether this thread is inside of the runtime's context, which it never leaves.
+    static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// [`tokio_util::time::DelayQueue`].
+#[derive(Debug)]
+pub struct DelayQueue {
+    queue: tokio_util::time::DelayQueue<u64>,
+    /// The instant of tick 0.
+    start: Instant,
+    now: u64,
+}
+
+impl DelayQueue {
+    #[inline]
+    fn instant(&self, tick: u64) -> Instant {
+        self.start + Duration::from_millis(tick)
+    }
+}
+
+impl Default for DelayQueue {
+    fn default() -> Self {
+        if !IS_ENTERED.replace(true) {
+            mem::forget(RUNTIME.enter());
+        }
+        Self { queue: tokio_util::time::DelayQueue::new(), start: Instant::now(), now: 0 }
+    }
+}
+
+impl Timers for DelayQueue {
+    type Key = delay_queue::Key;
+
+    const NAME: &'static str = "delay_queue";
+
+    #[inline]
+    fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {
+        self.queue.insert_at(payload, self.instant(deadline))
+    }
+
+    #[inline]
+    fn cancel(&mut self, key: Self::Key) -> bool {
+        self.queue.try_remove(&key).is_some()
+    }
+
+    /// Moves a timeout; the queue panics if it is not pending.
+    #[inline]
+    fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key> {
+        self.queue.reset_at(&key, self.instant(deadline));
+        Some(key)
+    }
+
+    /// The deadline of the entry that the queue looks at next, which is all that it tells.
+    ///
+    /// Others may be due before, and then are late. That spares the queue wake-ups, and so favours
+    /// it.
+    #[inline]
+    fn next_expiration(&mut self) -> Option<u64> {
+        let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;
+        Some(u64::try_from(deadline.as_millis()).expect("deadlines were ticks of 64 bits"))
+    }
+
+    #[inline]
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+        assert_eq!(Instant::now(), self.instant(self.now), "another queue has moved the clock");
+        RUNTIME.block_on(tokio::time::advance(Duration::from_millis(now - self.now)));
+        self.now = now;
+        let before = self.queue.len();
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(timeout)) = self.queue.poll_expired(&mut context) {
+            expired(timeout.into_inner());
+        }
+        before - self.queue.len()
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+}

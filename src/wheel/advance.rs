@@ -91,6 +91,7 @@ impl<T> Iterator for Advance<'_, T> {
 impl<T> TimingWheel<T> {
     /// Takes out the next timeout that is due, in at most `steps` steps, which are counted down.
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
+        self.settle_departures();
         while let Some((place, expiration)) = self.queue.first() {
             if expiration > self.now {
                 break;

@@ -317,7 +317,6 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.now = self.now.max(now);
-        self.settle_departures();
         self.forward();
         Advance::new(self)
     }
@@ -478,12 +477,23 @@ impl<T> TimingWheel<T> {
     /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it can.
     #[inline]
     fn forward(&mut self) {
-        if self.clock < self.now {
-            self.settle_departures();
-            if self.next_expiration().is_none_or(|next| next > self.now) {
-                self.clock = self.now;
-            }
+        if self.clock < self.now && !self.is_due() {
+            self.clock = self.now;
         }
+    }
+
+    /// Whether a bucket is due. If so, all departures have been counted.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if !self.may_be_due() {
+            return false;
+        }
+        self.settle_departures();
+        self.may_be_due()
+    }
+
+    fn may_be_due(&self) -> bool {
+        self.queue.first().is_some_and(|(_, expiration)| expiration <= self.now)
     }
 
     /// Puts a timeout of the arena into another bucket.

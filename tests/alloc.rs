@@ -1,0 +1,133 @@
+//! What the wheel allocates: nothing in the steady state, little at a time as it grows.
+//!
+//! The allocator of this binary counts, which is why it is one of its own.
+
+use allocation_counter::{AllocationInfo, measure};
+use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
+
+/// Segments are of 64 KiB, give or take a power of two, and a level of 64 buckets takes less.
+const LARGEST_STEP: u64 = 256 << 10;
+
+const MILLION: u64 = 1_000_000;
+
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    let mut keys = Vec::with_capacity(10_000);
+    for value in 0..10_000 {
+        keys.push(wheel.insert(ahead(&wheel, &mut random), value).unwrap());
+    }
+    for _ in 0..MILLION {
+        churn(&mut wheel, &mut keys, &mut random);
+    }
+    let started = wheel.now();
+    let steady = measure(|| {
+        for _ in 0..MILLION {
+            churn(&mut wheel, &mut keys, &mut random);
+        }
+    });
+    assert_eq!(steady, AllocationInfo::default());
+    assert!(wheel.now().saturating_since(started).get() > MILLION / 10, "time has passed");
+    assert!(wheel.cascades() > 1000, "timeouts have been moved");
+    wheel.check_invariants();
+}
+
+#[test]
+fn growing_never_copies_and_takes_at_most_40_bytes_for_a_timeout() {
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    let mut all = AllocationInfo::default();
+    let mut largest = 0;
+    for value in 0..MILLION {
+        let deadline = ahead(&wheel, &mut random);
+        let step = measure(|| {
+            wheel.insert(deadline, value).unwrap();
+        });
+        largest = largest.max(step.bytes_total);
+        all += step;
+    }
+    assert!(largest <= LARGEST_STEP, "one insert allocated {largest} bytes");
+    let bytes = u64::try_from(all.bytes_current).unwrap();
+    assert!(bytes <= 40 * MILLION, "{bytes} bytes for a million timeouts");
+}
+
+#[test]
+fn churn_takes_at_most_72_bytes_for_a_live_timeout() {
+    const LIVE: u64 = 100_000;
+    let operations = if cfg!(debug_assertions) { MILLION } else { 10 * MILLION };
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut keys = Vec::with_capacity(100_000);
+    let used = measure(|| {
+        let mut wheel = TimingWheel::new(Tick::ZERO);
+        for value in 0..LIVE {
+            keys.push(wheel.insert(ahead(&wheel, &mut random), value).unwrap());
+        }
+        for value in 0..operations {
+            let key = &mut keys[random.usize(..100_000)];
+            wheel.cancel(*key).unwrap();
+            *key = wheel.insert(ahead(&wheel, &mut random), value).unwrap();
+        }
+    });
+    assert!(used.bytes_max <= 72 * LIVE, "{} bytes at the peak", used.bytes_max);
+    assert_eq!(used.bytes_current, 0);
+}
+
+#[test]
+fn shrink_gives_back_everything_when_nothing_is_pending() {
+    for size in [2, 64, 4096] {
+        let mut wheel = WheelBuilder::new().size(size).build().unwrap();
+        let used = measure(|| {
+            let mut random = fastrand::Rng::with_seed(4);
+            let mut keys: Vec<_> = (0..MILLION / 10)
+                .map(|value| wheel.insert(ahead(&wheel, &mut random), value).unwrap())
+                .collect();
+            random.shuffle(&mut keys);
+            for key in keys {
+                wheel.cancel(key).unwrap();
+            }
+            wheel.shrink();
+        });
+        assert_eq!((used.bytes_current, used.count_current), (0, 0));
+        assert!(used.bytes_max > MILLION / 10 * 24);
+    }
+}
+
+#[test]
+fn an_empty_wheel_allocates_nothing() {
+    let used = measure(|| {
+        let mut wheel: TimingWheel<u64> = TimingWheel::new(Tick::ZERO);
+        wheel.advance(Tick::MAX).for_each(drop);
+        wheel.clear();
+    });
+    assert_eq!(used.count_total, 0);
+}
+
+/// A tick within the next 2^20, near ones as likely as far ones.
+fn ahead(wheel: &TimingWheel<u64>, random: &mut fastrand::Rng) -> Tick {
+    let power = random.u32(0..=20);
+    Tick::new(wheel.now().get() + random.u64(0..1 << power))
+}
+
+/// Cancels and inserts, or resets, or lets time pass; what expires is replaced.
+fn churn(wheel: &mut TimingWheel<u64>, keys: &mut [Key], random: &mut fastrand::Rng) {
+    let slot = random.usize(..keys.len());
+    match random.u8(0..10) {
+        0..5 => {
+            let value = wheel.cancel(keys[slot]).unwrap();
+            keys[slot] = wheel.insert(ahead(wheel, random), value).unwrap();
+        }
+        5..9 => {
+            wheel.reset(keys[slot], ahead(wheel, random)).unwrap();
+        }
+        _ => pass(wheel, keys, random),
+    }
+}
+
+fn pass(wheel: &mut TimingWheel<u64>, keys: &mut [Key], random: &mut fastrand::Rng) {
+    let now = Tick::new(wheel.now().get() + random.u64(0..8));
+    while let Some(expired) = wheel.advance(now).next() {
+        let value = usize::try_from(expired.value).unwrap();
+        keys[value] = wheel.insert(ahead(wheel, random), expired.value).unwrap();
+    }
+}

@@ -1,0 +1,31 @@
+//! Fuzzes the wheel with scripts decoded from bytes, the oracle beside it.
+//!
+//! `cargo fuzz run --fuzz-dir tests/fuzz wheel_script`, from the root of the repository. With a
+//! stable toolchain, set `RUSTC_BOOTSTRAP=1`. Put into the corpus, a file that fails is replayed by
+//! `cargo test --test it corpus` and printed as a scenario.
+
+#![no_main]
+
+#[path = "../../it/machine.rs"]
+mod machine;
+#[path = "../../it/oracle.rs"]
+mod oracle;
+#[path = "../../it/script.rs"]
+#[expect(dead_code, reason = "scripts are not parsed from text here")]
+mod script;
+
+use libfuzzer_sys::{Corpus, fuzz_target};
+
+use crate::{machine::Machine, script::Script};
+
+/// Wheels of more buckets than this take so long to look at that other scripts find more.
+const LARGEST: usize = 1 << 10;
+
+fuzz_target!(|bytes: &[u8]| -> Corpus {
+    let script = Script::decode(bytes);
+    if script.setup.size > LARGEST {
+        return Corpus::Reject;
+    }
+    Machine::run(&script);
+    Corpus::Keep
+});

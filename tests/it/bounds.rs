@@ -1,0 +1,189 @@
+//! The contract's clauses on work: bounded steps, few cascades, no wake-up in vain.
+
+use delaywheel::{Tick, TimingWheel};
+
+use crate::support::{count_steps, drain_at, level_of_all, wheel_of};
+
+const CENTURY: u64 = 3_155_760_000_000;
+const DAY: u64 = 86_400_000;
+
+#[test]
+fn a_century_with_one_timeout_at_its_end_takes_no_more_steps_than_levels() {
+    for size in [2, 64, 65536] {
+        let mut wheel = wheel_of(size, 12_345);
+        wheel.insert(Tick::new(CENTURY), ()).unwrap();
+        assert_eq!(count_steps(&mut wheel, CENTURY - 1), 0);
+        assert!(count_steps(&mut wheel, CENTURY) <= wheel.levels() as u64);
+        assert!(wheel.is_empty());
+    }
+}
+
+#[test]
+fn an_advance_over_half_of_all_time_takes_at_most_one_step() {
+    let mut wheel = wheel_of(64, 0);
+    wheel.insert(Tick::MAX, ()).unwrap();
+    assert_eq!(count_steps(&mut wheel, 1 << 63), 0);
+    wheel.insert(Tick::new((1 << 63) + 5), ()).unwrap();
+    assert_eq!(count_steps(&mut wheel, u64::MAX - 1), 1);
+}
+
+#[test]
+fn a_lone_timeout_expires_without_a_cascade_at_every_distance() {
+    for ahead in (1..63).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1]) {
+        for start in [0, 1, 63, 4095, 1 << 40] {
+            let mut wheel = wheel_of(64, start);
+            wheel.insert(Tick::new(start + ahead), ()).unwrap();
+            assert_eq!(wheel.next_expiration(), Some(Tick::new(start + ahead)));
+            assert_eq!(drain_at(&mut wheel, start + ahead).len(), 1);
+            assert_eq!(wheel.cascades(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_crowd_cascades_at_most_once_for_each_level_below_it() {
+    for (size, power) in [(2, 5), (4, 9), (64, 13), (64, 19), (256, 25)] {
+        let mut wheel = wheel_of(size, 0);
+        let crowd = size as u64 * 2 / 3 + 40;
+        for _ in 0..crowd {
+            wheel.insert(Tick::new((1 << power) + 1), ()).unwrap();
+        }
+        let levels = level_of_all(&wheel);
+        assert!(levels > 0);
+        while let Some(next) = wheel.next_expiration() {
+            wheel.advance(next).for_each(drop);
+            wheel.check_invariants();
+        }
+        assert!((1..=crowd * levels).contains(&wheel.cascades()), "{}", wheel.cascades());
+    }
+}
+
+#[test]
+fn a_crowd_is_spread_ahead_of_its_first_deadline() {
+    let mut wheel = wheel_of(64, 0);
+    for i in 0..100 {
+        wheel.insert(Tick::new(4100 + i % 50), i).unwrap();
+    }
+    let start = wheel.next_expiration().unwrap();
+    assert!(start < Tick::new(4100));
+    assert!(drain_at(&mut wheel, start.get()).is_empty());
+    assert!(wheel.cascades() >= 100, "the bucket has been moved as one");
+}
+
+#[test]
+fn a_timeout_set_after_a_quiet_day_rests_on_the_lowest_level() {
+    for ahead in [0, 1, 5, 63] {
+        let mut wheel = wheel_of(64, 0);
+        assert!(drain_at(&mut wheel, DAY).is_empty());
+        wheel.insert(Tick::new(DAY + ahead), ()).unwrap();
+        assert_eq!(wheel.levels(), 1);
+        assert_eq!(drain_at(&mut wheel, DAY + ahead).len(), 1);
+        assert_eq!(wheel.cascades(), 0);
+    }
+}
+
+#[test]
+fn a_timeout_set_after_the_last_one_due_rests_on_the_lowest_level() {
+    for is_reset in [false, true] {
+        let mut wheel = wheel_of(64, 0);
+        wheel.insert(Tick::new(5), "due").unwrap();
+        let far = is_reset.then(|| wheel.insert(Tick::MAX, "far").unwrap());
+        // That nothing else is due is not asked for: the clock is still at 5.
+        assert_eq!(wheel.advance(Tick::new(DAY)).next().unwrap().value, "due");
+        let near = Tick::new(DAY + 9);
+        match far {
+            Some(far) => assert!(wheel.reset(far, near).is_some()),
+            None => assert!(wheel.insert(near, "near").is_ok()),
+        }
+        assert_eq!(level_of_all(&wheel), 0);
+        assert_eq!(drain_at(&mut wheel, DAY + 9).len(), 1);
+        assert_eq!(wheel.cascades(), 0);
+    }
+}
+
+#[test]
+fn a_timeout_brought_forward_after_a_quiet_day_rests_on_the_lowest_level() {
+    let mut wheel = wheel_of(64, 0);
+    let key = wheel.insert(Tick::new(10 * DAY), ()).unwrap();
+    assert!(drain_at(&mut wheel, DAY).is_empty());
+    wheel.reset(key, Tick::new(DAY + 5)).unwrap();
+    assert_eq!(level_of_all(&wheel), 0);
+    assert_eq!(drain_at(&mut wheel, DAY + 5).len(), 1);
+    assert_eq!(wheel.cascades(), 0);
+}
+
+#[test]
+fn an_emptied_bucket_leaves_no_wake_up() {
+    let mut wheel = wheel_of(64, 0);
+    let keys: Vec<_> = (0..60).map(|i| wheel.insert(Tick::new(1 << i), ()).unwrap()).collect();
+    for (i, key) in keys.into_iter().enumerate() {
+        assert_eq!(wheel.next_expiration(), Some(Tick::new(1 << i)));
+        wheel.cancel(key).unwrap();
+    }
+    assert_eq!(wheel.next_expiration(), None);
+    assert_eq!(count_steps(&mut wheel, u64::MAX), 0);
+}
+
+#[test]
+fn a_bucket_emptied_of_a_crowd_is_sparse_again() {
+    let mut wheel = wheel_of(64, 0);
+    let keys: Vec<_> = (0..100).map(|_| wheel.insert(Tick::new(5000), ()).unwrap()).collect();
+    for key in keys {
+        wheel.cancel(key).unwrap();
+    }
+    for deadline in [5000, 5010] {
+        wheel.insert(Tick::new(deadline), ()).unwrap();
+    }
+    for deadline in [5000, 5010] {
+        assert_eq!(wheel.next_expiration(), Some(Tick::new(deadline)));
+        assert_eq!(drain_at(&mut wheel, deadline).len(), 1);
+    }
+    assert_eq!(wheel.cascades(), 0, "each expires from where it was put");
+}
+
+#[test]
+fn the_next_expiration_is_the_least_tick_at_which_something_happens() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut wheel = wheel_of(4, 0);
+    for _ in 0..500 {
+        wheel.insert(Tick::new(random.u64(1..1 << 16)), ()).unwrap();
+    }
+    while let Some(next) = wheel.next_expiration() {
+        let before = (wheel.len(), wheel.cascades());
+        wheel.advance(Tick::new(next.get() - 1)).for_each(drop);
+        assert_eq!((wheel.len(), wheel.cascades()), before, "something happened before {next}");
+        wheel.advance(next).for_each(drop);
+        assert_ne!((wheel.len(), wheel.cascades()), before, "nothing happened at {next}");
+    }
+}
+
+#[test]
+fn a_limit_is_exact_when_every_step_expires_one() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, 100, 10);
+    for limit in [0, 1, 7, 64] {
+        let left = wheel.len();
+        assert_eq!(wheel.advance(Tick::new(10)).limit(limit).count() as u64, limit);
+        assert_eq!((left - wheel.len()) as u64, limit);
+    }
+}
+
+#[test]
+fn a_limited_advance_is_drained_when_it_says_so() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, 3, 10);
+    fill(&mut wheel, 1, 11);
+    let mut due = wheel.advance(Tick::new(10)).limit(2);
+    assert_eq!(due.by_ref().count(), 2);
+    assert!(!due.is_drained());
+    let mut due = wheel.advance(Tick::new(10)).limit(1);
+    assert_eq!(due.by_ref().count(), 1);
+    assert!(due.is_drained());
+}
+
+/// Inserts a number of timeouts at one tick.
+fn fill(wheel: &mut TimingWheel<()>, count: usize, deadline: u64) {
+    for _ in 0..count {
+        wheel.insert(Tick::new(deadline), ()).unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! Random scripts under several geometries, each operation compared with the oracle.
+//!
+//! `DELAYWHEEL_MODEL_OPS=100000000 cargo test --release --test it model` asks for more than the
+//! default of about a million operations. A failure prints its seed, to be replayed with
+//! `DELAYWHEEL_MODEL_SEED=<seed>`, and the shortest script found that fails, to be saved as a file
+//! under `tests/scenarios`.
+
+use std::{
+    cell::Cell,
+    env,
+    fmt::Display,
+    panic::{self, AssertUnwindSafe},
+    str::FromStr,
+    sync::Once,
+};
+
+use crate::{machine::Machine, script::Script};
+
+/// Operations in all if the environment does not say.
+const DEFAULT_OPS: u64 = 1_200_000;
+
+/// Bytes that a script is made from; two or three make an operation.
+const SCRIPT_BYTES: usize = 1500;
+
+#[test]
+fn wheels_of_2_agree_with_the_oracle() {
+    agree(0, 25);
+}
+
+#[test]
+fn wheels_of_4_agree_with_the_oracle() {
+    agree(1, 25);
+}
+
+#[test]
+fn wheels_of_16_agree_with_the_oracle() {
+    agree(4, 20);
+}
+
+#[test]
+fn wheels_of_64_agree_with_the_oracle() {
+    agree(2, 20);
+}
+
+#[test]
+fn wheels_of_256_agree_with_the_oracle() {
+    agree(3, 9);
+}
+
+#[test]
+fn wheels_of_65536_agree_with_the_oracle() {
+    agree(u8::MAX, 1);
+}
+
+#[test]
+fn a_failing_script_shrinks_to_what_makes_it_fail() {
+    let script = Script::decode(&random_bytes(3));
+    let (first, last) = (script.ops[10], script.ops[90]);
+    let needs_both = |script: &Script| {
+        let position = script.ops.iter().position(|&op| op == first);
+        position.is_some_and(|position| script.ops[position..].contains(&last))
+    };
+    assert_eq!(shrink(script, needs_both).ops, [first, last]);
+}
+
+/// Runs scripts on wheels of the size that `size_byte` stands for, with a share of all operations.
+fn agree(size_byte: u8, percent: u64) {
+    let replayed = variable("DELAYWHEEL_MODEL_SEED");
+    let ops = variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS) * percent / 100;
+    let mut done = 0;
+    for seed in replayed.map_or(0..=u64::MAX, |seed| seed..=seed) {
+        let mut bytes = random_bytes(seed);
+        bytes[0] = size_byte;
+        let script = Script::decode(&bytes);
+        if fails(&script) {
+            report(seed, &shrink(script, fails));
+        }
+        done += script.ops.len() as u64;
+        if done >= ops {
+            break;
+        }
+    }
+}
+
+fn random_bytes(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..SCRIPT_BYTES).map(|_| random.u8(..)).collect()
+}
+
+/// Fails again, this time aloud.
+fn report(seed: u64, script: &Script) -> ! {
+    eprintln!("DELAYWHEEL_MODEL_SEED={seed} replays it; shrunk:\n\n{script}");
+    Machine::run(script);
+    unreachable!("the script has failed before");
+}
+
+/// Takes out operations, ever fewer at a time, as long as the script still fails.
+fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
+    let mut chunk = script.ops.len() / 2;
+    while chunk > 0 {
+        let before = script.ops.len();
+        let mut start = 0;
+        while start < script.ops.len() {
+            let mut candidate = script.clone();
+            candidate.ops.drain(start..(start + chunk).min(script.ops.len()));
+            if fails(&candidate) {
+                script = candidate;
+            } else {
+                start += chunk;
+            }
+        }
+        if chunk > 1 || script.ops.len() == before {
+            chunk /= 2;
+        }
+    }
+    script
+}
+
+/// Runs a script without a word on standard error.
+fn fails(script: &Script) -> bool {
+    thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let aloud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                aloud(info);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script)));
+    IS_QUIET.set(false);
+    result.is_err()
+}
+
+fn variable<N: FromStr<Err: Display>>(name: &str) -> Option<N> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}")))
+}

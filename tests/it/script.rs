@@ -1,0 +1,437 @@
+//! Scripts: sequences of operations on a wheel, decoded from bytes, or parsed and printed as text.
+//!
+//! Ticks are named relative to the state at hand (`now+5`, `next-1`, `border6`), so that an
+//! operation keeps its point when those before it are taken out. Bytes from a generator give random
+//! scripts, bytes from a fuzzer give fuzzed ones, and text gives the scenario files:
+//!
+//! ```text
+//! size 4                  # buckets a level; then optionally `start 2^10-2`, `max_pending 3`
+//! insert now+5 *20        # twenty timeouts at consecutive ticks from now+5
+//! churn now+5 *70         # seventy times inserted and cancelled at once
+//! cancel newest           # or the oldest pending ones `pending+0`, `pending+1`, ..
+//! reset nth+0 border6-1   # the first inserted; to before the next multiple of 2^6
+//! look dead+0             # the key that died last
+//! advance next limit 7
+//! drain 3                 # then leak the drain
+//! clear
+//! shrink
+//! expect cascades 0       # or `pending`, `expired`, `levels`, `next`
+//! repeat 70               # up to `end`
+//! end
+//! ```
+
+use std::fmt;
+
+use delaywheel::Tick;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Script {
+    pub(crate) setup: Setup,
+    pub(crate) ops: Vec<Op>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) size: usize,
+    pub(crate) start: u64,
+    pub(crate) max_pending: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Inserts `count` timeouts at consecutive ticks.
+    Insert {
+        at: When,
+        count: u8,
+    },
+    /// Inserts a timeout and cancels it, `count` times.
+    Churn {
+        at: When,
+        count: u8,
+    },
+    Cancel(Pick),
+    Reset(Pick, When),
+    /// Asks for the value and the deadline.
+    Look(Pick),
+    /// Advances in at most `limit` steps.
+    Advance {
+        to: When,
+        limit: Option<u64>,
+    },
+    Clear,
+    /// Takes some timeouts out of a drain that is leaked then.
+    Drain(u8),
+    Shrink,
+    Expect(Fact, When),
+}
+
+/// A tick, or another number where one is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct When {
+    pub(crate) base: Base,
+    pub(crate) offset: i128,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Base {
+    Zero,
+    Now,
+    /// The next expiration, or now if there is none.
+    Next,
+    /// The first multiple of this power of two after now.
+    Border(u32),
+    Max,
+}
+
+/// Which timeout an operation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// A pending one, counted from the oldest and around.
+    Pending(usize),
+    Newest,
+    /// A dead one, counted from the latest to die and around.
+    Dead(usize),
+    /// By number in the order of insertion, pending or not.
+    Nth(usize),
+}
+
+/// What a scenario may expect besides the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Next,
+    Pending,
+    Expired,
+    Cascades,
+    Levels,
+}
+
+impl When {
+    pub(crate) const fn now(offset: i128) -> Self {
+        Self { base: Base::Now, offset }
+    }
+
+    pub(crate) const fn next(offset: i128) -> Self {
+        Self { base: Base::Next, offset }
+    }
+
+    /// The tick that is meant, kept within those there are.
+    pub(crate) fn resolve(self, now: Tick, next: Option<Tick>) -> Tick {
+        let base = match self.base {
+            Base::Zero => 0,
+            Base::Now => i128::from(now.get()),
+            Base::Next => i128::from(next.unwrap_or(now).get()),
+            Base::Border(shift) => ((i128::from(now.get()) >> shift) + 1) << shift,
+            Base::Max => i128::from(u64::MAX),
+        };
+        let tick = (base + self.offset).clamp(0, i128::from(u64::MAX));
+        Tick::new(u64::try_from(tick).expect("it was clamped"))
+    }
+}
+
+/// What a byte stands for, by mode: what is named twice as often comes up twice as often.
+const MODES: [&[u8; 32]; 4] = [
+    b"IIIIIIIIIIICCCCCRRRRRRAAAAALLKKZ",
+    b"IIIIIIIIGCCCRRRRRRRRRRRRRAAALLLZ",
+    b"IIIIIIGCCCCUUURRRAAAAAAAALLLLLKZ",
+    b"IIIIUUUUUCCCRRRRRRAAAAALLLLLLKZZ",
+];
+
+/// Sizes by byte, small ones first for their many levels; 255 stands for the greatest size.
+const SIZES: [usize; 8] = [2, 4, 64, 256, 16, 2, 4, 64];
+
+impl Script {
+    /// Any bytes make a script.
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let mut bytes = Bytes(bytes);
+        let setup = bytes.setup();
+        let mode = MODES[usize::from(bytes.byte() % 4)];
+        let bits = setup.size.next_power_of_two().ilog2();
+        let mut ops = Vec::new();
+        while !bytes.0.is_empty() {
+            ops.push(bytes.op(mode, bits));
+        }
+        Self { setup, ops }
+    }
+
+    /// Panics, naming the line, if the text is not a script.
+    pub(crate) fn parse(text: &str) -> Self {
+        let setup = Setup { size: 64, start: 0, max_pending: u32::MAX };
+        let mut parser = Parser { script: Self { setup, ops: Vec::new() }, block: None };
+        for (number, line) in (1..).zip(text.lines()) {
+            let code = line.split('#').next().unwrap_or_default();
+            let words: Vec<_> = code.split_whitespace().collect();
+            assert!(parser.line(&words).is_some(), "line {number} is no operation: {line}");
+        }
+        assert!(parser.block.is_none(), "a repeat has no end");
+        parser.script
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setup { size, start, max_pending } = self.setup;
+        writeln!(f, "size {size}\nstart {start}\nmax_pending {max_pending}")?;
+        self.ops.iter().try_for_each(|op| writeln!(f, "{op}"))
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Insert { at, count } => write!(f, "insert {at} *{count}"),
+            Self::Churn { at, count } => write!(f, "churn {at} *{count}"),
+            Self::Cancel(pick) => write!(f, "cancel {pick}"),
+            Self::Reset(pick, at) => write!(f, "reset {pick} {at}"),
+            Self::Look(pick) => write!(f, "look {pick}"),
+            Self::Advance { to, limit: None } => write!(f, "advance {to}"),
+            Self::Advance { to, limit: Some(steps) } => write!(f, "advance {to} limit {steps}"),
+            Self::Clear => write!(f, "clear"),
+            Self::Drain(count) => write!(f, "drain {count}"),
+            Self::Shrink => write!(f, "shrink"),
+            Self::Expect(fact, value) => {
+                write!(f, "expect {} {value}", format!("{fact:?}").to_lowercase())
+            }
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.base {
+            Base::Zero => return write!(f, "{}", self.offset),
+            Base::Now => write!(f, "now")?,
+            Base::Next => write!(f, "next")?,
+            Base::Border(shift) => write!(f, "border{shift}")?,
+            Base::Max => write!(f, "max")?,
+        }
+        if self.offset == 0 { Ok(()) } else { write!(f, "{:+}", self.offset) }
+    }
+}
+
+impl fmt::Display for Pick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pending(n) => write!(f, "pending+{n}"),
+            Self::Newest => write!(f, "newest"),
+            Self::Dead(n) => write!(f, "dead+{n}"),
+            Self::Nth(n) => write!(f, "nth+{n}"),
+        }
+    }
+}
+
+struct Parser {
+    script: Script,
+    /// Of the `repeat` that is open: how often, and the operations before it.
+    block: Option<(usize, usize)>,
+}
+
+impl Parser {
+    fn line(&mut self, words: &[&str]) -> Option<()> {
+        let Script { setup, ops } = &mut self.script;
+        match words {
+            [] => {}
+            ["size", size] => setup.size = number(size)?.try_into().ok()?,
+            ["start", tick] => setup.start = number(tick)?.try_into().ok()?,
+            ["max_pending", count] => setup.max_pending = number(count)?.try_into().ok()?,
+            ["repeat", times] if self.block.is_none() => {
+                self.block = Some((times.parse().ok()?, ops.len()));
+            }
+            ["end"] => {
+                let (times, start) = self.block.take()?;
+                let block = ops.split_off(start);
+                ops.extend(block.iter().cycle().take(times * block.len()));
+            }
+            words => ops.push(op(words)?),
+        }
+        Some(())
+    }
+}
+
+fn op(words: &[&str]) -> Option<Op> {
+    Some(match *words {
+        ["insert", at] => Op::Insert { at: when(at)?, count: 1 },
+        ["insert", at, times] => Op::Insert { at: when(at)?, count: count(times)? },
+        ["churn", at, times] => Op::Churn { at: when(at)?, count: count(times)? },
+        ["cancel", which] => Op::Cancel(pick(which)?),
+        ["reset", which, at] => Op::Reset(pick(which)?, when(at)?),
+        ["look", which] => Op::Look(pick(which)?),
+        ["advance", to] => Op::Advance { to: when(to)?, limit: None },
+        ["advance", to, "limit", steps] => {
+            Op::Advance { to: when(to)?, limit: Some(steps.parse().ok()?) }
+        }
+        ["clear"] => Op::Clear,
+        ["drain", taken] => Op::Drain(taken.parse().ok()?),
+        ["shrink"] => Op::Shrink,
+        ["expect", "next", at] => Op::Expect(Fact::Next, when(at)?),
+        ["expect", "pending", count] => Op::Expect(Fact::Pending, when(count)?),
+        ["expect", "expired", count] => Op::Expect(Fact::Expired, when(count)?),
+        ["expect", "cascades", count] => Op::Expect(Fact::Cascades, when(count)?),
+        ["expect", "levels", count] => Op::Expect(Fact::Levels, when(count)?),
+        _ => return None,
+    })
+}
+
+fn count(word: &str) -> Option<u8> {
+    word.strip_prefix('*')?.parse().ok()
+}
+
+fn pick(word: &str) -> Option<Pick> {
+    if word == "newest" {
+        return Some(Pick::Newest);
+    }
+    let (kind, n) = word.split_once('+')?;
+    let n = n.parse().ok()?;
+    match kind {
+        "pending" => Some(Pick::Pending(n)),
+        "dead" => Some(Pick::Dead(n)),
+        "nth" => Some(Pick::Nth(n)),
+        _ => None,
+    }
+}
+
+/// A base and any number of signed terms, as in `now+2^6-1`.
+fn when(word: &str) -> Option<When> {
+    let terms = word.replace('-', "+-");
+    let mut terms = terms.split('+');
+    let first = terms.next()?;
+    let rest = terms.map(number).sum::<Option<i128>>()?;
+    let of = |base| Some(When { base, offset: rest });
+    match first {
+        "now" => of(Base::Now),
+        "next" => of(Base::Next),
+        "max" => of(Base::Max),
+        _ => match first.strip_prefix("border") {
+            Some(shift) => of(Base::Border(shift.parse().ok().filter(|&shift| shift < 64)?)),
+            None => Some(When { base: Base::Zero, offset: number(first)? + rest }),
+        },
+    }
+}
+
+/// A number such as `12`, `-12` or `2^12-1`.
+fn number(word: &str) -> Option<i128> {
+    if let Some((power, less)) = word.rsplit_once('-').filter(|(power, _)| !power.is_empty()) {
+        return Some(number(power)? - number(less)?);
+    }
+    match word.split_once('^') {
+        Some((base, power)) => base.parse::<i128>().ok()?.checked_pow(power.parse().ok()?),
+        None => word.parse().ok(),
+    }
+}
+
+/// What is left of the bytes; zeros when nothing is.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn below(&mut self, limit: u8) -> i128 {
+        i128::from(self.byte() % limit)
+    }
+
+    fn setup(&mut self) -> Setup {
+        let size = match self.byte() {
+            u8::MAX => 1 << 16,
+            byte => SIZES[usize::from(byte % 8)],
+        };
+        let power = 1_u64 << (self.byte() % 64);
+        let start = match self.byte() % 4 {
+            0 => power - 1,
+            1 => power.wrapping_add(u64::from(self.byte() % 5)).wrapping_sub(2),
+            2 => u64::MAX - u64::from(self.byte()),
+            _ => u64::MAX - power,
+        };
+        let max_pending = match self.byte() {
+            byte @ 0..32 => u32::from(byte),
+            _ => u32::MAX,
+        };
+        Setup { size, start, max_pending }
+    }
+
+    fn op(&mut self, mode: &[u8; 32], bits: u32) -> Op {
+        match mode[usize::from(self.byte() % 32)] {
+            b'I' => Op::Insert { at: self.deadline(bits), count: 1 },
+            b'G' => Op::Insert { at: self.deadline(bits), count: self.byte() % 48 },
+            b'U' => Op::Churn { at: self.deadline(bits), count: self.byte() % 96 },
+            b'C' => Op::Cancel(self.pick()),
+            b'R' => Op::Reset(self.pick(), self.deadline(bits)),
+            b'A' => Op::Advance { to: self.target(bits), limit: None },
+            b'L' => Op::Advance { to: self.target(bits), limit: Some(self.limit()) },
+            b'K' => Op::Look(self.pick()),
+            _ => match self.byte() {
+                0..8 => Op::Clear,
+                8..32 => Op::Drain(self.byte() % 32),
+                _ => Op::Shrink,
+            },
+        }
+    }
+
+    /// A tick for a timeout: at a border of some level more often than not.
+    fn deadline(&mut self, bits: u32) -> When {
+        match self.byte() % 16 {
+            0..5 => When::now(self.below(8) - 2),
+            5..8 => When::now(self.below(u8::MAX)),
+            8..10 => When::now((1 << self.shift(bits, 64)) + self.below(5) - 2),
+            10..12 => When { base: Base::Border(self.shift(bits, 64)), offset: self.below(5) - 2 },
+            12 => When::next(self.below(5) - 2),
+            13 => When::now(self.below(u8::MAX) << (self.byte() % 64)),
+            14 => self.far_or_past(),
+            _ => When::now(self.below(u8::MAX) << 8 | self.below(u8::MAX)),
+        }
+    }
+
+    /// A tick to advance to: mostly near, for time does not come back.
+    fn target(&mut self, bits: u32) -> When {
+        match self.byte() % 16 {
+            0..6 => When::next(0),
+            6 => When::next(self.below(3) - 1),
+            7..10 => When::now(self.below(8)),
+            10 | 11 => When::now(self.below(u8::MAX)),
+            12 => When { base: Base::Border(self.shift(bits, 4)), offset: self.below(5) - 2 },
+            13 => When::now((1 << self.shift(bits, 4)) + self.below(5) - 2),
+            14 => When::now(-self.below(u8::MAX)),
+            _ => match self.byte() {
+                0..4 => self.far_or_past(),
+                4..32 => When::now(self.below(u8::MAX) << (self.byte() % 64)),
+                byte => When::now(byte.into()),
+            },
+        }
+    }
+
+    fn far_or_past(&mut self) -> When {
+        match self.byte() {
+            byte @ 0..128 => When { base: Base::Max, offset: -i128::from(byte % 3) },
+            byte => When { base: Base::Zero, offset: byte.into() },
+        }
+    }
+
+    /// Logarithm of what a bucket of one of the `lowest` levels spans.
+    fn shift(&mut self, bits: u32, lowest: u32) -> u32 {
+        bits * (u32::from(self.byte()) % lowest.min(63 / bits + 1))
+    }
+
+    fn pick(&mut self) -> Pick {
+        match self.byte() {
+            byte @ 0..24 => Pick::Dead(byte.into()),
+            24..72 => Pick::Newest,
+            byte => Pick::Pending(byte.into()),
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        [1, 7, 0, 2, 3, 20, 64, 100][usize::from(self.byte() % 8)]
+    }
+}
+
+#[test]
+fn a_printed_script_parses_to_itself() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..200 {
+        let bytes: Vec<u8> = (0..300).map(|_| random.u8(..)).collect();
+        let script = Script::decode(&bytes);
+        assert_eq!(Script::parse(&script.to_string()), script);
+    }
+}

@@ -1,0 +1,29 @@
+//! Shorthand that the themes of the contract share.
+
+use delaywheel::{Tick, TimingWheel, WheelBuilder};
+
+pub(crate) fn wheel_of<T>(size: usize, start: u64) -> TimingWheel<T> {
+    WheelBuilder::new().size(size).start(Tick::new(start)).build().expect("the size is in range")
+}
+
+/// Advances without a limit, and returns the values that expired.
+pub(crate) fn drain_at<T>(wheel: &mut TimingWheel<T>, now: u64) -> Vec<T> {
+    wheel.advance(Tick::new(now)).map(|expired| expired.value).collect()
+}
+
+/// Advances one step at a time until nothing is due; returns the number of steps.
+pub(crate) fn count_steps<T>(wheel: &mut TimingWheel<T>, now: u64) -> u64 {
+    let mut steps = 0;
+    while !wheel.advance(Tick::new(now)).limit(0).is_drained() {
+        wheel.advance(Tick::new(now)).limit(1).for_each(drop);
+        steps += 1;
+    }
+    steps
+}
+
+/// The level of the one bucket that is not empty.
+pub(crate) fn level_of_all<T>(wheel: &TimingWheel<T>) -> u64 {
+    let levels = wheel.shape().levels;
+    let level = levels.iter().position(|level| !level.buckets.is_empty());
+    level.expect("something is pending") as u64
+}

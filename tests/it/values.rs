@@ -1,0 +1,213 @@
+//! What happens to values: handed back, dropped once, never dropped while the wheel is in disorder.
+
+use std::{
+    cell::{Cell, RefCell},
+    mem,
+    panic::{self, AssertUnwindSafe},
+    rc::Rc,
+};
+
+use delaywheel::{
+    Advance, BuildError, Drain, InsertError, Iter, Key, Tick, TimingWheel, WheelBuilder,
+};
+
+use crate::support::{drain_at, wheel_of};
+
+#[test]
+fn cancel_and_expiry_hand_back_the_very_value() {
+    let mut wheel = wheel_of(64, 0);
+    let [cancelled, expired] = [Rc::new("cancelled"), Rc::new("expired")];
+    let key = wheel.insert(Tick::new(5), Rc::clone(&cancelled)).unwrap();
+    wheel.insert(Tick::new(5), Rc::clone(&expired)).unwrap();
+    let handed = wheel.cancel(key).unwrap();
+    assert!(Rc::ptr_eq(&handed, &cancelled));
+    assert_eq!(Rc::strong_count(&cancelled), 2, "the wheel keeps nothing of it");
+    assert!(Rc::ptr_eq(&drain_at(&mut wheel, 5)[0], &expired));
+    assert_eq!(Rc::strong_count(&expired), 1);
+}
+
+#[test]
+fn a_full_wheel_hands_the_value_back_and_is_full_no_sooner() {
+    let mut wheel = WheelBuilder::new().max_pending(3).build().unwrap();
+    let keys = [1, 2, 3].map(|i| wheel.insert(Tick::new(i), Box::new(i)).unwrap());
+    let refused = wheel.insert(Tick::new(1), Box::new(4)).unwrap_err();
+    assert!(matches!(&refused, InsertError::Full(value) if **value == 4));
+    assert_eq!(refused.into_value(), Box::new(4));
+    wheel.cancel(keys[1]).unwrap();
+    wheel.insert(Tick::new(9), Box::new(5)).unwrap();
+    assert!(wheel.insert(Tick::new(9), Box::new(6)).is_err());
+    assert_eq!(drain_at(&mut wheel, 3), [Box::new(1), Box::new(3)]);
+    assert!(wheel.insert(Tick::new(9), Box::new(7)).is_ok());
+    wheel.check_invariants();
+}
+
+#[test]
+fn a_wheel_that_may_hold_nothing_refuses_everything() {
+    let mut wheel = WheelBuilder::new().max_pending(0).build().unwrap();
+    assert_eq!(wheel.insert(Tick::new(1), 'x'), Err(InsertError::Full('x')));
+    assert_eq!(wheel.next_expiration(), None);
+}
+
+#[test]
+fn a_size_out_of_range_is_an_error_and_any_other_is_rounded_up() {
+    for size in [0, 1, 65537, usize::MAX] {
+        let refused = WheelBuilder::new().size(size).build::<()>().unwrap_err();
+        assert_eq!(refused, BuildError::SizeOutOfRange { size });
+    }
+    for (size, rounded) in [(2, 2), (3, 4), (200, 256), (65535, 65536), (65536, 65536)] {
+        assert_eq!(wheel_of::<()>(size, 0).size(), rounded);
+    }
+}
+
+#[test]
+fn a_key_of_another_wheel_is_a_mistake_but_never_a_panic() {
+    let [mut busy, mut quiet] = [wheel_of(64, 0), wheel_of(4, 0)];
+    let foreign: Vec<_> = (0..5000).map(|i| busy.insert(Tick::new(i), i).unwrap()).collect();
+    let own: Vec<_> = (0..50).map(|i| quiet.insert(Tick::new(i), i).unwrap()).collect();
+    for &key in &foreign {
+        let _ = (quiet.get(key), quiet.deadline(key));
+        let _ = quiet.reset(key, Tick::new(1000));
+        let _ = quiet.cancel(key);
+        quiet.check_invariants();
+    }
+    assert!(own.iter().filter(|&&key| quiet.get(key).is_some()).count() == quiet.len());
+}
+
+#[test]
+fn clear_drain_and_drop_survive_a_value_whose_drop_panics() {
+    let clear: fn(&mut TimingWheel<Fragile>) = TimingWheel::clear;
+    let drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain());
+    let partly_drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain().nth(10));
+    for empty in [clear, drain, partly_drain] {
+        let (mut wheel, drops) = fragile_wheel();
+        let result = panic::catch_unwind(AssertUnwindSafe(|| empty(&mut wheel)));
+        assert!(result.is_err());
+        assert_each_dropped_once(&drops);
+        assert!(wheel.is_empty());
+        wheel.check_invariants();
+        wheel.insert(Tick::new(5), Fragile::new(0, &drops)).unwrap();
+        assert_eq!(drain_at(&mut wheel, 100).len(), 1, "it is in use again");
+    }
+    let (wheel, drops) = fragile_wheel();
+    assert!(panic::catch_unwind(AssertUnwindSafe(|| drop(wheel))).is_err());
+    assert_each_dropped_once(&drops);
+}
+
+#[test]
+fn a_leaked_drain_leaves_the_rest_pending() {
+    let mut wheel = wheel_of(4, 0);
+    for deadline in 0..100 {
+        wheel.insert(Tick::new(deadline * deadline), deadline).unwrap();
+    }
+    let mut drain = wheel.drain();
+    assert_eq!(drain.len(), 100);
+    let mut taken: Vec<_> = drain.by_ref().take(40).map(|(_, _, value)| value).collect();
+    mem::forget(drain);
+    wheel.check_invariants();
+    assert_eq!(wheel.len(), 60);
+    taken.extend(drain_at(&mut wheel, 100 * 100));
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..100));
+}
+
+#[test]
+fn values_are_dropped_by_the_caller_and_never_by_the_wheel() {
+    let drops = Rc::new(Cell::new(0));
+    let mut wheel = wheel_of(4, 0);
+    let keys: Vec<_> = (1..=200)
+        .map(|i| wheel.insert(Tick::new(i * 7), Counted(Rc::clone(&drops))).unwrap())
+        .collect();
+    for &key in keys.iter().step_by(2) {
+        wheel.reset(key, Tick::new(3)).unwrap();
+    }
+    let cancelled: Vec<_> = keys[..60].iter().filter_map(|&key| wheel.cancel(key)).collect();
+    let expired = drain_at(&mut wheel, 900);
+    let drained: Vec<_> = wheel.drain().collect();
+    wheel.shrink();
+    assert_eq!((cancelled.len(), drops.get()), (60, 0));
+    assert_eq!(cancelled.len() + expired.len() + drained.len(), 200);
+    drop((cancelled, expired, drained, wheel));
+    assert_eq!(drops.get(), 200);
+}
+
+#[test]
+fn values_may_be_of_no_size_or_large_or_tied_to_a_thread() {
+    let mut zero_sized = wheel_of(4, 0);
+    let mut large = wheel_of(4, 0);
+    let mut unsend = wheel_of(4, 0);
+    for i in 0..100_u8 {
+        let deadline = Tick::new(u64::from(i) * 3);
+        zero_sized.insert(deadline, ()).unwrap();
+        large.insert(deadline, [i; 4096]).unwrap();
+        unsend.insert(deadline, Rc::new(RefCell::new(i))).unwrap();
+    }
+    assert_eq!(drain_at(&mut zero_sized, 1000).len(), 100);
+    assert!(drain_at(&mut large, 1000).into_iter().eq((0..100).map(|i| [i; 4096])));
+    assert!(drain_at(&mut unsend, 1000).iter().map(|cell| *cell.borrow()).eq(0..100));
+}
+
+#[test]
+fn a_value_may_be_changed_in_place() {
+    let mut wheel = wheel_of(64, 0);
+    let key = wheel.insert(Tick::new(5), String::from("a")).unwrap();
+    wheel.get_mut(key).unwrap().push('b');
+    assert_eq!(drain_at(&mut wheel, 5), ["ab"]);
+}
+
+/// The wheel and its iterators go where their values go.
+const _: () = {
+    is_send_and_sync::<TimingWheel<u64>>();
+    is_send_and_sync::<Advance<'_, u64>>();
+    is_send_and_sync::<Drain<'_, u64>>();
+    is_send_and_sync::<Iter<'_, u64>>();
+    is_send_and_sync::<(Key, Tick, WheelBuilder, InsertError<u64>)>();
+    is_send::<TimingWheel<Cell<u64>>>();
+};
+
+const fn is_send_and_sync<T: Send + Sync>() {}
+
+const fn is_send<T: Send>() {}
+
+/// Counts its drop.
+struct Counted(Rc<Cell<u32>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Notes its drop, and panics at it if it is the 50th.
+struct Fragile {
+    number: usize,
+    drops: Rc<RefCell<Vec<usize>>>,
+}
+
+impl Fragile {
+    fn new(number: usize, drops: &Rc<RefCell<Vec<usize>>>) -> Self {
+        Self { number, drops: Rc::clone(drops) }
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        self.drops.borrow_mut().push(self.number);
+        assert_ne!(self.number, 50, "this drop is meant to panic");
+    }
+}
+
+fn fragile_wheel() -> (TimingWheel<Fragile>, Rc<RefCell<Vec<usize>>>) {
+    let drops = Rc::default();
+    let mut wheel = wheel_of(4, 0);
+    for number in 0..100 {
+        let deadline = Tick::new(1 << (number % 30));
+        wheel.insert(deadline, Fragile::new(number, &drops)).unwrap();
+    }
+    (wheel, drops)
+}
+
+fn assert_each_dropped_once(drops: &RefCell<Vec<usize>>) {
+    let mut dropped = drops.borrow().clone();
+    dropped.sort_unstable();
+    assert!(dropped.into_iter().eq(0..100));
+}

@@ -1,16 +1,59 @@
-//! Timeouts at scale.
+//! Timeouts at scale: hierarchical timing wheels for programs that hold very many timeouts, most of which are
+//! cancelled, and some of which lie months ahead.
+//!
+//! [`TimingWheel`] is the heart: a plain value that is told the time. It inserts, cancels and resets in constant time, steps
+//! through no empty bucket, and always knows when it wants to be woken next. What it promises is the
+//! [contract](wheel#contract) of its module.
+//!
+//! ```
+//! use delaywheel::{Tick, TimingWheel};
+//!
+//! let mut wheel = TimingWheel::new(Tick::ZERO);
+//! let request = wheel.insert(Tick::new(2_000), "request")?;
+//! wheel.insert(Tick::new(500), "heartbeat")?;
+//!
+//! assert_eq!(wheel.next_expiration(), Some(Tick::new(500)));
+//! let due: Vec<_> = wheel.advance(Tick::new(500)).map(|expired| expired.value).collect();
+//! assert_eq!(due, ["heartbeat"]);
+//! assert_eq!(wheel.cancel(request), Some("request"));
+//! assert_eq!(wheel.next_expiration(), None);
+//! # Ok::<_, delaywheel::InsertError<&str>>(())
+//! ```
+//!
+//! # Features
+//!
+//! - `std` (default): what needs the standard library. Without it, the wheel and its vocabulary remain, on `core` and `alloc`.
 #![no_std]
 
 extern crate alloc;
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
+#[cfg(feature = "std")]
+pub mod clock;
 mod error;
+#[cfg(feature = "std")]
+mod sync;
 mod tick;
+#[cfg(feature = "std")]
+pub mod timer;
 pub mod wheel;
+
+#[cfg(feature = "std")]
+pub use self::{
+    clock::{Clock, ManualClock, SystemClock},
+    timer::{
+        Debounce, Executor, MissedTicks, Repeating, ScheduleError, Task, Throttle, Timeout,
+        TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
+    },
+};
 
 pub use self::{
     error::{BuildError, InsertError},
     tick::{Tick, TickSpan},
     wheel::{Advance, Drain, Expired, Iter, Key, TimingWheel, WheelBuilder},
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -9,6 +9,7 @@ mod layers;
 mod machine;
 mod model;
 mod oracle;
+mod repeat;
 mod scenarios;
 mod script;
 mod support;

@@ -1,0 +1,84 @@
+//! What the time is: the one place where the outside world's time comes in.
+//!
+//! A [`Timer`](crate::Timer) asks its [`Clock`] and nothing else. With [`SystemClock`] a background thread waits
+//! for real time to pass; with [`ManualClock`] time passes when the test says so, on the thread that
+//! says it, through the very same timer.
+
+mod manual;
+
+use std::{fmt, sync::Weak, time::Instant};
+
+pub use self::manual::ManualClock;
+
+/// A source of time for a timer.
+///
+/// A clock should not run backwards. If it does, or stands still, a timer takes the latest time that it has
+/// seen, and nothing expires early; if it jumps ahead, what is due by then expires, in order.
+///
+/// # Examples
+///
+/// A clock that shows time in steps of 10 ms:
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use delaywheel::{Clock, Timer};
+///
+/// #[derive(Debug)]
+/// struct Coarse(Instant);
+///
+/// impl Clock for Coarse {
+///     fn now(&self) -> Instant {
+///         let steps = self.0.elapsed().as_millis() / 10;
+///         self.0 + Duration::from_millis(10) * u32::try_from(steps).unwrap_or(u32::MAX)
+///     }
+/// }
+///
+/// let timer = Timer::builder().clock(Coarse(Instant::now())).build()?;
+/// # drop(timer);
+/// # Ok::<_, delaywheel::TimerBuildError>(())
+/// ```
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Returns the current time.
+    fn now(&self) -> Instant;
+
+    /// Takes on a timer, which is then run by this clock instead of by a thread of its own.
+    ///
+    /// Returns whether it does; by default it does not. Only [`ManualClock`] has a use for this.
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        let _ = timer;
+        false
+    }
+}
+
+/// A timer as the clock that drives it sees it.
+pub trait Driven: Send + Sync {
+    /// Expires what is due, on this thread.
+    fn turn(&self);
+
+    /// When the timer wants its next turn; `None` if nothing is pending.
+    fn next_turn(&self) -> Option<Instant>;
+}
+
+/// The monotonic clock of the system.
+///
+/// On Linux it stands still while the machine is suspended: a timeout that was to expire in an hour
+/// expires after an hour of being awake. Setting the wall clock does not touch it.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel::{Clock, SystemClock};
+///
+/// let earlier = SystemClock.now();
+/// assert!(SystemClock.now() >= earlier);
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}

@@ -1,0 +1,82 @@
+//! Locks, atomics and parking: the real ones, or those of the model checker under `cfg(loom)`.
+//!
+//! Only what the protocols of the layers above rely on is here, so that the checker sees all of it.
+
+#[cfg(loom)]
+pub(crate) use self::model::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, fence};
+#[cfg(not(loom))]
+pub(crate) use self::real::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, fence};
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+    pub(crate) use crossbeam::sync::{Parker, Unparker};
+    pub(crate) use parking_lot::Mutex;
+}
+
+#[cfg(loom)]
+mod model {
+    //! The same by name. A wait never times out here: a lost wake-up shows as a deadlock.
+
+    use std::{sync::Arc, time::Duration};
+
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    use loom::sync::{Condvar, MutexGuard};
+
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("no thread of a model panics while it holds a lock")
+        }
+    }
+
+    #[derive(Debug)]
+    struct Token {
+        is_there: loom::sync::Mutex<bool>,
+        arrived: Condvar,
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Parker(Unparker);
+
+    #[derive(Debug, Clone)]
+    pub(crate) struct Unparker(Arc<Token>);
+
+    impl Parker {
+        pub(crate) fn new() -> Self {
+            let token = Token { is_there: loom::sync::Mutex::new(false), arrived: Condvar::new() };
+            Self(Unparker(Arc::new(token)))
+        }
+
+        pub(crate) fn park(&self) {
+            let token = &self.0.0;
+            let mut is_there = token.is_there.lock().expect("no model panics here");
+            while !*is_there {
+                is_there = token.arrived.wait(is_there).expect("no model panics here");
+            }
+            *is_there = false;
+        }
+
+        pub(crate) fn park_timeout(&self, _timeout: Duration) {
+            self.park();
+        }
+
+        pub(crate) fn unparker(&self) -> &Unparker {
+            &self.0
+        }
+    }
+
+    impl Unparker {
+        pub(crate) fn unpark(&self) {
+            *self.0.is_there.lock().expect("no model panics here") = true;
+            self.0.arrived.notify_one();
+        }
+    }
+}

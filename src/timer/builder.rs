@@ -1,0 +1,208 @@
+//! Settings of a timer.
+
+use std::{boxed::Box, fmt, num::NonZeroU64, string::String, thread, time::Duration, vec::Vec};
+
+use super::{
+    Timer,
+    core::Core,
+    engine::{Engine, Starter},
+    error::TimerBuildError,
+    executor::{Delivery, Executor, Handler},
+    ticks::Ticks,
+    value::ValueTimer,
+};
+use crate::{
+    Clock, SystemClock, Tick, WheelBuilder,
+    sync::{Mutex, Parker},
+};
+
+/// Settings of a [`Timer`] or [`ValueTimer`] that is to be made.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::Timer;
+///
+/// let timer = Timer::builder()
+///     .tick(Duration::from_micros(100))
+///     .shards(4)
+///     .max_pending(1_000_000)
+///     .executor_threads(2)
+///     .name("requests")
+///     .build()?;
+/// # drop(timer);
+/// # Ok::<_, delaywheel::TimerBuildError>(())
+/// ```
+#[must_use]
+pub struct TimerBuilder {
+    tick: Duration,
+    wheel: WheelBuilder,
+    shards: usize,
+    max_pending: Option<u64>,
+    execution: Execution,
+    clock: Box<dyn Clock>,
+    name: String,
+}
+
+enum Execution {
+    Inline,
+    Threads(usize),
+    Pool(Box<dyn Executor>),
+}
+
+/// More shards than threads that use them at once are of no use, and cost the reaper a look each.
+const MAX_DEFAULT_SHARDS: usize = 16;
+
+impl TimerBuilder {
+    /// Starts with the default settings.
+    pub fn new() -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            tick: Duration::from_millis(1),
+            wheel: WheelBuilder::new(),
+            shards: threads.min(MAX_DEFAULT_SHARDS),
+            max_pending: None,
+            execution: Execution::Threads(1),
+            clock: Box::new(SystemClock),
+            name: String::from("timer"),
+        }
+    }
+
+    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms.
+    ///
+    /// Deadlines are rounded up to a tick. A longer tick has the reaper wake less often.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default 64.
+    pub fn wheel_size(mut self, buckets: usize) -> Self {
+        self.wheel = self.wheel.size(buckets);
+        self
+    }
+
+    /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to 65536.
+    ///
+    /// Default: as many as threads run at once, at most 16.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = shards;
+        self
+    }
+
+    /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
+    ///
+    /// The limit is exact. With one, all threads count on one shared number.
+    pub fn max_pending(mut self, timeouts: u64) -> Self {
+        self.max_pending = Some(timeouts);
+        self
+    }
+
+    /// Runs callbacks on this many threads of the timer's own. Default 1, so that they never overlap.
+    ///
+    /// With several, a slow callback delays none that another thread can take.
+    pub fn executor_threads(mut self, threads: usize) -> Self {
+        self.execution = Execution::Threads(threads);
+        self
+    }
+
+    /// Runs callbacks on the reaper itself. For callbacks that are quick: one that is not delays all others.
+    pub fn inline(mut self) -> Self {
+        self.execution = Execution::Inline;
+        self
+    }
+
+    /// Runs callbacks on a pool of the user's.
+    pub fn executor(mut self, pool: impl Executor) -> Self {
+        self.execution = Execution::Pool(Box::new(pool));
+        self
+    }
+
+    /// Sets where the time comes from. Default [`SystemClock`]. A [`ManualClock`](crate::ManualClock) also runs the callbacks,
+    /// whatever else is set.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Box::new(clock);
+        self
+    }
+
+    /// Sets how the names of the threads begin. Default "timer".
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Makes a timer for closures. Starts no thread; the first timeout does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build(self) -> Result<Timer, TimerBuildError> {
+        self.build_with(super::Task::run).map(Timer::from_values)
+    }
+
+    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_with<T: Send + 'static>(
+        self,
+        handler: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<ValueTimer<T>, TimerBuildError> {
+        let max_pending = self.check()?;
+        let wheel = self.wheel.start(Tick::ZERO);
+        let wheels = (0..self.shards).map(|_| wheel.clone().build());
+        let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
+        let parker = Parker::new();
+        let ticks = Ticks::new(self.clock, self.tick);
+        let core = Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), max_pending);
+        let (delivery, executors) = match self.execution {
+            Execution::Inline => (Delivery::Inline, 0),
+            Execution::Pool(pool) => (Delivery::Pool(pool), 0),
+            Execution::Threads(threads) => {
+                let (sender, receiver) = crossbeam::channel::unbounded();
+                (Delivery::Threads { sender: Mutex::new(Some(sender)), receiver }, threads)
+            }
+        };
+        let starter = Starter { parker, executors, name: self.name };
+        let handler = Handler::new(move |expired: crate::Expired<T>| handler(expired.value));
+        Ok(ValueTimer::new(Engine::new(core, handler, delivery, starter)))
+    }
+
+    fn check(&self) -> Result<Option<NonZeroU64>, TimerBuildError> {
+        const TICKS: std::ops::RangeInclusive<Duration> =
+            Duration::from_micros(1)..=Duration::from_secs(24 * 60 * 60);
+        if !TICKS.contains(&self.tick) {
+            return Err(TimerBuildError::TickOutOfRange { tick: self.tick });
+        }
+        if !(1..=1 << 16).contains(&self.shards) {
+            return Err(TimerBuildError::ShardsOutOfRange { shards: self.shards });
+        }
+        if matches!(self.execution, Execution::Threads(0)) {
+            return Err(TimerBuildError::NoExecutor);
+        }
+        let limit = |timeouts| NonZeroU64::new(timeouts).ok_or(TimerBuildError::NothingPending);
+        self.max_pending.map(limit).transpose()
+    }
+}
+
+impl Default for TimerBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TimerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerBuilder")
+            .field("tick", &self.tick)
+            .field("wheel", &self.wheel)
+            .field("shards", &self.shards)
+            .field("max_pending", &self.max_pending)
+            .field("clock", &self.clock)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

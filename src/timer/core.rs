@@ -1,0 +1,315 @@
+//! The wheels of a timer, one a shard, and everything that is done to them under their locks.
+//!
+//! # Locks
+//!
+//! A shard has one lock. It is held for one operation of the wheel, or for a bounded number of steps of the
+//! reaper, and never while user code runs: not callbacks, nor the drop of a value. No thread holds two.
+//!
+//! # Rules
+//!
+//! - A shard publishes an expiration that is not after any deadline in it; see [`wakeup`](super::wakeup).
+//! - A shard that is closed takes in nothing. Closing and inserting are under the same lock, so a timeout is
+//!   either refused or handed back by [`Core::close`], and never lost.
+
+use std::{
+    boxed::Box,
+    num::NonZeroU64,
+    sync::atomic::{AtomicUsize, Ordering as Relaxation},
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+use crossbeam::utils::CachePadded;
+
+use super::{
+    error::ScheduleError,
+    limit::Limit,
+    stats::ShardStats,
+    ticks::Ticks,
+    wakeup::{Published, Wakeup},
+};
+use crate::{
+    Expired, Key, Tick, TimingWheel,
+    sync::{Mutex, Unparker},
+};
+
+/// Steps that the reaper takes before it lets go of a shard's lock.
+const STEPS_PER_HOLD: u64 = 256;
+
+/// The name of a timeout in a timer: its shard, and its key there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    shard: u32,
+    key: Key,
+}
+
+/// What is under a shard's lock.
+struct Contents<T> {
+    wheel: TimingWheel<T>,
+    is_closed: bool,
+    stats: ShardStats,
+}
+
+struct Shard<T> {
+    contents: Mutex<Contents<T>>,
+    published: Published,
+}
+
+/// The shards of a timer.
+pub(super) struct Core<T> {
+    shards: Box<[CachePadded<Shard<T>>]>,
+    ticks: Ticks,
+    wakeup: Wakeup,
+    /// Wakes the reaper.
+    reaper: Unparker,
+    limit: Limit,
+}
+
+impl<T> Core<T> {
+    pub(super) fn new(
+        wheels: impl Iterator<Item = TimingWheel<T>>,
+        ticks: Ticks,
+        reaper: Unparker,
+        max_pending: Option<NonZeroU64>,
+    ) -> Self {
+        let shards = wheels.map(|wheel| {
+            let contents = Contents { wheel, is_closed: false, stats: ShardStats::default() };
+            CachePadded::new(Shard { contents: Mutex::new(contents), published: Published::new() })
+        });
+        let limit = Limit::new(max_pending);
+        Self { shards: shards.collect(), ticks, wakeup: Wakeup::new(), reaper, limit }
+    }
+
+    pub(super) fn ticks(&self) -> &Ticks {
+        &self.ticks
+    }
+
+    /// Adds a timeout that expires when `delay` is over.
+    #[inline]
+    pub(super) fn schedule(&self, delay: Duration, value: T) -> Result<Address, ScheduleError<T>> {
+        let (now, deadline) = self.ticks.now_and_after(delay);
+        self.insert(now, deadline, value)
+    }
+
+    /// Adds a timeout that expires at `instant`.
+    pub(super) fn schedule_at(
+        &self,
+        instant: Instant,
+        value: T,
+    ) -> Result<Address, ScheduleError<T>> {
+        self.insert(self.ticks.now(), self.ticks.at(instant), value)
+    }
+
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<Address, ScheduleError<T>> {
+        if !self.limit.admit() {
+            return Err(ScheduleError::Full(value));
+        }
+        let shard = current_shard(self.shards.len());
+        self.insert_into(shard, now, deadline, value)
+    }
+
+    /// Adds a timeout, for which there is a place, to a shard.
+    #[inline]
+    fn insert_into(
+        &self,
+        shard: usize,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<Address, ScheduleError<T>> {
+        let inserted = self.shards[shard].insert(now, deadline, value);
+        let (key, earlier) = inserted.inspect_err(|_| self.limit.release(1))?;
+        if let Some(expiration) = earlier {
+            self.wake_before(expiration);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Ok(Address { shard: shard as u32, key })
+    }
+
+    /// Takes out a timeout; `None` if it has ended.
+    #[inline]
+    pub(super) fn cancel(&self, address: Address) -> Option<T> {
+        let value = self.shard(address).cancel(address.key)?;
+        self.limit.release(1);
+        Some(value)
+    }
+
+    /// Moves a timeout to a new deadline. Returns whether it was pending.
+    pub(super) fn reset(&self, address: Address, delay: Duration) -> bool {
+        let (now, deadline) = self.ticks.now_and_after(delay);
+        match self.shard(address).reset(address.key, now, deadline) {
+            Ok(earlier) => {
+                earlier.inspect(|&expiration| self.wake_before(expiration));
+                true
+            }
+            Err(Dead) => false,
+        }
+    }
+
+    /// When a timeout expires; `None` if it has ended.
+    pub(super) fn deadline(&self, address: Address) -> Option<Tick> {
+        self.shard(address).contents.lock().wheel.deadline(address.key)
+    }
+
+    /// Takes out some of what is due at `now`, from each shard; a bounded number. Returns whether that was all.
+    pub(super) fn expire(&self, now: Tick, expired: &mut Vec<Expired<T>>) -> bool {
+        let before = expired.len();
+        let mut is_drained = true;
+        for shard in self.shards.iter().filter(|shard| shard.published.get() <= now) {
+            is_drained &= shard.expire(now, expired);
+        }
+        self.limit.release((expired.len() - before) as u64);
+        is_drained
+    }
+
+    /// The least expiration that a shard has published; `Tick::MAX` also stands for none.
+    pub(super) fn next_expiration(&self) -> Tick {
+        let published = self.shards.iter().map(|shard| shard.published.get());
+        published.min().unwrap_or(Tick::MAX)
+    }
+
+    /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if it is not to sleep.
+    pub(super) fn fall_asleep(&self, now: Tick) -> Option<Tick> {
+        let until = self.next_expiration();
+        if until > now {
+            self.wakeup.announce(until);
+            if self.next_expiration() >= until {
+                return Some(until);
+            }
+            self.wakeup.stay_awake();
+        }
+        None
+    }
+
+    /// The reaper has woken up.
+    pub(super) fn wake_up(&self) {
+        self.wakeup.stay_awake();
+    }
+
+    /// Takes in no more timeouts, and takes out the pending ones.
+    pub(super) fn close(&self) -> Vec<T> {
+        let mut values = Vec::new();
+        for shard in &self.shards {
+            let mut contents = shard.contents.lock();
+            contents.is_closed = true;
+            let before = values.len();
+            values.extend(contents.wheel.drain().map(|(_, _, value)| value));
+            contents.stats.returned += (values.len() - before) as u64;
+            shard.published.set(Tick::MAX);
+        }
+        self.limit.release(values.len() as u64);
+        self.reaper.unpark();
+        values
+    }
+
+    /// What all shards have counted, and how many timeouts are pending.
+    pub(super) fn stats(&self) -> (ShardStats, u64) {
+        let mut sum = ShardStats::default();
+        let mut pending = 0;
+        for shard in &self.shards {
+            let contents = shard.contents.lock();
+            sum.add(&contents.stats, contents.wheel.cascades());
+            pending += contents.wheel.len() as u64;
+        }
+        (sum, pending)
+    }
+
+    fn shard(&self, address: Address) -> &Shard<T> {
+        &self.shards[address.shard as usize]
+    }
+
+    /// Wakes the reaper if it sleeps past an expiration that has been published.
+    fn wake_before(&self, expiration: Tick) {
+        if self.wakeup.must_wake(expiration) {
+            self.reaper.unpark();
+        }
+    }
+}
+
+/// The timeout has ended.
+struct Dead;
+
+impl<T> Shard<T> {
+    /// Returns the key, and the deadline if the shard had not published one so early.
+    #[inline]
+    fn insert(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<(Key, Option<Tick>), ScheduleError<T>> {
+        let mut contents = self.contents.lock();
+        if contents.is_closed {
+            contents.stats.rejected += 1;
+            drop(contents);
+            return Err(ScheduleError::ShutDown(value));
+        }
+        // Nothing is taken out: this brings the wheel's clock forward if nothing is due.
+        let _ = contents.wheel.advance(now);
+        match contents.wheel.insert(deadline, value) {
+            Ok(key) => {
+                contents.stats.scheduled += 1;
+                Ok((key, self.publish_if_earlier(deadline)))
+            }
+            Err(refused) => {
+                contents.stats.rejected += 1;
+                drop(contents);
+                Err(ScheduleError::Full(refused.into_value()))
+            }
+        }
+    }
+
+    #[inline]
+    fn cancel(&self, key: Key) -> Option<T> {
+        let mut contents = self.contents.lock();
+        let value = contents.wheel.cancel(key)?;
+        contents.stats.cancelled += 1;
+        Some(value)
+    }
+
+    fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Option<Tick>, Dead> {
+        let mut contents = self.contents.lock();
+        let _ = contents.wheel.advance(now);
+        contents.wheel.reset(key, deadline).ok_or(Dead)?;
+        Ok(self.publish_if_earlier(deadline))
+    }
+
+    /// Takes out what is due, in a bounded number of steps. Returns whether that was all.
+    fn expire(&self, now: Tick, expired: &mut Vec<Expired<T>>) -> bool {
+        let mut contents = self.contents.lock();
+        let before = expired.len();
+        let mut due = contents.wheel.advance(now).limit(STEPS_PER_HOLD);
+        expired.extend(due.by_ref());
+        let is_drained = due.is_drained();
+        contents.stats.expired += (expired.len() - before) as u64;
+        self.published.set(contents.wheel.next_expiration().unwrap_or(Tick::MAX));
+        is_drained
+    }
+
+    /// Under the lock: publishes a deadline if it is earlier than what is published, and returns it if so.
+    #[inline]
+    fn publish_if_earlier(&self, deadline: Tick) -> Option<Tick> {
+        let is_earlier = deadline < self.published.get();
+        is_earlier.then(|| {
+            self.published.set(deadline);
+            deadline
+        })
+    }
+}
+
+/// The shard that this thread uses, of `count`.
+#[inline]
+fn current_shard(count: usize) -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    std::thread_local! {
+        static THREAD: usize = THREADS.fetch_add(1, Relaxation::Relaxed);
+    }
+    // A thread that is being torn down has no local data any more.
+    if count == 1 { 0 } else { THREAD.try_with(|&thread| thread % count).unwrap_or(0) }
+}

@@ -1,0 +1,206 @@
+//! A timer as its threads see it: the core, what runs it, and where callbacks go.
+
+use std::{
+    format, io,
+    string::String,
+    sync::{Arc, Weak},
+    thread,
+    time::Instant,
+    vec::Vec,
+};
+
+use super::{
+    core::Core,
+    executor::{Delivery, Handler},
+    lateness::Lateness,
+    stats::TimerStats,
+};
+use crate::{
+    Expired, Tick,
+    clock::Driven,
+    sync::{AtomicBool, Mutex, Ordering, Parker},
+};
+
+/// Everything of a timer but its users' handles.
+pub(super) struct Engine<T> {
+    pub(super) core: Core<T>,
+    handler: Arc<Handler<T>>,
+    delivery: Delivery<T>,
+    /// What the threads are started with; `None` once they have been, or if the clock runs the timer.
+    starter: Mutex<Option<Starter>>,
+    is_started: AtomicBool,
+    is_stopped: AtomicBool,
+    reaped: Mutex<Reaped>,
+}
+
+/// What is needed to start the threads.
+pub(super) struct Starter {
+    /// With it the reaper sleeps.
+    pub(super) parker: Parker,
+    /// Number of executor threads.
+    pub(super) executors: usize,
+    /// First part of the threads' names.
+    pub(super) name: String,
+}
+
+/// What the reaper counts.
+struct Reaped {
+    wakeups: u64,
+    lateness: Lateness,
+}
+
+impl<T: Send + 'static> Engine<T> {
+    pub(super) fn new(
+        core: Core<T>,
+        handler: Handler<T>,
+        delivery: Delivery<T>,
+        starter: Starter,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|engine: &Weak<Self>| {
+            let driven: Weak<dyn Driven> = Weak::<Self>::clone(engine);
+            let is_driven = core.ticks().clock().adopt(driven);
+            Self {
+                core,
+                handler: Arc::new(handler),
+                delivery: if is_driven { Delivery::Inline } else { delivery },
+                starter: Mutex::new((!is_driven).then_some(starter)),
+                is_started: AtomicBool::new(is_driven),
+                is_stopped: AtomicBool::new(false),
+                reaped: Mutex::new(Reaped { wakeups: 0, lateness: Lateness::new() }),
+            }
+        })
+    }
+
+    /// Starts the threads, unless they have been.
+    #[inline]
+    pub(super) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_started.load(Ordering::Acquire) { Ok(()) } else { self.start() }
+    }
+
+    #[cold]
+    fn start(self: &Arc<Self>) -> io::Result<()> {
+        let mut starter = self.starter.lock();
+        let Some(Starter { executors, name, .. }) = &*starter else { return Ok(()) };
+        if let Delivery::Threads { receiver, .. } = &self.delivery {
+            for index in 0..*executors {
+                let (receiver, handler) = (receiver.clone(), Arc::clone(&self.handler));
+                let run = move || receiver.iter().for_each(|expired| handler.call(expired));
+                thread::Builder::new().name(format!("{name}-{index}")).spawn(run)?;
+            }
+        }
+        let builder = thread::Builder::new().name(format!("{name}-reaper"));
+        let engine = Arc::clone(self);
+        // The parker is handed over once the thread exists; if it does not, a later call tries again.
+        let (sender, receiver) = crossbeam::channel::bounded(1);
+        builder.spawn(move || {
+            if let Ok(Starter { parker, .. }) = receiver.recv() {
+                engine.reap(&parker);
+            }
+        })?;
+        if let Some(starter) = starter.take() {
+            sender.send(starter).unwrap_or_else(|_| unreachable!("the reaper waits for this"));
+        }
+        self.is_started.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The life of the reaper: expires what is due, sleeps until more is.
+    fn reap(&self, parker: &Parker) {
+        let mut batch = Vec::new();
+        while !self.is_stopped.load(Ordering::Acquire) {
+            let now = self.expire_due(&mut batch);
+            let Some(until) = self.core.fall_asleep(now) else { continue };
+            if self.is_stopped.load(Ordering::Acquire) {
+                break;
+            }
+            match self.core.ticks().instant(until) {
+                Some(instant) => {
+                    let now = self.core.ticks().clock().now();
+                    parker.park_timeout(instant.saturating_duration_since(now));
+                }
+                None => parker.park(),
+            }
+            self.core.wake_up();
+            self.reaped.lock().wakeups += 1;
+        }
+    }
+
+    /// Expires what is due and passes it on, a bounded number at a time. Returns the tick at the end.
+    fn expire_due(&self, batch: &mut Vec<Expired<T>>) -> Tick {
+        loop {
+            let now = self.core.ticks().now();
+            let is_drained = self.delivery.pass_on(&self.handler, batch, |batch| {
+                let is_drained = self.core.expire(now, batch);
+                self.record(now, batch);
+                is_drained
+            });
+            if is_drained {
+                return now;
+            }
+        }
+    }
+
+    /// Records how late a batch is.
+    fn record(&self, now: Tick, batch: &[Expired<T>]) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut reaped = self.reaped.lock();
+        for expired in batch {
+            let late = now.saturating_since(expired.deadline);
+            reaped.lateness.record(self.core.ticks().duration(late));
+        }
+    }
+
+    /// Ends the threads, takes in no more timeouts, and returns what never ran.
+    pub(super) fn shut_down(&self) -> Vec<T> {
+        self.is_stopped.store(true, Ordering::Release);
+        let mut values = self.delivery.close(|| self.core.close());
+        values.extend(self.delivery.backlog().map(|expired| expired.value));
+        values
+    }
+
+    pub(super) fn stats(&self) -> TimerStats {
+        let (shards, pending) = self.core.stats();
+        let reaped = self.reaped.lock();
+        TimerStats {
+            pending,
+            scheduled: shards.scheduled,
+            expired: shards.expired,
+            cancelled: shards.cancelled,
+            rejected: shards.rejected,
+            returned: shards.returned,
+            panicked: self.handler.panicked(),
+            wakeups: reaped.wakeups,
+            cascades: shards.cascades,
+            lateness: reaped.lateness.clone(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Driven for Engine<T> {
+    fn turn(&self) {
+        if !self.is_stopped.load(Ordering::Acquire) {
+            self.expire_due(&mut Vec::new());
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        match self.core.next_expiration() {
+            Tick::MAX => None,
+            next => self.core.ticks().instant(next),
+        }
+    }
+}
+
+/// The users' part of a timer: when the last one is dropped, the timer shuts down.
+pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Engine<T>>);
+
+impl<T: Send + 'static> Drop for Owner<T> {
+    fn drop(&mut self) {
+        drop(self.0.shut_down());
+    }
+}
+
+/// A reference that does not keep the timer running.
+pub(super) type WeakEngine<T> = Weak<Engine<T>>;

@@ -1,0 +1,161 @@
+//! Where callbacks run.
+
+use std::{
+    boxed::Box,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    vec::Vec,
+};
+
+use crossbeam::channel::{Receiver, Sender};
+
+use crate::{
+    Expired,
+    sync::{AtomicU64, Mutex, Ordering},
+};
+
+/// A pool of threads that runs callbacks for a timer.
+///
+/// Any function that takes a boxed closure is one, so that most pools are one line:
+///
+/// ```ignore
+/// Timer::builder().executor(|task| rayon::spawn(task))
+/// Timer::builder().executor(move |task: Box<_>| drop(handle.spawn_blocking(task)))
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, thread, time::Duration};
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let timer = Timer::builder().executor(|task| drop(thread::spawn(task))).build()?;
+/// let (ran, events) = mpsc::channel();
+/// timer.schedule(Duration::ZERO, move || ran.send(()).unwrap())?;
+/// events.recv()?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub trait Executor: Send + Sync + 'static {
+    /// Has a task run, soon, on some thread. Called by the reaper, which waits for this to return.
+    fn execute(&self, task: Box<dyn FnOnce() + Send>);
+}
+
+impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
+    fn execute(&self, task: Box<dyn FnOnce() + Send>) {
+        self(task);
+    }
+}
+
+/// What is done with what has expired. A panic in it is caught and counted.
+pub(super) struct Handler<T> {
+    handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
+    panicked: AtomicU64,
+}
+
+impl<T> Handler<T> {
+    pub(super) fn new(handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
+        Self { handle: Box::new(handle), panicked: AtomicU64::new(0) }
+    }
+
+    pub(super) fn call(&self, expired: Expired<T>) {
+        self.catch(|| (self.handle)(expired));
+    }
+
+    pub(super) fn panicked(&self) -> u64 {
+        self.panicked.load(Ordering::Relaxed)
+    }
+
+    /// Runs user code. The payload of a panic is user code too: its drop may panic.
+    fn catch(&self, user_code: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
+            self.panicked.fetch_add(1, Ordering::Relaxed);
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(second);
+            }
+        }
+    }
+}
+
+/// The way from the reaper to the handler.
+pub(super) enum Delivery<T> {
+    /// On the thread of the reaper, or of the clock.
+    Inline,
+    /// On threads of the timer's own, that take from the other end.
+    Threads {
+        /// `None` once the timer has been shut down, upon which the threads end.
+        sender: Mutex<Option<Sender<Expired<T>>>>,
+        receiver: Receiver<Expired<T>>,
+    },
+    /// On the user's.
+    Pool(Box<dyn Executor>),
+}
+
+impl<T: Send + 'static> Delivery<T> {
+    /// Takes out what has expired, by `expire`, and passes it on. Returns what that returns.
+    ///
+    /// With threads, `close` waits for this, so that it finds what has expired either in the wheel or in the queue.
+    pub(super) fn pass_on<R>(
+        &self,
+        handler: &Arc<Handler<T>>,
+        batch: &mut Vec<Expired<T>>,
+        expire: impl FnOnce(&mut Vec<Expired<T>>) -> R,
+    ) -> R {
+        let result;
+        match self {
+            Self::Inline => {
+                result = expire(batch);
+                batch.drain(..).for_each(|expired| handler.call(expired));
+            }
+            Self::Threads { sender, .. } => {
+                let sender = sender.lock();
+                result = expire(batch);
+                for expired in batch.drain(..) {
+                    let sent = sender.as_ref().map(|sender| sender.send(expired));
+                    debug_assert!(matches!(sent, Some(Ok(()))), "a closed timer expired something");
+                }
+            }
+            Self::Pool(pool) => {
+                result = expire(batch);
+                for expired in batch.drain(..) {
+                    let task = Arc::clone(handler);
+                    handler.catch(|| pool.execute(Box::new(move || task.call(expired))));
+                }
+            }
+        }
+        result
+    }
+
+    /// Lets the threads end when they have nothing to do; `close` runs before anything else can expire.
+    pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Threads { sender, .. } => {
+                let mut sender = sender.lock();
+                let result = close();
+                *sender = None;
+                result
+            }
+            Self::Inline | Self::Pool(_) => close(),
+        }
+    }
+
+    /// What has been passed on but not begun.
+    pub(super) fn backlog(&self) -> impl Iterator<Item = Expired<T>> {
+        let receiver = match self {
+            Self::Threads { receiver, .. } => Some(receiver),
+            Self::Inline | Self::Pool(_) => None,
+        };
+        receiver.into_iter().flat_map(Receiver::try_iter)
+    }
+}
+
+impl<T> fmt::Debug for Delivery<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inline => "Inline",
+            Self::Threads { .. } => "Threads",
+            Self::Pool(_) => "Pool",
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! A histogram of durations in a fixed array: eight steps for each power of two of nanoseconds.
+
+use std::{boxed::Box, time::Duration};
+
+/// Steps for each power of two; a step is off by at most an eighth.
+const STEPS: usize = 8;
+const STEP_BITS: u32 = STEPS.ilog2();
+
+/// Steps in all, for 64 powers of two.
+const LEN: usize = STEPS * 64;
+
+/// How often each lateness was seen.
+#[derive(Debug, Clone)]
+pub struct Lateness {
+    counts: Box<[u64; LEN]>,
+    count: u64,
+    max: u64,
+}
+
+impl Lateness {
+    pub(super) fn new() -> Self {
+        Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
+    }
+
+    pub(super) fn record(&mut self, lateness: Duration) {
+        let nanos = u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[step(nanos)] += 1;
+        self.count += 1;
+        self.max = self.max.max(nanos);
+    }
+
+    /// Returns the number of timeouts that were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the greatest lateness.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max)
+    }
+
+    /// Returns a lateness that `percent` of those recorded did not exceed, at most an eighth too high.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "a rank need not be exact past 2^53")]
+        let rank = self.count as f64 * percent.clamp(0.0, 100.0) / 100.0;
+        let mut seen = 0_u64;
+        for (step, count) in self.counts.iter().enumerate() {
+            seen += count;
+            #[expect(clippy::cast_precision_loss, reason = "as above")]
+            if *count > 0 && seen as f64 >= rank {
+                return Duration::from_nanos(end_of(step).min(self.max));
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// The step that holds a number.
+fn step(nanos: u64) -> usize {
+    let power = nanos.max(1).ilog2();
+    if power < STEP_BITS {
+        return usize::try_from(nanos).expect("it is less than a step");
+    }
+    let power = power - STEP_BITS;
+    let within = usize::try_from((nanos >> power) % STEPS as u64).expect("it is less than a step");
+    (power as usize + 1) * STEPS + within
+}
+
+/// The greatest number that a step holds.
+fn end_of(step: usize) -> u64 {
+    if step < STEPS {
+        return step as u64;
+    }
+    let power = step / STEPS - 1;
+    let start = ((STEPS + step % STEPS) as u64) << power;
+    start + ((1 << power) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_hold_their_numbers_and_follow_each_other() {
+        for power in 0..64 {
+            for near in 0..3 {
+                let number = (1_u64 << power).wrapping_add(near).wrapping_sub(1);
+                let end = end_of(step(number));
+                assert!(end >= number && end - number <= number / 8, "{number} ends at {end}");
+                assert!(end == u64::MAX || step(end + 1) == step(end) + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let mut lateness = Lateness::new();
+        assert_eq!(lateness.percentile(99.0), Duration::ZERO);
+        for micros in 1..=1000 {
+            lateness.record(Duration::from_micros(micros));
+        }
+        let median = lateness.percentile(50.0);
+        assert!(median >= Duration::from_micros(500) && median <= Duration::from_micros(563));
+        assert_eq!(lateness.percentile(100.0), Duration::from_micros(1000));
+        assert_eq!(lateness.count(), 1000);
+    }
+}

@@ -1,0 +1,34 @@
+//! How many timeouts may be pending in all shards together; exact, also under concurrency.
+
+use std::num::NonZeroU64;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A number of places, of which each pending timeout takes one.
+#[derive(Debug)]
+pub(super) struct Limit {
+    /// Places that are free, or `None` if there is no limit and nothing to count.
+    free: Option<AtomicU64>,
+}
+
+impl Limit {
+    pub(super) fn new(places: Option<NonZeroU64>) -> Self {
+        Self { free: places.map(|places| AtomicU64::new(places.get())) }
+    }
+
+    /// Takes a place, if one is free.
+    #[inline]
+    pub(super) fn admit(&self) -> bool {
+        let Some(free) = &self.free else { return true };
+        let take = |places: u64| places.checked_sub(1);
+        free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Gives places back.
+    #[inline]
+    pub(super) fn release(&self, places: u64) {
+        if let Some(free) = &self.free {
+            free.fetch_add(places, Ordering::Relaxed);
+        }
+    }
+}

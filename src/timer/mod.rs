@@ -1,0 +1,213 @@
+//! The timer: wheels that threads share, one thread that waits for them, and callbacks.
+//!
+//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* sleeps until the least expiration that any
+//! shard has published, takes out what is due, and passes it to the executor. It is woken early only by a timeout
+//! that is due before that; cancelling wakes nobody, and with nothing pending it sleeps for good.
+//!
+//! # Promises
+//!
+//! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after it.
+//! - Each timeout ends once: run, cancelled, or returned by a shutdown. Nothing is lost in between.
+//! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down, also its
+//!   own timer, and drop it. A value's drop is user code as well.
+//! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no expiry, but what
+//!   waits behind it for the same executor thread.
+//! - A lock is held for one operation, or for 256 steps of the reaper.
+//!
+//! # Locks
+//!
+//! A thread that passes on what has expired holds the lock of the way to the executor, and within it that of one
+//! shard at a time. There are no others that nest.
+//!
+//! # Fork
+//!
+//! A forked child has no threads but the one that forked: a timer made before the fork does not run there, and
+//! its locks may be held for ever. Make timers after forking.
+
+mod builder;
+mod calm;
+mod core;
+mod engine;
+mod error;
+mod executor;
+mod lateness;
+mod limit;
+#[cfg(all(test, loom))]
+mod models;
+mod repeat;
+mod stats;
+mod ticks;
+mod timeout;
+mod value;
+mod wakeup;
+
+use std::{
+    boxed::Box,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+pub use self::{
+    builder::TimerBuilder,
+    calm::{Debounce, Throttle},
+    error::{ScheduleError, TimerBuildError},
+    executor::Executor,
+    lateness::Lateness,
+    repeat::{MissedTicks, Repeating},
+    stats::TimerStats,
+    timeout::{Timeout, TimeoutGuard},
+    value::{TimeoutKey, ValueTimer},
+};
+
+/// A callback that waits for its time.
+pub struct Task(Box<dyn FnOnce() + Send>);
+
+impl Task {
+    /// Runs it now.
+    pub fn run(self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task(..)")
+    }
+}
+
+/// Runs callbacks when their time has come.
+///
+/// Clones are the same timer. It starts its threads with the first timeout, and shuts down quietly when the last
+/// clone is dropped: what is pending then is dropped without being run. To get that back, call
+/// [`shutdown`](Self::shutdown).
+///
+/// What it promises is written down in the [module](self#promises).
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use delaywheel::Timer;
+///
+/// let timer = Timer::new();
+/// let (fired, events) = mpsc::channel();
+/// let timeout = timer.schedule(Duration::from_millis(5), move || fired.send("now").unwrap())?;
+/// assert_eq!(events.recv(), Ok("now"));
+/// assert!(!timeout.cancel());
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// One for the whole program:
+///
+/// ```
+/// use std::sync::LazyLock;
+///
+/// use delaywheel::Timer;
+///
+/// static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
+/// assert_eq!(TIMER.stats().pending, 0);
+/// ```
+#[derive(Clone)]
+pub struct Timer {
+    values: ValueTimer<Task>,
+}
+
+impl Timer {
+    /// Makes a timer with the default settings: ticks of 1 ms, one executor thread. Starts no thread yet.
+    #[must_use]
+    pub fn new() -> Self {
+        match Self::builder().build() {
+            Ok(timer) => timer,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
+    }
+
+    /// Starts with the default settings.
+    pub fn builder() -> TimerBuilder {
+        TimerBuilder::new()
+    }
+
+    fn from_values(values: ValueTimer<Task>) -> Self {
+        Self { values }
+    }
+
+    /// Runs `callback` when `delay` is over; not earlier, and less than a tick plus scheduling delay later.
+    ///
+    /// A delay of zero is due at once. One that is longer than the clock can count, [`Duration::MAX`] for one, never
+    /// is.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError`] hands the callback back if the timer is full, has been shut down, or its threads cannot be
+    /// started, which the first call does.
+    pub fn schedule(
+        &self,
+        delay: Duration,
+        callback: impl FnOnce() + Send + 'static,
+    ) -> Result<Timeout, ScheduleError<Task>> {
+        let key = self.values.schedule(delay, Task(Box::new(callback)))?;
+        Ok(Timeout::new(Arc::downgrade(self.values.engine()), key.0))
+    }
+
+    /// Runs `callback` at `instant`; an instant that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`schedule`](Self::schedule).
+    pub fn schedule_at(
+        &self,
+        instant: Instant,
+        callback: impl FnOnce() + Send + 'static,
+    ) -> Result<Timeout, ScheduleError<Task>> {
+        let key = self.values.schedule_at(instant, Task(Box::new(callback)))?;
+        Ok(Timeout::new(Arc::downgrade(self.values.engine()), key.0))
+    }
+
+    /// Shuts the timer down and returns every callback that never ran, in no particular order.
+    ///
+    /// Nothing is scheduled any more. It does not wait for a callback that is running, and may be called from
+    /// one. Callbacks that a pool of the user's has been given, or that are about to run inline in the same
+    /// turn, still run. The second call returns nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::Timer;
+    ///
+    /// let timer = Timer::new();
+    /// timer.schedule(Duration::from_secs(3600), || println!("good night"))?;
+    /// for task in timer.shutdown() {
+    ///     task.run();
+    /// }
+    /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
+    pub fn shutdown(&self) -> Vec<Task> {
+        self.values.shutdown()
+    }
+
+    /// Returns what the timer has done so far. Takes each shard's lock for a moment.
+    #[must_use]
+    pub fn stats(&self) -> TimerStats {
+        self.values.stats()
+    }
+}
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.stats().pending;
+        f.debug_struct("Timer").field("pending", &pending).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+//! What a timer counts.
+//!
+//! Each shard counts under its own lock, which is held anyway, so that counting costs the hot path nothing
+//! worth measuring. The reaper counts for itself.
+
+use std::time::Duration;
+
+use super::lateness::Lateness;
+
+/// The counts of a shard.
+#[derive(Debug, Default)]
+pub(super) struct ShardStats {
+    pub(super) scheduled: u64,
+    pub(super) expired: u64,
+    pub(super) cancelled: u64,
+    pub(super) rejected: u64,
+    pub(super) returned: u64,
+    pub(super) cascades: u64,
+}
+
+impl ShardStats {
+    pub(super) fn add(&mut self, other: &Self, cascades: u64) {
+        self.scheduled += other.scheduled;
+        self.expired += other.expired;
+        self.cancelled += other.cancelled;
+        self.rejected += other.rejected;
+        self.returned += other.returned;
+        self.cascades += cascades;
+    }
+}
+
+/// What a timer has done so far; from `stats`.
+///
+/// `scheduled = pending + expired + cancelled + returned` whenever no operation is under way.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// timer.schedule(Duration::from_secs(1), || ())?;
+/// timer.schedule(Duration::from_secs(9), || ())?;
+/// clock.advance(Duration::from_secs(5));
+/// let stats = timer.stats();
+/// assert_eq!((stats.scheduled, stats.expired, stats.pending), (2, 1, 1));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TimerStats {
+    /// Timeouts that are pending.
+    pub pending: u64,
+    /// Timeouts that were taken in.
+    pub scheduled: u64,
+    /// Timeouts that became due and were passed on to be run.
+    pub expired: u64,
+    /// Timeouts that were cancelled.
+    pub cancelled: u64,
+    /// Timeouts that were refused by a shard.
+    pub rejected: u64,
+    /// Timeouts that were taken out by a shutdown.
+    pub returned: u64,
+    /// Callbacks that panicked.
+    pub panicked: u64,
+    /// Times that the reaper was woken, by the clock or by an insert.
+    pub wakeups: u64,
+    /// Times that a timeout was moved to a finer level of its wheel.
+    pub cascades: u64,
+    /// How late timeouts were when they were passed on, from their deadline, in a tick, on.
+    pub lateness: Lateness,
+}
+
+impl TimerStats {
+    /// Returns the lateness that `percent` of the expired timeouts did not exceed; zero if there were none.
+    #[must_use]
+    pub fn lateness_percentile(&self, percent: f64) -> Duration {
+        self.lateness.percentile(percent)
+    }
+}

@@ -1,0 +1,93 @@
+//! Between the clock's time and the wheel's ticks.
+//!
+//! A deadline is rounded up to a tick and the present down to one, in one function each. So nothing is early,
+//! and what is late is so by less than a tick.
+
+use std::{
+    boxed::Box,
+    time::{Duration, Instant},
+};
+
+use crate::{Clock, Tick, TickSpan};
+
+/// A clock that has been divided into ticks.
+#[derive(Debug)]
+pub(super) struct Ticks {
+    clock: Box<dyn Clock>,
+    /// Start of tick 0.
+    origin: Instant,
+    /// Nanoseconds in a tick; not 0.
+    tick: u64,
+}
+
+impl Ticks {
+    /// Starts counting at the present; `tick` is at least a nanosecond.
+    pub(super) fn new(clock: Box<dyn Clock>, tick: Duration) -> Self {
+        let origin = clock.now();
+        Self { clock, origin, tick: nanos(tick).max(1) }
+    }
+
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// Nanoseconds since the start of tick 0; 584 years at most.
+    #[inline]
+    fn elapsed(&self) -> u64 {
+        nanos(self.clock.now().saturating_duration_since(self.origin))
+    }
+
+    /// The tick that has begun.
+    #[inline]
+    pub(super) fn now(&self) -> Tick {
+        self.floor(self.elapsed())
+    }
+
+    /// The tick that has begun, and the first that begins after `delay`.
+    #[inline]
+    pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
+        let elapsed = self.elapsed();
+        (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))))
+    }
+
+    /// The first tick that begins at `instant` or later; 0 for what was before.
+    pub(super) fn at(&self, instant: Instant) -> Tick {
+        self.ceil(nanos(instant.saturating_duration_since(self.origin)))
+    }
+
+    /// When a tick begins; `None` if that is later than the clock can tell.
+    pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
+        let since = Duration::from_nanos(tick.get().checked_mul(self.tick)?);
+        self.origin.checked_add(since)
+    }
+
+    /// How long a number of ticks takes.
+    pub(super) fn duration(&self, span: TickSpan) -> Duration {
+        Duration::from_nanos(span.get().saturating_mul(self.tick))
+    }
+
+    /// The present, rounded down.
+    #[inline]
+    fn floor(&self, elapsed: u64) -> Tick {
+        Tick::new(elapsed / self.tick)
+    }
+
+    /// A deadline, rounded up; the horizon stays the horizon.
+    #[inline]
+    fn ceil(&self, elapsed: u64) -> Tick {
+        if elapsed == u64::MAX { Tick::MAX } else { Tick::new(elapsed.div_ceil(self.tick)) }
+    }
+}
+
+/// Nanoseconds of a duration, as far as they go.
+#[inline]
+fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_nanos()))
+}
+
+/// The instant that lies `span` later, or one that is later than anybody waits for.
+pub(super) fn after(instant: Instant, span: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
+    instant.checked_add(span).or_else(|| instant.checked_add(FAR)).unwrap_or(instant)
+}

@@ -1,0 +1,128 @@
+//! The handle of a timeout.
+
+use std::{
+    fmt,
+    ops::Deref,
+    time::{Duration, Instant},
+};
+
+use super::{Task, core::Address, engine::WeakEngine};
+
+/// A timeout of a [`Timer`](crate::Timer): its handle, by which it can be cancelled or put off.
+///
+/// Dropping the handle leaves the timeout running. A handle does not keep its timer running.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let timeout = timer.schedule(Duration::from_secs(5), || panic!("it was cancelled"))?;
+/// assert!(timeout.reset(Duration::from_secs(9)));
+/// clock.advance(Duration::from_secs(8));
+/// assert!(timeout.cancel());
+/// assert!(!timeout.cancel());
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct Timeout {
+    engine: WeakEngine<Task>,
+    address: Address,
+}
+
+impl Timeout {
+    pub(super) fn new(engine: WeakEngine<Task>, address: Address) -> Self {
+        Self { engine, address }
+    }
+
+    /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is dropped here.
+    ///
+    /// `false` says that the callback has run, is running or is about to, or that the timeout was
+    /// cancelled or returned by a shutdown before.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn cancel(&self) -> bool {
+        let engine = self.engine.upgrade();
+        engine.and_then(|engine| engine.core.cancel(self.address)).is_some()
+    }
+
+    /// Has the timeout expire when `delay` is over from now. Returns whether it was pending.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset(&self, delay: Duration) -> bool {
+        self.engine.upgrade().is_some_and(|engine| engine.core.reset(self.address, delay))
+    }
+
+    /// Returns whether the timeout has not ended.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        let engine = self.engine.upgrade();
+        engine.is_some_and(|engine| engine.core.deadline(self.address).is_some())
+    }
+
+    /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later than an [`Instant`]
+    /// can tell.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let engine = self.engine.upgrade()?;
+        engine.core.ticks().instant(engine.core.deadline(self.address)?)
+    }
+
+    /// Turns the handle into a guard that cancels the timeout when it is dropped.
+    pub fn cancel_on_drop(self) -> TimeoutGuard {
+        TimeoutGuard { timeout: self, is_armed: true }
+    }
+}
+
+impl fmt::Debug for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Cancels a timeout when it is dropped; from [`Timeout::cancel_on_drop`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let guard = timer.schedule(Duration::from_secs(5), || ())?.cancel_on_drop();
+/// drop(guard);
+/// assert_eq!(timer.stats().cancelled, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the timeout is cancelled as soon as this is dropped"]
+pub struct TimeoutGuard {
+    timeout: Timeout,
+    is_armed: bool,
+}
+
+impl TimeoutGuard {
+    /// Lets the timeout run when the guard is dropped.
+    pub fn disarm(mut self) {
+        self.is_armed = false;
+    }
+}
+
+impl Deref for TimeoutGuard {
+    type Target = Timeout;
+
+    fn deref(&self) -> &Timeout {
+        &self.timeout
+    }
+}
+
+impl Drop for TimeoutGuard {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.timeout.cancel();
+        }
+    }
+}

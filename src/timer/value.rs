@@ -1,0 +1,161 @@
+//! The typed timer: plain values, no allocation for a timeout.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+use super::{
+    builder::TimerBuilder,
+    core::Address,
+    engine::{Engine, Owner},
+    error::ScheduleError,
+    stats::TimerStats,
+};
+
+/// The name of a timeout in the [`ValueTimer`] that made it.
+///
+/// It is plain data, and good until the timeout ends; then it is dead for ever, and no other timeout of that timer
+/// answers to it. A key means nothing to another timer: it may name a timeout of that one's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimeoutKey(pub(super) Address);
+
+/// A timer that passes plain values to one handler.
+///
+/// For those who have timeouts by the million, such as request ids: a timeout is its value and a few words, in
+/// an arena that is reused. [`Timer`](crate::Timer), for closures, is a `ValueTimer` of boxes.
+///
+/// Clones are the same timer, which shuts down quietly when the last is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use delaywheel::{ManualClock, ValueTimer};
+///
+/// let clock = ManualClock::new();
+/// let (expired, requests) = mpsc::channel();
+/// let timer = ValueTimer::builder()
+///     .clock(clock.clone())
+///     .build_with(move |request: u64| expired.send(request).unwrap())?;
+///
+/// timer.schedule(Duration::from_secs(2), 17)?;
+/// let answered = timer.schedule(Duration::from_secs(2), 18)?;
+/// assert_eq!(timer.cancel(answered), Some(18));
+/// clock.advance(Duration::from_secs(2));
+/// assert_eq!(requests.try_iter().collect::<Vec<_>>(), [17]);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct ValueTimer<T: Send + 'static> {
+    owner: Arc<Owner<T>>,
+}
+
+impl ValueTimer<()> {
+    /// Starts with the default settings; the type of the values is that of the handler.
+    pub fn builder() -> TimerBuilder {
+        TimerBuilder::new()
+    }
+}
+
+impl<T: Send + 'static> ValueTimer<T> {
+    pub(super) fn new(engine: Arc<Engine<T>>) -> Self {
+        Self { owner: Arc::new(Owner(engine)) }
+    }
+
+    #[inline]
+    pub(super) fn engine(&self) -> &Arc<Engine<T>> {
+        &self.owner.0
+    }
+
+    /// Passes `value` to the handler when `delay` is over; not earlier, and less than a tick plus scheduling later.
+    ///
+    /// A delay of zero is due at once. One that is longer than the clock can count, [`Duration::MAX`] for one, never
+    /// is.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError`] hands the value back if the timer is full, has been shut down, or its threads cannot
+    /// be started, which the first call does.
+    #[inline]
+    pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
+        if self.engine().ensure_started().is_err() {
+            return Err(ScheduleError::NoThread(value));
+        }
+        self.engine().core.schedule(delay, value).map(TimeoutKey)
+    }
+
+    /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`schedule`](Self::schedule).
+    pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
+        if self.engine().ensure_started().is_err() {
+            return Err(ScheduleError::NoThread(value));
+        }
+        self.engine().core.schedule_at(instant, value).map(TimeoutKey)
+    }
+
+    /// Takes out a timeout and returns its value; `None` if it has ended: been passed on, cancelled or returned.
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized, and one lock. Wakes no thread.
+    #[inline]
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
+        self.engine().core.cancel(key.0)
+    }
+
+    /// Has a timeout expire when `delay` is over from now. Returns whether it was pending.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
+        self.engine().core.reset(key.0, delay)
+    }
+
+    /// Returns whether a timeout has not ended.
+    #[must_use]
+    pub fn is_pending(&self, key: TimeoutKey) -> bool {
+        self.engine().core.deadline(key.0).is_some()
+    }
+
+    /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than an
+    /// [`Instant`] can tell.
+    #[must_use]
+    pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
+        let tick = self.engine().core.deadline(key.0)?;
+        self.engine().core.ticks().instant(tick)
+    }
+
+    /// Shuts the timer down and returns every value that was not passed to the handler, in no particular order.
+    ///
+    /// Nothing is scheduled any more. It does not wait for a handler that is running, and may be called from
+    /// one. Values that a pool of the user's has been given, or that an inline handler is about to be given
+    /// in the same turn, still are. The second call returns nothing.
+    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
+    pub fn shutdown(&self) -> Vec<T> {
+        self.engine().shut_down()
+    }
+
+    /// Returns what the timer has done so far. Takes each shard's lock for a moment.
+    #[must_use]
+    pub fn stats(&self) -> TimerStats {
+        self.engine().stats()
+    }
+}
+
+impl<T: Send + 'static> Clone for ValueTimer<T> {
+    fn clone(&self) -> Self {
+        Self { owner: Arc::clone(&self.owner) }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.engine().core.stats().1;
+        f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
+    }
+}

@@ -43,8 +43,9 @@ pub mod wheel;
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     timer::{
-        Debounce, Executor, MissedTicks, Repeating, ScheduleError, Task, Throttle, Timeout,
-        TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
+        Debounce, DelayQueue, Executor, MissedTicks, Repeating, ScheduleError, Task, Throttle,
+        Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats,
+        ValueTimer,
     },
 };
 

@@ -34,6 +34,7 @@ mod lateness;
 mod limit;
 #[cfg(all(test, loom))]
 mod models;
+mod queue;
 mod repeat;
 mod stats;
 mod ticks;
@@ -55,6 +56,7 @@ pub use self::{
     error::{ScheduleError, TimerBuildError},
     executor::Executor,
     lateness::Lateness,
+    queue::DelayQueue,
     repeat::{MissedTicks, Repeating},
     stats::TimerStats,
     timeout::{Timeout, TimeoutGuard},

@@ -9,6 +9,7 @@ mod layers;
 mod machine;
 mod model;
 mod oracle;
+mod queue;
 mod repeat;
 mod scenarios;
 mod script;

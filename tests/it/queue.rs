@@ -1,0 +1,99 @@
+//! The delay queue: values that are received once their delay is over.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use delaywheel::{DelayQueue, ManualClock, ScheduleError, Timer};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Longer than any of this takes on a machine that is busy.
+const LONG: Duration = Duration::from_secs(60);
+
+fn queue() -> (ManualClock, DelayQueue<u32>) {
+    let clock = ManualClock::new();
+    let queue = DelayQueue::build(Timer::builder().clock(clock.clone())).unwrap();
+    (clock, queue)
+}
+
+#[test]
+fn values_come_in_the_order_of_their_deadlines_and_not_before() {
+    let (clock, queue) = queue();
+    for delay in [30, 10, 20] {
+        queue.insert(delay * MS, delay).unwrap();
+    }
+    clock.advance(9 * MS);
+    assert_eq!((queue.try_recv(), queue.len()), (None, 3));
+    clock.advance(LONG);
+    assert_eq!((queue.recv(), queue.recv(), queue.recv()), (Some(10), Some(20), Some(30)));
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_value_is_taken_back_or_put_off_as_long_as_it_is_not_due() {
+    let (clock, queue) = queue();
+    let keys = [1, 2, 3].map(|value| queue.insert(10 * MS, value).unwrap());
+    assert_eq!(queue.cancel(keys[0]), Some(1));
+    assert!(queue.reset(keys[1], 20 * MS));
+    clock.advance(10 * MS);
+    assert_eq!((queue.cancel(keys[2]), queue.reset(keys[2], MS)), (None, false));
+    assert_eq!((queue.try_recv(), queue.try_recv()), (Some(3), None));
+    clock.advance(10 * MS);
+    assert_eq!(queue.try_recv(), Some(2));
+}
+
+#[test]
+fn shutdown_returns_what_is_due_and_what_is_not_and_tells_who_waits() {
+    let (clock, queue) = queue();
+    let queue = Arc::new(queue);
+    queue.insert(MS, 1).unwrap();
+    queue.insert(LONG, 2).unwrap();
+    clock.advance(MS);
+    let mut values = queue.shutdown();
+    values.sort_unstable();
+    assert_eq!(values, [1, 2]);
+    assert!(queue.shutdown().is_empty());
+    assert_eq!(queue.insert(MS, 3), Err(ScheduleError::ShutDown(3)));
+    assert_eq!((queue.recv(), queue.recv_timeout(LONG)), (None, None));
+}
+
+#[test]
+fn receivers_wait_for_real_time_and_for_the_end() {
+    let queue = Arc::new(DelayQueue::new());
+    let received = Arc::new(AtomicUsize::new(0));
+    let receivers = [0; 2].map(|_| {
+        let (queue, received) = (Arc::clone(&queue), Arc::clone(&received));
+        thread::spawn(move || {
+            for _ in queue.iter() {
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    for value in 0..100 {
+        queue.insert(MS * (value % 10), value).unwrap();
+    }
+    while received.load(Ordering::Relaxed) < 100 {
+        thread::yield_now();
+    }
+    assert!(queue.shutdown().is_empty());
+    for receiver in receivers {
+        receiver.join().unwrap();
+    }
+    assert_eq!(received.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn waiting_for_no_time_is_trying() {
+    let queue = DelayQueue::new();
+    queue.insert(LONG, 'a').unwrap();
+    assert_eq!(queue.recv_timeout(Duration::ZERO), None);
+    let key = queue.insert(LONG, 'b').unwrap();
+    assert!(queue.reset(key, Duration::ZERO));
+    assert_eq!(queue.recv_timeout(LONG), Some('b'));
+}

@@ -3,7 +3,8 @@
 //!
 //! [`TimingWheel`] is the heart: a plain value that is told the time. It inserts, cancels and resets in constant time, steps
 //! through no empty bucket, and always knows when it wants to be woken next. What it promises is the
-//! [contract](wheel#contract) of its module.
+//! [contract](wheel#contract) of its module. The `timer` module puts wheels behind locks, for threads: callbacks, plain values,
+//! repetition, a delay queue, and virtual time for tests.
 //!
 //! ```
 //! use delaywheel::{Tick, TimingWheel};
@@ -22,7 +23,7 @@
 //!
 //! # Features
 //!
-//! - `std` (default): what needs the standard library. Without it, the wheel and its vocabulary remain, on `core` and `alloc`.
+//! - `std` (default): the timer and its clocks. Without it the wheel and its vocabulary remain, on `core` and `alloc`.
 #![no_std]
 
 extern crate alloc;
@@ -55,6 +56,6 @@ pub use self::{
     wheel::{Advance, Drain, Expired, Iter, Key, TimingWheel, WheelBuilder},
 };
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;

@@ -10,7 +10,7 @@ use core::{
 };
 
 use super::{geometry::Place, segments::Segments};
-use crate::{InsertError, Tick};
+use crate::Tick;
 
 /// The name of one timeout in one wheel.
 ///
@@ -171,30 +171,25 @@ impl<T> Arena<T> {
         self.len as usize
     }
 
-    /// Takes in a timeout that rests at `spot`. *O*(1), and at most one allocation.
+    /// Makes sure that there is a vacant slot; returns whether there can be. *O*(1), and at most one allocation.
     #[inline]
-    pub(super) fn insert(
-        &mut self,
-        deadline: Tick,
-        value: T,
-        spot: Spot,
-    ) -> Result<Key, InsertError<T>> {
-        if self.len >= self.max_pending {
-            return Err(InsertError::Full(value));
-        }
-        if self.vacant == NIL && !self.grow() {
-            return Err(InsertError::Full(value));
-        }
+    pub(super) fn make_room(&mut self) -> bool {
+        self.len < self.max_pending && (self.vacant != NIL || self.grow())
+    }
+
+    /// Takes in a timeout that rests at `spot`, for which there is room.
+    #[inline]
+    pub(super) fn insert(&mut self, deadline: Tick, value: T, spot: Spot) -> Key {
         let index = self.vacant;
-        let Some(place @ &mut Slot::Vacant { generation: Some(generation), next }) =
+        let Some(vacant @ &mut Slot::Vacant { generation: Some(generation), next }) =
             self.slots.get_mut(index)
         else {
             unreachable!("only vacant slots are listed")
         };
-        *place = Slot::Pending(Pending { deadline, value, generation, spot });
+        *vacant = Slot::Pending(Pending { deadline, value, generation, spot });
         self.vacant = next;
         self.len += 1;
-        Ok(Key::new(index, generation))
+        Key::new(index, generation)
     }
 
     /// Adds a segment of vacant slots, unless every index is in use.
@@ -368,7 +363,8 @@ mod tests {
     use super::*;
 
     fn insert(arena: &mut Arena<u64>, value: u64) -> Key {
-        arena.insert(Tick::ZERO, value, Spot::new(Place::new(0), false)).unwrap()
+        assert!(arena.make_room());
+        arena.insert(Tick::ZERO, value, Spot::new(Place::new(0), false))
     }
 
     #[test]

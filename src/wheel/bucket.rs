@@ -29,7 +29,7 @@ const LIVE_BESIDES: u32 = 16;
 pub(super) struct Bucket {
     /// At least one record for each live timeout, and stale ones.
     run: Run,
-    /// Timeouts that were taken in, counted from when the bucket was empty; 0 if and only if it is.
+    /// Timeouts that were taken in, counted from when the bucket was empty or swept, and wrapping.
     admitted: u32,
     /// How many of those have left.
     ///
@@ -67,7 +67,7 @@ impl Bucket {
 
     #[inline]
     pub(super) const fn live(&self) -> u32 {
-        self.admitted - self.departed
+        self.admitted.wrapping_sub(self.departed)
     }
 
     #[inline]
@@ -118,7 +118,7 @@ impl Bucket {
     #[inline]
     pub(super) fn admit(&mut self, record: u32, deadline: Tick) -> bool {
         self.run.push(record);
-        self.admitted += 1;
+        self.admitted = self.admitted.wrapping_add(1);
         deadline < self.expiration || self.admitted == 1
     }
 
@@ -131,7 +131,7 @@ impl Bucket {
     #[inline]
     pub(super) fn leave(&mut self) -> bool {
         debug_assert!(self.live() > 0, "a timeout left an empty bucket");
-        self.departed += 1;
+        self.departed = self.departed.wrapping_add(1);
         self.departed == self.admitted
     }
 
@@ -171,7 +171,6 @@ impl Bucket {
             self.unswept = self.run.len();
             self.phase = !self.phase;
         }
-        // Neither count exceeds the number of records by much, so neither overflows.
         (self.admitted, self.departed) = (self.live(), 0);
         let unseen = Spot::new(place, !self.phase);
         let mut left = limit.min(self.unswept);

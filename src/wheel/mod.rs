@@ -17,7 +17,7 @@
 //!    insertions in between included. The order of equal deadlines is determined by the calls made,
 //!    and is not otherwise promised: it need not be the order of insertion.
 //! 5. *Bounded.* A step expires one timeout or moves one, or drops one stale record, or looks at one sparse
-//!    bucket (at most 32 records). No step is proportional to the time skipped or to the number of empty
+//!    bucket (at most 15 records). No step is proportional to the time skipped or to the number of empty
 //!    buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire or move something; it is never
 //!    later than the least deadline, and `None` if and only if the wheel is empty. An emptied bucket leaves
@@ -157,16 +157,19 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, and *O*(log b) if that makes its bucket, one of b non-empty ones, due earlier. Allocates at
-    /// most one segment of the arena (64 KiB), one of records, and the buckets of one level. Nothing that is there
+    /// most one segment of the arena (1024 slots), one of records (16 KiB), and the buckets of a level. No timeout that is there
     /// is copied.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+        if !self.arena.make_room() {
+            return Err(InsertError::Full(value));
+        }
         self.forward();
         let deadline = deadline.max(self.clock);
         let place = self.geometry.place(self.clock, deadline);
         self.ready(place);
         let bucket = self.levels.bucket_mut(place);
-        let key = self.arena.insert(deadline, value, Spot::new(place, bucket.phase()))?;
+        let key = self.arena.insert(deadline, value, Spot::new(place, bucket.phase()));
         if bucket.admit(key.index(), deadline) {
             self.expedite(place, deadline);
         }

@@ -1,5 +1,7 @@
 //! Letting time pass: buckets that are due, in order, one step at a time.
 
+use core::iter::FusedIterator;
+
 use super::{Key, TimingWheel, geometry::Place};
 use crate::Tick;
 
@@ -88,6 +90,8 @@ impl<T> Iterator for Advance<'_, T> {
     }
 }
 
+impl<T> FusedIterator for Advance<'_, T> {}
+
 impl<T> TimingWheel<T> {
     /// Takes out the next timeout that is due, in at most `steps` steps, which are counted down.
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
@@ -138,7 +142,7 @@ impl<T> TimingWheel<T> {
         let expired = self.expire(due?, place);
         *steps -= 1;
         if self.levels.bucket(place).live() > 0 {
-            self.expedite(place, least);
+            self.requeue(place, least);
         }
         Some(expired)
     }

@@ -44,9 +44,8 @@ pub struct Key(
 impl Key {
     #[inline]
     pub(super) fn new(index: u32, generation: NonZeroU32) -> Self {
-        let generation = NonZeroU64::from(generation);
-        let word = generation.get() << 32 | u64::from(index);
-        Self(NonZeroU64::new(word).unwrap_or(generation))
+        let word = u64::from(generation.get()) << 32 | u64::from(index);
+        Self(NonZeroU64::new(word).expect("a generation is not 0"))
     }
 
     #[inline]
@@ -171,7 +170,7 @@ impl<T> Arena<T> {
         self.len as usize
     }
 
-    /// Makes sure that there is a vacant slot; returns whether there can be. *O*(1), and at most one allocation.
+    /// Makes sure that there is a vacant slot; returns whether there can be. *O*(1), amortized.
     #[inline]
     pub(super) fn make_room(&mut self) -> bool {
         self.len < self.max_pending && (self.vacant != NIL || self.grow())

@@ -13,7 +13,7 @@ use super::geometry::Place;
 pub(super) const LAG: u32 = 8;
 
 /// The latest departures, in a ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Departures {
     places: [Option<Place>; LAG as usize],
     next: usize,
@@ -21,10 +21,14 @@ pub(super) struct Departures {
 }
 
 impl Departures {
+    pub(super) const fn new() -> Self {
+        Self { places: [None; LAG as usize], next: 0, is_empty: true }
+    }
+
     /// Notes a departure, and returns the one that is to be counted instead.
     #[inline]
     pub(super) fn exchange(&mut self, place: Place) -> Option<Place> {
-        let due = self.places[self.next % LAG as usize].replace(place);
+        let due = self.places[self.next].replace(place);
         self.next = (self.next + 1) % LAG as usize;
         self.is_empty = false;
         due

@@ -36,6 +36,7 @@
 mod advance;
 mod arena;
 mod bucket;
+mod builder;
 mod departures;
 mod drain;
 mod geometry;
@@ -49,6 +50,7 @@ mod shape;
 pub use self::{
     advance::{Advance, Expired},
     arena::Key,
+    builder::WheelBuilder,
     drain::Drain,
     iter::Iter,
     shape::{BucketShape, LevelShape, Shape},
@@ -61,18 +63,15 @@ use self::{
     queue::BucketQueue,
     records::Pool,
 };
-use crate::{BuildError, InsertError, Tick};
-
-/// Buckets of a wheel unless told otherwise.
-const DEFAULT_SIZE: usize = 64;
+use crate::{InsertError, Tick};
 
 /// Records that one call may sweep.
 const SWEEP_SLICE: u32 = 32;
 
 /// A set of timeouts, each a value and a deadline, that expire in order as time is advanced.
 ///
-/// Inserting, cancelling and resetting take constant time, however many timeouts are pending and
-/// however far ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or *now*.
+/// What inserting, cancelling and resetting take does not depend on how many timeouts are pending, nor on how far
+/// ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or *now*.
 ///
 /// What it promises is written down in the [module](self#contract).
 ///
@@ -156,9 +155,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, and *O*(log b) if that makes its bucket, one of b non-empty ones, due earlier. Allocates at
-    /// most one segment of the arena (1024 slots), one of records (16 KiB), and the buckets of a level. No timeout that is there
-    /// is copied.
+    /// Takes *O*(1) time, amortized, and *O*(log b) if that makes its bucket, one of b non-empty ones, due earlier.
+    /// Allocates at most one segment of the arena (1024 slots), one of records (16 KiB), the buckets of levels that
+    /// are not made yet, and room in the tables of those. No timeout that is there is copied.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if !self.arena.make_room() {
@@ -171,7 +170,7 @@ impl<T> TimingWheel<T> {
         let bucket = self.levels.bucket_mut(place);
         let key = self.arena.insert(deadline, value, Spot::new(place, bucket.phase()));
         if bucket.admit(key.index(), deadline) {
-            self.expedite(place, deadline);
+            self.requeue(place, deadline);
         }
         Ok(key)
     }
@@ -195,8 +194,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call does at most 32; *O*(log b) if that
-    /// empties its bucket, one of b non-empty ones. Does not allocate.
+    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call passes over at most 32;
+    /// *O*(log b) if that empties its bucket, one of b non-empty ones. May allocate one segment of records.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let pending = self.arena.remove(key)?;
@@ -315,8 +314,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(1), plus *O*(log b) for each bucket that empties,
-    /// amortized over at most as many cascades as it was levels from level 0 when it was inserted.
+    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log b), of b non-empty buckets, and
+    /// the same for each cascade, of which there are at most as many as there were levels below it when it was
+    /// inserted, or last reset.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.now = self.now.max(now);
@@ -345,7 +345,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time.
+    /// Takes *O*(1) time; *O*(b), of b non-empty buckets, if the one that is due first has emptied within the last 8
+    /// departures and nothing was advanced since.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
@@ -506,7 +507,7 @@ impl<T> TimingWheel<T> {
         let bucket = self.levels.bucket_mut(place);
         self.arena.settle(index, Spot::new(place, bucket.phase()));
         if bucket.admit(index, deadline) {
-            self.expedite(place, deadline);
+            self.requeue(place, deadline);
         }
     }
 
@@ -527,19 +528,20 @@ impl<T> TimingWheel<T> {
             self.settle_departures();
         }
         let bucket = self.levels.bucket_mut(place);
-        if !bucket.is_full() {
-            return;
-        }
-        if bucket.is_untidy() {
+        if bucket.is_full() && bucket.is_untidy() {
+            // It ends the sweep that is under way, if there is one, and may find nothing stale.
             self.sweep(place, u32::MAX);
-        } else if bucket.make_room(&mut self.pool) {
-            let start = self.geometry.start(place, bucket.expiration());
-            self.expedite(place, start);
         }
+        let bucket = self.levels.bucket_mut(place);
+        if bucket.is_full() && bucket.make_room(&mut self.pool) {
+            let start = self.geometry.start(place, bucket.expiration());
+            self.requeue(place, start);
+        }
+        debug_assert!(!self.levels.bucket(place).is_full(), "{place:?} has no room");
     }
 
-    /// Makes a bucket due at `expiration`, which is earlier than it was due, if it was.
-    fn expedite(&mut self, place: Place, expiration: Tick) {
+    /// Makes a bucket, new to the queue or not, due at `expiration`.
+    fn requeue(&mut self, place: Place, expiration: Tick) {
         self.levels.bucket_mut(place).set_expiration(expiration);
         self.queue.set(place, expiration);
     }
@@ -548,7 +550,7 @@ impl<T> TimingWheel<T> {
     fn bring_forward(&mut self, key: Key, place: Place, deadline: Tick) {
         let target = self.geometry.place(self.clock, deadline);
         if target == place {
-            self.expedite(place, deadline);
+            self.requeue(place, deadline);
         } else {
             self.settle(key.index(), deadline, target);
             self.leave(place);
@@ -558,7 +560,21 @@ impl<T> TimingWheel<T> {
     /// Notes that a timeout left a bucket, where its record goes stale; counts out an earlier one.
     #[inline]
     fn leave(&mut self, place: Place) {
-        let Some(place) = self.departures.exchange(place) else { return };
+        if let Some(place) = self.departures.exchange(place) {
+            self.count_out(place);
+        }
+    }
+
+    /// Counts out all timeouts that have left their buckets.
+    fn settle_departures(&mut self) {
+        if !self.departures.is_empty() {
+            self.departures.take().for_each(|place| self.count_out(place));
+        }
+    }
+
+    /// Counts a timeout out of its bucket, where its record remains; sweeps if there are too many such.
+    #[inline]
+    fn count_out(&mut self, place: Place) {
         let bucket = self.levels.bucket_mut(place);
         if bucket.leave() {
             self.retire(place);
@@ -567,14 +583,7 @@ impl<T> TimingWheel<T> {
         }
     }
 
-    /// Counts out all timeouts that have left their buckets.
-    fn settle_departures(&mut self) {
-        if !self.departures.is_empty() {
-            self.departures.take().for_each(|place| self.depart(place));
-        }
-    }
-
-    /// Counts a timeout out of its bucket.
+    /// Counts a timeout out of its bucket, from which its record was taken.
     #[inline]
     fn depart(&mut self, place: Place) {
         if self.levels.bucket_mut(place).leave() {
@@ -611,77 +620,5 @@ impl<'a, T> IntoIterator for &'a TimingWheel<T> {
 
     fn into_iter(self) -> Iter<'a, T> {
         self.iter()
-    }
-}
-
-/// Settings of a [`TimingWheel`] that is to be made.
-///
-/// # Examples
-///
-/// ```
-/// use delaywheel::{Tick, TimingWheel, WheelBuilder};
-///
-/// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
-/// assert_eq!(wheel.size(), 256);
-/// # Ok::<_, delaywheel::BuildError>(())
-/// ```
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct WheelBuilder {
-    size: usize,
-    start: Tick,
-    max_pending: u32,
-}
-
-impl WheelBuilder {
-    /// Starts with the default settings.
-    pub const fn new() -> Self {
-        Self { size: DEFAULT_SIZE, start: Tick::ZERO, max_pending: u32::MAX }
-    }
-
-    /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default 64.
-    ///
-    /// A larger wheel cascades less and takes more memory per level: 104 bytes a bucket.
-    pub const fn size(mut self, buckets: usize) -> Self {
-        self.size = buckets;
-        self
-    }
-
-    /// Sets the tick at which the clock starts. Default 0.
-    pub const fn start(mut self, start: Tick) -> Self {
-        self.start = start;
-        self
-    }
-
-    /// Sets how many timeouts may be pending at once. Default `u32::MAX`, which is also all that a wheel can address.
-    pub const fn max_pending(mut self, timeouts: u32) -> Self {
-        self.max_pending = timeouts;
-        self
-    }
-
-    /// Makes the wheel. Allocates nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::SizeOutOfRange`] if the size is not in 2..=65536.
-    pub fn build<T>(self) -> Result<TimingWheel<T>, BuildError> {
-        let geometry = Geometry::new(self.size)?;
-        Ok(TimingWheel {
-            geometry,
-            now: self.start,
-            clock: self.start,
-            arena: Arena::new(self.max_pending),
-            levels: Levels::new(),
-            pool: Pool::new(),
-            queue: BucketQueue::default(),
-            departures: Departures::default(),
-            cascades: 0,
-        })
-    }
-}
-
-impl Default for WheelBuilder {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -33,12 +33,13 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         let start = u32::try_from(segment.checked_mul(LEN)?).ok()?;
         let end = start.checked_add(u32::try_from(LEN).ok()?)?;
         let elements: Box<[E]> = (start..end).map(make).collect();
-        let elements = elements.try_into().ok();
+        let Ok(elements) = elements.try_into() else {
+            unreachable!("a segment is as long as its range")
+        };
         if hole.is_none() {
-            self.directory.push(elements);
-        } else {
-            self.directory[segment] = elements;
+            self.directory.push(None);
         }
+        self.directory[segment] = Some(elements);
         Some(start..end)
     }
 

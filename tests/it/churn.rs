@@ -85,3 +85,46 @@ fn shrink_drops_stale_records_and_keeps_every_timeout() {
     wheel.check_invariants();
     assert_eq!(drain_at(&mut wheel, 3000).len(), 1500);
 }
+
+#[test]
+fn cancelling_between_advances_takes_no_more_memory() {
+    let mut wheel = wheel_of(64, 0);
+    let far = Tick::new(1 << 40);
+    for i in 0..10 {
+        wheel.insert(far, i).unwrap();
+    }
+    let churn = |wheel: &mut TimingWheel<u64>| {
+        for i in 0..200_000 {
+            let key = wheel.insert(far, i).unwrap();
+            wheel.cancel(key).unwrap();
+            wheel.advance(Tick::new(i)).for_each(drop);
+        }
+    };
+    assert!(measure(|| churn(&mut wheel)).bytes_max < A_FEW_SEGMENTS.unsigned_abs());
+    wheel.check_invariants();
+    assert_eq!(wheel.len(), 10);
+}
+
+#[test]
+fn a_sweep_that_was_under_way_may_leave_a_bucket_full() {
+    let mut wheel = wheel_of(64, 0);
+    let insert = |wheel: &mut TimingWheel<u64>, tick, count: u64| -> Vec<_> {
+        (0..count).map(|i| wheel.insert(Tick::new(tick), i).unwrap()).collect()
+    };
+    let others = insert(&mut wheel, 5000, 20);
+    let crowd = insert(&mut wheel, 10, 76);
+    // The last eight have the others counted out, which begins a sweep of the crowd's bucket.
+    for &key in crowd[..75].iter().chain(&others[..8]) {
+        wheel.cancel(key).unwrap();
+    }
+    // The bucket is walked until a record that is good is the only one that was not swept.
+    assert!(wheel.advance(Tick::new(10)).limit(43).next().is_none());
+    for key in insert(&mut wheel, 10, 14) {
+        wheel.cancel(key).unwrap();
+    }
+    assert!(wheel.advance(Tick::new(10)).limit(0).next().is_none());
+    insert(&mut wheel, 10, 1);
+    wheel.check_invariants();
+    assert_eq!(drain_at(&mut wheel, 10).len(), 2);
+    assert_eq!(wheel.len(), 12);
+}

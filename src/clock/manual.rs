@@ -17,6 +17,10 @@ use super::{Clock, Driven};
 /// in the order of their deadlines, each at the very tick at which it is due. Clones are the
 /// same clock.
 ///
+/// A callback may move the clock as well. What comes due by that runs inside of its call, before
+/// what was due together with the callback and has not run yet; and the clock, once ahead, does not
+/// go back. Two threads may move the clock at once; then callbacks run on both.
+///
 /// # Examples
 ///
 /// ```
@@ -67,7 +71,8 @@ impl ManualClock {
 
     /// Lets `span` pass, stopping at every tick at which something is due.
     ///
-    /// What the callbacks schedule for within the span expires in it as well.
+    /// What the callbacks schedule for within the span expires in it as well. One that always
+    /// schedules another without a delay keeps the time from passing for ever.
     ///
     /// # Panics
     ///
@@ -83,7 +88,11 @@ impl ManualClock {
         self.turn();
     }
 
-    /// Lets time pass until a timer is next due. Returns by how much, or `None` if nothing is pending.
+    /// Lets time pass until a timer is next due. Returns by how much, or `None` if nothing is
+    /// pending, or only what is later than an [`Instant`] can tell.
+    ///
+    /// A stop may be one at which a timer only sorts what it holds, and nothing expires: after a
+    /// timeout was cancelled or put off, or when very many are due soon.
     ///
     /// # Examples
     ///

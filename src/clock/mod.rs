@@ -39,7 +39,8 @@ pub use self::manual::ManualClock;
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current time.
+    /// Returns the current time. Must not panic, which would end the thread that waits for time to
+    /// pass.
     fn now(&self) -> Instant;
 
     /// Takes on a timer, which is then run by this clock instead of by a thread of its own.

@@ -94,7 +94,8 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The limit is exact. With one, all threads count on one shared number.
+    /// The limit is exact. With one, all threads count on one shared number. What has expired is
+    /// not pending any more, even if it waits for an executor.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self
@@ -127,9 +128,10 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets how the names of the threads begin. Default "timer".
+    /// Sets how the names of the threads begin. Default "timer". A thread's name has no NUL; any is
+    /// left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+        self.name = name.into().replace('\0', "");
         self
     }
 

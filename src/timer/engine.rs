@@ -37,7 +37,7 @@ pub(super) struct Engine<T> {
 pub(super) struct Starter {
     /// With it the reaper sleeps.
     pub(super) parker: Parker,
-    /// Number of executor threads.
+    /// Number of executor threads that are still to be started.
     pub(super) executors: usize,
     /// First part of the threads' names.
     pub(super) name: String,
@@ -56,19 +56,27 @@ impl<T: Send + 'static> Engine<T> {
         delivery: Delivery<T>,
         starter: Starter,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|engine: &Weak<Self>| {
-            let driven: Weak<dyn Driven> = Weak::<Self>::clone(engine);
-            let is_driven = core.ticks().clock().adopt(driven);
-            Self {
-                core,
-                handler: Arc::new(handler),
-                delivery: if is_driven { Delivery::Inline } else { delivery },
-                starter: Mutex::new((!is_driven).then_some(starter)),
-                is_started: AtomicBool::new(is_driven),
-                is_stopped: AtomicBool::new(false),
-                reaped: Mutex::new(Reaped { wakeups: 0, lateness: Lateness::new() }),
-            }
-        })
+        let engine = Arc::new(Self {
+            core,
+            handler: Arc::new(handler),
+            delivery,
+            starter: Mutex::new(Some(starter)),
+            is_started: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            reaped: Mutex::new(Reaped { wakeups: 0, lateness: Lateness::new() }),
+        });
+        engine.offer();
+        engine
+    }
+
+    /// Offers itself to the clock, which may be moving already. If that takes it on, there will be
+    /// no threads.
+    fn offer(self: &Arc<Self>) {
+        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
+        if self.core.ticks().clock().adopt(driven) {
+            *self.starter.lock() = None;
+            self.is_started.store(true, Ordering::Release);
+        }
     }
 
     /// Starts the threads, unless they have been.
@@ -80,15 +88,12 @@ impl<T: Send + 'static> Engine<T> {
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
         let mut starter = self.starter.lock();
-        let Some(Starter { executors, name, .. }) = &*starter else { return Ok(()) };
-        if let Delivery::Threads { receiver, .. } = &self.delivery {
-            for index in 0..*executors {
-                let (receiver, handler) = (receiver.clone(), Arc::clone(&self.handler));
-                let run = move || receiver.iter().for_each(|expired| handler.call(expired));
-                thread::Builder::new().name(format!("{name}-{index}")).spawn(run)?;
-            }
+        let Some(parts) = &mut *starter else { return Ok(()) };
+        if self.is_stopped.load(Ordering::Acquire) {
+            return Ok(());
         }
-        let builder = thread::Builder::new().name(format!("{name}-reaper"));
+        self.start_executors(parts)?;
+        let builder = thread::Builder::new().name(format!("{}-reaper", parts.name));
         let engine = Arc::clone(self);
         // The parker is handed over once the thread exists; if it does not, a later call tries again.
         let (sender, receiver) = crossbeam::channel::bounded(1);
@@ -104,11 +109,23 @@ impl<T: Send + 'static> Engine<T> {
         Ok(())
     }
 
+    /// Starts the executors that are still to be started. One that was stays, if a later one cannot be.
+    fn start_executors(&self, Starter { executors, name, .. }: &mut Starter) -> io::Result<()> {
+        let Delivery::Threads { receiver, .. } = &self.delivery else { return Ok(()) };
+        while let Some(index) = executors.checked_sub(1) {
+            let (receiver, handler) = (receiver.clone(), Arc::clone(&self.handler));
+            let run = move || receiver.iter().for_each(|expired| handler.call(expired));
+            thread::Builder::new().name(format!("{name}-{index}")).spawn(run)?;
+            *executors = index;
+        }
+        Ok(())
+    }
+
     /// The life of the reaper: expires what is due, sleeps until more is.
-    fn reap(&self, parker: &Parker) {
+    pub(super) fn reap(&self, parker: &Parker) {
         let mut batch = Vec::new();
         while !self.is_stopped.load(Ordering::Acquire) {
-            let now = self.expire_due(&mut batch);
+            let now = self.expire_due(&self.delivery, &mut batch);
             let Some(until) = self.core.fall_asleep(now) else { continue };
             if self.is_stopped.load(Ordering::Acquire) {
                 break;
@@ -126,10 +143,10 @@ impl<T: Send + 'static> Engine<T> {
     }
 
     /// Expires what is due and passes it on, a bounded number at a time. Returns the tick at the end.
-    fn expire_due(&self, batch: &mut Vec<Expired<T>>) -> Tick {
+    fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Tick {
         loop {
             let now = self.core.ticks().now();
-            let is_drained = self.delivery.pass_on(&self.handler, batch, |batch| {
+            let is_drained = delivery.pass_on(&self.handler, batch, |batch| {
                 let is_drained = self.core.expire(now, batch);
                 self.record(now, batch);
                 is_drained
@@ -181,15 +198,12 @@ impl<T: Send + 'static> Engine<T> {
 impl<T: Send + 'static> Driven for Engine<T> {
     fn turn(&self) {
         if !self.is_stopped.load(Ordering::Acquire) {
-            self.expire_due(&mut Vec::new());
+            self.expire_due(&Delivery::Inline, &mut Vec::new());
         }
     }
 
     fn next_turn(&self) -> Option<Instant> {
-        match self.core.next_expiration() {
-            Tick::MAX => None,
-            next => self.core.ticks().instant(next),
-        }
+        self.core.ticks().instant(self.core.next_turn()?)
     }
 }
 

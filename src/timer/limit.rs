@@ -9,11 +9,14 @@ use crate::sync::{AtomicU64, Ordering};
 pub(super) struct Limit {
     /// Places that are free, or `None` if there is no limit and nothing to count.
     free: Option<AtomicU64>,
+    /// How often there was none.
+    refused: AtomicU64,
 }
 
 impl Limit {
     pub(super) fn new(places: Option<NonZeroU64>) -> Self {
-        Self { free: places.map(|places| AtomicU64::new(places.get())) }
+        let free = places.map(|places| AtomicU64::new(places.get()));
+        Self { free, refused: AtomicU64::new(0) }
     }
 
     /// Takes a place, if one is free.
@@ -21,7 +24,16 @@ impl Limit {
     pub(super) fn admit(&self) -> bool {
         let Some(free) = &self.free else { return true };
         let take = |places: u64| places.checked_sub(1);
-        free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let is_admitted = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        if !is_admitted {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        is_admitted
+    }
+
+    /// How often no place was free.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Gives places back.

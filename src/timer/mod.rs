@@ -16,8 +16,9 @@
 //!
 //! # Locks
 //!
-//! A thread that passes on what has expired holds the lock of the way to the executor, and within it that of one
-//! shard at a time. There are no others that nest.
+//! A thread that passes on what has expired holds the lock of the way to the executor, and within
+//! it that of one shard at a time, and then that of the reaper's counts. So does a shutdown, but
+//! for the counts. No others nest.
 //!
 //! # Fork
 //!

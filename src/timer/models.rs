@@ -1,22 +1,494 @@
 //! The protocols of the timer under a model checker, which tries every interleaving.
 //!
-//! A wait never times out in here, so that a lost wake-up shows as a deadlock. Each model has a twin in which the
-//! protocol is broken on purpose, and which must fail.
+//! A wait never times out in here, so that a lost wake-up shows as a deadlock. Each protocol has
+//! twins that are broken on purpose, and must fail; they are written out by hand, because the real
+//! one cannot be broken from outside.
 
-use std::{sync::Arc, vec::Vec};
+use std::{
+    boxed::Box,
+    num::NonZeroU64,
+    println,
+    string::String,
+    sync::{Arc, atomic},
+    time::{Duration, Instant},
+    vec,
+    vec::Vec,
+};
 
 use loom::thread;
 
 use super::{
-    core::Core,
+    core::{Address, Core},
+    engine::{Engine, Owner, Starter},
+    error::ScheduleError,
+    executor::{Delivery, Handler},
     limit::Limit,
-    wakeup::{Published, Wakeup},
+    ticks::Ticks,
 };
-use crate::Tick;
-use crate::sync::{AtomicU64, Ordering, Parker, Unparker};
+use crate::{
+    Clock, Expired, Tick, WheelBuilder,
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, fence},
+};
 
+/// What is due in all models, and the time that it is in them.
+const DUE: Tick = Tick::ZERO;
+
+/// What is not due in any model.
+const FAR: Tick = Tick::new(100);
+
+/// A clock that shows the start of tick 0 for ever.
+#[derive(Debug)]
+struct Still(Instant);
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        self.0
+    }
+}
+
+/// Runs a model in every interleaving with at most three preemptions, and tells how many there
+/// were.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
+    // A search that is cut off proves nothing.
+    (builder.max_duration, builder.max_permutations) = (None, None);
+    let count = Arc::new(atomic::AtomicU64::new(0));
+    let counter = Arc::clone(&count);
+    builder.check(move || {
+        counter.fetch_add(1, atomic::Ordering::Relaxed);
+        model();
+    });
+    println!("Completed in {} iterations", count.load(atomic::Ordering::Relaxed));
+}
+
+/// Shards without a timeout, and that with which their reaper sleeps.
+fn core_of(shards: usize, max_pending: Option<u64>) -> (Arc<Core<u32>>, Parker) {
+    let parker = Parker::new();
+    let core = core_with(shards, max_pending, &parker);
+    (Arc::new(core), parker)
+}
+
+fn core_with(shards: usize, max_pending: Option<u64>, parker: &Parker) -> Core<u32> {
+    let wheel = WheelBuilder::new().size(2);
+    let wheels: Vec<_> = (0..shards).filter_map(|_| wheel.clone().build().ok()).collect();
+    let ticks = Ticks::new(Box::new(Still(Instant::now())), Duration::from_millis(1));
+    let places = max_pending.and_then(NonZeroU64::new);
+    Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), places)
+}
+
+fn insert(core: &Core<u32>, shard: usize, deadline: Tick, value: u32) -> Address {
+    core.insert_into(shard, DUE, deadline, value).expect("the timer is neither full nor shut down")
+}
+
+/// What is due, in the order of its values.
+fn expire(core: &Core<u32>) -> Vec<u32> {
+    let mut expired = Vec::new();
+    core.expire(DUE, &mut expired);
+    values(expired)
+}
+
+fn values(expired: Vec<Expired<u32>>) -> Vec<u32> {
+    let mut values: Vec<_> = expired.into_iter().map(|expired| expired.value).collect();
+    values.sort_unstable();
+    values
+}
+
+/// The life of the reaper until `count` have expired, at a time that stands still.
+fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
+    let mut expired = Vec::new();
+    loop {
+        core.expire(DUE, &mut expired);
+        if expired.len() == count {
+            return values(expired);
+        }
+        if core.fall_asleep(DUE).is_some() {
+            parker.park();
+            core.wake_up();
+        }
+    }
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        insert(&core, 0, FAR, 1);
+        let inserter = Arc::clone(&core);
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        assert_eq!(reap(&core, &parker, 1), [2]);
+        inserter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
+    check(|| {
+        let (core, parker) = core_of(2, None);
+        let inserters = [0, 1].map(|shard| {
+            let core = Arc::clone(&core);
+            thread::spawn(move || insert(&core, shard, DUE, u32::from(shard == 1)))
+        });
+        assert_eq!(reap(&core, &parker, 2), [0, 1]);
+        for inserter in inserters {
+            inserter.join().expect("no thread panics");
+        }
+    });
+}
+
+#[test]
+fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        insert(&core, 0, DUE, 1);
+        let inserter = Arc::clone(&core);
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        assert_eq!(reap(&core, &parker, 2), [1, 2]);
+        inserter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        let address = insert(&core, 0, FAR, 1);
+        let resetter = Arc::clone(&core);
+        let resetter = thread::spawn(move || assert!(resetter.reset(address, Duration::ZERO)));
+        assert_eq!(reap(&core, &parker, 1), [1]);
+        resetter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        let (inserter, unparker) = (Arc::clone(&core), parker.unparker().clone());
+        let spurious = thread::spawn(move || unparker.unpark());
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 1));
+        assert_eq!(reap(&core, &parker, 1), [1]);
+        inserter.join().expect("no thread panics");
+        spurious.join().expect("no thread panics");
+    });
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    NoSecondLook,
+    AsksBeforePublishing,
+    NoFences,
+}
+
+/// The wake-up protocol with a fault: one thread inserts, the other sleeps until it sees that.
+fn insert_against_sleep(fault: Fault) {
+    const AWAKE: u64 = 0;
+    let atomics = Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE)));
+    let parker = Parker::new();
+    let (shared, unparker) = (Arc::clone(&atomics), parker.unparker().clone());
+    let order = move || (fault != Fault::NoFences).then(|| fence(Ordering::SeqCst));
+    let inserter = thread::spawn(move || {
+        let (published, asleep_until) = &*shared;
+        let must_wake = || {
+            order();
+            1 < asleep_until.load(Ordering::Relaxed)
+        };
+        let asked = fault == Fault::AsksBeforePublishing && must_wake();
+        published.store(1, Ordering::Relaxed);
+        if asked || (fault != Fault::AsksBeforePublishing && must_wake()) {
+            unparker.unpark();
+        }
+    });
+    let (published, asleep_until) = &*atomics;
+    while published.load(Ordering::Relaxed) != 1 {
+        let until = 9;
+        asleep_until.store(until, Ordering::Relaxed);
+        order();
+        if fault == Fault::NoSecondLook || published.load(Ordering::Relaxed) >= until {
+            parker.park();
+        }
+        asleep_until.store(AWAKE, Ordering::Relaxed);
+    }
+    inserter.join().expect("no thread panics");
+}
+
+#[test]
+fn the_wakeup_protocol_by_hand_holds() {
+    check(|| insert_against_sleep(Fault::None));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_does_not_look_again_sleeps_too_long() {
+    check(|| insert_against_sleep(Fault::NoSecondLook));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_an_inserter_that_asks_before_it_publishes_wakes_nobody() {
+    check(|| insert_against_sleep(Fault::AsksBeforePublishing));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_without_fences_neither_sees_the_other() {
+    check(|| insert_against_sleep(Fault::NoFences));
+}
+
+#[test]
+fn either_cancel_or_expire_gets_the_value() {
+    check(|| {
+        let (core, _parker) = core_of(1, Some(1));
+        let address = insert(&core, 0, DUE, 7);
+        let canceller = Arc::clone(&core);
+        let canceller = thread::spawn(move || canceller.cancel(address));
+        let mut got = expire(&core);
+        got.extend(canceller.join().expect("no thread panics"));
+        assert_eq!(got, [7]);
+        let (stats, pending) = core.stats();
+        assert_eq!((stats.expired + stats.cancelled, pending), (1, 0));
+    });
+}
+
+#[test]
+#[should_panic(expected = "got twice")]
+fn broken_a_cancel_that_checks_and_acts_in_two_holds_gets_what_expired() {
+    check(|| {
+        let slot = Arc::new(Mutex::new(Some(7)));
+        let reaper = Arc::clone(&slot);
+        let reaper = thread::spawn(move || reaper.lock().take().is_some());
+        let value = *slot.lock();
+        *slot.lock() = None;
+        let is_expired = reaper.join().expect("no thread panics");
+        assert!(value.is_none() || !is_expired, "got twice");
+    });
+}
+
+#[test]
+fn either_a_reset_puts_a_timeout_off_or_it_expires() {
+    check(|| {
+        let (core, _parker) = core_of(1, None);
+        let address = insert(&core, 0, DUE, 7);
+        let resetter = Arc::clone(&core);
+        let resetter = thread::spawn(move || resetter.reset(address, Duration::from_millis(5)));
+        let expired = expire(&core);
+        let is_put_off = resetter.join().expect("no thread panics");
+        assert_eq!(expired.len(), usize::from(!is_put_off), "put off, and expired all the same");
+        let mut later = Vec::new();
+        core.expire(Tick::new(4), &mut later);
+        assert!(later.is_empty(), "early");
+        core.expire(Tick::new(5), &mut later);
+        assert_eq!(later.len(), usize::from(is_put_off));
+    });
+}
+
+#[test]
+#[should_panic(expected = "put off, and expired all the same")]
+fn broken_a_reset_that_checks_and_acts_in_two_holds_puts_off_what_expired() {
+    check(|| {
+        let slot = Arc::new(Mutex::new(Some(0)));
+        let reaper = Arc::clone(&slot);
+        let reaper = thread::spawn(move || reaper.lock().take_if(|deadline| *deadline == 0));
+        let is_put_off = slot.lock().is_some();
+        slot.lock().iter_mut().for_each(|deadline| *deadline = 5);
+        let is_expired = reaper.join().expect("no thread panics").is_some();
+        assert!(is_put_off != is_expired, "put off, and expired all the same");
+    });
+}
+
+#[test]
+fn what_is_scheduled_while_the_timer_closes_is_refused_or_returned_or_expires() {
+    check(|| {
+        let (core, _parker) = core_of(1, Some(1));
+        let (inserter, reaper) = (Arc::clone(&core), Arc::clone(&core));
+        let inserter = thread::spawn(move || inserter.schedule(Duration::ZERO, 7).err());
+        let reaper = thread::spawn(move || expire(&reaper));
+        let mut got = core.close();
+        got.extend(reaper.join().expect("no thread panics"));
+        let refused = inserter.join().expect("no thread panics");
+        got.extend(refused.map(ScheduleError::into_value));
+        assert_eq!(got, [7]);
+        assert!(core.next_expiration() == Tick::MAX, "a closed timer wants a turn");
+        let refused = core.schedule(Duration::ZERO, 8);
+        assert!(matches!(refused, Err(ScheduleError::ShutDown(8))), "the place was not given back");
+    });
+}
+
+#[test]
+#[should_panic(expected = "lost")]
+fn broken_a_close_that_drains_before_it_closes_loses_what_comes_between() {
+    check(|| {
+        let shard = Arc::new((Mutex::new(Vec::new()), Mutex::new(false)));
+        let inserter = Arc::clone(&shard);
+        let inserter = thread::spawn(move || {
+            let (pending, is_closed) = &*inserter;
+            let is_closed = *is_closed.lock();
+            if !is_closed {
+                pending.lock().push(7);
+            }
+            is_closed
+        });
+        let returned = std::mem::take(&mut *shard.0.lock());
+        *shard.1.lock() = true;
+        let is_refused = inserter.join().expect("no thread panics");
+        assert!(is_refused || returned == [7], "lost");
+    });
+}
+
+/// A reaper with nothing to do, and a shutdown. The order of the two stores of the latter is a
+/// parameter.
+fn stop_against_sleep(is_flag_first: bool) {
+    let (core, parker) = core_of(1, None);
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let (closer, flag) = (Arc::clone(&core), Arc::clone(&is_stopped));
+    let closer = thread::spawn(move || {
+        if is_flag_first {
+            flag.store(true, Ordering::Release);
+        }
+        closer.close();
+        flag.store(true, Ordering::Release);
+    });
+    while !is_stopped.load(Ordering::Acquire) {
+        if core.fall_asleep(DUE).is_some() && !is_stopped.load(Ordering::Acquire) {
+            parker.park();
+        }
+        core.wake_up();
+    }
+    closer.join().expect("no thread panics");
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_the_shutdown() {
+    check(|| stop_against_sleep(true));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_shutdown_that_wakes_the_reaper_first_leaves_it_asleep() {
+    check(|| stop_against_sleep(false));
+}
+
+type Log = Arc<Mutex<Vec<u32>>>;
+
+/// A whole timer without its threads, what its reaper sleeps with, and what has been run.
+fn engine_of(delivery: Delivery<u32>) -> (Arc<Engine<u32>>, Parker, Log) {
+    let parker = Parker::new();
+    let core = core_with(1, None, &parker);
+    let log = Log::new(Mutex::new(Vec::new()));
+    let ran = Arc::clone(&log);
+    let handler = Handler::new(move |expired: Expired<u32>| ran.lock().push(expired.value));
+    let starter = Starter { parker: Parker::new(), executors: 0, name: String::new() };
+    (Engine::new(core, handler, delivery, starter), parker, log)
+}
+
+/// One timeout, due at once, of a timer that ends; returns what was run, and what the last handle
+/// gave back.
+fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
+    let (engine, parker, log) = engine_of(delivery);
+    let sleeper = Arc::clone(&engine);
+    let reaper = thread::spawn(move || sleeper.reap(&parker));
+    assert!(engine.core.schedule(Duration::ZERO, 7).is_ok());
+    let mut got = engine.shut_down();
+    reaper.join().expect("no thread panics");
+    assert_eq!(engine.shut_down(), [], "returned by the second shutdown");
+    got.append(&mut log.lock());
+    got
+}
+
+#[test]
+fn an_inline_timer_that_ends_has_run_or_returned_everything_and_its_reaper_ends() {
+    check(|| assert_eq!(end_of_timer(Delivery::Inline), [7]));
+}
+
+#[test]
+fn a_timer_that_ends_before_its_executors_begin_returns_everything_and_its_reaper_ends() {
+    check(|| {
+        let (sender, receiver) = crossbeam::channel::unbounded();
+        let delivery = Delivery::Threads { sender: Mutex::new(Some(sender)), receiver };
+        assert_eq!(end_of_timer(delivery), [7]);
+    });
+}
+
+#[test]
+#[should_panic(expected = "lost")]
+fn broken_a_batch_that_is_on_its_way_when_the_timer_ends_is_lost() {
+    check(|| {
+        let shared = Arc::new((Mutex::new(vec![7]), Mutex::new(Vec::new())));
+        let reaper = Arc::clone(&shared);
+        let reaper = thread::spawn(move || {
+            let mut batch = std::mem::take(&mut *reaper.0.lock());
+            reaper.1.lock().append(&mut batch);
+        });
+        let mut got = std::mem::take(&mut *shared.0.lock());
+        got.append(&mut shared.1.lock());
+        reaper.join().expect("no thread panics");
+        assert_eq!(got, [7], "lost");
+    });
+}
+
+#[test]
+fn the_drop_of_the_last_handle_ends_a_reaper_that_sleeps_for_good() {
+    check(|| {
+        let (engine, parker, _log) = engine_of(Delivery::Inline);
+        let owner = Owner(Arc::clone(&engine));
+        let reaper = thread::spawn(move || engine.reap(&parker));
+        drop(owner);
+        reaper.join().expect("no thread panics");
+    });
+}
+
+/// Two threads that each take a place of one, and give it back.
+fn one_place<P: Send + Sync + 'static>(places: P, admit: fn(&P) -> bool, release: fn(&P)) {
+    let shared = Arc::new((places, AtomicU64::new(0)));
+    let enter = move |(places, inside): &(P, AtomicU64)| {
+        let is_admitted = admit(places);
+        if is_admitted {
+            assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "the limit was exceeded");
+            inside.fetch_sub(1, Ordering::Relaxed);
+            release(places);
+        }
+        is_admitted
+    };
+    let other = Arc::clone(&shared);
+    let other = thread::spawn(move || enter(&other));
+    let is_admitted = enter(&shared);
+    assert!(is_admitted | other.join().expect("no thread panics"), "nobody was admitted");
+    assert!(admit(&shared.0) && !admit(&shared.0), "the limit has changed");
+}
+
+#[test]
+fn the_limit_is_exact() {
+    check(|| one_place(Limit::new(NonZeroU64::new(1)), Limit::admit, |limit| limit.release(1)));
+}
+
+#[test]
+#[should_panic(expected = "the limit")]
+fn broken_a_limit_that_looks_and_then_takes_admits_too_many() {
+    let admit = |free: &AtomicU64| {
+        let places = free.load(Ordering::Relaxed);
+        free.store(places.saturating_sub(1), Ordering::Relaxed);
+        places > 0
+    };
+    let release = |free: &AtomicU64| {
+        free.fetch_add(1, Ordering::Relaxed);
+    };
+    check(move || one_place(AtomicU64::new(1), admit, release));
+}
+
+#[test]
+fn of_two_inserts_for_one_place_one_is_refused_with_its_value() {
+    check(|| {
+        let (core, _parker) = core_of(1, Some(1));
+        let other = Arc::clone(&core);
+        let other = thread::spawn(move || other.insert(DUE, FAR, 1).err());
+        let refused = core.insert(DUE, FAR, 2).err();
+        let refused = (refused, other.join().expect("no thread panics"));
+        let is_either = matches!(
+            refused,
+            (Some(ScheduleError::Full(2)), None) | (None, Some(ScheduleError::Full(1)))
+        );
+        assert!(is_either, "{refused:?}");
+        assert_eq!(core.stats().1, 1);
+    });
 }

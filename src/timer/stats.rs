@@ -15,23 +15,26 @@ pub(super) struct ShardStats {
     pub(super) cancelled: u64,
     pub(super) rejected: u64,
     pub(super) returned: u64,
+    /// Of a wheel that has been taken out.
     pub(super) cascades: u64,
 }
 
 impl ShardStats {
+    /// Adds those of another shard, and the cascades of its wheel.
     pub(super) fn add(&mut self, other: &Self, cascades: u64) {
         self.scheduled += other.scheduled;
         self.expired += other.expired;
         self.cancelled += other.cancelled;
         self.rejected += other.rejected;
         self.returned += other.returned;
-        self.cascades += cascades;
+        self.cascades += other.cascades + cascades;
     }
 }
 
 /// What a timer has done so far; from `stats`.
 ///
-/// `scheduled = pending + expired + cancelled + returned` whenever no operation is under way.
+/// `scheduled = pending + expired + cancelled + returned`, always. Shards are counted one after the
+/// other, so that under concurrency the sums are not those of one moment.
 ///
 /// # Examples
 ///
@@ -56,13 +59,14 @@ pub struct TimerStats {
     pub pending: u64,
     /// Timeouts that were taken in.
     pub scheduled: u64,
-    /// Timeouts that became due and were passed on to be run.
+    /// Timeouts that became due and were passed on to be run, even if a shutdown then took them
+    /// back.
     pub expired: u64,
     /// Timeouts that were cancelled.
     pub cancelled: u64,
-    /// Timeouts that were refused by a shard.
+    /// Timeouts that were refused because the timer was full or had been shut down.
     pub rejected: u64,
-    /// Timeouts that were taken out by a shutdown.
+    /// Timeouts that were taken out by a shutdown while they were pending.
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,

@@ -2,9 +2,12 @@
 //!
 //! A deadline is rounded up to a tick and the present down to one, in one function each. So nothing is early,
 //! and what is late is so by less than a tick.
+//!
+//! The clock may step back; the present does not. It stays at the latest tick that was seen.
 
 use std::{
     boxed::Box,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -18,13 +21,16 @@ pub(super) struct Ticks {
     origin: Instant,
     /// Nanoseconds in a tick; not 0.
     tick: u64,
+    /// The latest tick that was seen. Written once a tick, so that threads seldom wait for its
+    /// cache line.
+    latest: AtomicU64,
 }
 
 impl Ticks {
     /// Starts counting at the present; `tick` is at least a nanosecond.
     pub(super) fn new(clock: Box<dyn Clock>, tick: Duration) -> Self {
         let origin = clock.now();
-        Self { clock, origin, tick: nanos(tick).max(1) }
+        Self { clock, origin, tick: nanos(tick).max(1), latest: AtomicU64::new(0) }
     }
 
     pub(super) fn clock(&self) -> &dyn Clock {
@@ -34,7 +40,12 @@ impl Ticks {
     /// Nanoseconds since the start of tick 0; 584 years at most.
     #[inline]
     fn elapsed(&self) -> u64 {
-        nanos(self.clock.now().saturating_duration_since(self.origin))
+        let elapsed = nanos(self.clock.now().saturating_duration_since(self.origin));
+        let (tick, latest) = (elapsed / self.tick, self.latest.load(Ordering::Relaxed));
+        if tick > latest {
+            self.latest.fetch_max(tick, Ordering::Relaxed);
+        }
+        elapsed.max(latest * self.tick)
     }
 
     /// The tick that has begun.

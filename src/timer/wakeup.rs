@@ -17,6 +17,9 @@
 //! sees the new expiration. If it is the reaper's, the inserter sees `x` and wakes the reaper; and the parker
 //! remembers a wake-up that comes before the reaper has parked.
 //!
+//! Of several inserters that see `x`, one swaps it for "awake" and wakes the reaper; the others
+//! rely on that one.
+//!
 //! An expiration is only ever raised by the reaper, under the shard's lock. One that is lower than need be costs a
 //! turn without work; it is never higher than the least deadline in the shard.
 
@@ -66,12 +69,14 @@ impl Wakeup {
     pub(super) fn must_wake(&self, expiration: Tick) -> bool {
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
-            && self.asleep_until.swap(AWAKE, Ordering::Relaxed) != AWAKE
+            && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
     /// The reaper is going to sleep until `until`; it is to look at the shards once more.
     pub(super) fn announce(&self, until: Tick) {
-        self.asleep_until.store(until.get(), Ordering::Relaxed);
+        // A swap, so that this comes after the swap of any inserter that took the reaper to be
+        // asleep before: none is to take the value of that one for a later one.
+        self.asleep_until.swap(until.get(), Ordering::Acquire);
         fence(Ordering::SeqCst);
     }
 

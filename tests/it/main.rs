@@ -1,4 +1,4 @@
-//! Deterministic tests of the wheel: no clock, no thread, and no randomness without a seed.
+//! Deterministic tests, without randomness but from a seed; those of the wheel without a clock or a thread as well.
 
 mod bounds;
 mod churn;
@@ -14,5 +14,7 @@ mod repeat;
 mod scenarios;
 mod script;
 mod support;
+#[cfg(feature = "std")]
+mod timer;
 mod tokens;
 mod values;

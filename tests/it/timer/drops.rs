@@ -1,0 +1,127 @@
+//! The drop of a value is user code: it may use the timer, wherever it happens.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use delaywheel::{ManualClock, ScheduleError, TimeoutKey, TimerBuilder, ValueTimer};
+
+use super::support::{Log, SECOND, must_return};
+
+/// Uses the timer that it is in when it is dropped, under whatever lock is held then.
+struct Meddler {
+    timer: Arc<OnceLock<ValueTimer<Option<Meddler>>>>,
+    log: Log<&'static str>,
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.log.push("dropped");
+        let Some(timer) = self.timer.get() else { return };
+        if let Ok(key) = timer.schedule(SECOND, None) {
+            timer.reset(key, 2 * SECOND);
+            timer.cancel(key);
+        }
+        assert_eq!(timer.stats().panicked, 0);
+        assert!(format!("{timer:?}").contains("pending"));
+    }
+}
+
+type Meddled = ValueTimer<Option<Meddler>>;
+
+/// Runs a test with a timer, a key of a value that meddles, and a way to make more of them.
+fn meddle(
+    change: fn(TimerBuilder) -> TimerBuilder,
+    test: fn(&ManualClock, &Meddled, TimeoutKey, &dyn Fn() -> Meddler),
+) {
+    let dropped = must_return(move || {
+        let (clock, log) = (ManualClock::new(), Log::new());
+        let builder = change(ValueTimer::builder().clock(clock.clone()));
+        let timer = builder.build_with(drop::<Option<Meddler>>).unwrap();
+        let slot = Arc::new(OnceLock::new());
+        let meddler = || Meddler { timer: Arc::clone(&slot), log: log.clone() };
+        let key = timer.schedule(SECOND, Some(meddler())).unwrap();
+        slot.set(timer.clone()).unwrap();
+        test(&clock, &timer, key, &meddler);
+        log.take()
+    });
+    assert_eq!(dropped, ["dropped"]);
+}
+
+#[test]
+fn the_drop_of_what_was_cancelled_may_use_the_timer() {
+    meddle(|builder| builder, |_, timer, key, _| drop(timer.cancel(key)));
+}
+
+#[test]
+fn the_drop_of_what_expired_may_use_the_timer() {
+    meddle(|builder| builder, |clock, _, _, _| clock.advance(SECOND));
+}
+
+#[test]
+fn the_drop_of_what_was_refused_for_want_of_room_may_use_the_timer() {
+    let full = |builder: TimerBuilder| builder.max_pending(1);
+    meddle(full, |_, timer, _, meddler| {
+        let refused = timer.schedule(Duration::ZERO, Some(meddler()));
+        assert!(matches!(refused, Err(ScheduleError::Full(Some(_)))));
+    });
+}
+
+#[test]
+fn the_drop_of_what_a_shutdown_returns_or_refuses_may_use_the_timer() {
+    meddle(|builder| builder, |_, timer, _, _| drop(timer.shutdown()));
+    meddle(
+        |builder| builder,
+        |_, timer, key, meddler| {
+            std::mem::forget(timer.shutdown());
+            assert!(!timer.is_pending(key));
+            let refused = timer.schedule(Duration::ZERO, Some(meddler()));
+            assert!(matches!(refused, Err(ScheduleError::ShutDown(Some(_)))));
+        },
+    );
+}
+
+/// Uses handles of its timer, which is gone, when it is dropped.
+struct Mourner(delaywheel::Timeout);
+
+impl Drop for Mourner {
+    fn drop(&mut self) {
+        assert!(!self.0.reset(SECOND) && !self.0.is_pending() && !self.0.cancel());
+    }
+}
+
+#[test]
+fn the_drop_of_what_was_pending_when_the_last_handle_went_may_use_handles() {
+    must_return(|| {
+        let (_clock, timer) = super::support::manual();
+        let mourner = Mourner(timer.schedule(SECOND, || ()).unwrap());
+        let timeout = timer.schedule(SECOND, move || drop(mourner)).unwrap();
+        drop(timer);
+        assert!(!timeout.is_pending());
+    });
+}
+
+#[test]
+fn a_drop_that_panics_at_the_end_of_a_timer_leaves_the_others_to_be_dropped() {
+    struct Explosive(Log<u32>, u32);
+
+    impl Drop for Explosive {
+        fn drop(&mut self) {
+            self.0.push(self.1);
+            assert!(self.1 != 4, "this one explodes");
+        }
+    }
+
+    let log = Log::new();
+    let timer = ValueTimer::builder().clock(ManualClock::new()).build_with(|_: Explosive| ());
+    let timer = timer.unwrap();
+    for index in 0..10 {
+        timer.schedule(SECOND, Explosive(log.clone(), index)).unwrap();
+    }
+    let end = std::panic::AssertUnwindSafe(|| drop(timer));
+    assert!(std::panic::catch_unwind(end).is_err());
+    let mut dropped = log.take();
+    dropped.sort_unstable();
+    assert!(dropped.into_iter().eq(0..10));
+}

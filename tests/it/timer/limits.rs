@@ -1,0 +1,139 @@
+//! What a timer refuses: more than it may hold, and settings that make no sense.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use delaywheel::{
+    BuildError, ManualClock, ScheduleError, Timer, TimerBuildError, TimerBuilder, ValueTimer,
+};
+
+use super::support::{Log, MS, SECOND, manual_with};
+
+fn of_three() -> (ManualClock, ValueTimer<u32>) {
+    let clock = ManualClock::new();
+    let builder = ValueTimer::builder().clock(clock.clone()).max_pending(3).shards(4);
+    (clock, builder.build_with(|_: u32| ()).unwrap())
+}
+
+/// Fills the timer up; returns how many places were free.
+fn fill(timer: &ValueTimer<u32>) -> u32 {
+    let mut count = 0;
+    loop {
+        match timer.schedule(SECOND, count) {
+            Ok(_) => count += 1,
+            Err(refused) => {
+                assert_eq!(refused, ScheduleError::Full(count));
+                return count;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_timer_hands_the_value_back_and_is_full_no_sooner() {
+    let (_clock, timer) = of_three();
+    assert_eq!(fill(&timer), 3);
+    let refused = timer.schedule_at(std::time::Instant::now(), 17).unwrap_err();
+    assert_eq!(refused.to_string(), "the timer holds as many timeouts as it may");
+    assert_eq!(refused.into_value(), 17);
+    let stats = timer.stats();
+    assert_eq!((stats.pending, stats.scheduled, stats.rejected), (3, 3, 2));
+}
+
+#[test]
+fn whatever_ends_gives_its_place_back() {
+    let (clock, timer) = of_three();
+    let keys = [1, 2, 3].map(|value| timer.schedule(SECOND, value).unwrap());
+    assert_eq!(timer.cancel(keys[0]), Some(1));
+    assert_eq!(timer.cancel(keys[0]), None, "which gives no second place back");
+    assert_eq!(fill(&timer), 1);
+    assert!(timer.reset(keys[1], 2 * SECOND), "which takes no place");
+    clock.advance(SECOND);
+    assert_eq!(timer.stats().pending, 1);
+    assert_eq!(fill(&timer), 2);
+    assert_eq!(timer.shutdown().len(), 3);
+    let refused = timer.schedule(SECOND, 9).unwrap_err();
+    assert_eq!(refused, ScheduleError::ShutDown(9), "it is not full any more");
+}
+
+#[test]
+fn a_callback_finds_its_own_place_free() {
+    let (clock, timer) = manual_with(|builder| builder.max_pending(1));
+    let log = Log::new();
+    let (own, again) = (timer.clone(), log.note("again"));
+    timer.schedule(SECOND, move || drop(own.schedule(SECOND, again).unwrap())).unwrap();
+    clock.advance(2 * SECOND);
+    assert_eq!(log.take(), ["again"]);
+}
+
+#[test]
+fn a_refused_callback_can_still_be_run() {
+    let (_clock, timer) = manual_with(|builder| builder.max_pending(1));
+    let log = Log::new();
+    timer.schedule(SECOND, || ()).unwrap();
+    let refused = timer.schedule(SECOND, log.note("by the caller")).unwrap_err();
+    refused.into_value().run();
+    assert_eq!(log.take(), ["by the caller"]);
+}
+
+#[test]
+fn the_limit_is_exact_under_threads() {
+    let (_clock, timer) = of_three();
+    let inside = AtomicU32::new(0);
+    let enter_and_leave = || {
+        let Ok(key) = timer.schedule(SECOND, 0) else { return };
+        assert!(inside.fetch_add(1, Ordering::Relaxed) < 3, "more than the limit");
+        inside.fetch_sub(1, Ordering::Relaxed);
+        assert_eq!(timer.cancel(key), Some(0));
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..10_000).for_each(|_| enter_and_leave()));
+        }
+    });
+    assert_eq!(fill(&timer), 3);
+}
+
+fn refusal(change: impl FnOnce(TimerBuilder) -> TimerBuilder) -> TimerBuildError {
+    change(Timer::builder()).build().expect_err("a setting is out of range")
+}
+
+#[test]
+fn settings_out_of_range_are_refused_and_named() {
+    use TimerBuildError as E;
+    for tick in [Duration::ZERO, Duration::from_nanos(999), Duration::from_secs(86_401)] {
+        let error = refusal(|builder| builder.tick(tick));
+        assert!(matches!(error, E::TickOutOfRange { tick: refused } if refused == tick));
+        assert!(error.to_string().contains(&format!("{tick:?}")), "{error}");
+    }
+    for count in [0, 65_537] {
+        let error = refusal(|builder| builder.shards(count));
+        assert!(matches!(error, E::ShardsOutOfRange { shards } if shards == count), "{error}");
+    }
+    assert!(matches!(refusal(|builder| builder.executor_threads(0)), E::NoExecutor));
+    assert!(matches!(refusal(|builder| builder.max_pending(0)), E::NothingPending));
+    for size in [0, 1, 65_537] {
+        let error = refusal(|builder| builder.wheel_size(size));
+        let is_named = matches!(
+            error,
+            E::Wheel(BuildError::SizeOutOfRange { size: refused }) if refused == size
+        );
+        assert!(is_named, "{error}");
+    }
+}
+
+#[test]
+fn settings_at_the_border_of_their_range_are_accepted() {
+    let ticks = [Duration::from_micros(1), Duration::from_secs(86_400)];
+    for (tick, shards, size) in [(ticks[0], 1, 2), (ticks[1], 300, 65_536), (MS, 65_536, 100)] {
+        let (clock, timer) = manual_with(|builder| {
+            builder.tick(tick).shards(shards).wheel_size(size).max_pending(u64::MAX)
+        });
+        let log = Log::new();
+        timer.schedule(tick, log.note(())).unwrap();
+        assert_eq!(clock.advance_to_next(), Some(tick));
+        assert_eq!(log.take(), [()]);
+    }
+}

@@ -1,0 +1,13 @@
+//! The timer, mostly in virtual time; where real threads run, a test waits for a condition and
+//! never for time to pass.
+
+mod callbacks;
+mod clock;
+mod drops;
+mod ledger;
+mod limits;
+mod order;
+mod shutdown;
+mod states;
+mod support;
+mod threads;

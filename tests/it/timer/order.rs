@@ -1,0 +1,199 @@
+//! When callbacks of a timer run: in order, never early, within a tick, and never if that is beyond
+//! all time.
+
+use std::time::{Duration, Instant};
+
+use delaywheel::{Clock, ManualClock, Timer};
+
+use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, skewed};
+
+#[test]
+fn callbacks_run_in_the_order_of_their_deadlines_each_at_its_tick() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    for delay in [30, 10, 20, 4000, 1, 500] {
+        let (log, clock) = (log.clone(), clock.clone());
+        timer.schedule(delay * MS, move || log.push((delay, clock.elapsed()))).unwrap();
+    }
+    clock.advance(10 * SECOND);
+    assert_eq!(log.take(), [1, 10, 20, 30, 500, 4000].map(|delay| (delay, delay * MS)));
+}
+
+#[test]
+fn a_deadline_within_a_tick_is_rounded_up() {
+    let (clock, timer) = manual_with(|builder| builder.tick(10 * MS));
+    let log = Log::new();
+    timer.schedule(15 * MS, log.note("15 ms")).unwrap();
+    clock.advance(Duration::from_nanos(19_999_999));
+    assert_eq!(log.take(), [""; 0]);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(log.take(), ["15 ms"]);
+
+    clock.advance(5 * MS);
+    let timeout = timer.schedule(10 * MS, log.note("10 ms from within a tick")).unwrap();
+    assert_eq!(timeout.deadline(), Some(clock.now() + 15 * MS));
+    clock.advance(Duration::from_nanos(14_999_999));
+    assert_eq!(log.take(), [""; 0]);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(log.take(), ["10 ms from within a tick"]);
+}
+
+#[test]
+fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
+    for tick in [Duration::from_micros(1), MS, 7 * MS, SECOND] {
+        let (clock, timer) = manual_with(|builder| builder.tick(tick));
+        let mut random = fastrand::Rng::with_seed(5);
+        let log = Log::new();
+        for _ in 0..500 {
+            clock.advance(Duration::from_nanos(random.u64(..3_000_000)));
+            let delay = Duration::from_nanos(skewed(&mut random, 35));
+            let (log, clock, due) = (log.clone(), clock.clone(), clock.elapsed() + delay);
+            timer.schedule(delay, move || log.push(clock.elapsed().checked_sub(due))).unwrap();
+        }
+        assert!(clock.run_until_idle(10_000));
+        let late = log.take();
+        assert_eq!(late.len(), 500);
+        assert!(late.iter().all(|late| late.is_some_and(|late| late < tick)), "{tick:?}: {late:?}");
+    }
+}
+
+#[test]
+fn a_timeout_without_a_delay_is_due_at_the_next_turn_or_tick() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    timer.schedule(Duration::ZERO, log.note(1)).unwrap();
+    assert_eq!(log.take(), [], "it does not run within the call");
+    clock.advance(Duration::ZERO);
+    assert_eq!(log.take(), [1]);
+
+    clock.advance(MS / 2);
+    timer.schedule(Duration::ZERO, log.note(2)).unwrap();
+    assert_eq!(clock.advance_to_next(), Some(MS / 2));
+    assert_eq!(log.take(), [2]);
+}
+
+#[test]
+fn an_instant_that_has_passed_is_due_at_once() {
+    let before = Instant::now();
+    let (clock, timer) = manual();
+    let log = Log::new();
+    timer.schedule_at(before, log.note("before the timer was made")).unwrap();
+    clock.advance(YEAR);
+    assert_eq!(log.take(), ["before the timer was made"]);
+    let a_second_ago = clock.now();
+    clock.advance(SECOND);
+    timer.schedule_at(a_second_ago, log.note("a second ago")).unwrap();
+    timer.schedule_at(clock.now() + SECOND, log.note("in a second")).unwrap();
+    clock.advance(Duration::ZERO);
+    assert_eq!(log.take(), ["a second ago"]);
+    assert_eq!(clock.advance_to_next(), Some(SECOND));
+    assert_eq!(log.take(), ["in a second"]);
+}
+
+#[test]
+fn what_lies_beyond_all_time_never_runs_and_never_panics() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let delays = [
+        Duration::MAX,
+        Duration::from_secs(u64::MAX),
+        Duration::from_nanos(1 << 63),
+        Duration::from_nanos(u64::MAX),
+        YEAR * 1000,
+    ];
+    let timeouts = delays.map(|delay| timer.schedule(delay, log.note(delay)).unwrap());
+    let farthest = (0..63).rev().fold(clock.now(), |instant, power| {
+        instant.checked_add(Duration::from_secs(1 << power)).unwrap_or(instant)
+    });
+    let at = timer.schedule_at(farthest, log.note(Duration::ZERO)).unwrap();
+    assert_eq!(timeouts[0].deadline(), None, "no instant is so late");
+    assert!(timeouts[0].is_pending() && at.is_pending());
+    clock.advance(YEAR * 250);
+    assert_eq!(log.take(), []);
+    assert_eq!(timer.stats().pending, 6);
+    assert!(timeouts[0].reset(MS) && timeouts[1].reset(Duration::MAX));
+    clock.advance(MS);
+    assert_eq!(log.take(), [Duration::MAX], "it was brought forward");
+    assert_eq!(timer.shutdown().len(), 5);
+}
+
+#[test]
+fn a_timer_with_nothing_but_the_impossible_pending_counts_as_idle() {
+    let (clock, timer) = manual();
+    timer.schedule(Duration::MAX, || panic!("it cannot be due")).unwrap();
+    assert_eq!(clock.advance_to_next(), None);
+    assert!(clock.run_until_idle(1));
+}
+
+#[test]
+fn time_stops_only_where_something_is_pending() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let first = timer.schedule(5 * SECOND, log.note(5)).unwrap();
+    let second = timer.schedule(YEAR, log.note(6)).unwrap();
+    assert!(first.cancel());
+    assert_eq!(clock.advance_to_next(), Some(YEAR), "what was cancelled leaves no stop");
+    assert_eq!(log.take(), [6]);
+    assert!(!second.cancel());
+    assert!(timer.schedule(SECOND, || ()).unwrap().cancel());
+    assert_eq!(clock.advance_to_next(), None);
+    assert_eq!(clock.elapsed(), YEAR);
+}
+
+#[test]
+fn running_until_idle_ends_with_the_last_of_a_chain_or_at_its_limit() {
+    fn chain(timer: &Timer, left: u32, log: Log<u32>) {
+        log.push(left);
+        if left > 0 {
+            let next = timer.clone();
+            timer.schedule(SECOND, move || chain(&next, left - 1, log)).unwrap();
+        }
+    }
+    let (clock, timer) = manual();
+    let log = Log::new();
+    chain(&timer, 10, log.clone());
+    assert!(!clock.run_until_idle(4));
+    assert_eq!(log.take(), [10, 9, 8, 7, 6]);
+    assert!(clock.run_until_idle(6));
+    assert_eq!(log.take(), [5, 4, 3, 2, 1, 0]);
+    assert_eq!(clock.elapsed(), 10 * SECOND);
+}
+
+#[test]
+fn two_timers_on_one_clock_take_turns() {
+    let clock = ManualClock::new();
+    let log = Log::new();
+    let timers = [1, 7].map(|tick| {
+        let timer = Timer::builder().clock(clock.clone()).tick(tick * MS).build().unwrap();
+        for delay in 1..=20 {
+            timer.schedule(delay * MS, log.note((delay.next_multiple_of(tick), tick))).unwrap();
+        }
+        timer
+    });
+    clock.advance(SECOND);
+    let ran = log.take();
+    assert_eq!(ran.len(), 40);
+    assert!(ran.is_sorted_by_key(|(millis, _)| *millis), "{ran:?}");
+    assert_eq!(timers.map(|timer| timer.stats().expired), [20, 20]);
+}
+
+#[test]
+fn a_timer_that_is_made_while_the_clock_is_moved_is_taken_on() {
+    let clock = ManualClock::new();
+    let mover = clock.clone();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let mover = std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            mover.advance(Duration::from_nanos(1));
+        }
+    });
+    let timers: Vec<_> =
+        (0..2_000).map(|_| Timer::builder().clock(clock.clone()).build().unwrap()).collect();
+    drop(stop);
+    mover.join().unwrap();
+    for timer in &timers {
+        timer.schedule(Duration::ZERO, || ()).unwrap();
+    }
+    clock.advance(MS);
+    assert!(timers.iter().all(|timer| timer.stats().expired == 1));
+}

@@ -1,0 +1,177 @@
+//! Handles of timeouts in every state: pending, due, run, cancelled, of a timer that was shut down,
+//! of one that is gone.
+
+use std::time::Duration;
+
+use delaywheel::{Clock, ManualClock, Timeout, TimeoutKey, Timer, ValueTimer};
+
+use super::support::{Log, MS, SECOND, YEAR, manual};
+
+/// That a handle of what has ended does nothing, and says so.
+fn assert_dead(timeout: &Timeout) {
+    assert!(!timeout.is_pending());
+    assert_eq!(timeout.deadline(), None);
+    assert!(!timeout.reset(SECOND));
+    assert!(!timeout.cancel());
+}
+
+#[test]
+fn a_pending_timeout_can_be_put_off_and_brought_forward_and_cancelled_once() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let timeout = timer.schedule(10 * SECOND, log.note(())).unwrap();
+    assert!(timeout.is_pending());
+    assert_eq!(timeout.deadline(), Some(clock.now() + 10 * SECOND));
+    for delay in [YEAR, 20 * SECOND, 2 * SECOND, 5 * SECOND] {
+        assert!(timeout.reset(delay));
+        assert_eq!(timeout.deadline(), Some(clock.now() + delay));
+    }
+    clock.advance(4_999 * MS);
+    assert!(timeout.cancel());
+    assert_dead(&timeout);
+    clock.advance(YEAR);
+    assert_eq!(log.take(), []);
+}
+
+#[test]
+fn a_reset_timeout_runs_once_at_its_last_deadline() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let timeout = timer.schedule(SECOND, log.note("ran")).unwrap();
+    for _ in 0..10 {
+        clock.advance(SECOND / 2);
+        assert!(timeout.reset(SECOND));
+    }
+    clock.advance(999 * MS);
+    assert_eq!(log.take(), [""; 0]);
+    clock.advance(MS);
+    assert_eq!(log.take(), ["ran"]);
+    assert_dead(&timeout);
+    assert_eq!(timer.stats().expired, 1);
+}
+
+#[test]
+fn a_timeout_that_is_due_but_was_not_seen_to_can_still_be_put_off_or_cancelled() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let put_off = timer.schedule(Duration::ZERO, log.note("put off")).unwrap();
+    let cancelled = timer.schedule(Duration::ZERO, log.note("cancelled")).unwrap();
+    timer.schedule(Duration::ZERO, log.note("left")).unwrap();
+    assert!(put_off.is_pending() && put_off.reset(SECOND));
+    assert!(cancelled.is_pending() && cancelled.cancel());
+    clock.advance(Duration::ZERO);
+    assert_eq!(log.take(), ["left"]);
+    clock.advance(SECOND);
+    assert_eq!(log.take(), ["put off"]);
+    assert_dead(&put_off);
+    assert_dead(&cancelled);
+}
+
+#[test]
+fn a_handle_that_is_dropped_leaves_its_timeout_running() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    drop(timer.schedule(SECOND, log.note(1)).unwrap());
+    clock.advance(SECOND);
+    assert_eq!(log.take(), [1]);
+}
+
+#[test]
+fn a_handle_of_a_timer_that_was_shut_down_is_dead() {
+    let (clock, timer) = manual();
+    let timeouts = [0, 1, 2].map(|delay| timer.schedule(delay * SECOND, || ()).unwrap());
+    clock.advance(Duration::ZERO);
+    assert_eq!(timer.shutdown().len(), 2);
+    timeouts.iter().for_each(assert_dead);
+}
+
+#[test]
+fn a_handle_of_a_timer_that_is_gone_is_dead_and_does_not_keep_it() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let timeout = timer.schedule(SECOND, log.note(())).unwrap();
+    let guard = timer.schedule(SECOND, log.note(())).unwrap().cancel_on_drop();
+    let clone = timer.clone();
+    drop(timer);
+    assert!(timeout.is_pending(), "a clone is left");
+    drop(clone);
+    assert_dead(&timeout);
+    assert!(!guard.is_pending());
+    drop(guard);
+    clock.advance(YEAR);
+    assert_eq!(log.take(), []);
+}
+
+#[test]
+fn a_guard_cancels_unless_it_is_disarmed_or_too_late() {
+    let (clock, timer) = manual();
+    let log = Log::new();
+    let schedule = |name| timer.schedule(SECOND, log.note(name)).unwrap().cancel_on_drop();
+    drop(schedule("dropped"));
+    schedule("disarmed").disarm();
+    let put_off = schedule("put off");
+    assert!(put_off.reset(2 * SECOND));
+    let kept = schedule("kept");
+    clock.advance(SECOND);
+    assert_eq!(log.take(), ["disarmed", "kept"]);
+    drop((kept, put_off));
+    clock.advance(YEAR);
+    assert_eq!(log.take(), [""; 0]);
+    assert_eq!(timer.stats().cancelled, 2);
+}
+
+#[test]
+fn a_key_is_dead_after_its_end_and_no_later_timeout_answers_to_it() {
+    let clock = ManualClock::new();
+    let log = Log::new();
+    let ran = log.clone();
+    let handler = move |value| ran.push(value);
+    let timer = ValueTimer::builder().clock(clock.clone()).build_with(handler).unwrap();
+    let cancelled = timer.schedule(SECOND, 1).unwrap();
+    assert_eq!(timer.cancel(cancelled), Some(1));
+    let expired = timer.schedule(SECOND, 2).unwrap();
+    clock.advance(SECOND);
+    let pending: Vec<_> = (3..100).map(|value| timer.schedule(SECOND, value).unwrap()).collect();
+    for dead in [cancelled, expired] {
+        assert!(!pending.contains(&dead) && !timer.is_pending(dead));
+        assert_eq!(timer.cancel(dead), None);
+        assert!(!timer.reset(dead, YEAR));
+        assert_eq!(timer.deadline(dead), None);
+    }
+    assert_eq!(timer.deadline(pending[0]), Some(clock.now() + SECOND));
+    assert_eq!(log.take(), [2]);
+}
+
+#[test]
+fn a_key_of_another_timer_is_a_mistake_but_never_a_panic() {
+    let with_shards = |shards| ValueTimer::builder().shards(shards).build_with(|_: u8| ()).unwrap();
+    let (many, one) = (with_shards(64), with_shards(1));
+    let elsewhere = |timer: &ValueTimer<u8>| timer.schedule(YEAR, 1).unwrap();
+    // Threads are spread over the shards, so that most of these keys name a shard that the other
+    // has not got.
+    let keys: Vec<TimeoutKey> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| elsewhere(&many))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for key in keys {
+        assert!(!one.is_pending(key) && !one.reset(key, MS));
+        assert_eq!((one.cancel(key), one.deadline(key)), (None, None));
+    }
+}
+
+#[test]
+fn handles_and_timers_can_be_sent_and_shared_and_shown() {
+    fn is_shared<T: Send + Sync + std::fmt::Debug>(_: &T) {}
+    let (clock, timer) = manual();
+    is_shared(&timer);
+    is_shared(&clock);
+    is_shared(&Timer::builder());
+    is_shared(&timer.stats());
+    is_shared(&timer.schedule(SECOND, || ()).unwrap());
+    is_shared(&timer.schedule(SECOND, || ()).unwrap().cancel_on_drop());
+    assert_eq!(format!("{timer:?}"), "Timer { pending: 1, .. }");
+    let values =
+        ValueTimer::builder().clock(clock).build_with(drop::<std::cell::Cell<u8>>).unwrap();
+    is_shared(&values);
+    is_shared(&values.schedule(SECOND, std::cell::Cell::new(1)).unwrap());
+}

@@ -1,0 +1,90 @@
+//! What the tests of the timer share: timers in virtual time, a log, and waits that end.
+
+use std::{
+    panic,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{ManualClock, Timer, TimerBuilder};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// For waits on what comes soon unless something is wrong.
+pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
+
+/// A timer in virtual time, with ticks of 1 ms.
+pub(crate) fn manual() -> (ManualClock, Timer) {
+    manual_with(|builder| builder)
+}
+
+pub(crate) fn manual_with(
+    change: impl FnOnce(TimerBuilder) -> TimerBuilder,
+) -> (ManualClock, Timer) {
+    let clock = ManualClock::new();
+    let timer = change(Timer::builder().clock(clock.clone())).build();
+    (clock, timer.expect("the settings are in range"))
+}
+
+/// What happened, in order.
+#[derive(Debug)]
+pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Log<T> {
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    pub(crate) fn push(&self, entry: T) {
+        self.0.lock().expect("no test panics in here").push(entry);
+    }
+
+    pub(crate) fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.0.lock().expect("no test panics in here"))
+    }
+}
+
+impl<T: Send + 'static> Log<T> {
+    /// A callback that notes down an entry.
+    pub(crate) fn note(&self, entry: T) -> impl FnOnce() + Send + use<T> {
+        let log = self.clone();
+        move || log.push(entry)
+    }
+}
+
+impl<T> Clone for Log<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Runs something that would wait for ever if a lock were held, and fails if it does not return.
+pub(crate) fn must_return<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let result = run();
+        sender.send(()).expect("somebody waits for it");
+        result
+    });
+    let waited = receiver.recv_timeout(GENEROUS);
+    assert_ne!(waited, Err(mpsc::RecvTimeoutError::Timeout), "somebody holds a lock");
+    thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+}
+
+/// Waits for a condition that becomes true soon unless something is wrong.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + GENEROUS;
+    while !condition() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        thread::yield_now();
+    }
+}
+
+/// A number below 2^`bits`, as often small as large.
+pub(crate) fn skewed(random: &mut fastrand::Rng, bits: u32) -> u64 {
+    let end = 1 << random.u32(..bits);
+    random.u64(..end)
+}

@@ -1,0 +1,251 @@
+//! The timer with its own threads and the system's clock.
+//!
+//! Nothing here takes a time to be short: a test waits for what must happen, generously.
+
+use std::{
+    fs,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{Timer, TimerBuilder, ValueTimer};
+
+use super::support::{GENEROUS, MS, must_return, wait_until};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Threads of this process whose names begin so; a name has 15 bytes at most.
+fn threads(name: &str) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("the tests run on Linux");
+    let names =
+        tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|comm| comm.starts_with(name)).count()
+}
+
+fn channel<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, Receiver<T>) {
+    let (sender, receiver): (Sender<T>, _) = mpsc::channel();
+    // The test may have ended without waiting for the rest.
+    (move |value| drop(sender.send(value)), receiver)
+}
+
+/// Every way to run callbacks on threads.
+fn each_execution(test: impl Fn(Timer)) {
+    let pool = |task| drop(thread::spawn(task));
+    let ways: [fn(TimerBuilder) -> TimerBuilder; 3] =
+        [|builder| builder, |builder| builder.executor_threads(3), TimerBuilder::inline];
+    for way in ways {
+        test(way(Timer::builder()).build().unwrap());
+    }
+    test(Timer::builder().executor(pool).build().unwrap());
+}
+
+#[test]
+fn callbacks_run_after_their_delay_however_they_are_run() {
+    each_execution(|timer| {
+        let (send, received) = channel();
+        for delay in [0, 3, 1, 20, 7] {
+            let send = send.clone();
+            let begun = Instant::now();
+            timer.schedule(delay * MS, move || send((delay, begun.elapsed()))).unwrap();
+        }
+        for _ in 0..5 {
+            let (delay, elapsed) = received.recv_timeout(GENEROUS).unwrap();
+            assert!(elapsed >= delay * MS, "{delay} ms after {elapsed:?}");
+        }
+        assert_eq!(timer.stats().expired, 5);
+    });
+}
+
+#[test]
+fn an_insert_before_what_the_reaper_sleeps_for_is_seen_at_once() {
+    let timer = Timer::new();
+    let (send, received) = channel();
+    timer.schedule(HOUR, || ()).unwrap();
+    for delay in [5, 0, 1] {
+        let send = send.clone();
+        timer.schedule(delay * MS, move || send(delay)).unwrap();
+        assert_eq!(received.recv_timeout(GENEROUS), Ok(delay));
+    }
+    let put_off = timer.schedule(HOUR, move || send(9)).unwrap();
+    assert!(put_off.reset(MS), "so is one that is brought forward");
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(9));
+}
+
+#[test]
+fn no_thread_is_started_before_the_first_timeout_and_none_is_left_after_the_end() {
+    for (name, is_dropped) in [("dw-lazy", true), ("dw-shut", false)] {
+        let timer = Timer::builder().name(name).executor_threads(2).build().unwrap();
+        assert_eq!((timer.stats().pending, threads(name)), (0, 0));
+        timer.schedule(HOUR, || ()).unwrap();
+        wait_until("a reaper and two executors", || threads(name) == 3);
+        timer.schedule(HOUR, || ()).unwrap();
+        assert_eq!(threads(name), 3, "the second timeout starts nothing");
+        if is_dropped {
+            drop(timer);
+        } else {
+            assert_eq!(timer.shutdown().len(), 2);
+        }
+        wait_until("no threads", || threads(name) == 0);
+    }
+}
+
+#[test]
+fn a_timer_that_was_shut_down_before_it_began_never_starts_a_thread() {
+    let timer = Timer::builder().name("dw-never").build().unwrap();
+    timer.shutdown();
+    assert!(timer.schedule(Duration::ZERO, || ()).is_err());
+    assert_eq!(threads("dw-never"), 0);
+}
+
+#[test]
+fn threads_that_start_a_timer_at_once_start_it_once() {
+    let timer = Timer::builder().name("dw-once").build().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| drop(timer.schedule(HOUR, || ()).unwrap()));
+        }
+    });
+    wait_until("a reaper and an executor", || threads("dw-once") == 2);
+    drop(timer);
+    wait_until("no threads", || threads("dw-once") == 0);
+}
+
+#[test]
+fn a_name_that_no_thread_can_have_is_mended() {
+    let timer = Timer::builder().name("dw\0-nul").build().unwrap();
+    timer.schedule(HOUR, || ()).unwrap();
+    wait_until("a reaper and an executor", || threads("dw-nul") == 2);
+}
+
+#[test]
+fn the_threads_end_when_a_callback_drops_the_last_handle() {
+    for (name, is_inline) in [("dw-self-i", true), ("dw-self-t", false)] {
+        let builder = Timer::builder().name(name);
+        let timer = if is_inline { builder.inline() } else { builder }.build().unwrap();
+        let own = Arc::new(Mutex::new(None));
+        let last = Arc::clone(&own);
+        let (send, received) = channel();
+        let mut slot = own.lock().unwrap();
+        timer
+            .schedule(Duration::ZERO, move || send(last.lock().unwrap().take().is_some()))
+            .unwrap();
+        *slot = Some(timer);
+        drop(slot);
+        assert_eq!(received.recv_timeout(GENEROUS), Ok(true));
+        wait_until("no threads", || threads(name) == 0);
+    }
+}
+
+#[test]
+fn a_callback_can_shut_its_timer_down_however_it_is_run() {
+    each_execution(|timer| {
+        let (send, received) = channel();
+        let own = timer.clone();
+        timer.schedule(HOUR, || ()).unwrap();
+        timer.schedule(MS, move || send(own.shutdown().len())).unwrap();
+        assert_eq!(received.recv_timeout(GENEROUS), Ok(1));
+        assert_eq!(must_return(move || timer.shutdown().len()), 0);
+    });
+}
+
+#[test]
+fn a_slow_callback_delays_none_that_another_executor_can_take() {
+    let timer = Timer::builder().executor_threads(2).build().unwrap();
+    let (release, released) = mpsc::channel::<()>();
+    let (send, received) = channel();
+    let slow = send.clone();
+    timer
+        .schedule(Duration::ZERO, move || {
+            released.recv_timeout(GENEROUS).expect("it is released");
+            slow(u32::MAX);
+        })
+        .unwrap();
+    for value in 0..100 {
+        let send = send.clone();
+        timer.schedule(value % 3 * MS, move || send(value)).unwrap();
+    }
+    let mut ran: Vec<_> = (0..100).map(|_| received.recv_timeout(GENEROUS).unwrap()).collect();
+    ran.sort_unstable();
+    assert!(ran.into_iter().eq(0..100), "all but the slow one");
+    release.send(()).unwrap();
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(u32::MAX));
+}
+
+#[test]
+fn a_shutdown_returns_what_waits_behind_a_slow_callback_and_does_not_wait_for_it() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let (send, received) = channel();
+    let timer = ValueTimer::builder().build_with(move |value: u32| {
+        send(value);
+        released.lock().unwrap().recv_timeout(GENEROUS).expect("it is released");
+    });
+    let timer = timer.unwrap();
+    timer.schedule(Duration::ZERO, 0).unwrap();
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(0), "it is running");
+    for value in 1..100 {
+        timer.schedule(MS, value).unwrap();
+    }
+    wait_until("all have expired", || timer.stats().expired == 100);
+    let mut returned = timer.shutdown();
+    returned.sort_unstable();
+    assert!(returned.into_iter().eq(1..100));
+    release.send(()).unwrap();
+    drop(timer);
+    assert_eq!(received.recv_timeout(GENEROUS), Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn a_pool_that_panics_is_counted_and_stops_nothing() {
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let broken = Arc::clone(&is_broken);
+    let pool = move |task: Box<dyn FnOnce() + Send>| {
+        assert!(!broken.load(Ordering::Relaxed), "the pool is broken");
+        task();
+    };
+    let timer = Timer::builder().executor(pool).build().unwrap();
+    let (send, received) = channel();
+    let lost = send.clone();
+    timer.schedule(Duration::ZERO, move || lost("lost")).unwrap();
+    wait_until("the pool has panicked", || timer.stats().panicked == 1);
+    is_broken.store(false, Ordering::Relaxed);
+    timer.schedule(Duration::ZERO, move || send("ran")).unwrap();
+    assert_eq!(received.recv_timeout(GENEROUS), Ok("ran"));
+}
+
+#[test]
+fn a_panic_on_an_executor_thread_does_not_end_it() {
+    let timer = Timer::builder().name("dw-panic").build().unwrap();
+    for _ in 0..20 {
+        timer.schedule(Duration::ZERO, || panic!("by a callback")).unwrap();
+    }
+    let (send, received) = channel();
+    timer.schedule(5 * MS, move || send(())).unwrap();
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(()));
+    assert_eq!((timer.stats().panicked, threads("dw-panic")), (20, 2));
+}
+
+#[test]
+fn timeouts_that_come_and_go_wake_nobody_while_all_are_far_ahead() {
+    let timer = Timer::new();
+    let (send, received) = channel();
+    timer.schedule(HOUR, || ()).unwrap();
+    timer.schedule(Duration::ZERO, move || send(())).unwrap();
+    received.recv_timeout(GENEROUS).unwrap();
+    let before = timer.stats().wakeups;
+    for _ in 0..100_000 {
+        assert!(timer.schedule(HOUR, || ()).unwrap().cancel());
+    }
+    let stats = timer.stats();
+    assert_eq!((stats.cancelled, stats.pending), (100_000, 1));
+    assert!(
+        stats.wakeups - before <= 1,
+        "{} wake-ups; one may be left from the start",
+        stats.wakeups
+    );
+}

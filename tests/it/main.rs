@@ -9,7 +9,9 @@ mod layers;
 mod machine;
 mod model;
 mod oracle;
+#[cfg(feature = "std")]
 mod queue;
+#[cfg(feature = "std")]
 mod repeat;
 mod scenarios;
 mod script;

@@ -1,13 +1,15 @@
-//! A request server in virtual time: every request has a timeout, and nearly all are answered before it.
+//! A request server in virtual time: every request has a timeout, and nearly all are answered
+//! before it.
 //!
 //! ```text
 //! cargo run --release --example wheel
 //! ```
 //!
-//! A tick is a millisecond. 100,000 requests are in flight; 1000 are answered in each tick, and as many are
-//! made. One request in a thousand gets no answer and times out after 2 seconds. Beside them wait
-//! 1000 reminders, up to a year ahead. The server runs for 10 seconds; then nothing is left but to wait
-//! for the reminders. The program counts what goes in and what comes out, and fails if they differ.
+//! A tick is a millisecond. 100,000 requests are in flight; 1000 are answered in each tick, and as
+//! many are made. One request in a thousand gets no answer and times out after 2 seconds. Beside
+//! them wait 1000 reminders, up to a year ahead. The server runs for 10 seconds; then nothing is
+//! left but to wait for the reminders. The program counts what goes in and what comes out, and
+//! fails if they differ.
 
 use std::time::{Duration, Instant};
 
@@ -116,7 +118,8 @@ impl Server {
         self.spent += begin.elapsed();
     }
 
-    /// The requests that are answered in a tick, and whether those made in their stead will be lost.
+    /// The requests that are answered in a tick, and whether those made in their stead will be
+    /// lost.
     fn draw_answers(&mut self) -> Vec<(u32, bool)> {
         let mut answers = Vec::with_capacity(ANSWERS_PER_TICK);
         while answers.len() < ANSWERS_PER_TICK {

@@ -2,7 +2,8 @@
 
 use core::{error::Error, fmt};
 
-/// Why [`TimingWheel::insert`](crate::TimingWheel::insert) refused a timeout, with the value it was given.
+/// Why [`TimingWheel::insert`](crate::TimingWheel::insert) refused a timeout, with the value it was
+/// given.
 ///
 /// # Examples
 ///

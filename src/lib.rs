@@ -1,10 +1,11 @@
-//! Timeouts at scale: hierarchical timing wheels for programs that hold very many timeouts, most of which are
-//! cancelled, and some of which lie months ahead.
+//! Timeouts at scale: hierarchical timing wheels for programs that hold very many timeouts, most of
+//! which are cancelled, and some of which lie months ahead.
 //!
-//! [`TimingWheel`] is the heart: a plain value that is told the time. It inserts, cancels and resets in constant time, steps
-//! through no empty bucket, and always knows when it wants to be woken next. What it promises is the
-//! [contract](wheel#contract) of its module. The `timer` module puts wheels behind locks, for threads: callbacks, plain values,
-//! repetition, a delay queue, and virtual time for tests.
+//! [`TimingWheel`] is the heart: a plain value that is told the time. It inserts, cancels and
+//! resets in constant time, steps through no empty bucket, and always knows when it wants to be
+//! woken next. What it promises is the [contract](wheel#contract) of its module. The `timer` module
+//! puts wheels behind locks, for threads: callbacks, plain values, repetition, a delay queue, and
+//! virtual time for tests.
 //!
 //! ```
 //! use delaywheel::{Tick, TimingWheel};
@@ -23,7 +24,8 @@
 //!
 //! # Features
 //!
-//! - `std` (default): the timer and its clocks. Without it the wheel and its vocabulary remain, on `core` and `alloc`.
+//! - `std` (default): the timer and its clocks. Without it the wheel and its vocabulary remain, on
+//!   `core` and `alloc`.
 #![no_std]
 
 extern crate alloc;

@@ -1,7 +1,7 @@
 //! Time as the wheel counts it: points ([`Tick`]) and distances ([`TickSpan`]), in whole ticks.
 //!
-//! A tick has no length of its own; whoever owns the clock decides whether it is a millisecond or an
-//! hour. Keeping points and distances apart lets the compiler refuse to add two deadlines.
+//! A tick has no length of its own; whoever owns the clock decides whether it is a millisecond or
+//! an hour. Keeping points and distances apart lets the compiler refuse to add two deadlines.
 
 use core::fmt;
 
@@ -49,7 +49,8 @@ impl Tick {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Returns the distance from `earlier` to this tick, or [`TickSpan::ZERO`] if `earlier` is the later.
+    /// Returns the distance from `earlier` to this tick, or [`TickSpan::ZERO`] if `earlier` is the
+    /// later.
     #[must_use]
     #[inline]
     pub const fn saturating_since(self, earlier: Self) -> TickSpan {

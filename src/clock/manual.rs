@@ -13,9 +13,9 @@ use super::{Clock, Driven};
 
 /// A clock that stands still until it is told to go on, and runs the timers that use it as it does.
 ///
-/// Timers built on it have no threads: callbacks run inside of the calls below, on the calling thread,
-/// in the order of their deadlines, each at the very tick at which it is due. Clones are the
-/// same clock.
+/// Timers built on it have no threads: callbacks run inside of the calls below, on the calling
+/// thread, in the order of their deadlines, each at the very tick at which it is due. Clones are
+/// the same clock.
 ///
 /// A callback may move the clock as well. What comes due by that runs inside of its call, before
 /// what was due together with the callback and has not run yet; and the clock, once ahead, does not

@@ -1,8 +1,8 @@
 //! What the time is: the one place where the outside world's time comes in.
 //!
-//! A [`Timer`](crate::Timer) asks its [`Clock`] and nothing else. With [`SystemClock`] a background thread waits
-//! for real time to pass; with [`ManualClock`] time passes when the test says so, on the thread that
-//! says it, through the very same timer.
+//! A [`Timer`](crate::Timer) asks its [`Clock`] and nothing else. With [`SystemClock`] a background
+//! thread waits for real time to pass; with [`ManualClock`] time passes when the test says so, on
+//! the thread that says it, through the very same timer.
 
 mod manual;
 
@@ -12,8 +12,9 @@ pub use self::manual::ManualClock;
 
 /// A source of time for a timer.
 ///
-/// A clock should not run backwards. If it does, or stands still, a timer takes the latest time that it has
-/// seen, and nothing expires early; if it jumps ahead, what is due by then expires, in order.
+/// A clock should not run backwards. If it does, or stands still, a timer takes the latest time
+/// that it has seen, and nothing expires early; if it jumps ahead, what is due by then expires, in
+/// order.
 ///
 /// # Examples
 ///

@@ -78,13 +78,15 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default 64.
+    /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default
+    /// 64.
     pub fn wheel_size(mut self, buckets: usize) -> Self {
         self.wheel = self.wheel.size(buckets);
         self
     }
 
-    /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to 65536.
+    /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
+    /// 65536.
     ///
     /// Default: as many as threads run at once, at most 16.
     pub fn shards(mut self, shards: usize) -> Self {
@@ -101,7 +103,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Runs callbacks on this many threads of the timer's own. Default 1, so that they never overlap.
+    /// Runs callbacks on this many threads of the timer's own. Default 1, so that they never
+    /// overlap.
     ///
     /// With several, a slow callback delays none that another thread can take.
     pub fn executor_threads(mut self, threads: usize) -> Self {
@@ -109,7 +112,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Runs callbacks on the reaper itself. For callbacks that are quick: one that is not delays all others.
+    /// Runs callbacks on the reaper itself. For callbacks that are quick: one that is not delays
+    /// all others.
     pub fn inline(mut self) -> Self {
         self.execution = Execution::Inline;
         self
@@ -121,8 +125,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets where the time comes from. Default [`SystemClock`]. A [`ManualClock`](crate::ManualClock) also runs the callbacks,
-    /// whatever else is set.
+    /// Sets where the time comes from. Default [`SystemClock`]. A
+    /// [`ManualClock`](crate::ManualClock) also runs the callbacks, whatever else is set.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Box::new(clock);
         self
@@ -144,7 +148,8 @@ impl TimerBuilder {
         self.build_with(super::Task::run).map(Timer::from_values)
     }
 
-    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout does.
+    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
+    /// does.
     ///
     /// # Errors
     ///

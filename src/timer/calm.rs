@@ -51,7 +51,8 @@ impl Debounce {
         Self { timer: timer.clone(), quiet, callback, timeout: Mutex::new(None) }
     }
 
-    /// Has the callback run when there was no other call for the quiet period. A reset, if it was going to.
+    /// Has the callback run when there was no other call for the quiet period. A reset, if it was
+    /// going to.
     ///
     /// # Errors
     ///
@@ -79,7 +80,8 @@ impl fmt::Debug for Debounce {
     }
 }
 
-/// Runs a callback at most once in a period, at once if it can, and for the last time after the last call.
+/// Runs a callback at most once in a period, at once if it can, and for the last time after the
+/// last call.
 ///
 /// # Examples
 ///
@@ -129,7 +131,8 @@ impl Throttle {
         Self { timer: timer.clone(), period, callback: Arc::new(callback), state }
     }
 
-    /// Has the callback run as soon as a period has passed since it last did; once for all calls until then.
+    /// Has the callback run as soon as a period has passed since it last did; once for all calls
+    /// until then.
     ///
     /// It runs where callbacks of the timer run, also if it does so at once.
     ///

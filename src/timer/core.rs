@@ -2,14 +2,16 @@
 //!
 //! # Locks
 //!
-//! A shard has one lock. It is held for one operation of the wheel, or for a bounded number of steps of the
-//! reaper, and never while user code runs: not callbacks, nor the drop of a value. No thread holds two.
+//! A shard has one lock. It is held for one operation of the wheel, or for a bounded number of
+//! steps of the reaper, and never while user code runs: not callbacks, nor the drop of a value. No
+//! thread holds two.
 //!
 //! # Rules
 //!
-//! - A shard publishes an expiration that is not after any deadline in it; see [`wakeup`](super::wakeup).
-//! - A shard that is closed takes in nothing. Closing and inserting are under the same lock, so a timeout is
-//!   either refused or handed back by [`Core::close`], and never lost.
+//! - A shard publishes an expiration that is not after any deadline in it; see
+//!   [`wakeup`](super::wakeup).
+//! - A shard that is closed takes in nothing. Closing and inserting are under the same lock, so a
+//!   timeout is either refused or handed back by [`Core::close`], and never lost.
 
 use std::{
     boxed::Box,
@@ -178,7 +180,8 @@ impl<T> Core<T> {
         self.shard(address)?.contents.lock().wheel.deadline(address.key)
     }
 
-    /// Takes out some of what is due at `now`, from each shard; a bounded number. Returns whether that was all.
+    /// Takes out some of what is due at `now`, from each shard; a bounded number. Returns whether
+    /// that was all.
     pub(super) fn expire(&self, now: Tick, expired: &mut Vec<Expired<T>>) -> bool {
         let before = expired.len();
         let mut is_drained = true;
@@ -203,7 +206,8 @@ impl<T> Core<T> {
         self.shards.iter().filter_map(|shard| shard.next_turn()).min()
     }
 
-    /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if it is not to sleep.
+    /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if it
+    /// is not to sleep.
     pub(super) fn fall_asleep(&self, now: Tick) -> Option<Tick> {
         let until = self.next_expiration();
         if until > now {

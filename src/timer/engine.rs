@@ -26,7 +26,8 @@ pub(super) struct Engine<T> {
     pub(super) core: Core<T>,
     handler: Arc<Handler<T>>,
     delivery: Delivery<T>,
-    /// What the threads are started with; `None` once they have been, or if the clock runs the timer.
+    /// What the threads are started with; `None` once they have been, or if the clock runs the
+    /// timer.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
     is_stopped: AtomicBool,
@@ -95,7 +96,8 @@ impl<T: Send + 'static> Engine<T> {
         self.start_executors(parts)?;
         let builder = thread::Builder::new().name(format!("{}-reaper", parts.name));
         let engine = Arc::clone(self);
-        // The parker is handed over once the thread exists; if it does not, a later call tries again.
+        // The parker is handed over once the thread exists; if it does not, a later call tries
+        // again.
         let (sender, receiver) = crossbeam::channel::bounded(1);
         builder.spawn(move || {
             if let Ok(Starter { parker, .. }) = receiver.recv() {
@@ -109,7 +111,8 @@ impl<T: Send + 'static> Engine<T> {
         Ok(())
     }
 
-    /// Starts the executors that are still to be started. One that was stays, if a later one cannot be.
+    /// Starts the executors that are still to be started. One that was stays, if a later one cannot
+    /// be.
     fn start_executors(&self, Starter { executors, name, .. }: &mut Starter) -> io::Result<()> {
         let Delivery::Threads { receiver, .. } = &self.delivery else { return Ok(()) };
         while let Some(index) = executors.checked_sub(1) {
@@ -142,7 +145,8 @@ impl<T: Send + 'static> Engine<T> {
         }
     }
 
-    /// Expires what is due and passes it on, a bounded number at a time. Returns the tick at the end.
+    /// Expires what is due and passes it on, a bounded number at a time. Returns the tick at the
+    /// end.
     fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Tick {
         loop {
             let now = self.core.ticks().now();

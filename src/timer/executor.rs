@@ -95,7 +95,8 @@ pub(super) enum Delivery<T> {
 impl<T: Send + 'static> Delivery<T> {
     /// Takes out what has expired, by `expire`, and passes it on. Returns what that returns.
     ///
-    /// With threads, `close` waits for this, so that it finds what has expired either in the wheel or in the queue.
+    /// With threads, `close` waits for this, so that it finds what has expired either in the wheel
+    /// or in the queue.
     pub(super) fn pass_on<R>(
         &self,
         handler: &Arc<Handler<T>>,
@@ -127,7 +128,8 @@ impl<T: Send + 'static> Delivery<T> {
         result
     }
 
-    /// Lets the threads end when they have nothing to do; `close` runs before anything else can expire.
+    /// Lets the threads end when they have nothing to do; `close` runs before anything else can
+    /// expire.
     pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
         match self {
             Self::Threads { sender, .. } => {

@@ -41,7 +41,8 @@ impl Lateness {
         Duration::from_nanos(self.max)
     }
 
-    /// Returns a lateness that `percent` of those recorded did not exceed, at most an eighth too high.
+    /// Returns a lateness that `percent` of those recorded did not exceed, at most an eighth too
+    /// high.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "a rank need not be exact past 2^53")]

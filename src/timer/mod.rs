@@ -1,17 +1,19 @@
 //! The timer: wheels that threads share, one thread that waits for them, and callbacks.
 //!
-//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* sleeps until the least expiration that any
-//! shard has published, takes out what is due, and passes it to the executor. It is woken early only by a timeout
-//! that is due before that; cancelling wakes nobody, and with nothing pending it sleeps for good.
+//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* sleeps until
+//! the least expiration that any shard has published, takes out what is due, and passes it to the
+//! executor. It is woken early only by a timeout that is due before that; cancelling wakes nobody,
+//! and with nothing pending it sleeps for good.
 //!
 //! # Promises
 //!
-//! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after it.
+//! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
+//!   it.
 //! - Each timeout ends once: run, cancelled, or returned by a shutdown. Nothing is lost in between.
-//! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down, also its
-//!   own timer, and drop it. A value's drop is user code as well.
-//! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no expiry, but what
-//!   waits behind it for the same executor thread.
+//! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down,
+//!   also its own timer, and drop it. A value's drop is user code as well.
+//! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
+//!   expiry, but what waits behind it for the same executor thread.
 //! - A lock is held for one operation, or for 256 steps of the reaper.
 //!
 //! # Locks
@@ -22,8 +24,8 @@
 //!
 //! # Fork
 //!
-//! A forked child has no threads but the one that forked: a timer made before the fork does not run there, and
-//! its locks may be held for ever. Make timers after forking.
+//! A forked child has no threads but the one that forked: a timer made before the fork does not run
+//! there, and its locks may be held for ever. Make timers after forking.
 
 mod builder;
 mod calm;
@@ -82,9 +84,9 @@ impl fmt::Debug for Task {
 
 /// Runs callbacks when their time has come.
 ///
-/// Clones are the same timer. It starts its threads with the first timeout, and shuts down quietly when the last
-/// clone is dropped: what is pending then is dropped without being run. To get that back, call
-/// [`shutdown`](Self::shutdown).
+/// Clones are the same timer. It starts its threads with the first timeout, and shuts down quietly
+/// when the last clone is dropped: what is pending then is dropped without being run. To get that
+/// back, call [`shutdown`](Self::shutdown).
 ///
 /// What it promises is written down in the [module](self#promises).
 ///
@@ -119,7 +121,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Makes a timer with the default settings: ticks of 1 ms, one executor thread. Starts no thread yet.
+    /// Makes a timer with the default settings: ticks of 1 ms, one executor thread. Starts no
+    /// thread yet.
     #[must_use]
     pub fn new() -> Self {
         match Self::builder().build() {
@@ -137,15 +140,16 @@ impl Timer {
         Self { values }
     }
 
-    /// Runs `callback` when `delay` is over; not earlier, and less than a tick plus scheduling delay later.
+    /// Runs `callback` when `delay` is over; not earlier, and less than a tick plus scheduling
+    /// delay later.
     ///
-    /// A delay of zero is due at once. One that is longer than the clock can count, [`Duration::MAX`] for one, never
-    /// is.
+    /// A delay of zero is due at once. One that is longer than the clock can count,
+    /// [`Duration::MAX`] for one, never is.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] hands the callback back if the timer is full, has been shut down, or its threads cannot be
-    /// started, which the first call does.
+    /// [`ScheduleError`] hands the callback back if the timer is full, has been shut down, or its
+    /// threads cannot be started, which the first call does.
     pub fn schedule(
         &self,
         delay: Duration,
@@ -171,9 +175,9 @@ impl Timer {
 
     /// Shuts the timer down and returns every callback that never ran, in no particular order.
     ///
-    /// Nothing is scheduled any more. It does not wait for a callback that is running, and may be called from
-    /// one. Callbacks that a pool of the user's has been given, or that are about to run inline in the same
-    /// turn, still run. The second call returns nothing.
+    /// Nothing is scheduled any more. It does not wait for a callback that is running, and may be
+    /// called from one. Callbacks that a pool of the user's has been given, or that are about to
+    /// run inline in the same turn, still run. The second call returns nothing.
     ///
     /// # Examples
     ///

@@ -19,11 +19,12 @@ use super::{
 };
 use crate::sync::Mutex;
 
-/// A queue from which each value can be taken once its delay is over, in the order of their deadlines.
+/// A queue from which each value can be taken once its delay is over, in the order of their
+/// deadlines.
 ///
-/// Like `java.util.concurrent.DelayQueue`, and with a key for each value, by which it can be taken back or put off as
-/// long as it is not due. Any number of threads may insert and receive. Values that are due wait, in memory,
-/// until somebody receives them.
+/// Like `java.util.concurrent.DelayQueue`, and with a key for each value, by which it can be taken
+/// back or put off as long as it is not due. Any number of threads may insert and receive. Values
+/// that are due wait, in memory, until somebody receives them.
 ///
 /// # Examples
 ///
@@ -113,7 +114,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.cancel(key)
     }
 
-    /// Has a value that is not due be so when `delay` is over from now. Returns whether it was not due.
+    /// Has a value that is not due be so when `delay` is over from now. Returns whether it was not
+    /// due.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }
@@ -125,7 +127,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.wait(&never::<()>())
     }
 
-    /// Waits for a value to be due, in real time and for no longer than `timeout`, and takes it; `None` if none was.
+    /// Waits for a value to be due, in real time and for no longer than `timeout`, and takes it;
+    /// `None` if none was.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<T> {
         self.wait(&after(timeout))
     }

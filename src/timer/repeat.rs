@@ -1,7 +1,8 @@
 //! Callbacks that run again and again.
 //!
-//! An occurrence schedules the next one when it has run, from the instant that it was planned for, not from the
-//! one at which it ran. So delays do not add up, and a callback never overlaps with itself.
+//! An occurrence schedules the next one when it has run, from the instant that it was planned for,
+//! not from the one at which it ran. So delays do not add up, and a callback never overlaps with
+//! itself.
 
 use std::{
     boxed::Box,
@@ -17,7 +18,8 @@ use crate::sync::Mutex;
 ///
 /// # Examples
 ///
-/// With a period of 10 ms, an occurrence planned for 20 ms ran until 47 ms. The next ones are planned for:
+/// With a period of 10 ms, an occurrence planned for 20 ms ran until 47 ms. The next ones are
+/// planned for:
 ///
 /// | | | | |
 /// |-|-|-|-|
@@ -27,11 +29,12 @@ use crate::sync::Mutex;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {
-    /// What was missed is made up for, at once: in the long run there is one occurrence for each period.
+    /// What was missed is made up for, at once: in the long run there is one occurrence for each
+    /// period.
     #[default]
     Burst,
-    /// A full period passes after the one that was held up. Of occurrences that are on time this is not true:
-    /// they stay on the grid.
+    /// A full period passes after the one that was held up. Of occurrences that are on time this is
+    /// not true: they stay on the grid.
     Delay,
     /// What was missed is left out; the others stay on the grid.
     Skip,
@@ -48,21 +51,22 @@ enum Rhythm {
 
 /// A callback that is being repeated: its handle, by which it can be stopped.
 ///
-/// Dropping the handle leaves it running. It ends when it is stopped, when its callback panics, and when the timer is
-/// shut down.
+/// Dropping the handle leaves it running. It ends when it is stopped, when its callback panics, and
+/// when the timer is shut down.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::{sync::mpsc, time::Duration};
 ///
-/// use delaywheel::{ManualClock, MissedTicks, Timer};
+/// use delaywheel::{ManualClock, MissedTicks, Repeating, Timer};
 ///
 /// let clock = ManualClock::new();
 /// let timer = Timer::builder().clock(clock.clone()).build()?;
 /// let (ran, runs) = mpsc::channel();
 /// let period = Duration::from_secs(10);
-/// let beat = timer.schedule_at_fixed_rate(period, MissedTicks::Skip, move |_| ran.send(()).unwrap())?;
+/// let beat = move |_: &Repeating| ran.send(()).unwrap();
+/// let beat = timer.schedule_at_fixed_rate(period, MissedTicks::Skip, beat)?;
 ///
 /// clock.advance(Duration::from_secs(35));
 /// assert_eq!(runs.try_iter().count(), 3);
@@ -98,15 +102,17 @@ enum State {
 type Callback = Box<dyn FnMut(&Repeating) + Send>;
 
 impl Timer {
-    /// Runs `callback` after `period`, and from then on once every `period`, on a grid that starts now.
+    /// Runs `callback` after `period`, and from then on once every `period`, on a grid that starts
+    /// now.
     ///
-    /// The callback is given its own handle, to stop itself. Occurrences do not overlap; `missed` says what becomes of
-    /// those that were held up. A period shorter than a tick makes one tick's occurrences run together.
+    /// The callback is given its own handle, to stop itself. Occurrences do not overlap; `missed`
+    /// says what becomes of those that were held up. A period shorter than a tick makes one tick's
+    /// occurrences run together.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`], as [`schedule`](Self::schedule), with the callback's first occurrence. Should a later one be
-    /// refused, because the timer is full, the repetition ends.
+    /// [`ScheduleError`], as [`schedule`](Self::schedule), with the callback's first occurrence.
+    /// Should a later one be refused, because the timer is full, the repetition ends.
     pub fn schedule_at_fixed_rate(
         &self,
         period: Duration,

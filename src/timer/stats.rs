@@ -1,7 +1,7 @@
 //! What a timer counts.
 //!
-//! Each shard counts under its own lock, which is held anyway, so that counting costs the hot path nothing
-//! worth measuring. The reaper counts for itself.
+//! Each shard counts under its own lock, which is held anyway, so that counting costs the hot path
+//! nothing worth measuring. The reaper counts for itself.
 
 use std::time::Duration;
 
@@ -79,7 +79,8 @@ pub struct TimerStats {
 }
 
 impl TimerStats {
-    /// Returns the lateness that `percent` of the expired timeouts did not exceed; zero if there were none.
+    /// Returns the lateness that `percent` of the expired timeouts did not exceed; zero if there
+    /// were none.
     #[must_use]
     pub fn lateness_percentile(&self, percent: f64) -> Duration {
         self.lateness.percentile(percent)

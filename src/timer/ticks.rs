@@ -1,7 +1,7 @@
 //! Between the clock's time and the wheel's ticks.
 //!
-//! A deadline is rounded up to a tick and the present down to one, in one function each. So nothing is early,
-//! and what is late is so by less than a tick.
+//! A deadline is rounded up to a tick and the present down to one, in one function each. So nothing
+//! is early, and what is late is so by less than a tick.
 //!
 //! The clock may step back; the present does not. It stays at the latest tick that was seen.
 

@@ -38,7 +38,8 @@ impl Timeout {
         Self { engine, address }
     }
 
-    /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is dropped here.
+    /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
+    /// dropped here.
     ///
     /// `false` says that the callback has run, is running or is about to, or that the timeout was
     /// cancelled or returned by a shutdown before.
@@ -61,8 +62,8 @@ impl Timeout {
         engine.is_some_and(|engine| engine.core.deadline(self.address).is_some())
     }
 
-    /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later than an [`Instant`]
-    /// can tell.
+    /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later
+    /// than an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let engine = self.engine.upgrade()?;

@@ -17,15 +17,17 @@ use super::{
 
 /// The name of a timeout in the [`ValueTimer`] that made it.
 ///
-/// It is plain data, and good until the timeout ends; then it is dead for ever, and no other timeout of that timer
-/// answers to it. A key means nothing to another timer: it may name a timeout of that one's own.
+/// It is plain data, and good until the timeout ends; then it is dead for ever, and no other
+/// timeout of that timer answers to it. A key means nothing to another timer: it may name a timeout
+/// of that one's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey(pub(super) Address);
 
 /// A timer that passes plain values to one handler.
 ///
-/// For those who have timeouts by the million, such as request ids: a timeout is its value and a few words, in
-/// an arena that is reused. [`Timer`](crate::Timer), for closures, is a `ValueTimer` of boxes.
+/// For those who have timeouts by the million, such as request ids: a timeout is its value and a
+/// few words, in an arena that is reused. [`Timer`](crate::Timer), for closures, is a `ValueTimer`
+/// of boxes.
 ///
 /// Clones are the same timer, which shuts down quietly when the last is dropped.
 ///
@@ -70,15 +72,16 @@ impl<T: Send + 'static> ValueTimer<T> {
         &self.owner.0
     }
 
-    /// Passes `value` to the handler when `delay` is over; not earlier, and less than a tick plus scheduling later.
+    /// Passes `value` to the handler when `delay` is over; not earlier, and less than a tick plus
+    /// scheduling later.
     ///
-    /// A delay of zero is due at once. One that is longer than the clock can count, [`Duration::MAX`] for one, never
-    /// is.
+    /// A delay of zero is due at once. One that is longer than the clock can count,
+    /// [`Duration::MAX`] for one, never is.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] hands the value back if the timer is full, has been shut down, or its threads cannot
-    /// be started, which the first call does.
+    /// [`ScheduleError`] hands the value back if the timer is full, has been shut down, or its
+    /// threads cannot be started, which the first call does.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         if self.engine().ensure_started().is_err() {
@@ -99,7 +102,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.schedule_at(instant, value).map(TimeoutKey)
     }
 
-    /// Takes out a timeout and returns its value; `None` if it has ended: been passed on, cancelled or returned.
+    /// Takes out a timeout and returns its value; `None` if it has ended: been passed on, cancelled
+    /// or returned.
     ///
     /// # Complexity
     ///
@@ -122,19 +126,20 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.deadline(key.0).is_some()
     }
 
-    /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than an
-    /// [`Instant`] can tell.
+    /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than
+    /// an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
         let tick = self.engine().core.deadline(key.0)?;
         self.engine().core.ticks().instant(tick)
     }
 
-    /// Shuts the timer down and returns every value that was not passed to the handler, in no particular order.
+    /// Shuts the timer down and returns every value that was not passed to the handler, in no
+    /// particular order.
     ///
-    /// Nothing is scheduled any more. It does not wait for a handler that is running, and may be called from
-    /// one. Values that a pool of the user's has been given, or that an inline handler is about to be given
-    /// in the same turn, still are. The second call returns nothing.
+    /// Nothing is scheduled any more. It does not wait for a handler that is running, and may be
+    /// called from one. Values that a pool of the user's has been given, or that an inline handler
+    /// is about to be given in the same turn, still are. The second call returns nothing.
     #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
         self.engine().shut_down()

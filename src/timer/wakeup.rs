@@ -1,27 +1,28 @@
 //! The wake-up promise: the reaper never sleeps past an expiration, and is not woken without need.
 //!
-//! One reaper sleeps on behalf of many shards. Each shard publishes the least tick at which it wants to be seen
-//! to, in [`Published`]; the reaper publishes the tick until which it sleeps, in [`Wakeup`]. Nobody takes
-//! a lock for this besides the shard's own.
+//! One reaper sleeps on behalf of many shards. Each shard publishes the least tick at which it
+//! wants to be seen to, in [`Published`]; the reaper publishes the tick until which it sleeps, in
+//! [`Wakeup`]. Nobody takes a lock for this besides the shard's own.
 //!
 //! # Protocol
 //!
-//! - An inserter, under its shard's lock, (1) stores the lower expiration in its shard; (2) fence; (3) loads the
-//!   reaper's `asleep_until`; if its expiration is earlier, it wakes the reaper.
-//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) fence; (3) loads what the shards
-//!   publish once more; if one is earlier than `x`, it does not sleep; (4) parks until `x`.
+//! - An inserter, under its shard's lock, (1) stores the lower expiration in its shard; (2) fence;
+//!   (3) loads the reaper's `asleep_until`; if its expiration is earlier, it wakes the reaper.
+//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) fence; (3) loads
+//!   what the shards publish once more; if one is earlier than `x`, it does not sleep; (4) parks
+//!   until `x`.
 //!
 //! # Why no wake-up is lost
 //!
-//! Both fences are sequentially consistent, so one comes first. If it is the inserter's, the reaper's second look
-//! sees the new expiration. If it is the reaper's, the inserter sees `x` and wakes the reaper; and the parker
-//! remembers a wake-up that comes before the reaper has parked.
+//! Both fences are sequentially consistent, so one comes first. If it is the inserter's, the
+//! reaper's second look sees the new expiration. If it is the reaper's, the inserter sees `x` and
+//! wakes the reaper; and the parker remembers a wake-up that comes before the reaper has parked.
 //!
 //! Of several inserters that see `x`, one swaps it for "awake" and wakes the reaper; the others
 //! rely on that one.
 //!
-//! An expiration is only ever raised by the reaper, under the shard's lock. One that is lower than need be costs a
-//! turn without work; it is never higher than the least deadline in the shard.
+//! An expiration is only ever raised by the reaper, under the shard's lock. One that is lower than
+//! need be costs a turn without work; it is never higher than the least deadline in the shard.
 
 use crate::{
     Tick,
@@ -65,7 +66,8 @@ impl Wakeup {
         Self { asleep_until: AtomicU64::new(AWAKE) }
     }
 
-    /// Whether an inserter that has published `expiration` is to wake the reaper. It is told so once.
+    /// Whether an inserter that has published `expiration` is to wake the reaper. It is told so
+    /// once.
     pub(super) fn must_wake(&self, expiration: Tick) -> bool {
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)

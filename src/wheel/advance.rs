@@ -31,7 +31,8 @@ pub struct Expired<T> {
 
 /// Iterator over the timeouts that are due; from [`TimingWheel::advance`].
 ///
-/// Each call of `next` leaves the wheel in order, so the iterator may be dropped, or leaked, at any point.
+/// Each call of `next` leaves the wheel in order, so the iterator may be dropped, or leaked, at any
+/// point.
 #[derive(Debug)]
 #[must_use = "timeouts expire as this is iterated; what is not taken stays due"]
 pub struct Advance<'a, T> {
@@ -48,8 +49,8 @@ impl<'a, T> Advance<'a, T> {
 
     /// Ends the iteration after `steps` steps, even if more is due.
     ///
-    /// A step expires one timeout, or moves one, or drops one stale record, or looks at one sparse bucket; it takes
-    /// constant time.
+    /// A step expires one timeout, or moves one, or drops one stale record, or looks at one sparse
+    /// bucket; it takes constant time.
     ///
     /// # Examples
     ///
@@ -116,9 +117,9 @@ impl<T> TimingWheel<T> {
 
     /// Expires a timeout of a sparse bucket above level 0, and leaves in place what is not due.
     ///
-    /// Does nothing if none is due, because the one with the least deadline has left, or if one was put off
-    /// beyond the bucket's range. Then the others are to cascade as well: so a timeout is never woken
-    /// for in vain more often than there are levels below it.
+    /// Does nothing if none is due, because the one with the least deadline has left, or if one was
+    /// put off beyond the bucket's range. Then the others are to cascade as well: so a timeout is
+    /// never woken for in vain more often than there are levels below it.
     fn visit(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
         let bucket = self.levels.bucket(place);
         let level = self.geometry.level(place);
@@ -147,9 +148,11 @@ impl<T> TimingWheel<T> {
         Some(expired)
     }
 
-    /// Takes records off a bucket that is due until one expires, the bucket is empty or no step is left.
+    /// Takes records off a bucket that is due until one expires, the bucket is empty or no step is
+    /// left.
     ///
-    /// What is not due moves on; from above level 0, to a finer level, unless it was put off meanwhile.
+    /// What is not due moves on; from above level 0, to a finer level, unless it was put off
+    /// meanwhile.
     fn walk(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
         while *steps > 0 {
             let bucket = self.levels.bucket_mut(place);

@@ -1,8 +1,8 @@
 //! Where timeouts live: a slot each, reused under a new generation, never moved.
 //!
-//! A [`Key`] is a slot's index and the generation of its occupant. Taking a timeout out starts the next
-//! generation, so a dead key finds nothing, whoever lives in the slot by then. A slot whose generations
-//! are used up is retired instead of starting again from the first.
+//! A [`Key`] is a slot's index and the generation of its occupant. Taking a timeout out starts the
+//! next generation, so a dead key finds nothing, whoever lives in the slot by then. A slot whose
+//! generations are used up is retired instead of starting again from the first.
 
 use core::{
     fmt, mem,
@@ -14,12 +14,13 @@ use crate::Tick;
 
 /// The name of one timeout in one wheel.
 ///
-/// A key answers for its timeout from `insert` until that expires, is cancelled or is drained. After
-/// that it is dead for ever: every operation takes it for unknown, and no later timeout answers to it. It
-/// is eight bytes long, and so is `Option<Key>`.
+/// A key answers for its timeout from `insert` until that expires, is cancelled or is drained.
+/// After that it is dead for ever: every operation takes it for unknown, and no later timeout
+/// answers to it. It is eight bytes long, and so is `Option<Key>`.
 ///
-/// A key means something only to the wheel that made it. Another wheel does not know whose a key is: to
-/// it the key names either nothing or some timeout of its own. That is never a panic, but it is a mistake.
+/// A key means something only to the wheel that made it. Another wheel does not know whose a key
+/// is: to it the key names either nothing or some timeout of its own. That is never a panic, but it
+/// is a mistake.
 ///
 /// # Examples
 ///
@@ -37,7 +38,8 @@ use crate::Tick;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(
-    /// The generation above the index, in one word: two halves that are stored apart and read together would stall.
+    /// The generation above the index, in one word: two halves that are stored apart and read
+    /// together would stall.
     NonZeroU64,
 );
 
@@ -92,10 +94,12 @@ impl<T> Pending<T> {
     }
 }
 
-/// A place, and which half of a sweep has seen the timeout there; see [`Bucket`](super::bucket::Bucket).
+/// A place, and which half of a sweep has seen the timeout there; see
+/// [`Bucket`](super::bucket::Bucket).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot(
-    /// The place above the phase; the uppermost bit is set, which leaves 0 for slots without a timeout.
+    /// The place above the phase; the uppermost bit is set, which leaves 0 for slots without a
+    /// timeout.
     NonZeroU32,
 );
 
@@ -130,8 +134,8 @@ const _: () = assert!(Place::END < 1 << 30);
 enum Slot<T> {
     /// Holds a timeout.
     Pending(Pending<T>),
-    /// Waits in the list of vacant slots, of which `next` is the rest; or has used up its generations
-    /// and waits for nothing.
+    /// Waits in the list of vacant slots, of which `next` is the rest; or has used up its
+    /// generations and waits for nothing.
     Vacant { generation: Option<NonZeroU32>, next: u32 },
 }
 
@@ -256,7 +260,8 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The deadline of the timeout in a slot if it rests at `place`, so that a record found there is good.
+    /// The deadline of the timeout in a slot if it rests at `place`, so that a record found there
+    /// is good.
     #[inline]
     pub(super) fn deadline_at(&self, index: u32, place: Place) -> Option<Tick> {
         let pending = self.at(index)?;
@@ -271,8 +276,8 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Whether a sweep shall keep a record of the timeout in a slot, which it has not seen if that rests at
-    /// `unseen`; marks that it has.
+    /// Whether a sweep shall keep a record of the timeout in a slot, which it has not seen if that
+    /// rests at `unseen`; marks that it has.
     #[inline]
     pub(super) fn keep(&mut self, index: u32, unseen: Spot) -> bool {
         let Some(Slot::Pending(pending)) = self.slots.get_mut(index) else { return false };

@@ -1,13 +1,13 @@
 //! One bucket, and the levels of buckets.
 //!
-//! A bucket counts its *live* timeouts apart from its records, so that it knows when it is empty even
-//! if stale records remain. It is due at its `expiration`:
+//! A bucket counts its *live* timeouts apart from its records, so that it knows when it is empty
+//! even if stale records remain. It is due at its `expiration`:
 //!
-//! - While it is *sparse*, that is the least deadline in it (or less, if that timeout has left). A lone
-//!   timeout a year ahead expires straight out of its coarse bucket and wakes nobody before.
-//! - Once it is *crowded*, because its records spilled out of it, that is the start of its range, as in
-//!   Kafka. Its timeouts move to finer levels ahead of the first deadline among them, and a burst
-//!   is not late. See `docs/decisions/0002-when-a-bucket-is-due.md`.
+//! - While it is *sparse*, that is the least deadline in it (or less, if that timeout has left). A
+//!   lone timeout a year ahead expires straight out of its coarse bucket and wakes nobody before.
+//! - Once it is *crowded*, because its records spilled out of it, that is the start of its range,
+//!   as in Kafka. Its timeouts move to finer levels ahead of the first deadline among them, and a
+//!   burst is not late. See `docs/decisions/0002-when-a-bucket-is-due.md`.
 
 use alloc::vec::Vec;
 
@@ -33,8 +33,8 @@ pub(super) struct Bucket {
     admitted: u32,
     /// How many of those have left.
     ///
-    /// One count of the live ones would do. But to insert would then wait for every cancel before it,
-    /// whose bucket is not known until its timeout has been fetched from memory.
+    /// One count of the live ones would do. But to insert would then wait for every cancel before
+    /// it, whose bucket is not known until its timeout has been fetched from memory.
     departed: u32,
     /// Records at the front of the run that the current sweep has not seen; 0 when there is none.
     unswept: u32,
@@ -44,9 +44,10 @@ pub(super) struct Bucket {
     is_crowded: bool,
     /// The phase of timeouts that are yet to come.
     ///
-    /// It is that of all timeouts here; but while a sweep is under way, those that it has not seen have
-    /// the other one. A timeout that was reset away from here and came back has two records in the
-    /// run, of which a sweep is to keep one: having kept it, it flips the phase, and drops the next.
+    /// It is that of all timeouts here; but while a sweep is under way, those that it has not seen
+    /// have the other one. A timeout that was reset away from here and came back has two records in
+    /// the run, of which a sweep is to keep one: having kept it, it flips the phase, and drops the
+    /// next.
     phase: bool,
 }
 
@@ -106,7 +107,8 @@ impl Bucket {
         !self.run.has_spilled() && self.live() as usize <= CHUNK / 2
     }
 
-    /// Makes room for records. Returns whether that crowds the bucket, so that it is due at its start.
+    /// Makes room for records. Returns whether that crowds the bucket, so that it is due at its
+    /// start.
     pub(super) fn make_room(&mut self, pool: &mut Pool) -> bool {
         self.run.make_room(pool);
         let was_crowded = self.is_crowded;
@@ -114,7 +116,8 @@ impl Bucket {
         self.is_crowded && !was_crowded
     }
 
-    /// Takes in a timeout, for whose record there is room. Returns whether the bucket is due earlier by it.
+    /// Takes in a timeout, for whose record there is room. Returns whether the bucket is due
+    /// earlier by it.
     #[inline]
     pub(super) fn admit(&mut self, record: u32, deadline: Tick) -> bool {
         self.run.push(record);
@@ -158,8 +161,8 @@ impl Bucket {
 
     /// Passes over at most `limit` records; keeps one of each timeout for which `keep` holds.
     ///
-    /// `keep(record, unseen)` is to hold for a timeout that rests at the spot `unseen`, and to flip its phase.
-    /// A sweep goes once around the run, however many calls it takes.
+    /// `keep(record, unseen)` is to hold for a timeout that rests at the spot `unseen`, and to flip
+    /// its phase. A sweep goes once around the run, however many calls it takes.
     pub(super) fn sweep(
         &mut self,
         place: Place,
@@ -183,7 +186,8 @@ impl Bucket {
         }
     }
 
-    /// Moves the records to another pool, without the stale ones; `keep` is that of [`Self::sweep`].
+    /// Moves the records to another pool, without the stale ones; `keep` is that of
+    /// [`Self::sweep`].
     pub(super) fn rewrite(
         &mut self,
         place: Place,

@@ -34,7 +34,8 @@ impl WheelBuilder {
         Self { size: DEFAULT_SIZE, start: Tick::ZERO, max_pending: u32::MAX }
     }
 
-    /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default 64.
+    /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default
+    /// 64.
     ///
     /// A larger wheel cascades less and takes more memory per level: 104 bytes a bucket.
     pub const fn size(mut self, buckets: usize) -> Self {

@@ -1,9 +1,10 @@
 //! Timeouts that have left their buckets and are yet to be counted out.
 //!
-//! Which bucket a cancelled timeout was in is known only when the timeout has come in from memory. Were it counted
-//! out at once, that store, to an address not known yet, would keep the processor from going ahead with what
-//! follows, and its misses from overlapping. So the count lags a few departures behind, by which
-//! time the address has long arrived. See `docs/decisions/0004-departures-are-counted-late.md`.
+//! Which bucket a cancelled timeout was in is known only when the timeout has come in from memory.
+//! Were it counted out at once, that store, to an address not known yet, would keep the processor
+//! from going ahead with what follows, and its misses from overlapping. So the count lags a few
+//! departures behind, by which time the address has long arrived. See
+//! `docs/decisions/0004-departures-are-counted-late.md`.
 
 use core::mem;
 

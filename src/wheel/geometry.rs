@@ -1,9 +1,11 @@
-//! All arithmetic of the wheels: which level and bucket a deadline belongs to, and what a bucket spans.
+//! All arithmetic of the wheels: which level and bucket a deadline belongs to, and what a bucket
+//! spans.
 //!
-//! Level `l` divides time into buckets of `size^l` ticks, and its clock is the wheel's clock in those
-//! units. A deadline belongs to the lowest level whose clock sees it within its next `size` buckets;
-//! that is the placement of Apache Kafka's overflow wheels. Level and bucket come out of the same two
-//! absolute ticks by shift and mask, so they cannot disagree, and no loop looks for the level.
+//! Level `l` divides time into buckets of `size^l` ticks, and its clock is the wheel's clock in
+//! those units. A deadline belongs to the lowest level whose clock sees it within its next `size`
+//! buckets; that is the placement of Apache Kafka's overflow wheels. Level and bucket come out of
+//! the same two absolute ticks by shift and mask, so they cannot disagree, and no loop looks for
+//! the level.
 
 use crate::{BuildError, Tick, TickSpan};
 

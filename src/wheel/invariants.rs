@@ -7,9 +7,9 @@ use super::{TimingWheel, bucket::Bucket, geometry::Place};
 impl<T> TimingWheel<T> {
     /// Checks that the wheel is in order, for tests and fuzzers.
     ///
-    /// Clauses of the [contract](crate::wheel#contract) that can be seen at one moment, and what the implementation relies on:
-    /// every timeout rests in one bucket that is not due after its deadline, every non-empty bucket is queued, no
-    /// other is, and the counts are exact.
+    /// Clauses of the [contract](crate::wheel#contract) that can be seen at one moment, and what
+    /// the implementation relies on: every timeout rests in one bucket that is not due after its
+    /// deadline, every non-empty bucket is queued, no other is, and the counts are exact.
     ///
     /// # Panics
     ///

@@ -1,37 +1,39 @@
 //! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
 //!
-//! Time is an argument. The wheel reads no clock, takes no lock and starts no thread; it is told what
-//! the time is by [`TimingWheel::advance`], and tells when it wants to be told again by
+//! Time is an argument. The wheel reads no clock, takes no lock and starts no thread; it is told
+//! what the time is by [`TimingWheel::advance`], and tells when it wants to be told again by
 //! [`TimingWheel::next_expiration`].
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance`, and `d(t)` the deadline of timeout `t`: the tick given to
-//! `insert` or `reset`, or the wheel's clock at that moment if the tick had already passed.
+//! Here *now* is the tick of the latest `advance`, and `d(t)` the deadline of timeout `t`: the tick
+//! given to `insert` or `reset`, or the wheel's clock at that moment if the tick had already
+//! passed.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
-//! 3. *Exactly once.* A key ends as expired, or cancelled, or drained; once; then it is dead for ever, and no
-//!    later key ever answers to it.
-//! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together, resets and
-//!    insertions in between included. The order of equal deadlines is determined by the calls made,
-//!    and is not otherwise promised: it need not be the order of insertion.
-//! 5. *Bounded.* A step expires one timeout or moves one, or drops one stale record, or looks at one sparse
-//!    bucket (at most 15 records). No step is proportional to the time skipped or to the number of empty
-//!    buckets.
-//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire or move something; it is never
-//!    later than the least deadline, and `None` if and only if the wheel is empty. An emptied bucket leaves
-//!    no wake-up behind.
+//! 3. *Exactly once.* A key ends as expired, or cancelled, or drained; once; then it is dead for
+//!    ever, and no later key ever answers to it.
+//! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together,
+//!    resets and insertions in between included. The order of equal deadlines is determined by the
+//!    calls made, and is not otherwise promised: it need not be the order of insertion.
+//! 5. *Bounded.* A step expires one timeout or moves one, or drops one stale record, or looks at
+//!    one sparse bucket (at most 15 records). No step is proportional to the time skipped or to the
+//!    number of empty buckets.
+//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire or move
+//!    something; it is never later than the least deadline, and `None` if and only if the wheel is
+//!    empty. An emptied bucket leaves no wake-up behind.
 //!
 //! [`TimingWheel::check_invariants`] checks what of this can be seen from within at one moment.
 //!
 //! # Implementation
 //!
-//! Timeouts live in an arena and never move. [`geometry`] says which bucket of which level a deadline belongs
-//! to; buckets hold [`records`], four-byte hints to look at a slot of the arena; non-empty buckets stand in the
-//! [`queue`] by their expiration. Advancing pops buckets in that order, expires what is due and moves
-//! the rest to finer levels. The hierarchy is that of Varghese and Lauck's scheme 7; the delay queue of
-//! buckets and the lazily made overflow wheels are Apache Kafka's.
+//! Timeouts live in an arena and never move. [`geometry`] says which bucket of which level a
+//! deadline belongs to; buckets hold [`records`], four-byte hints to look at a slot of the arena;
+//! non-empty buckets stand in the [`queue`] by their expiration. Advancing pops buckets in that
+//! order, expires what is due and moves the rest to finer levels. The hierarchy is that of Varghese
+//! and Lauck's scheme 7; the delay queue of buckets and the lazily made overflow wheels are Apache
+//! Kafka's.
 
 mod advance;
 mod arena;
@@ -70,8 +72,9 @@ const SWEEP_SLICE: u32 = 32;
 
 /// A set of timeouts, each a value and a deadline, that expire in order as time is advanced.
 ///
-/// What inserting, cancelling and resetting take does not depend on how many timeouts are pending, nor on how far
-/// ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or *now*.
+/// What inserting, cancelling and resetting take does not depend on how many timeouts are pending,
+/// nor on how far ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or
+/// *now*.
 ///
 /// What it promises is written down in the [module](self#contract).
 ///
@@ -100,7 +103,8 @@ pub struct TimingWheel<T> {
     now: Tick,
     /// How far expiry has come: `now`, or less while buckets are due that have not been drained.
     ///
-    /// Every level's clock is this tick in the level's own units. No queued expiration is before it.
+    /// Every level's clock is this tick in the level's own units. No queued expiration is before
+    /// it.
     clock: Tick,
     arena: Arena<T>,
     levels: Levels,
@@ -133,8 +137,8 @@ impl<T> TimingWheel<T> {
 
     /// Adds a timeout that expires at `deadline`.
     ///
-    /// A deadline that has passed is taken as the wheel's clock: the timeout is due at once, that is, at
-    /// the next [`advance`](Self::advance), to any tick.
+    /// A deadline that has passed is taken as the wheel's clock: the timeout is due at once, that
+    /// is, at the next [`advance`](Self::advance), to any tick.
     ///
     /// # Examples
     ///
@@ -155,9 +159,10 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, and *O*(log b) if that makes its bucket, one of b non-empty ones, due earlier.
-    /// Allocates at most one segment of the arena (1024 slots), one of records (16 KiB), the buckets of levels that
-    /// are not made yet, and room in the tables of those. No timeout that is there is copied.
+    /// Takes *O*(1) time, amortized, and *O*(log b) if that makes its bucket, one of b non-empty
+    /// ones, due earlier. Allocates at most one segment of the arena (1024 slots), one of records
+    /// (16 KiB), the buckets of levels that are not made yet, and room in the tables of those. No
+    /// timeout that is there is copied.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if !self.arena.make_room() {
@@ -194,8 +199,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call passes over at most 32;
-    /// *O*(log b) if that empties its bucket, one of b non-empty ones. May allocate one segment of records.
+    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call passes over at
+    /// most 32; *O*(log b) if that empties its bucket, one of b non-empty ones. May allocate one
+    /// segment of records.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let pending = self.arena.remove(key)?;
@@ -203,7 +209,8 @@ impl<T> TimingWheel<T> {
         Some(pending.value)
     }
 
-    /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the key is dead.
+    /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the
+    /// key is dead.
     ///
     /// The key stays good. A deadline that has passed is taken as the wheel's clock, as by
     /// [`insert`](Self::insert).
@@ -224,8 +231,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// To a deadline at which its bucket has been due, as when a timeout is put off: one store; the timeout moves on
-    /// when the bucket is. To an earlier one, that of [`cancel`](Self::cancel) and [`insert`](Self::insert).
+    /// To a deadline at which its bucket has been due, as when a timeout is put off: one store; the
+    /// timeout moves on when the bucket is. To an earlier one, that of [`cancel`](Self::cancel) and
+    /// [`insert`](Self::insert).
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
         self.forward();
@@ -256,7 +264,8 @@ impl<T> TimingWheel<T> {
         self.arena.get(key).map(|pending| &pending.value)
     }
 
-    /// Returns the value of a timeout to be changed, or `None` if the key is dead. Takes *O*(1) time.
+    /// Returns the value of a timeout to be changed, or `None` if the key is dead. Takes *O*(1)
+    /// time.
     ///
     /// # Examples
     ///
@@ -291,10 +300,12 @@ impl<T> TimingWheel<T> {
         self.arena.get(key).map(|pending| pending.deadline)
     }
 
-    /// Lets time pass until `now`, and returns the timeouts that are due as an iterator that takes them out.
+    /// Lets time pass until `now`, and returns the timeouts that are due as an iterator that takes
+    /// them out.
     ///
-    /// What has not been taken when the iterator is dropped stays due, and the next `advance` goes on there,
-    /// whatever was inserted, cancelled or reset in between. [`Advance::limit`] bounds the work of one call.
+    /// What has not been taken when the iterator is dropped stays due, and the next `advance` goes
+    /// on there, whatever was inserted, cancelled or reset in between. [`Advance::limit`] bounds
+    /// the work of one call.
     ///
     /// Time does not run backwards: a `now` before the latest one is taken as the latest one.
     ///
@@ -314,9 +325,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log b), of b non-empty buckets, and
-    /// the same for each cascade, of which there are at most as many as there were levels below it when it was
-    /// inserted, or last reset.
+    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log b), of b
+    /// non-empty buckets, and the same for each cascade, of which there are at most as many as
+    /// there were levels below it when it was inserted, or last reset.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.now = self.now.max(now);
@@ -324,12 +335,13 @@ impl<T> TimingWheel<T> {
         Advance::new(self)
     }
 
-    /// Returns the least tick at which [`advance`](Self::advance) would expire or move a timeout; `None` if and only if
-    /// none is pending.
+    /// Returns the least tick at which [`advance`](Self::advance) would expire or move a timeout;
+    /// `None` if and only if none is pending.
     ///
-    /// It is never later than the least deadline. It may be earlier when the timeout with the least deadline
-    /// of its bucket was cancelled or put off, and where a crowded bucket wants to be spread over finer levels. A timeout
-    /// that is due shows as a tick that is not after [`now`](Self::now).
+    /// It is never later than the least deadline. It may be earlier when the timeout with the least
+    /// deadline of its bucket was cancelled or put off, and where a crowded bucket wants to be
+    /// spread over finer levels. A timeout that is due shows as a tick that is not after
+    /// [`now`](Self::now).
     ///
     /// # Examples
     ///
@@ -345,8 +357,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time; *O*(b), of b non-empty buckets, if the one that is due first has emptied within the last 8
-    /// departures and nothing was advanced since.
+    /// Takes *O*(1) time; *O*(b), of b non-empty buckets, if the one that is due first has emptied
+    /// within the last 8 departures and nothing was advanced since.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
@@ -401,7 +413,8 @@ impl<T> TimingWheel<T> {
         self.levels.len() / self.size()
     }
 
-    /// Returns how often a timeout was moved from one bucket to another as time advanced, since the wheel was made.
+    /// Returns how often a timeout was moved from one bucket to another as time advanced, since the
+    /// wheel was made.
     #[must_use]
     pub const fn cascades(&self) -> u64 {
         self.cascades
@@ -424,9 +437,11 @@ impl<T> TimingWheel<T> {
         Iter::new(self)
     }
 
-    /// Takes out all pending timeouts, in no particular order; those that the iterator has not yielded are dropped with it.
+    /// Takes out all pending timeouts, in no particular order; those that the iterator has not
+    /// yielded are dropped with it.
     ///
-    /// The wheel is in order after each of them: should the iterator be leaked, the rest is still pending.
+    /// The wheel is in order after each of them: should the iterator be leaked, the rest is still
+    /// pending.
     ///
     /// # Examples
     ///
@@ -452,7 +467,8 @@ impl<T> TimingWheel<T> {
         drop(self.drain());
     }
 
-    /// Gives back the memory that pending timeouts do not need, as far as that leaves them in place.
+    /// Gives back the memory that pending timeouts do not need, as far as that leaves them in
+    /// place.
     ///
     /// Keys stay good, dead keys stay dead.
     ///
@@ -478,7 +494,8 @@ impl<T> TimingWheel<T> {
         self.levels.bucket(place).live() - self.departures.from(place)
     }
 
-    /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it can.
+    /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it
+    /// can.
     #[inline]
     fn forward(&mut self) {
         if self.clock < self.now && !self.is_due() {
@@ -572,7 +589,8 @@ impl<T> TimingWheel<T> {
         }
     }
 
-    /// Counts a timeout out of its bucket, where its record remains; sweeps if there are too many such.
+    /// Counts a timeout out of its bucket, where its record remains; sweeps if there are too many
+    /// such.
     #[inline]
     fn count_out(&mut self, place: Place) {
         let bucket = self.levels.bucket_mut(place);

@@ -1,8 +1,9 @@
 //! The bucket delay queue: the non-empty buckets, least expiration first.
 //!
-//! An indexed heap, so that a bucket which empties leaves as soon as that is known, and one whose expiration
-//! changes moves in place. Nothing in here is out of date but for the few departures that are yet to be
-//! counted, which [`TimingWheel::next_expiration`](super::TimingWheel::next_expiration) looks past.
+//! An indexed heap, so that a bucket which empties leaves as soon as that is known, and one whose
+//! expiration changes moves in place. Nothing in here is out of date but for the few departures
+//! that are yet to be counted, which
+//! [`TimingWheel::next_expiration`](super::TimingWheel::next_expiration) looks past.
 
 use core::{cmp::Reverse, hash::BuildHasherDefault};
 

@@ -1,13 +1,13 @@
 //! What a bucket holds: a run of records, each the arena index of a timeout, four bytes long.
 //!
-//! A record carries no deadline and no generation: it is a hint to look at a timeout, and the timeout
-//! itself says whether it still rests in this bucket. So a timeout that leaves its bucket need not touch
-//! the record, which goes stale and is dropped when the run is next walked or swept.
+//! A record carries no deadline and no generation: it is a hint to look at a timeout, and the
+//! timeout itself says whether it still rests in this bucket. So a timeout that leaves its bucket
+//! need not touch the record, which goes stale and is dropped when the run is next walked or swept.
 //!
 //! The newest records of a run lie in the bucket itself. When there are too many they spill, a full
-//! chunk at a time, into a pool that all buckets share. Walking a run reads memory in order, where a
-//! linked list of timeouts would wait for one cache miss after the other; giving up a run is one splice,
-//! however long it is; and a bucket with few timeouts costs no memory besides its own.
+//! chunk at a time, into a pool that all buckets share. Walking a run reads memory in order, where
+//! a linked list of timeouts would wait for one cache miss after the other; giving up a run is one
+//! splice, however long it is; and a bucket with few timeouts costs no memory besides its own.
 
 use core::mem;
 

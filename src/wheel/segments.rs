@@ -1,8 +1,8 @@
 //! Storage that grows without moving what it holds.
 //!
-//! Elements live in segments of a fixed length. Growing allocates one more segment and touches nothing
-//! that is there, so no insert ever pays for a copy. A segment whose elements are all unused can be
-//! given back; its indices are out of use until growth fills the hole.
+//! Elements live in segments of a fixed length. Growing allocates one more segment and touches
+//! nothing that is there, so no insert ever pays for a copy. A segment whose elements are all
+//! unused can be given back; its indices are out of use until growth fills the hole.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
@@ -24,7 +24,8 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         Self { directory: Vec::new() }
     }
 
-    /// Adds a segment of elements made from their indices, and returns those; `None` if `u32` has no more.
+    /// Adds a segment of elements made from their indices, and returns those; `None` if `u32` has
+    /// no more.
     ///
     /// `u32::MAX` is never an index, so that it can stand for the end of a list.
     pub(super) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {

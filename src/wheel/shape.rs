@@ -1,4 +1,5 @@
-//! A report of how the timeouts are spread: levels, their non-empty buckets, and when those are due.
+//! A report of how the timeouts are spread: levels, their non-empty buckets, and when those are
+//! due.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,4 +1,5 @@
-//! Deterministic tests, without randomness but from a seed; those of the wheel without a clock or a thread as well.
+//! Deterministic tests, without randomness but from a seed; those of the wheel without a clock or a
+//! thread as well.
 
 mod bounds;
 mod churn;

@@ -18,7 +18,8 @@ fn timer() -> (ManualClock, Timer) {
     (clock, timer)
 }
 
-/// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes until 47 ms.
+/// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes until
+/// 47 ms.
 fn runs_when_held_up(missed: MissedTicks) -> Vec<u128> {
     let (clock, timer) = timer();
     let runs = Arc::new(Mutex::new(Vec::new()));

@@ -155,8 +155,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError<Task>> {
-        let key = self.values.schedule(delay, Task(Box::new(callback)))?;
-        Ok(Timeout::new(Arc::downgrade(self.values.engine()), key.0))
+        self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout(key))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -169,8 +168,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError<Task>> {
-        let key = self.values.schedule_at(instant, Task(Box::new(callback)))?;
-        Ok(Timeout::new(Arc::downgrade(self.values.engine()), key.0))
+        self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout(key))
     }
 
     /// Shuts the timer down and returns every callback that never ran, in no particular order.
@@ -203,6 +201,11 @@ impl Timer {
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.values.stats()
+    }
+
+    /// The handle of a timeout of this timer.
+    fn timeout(&self, key: TimeoutKey) -> Timeout {
+        Timeout::new(Arc::downgrade(self.values.engine()), key.0)
     }
 }
 

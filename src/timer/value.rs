@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     builder::TimerBuilder,
-    core::Address,
+    core::{Address, Core},
     engine::{Engine, Owner},
     error::ScheduleError,
     stats::TimerStats,
@@ -84,10 +84,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// threads cannot be started, which the first call does.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        if self.engine().ensure_started().is_err() {
-            return Err(ScheduleError::NoThread(value));
-        }
-        self.engine().core.schedule(delay, value).map(TimeoutKey)
+        self.add(value, |core, value| core.schedule(delay, value))
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -96,10 +93,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// Those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        if self.engine().ensure_started().is_err() {
-            return Err(ScheduleError::NoThread(value));
-        }
-        self.engine().core.schedule_at(instant, value).map(TimeoutKey)
+        self.add(value, |core, value| core.schedule_at(instant, value))
     }
 
     /// Takes out a timeout and returns its value; `None` if it has ended: been passed on, cancelled
@@ -149,6 +143,19 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.engine().stats()
+    }
+
+    /// Starts the threads if need be, and adds a timeout.
+    #[inline]
+    fn add(
+        &self,
+        value: T,
+        insert: impl FnOnce(&Core<T>, T) -> Result<Address, ScheduleError<T>>,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        if self.engine().ensure_started().is_err() {
+            return Err(ScheduleError::NoThread(value));
+        }
+        insert(&self.engine().core, value).map(TimeoutKey)
     }
 }
 

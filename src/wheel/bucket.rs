@@ -174,6 +174,8 @@ impl Bucket {
             self.unswept = self.run.len();
             self.phase = !self.phase;
         }
+        // A bucket that never empties is swept again and again; so `admitted` does not come round
+        // to 1, which `admit` takes for the first timeout of an empty bucket.
         (self.admitted, self.departed) = (self.live(), 0);
         let unseen = Spot::new(place, !self.phase);
         let mut left = limit.min(self.unswept);

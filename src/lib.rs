@@ -36,6 +36,9 @@ extern crate std;
 pub mod clock;
 mod error;
 #[cfg(feature = "std")]
+pub mod purgatory;
+mod segments;
+#[cfg(feature = "std")]
 mod sync;
 mod tick;
 #[cfg(feature = "std")]
@@ -45,6 +48,7 @@ pub mod wheel;
 #[cfg(feature = "std")]
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
+    purgatory::{Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watch, Watched},
     timer::{
         Debounce, DelayQueue, Executor, MissedTicks, Repeating, ScheduleError, Task, Throttle,
         Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats,

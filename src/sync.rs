@@ -3,13 +3,17 @@
 //! Only what the protocols of the layers above rely on is here, so that the checker sees all of it.
 
 #[cfg(loom)]
-pub(crate) use self::model::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, fence};
+pub(crate) use self::model::{
+    AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Parker, Unparker, fence,
+};
 #[cfg(not(loom))]
-pub(crate) use self::real::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, fence};
+pub(crate) use self::real::{
+    AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Parker, Unparker, fence,
+};
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
     pub(crate) use crossbeam::sync::{Parker, Unparker};
     pub(crate) use parking_lot::Mutex;
@@ -21,7 +25,7 @@ mod model {
 
     use std::{sync::Arc, time::Duration};
 
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     use loom::sync::{Condvar, MutexGuard};
 
     #[derive(Debug)]

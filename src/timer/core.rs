@@ -54,6 +54,19 @@ pub(super) struct Address {
     key: Key,
 }
 
+impl Address {
+    #[inline]
+    pub(super) fn new(shard: usize, key: Key) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Self { shard: shard as u32, key }
+    }
+
+    #[inline]
+    pub(super) const fn key(self) -> Key {
+        self.key
+    }
+}
+
 /// What is under a shard's lock.
 struct Contents<T> {
     wheel: TimingWheel<T>,
@@ -106,6 +119,13 @@ impl<T> Core<T> {
         &self.ticks
     }
 
+    /// Number of shards, and which of them this thread uses.
+    #[inline]
+    pub(super) fn shards(&self) -> (usize, usize) {
+        let count = self.shards.len();
+        (count, current_shard(count))
+    }
+
     /// Adds a timeout that expires when `delay` is over.
     #[inline]
     pub(super) fn schedule(&self, delay: Duration, value: T) -> Result<Address, ScheduleError<T>> {
@@ -132,7 +152,7 @@ impl<T> Core<T> {
         if !self.limit.admit() {
             return Err(ScheduleError::Full(value));
         }
-        let shard = current_shard(self.shards.len());
+        let (_, shard) = self.shards();
         self.insert_into(shard, now, deadline, value)
     }
 
@@ -150,8 +170,7 @@ impl<T> Core<T> {
         if let Some(expiration) = earlier {
             self.wake_before(expiration);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Ok(Address { shard: shard as u32, key })
+        Ok(Address::new(shard, key))
     }
 
     /// Takes out a timeout; `None` if it has ended.

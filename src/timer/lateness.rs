@@ -18,15 +18,28 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
     }
 
     pub(super) fn record(&mut self, lateness: Duration) {
-        let nanos = u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX);
+        self.record_nanos(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    #[inline]
+    pub(crate) fn record_nanos(&mut self, nanos: u64) {
         self.counts[step(nanos)] += 1;
         self.count += 1;
         self.max = self.max.max(nanos);
+    }
+
+    /// Adds what another histogram holds.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.max = self.max.max(other.max);
     }
 
     /// Returns the number of timeouts that were recorded.

@@ -53,6 +53,7 @@ use std::{
     vec::Vec,
 };
 
+pub(crate) use self::limit::Limit;
 pub use self::{
     builder::TimerBuilder,
     calm::{Debounce, Throttle},

@@ -39,7 +39,7 @@ impl Ticks {
 
     /// Nanoseconds since the start of tick 0; 584 years at most.
     #[inline]
-    fn elapsed(&self) -> u64 {
+    pub(super) fn elapsed(&self) -> u64 {
         let elapsed = nanos(self.clock.now().saturating_duration_since(self.origin));
         let (tick, latest) = (elapsed / self.tick, self.latest.load(Ordering::Relaxed));
         if tick > latest {
@@ -57,7 +57,12 @@ impl Ticks {
     /// The tick that has begun, and the first that begins after `delay`.
     #[inline]
     pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
-        let elapsed = self.elapsed();
+        self.at_and_after(self.elapsed(), delay)
+    }
+
+    /// The same as of an earlier look at the clock.
+    #[inline]
+    pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
         (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))))
     }
 

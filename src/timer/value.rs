@@ -14,6 +14,7 @@ use super::{
     error::ScheduleError,
     stats::TimerStats,
 };
+use crate::Key;
 
 /// The name of a timeout in the [`ValueTimer`] that made it.
 ///
@@ -143,6 +144,40 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.engine().stats()
+    }
+
+    /// Nanoseconds since the timer was made; they never step back.
+    #[inline]
+    pub(crate) fn elapsed(&self) -> u64 {
+        self.engine().core.ticks().elapsed()
+    }
+
+    /// Number of shards, and which of them this thread uses.
+    #[inline]
+    pub(crate) fn shards(&self) -> (usize, usize) {
+        self.engine().core.shards()
+    }
+
+    /// Adds to a shard a timeout that expires `delay` after `elapsed`.
+    #[inline]
+    pub(crate) fn schedule_in(
+        &self,
+        shard: usize,
+        elapsed: u64,
+        delay: Duration,
+        value: T,
+    ) -> Result<Key, ScheduleError<T>> {
+        let schedule = |core: &Core<T>, value| {
+            let (now, deadline) = core.ticks().at_and_after(elapsed, delay);
+            core.insert_into(shard, now, deadline, value)
+        };
+        self.add(value, schedule).map(|key| key.0.key())
+    }
+
+    /// Takes a timeout out of a shard.
+    #[inline]
+    pub(crate) fn cancel_in(&self, shard: usize, key: Key) -> Option<T> {
+        self.engine().core.cancel(Address::new(shard, key))
     }
 
     /// Starts the threads if need be, and adds a timeout.

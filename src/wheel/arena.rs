@@ -9,8 +9,8 @@ use core::{
     num::{NonZeroU32, NonZeroU64},
 };
 
-use super::{geometry::Place, segments::Segments};
-use crate::Tick;
+use super::geometry::Place;
+use crate::{Tick, segments::Segments};
 
 /// The name of one timeout in one wheel.
 ///

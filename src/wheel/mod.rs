@@ -46,7 +46,6 @@ mod invariants;
 mod iter;
 mod queue;
 mod records;
-mod segments;
 mod shape;
 
 pub use self::{

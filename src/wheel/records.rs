@@ -11,7 +11,7 @@
 
 use core::mem;
 
-use super::segments::Segments;
+use crate::segments::Segments;
 
 /// Records in a chunk: with the link it fills a cache line.
 pub(super) const CHUNK: usize = 15;

@@ -13,7 +13,8 @@ use std::{
 use crate::tokens::tokens;
 
 /// The modules of the crate and their layers.
-const LAYERS: [(&str, u8); 9] = [
+const LAYERS: [(&str, u8); 10] = [
+    ("segments", 0),
     ("tick", 0),
     ("error", 0),
     ("wheel", 1),

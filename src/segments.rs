@@ -9,7 +9,7 @@ use core::ops::Range;
 
 /// A sequence of elements addressed by `u32`, allocated `LEN` at a time; a power of two.
 #[derive(Debug)]
-pub(super) struct Segments<E, const LEN: usize> {
+pub(crate) struct Segments<E, const LEN: usize> {
     /// `None` stands for a hole.
     directory: Vec<Option<Box<[E; LEN]>>>,
 }
@@ -20,7 +20,7 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         LEN.ilog2()
     };
 
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { directory: Vec::new() }
     }
 
@@ -28,7 +28,7 @@ impl<E, const LEN: usize> Segments<E, LEN> {
     /// no more.
     ///
     /// `u32::MAX` is never an index, so that it can stand for the end of a list.
-    pub(super) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {
+    pub(crate) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {
         let hole = self.directory.iter().position(Option::is_none);
         let segment = hole.unwrap_or(self.directory.len());
         let start = u32::try_from(segment.checked_mul(LEN)?).ok()?;
@@ -45,30 +45,30 @@ impl<E, const LEN: usize> Segments<E, LEN> {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&E> {
+    pub(crate) fn get(&self, index: u32) -> Option<&E> {
         let segment = self.directory.get(index as usize >> Self::SHIFT)?.as_ref()?;
         Some(&segment[index as usize % LEN])
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut E> {
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut E> {
         let segment = self.directory.get_mut(index as usize >> Self::SHIFT)?.as_mut()?;
         Some(&mut segment[index as usize % LEN])
     }
 
     /// Elements with their indices, in ascending order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
         (0..self.end()).filter_map(|index| self.get(index).map(|element| (index, element)))
     }
 
     /// One more than the greatest index in use, or 0.
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past u32")]
-    pub(super) fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         (self.directory.len() << Self::SHIFT) as u32
     }
 
     /// Gives back every segment for which `is_unused` holds, and the room of the directory.
-    pub(super) fn release(&mut self, mut is_unused: impl FnMut(&[E; LEN]) -> bool) {
+    pub(crate) fn release(&mut self, mut is_unused: impl FnMut(&[E; LEN]) -> bool) {
         for segment in &mut self.directory {
             segment.take_if(|elements| is_unused(elements));
         }

@@ -1,0 +1,158 @@
+//! How to set up a purgatory.
+
+use std::{
+    hash::Hash,
+    num::NonZeroU64,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use super::{
+    Purgatory,
+    capacity::{Capacity, Overload},
+    core::{Core, Ticket},
+    operation::{Completion, DelayedOperation},
+};
+use crate::{TimerBuildError, TimerBuilder};
+
+/// Settings of a [`Purgatory`] that is to be made.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, Timer, purgatory::Overload};
+///
+/// struct Fetch;
+///
+/// impl DelayedOperation<u32> for Fetch {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = PurgatoryBuilder::new()
+///     .timer(Timer::builder().tick(Duration::from_micros(500)).name("fetches"))
+///     .max_delay(Duration::from_secs(300))
+///     .max_delayed(1_000_000, Overload::Refuse)
+///     .max_delayed_per_key(1_000, Overload::DisplaceOldest)
+///     .build::<u32, Fetch, ()>()?;
+/// # drop(purgatory);
+/// # Ok::<_, delaywheel::TimerBuildError>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct PurgatoryBuilder {
+    timer: TimerBuilder,
+    max_delay: Duration,
+    max_delayed: Option<(u64, Overload)>,
+    max_delayed_per_key: Option<(u64, Overload)>,
+}
+
+impl PurgatoryBuilder {
+    /// Starts with the default settings.
+    pub fn new() -> Self {
+        let timer = TimerBuilder::new().name("purgatory");
+        Self { timer, max_delay: Duration::MAX, max_delayed: None, max_delayed_per_key: None }
+    }
+
+    /// Sets up the purgatory's timer: its tick, clock, and where operations expire. Default: that of
+    /// [`TimerBuilder::new`].
+    ///
+    /// A purgatory has as many shards as its timer.
+    pub fn timer(mut self, timer: TimerBuilder) -> Self {
+        self.timer = timer;
+        self
+    }
+
+    /// Sets how long an operation waits at most: a longer delay is taken for this one. Default: as
+    /// long as it says.
+    pub fn max_delay(mut self, delay: Duration) -> Self {
+        self.max_delay = delay;
+        self
+    }
+
+    /// Sets how many operations may wait at once, and what becomes of one for which there is no
+    /// room. Default: any number.
+    ///
+    /// The limit is exact.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, purgatory::Overload};
+    ///
+    /// struct Print(&'static str);
+    ///
+    /// impl DelayedOperation<u32> for Print {
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!((self.0, completion), ("older", Completion::Displaced));
+    ///     }
+    /// }
+    ///
+    /// let builder = PurgatoryBuilder::new().max_delayed(1, Overload::DisplaceOldest);
+    /// let purgatory = builder.build()?;
+    /// purgatory.try_complete_else_watch(Print("older"), [1], Duration::from_secs(9))?;
+    /// purgatory.try_complete_else_watch(Print("newer"), [2], Duration::from_secs(9))?;
+    /// assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (1, 1));
+    /// # std::mem::forget(purgatory);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_delayed(mut self, operations: u64, overload: Overload) -> Self {
+        self.max_delayed = Some((operations, overload));
+        self
+    }
+
+    /// Sets how many operations may wait at once on any one key, and what becomes of one for which
+    /// there is no room. Default: any number.
+    ///
+    /// The limit is exact, and costs a short lock more for each key of an operation. With
+    /// [`Overload::DisplaceOldest`], the one displaced is that which has watched the key's events
+    /// longest; if all wait for its value, that which waits for the greatest.
+    pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
+        self.max_delayed_per_key = Some((operations, overload));
+        self
+    }
+
+    /// Makes a purgatory. Starts no thread; the first operation that waits does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range. A limit of 0 is
+    /// [`TimerBuildError::NothingPending`].
+    pub fn build<K, O, R>(self) -> Result<Purgatory<K, O, R>, TimerBuildError>
+    where
+        K: Hash + Eq + Send + 'static,
+        O: DelayedOperation<K, R>,
+        R: Send + 'static,
+    {
+        let capacity = Capacity::new(limit(self.max_delayed)?, limit(self.max_delayed_per_key)?);
+        let core = Arc::new(OnceLock::<Weak<Core<K, O, R>>>::new());
+        let expiring = Arc::clone(&core);
+        let timer = self.timer.build_with(move |ticket: Ticket| {
+            if let Some(core) = expiring.get().and_then(Weak::upgrade) {
+                core.claim(ticket, Completion::Expired);
+            }
+        })?;
+        let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, capacity));
+        // Nothing expires before there is an operation.
+        let _ = core.set(purgatory.downgrade());
+        Ok(purgatory)
+    }
+}
+
+/// A limit that is not 0.
+fn limit(
+    setting: Option<(u64, Overload)>,
+) -> Result<(Option<NonZeroU64>, Overload), TimerBuildError> {
+    let Some((operations, overload)) = setting else { return Ok((None, Overload::Refuse)) };
+    let operations = NonZeroU64::new(operations).ok_or(TimerBuildError::NothingPending)?;
+    Ok((Some(operations), overload))
+}
+
+impl Default for PurgatoryBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,116 @@
+//! Events on several keys, dealt with a few operations at a time.
+
+use std::{collections::VecDeque, fmt, hash::Hash, vec::Vec};
+
+use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::Walk};
+
+/// Checks that are still to be made after events on some keys; from
+/// [`Purgatory::checks`](super::Purgatory::checks).
+///
+/// Each operation that waited when they began is checked at most once. Keys take turns, so that one
+/// with very many watchers does not keep the others waiting. Dropping this leaves out the checks
+/// that have not been made; operations that could have completed by them wait for the next event, or
+/// for their delay.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory};
+///
+/// struct Ready;
+///
+/// impl DelayedOperation<u32> for Ready {
+///     fn try_complete(&mut self) -> bool {
+/// #       static CHECKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+/// #       CHECKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 20
+/// # /*
+///         // ..
+/// # */
+///     }
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = Purgatory::new();
+/// for _ in 0..10 {
+///     purgatory.try_complete_else_watch(Ready, [1, 2], Duration::from_secs(60))?;
+/// }
+/// let mut checks = purgatory.checks([1, 2]);
+/// assert_eq!(checks.run(4), 4);
+/// assert!(!checks.is_done());
+/// assert_eq!(checks.run(usize::MAX), 6);
+/// assert!(checks.is_done());
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct Checks<'a, K, O, R> {
+    core: &'a Core<K, O, R>,
+    turns: VecDeque<Turn<'a, K, O, R>>,
+    keys: Vec<(u64, K)>,
+    /// The pass in each shard; 0 if it has not begun.
+    passes: Vec<u64>,
+}
+
+/// A key in a shard.
+struct Turn<'a, K, O, R> {
+    key: usize,
+    number: usize,
+    /// `None` if it has not begun.
+    walk: Option<Walk<'a, K, O, R>>,
+}
+
+/// Operations of one key that are checked before it is another's turn.
+const TURN: usize = 32;
+
+impl<'a, K, O, R> Checks<'a, K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    pub(super) fn new(core: &'a Core<K, O, R>, keys: impl IntoIterator<Item = K>) -> Self {
+        let keys: Vec<_> = keys.into_iter().map(|key| (core.hash(&key), key)).collect();
+        fence_event();
+        let passes = core.passes().into_vec();
+        let turns = (0..keys.len())
+            .flat_map(|key| (0..passes.len()).map(move |number| Turn { key, number, walk: None }));
+        Self { core, turns: turns.collect(), keys, passes }
+    }
+
+    /// Checks at most so many operations. Returns how many of them completed.
+    pub fn run(&mut self, mut budget: usize) -> usize {
+        let mut completed = 0;
+        while budget > 0 {
+            let Some(mut turn) = self.turns.pop_front() else { break };
+            let (hash, key) = &self.keys[turn.key];
+            let pass = &mut self.passes[turn.number];
+            let Some(mut walk) =
+                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, *hash))
+            else {
+                continue;
+            };
+            let mut share = TURN.min(budget);
+            budget -= share;
+            completed += self.core.check_walk(turn.number, &mut walk, (*hash, key), &mut share);
+            budget += share;
+            *pass = walk.pass();
+            if !walk.is_done() {
+                turn.walk = Some(walk);
+                self.turns.push_back(turn);
+            }
+        }
+        completed
+    }
+
+    /// Returns whether all checks have been made.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.turns.is_empty()
+    }
+}
+
+impl<K, O, R> fmt::Debug for Checks<'_, K, O, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checks").field("turns", &self.turns.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether a shard may hold watchers of a key, without its lock.
+//!
+//! # Protocol
+//!
+//! - A watcher, under its shard's lock, (1) counts itself in the filter, and is on the lists when it
+//!   lets go; (2) fence; (3) has its operation checked once more.
+//! - Whoever announces an event (1) has changed what the check looks at; (2) fence; (3) looks at the
+//!   filter, and if that does not rule the key out, takes the lock and checks whom it finds.
+//!
+//! # Why no event is missed
+//!
+//! Both fences are sequentially consistent, so one comes first. If it is the watcher's, the
+//! announcer sees the count, takes the lock after the watcher, and finds it. If it is the
+//! announcer's, the watcher's check sees the change.
+
+use std::boxed::Box;
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Counts; more mean that fewer keys share one.
+const LEN: usize = if cfg!(loom) { 1 } else { 1024 };
+
+/// How many watchers a shard has, by the hash of their keys. Written under the shard's lock.
+#[derive(Debug)]
+pub(super) struct Filter(Box<[AtomicU32]>);
+
+impl Filter {
+    pub(super) fn new() -> Self {
+        Self((0..LEN).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Whether there may be a watcher of a key. The caller has passed [`fence_event`].
+    #[inline]
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.count(hash).load(Ordering::Relaxed) > 0
+    }
+
+    #[inline]
+    pub(super) fn add(&self, hash: u64) {
+        let count = self.count(hash);
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn remove(&self, hash: u64) {
+        let count = self.count(hash);
+        count.store(count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn count(&self, hash: u64) -> &AtomicU32 {
+        // The table of keys uses the lowest and the uppermost bits.
+        #[expect(clippy::cast_possible_truncation, reason = "any of the bits will do")]
+        let bits = (hash >> 24) as usize;
+        &self.0[bits % LEN]
+    }
+}
+
+/// Between being on the lists and the check that follows.
+#[inline]
+pub(super) fn fence_watch() {
+    fence(Ordering::SeqCst);
+}
+
+/// Between the change that an event announces and looking for watchers.
+#[inline]
+pub(super) fn fence_event() {
+    fence(Ordering::SeqCst);
+}

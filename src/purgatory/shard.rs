@@ -1,0 +1,457 @@
+//! What is under the lock of a shard: the operations that wait, and who watches which key.
+//!
+//! # Ownership
+//!
+//! An operation waits in its shard, or is *out*: in the hands of the one thread that checks it.
+//! Whoever takes it has it alone, with no lock held, and so completing it twice cannot be written
+//! down. What happens to an operation while it is out is noted in its place, and heeded by whoever
+//! brings it back: a verdict, which is final, or that it is to be checked again.
+
+use std::mem;
+
+use smallvec::SmallVec;
+
+use super::{
+    filter::Filter,
+    lists::{Leavings, Lists},
+    operation::Completion,
+    rule::{Effect, Rule},
+    slab::{Index, Slab},
+    stats::ShardStats,
+};
+use crate::{Key, sync::Mutex};
+
+/// A part of a purgatory: threads are spread over shards, and an operation is wholly in that of the
+/// thread which brought it.
+pub(super) struct Shard<K, O, R> {
+    pub(super) filter: Filter,
+    pub(super) contents: Mutex<Contents<K, O, R>>,
+}
+
+impl<K, O, R> Shard<K, O, R> {
+    pub(super) fn new() -> Self {
+        let contents = Contents {
+            waiters: Slab::new(),
+            lists: Lists::new(),
+            serial: 0,
+            passes: 0,
+            is_closed: false,
+            stats: ShardStats::new(),
+        };
+        Self { filter: Filter::new(), contents: Mutex::new(contents) }
+    }
+}
+
+/// Where an operation is, or was.
+#[derive(Debug)]
+enum State<O, R> {
+    Waiting(O),
+    Out { verdict: Option<Completion<R>>, is_to_check_again: bool },
+}
+
+impl<O, R> State<O, R> {
+    const OUT: Self = Self::Out { verdict: None, is_to_check_again: false };
+}
+
+/// An operation that has not ended, as its shard knows it.
+#[derive(Debug)]
+struct Waiter<O, R> {
+    /// Tells it from all others of the shard, past and future.
+    serial: u64,
+    /// The last pass that saw it, or that had begun when it came.
+    seen: u64,
+    /// When it came, in nanoseconds of the timer.
+    since: u64,
+    timeout: Option<Key>,
+    /// The first of its nodes that watch events.
+    events: Option<Index>,
+    /// The first of its nodes that wait for thresholds.
+    thresholds: Option<Index>,
+    rule: Rule,
+    state: State<O, R>,
+}
+
+/// An operation that is out.
+pub(super) struct InHand<O> {
+    pub(super) index: Index,
+    pub(super) operation: O,
+    /// Whether the last check found that it can complete.
+    pub(super) is_satisfied: bool,
+}
+
+/// Operations that are checked between two holds of the lock.
+pub(super) type Batch<O> = SmallVec<[InHand<O>; 2]>;
+
+/// An operation that has ended, and is to be told so.
+pub(super) struct Finished<O, R> {
+    pub(super) operation: O,
+    pub(super) completion: Completion<R>,
+    /// What is to be cancelled in the timer.
+    pub(super) timeout: Option<Key>,
+}
+
+/// Operations that have ended in one hold of the lock.
+pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
+
+/// What comes of saying how an operation ends.
+pub(super) enum Claim<O, R> {
+    /// That is how it ended.
+    Finished(Finished<O, R>),
+    /// It is out, and will end so.
+    Noted,
+    /// It has ended, or will, in another way, or in this.
+    Lost,
+}
+
+impl<O, R> Claim<O, R> {
+    pub(super) const fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost)
+    }
+}
+
+/// The operation that has waited longest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Eldest {
+    pub(super) since: u64,
+    pub(super) place: (Index, u64),
+}
+
+/// What comes of bringing an operation back.
+enum Return<O, R> {
+    Waits,
+    /// It is to be checked once more.
+    Again(InHand<O>),
+    Finished(Finished<O, R>),
+}
+
+/// What is under the lock.
+pub(super) struct Contents<K, O, R> {
+    waiters: Slab<Waiter<O, R>>,
+    pub(super) lists: Lists<K>,
+    /// Serial number of the next operation.
+    serial: u64,
+    /// Number of passes over lists that have begun.
+    passes: u64,
+    pub(super) is_closed: bool,
+    pub(super) stats: ShardStats,
+}
+
+impl<K, O, R> Contents<K, O, R> {
+    /// Takes in an operation that is out. It is on no list yet.
+    #[inline]
+    pub(super) fn enter(&mut self, since: u64, rule: Rule) -> (Index, u64) {
+        let serial = self.serial;
+        self.serial += 1;
+        let index = self.waiters.insert(Waiter {
+            serial,
+            seen: self.passes,
+            since,
+            timeout: None,
+            events: None,
+            thresholds: None,
+            rule,
+            state: State::OUT,
+        });
+        (index, serial)
+    }
+
+    /// Has an operation watch a key's events.
+    #[inline]
+    pub(super) fn watch_events(
+        &mut self,
+        index: Index,
+        key: (u64, K),
+        leavings: &mut Leavings<'_, K>,
+    ) where
+        K: Eq,
+    {
+        let waiter = &mut self.waiters[index];
+        if let Some(node) = self.lists.watch_events(key, index, waiter.events, leavings) {
+            waiter.events = Some(node);
+        }
+    }
+
+    /// Has an operation wait for a key's value, and returns its node.
+    pub(super) fn watch_threshold(
+        &mut self,
+        index: Index,
+        key: (u64, K, u64),
+        leavings: &mut Leavings<'_, K>,
+    ) -> Index
+    where
+        K: Eq,
+    {
+        let waiter = &mut self.waiters[index];
+        waiter.rule.add_threshold();
+        let node = self.lists.watch_threshold(key, index, waiter.thresholds, leavings);
+        waiter.thresholds = Some(node);
+        node
+    }
+
+    /// Remembers that an operation is younger than those that came before it.
+    pub(super) fn join_eldest(&mut self, index: Index) {
+        let waiter = &mut self.waiters[index];
+        waiter.events = Some(self.lists.join_eldest(index, waiter.events));
+    }
+
+    /// Number of operations that have not ended.
+    pub(super) const fn len(&self) -> u32 {
+        self.waiters.len()
+    }
+
+    /// One more than the greatest position of an operation.
+    pub(super) fn end(&self) -> u32 {
+        self.waiters.end()
+    }
+
+    /// Whether an operation has neither ended nor been told how it ends.
+    pub(super) fn is_waiting(&self, index: Index, serial: u64) -> bool {
+        let waiter = self.waiters.get(index).filter(|waiter| waiter.serial == serial);
+        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Out { verdict: Some(_), .. }))
+    }
+
+    /// Begins a pass: it sees each operation that is here by now at most once.
+    #[inline]
+    pub(super) fn begin_pass(&mut self) -> u64 {
+        self.passes += 1;
+        self.passes
+    }
+
+    /// Has `visit` see an operation, unless that has been seen in a pass. If it returns false, it
+    /// has not been seen after all.
+    #[inline]
+    pub(super) fn see(
+        &mut self,
+        pass: u64,
+        index: Index,
+        mut visit: impl FnMut(&mut Self, Index) -> bool,
+    ) -> bool {
+        let seen = self.waiters[index].seen;
+        if seen >= pass {
+            return true;
+        }
+        self.waiters[index].seen = pass;
+        let is_seen = visit(self, index);
+        if !is_seen {
+            self.waiters[index].seen = seen;
+        }
+        is_seen
+    }
+
+    /// Something happened to a key that an operation watches: takes it out, to be checked, if that
+    /// may help.
+    #[inline]
+    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O>) {
+        if self.waiters[index].rule.on_event() == Effect::Check {
+            self.take_out(index, batch);
+        }
+    }
+
+    /// Takes an operation out, or has whoever holds it check it again.
+    #[inline]
+    fn take_out(&mut self, index: Index, batch: &mut Batch<O>) {
+        let state = &mut self.waiters[index].state;
+        match mem::replace(state, State::OUT) {
+            State::Waiting(operation) => {
+                batch.push(InHand { index, operation, is_satisfied: false });
+            }
+            State::Out { verdict, .. } => *state = State::Out { verdict, is_to_check_again: true },
+        }
+    }
+
+    /// A threshold of an operation has been reached, and is off its list. Whether the operation
+    /// ends by that is told by the claim, at the time `now`.
+    pub(super) fn on_threshold(
+        &mut self,
+        index: Index,
+        now: u64,
+        batch: &mut Batch<O>,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Claim<O, R> {
+        match self.waiters[index].rule.on_threshold() {
+            Effect::Nothing => Claim::Lost,
+            Effect::Check => {
+                self.take_out(index, batch);
+                Claim::Lost
+            }
+            Effect::Satisfied => self.claim(index, Completion::Satisfied, now, leavings),
+        }
+    }
+
+    /// The values of some nodes' keys had been reached when these came on their lists, or soon
+    /// after. Returns what follows for the operation, which is out.
+    pub(super) fn on_found(
+        &mut self,
+        index: Index,
+        nodes: impl Iterator<Item = Index>,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Effect {
+        for node in nodes {
+            let is_news = self.lists.mark_reached(node, leavings);
+            if is_news && self.waiters[index].rule.on_threshold() == Effect::Satisfied {
+                return Effect::Satisfied;
+            }
+        }
+        self.waiters[index].rule.on_event()
+    }
+
+    /// Ends the operation of a ticket, unless it has ended.
+    pub(super) fn claim_ticket(
+        &mut self,
+        (index, serial): (Index, u64),
+        completion: Completion<R>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Claim<O, R> {
+        if self.waiters.get(index).is_some_and(|waiter| waiter.serial == serial) {
+            self.claim(index, completion, now, leavings)
+        } else {
+            Claim::Lost
+        }
+    }
+
+    /// Ends an operation.
+    pub(super) fn claim(
+        &mut self,
+        index: Index,
+        completion: Completion<R>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Claim<O, R> {
+        let state = &mut self.waiters[index].state;
+        match mem::replace(state, State::OUT) {
+            State::Waiting(operation) => {
+                Claim::Finished(self.finish(index, operation, completion, now, leavings))
+            }
+            State::Out { verdict: None, is_to_check_again } => {
+                *state = State::Out { verdict: Some(completion), is_to_check_again };
+                Claim::Noted
+            }
+            decided @ State::Out { .. } => {
+                *state = decided;
+                Claim::Lost
+            }
+        }
+    }
+
+    /// Whether an operation is out, with nothing decided.
+    fn is_undecided_out(&self, index: Index) -> bool {
+        matches!(self.waiters[index].state, State::Out { verdict: None, .. })
+    }
+
+    /// The operation at a position; `None` if there is none.
+    pub(super) fn at(&self, position: u32) -> Option<Index> {
+        let index = Index::at(position);
+        self.waiters.get(index).map(|_| index)
+    }
+
+    /// The first of the operations from a node on that is not out, with the time at which it came.
+    /// Looks at a few only.
+    pub(super) fn oldest_from(&self, mut node: Option<Index>) -> Option<Eldest> {
+        const LOOKS: u32 = 64;
+        for _ in 0..LOOKS {
+            let (index, next) = self.lists.visit(node?);
+            if let Waiter { state: State::Waiting(_), since, serial, .. } = self.waiters[index] {
+                return Some(Eldest { since, place: (index, serial) });
+            }
+            node = next;
+        }
+        None
+    }
+
+    /// The operation that waits for the greatest value of a key, unless it is out.
+    pub(super) fn greatest(&self, list: Index) -> Option<(Index, u64)> {
+        let index = self.lists.greatest(list)?;
+        let waiter = &self.waiters[index];
+        matches!(waiter.state, State::Waiting(_)).then_some((index, waiter.serial))
+    }
+
+    /// Brings back operations that were out and have been checked; keeps those that are to be
+    /// checked again.
+    #[inline]
+    pub(super) fn bring_back(
+        &mut self,
+        batch: &mut Batch<O>,
+        finishes: &mut Finishes<O, R>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) {
+        let mut again = Batch::new();
+        for in_hand in batch.drain(..) {
+            match self.bring_back_one(in_hand, now, leavings) {
+                Return::Waits => {}
+                Return::Again(in_hand) => again.push(in_hand),
+                Return::Finished(finished) => finishes.push(finished),
+            }
+        }
+        batch.append(&mut again);
+    }
+
+    #[inline]
+    fn bring_back_one(
+        &mut self,
+        in_hand: InHand<O>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Return<O, R> {
+        let InHand { index, operation, is_satisfied } = in_hand;
+        let State::Out { verdict, is_to_check_again } = &mut self.waiters[index].state else {
+            unreachable!("an operation that is out has not been brought back")
+        };
+        let verdict = match verdict.take() {
+            Some(verdict) => verdict,
+            None if is_satisfied => Completion::Satisfied,
+            None if self.is_closed => Completion::ShutDown,
+            None if mem::take(is_to_check_again) => {
+                return Return::Again(InHand { index, operation, is_satisfied });
+            }
+            None => {
+                self.waiters[index].state = State::Waiting(operation);
+                return Return::Waits;
+            }
+        };
+        Return::Finished(self.finish(index, operation, verdict, now, leavings))
+    }
+
+    /// Sets by what the timeout of an operation can be cancelled.
+    pub(super) fn set_timeout(&mut self, index: Index, timeout: Option<Key>) {
+        self.waiters[index].timeout = timeout;
+    }
+
+    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
+    /// it has been forgotten.
+    pub(super) fn withdraw(&mut self, index: Index, leavings: &mut Leavings<'_, K>) -> bool {
+        let is_undecided = self.is_undecided_out(index);
+        if is_undecided {
+            let waiter = self.waiters.remove(index);
+            self.lists.leave((waiter.events, waiter.thresholds), leavings);
+        }
+        is_undecided
+    }
+
+    /// Takes an operation off all lists.
+    #[inline]
+    fn finish(
+        &mut self,
+        index: Index,
+        operation: O,
+        completion: Completion<R>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Finished<O, R> {
+        let waiter = self.waiters.remove(index);
+        self.lists.leave((waiter.events, waiter.thresholds), leavings);
+        self.stats.count(&completion, now.saturating_sub(waiter.since));
+        if self.waiters.len() == 0 {
+            self.waiters.shrink_if_empty();
+            self.lists.shrink_if_empty();
+        }
+        Finished { operation, completion, timeout: waiter.timeout }
+    }
+
+    /// Gives back the room of operations that have ended. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.waiters.shrink();
+        self.lists.shrink();
+    }
+}

@@ -1,0 +1,183 @@
+//! A slab: elements with a number each, which is used again once its element is gone.
+//!
+//! It grows by segments, so that nothing that is there is copied, and nobody waits for that under a
+//! lock.
+
+use core::num::NonZeroU32;
+
+use crate::segments::Segments;
+
+/// The number of an element. `Option<Index>` takes four bytes as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Index(
+    /// The position plus one.
+    NonZeroU32,
+);
+
+impl Index {
+    pub(super) fn at(position: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(position))
+    }
+
+    #[inline]
+    pub(super) const fn position(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
+/// Elements that are allocated at a time.
+const SEGMENT: usize = 512;
+
+#[derive(Debug)]
+enum Entry<E> {
+    Occupied(E),
+    /// Waits in the list of vacant entries, of which `next` is the rest.
+    Vacant {
+        next: Option<Index>,
+    },
+}
+
+/// Elements that are addressed by their [`Index`].
+#[derive(Debug)]
+pub(super) struct Slab<E> {
+    entries: Segments<Entry<E>, SEGMENT>,
+    vacant: Option<Index>,
+    len: u32,
+}
+
+impl<E> Slab<E> {
+    pub(super) const fn new() -> Self {
+        Self { entries: Segments::new(), vacant: None, len: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// One more than the greatest position in use, or 0.
+    pub(super) fn end(&self) -> u32 {
+        self.entries.end()
+    }
+
+    /// Adds an element.
+    ///
+    /// # Panics
+    ///
+    /// If there are 2^32 of them; memory ends before that.
+    #[inline]
+    pub(super) fn insert(&mut self, element: E) -> Index {
+        let index = match self.vacant {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let entry = self.entries.get_mut(index.position()).expect("vacant entries are listed");
+        let Entry::Vacant { next } = *entry else { unreachable!("only vacant entries are listed") };
+        *entry = Entry::Occupied(element);
+        self.vacant = next;
+        self.len += 1;
+        index
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, index: Index) -> E {
+        let entry = self.entries.get_mut(index.position()).expect("the index was made here");
+        match core::mem::replace(entry, Entry::Vacant { next: self.vacant }) {
+            Entry::Occupied(element) => {
+                self.vacant = Some(index);
+                self.len -= 1;
+                element
+            }
+            Entry::Vacant { .. } => unreachable!("an element is removed once"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: Index) -> Option<&E> {
+        match self.entries.get(index.position())? {
+            Entry::Occupied(element) => Some(element),
+            Entry::Vacant { .. } => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: Index) -> Option<&mut E> {
+        match self.entries.get_mut(index.position())? {
+            Entry::Occupied(element) => Some(element),
+            Entry::Vacant { .. } => None,
+        }
+    }
+
+    /// Gives back the segments without an element. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.entries
+            .release(|segment| segment.iter().all(|entry| matches!(entry, Entry::Vacant { .. })));
+        // The list of vacant entries ran through what was given back.
+        self.vacant = None;
+        for position in (0..self.entries.end()).rev() {
+            let next = self.vacant;
+            if let Some(entry @ Entry::Vacant { .. }) = self.entries.get_mut(position) {
+                *entry = Entry::Vacant { next };
+                self.vacant = Some(Index::at(position));
+            }
+        }
+    }
+
+    /// Gives everything back if there is much room and no element.
+    pub(super) fn shrink_if_empty(&mut self) {
+        if self.len == 0 && self.entries.end() as usize > 2 * SEGMENT {
+            *self = Self::new();
+        }
+    }
+
+    /// Makes room for one more segment, and returns the first index in it.
+    #[cold]
+    fn grow(&mut self) -> Index {
+        let link = |position| Entry::Vacant { next: Some(Index::at(position + 1)) };
+        let added = self.entries.grow(link).expect("fewer than 2^32 elements fit into memory");
+        if let Some(Entry::Vacant { next }) = self.entries.get_mut(added.end - 1) {
+            *next = None;
+        }
+        let first = Index::at(added.start);
+        self.vacant = Some(first);
+        first
+    }
+}
+
+impl<E> core::ops::Index<Index> for Slab<E> {
+    type Output = E;
+
+    #[inline]
+    fn index(&self, index: Index) -> &E {
+        self.get(index).expect("a link leads to an element")
+    }
+}
+
+impl<E> core::ops::IndexMut<Index> for Slab<E> {
+    #[inline]
+    fn index_mut(&mut self, index: Index) -> &mut E {
+        self.get_mut(index).expect("a link leads to an element")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again_and_room_is_given_back() {
+        let mut slab = Slab::new();
+        let indices: std::vec::Vec<_> = (0..3000_u32).map(|number| slab.insert(number)).collect();
+        assert!(indices.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
+        for &index in &indices[..2999] {
+            slab.remove(index);
+        }
+        slab.shrink();
+        assert_eq!((slab.len(), slab[indices[2999]]), (1, 2999));
+        let reused: std::vec::Vec<_> = (0..600_u32).map(|number| slab.insert(number)).collect();
+        assert!(reused.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
+        reused.iter().chain([&indices[2999]]).for_each(|&index| drop(slab.remove(index)));
+        slab.shrink_if_empty();
+        assert_eq!((slab.len(), slab.end()), (0, 0));
+    }
+}

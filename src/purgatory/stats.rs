@@ -1,0 +1,112 @@
+//! What a purgatory counts; each shard under its own lock.
+
+use std::time::Duration;
+
+use super::operation::Completion;
+use crate::timer::Lateness as Durations;
+
+/// The counts of a shard.
+pub(super) struct ShardStats {
+    satisfied: u64,
+    expired: u64,
+    cancelled: u64,
+    displaced: u64,
+    shut_down: u64,
+    waits: Durations,
+}
+
+impl ShardStats {
+    pub(super) fn new() -> Self {
+        Self {
+            satisfied: 0,
+            expired: 0,
+            cancelled: 0,
+            displaced: 0,
+            shut_down: 0,
+            waits: Durations::new(),
+        }
+    }
+
+    /// Counts an operation that ended after it had waited for so many nanoseconds.
+    #[inline]
+    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: u64) {
+        let outcome = match completion {
+            Completion::Satisfied => &mut self.satisfied,
+            Completion::Expired => &mut self.expired,
+            Completion::Cancelled(_) => &mut self.cancelled,
+            Completion::Displaced => &mut self.displaced,
+            Completion::ShutDown => &mut self.shut_down,
+        };
+        *outcome += 1;
+        self.waits.record_nanos(waited);
+    }
+
+    pub(super) fn add_to(&self, stats: &mut PurgatoryStats) {
+        stats.satisfied += self.satisfied;
+        stats.expired += self.expired;
+        stats.cancelled += self.cancelled;
+        stats.displaced += self.displaced;
+        stats.shut_down += self.shut_down;
+        stats.waits.add(&self.waits);
+    }
+}
+
+/// What a purgatory holds and has done so far; from [`Purgatory::stats`](super::Purgatory::stats).
+///
+/// Each operation that was not refused is in exactly one of `at_once`, `delayed`, `satisfied`,
+/// `expired`, `cancelled`, `displaced` and `shut_down`. Shards are counted one after the other, so
+/// that under concurrency the sums are not those of one moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PurgatoryStats {
+    /// Operations that wait.
+    pub delayed: u64,
+    /// Watchers: an operation counts once for each of its keys and thresholds.
+    pub watched: u64,
+    /// Keys that are watched, counted once in each shard where they are.
+    pub keys: u64,
+    /// Operations that could complete at once and never waited.
+    pub at_once: u64,
+    /// Operations that waited until they could complete, or were completed by their handle.
+    pub satisfied: u64,
+    /// Operations that waited until their delay was over.
+    pub expired: u64,
+    /// Operations that were cancelled.
+    pub cancelled: u64,
+    /// Operations that made room for newer ones.
+    pub displaced: u64,
+    /// Operations that waited when the purgatory was shut down.
+    pub shut_down: u64,
+    /// Operations that were refused.
+    pub refused: u64,
+    /// Panics in methods of operations.
+    pub panicked: u64,
+    /// How long those operations waited that have ended.
+    pub waits: Durations,
+}
+
+impl PurgatoryStats {
+    pub(super) fn new() -> Self {
+        Self {
+            delayed: 0,
+            watched: 0,
+            keys: 0,
+            at_once: 0,
+            satisfied: 0,
+            expired: 0,
+            cancelled: 0,
+            displaced: 0,
+            shut_down: 0,
+            refused: 0,
+            panicked: 0,
+            waits: Durations::new(),
+        }
+    }
+
+    /// Returns how long at most `percent` of the operations waited that waited and have ended; zero
+    /// if none did.
+    #[must_use]
+    pub fn wait_percentile(&self, percent: f64) -> Duration {
+        self.waits.percentile(percent)
+    }
+}

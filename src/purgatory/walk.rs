@@ -1,0 +1,105 @@
+//! Going along the watchers of a key, with the lock released from time to time.
+//!
+//! A walk marks its place by a cursor, which moves on when the node there leaves. It sees each
+//! operation once that waited when its *pass* began: walks of one pass, over several keys, see it
+//! once together. So a walk ends, even if others keep adding watchers.
+
+use std::borrow::Borrow;
+
+use super::{
+    core::STEPS_PER_HOLD,
+    lists::Cursor,
+    shard::{Contents, Shard},
+    slab::Index,
+};
+
+/// Where a walk is.
+enum Place {
+    Start,
+    At(Cursor),
+    End,
+}
+
+/// A walk along the watchers of a key's events, in one shard.
+pub(super) struct Walk<'a, K, O, R> {
+    shard: &'a Shard<K, O, R>,
+    /// The number of the pass; 0 if it has not begun.
+    pass: u64,
+    place: Place,
+}
+
+impl<'a, K, O, R> Walk<'a, K, O, R> {
+    #[inline]
+    pub(super) fn new(shard: &'a Shard<K, O, R>, pass: u64) -> Self {
+        Self { shard, pass, place: Place::Start }
+    }
+
+    pub(super) fn shard(&self) -> &'a Shard<K, O, R> {
+        self.shard
+    }
+
+    /// The number of the pass; 0 if it has not begun.
+    pub(super) fn pass(&self) -> u64 {
+        self.pass
+    }
+
+    #[inline]
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.place, Place::End)
+    }
+
+    /// Goes on, under the lock: calls `visit` with each operation until that returns false, or for
+    /// a bounded number of steps. One at which it returned false, and did nothing, is seen again.
+    #[inline]
+    pub(super) fn go_on<Q: Eq + ?Sized>(
+        &mut self,
+        contents: &mut Contents<K, O, R>,
+        key: (u64, &Q),
+        mut visit: impl FnMut(&mut Contents<K, O, R>, Index) -> bool,
+    ) where
+        K: Borrow<Q>,
+    {
+        let mut node = match self.place {
+            Place::Start => self.start(contents, key),
+            Place::At(cursor) => contents.lists.close(cursor),
+            Place::End => return,
+        };
+        let mut steps = STEPS_PER_HOLD;
+        while let Some(here) = node {
+            let (waiter, next) = contents.lists.visit(here);
+            if steps == 0 || !contents.see(self.pass, waiter, &mut visit) {
+                self.place = Place::At(contents.lists.open(node));
+                return;
+            }
+            steps -= 1;
+            node = next;
+        }
+        self.place = Place::End;
+    }
+
+    /// Finds the list, and begins the pass unless it has.
+    #[inline]
+    fn start<Q: Eq + ?Sized>(
+        &mut self,
+        contents: &mut Contents<K, O, R>,
+        (hash, key): (u64, &Q),
+    ) -> Option<Index>
+    where
+        K: Borrow<Q>,
+    {
+        let list = contents.lists.find(hash, |other| other.borrow() == key)?;
+        if self.pass == 0 {
+            self.pass = contents.begin_pass();
+        }
+        contents.lists.first(list)
+    }
+}
+
+impl<K, O, R> Drop for Walk<'_, K, O, R> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Place::At(cursor) = self.place {
+            self.shard.contents.lock().lists.close(cursor);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What an operation waits for, and what comes of asking.
+
+use std::{error::Error, fmt};
+
+use super::core::Ticket;
+
+/// Something that an operation waits for.
+///
+/// # Examples
+///
+/// A fetch that waits until partition 3 holds a record at offset 100, or until partition 4 changes
+/// its leader, which is an event:
+///
+/// ```
+/// use delaywheel::Watch;
+///
+/// let watches = [Watch::Threshold(3, 100), Watch::Events(4)];
+/// # drop(watches);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Watch<K> {
+    /// Anything that is announced for the key, upon which the operation is checked.
+    Events(K),
+    /// That the value of the key reaches a number. Values never decrease.
+    Threshold(K, u64),
+}
+
+impl<K> Watch<K> {
+    /// Returns the key.
+    pub const fn key(&self) -> &K {
+        match self {
+            Self::Events(key) | Self::Threshold(key, _) => key,
+        }
+    }
+}
+
+impl<K> From<K> for Watch<K> {
+    fn from(key: K) -> Self {
+        Self::Events(key)
+    }
+}
+
+/// The name of an operation in the purgatory where it waits.
+///
+/// It is plain data, and good until the operation ends; then it is dead for ever, and no other
+/// operation answers to it. It means nothing to another purgatory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OperationKey(pub(super) Ticket);
+
+/// What became of an operation that was to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "it tells whether the operation has completed"]
+pub enum Watched {
+    /// It could complete at once, and has.
+    Completed,
+    /// It waits, or has waited: it may have completed in the meantime.
+    Waiting(OperationKey),
+}
+
+impl Watched {
+    /// Returns the key of an operation that waits.
+    #[must_use]
+    pub const fn key(self) -> Option<OperationKey> {
+        match self {
+            Self::Completed => None,
+            Self::Waiting(key) => Some(key),
+        }
+    }
+
+    /// Returns whether the operation has completed at once.
+    #[must_use]
+    pub const fn is_completed(self) -> bool {
+        matches!(self, Self::Completed)
+    }
+}
+
+/// Why a purgatory refused an operation, with the operation.
+///
+/// The operation has been checked, and could not complete at that moment.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, purgatory::WatchError};
+///
+/// struct Never;
+///
+/// impl DelayedOperation<u32> for Never {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = Purgatory::<u32, Never>::new();
+/// purgatory.shutdown();
+/// let refused = purgatory.try_complete_else_watch(Never, [1], Duration::from_secs(1));
+/// assert!(matches!(refused, Err(WatchError::ShutDown(Never))));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WatchError<O> {
+    /// As many operations wait as may.
+    Full(O),
+    /// As many operations wait on one of the keys as may.
+    KeyFull(O),
+    /// The purgatory has been shut down.
+    ShutDown(O),
+    /// The system has no thread for the purgatory's timer; a later call tries again.
+    NoThread(O),
+}
+
+impl<O> WatchError<O> {
+    /// Returns the operation.
+    pub fn into_operation(self) -> O {
+        match self {
+            Self::Full(operation)
+            | Self::KeyFull(operation)
+            | Self::ShutDown(operation)
+            | Self::NoThread(operation) => operation,
+        }
+    }
+}
+
+impl<O> fmt::Debug for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::KeyFull(_) => "KeyFull(..)",
+            Self::ShutDown(_) => "ShutDown(..)",
+            Self::NoThread(_) => "NoThread(..)",
+        })
+    }
+}
+
+impl<O> fmt::Display for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "as many operations wait as may",
+            Self::KeyFull(_) => "as many operations wait on a key as may",
+            Self::ShutDown(_) => "the purgatory has been shut down",
+            Self::NoThread(_) => "the timer's threads could not be started",
+        })
+    }
+}
+
+impl<O> Error for WatchError<O> {}

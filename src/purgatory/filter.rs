@@ -2,15 +2,15 @@
 //!
 //! # Protocol
 //!
-//! - A watcher, under its shard's lock, (1) counts itself in the filter, and is on the lists when it
-//!   lets go; (2) fence; (3) has its operation checked once more.
+//! - A watcher, under its shard's lock, (1) counts its keys in the filter, if nobody watched them,
+//!   and is on their lists when it lets go; (2) fence; (3) has its operation checked once more.
 //! - Whoever announces an event (1) has changed what the check looks at; (2) fence; (3) looks at the
 //!   filter, and if that does not rule the key out, takes the lock and checks whom it finds.
 //!
 //! # Why no event is missed
 //!
 //! Both fences are sequentially consistent, so one comes first. If it is the watcher's, the
-//! announcer sees the count, takes the lock after the watcher, and finds it. If it is the
+//! announcer sees a count, takes the lock after the watcher, and finds it. If it is the
 //! announcer's, the watcher's check sees the change.
 
 use std::boxed::Box;
@@ -20,7 +20,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 /// Counts; more mean that fewer keys share one.
 const LEN: usize = if cfg!(loom) { 1 } else { 1024 };
 
-/// How many watchers a shard has, by the hash of their keys. Written under the shard's lock.
+/// How many keys are watched in a shard, by their hashes. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Filter(Box<[AtomicU32]>);
 
@@ -50,9 +50,7 @@ impl Filter {
     #[inline]
     fn count(&self, hash: u64) -> &AtomicU32 {
         // The table of keys uses the lowest and the uppermost bits.
-        #[expect(clippy::cast_possible_truncation, reason = "any of the bits will do")]
-        let bits = (hash >> 24) as usize;
-        &self.0[bits % LEN]
+        &self.0[(hash >> 24) as usize % LEN]
     }
 }
 

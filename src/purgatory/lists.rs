@@ -5,7 +5,7 @@
 //! *siblings*, so that it leaves every list in a time that depends on its own keys only. A key
 //! leaves with its last watcher.
 
-use std::{collections::BTreeSet, ops::Bound, vec::Vec};
+use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
 use hashbrown::HashTable;
 
@@ -44,35 +44,48 @@ struct Ends {
     last: Option<Index>,
 }
 
+impl Ends {
+    /// Links a node that is to be the last.
+    #[inline]
+    fn append(&mut self, node: Index, nodes: &mut Slab<EventNode>) {
+        match self.last.replace(node) {
+            Some(last) => nodes[last].next = Some(node),
+            None => self.first = Some(node),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct List<K> {
     key: K,
     hash: u64,
     events: Ends,
-    thresholds: BTreeSet<(u64, Index)>,
+    /// `None` if nobody waits for the key's value.
+    #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
+    thresholds: Option<Box<BTreeSet<(u64, Index)>>>,
 }
 
 /// What leaves a shard and is dealt with when its lock has been released.
 pub(super) struct Leavings<'a, K> {
-    pub(super) filter: &'a Filter,
+    filter: &'a Filter,
     /// Keys that nobody watches any more. Their drop is user code.
     pub(super) keys: Vec<K>,
     /// A hash for each watcher that left, if that is wanted.
-    pub(super) hashes: Option<Vec<u64>>,
+    pub(super) hashes: Vec<u64>,
+    wants_hashes: bool,
 }
 
 impl<'a, K> Leavings<'a, K> {
     #[inline]
-    pub(super) fn new(filter: &'a Filter, with_hashes: bool) -> Self {
-        Self { filter, keys: Vec::new(), hashes: with_hashes.then(Vec::new) }
+    pub(super) const fn new(filter: &'a Filter, wants_hashes: bool) -> Self {
+        Self { filter, keys: Vec::new(), hashes: Vec::new(), wants_hashes }
     }
 
     /// Notes that a watcher has left.
     #[inline]
     fn note(&mut self, hash: u64) {
-        self.filter.remove(hash);
-        if let Some(hashes) = &mut self.hashes {
-            hashes.push(hash);
+        if self.wants_hashes {
+            self.hashes.push(hash);
         }
     }
 
@@ -84,6 +97,21 @@ impl<'a, K> Leavings<'a, K> {
     }
 }
 
+/// Where a cursor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// Nowhere: it is not in use.
+    Closed,
+    At(Index),
+    End,
+}
+
+impl Mark {
+    fn new(node: Option<Index>) -> Self {
+        node.map_or(Self::End, Self::At)
+    }
+}
+
 /// A place in a list that outlives the node there: it moves on to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor(usize);
@@ -91,11 +119,10 @@ pub(super) struct Cursor(usize);
 /// All lists of a shard.
 pub(super) struct Lists<K> {
     table: HashTable<Index>,
-    lists: Slab<List<K>>,
+    keys: Slab<List<K>>,
     events: Slab<EventNode>,
     thresholds: Slab<ThresholdNode>,
-    /// The node that each cursor is at; `Some(None)` at the end.
-    cursors: Vec<Option<Option<Index>>>,
+    cursors: Vec<Mark>,
     /// All operations in the order in which they came, if that is kept.
     eldest: Ends,
     watching: u64,
@@ -105,7 +132,7 @@ impl<K> Lists<K> {
     pub(super) const fn new() -> Self {
         Self {
             table: HashTable::new(),
-            lists: Slab::new(),
+            keys: Slab::new(),
             events: Slab::new(),
             thresholds: Slab::new(),
             cursors: Vec::new(),
@@ -127,7 +154,7 @@ impl<K> Lists<K> {
     /// The list of a key.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
-        self.table.find(hash, |&list| is_key(&self.lists[list].key)).copied()
+        self.table.find(hash, |&list| is_key(&self.keys[list].key)).copied()
     }
 
     /// Puts an operation on the list of a key's events, with the head of its chain of siblings;
@@ -143,15 +170,15 @@ impl<K> Lists<K> {
         K: Eq,
     {
         let list = self.list_of(hash, key, leavings);
-        let last = self.lists[list].events.last;
+        let ends = &mut self.keys[list].events;
+        let previous = ends.last;
         // An operation comes to all of its lists in one go, so it is the last one if it is there.
-        if last.is_some_and(|last| self.events[last].waiter == waiter) {
+        if previous.is_some_and(|last| self.events[last].waiter == waiter) {
             return None;
         }
-        let node = EventNode { waiter, list: Some(list), sibling, previous: last, next: None };
+        let node = EventNode { waiter, list: Some(list), sibling, previous, next: None };
         let node = self.events.insert(node);
-        self.append(node, last, Some(list));
-        leavings.filter.add(hash);
+        ends.append(node, &mut self.events);
         self.watching += 1;
         Some(node)
     }
@@ -170,18 +197,17 @@ impl<K> Lists<K> {
         let list = self.list_of(hash, key, leavings);
         let node = ThresholdNode { waiter, list: Some(list), sibling, at };
         let node = self.thresholds.insert(node);
-        self.lists[list].thresholds.insert((at, node));
-        leavings.filter.add(hash);
+        self.keys[list].thresholds.get_or_insert_default().insert((at, node));
         self.watching += 1;
         node
     }
 
     /// Puts an operation behind those that came before it.
     pub(super) fn join_eldest(&mut self, waiter: Index, sibling: Option<Index>) -> Index {
-        let last = self.eldest.last;
-        let node = EventNode { waiter, list: None, sibling, previous: last, next: None };
+        let previous = self.eldest.last;
+        let node = EventNode { waiter, list: None, sibling, previous, next: None };
         let node = self.events.insert(node);
-        self.append(node, last, None);
+        self.eldest.append(node, &mut self.events);
         node
     }
 
@@ -204,7 +230,13 @@ impl<K> Lists<K> {
     pub(super) fn mark_reached(&mut self, node: Index, leavings: &mut Leavings<'_, K>) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
-        self.lists[list].thresholds.remove(&(at, node));
+        let thresholds = &mut self.keys[list].thresholds;
+        if let Some(tree) = thresholds {
+            tree.remove(&(at, node));
+            if tree.is_empty() {
+                *thresholds = None;
+            }
+        }
         self.left(list, leavings);
         true
     }
@@ -217,7 +249,7 @@ impl<K> Lists<K> {
         value: u64,
         leavings: &mut Leavings<'_, K>,
     ) -> Option<(u64, Index)> {
-        let &(at, node) = self.lists[list].thresholds.first()?;
+        let &(at, node) = self.keys[list].thresholds.as_ref()?.first()?;
         if at > value {
             return None;
         }
@@ -225,27 +257,28 @@ impl<K> Lists<K> {
         Some((at, self.thresholds[node].waiter))
     }
 
-    /// Who waits for the least threshold after `last`, with the place of that.
+    /// Who waits for the least threshold after a place, and the place of that.
     pub(super) fn threshold_after(
         &self,
         list: Index,
-        last: Option<(u64, Index)>,
+        place: Option<(u64, Index)>,
     ) -> Option<((u64, Index), Index)> {
-        let start = last.map_or(Bound::Unbounded, Bound::Excluded);
-        let &place = self.lists[list].thresholds.range((start, Bound::Unbounded)).next()?;
+        let start = place.map_or(Bound::Unbounded, Bound::Excluded);
+        let tree = self.keys[list].thresholds.as_ref()?;
+        let &place = tree.range((start, Bound::Unbounded)).next()?;
         Some((place, self.thresholds[place.1].waiter))
     }
 
     /// Who waits for the greatest value of a key.
     pub(super) fn greatest(&self, list: Index) -> Option<Index> {
-        let &(_, node) = self.lists[list].thresholds.last()?;
+        let &(_, node) = self.keys[list].thresholds.as_ref()?.last()?;
         Some(self.thresholds[node].waiter)
     }
 
     /// The first watcher of a key's events.
     #[inline]
     pub(super) fn first(&self, list: Index) -> Option<Index> {
-        self.lists[list].events.first
+        self.keys[list].events.first
     }
 
     /// The node of the operation that came first.
@@ -262,43 +295,40 @@ impl<K> Lists<K> {
 
     /// Marks a place; it is to be [closed](Self::close).
     pub(super) fn open(&mut self, node: Option<Index>) -> Cursor {
-        let vacant = self.cursors.iter().position(Option::is_none);
-        let cursor = vacant.unwrap_or(self.cursors.len());
-        if vacant.is_none() {
-            self.cursors.push(None);
+        let closed = self.cursors.iter().position(|&mark| mark == Mark::Closed);
+        let cursor = closed.unwrap_or(self.cursors.len());
+        if closed.is_none() {
+            self.cursors.push(Mark::Closed);
         }
-        self.cursors[cursor] = Some(node);
+        self.cursors[cursor] = Mark::new(node);
         Cursor(cursor)
     }
 
     /// Gives up a mark, and returns the node there.
     pub(super) fn close(&mut self, cursor: Cursor) -> Option<Index> {
-        let node = self.cursors[cursor.0].take();
-        while self.cursors.last().is_some_and(Option::is_none) {
+        let mark = std::mem::replace(&mut self.cursors[cursor.0], Mark::Closed);
+        while self.cursors.last() == Some(&Mark::Closed) {
             self.cursors.pop();
         }
-        node.flatten()
+        match mark {
+            Mark::At(node) => Some(node),
+            Mark::Closed | Mark::End => None,
+        }
     }
 
     /// Gives back the room of what has left. *O*(capacity).
     pub(super) fn shrink(&mut self) {
-        self.lists.shrink();
+        self.keys.shrink();
         self.events.shrink();
         self.thresholds.shrink();
-        let Self { table, lists, .. } = self;
-        table.shrink_to_fit(|&list| lists[list].hash);
+        let Self { table, keys, .. } = self;
+        table.shrink_to_fit(|&list| keys[list].hash);
     }
 
-    /// Gives all room back, if there is much and nobody watches.
-    pub(super) fn shrink_if_empty(&mut self) {
-        if self.watching == 0 {
-            self.lists.shrink_if_empty();
-            self.events.shrink_if_empty();
-            self.thresholds.shrink_if_empty();
-            if self.table.capacity() > 1024 {
-                self.table = HashTable::new();
-            }
-        }
+    /// Gives all room back, when nobody watches.
+    pub(super) fn clear(&mut self) {
+        let cursors = std::mem::take(&mut self.cursors);
+        *self = Self { cursors, ..Self::new() };
     }
 
     /// The list of a key, made if there is none.
@@ -307,34 +337,22 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let Self { table, lists, .. } = self;
-        if let Some(&list) = table.find(hash, |&list| lists[list].key == key) {
+        let Self { table, keys, .. } = self;
+        if let Some(&list) = table.find(hash, |&list| keys[list].key == key) {
             leavings.discard(key);
             return list;
         }
-        let list = List { key, hash, events: Ends::default(), thresholds: BTreeSet::new() };
-        let list = lists.insert(list);
-        table.insert_unique(hash, list, |&list| lists[list].hash);
+        let list = List { key, hash, events: Ends::default(), thresholds: None };
+        let list = keys.insert(list);
+        leavings.filter.add(hash);
+        table.insert_unique(hash, list, |&list| keys[list].hash);
         list
-    }
-
-    /// Links a node that is to be the last of a list.
-    #[inline]
-    fn append(&mut self, node: Index, last: Option<Index>, list: Option<Index>) {
-        if let Some(last) = last {
-            self.events[last].next = Some(node);
-        }
-        let ends = self.ends(list);
-        ends.last = Some(node);
-        if last.is_none() {
-            ends.first = Some(node);
-        }
     }
 
     #[inline]
     fn ends(&mut self, list: Option<Index>) -> &mut Ends {
         match list {
-            Some(list) => &mut self.lists[list].events,
+            Some(list) => &mut self.keys[list].events,
             None => &mut self.eldest,
         }
     }
@@ -344,8 +362,8 @@ impl<K> Lists<K> {
     fn leave_events(&mut self, node: Index, leavings: &mut Leavings<'_, K>) -> Option<Index> {
         let EventNode { list, sibling, previous, next, .. } = self.events.remove(node);
         for cursor in &mut self.cursors {
-            if *cursor == Some(Some(node)) {
-                *cursor = Some(next);
+            if *cursor == Mark::At(node) {
+                *cursor = Mark::new(next);
             }
         }
         match previous {
@@ -365,14 +383,15 @@ impl<K> Lists<K> {
     /// A watcher has left a list; if it was the last, so does the key.
     #[inline]
     fn left(&mut self, list: Index, leavings: &mut Leavings<'_, K>) {
-        let List { hash, events, thresholds, .. } = &self.lists[list];
+        let List { hash, events, thresholds, .. } = &self.keys[list];
         let hash = *hash;
         leavings.note(hash);
         self.watching -= 1;
-        if events.first.is_none() && thresholds.is_empty() {
+        if events.first.is_none() && thresholds.is_none() {
             let entry = self.table.find_entry(hash, |&other| other == list);
             entry.expect("a list is in the table").remove();
-            leavings.discard(self.lists.remove(list).key);
+            leavings.filter.remove(hash);
+            leavings.discard(self.keys.remove(list).key);
         }
     }
 }

@@ -28,11 +28,15 @@
 //! [`filter`] rules the key out. Operations are checked outside of the lock, in the hands of the
 //! one thread that took them; see [`shard`].
 
+mod admission;
+mod advancing;
 mod builder;
 mod capacity;
+mod checking;
 mod checks;
 mod core;
 mod demand;
+mod ending;
 mod filter;
 mod lists;
 #[cfg(all(test, loom))]
@@ -44,6 +48,7 @@ mod slab;
 mod stats;
 mod walk;
 mod watch;
+mod watching;
 
 use std::{
     borrow::Borrow,
@@ -176,7 +181,10 @@ where
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let core = self.core();
-        let events = keys.into_iter().map(|key| (core.hash(&key), key)).collect();
+        let mut events = SmallVec::new();
+        for key in keys {
+            events.push((core.hash(&key), key));
+        }
         let demand = Demand { events, thresholds: SmallVec::new(), rule: Rule::CHECKED };
         core.watch(operation, demand, delay)
     }
@@ -299,7 +307,6 @@ where
     ///
     /// *O*(shards), and a check for each operation that watches the key.
     #[inline]
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -310,7 +317,6 @@ where
 
     /// Like [`check_and_complete`](Self::check_and_complete) for several keys. An operation that
     /// watches several of them is checked once.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
         K: Borrow<Q>,
@@ -337,7 +343,6 @@ where
     /// # Complexity
     ///
     /// *O*(shards + c log n) if c of n complete.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn advance<Q>(&self, key: &Q, value: u64) -> usize
     where
         K: Borrow<Q>,
@@ -348,7 +353,6 @@ where
 
     /// Cancels every operation that watches a key, which has moved away for one. Returns how many
     /// those were.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn cancel_for_key<Q>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -359,7 +363,6 @@ where
     }
 
     /// Cancels every operation that watches a key, and tells each the reason.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn cancel_for_key_with<Q>(&self, key: &Q, reason: &R) -> usize
     where
         K: Borrow<Q>,
@@ -372,7 +375,6 @@ where
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
     ///
     /// If another thread is checking it, that thread completes it.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn complete(&self, key: OperationKey) -> bool {
         self.core().claim(key.0, Completion::Satisfied)
     }
@@ -387,7 +389,6 @@ where
     }
 
     /// Cancels an operation, and tells it the reason. Returns whether it was waiting.
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
         self.core().claim(key.0, Completion::Cancelled(reason))
     }

@@ -37,8 +37,9 @@ impl Rule {
     #[inline]
     pub(super) const fn on_event(self) -> Effect {
         match self {
-            Self { is_checked: false, .. } => Effect::Nothing,
-            Self { is_all: true, missing: 1.., .. } => Effect::Nothing,
+            Self { is_checked: false, .. } | Self { is_all: true, missing: 1.., .. } => {
+                Effect::Nothing
+            }
             Self { .. } => Effect::Check,
         }
     }
@@ -58,8 +59,9 @@ impl Rule {
     /// `reached` says whether any was.
     pub(super) const fn at_first(self, reached: bool) -> Effect {
         match self {
-            Self { is_all: false, .. } if reached => Effect::Satisfied,
-            Self { is_all: true, is_checked: false, missing: 0 } if reached => Effect::Satisfied,
+            Self { is_all: false, .. } | Self { is_checked: false, missing: 0, .. } if reached => {
+                Effect::Satisfied
+            }
             _ => self.on_event(),
         }
     }

@@ -71,16 +71,26 @@ struct Waiter<O, R> {
     state: State<O, R>,
 }
 
-/// An operation that is out.
-pub(super) struct InHand<O> {
+/// An operation that is out, until it has ended or is brought back.
+pub(super) struct InHand<O, R> {
     pub(super) index: Index,
-    pub(super) operation: O,
+    /// `None` once it waits again.
+    pub(super) operation: Option<O>,
     /// Whether the last check found that it can complete.
     pub(super) is_satisfied: bool,
+    /// How it has ended, and what is to be cancelled in the timer.
+    pub(super) end: Option<(Completion<R>, Option<Key>)>,
+}
+
+impl<O, R> InHand<O, R> {
+    #[inline]
+    pub(super) const fn new(index: Index, operation: O) -> Self {
+        Self { index, operation: Some(operation), is_satisfied: false, end: None }
+    }
 }
 
 /// Operations that are checked between two holds of the lock.
-pub(super) type Batch<O> = SmallVec<[InHand<O>; 2]>;
+pub(super) type Batch<O, R> = SmallVec<[InHand<O, R>; 2]>;
 
 /// An operation that has ended, and is to be told so.
 pub(super) struct Finished<O, R> {
@@ -114,14 +124,6 @@ impl<O, R> Claim<O, R> {
 pub(super) struct Eldest {
     pub(super) since: u64,
     pub(super) place: (Index, u64),
-}
-
-/// What comes of bringing an operation back.
-enum Return<O, R> {
-    Waits,
-    /// It is to be checked once more.
-    Again(InHand<O>),
-    Finished(Finished<O, R>),
 }
 
 /// What is under the lock.
@@ -241,7 +243,7 @@ impl<K, O, R> Contents<K, O, R> {
     /// Something happened to a key that an operation watches: takes it out, to be checked, if that
     /// may help.
     #[inline]
-    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O>) {
+    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O, R>) {
         if self.waiters[index].rule.on_event() == Effect::Check {
             self.take_out(index, batch);
         }
@@ -249,11 +251,11 @@ impl<K, O, R> Contents<K, O, R> {
 
     /// Takes an operation out, or has whoever holds it check it again.
     #[inline]
-    fn take_out(&mut self, index: Index, batch: &mut Batch<O>) {
+    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
         let state = &mut self.waiters[index].state;
         match mem::replace(state, State::OUT) {
             State::Waiting(operation) => {
-                batch.push(InHand { index, operation, is_satisfied: false });
+                batch.push(InHand::new(index, operation));
             }
             State::Out { verdict, .. } => *state = State::Out { verdict, is_to_check_again: true },
         }
@@ -265,7 +267,7 @@ impl<K, O, R> Contents<K, O, R> {
         &mut self,
         index: Index,
         now: u64,
-        batch: &mut Batch<O>,
+        batch: &mut Batch<O, R>,
         leavings: &mut Leavings<'_, K>,
     ) -> Claim<O, R> {
         match self.waiters[index].rule.on_threshold() {
@@ -321,7 +323,8 @@ impl<K, O, R> Contents<K, O, R> {
         let state = &mut self.waiters[index].state;
         match mem::replace(state, State::OUT) {
             State::Waiting(operation) => {
-                Claim::Finished(self.finish(index, operation, completion, now, leavings))
+                let timeout = self.finish(index, &completion, now, leavings);
+                Claim::Finished(Finished { operation, completion, timeout })
             }
             State::Out { verdict: None, is_to_check_again } => {
                 *state = State::Out { verdict: Some(completion), is_to_check_again };
@@ -366,51 +369,33 @@ impl<K, O, R> Contents<K, O, R> {
         matches!(waiter.state, State::Waiting(_)).then_some((index, waiter.serial))
     }
 
-    /// Brings back operations that were out and have been checked; keeps those that are to be
-    /// checked again.
+    /// Brings back an operation that was out and has been checked. If it is to be checked again, it
+    /// stays in hand; if it has ended, it is told there how.
     #[inline]
     pub(super) fn bring_back(
         &mut self,
-        batch: &mut Batch<O>,
-        finishes: &mut Finishes<O, R>,
+        in_hand: &mut InHand<O, R>,
         now: u64,
         leavings: &mut Leavings<'_, K>,
     ) {
-        let mut again = Batch::new();
-        for in_hand in batch.drain(..) {
-            match self.bring_back_one(in_hand, now, leavings) {
-                Return::Waits => {}
-                Return::Again(in_hand) => again.push(in_hand),
-                Return::Finished(finished) => finishes.push(finished),
-            }
-        }
-        batch.append(&mut again);
-    }
-
-    #[inline]
-    fn bring_back_one(
-        &mut self,
-        in_hand: InHand<O>,
-        now: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Return<O, R> {
-        let InHand { index, operation, is_satisfied } = in_hand;
-        let State::Out { verdict, is_to_check_again } = &mut self.waiters[index].state else {
+        let waiter = &mut self.waiters[in_hand.index];
+        let State::Out { verdict, is_to_check_again } = &mut waiter.state else {
             unreachable!("an operation that is out has not been brought back")
         };
-        let verdict = match verdict.take() {
+        let completion = match verdict.take() {
             Some(verdict) => verdict,
-            None if is_satisfied => Completion::Satisfied,
+            None if in_hand.is_satisfied => Completion::Satisfied,
             None if self.is_closed => Completion::ShutDown,
-            None if mem::take(is_to_check_again) => {
-                return Return::Again(InHand { index, operation, is_satisfied });
-            }
+            None if mem::take(is_to_check_again) => return,
             None => {
-                self.waiters[index].state = State::Waiting(operation);
-                return Return::Waits;
+                if let Some(operation) = in_hand.operation.take() {
+                    waiter.state = State::Waiting(operation);
+                }
+                return;
             }
         };
-        Return::Finished(self.finish(index, operation, verdict, now, leavings))
+        let timeout = self.finish(in_hand.index, &completion, now, leavings);
+        in_hand.end = Some((completion, timeout));
     }
 
     /// Sets by what the timeout of an operation can be cancelled.
@@ -429,24 +414,23 @@ impl<K, O, R> Contents<K, O, R> {
         is_undecided
     }
 
-    /// Takes an operation off all lists.
+    /// Takes an operation that has ended off all lists. Returns its timeout.
     #[inline]
     fn finish(
         &mut self,
         index: Index,
-        operation: O,
-        completion: Completion<R>,
+        completion: &Completion<R>,
         now: u64,
         leavings: &mut Leavings<'_, K>,
-    ) -> Finished<O, R> {
-        let waiter = self.waiters.remove(index);
-        self.lists.leave((waiter.events, waiter.thresholds), leavings);
-        self.stats.count(&completion, now.saturating_sub(waiter.since));
-        if self.waiters.len() == 0 {
-            self.waiters.shrink_if_empty();
-            self.lists.shrink_if_empty();
+    ) -> Option<Key> {
+        let Waiter { events, thresholds, since, timeout, .. } = self.waiters.remove(index);
+        self.lists.leave((events, thresholds), leavings);
+        self.stats.count(completion, now.saturating_sub(since));
+        if self.waiters.is_spacious() {
+            self.waiters = Slab::new();
+            self.lists.clear();
         }
-        Finished { operation, completion, timeout: waiter.timeout }
+        timeout
     }
 
     /// Gives back the room of operations that have ended. *O*(capacity).

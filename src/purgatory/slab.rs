@@ -123,11 +123,10 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Gives everything back if there is much room and no element.
-    pub(super) fn shrink_if_empty(&mut self) {
-        if self.len == 0 && self.entries.end() as usize > 2 * SEGMENT {
-            *self = Self::new();
-        }
+    /// Whether there is much room and no element.
+    #[inline]
+    pub(super) fn is_spacious(&self) -> bool {
+        self.len == 0 && self.entries.end() as usize > 2 * SEGMENT
     }
 
     /// Makes room for one more segment, and returns the first index in it.
@@ -176,8 +175,11 @@ mod tests {
         assert_eq!((slab.len(), slab[indices[2999]]), (1, 2999));
         let reused: std::vec::Vec<_> = (0..600_u32).map(|number| slab.insert(number)).collect();
         assert!(reused.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
-        reused.iter().chain([&indices[2999]]).for_each(|&index| drop(slab.remove(index)));
-        slab.shrink_if_empty();
+        for &index in reused.iter().chain([&indices[2999]]) {
+            slab.remove(index);
+        }
+        assert!(slab.is_spacious());
+        slab.shrink();
         assert_eq!((slab.len(), slab.end()), (0, 0));
     }
 }

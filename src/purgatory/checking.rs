@@ -1,0 +1,134 @@
+//! What follows from an event: the operations on its key are checked.
+
+use std::{borrow::Borrow, hash::Hash, mem};
+
+use smallvec::SmallVec;
+
+use super::{
+    core::Core, filter::fence_event, operation::DelayedOperation, shard::Batch, walk::Walk,
+};
+
+/// Operations that are out at once for one event.
+const BATCH: usize = 32;
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Something happened to a key: completes the operations on it that can. Returns how many those
+    /// were.
+    #[inline]
+    pub(super) fn check_key<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = (self.hash(key), key);
+        fence_event();
+        let mut completed = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            if shard.filter.may_have(key.0) {
+                let mut walk = Walk::new(shard, 0);
+                completed += self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+            }
+        }
+        completed
+    }
+
+    /// The same for several keys; each operation is checked once.
+    pub(super) fn check_keys<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'q,
+    {
+        fence_event();
+        let mut passes = self.passes();
+        let mut completed = 0;
+        for key in keys {
+            let key = (self.hash(key), key);
+            for (number, pass) in passes.iter_mut().enumerate() {
+                completed += self.check_in_pass(number, pass, key);
+            }
+        }
+        completed
+    }
+
+    /// Passes that have not begun, one for each shard.
+    pub(super) fn passes(&self) -> SmallVec<[u64; 16]> {
+        SmallVec::from_elem(0, self.shards.len())
+    }
+
+    fn check_in_pass<Q>(&self, number: usize, pass: &mut u64, key: (u64, &Q)) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = &*self.shards[number];
+        if !shard.filter.may_have(key.0) {
+            return 0;
+        }
+        let mut walk = Walk::new(shard, *pass);
+        let completed = self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+        *pass = walk.pass();
+        completed
+    }
+
+    /// A walk, in a pass, along the watchers of a key in a shard, unless there are none.
+    pub(super) fn walk(&self, number: usize, pass: u64, hash: u64) -> Option<Walk<'_, K, O, R>> {
+        let shard = &*self.shards[number];
+        shard.filter.may_have(hash).then(|| Walk::new(shard, pass))
+    }
+
+    /// Goes on with a walk until its end, or until `budget` is used up, one for each operation that
+    /// is checked. Returns how many have completed.
+    #[inline]
+    pub(super) fn check_walk<Q>(
+        &self,
+        number: usize,
+        walk: &mut Walk<'_, K, O, R>,
+        key: (u64, &Q),
+        budget: &mut usize,
+    ) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = walk.shard();
+        let (mut batch, mut fresh) = (Batch::new(), Batch::new());
+        let mut completed = 0;
+        let mut now = 0;
+        loop {
+            let mut leavings = self.leavings(shard);
+            {
+                let mut contents = shard.contents.lock();
+                for in_hand in &mut batch {
+                    contents.bring_back(in_hand, now, &mut leavings);
+                }
+                walk.go_on(&mut contents, key, |contents, waiter| {
+                    let has_room = fresh.len() < BATCH.min(*budget);
+                    if has_room {
+                        contents.call(waiter, &mut fresh);
+                    }
+                    has_room
+                });
+            }
+            self.dispose(leavings);
+            if !batch.is_empty() {
+                completed += self.settle(number, &mut batch);
+            }
+            if batch.is_empty() {
+                mem::swap(&mut batch, &mut fresh);
+            } else {
+                batch.append(&mut fresh);
+            }
+            if batch.is_empty() && (walk.is_done() || *budget == 0) {
+                return completed;
+            }
+            *budget -= batch.len().min(*budget);
+            self.check_all(&mut batch);
+            now = self.timer.elapsed();
+        }
+    }
+}

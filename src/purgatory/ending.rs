@@ -1,0 +1,153 @@
+//! Ends that are not found by a check: by a handle, by a key, by a shutdown.
+
+use std::{borrow::Borrow, hash::Hash};
+
+use super::{
+    core::{Core, STEPS_PER_HOLD, Ticket},
+    filter::fence_event,
+    operation::{Completion, DelayedOperation},
+    shard::{Claim, Finished, Finishes},
+    walk::Walk,
+};
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Cancels all operations that watch a key. Returns how many those were.
+    pub(super) fn cancel_key<Q>(&self, key: &Q, reason: &impl Fn() -> R) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = (self.hash(key), key);
+        fence_event();
+        let mut cancelled = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            if shard.filter.may_have(key.0) {
+                cancelled += self.cancel_events(number, key, reason);
+                cancelled += self.cancel_thresholds(number, key, reason);
+            }
+        }
+        cancelled
+    }
+
+    /// Cancels the operations of a shard that watch a key's events.
+    fn cancel_events<Q>(&self, number: usize, key: (u64, &Q), reason: &impl Fn() -> R) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = &*self.shards[number];
+        let mut walk = Walk::new(shard, 0);
+        let mut cancelled = 0;
+        while !walk.is_done() {
+            let mut reasons = Some(reason());
+            let now = self.timer.elapsed();
+            let mut ended = Finishes::new();
+            let mut leavings = self.leavings(shard);
+            let mut contents = shard.contents.lock();
+            walk.go_on(&mut contents, key, |contents, waiter| {
+                // One reason for each, made with no lock held.
+                let Some(reason) = reasons.take() else { return false };
+                match contents.claim(waiter, Completion::Cancelled(reason), now, &mut leavings) {
+                    Claim::Finished(finished) => ended.push(finished),
+                    Claim::Noted => cancelled += 1,
+                    Claim::Lost => {}
+                }
+                true
+            });
+            drop(contents);
+            self.dispose(leavings);
+            cancelled += self.conclude_all(number, ended);
+        }
+        cancelled
+    }
+
+    /// Cancels the operations of a shard that wait for a key's value.
+    fn cancel_thresholds<Q>(&self, number: usize, key: (u64, &Q), reason: &impl Fn() -> R) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = &*self.shards[number];
+        let mut cancelled = 0;
+        let mut seen = None;
+        loop {
+            let completion = Completion::Cancelled(reason());
+            let now = self.timer.elapsed();
+            let mut leavings = self.leavings(shard);
+            let claim = {
+                let mut contents = shard.contents.lock();
+                let list = contents.lists.find(key.0, |other| other.borrow() == key.1);
+                let next = list.and_then(|list| contents.lists.threshold_after(list, seen));
+                let Some((place, waiter)) = next else { return cancelled };
+                seen = Some(place);
+                contents.claim(waiter, completion, now, &mut leavings)
+            };
+            self.dispose(leavings);
+            cancelled += usize::from(!claim.is_lost());
+            if let Claim::Finished(finished) = claim {
+                self.conclude(number, finished);
+            }
+        }
+    }
+
+    /// Ends an operation. Returns whether it had neither ended nor been told how it ends.
+    pub(super) fn claim(&self, ticket: Ticket, completion: Completion<R>) -> bool {
+        let number = ticket.shard();
+        let Some(shard) = self.shards.get(number) else { return false };
+        let now = self.timer.elapsed();
+        let mut leavings = self.leavings(shard);
+        let mut contents = shard.contents.lock();
+        let claim = contents.claim_ticket(ticket.place(), completion, now, &mut leavings);
+        drop(contents);
+        self.dispose(leavings);
+        let is_won = !claim.is_lost();
+        if let Claim::Finished(finished) = claim {
+            self.conclude(number, finished);
+        }
+        is_won
+    }
+
+    pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
+        let shard = self.shards.get(ticket.shard());
+        let (index, serial) = ticket.place();
+        shard.is_some_and(|shard| shard.contents.lock().is_waiting(index, serial))
+    }
+
+    /// Takes in no more operations, and ends those that wait. `conclude` says what becomes of each.
+    pub(super) fn shut_down(&self, mut conclude: impl FnMut(usize, Finished<O, R>)) {
+        for shard in &self.shards {
+            shard.contents.lock().is_closed = true;
+        }
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut position = 0;
+            let mut is_more = true;
+            while is_more {
+                let now = self.timer.elapsed();
+                let mut ended = Finishes::new();
+                let mut leavings = self.leavings(shard);
+                let mut contents = shard.contents.lock();
+                let end = position + STEPS_PER_HOLD;
+                for position in position..end.min(contents.end()) {
+                    let index = contents.at(position);
+                    let claim = index.map(|index| {
+                        contents.claim(index, Completion::ShutDown, now, &mut leavings)
+                    });
+                    if let Some(Claim::Finished(finished)) = claim {
+                        ended.push(finished);
+                    }
+                }
+                position = end;
+                is_more = end < contents.end();
+                drop(contents);
+                self.dispose(leavings);
+                ended.into_iter().for_each(|finished| conclude(number, finished));
+            }
+        }
+        self.timer.shutdown();
+    }
+}

@@ -1,0 +1,198 @@
+//! How an operation comes to wait: checked, put on its lists, checked again.
+
+use std::{hash::Hash, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::{
+    core::{Core, Ticket},
+    demand::Demand,
+    filter::fence_watch,
+    lists::Leavings,
+    operation::{Completion, DelayedOperation},
+    rule::Effect,
+    shard::{Finished, InHand, Shard},
+    slab::Index,
+    watch::{OperationKey, WatchError, Watched},
+};
+use crate::{Key, ScheduleError, sync::Ordering};
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Completes an operation if it can, and else has it wait.
+    #[inline]
+    pub(super) fn watch(
+        &self,
+        mut operation: O,
+        mut demand: Demand<K>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let (_, shard) = self.timer.shards();
+        if self.can_complete(&mut operation, &mut demand) {
+            self.at_once[shard].fetch_add(1, Ordering::Relaxed);
+            self.complete(operation, Completion::Satisfied);
+            return Ok(Watched::Completed);
+        }
+        let hashes = match self.admit(&mut demand) {
+            Ok(hashes) => hashes,
+            Err(refused) => return Err(refused(operation)),
+        };
+        let delay = delay.min(self.max_delay);
+        self.wait(shard, operation, &mut demand, delay).inspect_err(|_| {
+            self.capacity.refuse();
+            self.capacity.release();
+            hashes.iter().for_each(|&hash| self.capacity.release_from_key(hash));
+        })
+    }
+
+    /// Whether an operation can complete before it waits. Leaves out thresholds that were reached.
+    #[inline]
+    fn can_complete(&self, operation: &mut O, demand: &mut Demand<K>) -> bool {
+        let count = demand.thresholds.len();
+        let mut rule = demand.rule;
+        if count > 0 {
+            let mut is_missing = |key: &K, at| !self.catch(|| operation.has_reached(key, at));
+            demand.thresholds.retain(|threshold| is_missing(&threshold.key, threshold.at));
+            demand.thresholds.iter().for_each(|_| rule.add_threshold());
+        }
+        match rule.at_first(demand.thresholds.len() < count) {
+            Effect::Nothing => false,
+            Effect::Check => self.check(operation),
+            Effect::Satisfied => true,
+        }
+    }
+
+    /// Puts an operation on its lists, checks it once more, and starts its timeout.
+    fn wait(
+        &self,
+        number: usize,
+        operation: O,
+        demand: &mut Demand<K>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let shard = &*self.shards[number];
+        let since = self.timer.elapsed();
+        let mut leavings = self.leavings(shard);
+        let mut asked = SmallVec::<[(K, u64, Index); 1]>::new();
+        let (index, serial) = {
+            let mut contents = shard.contents.lock();
+            if contents.is_closed {
+                return Err(WatchError::ShutDown(operation));
+            }
+            let (index, serial) = contents.enter(since, demand.rule);
+            for key in demand.events.drain(..) {
+                contents.watch_events(index, key, &mut leavings);
+            }
+            for threshold in demand.thresholds.drain(..) {
+                let key = (threshold.hash, threshold.key, threshold.at);
+                let node = contents.watch_threshold(index, key, &mut leavings);
+                asked.push((threshold.asked, threshold.at, node));
+            }
+            if self.capacity.needs_order() {
+                contents.join_eldest(index);
+            }
+            (index, serial)
+        };
+        self.dispose(leavings);
+        fence_watch();
+        let ticket = Ticket::new(number, (index, serial));
+        let mut in_hand = InHand::new(index, operation);
+        self.check_again(shard, &mut in_hand, demand.rule.on_event(), asked);
+        if in_hand.is_satisfied {
+            self.bring_back(number, in_hand, since, None);
+            return Ok(Watched::Waiting(OperationKey(ticket)));
+        }
+        match self.timer.schedule_in(number, since, delay, ticket) {
+            Ok(timeout) => self.bring_back(number, in_hand, since, Some(timeout)),
+            Err(refusal) => self.withdraw(number, in_hand, since, &refusal)?,
+        }
+        Ok(Watched::Waiting(OperationKey(ticket)))
+    }
+
+    /// Checks an operation that has just begun to wait, also for thresholds that were reached in
+    /// between.
+    #[inline]
+    fn check_again(
+        &self,
+        shard: &Shard<K, O, R>,
+        in_hand: &mut InHand<O, R>,
+        mut effect: Effect,
+        mut asked: SmallVec<[(K, u64, Index); 1]>,
+    ) {
+        let Some(operation) = &mut in_hand.operation else { return };
+        if !asked.is_empty() {
+            asked.retain(|(key, at, _)| self.catch(|| operation.has_reached(key, *at)));
+            let nodes = asked.iter().map(|&(_, _, node)| node);
+            let mut leavings = self.leavings(shard);
+            effect = shard.contents.lock().on_found(in_hand.index, nodes, &mut leavings);
+            self.dispose(leavings);
+        }
+        in_hand.is_satisfied = match effect {
+            Effect::Nothing => false,
+            Effect::Check => self.check(operation),
+            Effect::Satisfied => true,
+        };
+    }
+
+    /// Brings an operation back that has just begun to wait, and sets its timeout. Almost always it
+    /// waits from then on; else it is checked again, or has ended.
+    #[inline]
+    fn bring_back(
+        &self,
+        number: usize,
+        mut in_hand: InHand<O, R>,
+        since: u64,
+        timeout: Option<Key>,
+    ) {
+        let shard = &*self.shards[number];
+        let mut now = if in_hand.is_satisfied { self.timer.elapsed() } else { since };
+        loop {
+            let mut leavings = self.leavings(shard);
+            {
+                let mut contents = shard.contents.lock();
+                contents.set_timeout(in_hand.index, timeout);
+                contents.bring_back(&mut in_hand, now, &mut leavings);
+            }
+            self.dispose(leavings);
+            let Some(mut operation) = in_hand.operation.take() else { return };
+            if let Some((completion, timeout)) = in_hand.end.take() {
+                self.conclude(number, Finished { operation, completion, timeout });
+                return;
+            }
+            in_hand.is_satisfied = self.check(&mut operation);
+            in_hand.operation = Some(operation);
+            now = self.timer.elapsed();
+        }
+    }
+
+    /// Takes out an operation whose timeout was refused; or completes it, if its end was decided in
+    /// the meantime.
+    #[cold]
+    fn withdraw(
+        &self,
+        number: usize,
+        in_hand: InHand<O, R>,
+        since: u64,
+        refusal: &ScheduleError<Ticket>,
+    ) -> Result<(), WatchError<O>> {
+        let shard = &*self.shards[number];
+        // The caller gives back the places among those of the keys.
+        let mut leavings = Leavings::new(&shard.filter, false);
+        let is_withdrawn = shard.contents.lock().withdraw(in_hand.index, &mut leavings);
+        self.dispose(leavings);
+        if !is_withdrawn {
+            self.bring_back(number, in_hand, since, None);
+            return Ok(());
+        }
+        let operation = in_hand.operation.expect("it is in hand");
+        Err(match refusal {
+            ScheduleError::NoThread(_) => WatchError::NoThread(operation),
+            ScheduleError::Full(_) => WatchError::Full(operation),
+            ScheduleError::ShutDown(_) => WatchError::ShutDown(operation),
+        })
+    }
+}

@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use strength_reduce::StrengthReducedU64;
+
 use crate::{Clock, Tick, TickSpan};
 
 /// A clock that has been divided into ticks.
@@ -19,10 +21,11 @@ pub(super) struct Ticks {
     clock: Box<dyn Clock>,
     /// Start of tick 0.
     origin: Instant,
-    /// Nanoseconds in a tick; not 0.
-    tick: u64,
-    /// The latest tick that was seen. Written once a tick, so that threads seldom wait for its
-    /// cache line.
+    /// Nanoseconds in a tick; not 0. Every timeout divides by it, and a division takes longer than
+    /// all else that is done to find a tick.
+    tick: StrengthReducedU64,
+    /// The start of the latest tick that was seen, in nanoseconds. Written once a tick, so that
+    /// threads seldom wait for its cache line.
     latest: AtomicU64,
 }
 
@@ -30,7 +33,7 @@ impl Ticks {
     /// Starts counting at the present; `tick` is at least a nanosecond.
     pub(super) fn new(clock: Box<dyn Clock>, tick: Duration) -> Self {
         let origin = clock.now();
-        Self { clock, origin, tick: nanos(tick).max(1), latest: AtomicU64::new(0) }
+        Self { clock, origin, tick: StrengthReducedU64::new(nanos(tick).max(1)), latest: AtomicU64::new(0) }
     }
 
     pub(super) fn clock(&self) -> &dyn Clock {
@@ -41,11 +44,12 @@ impl Ticks {
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
         let elapsed = nanos(self.clock.now().saturating_duration_since(self.origin));
-        let (tick, latest) = (elapsed / self.tick, self.latest.load(Ordering::Relaxed));
-        if tick > latest {
-            self.latest.fetch_max(tick, Ordering::Relaxed);
+        let latest = self.latest.load(Ordering::Relaxed);
+        if elapsed.saturating_sub(latest) >= self.tick.get() {
+            let begun = self.floor(elapsed).get() * self.tick.get();
+            self.latest.fetch_max(begun, Ordering::Relaxed);
         }
-        elapsed.max(latest * self.tick)
+        elapsed.max(latest)
     }
 
     /// The tick that has begun.
@@ -73,13 +77,13 @@ impl Ticks {
 
     /// When a tick begins; `None` if that is later than the clock can tell.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
-        let since = Duration::from_nanos(tick.get().checked_mul(self.tick)?);
+        let since = Duration::from_nanos(tick.get().checked_mul(self.tick.get())?);
         self.origin.checked_add(since)
     }
 
     /// How long a number of ticks takes.
     pub(super) fn duration(&self, span: TickSpan) -> Duration {
-        Duration::from_nanos(span.get().saturating_mul(self.tick))
+        Duration::from_nanos(span.get().saturating_mul(self.tick.get()))
     }
 
     /// The present, rounded down.
@@ -91,7 +95,11 @@ impl Ticks {
     /// A deadline, rounded up; the horizon stays the horizon.
     #[inline]
     fn ceil(&self, elapsed: u64) -> Tick {
-        if elapsed == u64::MAX { Tick::MAX } else { Tick::new(elapsed.div_ceil(self.tick)) }
+        if elapsed == u64::MAX {
+            return Tick::MAX;
+        }
+        let (whole, rest) = StrengthReducedU64::div_rem(elapsed, self.tick);
+        Tick::new(whole + u64::from(rest > 0))
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drive;
+pub mod report;
 pub mod timers;
 pub mod workload;
 

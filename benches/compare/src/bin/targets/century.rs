@@ -1,9 +1,10 @@
 //! One timeout a hundred years ahead, and the steps that it takes to get there.
 
 use delaywheel::{Tick, TimingWheel};
-use delaywheel_compare::workload::DAY;
-
-use crate::{settings::Settings, table::Row};
+use delaywheel_compare::{
+    report::{settings::Settings, table::Row},
+    workload::DAY,
+};
 
 const CENTURY: Tick = Tick::new(36_525 * DAY);
 

@@ -3,15 +3,12 @@
 use delaywheel_compare::{
     Timers,
     drive::timed,
+    report::{settings::Settings, table::Row},
     timers::{LazyHeap, Wheel},
     workload::{Spread, Workload},
 };
 
-use crate::{
-    latency::{Latencies, nanos},
-    settings::Settings,
-    table::Row,
-};
+use crate::latency::{Latencies, nanos};
 
 /// Microseconds of one insert.
 pub(crate) fn rows(settings: &Settings) -> Vec<Row> {

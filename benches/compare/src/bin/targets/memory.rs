@@ -2,6 +2,7 @@
 
 use delaywheel_compare::{
     Timers,
+    report::{settings::Settings, table::Row},
     timers::{BTree, DelayQueue, LazyHeap, Wheel},
     workload::{Spread, Workload},
 };
@@ -9,10 +10,8 @@ use peakmem_alloc::PeakMemAllocTrait;
 
 use crate::{
     LIVE, PEAK,
-    rounds::Entrant,
+    entrant::Entrant,
     server::{IN_FLIGHT, Order, PAIRS, Server},
-    settings::Settings,
-    table::Row,
 };
 
 const PENDING: u32 = 1_000_000;

@@ -3,15 +3,16 @@
 use delaywheel_compare::{
     Timers,
     drive::{Ledger, cancel_insert, expire_all, insert_all, timed},
+    report::{
+        rounds::{Contestant, Contestants, Medians, nanos_per},
+        settings::Settings,
+        table::Row,
+    },
     timers::{BTree, DelayQueue, LazyHeap, Wheel},
     workload::{Spread, Workload},
 };
 
-use crate::{
-    rounds::{Contestant, Contestants, Entrant, Medians, nanos_per},
-    settings::Settings,
-    table::Row,
-};
+use crate::entrant::Entrant;
 
 /// A million pending, near and far.
 pub(crate) fn million(settings: &Settings) -> Vec<Row> {

@@ -3,15 +3,16 @@
 use delaywheel_compare::{
     Timers,
     drive::timed,
+    report::{
+        rounds::{Contestant, Medians, nanos_per},
+        settings::Settings,
+        table::Row,
+    },
     timers::{BTree, DelayQueue, LazyHeap, Wheel},
     workload::{SECOND, Spread, Workload},
 };
 
-use crate::{
-    rounds::{Contestant, Entrant, Medians, nanos_per},
-    settings::Settings,
-    table::Row,
-};
+use crate::entrant::Entrant;
 
 /// Requests that wait for an answer at any time.
 pub(crate) const IN_FLIGHT: u32 = 100_000;

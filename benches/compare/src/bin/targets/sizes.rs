@@ -1,17 +1,16 @@
 //! Wheels of other sizes beside the default, to settle it.
 
 use delaywheel_compare::{
+    report::{settings::Settings, table::Row},
     timers::Wheel,
     workload::{Spread, Workload},
 };
 
 use crate::{
+    entrant::Entrant,
     memory::bytes_pending,
     pending::{Churn, Fill, operation_rows},
-    rounds::Entrant,
-    settings::Settings,
     sparse::{Drain, sparse_rows},
-    table::Row,
 };
 
 /// All measurements that depend on the size; ours is the default.

@@ -6,15 +6,12 @@ use delaywheel::{Tick, TimingWheel};
 use delaywheel_compare::{
     Timers,
     drive::{Ledger, insert_all, timed},
+    report::{settings::Settings, table::Row},
     timers::{LazyHeap, Wheel},
     workload::{SECOND, Spread, Workload},
 };
 
-use crate::{
-    latency::{Latencies, nanos},
-    settings::Settings,
-    table::Row,
-};
+use crate::latency::{Latencies, nanos};
 
 const PENDING: u32 = 1_000_000;
 

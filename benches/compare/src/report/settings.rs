@@ -3,24 +3,28 @@
 use lexopt::prelude::*;
 
 /// Told when the command line is not understood.
-pub(crate) const USAGE: &str = "usage: targets [--quick] [--check] [--rounds N] [--only NAME]...";
+pub const USAGE: &str = "options: [--quick] [--check] [--rounds N] [--only NAME]...";
 
 /// How much to measure.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// Whether to leave out what takes long.
-    pub(crate) is_quick: bool,
+    pub is_quick: bool,
     /// Whether a missed target fails the run.
-    pub(crate) is_checked: bool,
+    pub is_checked: bool,
     /// Number of times that each contestant takes its turn.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
     /// Names of sections; all if empty.
     only: Vec<String>,
 }
 
 impl Settings {
     /// Reads the command line; `sections` are the names that there are.
-    pub(crate) fn from_args(sections: &[&str]) -> Result<Self, lexopt::Error> {
+    ///
+    /// # Errors
+    ///
+    /// If the command line is not understood, or names a section that there is not.
+    pub fn from_args(sections: &[&str]) -> Result<Self, lexopt::Error> {
         let (mut is_quick, mut is_checked, mut rounds, mut only) = (false, false, None, Vec::new());
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
@@ -40,7 +44,8 @@ impl Settings {
     }
 
     /// Whether to run a section.
-    pub(crate) fn selects(&self, name: &str, is_default: bool) -> bool {
+    #[must_use]
+    pub fn selects(&self, name: &str, is_default: bool) -> bool {
         if self.only.is_empty() { is_default } else { self.only.iter().any(|only| only == name) }
     }
 }

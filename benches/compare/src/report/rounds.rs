@@ -2,33 +2,8 @@
 
 use std::time::Duration;
 
-use delaywheel_compare::Timers;
-
-/// A contestant before it is set to work.
-pub(crate) struct Entrant<T> {
-    /// What it is called in the report.
-    pub(crate) name: &'static str,
-    /// Makes an empty one.
-    pub(crate) make: fn() -> T,
-}
-
-impl<T: Timers + Default> Entrant<T> {
-    /// The contestant as it comes.
-    pub(crate) fn new() -> Self {
-        Self { name: T::NAME, make: T::default }
-    }
-}
-
-impl<T> Clone for Entrant<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Entrant<T> {}
-
 /// Somebody who is measured once a round, in `N` figures.
-pub(crate) trait Contestant<const N: usize> {
+pub trait Contestant<const N: usize> {
     /// What it is called in the report.
     fn name(&self) -> &'static str;
 
@@ -37,14 +12,16 @@ pub(crate) trait Contestant<const N: usize> {
 }
 
 /// Those who take turns, ours first.
-pub(crate) type Contestants<const N: usize> = Vec<Box<dyn Contestant<N>>>;
+pub type Contestants<const N: usize> = Vec<Box<dyn Contestant<N>>>;
 
 /// The medians of each contestant over the rounds.
-pub(crate) struct Medians<const N: usize>(Vec<(&'static str, [f64; N])>);
+#[derive(Debug)]
+pub struct Medians<const N: usize>(Vec<(&'static str, [f64; N])>);
 
 impl<const N: usize> Medians<N> {
     /// Has the contestants take turns.
-    pub(crate) fn of(rounds: usize, mut contestants: Contestants<N>) -> Self {
+    #[must_use]
+    pub fn of(rounds: usize, mut contestants: Contestants<N>) -> Self {
         let mut figures = vec![Vec::new(); contestants.len()];
         for _ in 0..rounds {
             for (contestant, figures) in contestants.iter_mut().zip(&mut figures) {
@@ -58,13 +35,14 @@ impl<const N: usize> Medians<N> {
     }
 
     /// One of the figures, for a row of the report.
-    pub(crate) fn figure(&self, index: usize) -> impl Iterator<Item = (&'static str, f64)> {
+    pub fn figure(&self, index: usize) -> impl Iterator<Item = (&'static str, f64)> {
         self.0.iter().map(move |&(name, medians)| (name, medians[index]))
     }
 }
 
 /// Nanoseconds that each of `count` took.
-pub(crate) fn nanos_per(duration: Duration, count: u32) -> f64 {
+#[must_use]
+pub fn nanos_per(duration: Duration, count: u32) -> f64 {
     duration.as_secs_f64() * 1e9 / f64::from(count)
 }
 

@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 pub mod drive;
+pub mod real;
 pub mod report;
+pub mod shared;
 pub mod timers;
 pub mod workload;
 

@@ -38,6 +38,15 @@ impl<const N: usize> Medians<N> {
     pub fn figure(&self, index: usize) -> impl Iterator<Item = (&'static str, f64)> {
         self.0.iter().map(move |&(name, medians)| (name, medians[index]))
     }
+
+    /// One of the figures of one contestant, for a row that is about that one.
+    pub fn figure_of(
+        &self,
+        contestant: &str,
+        index: usize,
+    ) -> impl Iterator<Item = (&'static str, f64)> {
+        self.figure(index).filter(move |(name, _)| *name == contestant)
+    }
 }
 
 /// Nanoseconds that each of `count` took.

@@ -93,6 +93,13 @@ impl fmt::Display for Row {
     }
 }
 
+/// A number of things as a figure.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "nothing here is counted up to 2^53")]
+pub fn count(number: u64) -> f64 {
+    number as f64
+}
+
 /// What a figure is held to.
 #[derive(Debug, Clone, Copy)]
 enum Bound {

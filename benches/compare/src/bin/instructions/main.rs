@@ -4,8 +4,8 @@
 //! cargo run --release -p delaywheel-compare --bin instructions [-- --write]
 //! ```
 //!
-//! Time varies with the machine and what else it does; the number of instructions does not, so that
-//! a loss of some percent shows. A child process performs a scenario, and its parent, which traces
+//! Time varies with the machine and what else it does; the number of instructions hardly does, so
+//! that a loss of some percent shows. A child process performs a scenario, and its parent, which traces
 //! it, lets it take one instruction after the other and counts them. That needs Linux, and the
 //! right to trace a child; without, nothing is checked, which is said.
 //!

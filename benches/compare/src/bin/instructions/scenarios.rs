@@ -1,7 +1,8 @@
 //! What is done to them: one operation, so many times, and what has to be done before.
 //!
-//! All is drawn from a seed, and nothing is random or concurrent, so that two runs take the same
-//! instructions. A thousand other timeouts are pending, a minute ahead at most.
+//! All is drawn from a seed, and nothing is concurrent, so that runs hardly differ. They do a
+//! little where the present instant comes in, from which a manual clock counts. A thousand other
+//! timeouts are pending, a minute ahead at most; none where all expire.
 
 use fastrand::Rng;
 

@@ -4,19 +4,53 @@
 
 #[cfg(loom)]
 pub(crate) use self::model::{
-    AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Parker, Unparker, fence,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Parker, ThreadId, Unparker, fence,
+    this_thread,
 };
 #[cfg(not(loom))]
 pub(crate) use self::real::{
-    AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Parker, Unparker, fence,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Parker, ThreadId, Unparker, fence,
+    this_thread,
 };
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::{
+        sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+        thread::ThreadId,
+    };
+    use std::{thread, time::Duration};
 
     pub(crate) use crossbeam::sync::{Parker, Unparker};
     pub(crate) use parking_lot::Mutex;
+    use parking_lot::MutexGuard;
+
+    #[derive(Debug)]
+    pub(crate) struct Condvar(parking_lot::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self(parking_lot::Condvar::new())
+        }
+
+        /// Lets go of a lock while it waits to be notified, for no longer than `timeout`.
+        pub(crate) fn wait_for<'a, T>(
+            &self,
+            mut guard: MutexGuard<'a, T>,
+            timeout: Duration,
+        ) -> MutexGuard<'a, T> {
+            self.0.wait_for(&mut guard, timeout);
+            guard
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    pub(crate) fn this_thread() -> ThreadId {
+        thread::current().id()
+    }
 }
 
 #[cfg(loom)]
@@ -25,8 +59,11 @@ mod model {
 
     use std::{sync::Arc, time::Duration};
 
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-    use loom::sync::{Condvar, MutexGuard};
+    use loom::sync::MutexGuard;
+    pub(crate) use loom::{
+        sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+        thread::ThreadId,
+    };
 
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
@@ -42,9 +79,34 @@ mod model {
     }
 
     #[derive(Debug)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self(loom::sync::Condvar::new())
+        }
+
+        pub(crate) fn wait_for<'a, T>(
+            &self,
+            guard: MutexGuard<'a, T>,
+            _timeout: Duration,
+        ) -> MutexGuard<'a, T> {
+            self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    pub(crate) fn this_thread() -> ThreadId {
+        loom::thread::current().id()
+    }
+
+    #[derive(Debug)]
     struct Token {
         is_there: loom::sync::Mutex<bool>,
-        arrived: Condvar,
+        arrived: loom::sync::Condvar,
     }
 
     #[derive(Debug)]
@@ -55,7 +117,10 @@ mod model {
 
     impl Parker {
         pub(crate) fn new() -> Self {
-            let token = Token { is_there: loom::sync::Mutex::new(false), arrived: Condvar::new() };
+            let token = Token {
+                is_there: loom::sync::Mutex::new(false),
+                arrived: loom::sync::Condvar::new(),
+            };
             Self(Unparker(Arc::new(token)))
         }
 

@@ -11,7 +11,8 @@
 //! - A shard publishes an expiration that is not after any deadline in it; see
 //!   [`wakeup`](super::wakeup).
 //! - A shard that is closed takes in nothing. Closing and inserting are under the same lock, so a
-//!   timeout is either refused or handed back by [`Core::close`], and never lost.
+//!   timeout is either refused or handed back by [`Core::close`], and never lost. A drain closes
+//!   shards as well, and leaves in them what they have; see [`crew`](super::crew).
 
 use std::{
     boxed::Box,
@@ -33,7 +34,7 @@ use super::{
 };
 use crate::{
     Expired, Key, Tick, TimingWheel,
-    sync::{Mutex, Unparker},
+    sync::{AtomicBool, Mutex, Ordering, Unparker},
 };
 
 /// Steps that the reaper takes before it lets go of a shard's lock.
@@ -70,6 +71,7 @@ impl Address {
 /// What is under a shard's lock.
 struct Contents<T> {
     wheel: TimingWheel<T>,
+    /// Whether it refuses new timeouts.
     is_closed: bool,
     stats: ShardStats,
 }
@@ -82,6 +84,14 @@ impl<T> Contents<T> {
             return deadline;
         }
         self.wheel.next_expiration().map_or(deadline, |next| next.min(deadline))
+    }
+
+    /// Wakes the reaper, which may wait for the shard to be empty, if it is.
+    #[cold]
+    fn tell_if_last(&self, reaper: &Unparker) {
+        if self.wheel.is_empty() {
+            reaper.unpark();
+        }
     }
 }
 
@@ -98,6 +108,8 @@ pub(super) struct Core<T> {
     /// Wakes the reaper.
     reaper: Unparker,
     limit: Limit,
+    /// Whether all shards refuse new timeouts, and the reaper is to end when they have none.
+    is_draining: AtomicBool,
 }
 
 impl<T> Core<T> {
@@ -112,7 +124,14 @@ impl<T> Core<T> {
             CachePadded::new(Shard { contents: Mutex::new(contents), published: Published::new() })
         });
         let limit = Limit::new(max_pending);
-        Self { shards: shards.collect(), ticks, wakeup: Wakeup::new(), reaper, limit }
+        Self {
+            shards: shards.collect(),
+            ticks,
+            wakeup: Wakeup::new(),
+            reaper,
+            limit,
+            is_draining: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn ticks(&self) -> &Ticks {
@@ -176,7 +195,7 @@ impl<T> Core<T> {
     /// Takes out a timeout; `None` if it has ended.
     #[inline]
     pub(super) fn cancel(&self, address: Address) -> Option<T> {
-        let value = self.shard(address)?.cancel(address.key)?;
+        let value = self.shard(address)?.cancel(address.key, &self.reaper)?;
         self.limit.release(1);
         Some(value)
     }
@@ -242,6 +261,21 @@ impl<T> Core<T> {
     /// The reaper has woken up.
     pub(super) fn wake_up(&self) {
         self.wakeup.stay_awake();
+    }
+
+    /// Takes in no more timeouts, and has the reaper end when none is left.
+    pub(super) fn begin_to_drain(&self) {
+        for shard in &self.shards {
+            shard.contents.lock().is_closed = true;
+        }
+        self.is_draining.store(true, Ordering::Release);
+        self.reaper.unpark();
+    }
+
+    /// Whether a drain has begun and nothing is left.
+    pub(super) fn has_drained(&self) -> bool {
+        let is_empty = |shard: &CachePadded<Shard<T>>| shard.contents.lock().wheel.is_empty();
+        self.is_draining.load(Ordering::Acquire) && self.shards.iter().all(is_empty)
     }
 
     /// Takes in no more timeouts, and takes out the pending ones.
@@ -319,10 +353,13 @@ impl<T> Shard<T> {
     }
 
     #[inline]
-    fn cancel(&self, key: Key) -> Option<T> {
+    fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
         let mut contents = self.contents.lock();
         let value = contents.wheel.cancel(key)?;
         contents.stats.cancelled += 1;
+        if contents.is_closed {
+            contents.tell_if_last(reaper);
+        }
         Some(value)
     }
 

@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     core::Core,
+    crew::{Crew, Member},
     executor::{Delivery, Handler},
     lateness::Lateness,
     stats::TimerStats,
@@ -31,6 +32,9 @@ pub(super) struct Engine<T> {
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
     is_stopped: AtomicBool,
+    /// Whether the clock runs the timer.
+    is_driven: AtomicBool,
+    crew: Arc<Crew>,
     reaped: Mutex<Reaped>,
 }
 
@@ -64,6 +68,8 @@ impl<T: Send + 'static> Engine<T> {
             starter: Mutex::new(Some(starter)),
             is_started: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+            crew: Crew::new(),
             reaped: Mutex::new(Reaped { wakeups: 0, lateness: Lateness::new() }),
         });
         engine.offer();
@@ -75,9 +81,16 @@ impl<T: Send + 'static> Engine<T> {
     fn offer(self: &Arc<Self>) {
         let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
         if self.core.ticks().clock().adopt(driven) {
-            *self.starter.lock() = None;
-            self.is_started.store(true, Ordering::Release);
+            self.is_driven.store(true, Ordering::Release);
+            drop(self.take_starter());
         }
+    }
+
+    /// Takes out what the threads are started with, as they have been.
+    pub(super) fn take_starter(&self) -> Option<Starter> {
+        let starter = self.starter.lock().take();
+        self.is_started.store(true, Ordering::Release);
+        starter
     }
 
     /// Starts the threads, unless they have been.
@@ -95,13 +108,13 @@ impl<T: Send + 'static> Engine<T> {
         }
         self.start_executors(parts)?;
         let builder = thread::Builder::new().name(format!("{}-reaper", parts.name));
-        let engine = Arc::clone(self);
+        let (engine, member) = (Arc::clone(self), self.enlist_reaper());
         // The parker is handed over once the thread exists; if it does not, a later call tries
         // again.
         let (sender, receiver) = crossbeam::channel::bounded(1);
         builder.spawn(move || {
             if let Ok(Starter { parker, .. }) = receiver.recv() {
-                engine.reap(&parker);
+                engine.reap(&parker, member.as_ref());
             }
         })?;
         if let Some(starter) = starter.take() {
@@ -117,18 +130,33 @@ impl<T: Send + 'static> Engine<T> {
         let Delivery::Threads { receiver, .. } = &self.delivery else { return Ok(()) };
         while let Some(index) = executors.checked_sub(1) {
             let (receiver, handler) = (receiver.clone(), Arc::clone(&self.handler));
-            let run = move || receiver.iter().for_each(|expired| handler.call(expired));
+            let member = self.crew.enlist();
+            let run = move || {
+                member.begin();
+                receiver.iter().for_each(|expired| handler.call(expired));
+            };
             thread::Builder::new().name(format!("{name}-{index}")).spawn(run)?;
             *executors = index;
         }
         Ok(())
     }
 
+    /// Makes the reaper a member of the crew, if callbacks run on it; a pool's may, too.
+    pub(super) fn enlist_reaper(&self) -> Option<Member> {
+        let is_member = !matches!(self.delivery, Delivery::Threads { .. });
+        is_member.then(|| self.crew.enlist())
+    }
+
     /// The life of the reaper: expires what is due, sleeps until more is.
-    pub(super) fn reap(&self, parker: &Parker) {
+    pub(super) fn reap(&self, parker: &Parker, member: Option<&Member>) {
+        member.into_iter().for_each(Member::begin);
         let mut batch = Vec::new();
         while !self.is_stopped.load(Ordering::Acquire) {
             let now = self.expire_due(&self.delivery, &mut batch);
+            if self.core.has_drained() {
+                self.delivery.close(|| ());
+                break;
+            }
             let Some(until) = self.core.fall_asleep(now) else { continue };
             if self.is_stopped.load(Ordering::Acquire) {
                 break;
@@ -173,11 +201,28 @@ impl<T: Send + 'static> Engine<T> {
         }
     }
 
+    /// Takes in no more timeouts, runs what becomes due until `deadline` or until nothing is left,
+    /// then shuts down.
+    pub(super) fn drain(&self, deadline: Instant) -> Vec<T> {
+        let remaining = || deadline.saturating_duration_since(self.core.ticks().clock().now());
+        self.core.begin_to_drain();
+        if self.is_driven.load(Ordering::Acquire) {
+            if self.core.ticks().clock().now() <= deadline {
+                self.turn();
+            }
+        } else if self.is_started.load(Ordering::Acquire) {
+            // Else nothing is pending: what was scheduled started the threads first.
+            self.crew.wait(remaining);
+        }
+        self.shut_down()
+    }
+
     /// Ends the threads, takes in no more timeouts, and returns what never ran.
     pub(super) fn shut_down(&self) -> Vec<T> {
         self.is_stopped.store(true, Ordering::Release);
         let mut values = self.delivery.close(|| self.core.close());
         values.extend(self.delivery.backlog().map(|expired| expired.value));
+        self.crew.dismiss();
         values
     }
 

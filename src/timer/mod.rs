@@ -20,7 +20,7 @@
 //!
 //! A thread that passes on what has expired holds the lock of the way to the executor, and within
 //! it that of one shard at a time, and then that of the reaper's counts. So does a shutdown, but
-//! for the counts. No others nest.
+//! for the counts. No others nest. A drain waits with the lock of its crew, and no other.
 //!
 //! # Fork
 //!
@@ -30,6 +30,7 @@
 mod builder;
 mod calm;
 mod core;
+mod crew;
 mod engine;
 mod error;
 mod executor;
@@ -196,6 +197,49 @@ impl Timer {
     #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
         self.values.shutdown()
+    }
+
+    /// Takes in no more callbacks, goes on to run those that become due, and shuts down: at
+    /// `deadline`, by the timer's clock, or as soon as nothing is pending or running any more.
+    ///
+    /// Returns every callback that never ran, as [`shutdown`](Self::shutdown) does; none, if they
+    /// all ended before the deadline. What is pending may still be cancelled and reset. A repeated
+    /// callback ends with its next occurrence. Cancelling the last one that is pending ends the
+    /// wait.
+    ///
+    /// It waits for callbacks on the timer's own threads, and for those of a pool of the user's
+    /// only until they have been passed on. At the deadline it waits for none: one that is running
+    /// then runs to its end, as with a shutdown.
+    ///
+    /// Several threads may drain a timer at once, and another one shut it down: the earliest
+    /// deadline holds for all, a shutdown ends the wait, and what is left is returned once, to any
+    /// of them. A callback may drain its own timer. It does not wait for itself, nor for others
+    /// that do so; where only its own thread could run what is left, draining is shutting down.
+    ///
+    /// A [`ManualClock`](crate::ManualClock) stands still, so there is nothing to wait for: what is
+    /// due now is run, on this thread, and the rest is returned.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::{Duration, Instant}};
+    ///
+    /// use delaywheel::Timer;
+    ///
+    /// let timer = Timer::new();
+    /// let (ran, events) = mpsc::channel();
+    /// timer.schedule(Duration::from_millis(5), move || ran.send("flushed").unwrap())?;
+    /// timer.schedule(Duration::from_secs(3600), || ())?.cancel();
+    ///
+    /// let left = timer.drain(Instant::now() + Duration::from_secs(60));
+    /// assert!(left.is_empty(), "it took 5 ms, not a minute");
+    /// assert_eq!(events.try_recv(), Ok("flushed"));
+    /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
+    pub fn drain(&self, deadline: Instant) -> Vec<Task> {
+        self.values.drain(deadline)
     }
 
     /// Returns what the timer has done so far. Takes each shard's lock for a moment.

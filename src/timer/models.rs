@@ -4,6 +4,8 @@
 //! twins that are broken on purpose, and must fail; they are written out by hand, because the real
 //! one cannot be broken from outside.
 
+mod drain;
+
 use std::{
     boxed::Box,
     num::NonZeroU64,
@@ -387,7 +389,7 @@ fn engine_of(delivery: Delivery<u32>) -> (Arc<Engine<u32>>, Parker, Log) {
 fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
     let (engine, parker, log) = engine_of(delivery);
     let sleeper = Arc::clone(&engine);
-    let reaper = thread::spawn(move || sleeper.reap(&parker));
+    let reaper = thread::spawn(move || sleeper.reap(&parker, None));
     assert!(engine.core.schedule(Duration::ZERO, 7).is_ok());
     let mut got = engine.shut_down();
     reaper.join().expect("no thread panics");
@@ -432,7 +434,7 @@ fn the_drop_of_the_last_handle_ends_a_reaper_that_sleeps_for_good() {
     check(|| {
         let (engine, parker, _log) = engine_of(Delivery::Inline);
         let owner = Owner(Arc::clone(&engine));
-        let reaper = thread::spawn(move || engine.reap(&parker));
+        let reaper = thread::spawn(move || engine.reap(&parker, None));
         drop(owner);
         reaper.join().expect("no thread panics");
     });

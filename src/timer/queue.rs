@@ -120,7 +120,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.reset(key, delay)
     }
 
-    /// Waits for a value to be due and takes it; `None` if the queue has been shut down.
+    /// Waits for a value to be due and takes it; `None` if the queue has been shut down, and nothing
+    /// that was due is left.
     ///
     /// With nothing in the queue it waits for something to be inserted.
     pub fn recv(&self) -> Option<T> {
@@ -168,6 +169,31 @@ impl<T: Send + 'static> DelayQueue<T> {
         values
     }
 
+    /// Takes in no more values, and shuts the queue down at `deadline`, by its clock, or as soon as
+    /// every value is due. Returns the values that were not due by then.
+    ///
+    /// What is due can be received still, during the drain and after it; those who receive are told
+    /// the end when it is all gone. The wait is that of [`Timer::drain`](crate::Timer::drain).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use delaywheel::DelayQueue;
+    ///
+    /// let queue = DelayQueue::new();
+    /// queue.insert(Duration::from_millis(5), "soon")?;
+    /// assert!(queue.drain(Instant::now() + Duration::from_secs(60)).is_empty());
+    /// assert_eq!((queue.recv(), queue.recv()), (Some("soon"), None));
+    /// # Ok::<_, delaywheel::ScheduleError<&str>>(())
+    /// ```
+    pub fn drain(&self, deadline: Instant) -> Vec<T> {
+        let values = self.timer.drain(deadline);
+        drop(self.open.lock().take());
+        values
+    }
+
     /// Returns what the timer behind the queue has done so far.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
@@ -180,7 +206,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         }
         select! {
             recv(self.due) -> value => value.ok(),
-            recv(self.closed) -> _ => None,
+            // Of several that are ready, any may be chosen.
+            recv(self.closed) -> _ => self.try_recv(),
             recv(give_up) -> _ => self.try_recv(),
         }
     }

@@ -33,7 +33,12 @@ impl Ticks {
     /// Starts counting at the present; `tick` is at least a nanosecond.
     pub(super) fn new(clock: Box<dyn Clock>, tick: Duration) -> Self {
         let origin = clock.now();
-        Self { clock, origin, tick: StrengthReducedU64::new(nanos(tick).max(1)), latest: AtomicU64::new(0) }
+        Self {
+            clock,
+            origin,
+            tick: StrengthReducedU64::new(nanos(tick).max(1)),
+            latest: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn clock(&self) -> &dyn Clock {

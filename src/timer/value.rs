@@ -140,6 +140,34 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().shut_down()
     }
 
+    /// Takes in no more values, goes on to pass those that become due to the handler, and shuts
+    /// down: at `deadline`, by the timer's clock, or as soon as nothing is pending or being handled
+    /// any more. Returns every value that was not passed to the handler.
+    ///
+    /// In full at [`Timer::drain`](crate::Timer::drain).
+    ///
+    /// # Examples
+    ///
+    /// In virtual time, what is due now is handled, and nothing is waited for:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Clock, ManualClock, ScheduleError, ValueTimer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
+    /// timer.schedule(Duration::ZERO, 1)?;
+    /// timer.schedule(Duration::from_secs(1), 2)?;
+    /// assert_eq!(timer.drain(clock.now() + Duration::from_secs(60)), [2]);
+    /// assert_eq!(timer.schedule(Duration::ZERO, 3), Err(ScheduleError::ShutDown(3)));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "what was not handled may be dropped")]
+    pub fn drain(&self, deadline: Instant) -> Vec<T> {
+        self.engine().drain(deadline)
+    }
+
     /// Returns what the timer has done so far. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {

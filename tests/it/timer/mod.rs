@@ -3,6 +3,7 @@
 
 mod callbacks;
 mod clock;
+mod drain;
 mod drops;
 mod ledger;
 mod limits;

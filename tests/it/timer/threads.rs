@@ -20,7 +20,7 @@ use super::support::{GENEROUS, MS, must_return, wait_until};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Threads of this process whose names begin so; a name has 15 bytes at most.
-fn threads(name: &str) -> usize {
+pub(crate) fn threads(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the tests run on Linux");
     let names =
         tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());

@@ -50,9 +50,9 @@ pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     purgatory::{Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watch, Watched},
     timer::{
-        Debounce, DelayQueue, Executor, MissedTicks, Repeating, ScheduleError, Task, Throttle,
-        Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats,
-        ValueTimer,
+        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
+        ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,
+        TimerBuilder, TimerStats, ValueTimer,
     },
 };
 

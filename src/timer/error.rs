@@ -43,6 +43,17 @@ impl<T> ScheduleError<T> {
     }
 }
 
+impl<T> ScheduleError<T> {
+    /// The same reason, with something else to hand back.
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> ScheduleError<U> {
+        match self {
+            Self::Full(value) => ScheduleError::Full(change(value)),
+            Self::ShutDown(value) => ScheduleError::ShutDown(change(value)),
+            Self::NoThread(value) => ScheduleError::NoThread(change(value)),
+        }
+    }
+}
+
 impl<T> fmt::Debug for ScheduleError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -9,7 +9,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct Limit {
     /// Places that are free, or `None` if there is no limit and nothing to count.
     free: Option<AtomicU64>,
-    /// How often there was none.
+    /// How many timeouts found none, or were refused having taken one in a batch.
     refused: AtomicU64,
 }
 
@@ -36,7 +36,23 @@ impl Limit {
         is_admitted
     }
 
-    /// How often no place was free.
+    /// Takes as many of `wanted` places as are free, and returns how many these are.
+    pub(crate) fn admit_some(&self, wanted: u64) -> u64 {
+        let Some(free) = &self.free else { return wanted };
+        let take = |places: u64| Some(places.saturating_sub(wanted));
+        let places = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let admitted = places.map_or(0, |places| places.min(wanted));
+        self.refused.fetch_add(wanted - admitted, Ordering::Relaxed);
+        admitted
+    }
+
+    /// Gives places back that were taken for what has then been refused.
+    pub(crate) fn refuse(&self, places: u64) {
+        self.release(places);
+        self.refused.fetch_add(places, Ordering::Relaxed);
+    }
+
+    /// How many were refused.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

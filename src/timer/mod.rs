@@ -14,7 +14,7 @@
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
 //!   expiry, but what waits behind it for the same executor thread.
-//! - A lock is held for one operation, or for 256 steps of the reaper.
+//! - A lock is held for one operation, for 256 of a batch, or for 256 steps of the reaper.
 //!
 //! # Locks
 //!
@@ -27,6 +27,7 @@
 //! A forked child has no threads but the one that forked: a timer made before the fork does not run
 //! there, and its locks may be held for ever. Make timers after forking.
 
+mod batch;
 mod builder;
 mod calm;
 mod core;
@@ -56,6 +57,7 @@ use std::{
 
 pub(crate) use self::limit::Limit;
 pub use self::{
+    batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     calm::{Debounce, Throttle},
     error::{ScheduleError, TimerBuildError},

@@ -318,6 +318,23 @@ fn what_is_scheduled_while_the_timer_closes_is_refused_or_returned_or_expires() 
 }
 
 #[test]
+fn a_batch_that_is_scheduled_while_the_timer_closes_is_refused_or_returned_one_by_one() {
+    check(|| {
+        let (core, _parker) = core_of(1, Some(2));
+        let inserter = Arc::clone(&core);
+        let batch = vec![(Duration::ZERO, 7), (Duration::ZERO, 8), (Duration::ZERO, 9)];
+        let inserter = thread::spawn(move || inserter.schedule_batch(batch));
+        let mut got = core.close();
+        let (addresses, rest) = inserter.join().expect("no thread panics");
+        assert_eq!(got.len(), addresses.len());
+        let rest = rest.expect("there is room for two").into_value();
+        got.extend(rest.into_iter().map(|(_, value)| value));
+        got.sort_unstable();
+        assert_eq!(got, [7, 8, 9]);
+    });
+}
+
+#[test]
 #[should_panic(expected = "lost")]
 fn broken_a_close_that_drains_before_it_closes_loses_what_comes_between() {
     check(|| {

@@ -75,6 +75,13 @@ impl Ticks {
         (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))))
     }
 
+    /// The tick that has begun, and what tells the first that begins after a delay from now.
+    pub(super) fn now_and_deadlines(&self) -> (Tick, impl Fn(Duration) -> Tick) {
+        let elapsed = self.elapsed();
+        let deadline = move |delay| self.ceil(elapsed.saturating_add(nanos(delay)));
+        (self.floor(elapsed), deadline)
+    }
+
     /// The first tick that begins at `instant` or later; 0 for what was before.
     pub(super) fn at(&self, instant: Instant) -> Tick {
         self.ceil(nanos(instant.saturating_duration_since(self.origin)))

@@ -38,6 +38,15 @@ impl Timeout {
         Self { engine, address }
     }
 
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Whether it is one of this timer's.
+    pub(super) fn is_of(&self, engine: &WeakEngine<Task>) -> bool {
+        self.engine.ptr_eq(engine)
+    }
+
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
     /// dropped here.
     ///

@@ -1,6 +1,7 @@
 //! The timer, mostly in virtual time; where real threads run, a test waits for a condition and
 //! never for time to pass.
 
+mod batch;
 mod callbacks;
 mod clock;
 mod drain;

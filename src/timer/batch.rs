@@ -1,0 +1,211 @@
+//! Many timeouts in one call: one look at the clock, and one hold of a lock for 256 of them.
+//!
+//! A batch is collected before anything else, so that the caller's iterator, which is user code,
+//! runs under no lock, and so that a panic in it leaves nothing scheduled.
+
+use std::{borrow::Borrow, boxed::Box, fmt, sync::Arc, time::Duration, vec::Vec};
+
+use super::{
+    Task, Timeout, Timer,
+    error::ScheduleError,
+    value::{TimeoutKey, ValueTimer},
+};
+
+/// What became of a batch that was not scheduled as a whole.
+///
+/// `scheduled` are the names of the first timeouts of the batch; `refused` is the rest of it. Both
+/// are in the order of the batch, so that nothing is lost, and the rest can be tried again.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ScheduleError, ValueTimer};
+///
+/// let timer = ValueTimer::builder().max_pending(2).build_with(|_: u32| ())?;
+/// let batch = [(60, 'a'), (61, 'b'), (62, 'c')];
+/// let batch = batch.map(|(delay, value)| (Duration::from_secs(delay), u32::from(value)));
+/// let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else { panic!() };
+/// assert_eq!(partial.scheduled.len(), 2);
+/// assert_eq!(partial.refused, [(Duration::from_secs(62), u32::from('c'))]);
+///
+/// timer.cancel_batch(partial.scheduled);
+/// assert!(timer.schedule_batch(partial.refused).is_ok());
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[non_exhaustive]
+pub struct PartialBatch<K, T> {
+    /// The names of what was scheduled.
+    pub scheduled: Vec<K>,
+    /// What was not: delays, and tasks or values.
+    pub refused: Vec<(Duration, T)>,
+}
+
+impl<K, T> fmt::Debug for PartialBatch<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartialBatch")
+            .field("scheduled", &self.scheduled.len())
+            .field("refused", &self.refused.len())
+            .finish()
+    }
+}
+
+/// Why a batch was not scheduled as a whole, with what was scheduled and what was not.
+pub type BatchError<K, T> = ScheduleError<PartialBatch<K, T>>;
+
+impl<T: Send + 'static> ValueTimer<T> {
+    /// Schedules each value of a batch after its delay, as [`schedule`](Self::schedule) does, and
+    /// returns the keys in the order of the batch.
+    ///
+    /// All delays begin when the iterator has ended. The batch goes to one shard, whose lock is let
+    /// go of after each 256 values, and the reaper is woken then if it has to be: at most once for
+    /// a batch of up to 256, or whose earliest deadline is among these.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{ManualClock, ValueTimer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u64| ())?;
+    /// let requests = (0..1000).map(|request| (Duration::from_secs(2), request));
+    /// let keys = timer.schedule_batch(requests)?;
+    /// assert_eq!(timer.cancel(keys[7]), Some(7));
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(timer.stats().expired, 999);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`schedule`](Self::schedule). Scheduling stops at the first value that is refused;
+    /// [`PartialBatch`] hands back the keys of those before, and all others.
+    ///
+    /// # Panics
+    ///
+    /// If the iterator does; then nothing is scheduled.
+    ///
+    /// # Complexity
+    ///
+    /// As many inserts; memory for the batch and its keys.
+    pub fn schedule_batch(
+        &self,
+        batch: impl IntoIterator<Item = (Duration, T)>,
+    ) -> Result<Vec<TimeoutKey>, BatchError<TimeoutKey, T>> {
+        let batch: Vec<_> = batch.into_iter().collect();
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.engine().ensure_started().is_err() {
+            let partial = PartialBatch { scheduled: Vec::new(), refused: batch };
+            return Err(ScheduleError::NoThread(partial));
+        }
+        let (addresses, rest) = self.engine().core.schedule_batch(batch);
+        let scheduled = addresses.into_iter().map(TimeoutKey).collect();
+        match rest {
+            None => Ok(scheduled),
+            Some(error) => Err(error.map(|refused| PartialBatch { scheduled, refused })),
+        }
+    }
+
+    /// Cancels each timeout of a batch, and returns their values in the order of the keys; `None`
+    /// for one that has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::ValueTimer;
+    ///
+    /// let timer = ValueTimer::builder().build_with(|_: char| ())?;
+    /// let hour = Duration::from_secs(3600);
+    /// let keys = timer.schedule_batch(['a', 'b', 'c'].map(|value| (hour, value)))?;
+    /// timer.cancel(keys[1]);
+    /// assert_eq!(timer.cancel_batch(keys), [Some('a'), None, Some('c')]);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the iterator does; then nothing is cancelled.
+    ///
+    /// # Complexity
+    ///
+    /// As many cancellations, one lock for each 256 keys of a shard, and sorting the keys by shard.
+    pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
+        let addresses: Vec<_> = keys.into_iter().map(|key| key.0).collect();
+        self.engine().core.cancel_batch(&addresses)
+    }
+}
+
+impl Timer {
+    /// Schedules each callback of a batch after its delay, as [`schedule`](Self::schedule) does,
+    /// and returns the handles in the order of the batch.
+    ///
+    /// In full at [`ValueTimer::schedule_batch`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// let batch = (0..100).map(|number| {
+    ///     let ran = ran.clone();
+    ///     (Duration::from_secs(2), move || ran.send(number).unwrap())
+    /// });
+    /// let timeouts = timer.schedule_batch(batch)?;
+    /// assert_eq!(timer.cancel_batch(&timeouts[..90]), 90);
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(runs.try_iter().count(), 10);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ValueTimer::schedule_batch`].
+    ///
+    /// # Panics
+    ///
+    /// If the iterator does; then nothing is scheduled.
+    pub fn schedule_batch<F: FnOnce() + Send + 'static>(
+        &self,
+        batch: impl IntoIterator<Item = (Duration, F)>,
+    ) -> Result<Vec<Timeout>, BatchError<Timeout, Task>> {
+        let tasks = batch.into_iter().map(|(delay, run)| (delay, Task(Box::new(run))));
+        let named = |keys: Vec<TimeoutKey>| keys.into_iter().map(|key| self.timeout(key)).collect();
+        match self.values.schedule_batch(tasks) {
+            Ok(keys) => Ok(named(keys)),
+            Err(error) => Err(error.map(|PartialBatch { scheduled, refused }| PartialBatch {
+                scheduled: named(scheduled),
+                refused,
+            })),
+        }
+    }
+
+    /// Cancels each timeout of a batch, and returns how many were pending.
+    ///
+    /// Timeouts of other timers are cancelled as well, one at a time.
+    ///
+    /// # Panics
+    ///
+    /// If the iterator does; then nothing is cancelled.
+    pub fn cancel_batch(&self, timeouts: impl IntoIterator<Item: Borrow<Timeout>>) -> usize {
+        let timeouts: Vec<_> = timeouts.into_iter().collect();
+        let engine = Arc::downgrade(self.values.engine());
+        let (own, others): (Vec<_>, Vec<_>) =
+            timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(&engine));
+        let own: Vec<_> = own.into_iter().map(Timeout::address).collect();
+        let tasks = self.values.engine().core.cancel_batch(&own);
+        let cancelled = others.into_iter().filter(|timeout| timeout.cancel()).count();
+        cancelled + tasks.iter().flatten().count()
+    }
+}

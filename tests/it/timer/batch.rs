@@ -1,0 +1,242 @@
+//! Batches: nothing of them is lost, the caller's code runs under no lock, and the reaper is not
+//! kept waiting.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Clock, ManualClock, ScheduleError, Timer, TimerBuilder, ValueTimer, timer::PartialBatch,
+};
+
+use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
+
+/// More than two holds of a shard's lock.
+const MANY: u32 = 700;
+
+fn timer_with(
+    change: impl FnOnce(TimerBuilder) -> TimerBuilder,
+) -> (ManualClock, ValueTimer<u32>, Log<u32>) {
+    let (clock, log) = (ManualClock::new(), Log::new());
+    let builder = change(ValueTimer::builder().clock(clock.clone()));
+    let ran = log.clone();
+    (clock, builder.build_with(move |value| ran.push(value)).unwrap(), log)
+}
+
+/// What was refused, in its order.
+fn refused<K>(partial: PartialBatch<K, u32>) -> Vec<u32> {
+    partial.refused.into_iter().map(|(_, value)| value).collect()
+}
+
+#[test]
+fn a_batch_is_the_same_as_its_timeouts_one_by_one() {
+    let (clock, timer, log) = timer_with(|builder| builder);
+    let delay = |value| (value * 7919) % 5000 * MS;
+    let keys = timer.schedule_batch((0..MANY).map(|value| (delay(value), value))).unwrap();
+    assert_eq!(keys.len(), MANY as usize);
+    for (key, value) in keys.iter().zip(0..) {
+        assert_eq!(timer.deadline(*key), Some(clock.now() + delay(value)), "{value}");
+    }
+    clock.advance(5 * SECOND);
+    let mut expected: Vec<_> = (0..MANY).collect();
+    expected.sort_by_key(|value| delay(*value));
+    assert_eq!(log.take(), expected);
+    assert_eq!(timer.stats().scheduled, u64::from(MANY));
+}
+
+#[test]
+fn a_full_timer_takes_the_start_of_a_batch_and_hands_the_rest_back() {
+    for places in [1, 255, 256, 257, 600] {
+        let (clock, timer, log) = timer_with(|builder| builder.max_pending(places));
+        let batch = (0..MANY).map(|value| (SECOND, value));
+        let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else {
+            panic!("it is full");
+        };
+        assert_eq!(partial.scheduled.len() as u64, places);
+        let text = format!("{partial:?}");
+        let rest = refused(partial);
+        assert!(text.contains(&format!("refused: {}", rest.len())), "{text}");
+        let places = u32::try_from(places).unwrap();
+        assert!(rest.into_iter().eq(places..MANY));
+        let stats = timer.stats();
+        assert_eq!((stats.scheduled, stats.rejected), (places.into(), (MANY - places).into()));
+        clock.advance(SECOND);
+        assert!(log.take().into_iter().eq(0..places));
+        assert!(timer.schedule_batch((0..places).map(|value| (SECOND, value))).is_ok());
+    }
+}
+
+#[test]
+fn a_batch_after_a_shutdown_is_handed_back_and_takes_no_place() {
+    let (_clock, timer, _) = timer_with(|builder| builder.max_pending(100));
+    timer.shutdown();
+    for _ in 0..2 {
+        let batch = (0..MANY).map(|value| (SECOND, value));
+        let Err(ScheduleError::ShutDown(partial)) = timer.schedule_batch(batch) else {
+            panic!("it has been shut down");
+        };
+        assert_eq!(partial.scheduled, []);
+        assert!(refused(partial).into_iter().eq(0..MANY));
+    }
+    assert_eq!(timer.stats().rejected, 2 * u64::from(MANY));
+}
+
+#[test]
+fn a_batch_of_nothing_starts_no_thread_and_one_of_timeouts_does() {
+    let timer = Timer::builder().name("dw-batch").build().unwrap();
+    assert_eq!(timer.schedule_batch(std::iter::empty::<(_, fn())>()).unwrap().len(), 0);
+    assert_eq!(super::threads::threads("dw-batch"), 0);
+    timer.schedule_batch([(YEAR, || ())]).unwrap();
+    wait_until("threads", || super::threads::threads("dw-batch") == 2);
+}
+
+#[test]
+fn a_cancelled_batch_returns_each_value_at_the_place_of_its_key() {
+    let (clock, timer, log) = timer_with(|builder| builder.shards(3));
+    // Threads have shards of their own, so the keys of one batch are of all of them.
+    let timer = Arc::new(timer);
+    let mut keys = Vec::new();
+    for start in [0, 1000, 2000, 3000] {
+        let timer = Arc::clone(&timer);
+        let batch = move || (start..start + MANY).map(|value| (SECOND, value));
+        let scheduled = std::thread::spawn(move || timer.schedule_batch(batch()).unwrap());
+        keys.extend((start..).zip(scheduled.join().unwrap()));
+    }
+    fastrand::Rng::with_seed(1).shuffle(&mut keys);
+    let gone: Vec<_> = keys.iter().step_by(5).copied().collect();
+    for (value, key) in &gone {
+        assert_eq!(timer.cancel(*key), Some(*value));
+    }
+    let kept = keys.split_off(2000);
+    let values = timer.cancel_batch(keys.iter().map(|(_, key)| *key));
+    for (index, ((expected, _), value)) in keys.iter().zip(values).enumerate() {
+        assert_eq!(value, (index % 5 > 0).then_some(*expected));
+    }
+    let again = timer.cancel_batch(keys.iter().map(|(_, key)| *key));
+    assert!(again.iter().all(Option::is_none), "all are dead");
+    clock.advance(SECOND);
+    assert_eq!(
+        log.take().len(),
+        kept.len() - kept.iter().filter(|kept| gone.contains(kept)).count()
+    );
+}
+
+#[test]
+fn a_cancelled_batch_gives_its_places_back() {
+    let (_clock, timer, _) = timer_with(|builder| builder.max_pending(MANY.into()));
+    for _ in 0..3 {
+        let keys = timer.schedule_batch((0..MANY).map(|value| (SECOND, value))).unwrap();
+        assert!(timer.schedule(SECOND, 0).is_err());
+        assert_eq!(timer.cancel_batch(keys).len(), MANY as usize);
+    }
+    assert_eq!(timer.stats().cancelled, 3 * u64::from(MANY));
+}
+
+#[test]
+fn keys_of_another_larger_timer_cancel_nothing() {
+    let (_clock, large, _) = timer_with(|builder| builder.shards(64));
+    let large = Arc::new(large);
+    let keys = (0..64).map(|value| {
+        let large = Arc::clone(&large);
+        std::thread::spawn(move || large.schedule(SECOND, value).unwrap()).join().unwrap()
+    });
+    let (_clock, small, _) = timer_with(|builder| builder.shards(1));
+    assert_eq!(small.cancel_batch(keys).into_iter().flatten().count(), 0);
+}
+
+#[test]
+fn a_batch_of_handles_may_be_of_several_timers() {
+    let ((_, one), (_, other)) = (manual(), manual());
+    let mut timeouts = one.schedule_batch([SECOND, SECOND].map(|delay| (delay, || ()))).unwrap();
+    timeouts.push(other.schedule(SECOND, || ()).unwrap());
+    timeouts[0].cancel();
+    assert_eq!(one.cancel_batch(&timeouts), 2);
+    assert_eq!((one.stats().pending, other.stats().pending), (0, 0));
+    assert_eq!(one.cancel_batch(timeouts), 0);
+}
+
+#[test]
+fn the_iterator_and_the_drops_of_a_batch_may_use_the_timer() {
+    /// Uses its timer when it is dropped.
+    struct Meddler(Timer);
+
+    impl Drop for Meddler {
+        fn drop(&mut self) {
+            self.0.schedule(SECOND, || ()).unwrap().cancel();
+        }
+    }
+
+    let stats = must_return(|| {
+        let (_clock, timer) = manual();
+        let batch = (0..MANY).map(|_| {
+            timer.schedule(SECOND, || ()).unwrap().cancel();
+            let meddler = Meddler(timer.clone());
+            (SECOND, move || drop(meddler))
+        });
+        let timeouts = timer.schedule_batch(batch).unwrap();
+        let handles = timeouts.iter().inspect(|timeout| assert!(timeout.is_pending()));
+        assert_eq!(timer.cancel_batch(handles), MANY as usize);
+        timer.stats()
+    });
+    assert_eq!((stats.pending, stats.cancelled), (0, 3 * u64::from(MANY)));
+}
+
+#[test]
+fn an_iterator_that_panics_leaves_nothing_scheduled_and_nothing_cancelled() {
+    let (_clock, timer, _) = timer_with(|builder| builder);
+    let batch = (0..MANY).map(|value| {
+        assert!(value < 600, "on purpose");
+        (SECOND, value)
+    });
+    let schedule = AssertUnwindSafe(|| timer.schedule_batch(batch));
+    assert!(catch_unwind(schedule).is_err());
+    assert_eq!(timer.stats().scheduled, 0);
+    let key = timer.schedule(SECOND, 1).unwrap();
+    let cancel = AssertUnwindSafe(|| {
+        timer.cancel_batch(
+            [key, key]
+                .map(Some)
+                .map(|key| key.filter(|_| timer.stats().cancelled > 0).expect("on purpose")),
+        )
+    });
+    assert!(catch_unwind(cancel).is_err());
+    assert!(timer.is_pending(key));
+}
+
+#[test]
+fn a_batch_wakes_the_reaper_once_and_one_that_is_far_ahead_not_at_all() {
+    let (sender, received) = std::sync::mpsc::channel();
+    let handler = move |value: u32| sender.send(value).unwrap();
+    let timer = ValueTimer::builder().shards(1).build_with(handler).unwrap();
+    timer.schedule(YEAR, 0).unwrap();
+    timer.schedule(Duration::ZERO, 1).unwrap();
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(1));
+    let before = timer.stats().wakeups;
+    timer.schedule_batch((0..100_000).map(|value| (2 * YEAR, value))).unwrap();
+    let far = timer.stats().wakeups;
+    assert!(far - before <= 1, "{} wake-ups; one may be left from the start", far - before);
+    let hour = SECOND * 3600;
+    timer.schedule_batch((0..100_000).map(|value| (hour + value * MS, value))).unwrap();
+    let woken = timer.stats().wakeups - far;
+    assert!(woken <= 2, "{woken} wake-ups; one may be left from before");
+}
+
+#[test]
+fn what_is_due_of_a_batch_runs_though_more_of_it_is_to_come() {
+    let (sender, received) = std::sync::mpsc::channel();
+    let handler = move |value: u32| sender.send((value, Instant::now())).unwrap();
+    let timer = ValueTimer::builder().build_with(handler).unwrap();
+    // The reaper is asleep, sooner or later, and has to be woken.
+    timer.schedule(YEAR, u32::MAX).unwrap();
+    for value in 0..50 {
+        timer.schedule_batch([(Duration::ZERO, value)]).unwrap();
+        assert_eq!(received.recv_timeout(GENEROUS).unwrap().0, value);
+    }
+    let begun = Instant::now();
+    let batch = (0..10_000_u32).rev().map(|value| (value % 40 * MS, value));
+    timer.schedule_batch(batch).unwrap();
+    let ran: Vec<_> = (0..10_000).map(|_| received.recv_timeout(GENEROUS).unwrap()).collect();
+    assert!(ran.iter().all(|(value, at)| *at >= begun + value % 40 * MS), "early");
+}

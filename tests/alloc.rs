@@ -103,6 +103,46 @@ fn an_empty_wheel_allocates_nothing() {
     assert_eq!(used.count_total, 0);
 }
 
+/// A burst of timeouts, of which half expire and half are cancelled; and `end`, which is to give
+/// their memory back.
+#[cfg(feature = "std")]
+fn burst(end: impl FnOnce(&delaywheel::Timer)) -> AllocationInfo {
+    use std::time::Duration;
+
+    const BURST: u32 = 100_000;
+
+    let clock = delaywheel::ManualClock::new();
+    let timer = delaywheel::Timer::builder().clock(clock.clone()).shards(1).build().unwrap();
+    measure(|| {
+        let delay = |number: u32| Duration::from_millis((number % 5_000).into());
+        let batch = (0..BURST).map(|number| (delay(number), move || assert!(number < BURST)));
+        let timeouts = timer.schedule_batch(batch).unwrap();
+        timer.cancel_batch(timeouts.iter().step_by(2));
+        drop(timeouts);
+        clock.advance(Duration::from_secs(5));
+        end(&timer);
+    })
+}
+
+#[cfg(feature = "std")]
+#[test]
+fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
+    let kept = burst(|_| ());
+    assert!(kept.bytes_current > 2_000_000, "{kept:?}");
+    let shrunk = burst(delaywheel::Timer::shrink);
+    assert_eq!((shrunk.bytes_current, shrunk.count_current), (0, 0));
+}
+
+#[cfg(feature = "std")]
+#[test]
+fn a_timer_that_is_shut_down_gives_its_memory_back() {
+    let ended = burst(|timer| {
+        timer.schedule(std::time::Duration::from_secs(1), || ()).unwrap();
+        assert_eq!(timer.shutdown().len(), 1);
+    });
+    assert_eq!((ended.bytes_current, ended.count_current), (0, 0));
+}
+
 /// A tick within the next 2^20, near ones as likely as far ones.
 fn ahead(wheel: &TimingWheel<u64>, random: &mut fastrand::Rng) -> Tick {
     let power = random.u32(0..=20);

@@ -355,6 +355,13 @@ impl<T> Core<T> {
         values
     }
 
+    /// Gives back the memory that pending timeouts do not need.
+    pub(super) fn shrink(&self) {
+        for shard in &self.shards {
+            shard.contents.lock().wheel.shrink();
+        }
+    }
+
     /// What all shards have counted, and how many timeouts are pending.
     pub(super) fn stats(&self) -> (ShardStats, u64) {
         let mut sum = ShardStats::default();

@@ -14,7 +14,8 @@
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
 //!   expiry, but what waits behind it for the same executor thread.
-//! - A lock is held for one operation, for 256 of a batch, or for 256 steps of the reaper.
+//! - A lock is held for one operation, for 256 of a batch, or for 256 steps of the reaper. Only
+//!   `shrink` holds one for longer.
 //!
 //! # Locks
 //!
@@ -242,6 +243,14 @@ impl Timer {
     #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
     pub fn drain(&self, deadline: Instant) -> Vec<Task> {
         self.values.drain(deadline)
+    }
+
+    /// Gives back the memory that pending timeouts do not need, after a burst of them.
+    ///
+    /// It holds the lock of each shard for longer than anything else does: in full at
+    /// [`ValueTimer::shrink`].
+    pub fn shrink(&self) {
+        self.values.shrink();
     }
 
     /// Returns what the timer has done so far. Takes each shard's lock for a moment.

@@ -26,6 +26,9 @@
 //!
 //! - `std` (default): the timer and its clocks. Without it the wheel and its vocabulary remain, on
 //!   `core` and `alloc`.
+//! - `metrics`: `TimerMetrics`, which publishes what a timer counts to the facade of that name.
+//! - `tracing`: a timer tells that its threads start, that it shuts down, that a callback panicked,
+//!   and that timeouts are late.
 #![no_std]
 
 extern crate alloc;
@@ -55,6 +58,9 @@ pub use self::{
         TimerBuilder, TimerStats, ValueTimer,
     },
 };
+
+#[cfg(feature = "metrics")]
+pub use self::timer::TimerMetrics;
 
 pub use self::{
     error::{BuildError, InsertError},

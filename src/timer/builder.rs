@@ -7,6 +7,7 @@ use super::{
     core::Core,
     engine::{Engine, Starter},
     error::TimerBuildError,
+    events::Events,
     executor::{Delivery, Executor, Handler},
     ticks::Ticks,
     value::ValueTimer,
@@ -44,6 +45,8 @@ pub struct TimerBuilder {
     execution: Execution,
     clock: Box<dyn Clock>,
     name: String,
+    /// What `tracing` is told to be late.
+    late_after: Duration,
 }
 
 enum Execution {
@@ -67,6 +70,7 @@ impl TimerBuilder {
             execution: Execution::Threads(1),
             clock: Box::new(SystemClock),
             name: String::from("timer"),
+            late_after: Duration::from_secs(1),
         }
     }
 
@@ -139,6 +143,16 @@ impl TimerBuilder {
         self
     }
 
+    /// Sets how late timeouts are to be passed on before `tracing` is told so. Default 1 s.
+    ///
+    /// It is told with the first that is later than this, and when they are on time again. What
+    /// waits for an executor thread has been passed on.
+    #[cfg(feature = "tracing")]
+    pub fn warn_if_later_than(mut self, bound: Duration) -> Self {
+        self.late_after = bound;
+        self
+    }
+
     /// Makes a timer for closures. Starts no thread; the first timeout does.
     ///
     /// # Errors
@@ -173,8 +187,10 @@ impl TimerBuilder {
                 (Delivery::Threads { sender: Mutex::new(Some(sender)), receiver }, threads)
             }
         };
+        let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
-        let handler = Handler::new(move |expired: crate::Expired<T>| handler(expired.value));
+        let handle = move |expired: crate::Expired<T>| handler(expired.value);
+        let handler = Handler::new(events, handle);
         Ok(ValueTimer::new(Engine::new(core, handler, delivery, starter)))
     }
 

@@ -5,7 +5,7 @@ use std::{
     string::String,
     sync::{Arc, Weak},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
     vec::Vec,
 };
 
@@ -101,10 +101,18 @@ impl<T: Send + 'static> Engine<T> {
 
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
+        if self.start_threads()? {
+            self.handler.events().started();
+        }
+        Ok(())
+    }
+
+    /// Returns whether they had not been started, nor the timer been shut down.
+    fn start_threads(self: &Arc<Self>) -> io::Result<bool> {
         let mut starter = self.starter.lock();
-        let Some(parts) = &mut *starter else { return Ok(()) };
+        let Some(parts) = &mut *starter else { return Ok(false) };
         if self.is_stopped.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(false);
         }
         self.start_executors(parts)?;
         let builder = thread::Builder::new().name(format!("{}-reaper", parts.name));
@@ -121,7 +129,7 @@ impl<T: Send + 'static> Engine<T> {
             sender.send(starter).unwrap_or_else(|_| unreachable!("the reaper waits for this"));
         }
         self.is_started.store(true, Ordering::Release);
-        Ok(())
+        Ok(true)
     }
 
     /// Starts the executors that are still to be started. One that was stays, if a later one cannot
@@ -178,27 +186,34 @@ impl<T: Send + 'static> Engine<T> {
     fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Tick {
         loop {
             let now = self.core.ticks().now();
+            let mut latest_by = None;
             let is_drained = delivery.pass_on(&self.handler, batch, |batch| {
                 let is_drained = self.core.expire(now, batch);
-                self.record(now, batch);
+                latest_by = self.record(now, batch);
                 is_drained
             });
+            if let Some(latest_by) = latest_by {
+                self.handler.events().expired(latest_by);
+            }
             if is_drained {
                 return now;
             }
         }
     }
 
-    /// Records how late a batch is.
-    fn record(&self, now: Tick, batch: &[Expired<T>]) {
+    /// Records how late a batch is. Returns that of the one that is most late.
+    fn record(&self, now: Tick, batch: &[Expired<T>]) -> Option<Duration> {
         if batch.is_empty() {
-            return;
+            return None;
         }
+        let mut latest_by = Duration::ZERO;
         let mut reaped = self.reaped.lock();
         for expired in batch {
-            let late = now.saturating_since(expired.deadline);
-            reaped.lateness.record(self.core.ticks().duration(late));
+            let late = self.core.ticks().duration(now.saturating_since(expired.deadline));
+            reaped.lateness.record(late);
+            latest_by = latest_by.max(late);
         }
+        Some(latest_by)
     }
 
     /// Takes in no more timeouts, runs what becomes due until `deadline` or until nothing is left,
@@ -219,10 +234,13 @@ impl<T: Send + 'static> Engine<T> {
 
     /// Ends the threads, takes in no more timeouts, and returns what never ran.
     pub(super) fn shut_down(&self) -> Vec<T> {
-        self.is_stopped.store(true, Ordering::Release);
+        let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let mut values = self.delivery.close(|| self.core.close());
         values.extend(self.delivery.backlog().map(|expired| expired.value));
         self.crew.dismiss();
+        if is_first {
+            self.handler.events().shut_down(values.len());
+        }
         values
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use crossbeam::channel::{Receiver, Sender};
 
+use super::events::Events;
 use crate::{
     Expired,
     sync::{AtomicU64, Mutex, Ordering},
@@ -52,11 +53,16 @@ impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
 pub(super) struct Handler<T> {
     handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
     panicked: AtomicU64,
+    events: Events,
 }
 
 impl<T> Handler<T> {
-    pub(super) fn new(handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
-        Self { handle: Box::new(handle), panicked: AtomicU64::new(0) }
+    pub(super) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
+        Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.events
     }
 
     pub(super) fn call(&self, expired: Expired<T>) {
@@ -71,6 +77,7 @@ impl<T> Handler<T> {
     fn catch(&self, user_code: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
             self.panicked.fetch_add(1, Ordering::Relaxed);
+            self.events.panicked(&*payload);
             if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
                 std::mem::forget(second);
             }

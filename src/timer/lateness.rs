@@ -42,6 +42,16 @@ impl Lateness {
         self.max = self.max.max(other.max);
     }
 
+    /// What was recorded since an earlier state of the same: each lateness that was seen, and how
+    /// often.
+    #[cfg(feature = "metrics")]
+    pub(super) fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.counts.iter().zip(earlier.counts.iter()).enumerate();
+        counts.filter(|(_, (now, before))| now > before).map(|(step, (now, before))| {
+            (Duration::from_nanos(end_of(step).min(self.max)), now - before)
+        })
+    }
+
     /// Returns the number of timeouts that were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {

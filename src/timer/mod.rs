@@ -35,7 +35,10 @@ mod core;
 mod crew;
 mod engine;
 mod error;
+mod events;
 mod executor;
+#[cfg(feature = "metrics")]
+mod export;
 mod lateness;
 mod limit;
 #[cfg(all(test, loom))]
@@ -56,6 +59,8 @@ use std::{
     vec::Vec,
 };
 
+#[cfg(feature = "metrics")]
+pub use self::export::TimerMetrics;
 pub(crate) use self::limit::Limit;
 pub use self::{
     batch::{BatchError, PartialBatch},

@@ -23,6 +23,7 @@ use super::{
     core::{Address, Core},
     engine::{Engine, Owner, Starter},
     error::ScheduleError,
+    events::Events,
     executor::{Delivery, Handler},
     limit::Limit,
     ticks::Ticks,
@@ -390,13 +391,18 @@ fn broken_a_shutdown_that_wakes_the_reaper_first_leaves_it_asleep() {
 
 type Log = Arc<Mutex<Vec<u32>>>;
 
+fn silent() -> Events {
+    Events::new("", Duration::MAX)
+}
+
 /// A whole timer without its threads, what its reaper sleeps with, and what has been run.
 fn engine_of(delivery: Delivery<u32>) -> (Arc<Engine<u32>>, Parker, Log) {
     let parker = Parker::new();
     let core = core_with(1, None, &parker);
     let log = Log::new(Mutex::new(Vec::new()));
     let ran = Arc::clone(&log);
-    let handler = Handler::new(move |expired: Expired<u32>| ran.lock().push(expired.value));
+    let handler =
+        Handler::new(silent(), move |expired: Expired<u32>| ran.lock().push(expired.value));
     let starter = Starter { parker: Parker::new(), executors: 0, name: String::new() };
     (Engine::new(core, handler, delivery, starter), parker, log)
 }

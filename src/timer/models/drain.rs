@@ -10,7 +10,7 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, engine_of, insert};
+use super::{DUE, FAR, Log, check, engine_of, insert, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker},
     timer::{
@@ -95,7 +95,7 @@ fn executors(crew: &Arc<Crew>, drains: [bool; 2]) -> Vec<thread::JoinHandle<()>>
         let (crew, member) = (Arc::clone(crew), crew.enlist());
         thread::spawn(move || {
             member.begin();
-            let handler = Handler::new(move |_| {
+            let handler = Handler::new(silent(), move |_| {
                 if is_draining {
                     crew.wait(|| Duration::MAX);
                 }

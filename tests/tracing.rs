@@ -1,0 +1,196 @@
+//! What a timer tells `tracing`, to a subscriber that writes it down.
+//!
+//! A binary of its own, because it needs the feature of that name.
+
+use std::{
+    fmt::{self, Write},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use delaywheel::{Clock, ManualClock, Timer, clock::Driven};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// All events, one a line.
+#[derive(Debug, Default, Clone)]
+struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Lines {
+    fn take(&self) -> Vec<(Level, String)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// The fields of one event.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0.insert_str(0, &format!("{value:?}"));
+        } else {
+            write!(self.0, " {field}={value:?}").unwrap();
+        }
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "delaywheel"
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push((*event.metadata().level(), line.0));
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        panic!("there are no spans");
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Runs something, and returns what is told on this thread meanwhile.
+fn told(run: impl FnOnce()) -> Vec<(Level, String)> {
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), run);
+    lines.take()
+}
+
+fn line(level: Level, text: &str) -> (Level, String) {
+    (level, text.to_owned())
+}
+
+#[test]
+fn a_panic_is_told_with_its_text() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).name("requests").build().unwrap();
+    timer.schedule(SECOND, || panic!("a text")).unwrap();
+    timer.schedule(2 * SECOND, || panic!("number {}", 7)).unwrap();
+    timer.schedule(3 * SECOND, || std::panic::panic_any(7)).unwrap();
+    let panicked = |payload| {
+        let text = format!("a callback panicked timer=\"requests\" payload={payload:?}");
+        (Level::ERROR, text)
+    };
+    let expected = [panicked("a text"), panicked("number 7"), panicked("not a text")];
+    assert_eq!(told(|| clock.advance(3 * SECOND)), expected);
+    assert_eq!(timer.stats().panicked, 3);
+}
+
+#[test]
+fn the_start_of_the_threads_and_the_shutdown_are_told_once() {
+    let timer = Timer::builder().name("dw").build().unwrap();
+    let start = || {
+        for _ in 0..3 {
+            timer.schedule(60 * SECOND, || ()).unwrap();
+        }
+    };
+    assert_eq!(told(start), [line(Level::DEBUG, "threads started timer=\"dw\"")]);
+    let end = || {
+        timer.shutdown();
+        timer.shutdown();
+        drop(timer);
+    };
+    assert_eq!(told(end), [line(Level::DEBUG, "shut down timer=\"dw\" returned=3")]);
+}
+
+/// A timer whose turns this test takes.
+type Held = Arc<Mutex<Option<Weak<dyn Driven>>>>;
+
+/// A clock that shows some seconds, and has its timer run when the test says so, also too late.
+#[derive(Debug)]
+struct Jumping {
+    start: Instant,
+    seconds: Arc<AtomicU64>,
+    timer: Held,
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Instant {
+        self.start + Duration::from_secs(self.seconds.load(Ordering::Relaxed))
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        *self.timer.lock().unwrap() = Some(timer);
+        true
+    }
+}
+
+#[test]
+fn lateness_is_told_when_it_begins_and_when_it_ends() {
+    let (seconds, held) = (Arc::new(AtomicU64::new(0)), Held::default());
+    let clock =
+        Jumping { start: Instant::now(), seconds: Arc::clone(&seconds), timer: Arc::clone(&held) };
+    let builder = Timer::builder().clock(clock).name("dw").warn_if_later_than(2 * SECOND);
+    let timer = builder.build().unwrap();
+    let driven = held.lock().unwrap().clone().and_then(|timer| timer.upgrade()).unwrap();
+    let late_by = |late: u64| {
+        timer.schedule(SECOND, || ()).unwrap();
+        seconds.fetch_add(1 + late, Ordering::Relaxed);
+        told(|| driven.turn())
+    };
+    let late = line(Level::WARN, "timeouts are late timer=\"dw\" latest_by=3s");
+    let on_time = line(Level::DEBUG, "timeouts are on time again timer=\"dw\"");
+    assert_eq!([late_by(0), late_by(2)], [[], []], "2 s are no more than 2 s");
+    assert_eq!((late_by(3), late_by(4)), (vec![late.clone()], vec![]));
+    assert_eq!((late_by(1), late_by(0)), (vec![on_time], vec![]));
+    assert_eq!(late_by(3), [late]);
+}
+
+#[test]
+fn a_subscriber_that_panics_or_uses_the_timer_stops_nothing() {
+    /// Does both.
+    struct Meddler(Timer);
+
+    impl Subscriber for Meddler {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "delaywheel"
+        }
+
+        fn event(&self, _: &Event<'_>) {
+            assert!(self.0.stats().panicked > 0);
+            drop(self.0.schedule(SECOND, || ()));
+            panic!("by the subscriber");
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            panic!("there are no spans");
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    timer.schedule(SECOND, || panic!("by a callback")).unwrap();
+    timer.schedule(3 * SECOND, || ()).unwrap();
+    let meddler = Meddler(timer.clone());
+    tracing::subscriber::with_default(meddler, || {
+        clock.advance(5 * SECOND);
+        assert_eq!(timer.stats().expired, 3);
+        timer.shutdown();
+    });
+}

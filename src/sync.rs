@@ -43,6 +43,16 @@ mod real {
             guard
         }
 
+        /// Lets go of a lock while it waits to be notified.
+        pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(&mut guard);
+            guard
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
         }
@@ -76,6 +86,11 @@ mod model {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().expect("no thread of a model panics while it holds a lock")
         }
+
+        /// Always waits: whether it would have to is no part of any protocol.
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            Some(self.lock())
+        }
     }
 
     #[derive(Debug)]
@@ -92,6 +107,14 @@ mod model {
             _timeout: Duration,
         ) -> MutexGuard<'a, T> {
             self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
+        }
+
+        pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).expect("no thread of a model panics while it holds a lock")
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
         }
 
         pub(crate) fn notify_all(&self) {

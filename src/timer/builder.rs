@@ -1,9 +1,12 @@
 //! Settings of a timer.
 
-use std::{boxed::Box, fmt, num::NonZeroU64, string::String, thread, time::Duration, vec::Vec};
+use std::{
+    boxed::Box, fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration, vec::Vec,
+};
 
 use super::{
     Timer,
+    backlog::Backlog,
     core::Core,
     engine::{Engine, Starter},
     error::TimerBuildError,
@@ -183,8 +186,8 @@ impl TimerBuilder {
             Execution::Inline => (Delivery::Inline, 0),
             Execution::Pool(pool) => (Delivery::Pool(pool), 0),
             Execution::Threads(threads) => {
-                let (sender, receiver) = crossbeam::channel::unbounded();
-                (Delivery::Threads { sender: Mutex::new(Some(sender)), receiver }, threads)
+                let backlog = Arc::new(Backlog::new());
+                (Delivery::Threads { passage: Mutex::new(()), backlog }, threads)
             }
         };
         let events = Events::new(&self.name, self.late_after);

@@ -27,6 +27,7 @@ use crossbeam::utils::CachePadded;
 
 use super::{
     error::ScheduleError,
+    gate::Gate,
     limit::Limit,
     stats::ShardStats,
     ticks::Ticks,
@@ -34,11 +35,12 @@ use super::{
 };
 use crate::{
     Expired, Key, Tick, TimingWheel,
-    sync::{AtomicBool, Mutex, Ordering, Unparker},
+    sync::{AtomicBool, Ordering, Unparker},
 };
 
-/// Steps that the reaper takes before it lets go of a shard's lock.
-const STEPS_PER_HOLD: u64 = 256;
+/// Steps that the reaper takes before it lets go of a shard's lock: 5 to 10 us, if each misses the
+/// cache.
+const STEPS_PER_HOLD: u64 = 64;
 
 /// Timeouts of a batch that are inserted or cancelled before a shard's lock is let go of.
 ///
@@ -105,7 +107,7 @@ impl<T> Contents<T> {
 }
 
 struct Shard<T> {
-    contents: Mutex<Contents<T>>,
+    contents: Gate<Contents<T>>,
     published: Published,
 }
 
@@ -130,7 +132,7 @@ impl<T> Core<T> {
     ) -> Self {
         let shards = wheels.map(|wheel| {
             let contents = Contents { wheel, is_closed: false, stats: ShardStats::default() };
-            CachePadded::new(Shard { contents: Mutex::new(contents), published: Published::new() })
+            CachePadded::new(Shard { contents: Gate::new(contents), published: Published::new() })
         });
         let limit = Limit::new(max_pending);
         Self {
@@ -500,6 +502,8 @@ impl<T> Shard<T> {
         let is_drained = due.is_drained();
         contents.stats.expired += (expired.len() - before) as u64;
         self.published.set(contents.wheel.next_expiration().unwrap_or(Tick::MAX));
+        drop(contents);
+        self.contents.give_way();
         is_drained
     }
 

@@ -135,13 +135,15 @@ impl<T: Send + 'static> Engine<T> {
     /// Starts the executors that are still to be started. One that was stays, if a later one cannot
     /// be.
     fn start_executors(&self, Starter { executors, name, .. }: &mut Starter) -> io::Result<()> {
-        let Delivery::Threads { receiver, .. } = &self.delivery else { return Ok(()) };
+        let Delivery::Threads { backlog, .. } = &self.delivery else { return Ok(()) };
         while let Some(index) = executors.checked_sub(1) {
-            let (receiver, handler) = (receiver.clone(), Arc::clone(&self.handler));
+            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
             let member = self.crew.enlist();
             let run = move || {
                 member.begin();
-                receiver.iter().for_each(|expired| handler.call(expired));
+                while let Some(expired) = backlog.take() {
+                    handler.call(expired);
+                }
             };
             thread::Builder::new().name(format!("{name}-{index}")).spawn(run)?;
             *executors = index;
@@ -236,7 +238,7 @@ impl<T: Send + 'static> Engine<T> {
     pub(super) fn shut_down(&self) -> Vec<T> {
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let mut values = self.delivery.close(|| self.core.close());
-        values.extend(self.delivery.backlog().map(|expired| expired.value));
+        values.extend(self.delivery.backlog().into_iter().map(|expired| expired.value));
         self.crew.dismiss();
         if is_first {
             self.handler.events().shut_down(values.len());

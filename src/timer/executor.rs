@@ -2,15 +2,14 @@
 
 use std::{
     boxed::Box,
+    collections::VecDeque,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     vec::Vec,
 };
 
-use crossbeam::channel::{Receiver, Sender};
-
-use super::events::Events;
+use super::{backlog::Backlog, events::Events};
 use crate::{
     Expired,
     sync::{AtomicU64, Mutex, Ordering},
@@ -91,9 +90,9 @@ pub(super) enum Delivery<T> {
     Inline,
     /// On threads of the timer's own, that take from the other end.
     Threads {
-        /// `None` once the timer has been shut down, upon which the threads end.
-        sender: Mutex<Option<Sender<Expired<T>>>>,
-        receiver: Receiver<Expired<T>>,
+        /// Held by whoever takes what is due from the wheels to the backlog.
+        passage: Mutex<()>,
+        backlog: Arc<Backlog<T>>,
     },
     /// On the user's.
     Pool(Box<dyn Executor>),
@@ -116,13 +115,10 @@ impl<T: Send + 'static> Delivery<T> {
                 result = expire(batch);
                 batch.drain(..).for_each(|expired| handler.call(expired));
             }
-            Self::Threads { sender, .. } => {
-                let sender = sender.lock();
+            Self::Threads { passage, backlog } => {
+                let _passage = passage.lock();
                 result = expire(batch);
-                for expired in batch.drain(..) {
-                    let sent = sender.as_ref().map(|sender| sender.send(expired));
-                    debug_assert!(matches!(sent, Some(Ok(()))), "a closed timer expired something");
-                }
+                backlog.put(batch);
             }
             Self::Pool(pool) => {
                 result = expire(batch);
@@ -139,10 +135,10 @@ impl<T: Send + 'static> Delivery<T> {
     /// expire.
     pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
         match self {
-            Self::Threads { sender, .. } => {
-                let mut sender = sender.lock();
+            Self::Threads { passage, backlog } => {
+                let _passage = passage.lock();
                 let result = close();
-                *sender = None;
+                backlog.close();
                 result
             }
             Self::Inline | Self::Pool(_) => close(),
@@ -150,12 +146,11 @@ impl<T: Send + 'static> Delivery<T> {
     }
 
     /// What has been passed on but not begun.
-    pub(super) fn backlog(&self) -> impl Iterator<Item = Expired<T>> {
-        let receiver = match self {
-            Self::Threads { receiver, .. } => Some(receiver),
-            Self::Inline | Self::Pool(_) => None,
-        };
-        receiver.into_iter().flat_map(Receiver::try_iter)
+    pub(super) fn backlog(&self) -> VecDeque<Expired<T>> {
+        match self {
+            Self::Threads { backlog, .. } => backlog.take_all(),
+            Self::Inline | Self::Pool(_) => VecDeque::new(),
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
 //!   expiry, but what waits behind it for the same executor thread.
-//! - A lock is held for one operation, for 256 of a batch, or for 256 steps of the reaper. Only
+//! - A lock is held for one operation, for 256 of a batch, or for 64 steps of the reaper. Only
 //!   `shrink` holds one for longer.
 //!
 //! # Locks
@@ -28,6 +28,7 @@
 //! A forked child has no threads but the one that forked: a timer made before the fork does not run
 //! there, and its locks may be held for ever. Make timers after forking.
 
+mod backlog;
 mod batch;
 mod builder;
 mod calm;
@@ -39,6 +40,7 @@ mod events;
 mod executor;
 #[cfg(feature = "metrics")]
 mod export;
+mod gate;
 mod lateness;
 mod limit;
 #[cfg(all(test, loom))]

@@ -20,6 +20,7 @@ use std::{
 use loom::thread;
 
 use super::{
+    backlog::Backlog,
     core::{Address, Core},
     engine::{Engine, Owner, Starter},
     error::ScheduleError,
@@ -429,8 +430,8 @@ fn an_inline_timer_that_ends_has_run_or_returned_everything_and_its_reaper_ends(
 #[test]
 fn a_timer_that_ends_before_its_executors_begin_returns_everything_and_its_reaper_ends() {
     check(|| {
-        let (sender, receiver) = crossbeam::channel::unbounded();
-        let delivery = Delivery::Threads { sender: Mutex::new(Some(sender)), receiver };
+        let delivery =
+            Delivery::Threads { passage: Mutex::new(()), backlog: Arc::new(Backlog::new()) };
         assert_eq!(end_of_timer(delivery), [7]);
     });
 }

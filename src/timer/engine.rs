@@ -210,9 +210,10 @@ impl<T: Send + 'static> Engine<T> {
         }
         let mut latest_by = Duration::ZERO;
         let mut reaped = self.reaped.lock();
-        for expired in batch {
-            let late = self.core.ticks().duration(now.saturating_since(expired.deadline));
-            reaped.lateness.record(late);
+        // Many are due at the same tick, and all of these are equally late.
+        for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
+            let late = self.core.ticks().duration(now.saturating_since(equal[0].deadline));
+            reaped.lateness.record(late, equal.len() as u64);
             latest_by = latest_by.max(late);
         }
         Some(latest_by)

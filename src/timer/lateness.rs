@@ -22,14 +22,19 @@ impl Lateness {
         Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
     }
 
-    pub(super) fn record(&mut self, lateness: Duration) {
-        self.record_nanos(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX));
+    pub(super) fn record(&mut self, lateness: Duration, times: u64) {
+        self.add_nanos(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), times);
     }
 
     #[inline]
     pub(crate) fn record_nanos(&mut self, nanos: u64) {
-        self.counts[step(nanos)] += 1;
-        self.count += 1;
+        self.add_nanos(nanos, 1);
+    }
+
+    #[inline]
+    fn add_nanos(&mut self, nanos: u64, times: u64) {
+        self.counts[step(nanos)] += times;
+        self.count += times;
         self.max = self.max.max(nanos);
     }
 
@@ -134,7 +139,7 @@ mod tests {
         let mut lateness = Lateness::new();
         assert_eq!(lateness.percentile(99.0), Duration::ZERO);
         for micros in 1..=1000 {
-            lateness.record(Duration::from_micros(micros));
+            lateness.record(Duration::from_micros(micros), 1);
         }
         let median = lateness.percentile(50.0);
         assert!(median >= Duration::from_micros(500) && median <= Duration::from_micros(563));

@@ -43,7 +43,8 @@ use crate::{
 pub struct TimerBuilder {
     tick: Duration,
     wheel: WheelBuilder,
-    shards: usize,
+    /// `None` for the default.
+    shards: Option<usize>,
     max_pending: Option<u64>,
     execution: Execution,
     clock: Box<dyn Clock>,
@@ -64,11 +65,10 @@ const MAX_DEFAULT_SHARDS: usize = 16;
 impl TimerBuilder {
     /// Starts with the default settings.
     pub fn new() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
         Self {
             tick: Duration::from_millis(1),
             wheel: WheelBuilder::new(),
-            shards: threads.min(MAX_DEFAULT_SHARDS),
+            shards: None,
             max_pending: None,
             execution: Execution::Threads(1),
             clock: Box::new(SystemClock),
@@ -97,7 +97,13 @@ impl TimerBuilder {
     ///
     /// Default: as many as threads run at once, at most 16.
     pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = shards;
+        self.shards = Some(shards);
+        self
+    }
+
+    /// For a timer that passes on everything in order, unless a number of shards has been set.
+    pub(super) fn one_shard_by_default(mut self) -> Self {
+        self.shards.get_or_insert(1);
         self
     }
 
@@ -177,7 +183,7 @@ impl TimerBuilder {
     ) -> Result<ValueTimer<T>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
-        let wheels = (0..self.shards).map(|_| wheel.clone().build());
+        let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
         let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
         let parker = Parker::new();
         let ticks = Ticks::new(self.clock, self.tick);
@@ -203,8 +209,8 @@ impl TimerBuilder {
         if !TICKS.contains(&self.tick) {
             return Err(TimerBuildError::TickOutOfRange { tick: self.tick });
         }
-        if !(1..=1 << 16).contains(&self.shards) {
-            return Err(TimerBuildError::ShardsOutOfRange { shards: self.shards });
+        if let Some(shards) = self.shards.filter(|shards| !(1..=1 << 16).contains(shards)) {
+            return Err(TimerBuildError::ShardsOutOfRange { shards });
         }
         if matches!(self.execution, Execution::Threads(0)) {
             return Err(TimerBuildError::NoExecutor);
@@ -212,6 +218,10 @@ impl TimerBuilder {
         let limit = |timeouts| NonZeroU64::new(timeouts).ok_or(TimerBuildError::NothingPending);
         self.max_pending.map(limit).transpose()
     }
+}
+
+fn default_shards() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SHARDS)
 }
 
 impl Default for TimerBuilder {

@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Task, Timeout, Timer, error::ScheduleError, ticks::after};
+use super::{Task, Timeout, Timer, error::ScheduleError};
 use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a while.
+///
+/// Dropped, it leaves a run that is going to be. As long as calls do not cease, nothing runs.
 ///
 /// # Examples
 ///
@@ -83,6 +85,10 @@ impl fmt::Debug for Debounce {
 /// Runs a callback at most once in a period, at once if it can, and for the last time after the
 /// last call.
 ///
+/// A period is from the start of one run to the start of the next. On a timer with several executor
+/// threads, a run that takes longer than that overlaps with the next. Dropped, it leaves a run that
+/// is going to be.
+///
 /// # Examples
 ///
 /// ```
@@ -113,10 +119,12 @@ pub struct Throttle {
 
 /// What a throttle remembers.
 struct Throttled {
-    /// When the callback last ran; `None` if it never did.
+    /// When the callback last began to run; `None` if it never did.
     last: Option<Instant>,
     /// The run at the end of the period, if there is to be one.
     timeout: Option<Timeout>,
+    /// The number of that run, or of the one before.
+    number: u64,
 }
 
 impl Throttle {
@@ -127,7 +135,7 @@ impl Throttle {
         period: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = Arc::new(Mutex::new(Throttled { last: None, timeout: None }));
+        let state = Arc::new(Mutex::new(Throttled { last: None, timeout: None, number: 0 }));
         Self { timer: timer.clone(), period, callback: Arc::new(callback), state }
     }
 
@@ -140,21 +148,28 @@ impl Throttle {
     ///
     /// [`ScheduleError`], if the timer refuses; then nothing is going to run.
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
+        // Another run may begin before the lock is held. Then the delay is too long, if anything.
+        let now = self.timer.values.engine().core.ticks().clock().now();
         let mut state = self.state.lock();
         if state.timeout.is_some() {
             return Ok(());
         }
-        let now = self.timer.values.engine().core.ticks().clock().now();
         let passed = state.last.map(|last| now.saturating_duration_since(last));
         let delay = passed.map_or(Duration::ZERO, |passed| self.period.saturating_sub(passed));
-        state.timeout = Some(self.timer.schedule(delay, self.task(after(now, delay)))?);
+        state.number += 1;
+        state.timeout = Some(self.timer.schedule(delay, self.task(state.number))?);
         Ok(())
     }
 
-    fn task(&self, planned: Instant) -> impl FnOnce() + Send + use<> {
-        let (run, callback) = (Run(Arc::clone(&self.state)), Arc::clone(&self.callback));
+    fn task(&self, number: u64) -> impl FnOnce() + Send + use<> {
+        let engine = Arc::downgrade(self.timer.values.engine());
+        let run = Run { state: Arc::clone(&self.state), number };
+        let callback = Arc::clone(&self.callback);
         move || {
-            run.0.lock().last = Some(planned);
+            // Not when it was planned for: it may have been held up, and the next is not to follow
+            // at once. Without a timer there is no next.
+            let now = engine.upgrade().map(|engine| engine.core.ticks().clock().now());
+            run.state.lock().last = now;
             drop(run);
             callback();
         }
@@ -169,11 +184,18 @@ impl Throttle {
 }
 
 /// A run that is going to be. When it is, or never will be, the next call may plan another.
-struct Run(Arc<Mutex<Throttled>>);
+struct Run {
+    state: Arc<Mutex<Throttled>>,
+    number: u64,
+}
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.0.lock().timeout = None;
+        let mut state = self.state.lock();
+        // One that was refused or given up may be dropped late, when another has been planned.
+        if state.number == self.number {
+            state.timeout = None;
+        }
     }
 }
 

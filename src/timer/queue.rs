@@ -20,7 +20,7 @@ use super::{
 use crate::sync::Mutex;
 
 /// A queue from which each value can be taken once its delay is over, in the order of their
-/// deadlines.
+/// deadlines, as far as these are a tick apart.
 ///
 /// Like `java.util.concurrent.DelayQueue`, and with a key for each value, by which it can be taken
 /// back or put off as long as it is not due. Any number of threads may insert and receive. Values
@@ -64,6 +64,10 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Makes a queue with these settings; those of the executor do not matter.
     ///
+    /// Unless a number of shards is set, it has one. With several, threads that insert at once wait
+    /// less for each other; but values of different shards that become due by the same wake-up of
+    /// the reaper are not received in the order of their deadlines.
+    ///
     /// # Examples
     ///
     /// ```
@@ -87,7 +91,7 @@ impl<T: Send + 'static> DelayQueue<T> {
         let (open, closed) = bounded(0);
         // Nobody receives any more if this fails; then the value is dropped, as the others are.
         let pass_on = move |value| drop(sender.send(value));
-        let timer = settings.inline().build_with(pass_on)?;
+        let timer = settings.inline().one_shard_by_default().build_with(pass_on)?;
         Ok(Self { timer, due, closed, open: Mutex::new(Some(open)) })
     }
 

@@ -52,7 +52,8 @@ enum Rhythm {
 /// A callback that is being repeated: its handle, by which it can be stopped.
 ///
 /// Dropping the handle leaves it running. It ends when it is stopped, when its callback panics, and
-/// when the timer is shut down.
+/// when the next occurrence is dropped without being run: that is refused by a timer that is full,
+/// or shut down, or was returned by a shutdown.
 ///
 /// # Examples
 ///
@@ -106,8 +107,9 @@ impl Timer {
     /// now.
     ///
     /// The callback is given its own handle, to stop itself. Occurrences do not overlap; `missed`
-    /// says what becomes of those that were held up. A period shorter than a tick makes one tick's
-    /// occurrences run together.
+    /// says what becomes of those that were held up. With a period shorter than a tick, one tick's
+    /// occurrences are held up until it begins: they run together, or, with `Skip`, one for all.
+    /// A period of zero is taken as 1 ns.
     ///
     /// # Errors
     ///
@@ -149,7 +151,8 @@ impl Timer {
         let shared = Shared { engine: Arc::downgrade(engine), period, rhythm, state };
         let repeating = Repeating { shared: Arc::new(shared) };
         let address = self.values.schedule_at(planned, repeating.task())?.0;
-        repeating.note(planned, address);
+        // Nobody else has the handle yet, unless the first occurrence has begun.
+        drop(repeating.note(planned, address));
         Ok(repeating)
     }
 }
@@ -166,12 +169,15 @@ impl Repeating {
             State::Stopped => false,
             State::Running => true,
             State::Waiting { address, .. } => {
-                let engine = self.shared.engine.upgrade();
-                let task = engine.zip(address).map(|(engine, address)| engine.core.cancel(address));
-                drop(task);
+                drop(address.and_then(|address| self.cancel(address)));
                 true
             }
         }
+    }
+
+    /// Takes an occurrence back that will not be run.
+    fn cancel(&self, scheduled: Address) -> Option<Task> {
+        self.shared.engine.upgrade()?.core.cancel(scheduled)
     }
 
     /// Returns whether the callback runs, or is going to.
@@ -182,8 +188,8 @@ impl Repeating {
 
     /// What the timer runs for one occurrence.
     fn task(&self) -> Task {
-        let repeating = self.clone();
-        Task(Box::new(move || repeating.run()))
+        let occurrence = Occurrence { repeating: self.clone(), is_run: false };
+        Task(Box::new(move || occurrence.run()))
     }
 
     /// Runs the callback, unless it has been stopped, and plans the next occurrence.
@@ -200,10 +206,9 @@ impl Repeating {
         let next = self.next(planned, now);
         if self.resume(callback, next) {
             match engine.core.schedule_at(next, self.task()) {
-                Ok(address) => self.note(next, address),
-                Err(_) => {
-                    self.stop();
-                }
+                Ok(address) => drop(self.note(next, address)),
+                // With what was refused, the repetition ends.
+                Err(refused) => drop(refused),
             }
         }
     }
@@ -231,12 +236,19 @@ impl Repeating {
     }
 
     /// Notes by what the occurrence planned for an instant can be cancelled, unless that is over.
-    fn note(&self, instant: Instant, scheduled: Address) {
-        if let State::Waiting { planned, address, .. } = &mut *self.shared.state.lock() {
-            if *planned == instant {
+    ///
+    /// Whoever stopped the repetition in between could not know; then the occurrence is cancelled
+    /// here and returned, so that it does not wait in the timer for nothing.
+    fn note(&self, instant: Instant, scheduled: Address) -> Option<Task> {
+        match &mut *self.shared.state.lock() {
+            State::Waiting { planned, address, .. } if *planned == instant => {
                 *address = Some(scheduled);
+                return None;
             }
+            State::Waiting { .. } | State::Running => return None,
+            State::Stopped => {}
         }
+        self.cancel(scheduled)
     }
 
     /// When the occurrence after that of `planned` is, at the end of that.
@@ -245,13 +257,34 @@ impl Repeating {
         let next = after(planned, period);
         match self.shared.rhythm {
             Rhythm::Rate(MissedTicks::Burst) => next,
-            Rhythm::Rate(_) if next > now => next,
+            Rhythm::Rate(_) if next >= now => next,
             Rhythm::Rate(MissedTicks::Skip) => {
                 let behind = now.saturating_duration_since(next).as_nanos() % period.as_nanos();
                 let behind = Duration::from_nanos(u64::try_from(behind).unwrap_or(u64::MAX));
                 after(now, period.saturating_sub(behind))
             }
             Rhythm::Rate(MissedTicks::Delay) | Rhythm::Delay => after(now, period),
+        }
+    }
+}
+
+/// What the timer holds for one occurrence. If it is dropped without being run, none follows.
+struct Occurrence {
+    repeating: Repeating,
+    is_run: bool,
+}
+
+impl Occurrence {
+    fn run(mut self) {
+        self.is_run = true;
+        self.repeating.run();
+    }
+}
+
+impl Drop for Occurrence {
+    fn drop(&mut self) {
+        if !self.is_run {
+            self.repeating.stop();
         }
     }
 }

@@ -11,6 +11,8 @@ use std::{
 
 use delaywheel::{DelayQueue, ManualClock, ScheduleError, Timer};
 
+use crate::timer::clock::Set;
+
 const MS: Duration = Duration::from_millis(1);
 
 /// Longer than any of this takes on a machine that is busy.
@@ -96,4 +98,44 @@ fn waiting_for_no_time_is_trying() {
     let key = queue.insert(LONG, 'b').unwrap();
     assert!(queue.reset(key, Duration::ZERO));
     assert_eq!(queue.recv_timeout(LONG), Some('b'));
+}
+
+#[test]
+fn values_of_many_threads_that_become_due_at_once_come_in_the_order_of_their_deadlines() {
+    let clock = Set::new();
+    let queue = DelayQueue::build(Timer::builder().clock(clock.clone())).unwrap();
+    for thread in 0..8 {
+        let insert = || {
+            for delay in 0..300 {
+                queue.insert((delay * 8 + thread) * MS, delay * 8 + thread).unwrap();
+            }
+        };
+        thread::scope(|scope| drop(scope.spawn(insert)));
+    }
+    clock.show(LONG);
+    let received: Vec<_> = std::iter::from_fn(|| queue.try_recv()).collect();
+    assert!(received.into_iter().eq(0..8 * 300));
+}
+
+#[test]
+fn what_becomes_due_while_the_queue_shuts_down_is_returned_or_received() {
+    for seed in 0..200 {
+        let queue = DelayQueue::new();
+        for value in 0..50 {
+            queue.insert(Duration::from_micros((value * 37 + seed) % 400), value).unwrap();
+        }
+        let mut values = thread::scope(|scope| {
+            let receivers = [0; 2].map(|_| scope.spawn(|| queue.iter().collect::<Vec<_>>()));
+            let returned = queue.shutdown();
+            let received = receivers.map(|receiver| receiver.join().unwrap());
+            [returned, received.concat()].concat()
+        });
+        // The reaper may be about to pass on what it has taken out.
+        while values.len() < 50 {
+            values.extend(queue.try_recv());
+            thread::yield_now();
+        }
+        values.sort_unstable();
+        assert!(values.into_iter().eq(0..50));
+    }
 }

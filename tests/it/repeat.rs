@@ -2,13 +2,15 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use delaywheel::{Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer};
+use delaywheel::{
+    Clock, Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer, clock::Driven,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -21,6 +23,10 @@ fn timer() -> (ManualClock, Timer) {
 /// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes until
 /// 47 ms.
 fn runs_when_held_up(missed: MissedTicks) -> Vec<u128> {
+    runs_when_held_up_by(27, missed)
+}
+
+fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
     let (clock, timer) = timer();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (log, held_up) = (Arc::clone(&runs), clock.clone());
@@ -30,12 +36,12 @@ fn runs_when_held_up(missed: MissedTicks) -> Vec<u128> {
         let count = log.len();
         drop(log);
         if count == 2 {
-            held_up.advance(27 * MS);
+            held_up.advance(millis * MS);
         }
     };
     timer.schedule_at_fixed_rate(10 * MS, missed, callback).unwrap();
     clock.advance(20 * MS);
-    clock.advance(33 * MS);
+    clock.advance((60 - millis) * MS);
     let runs = runs.lock().unwrap();
     runs.clone()
 }
@@ -181,4 +187,181 @@ fn a_throttled_callback_survives_a_shutdown_that_takes_its_run() {
     drop(timer.shutdown());
     assert!(throttle.call().is_err());
     assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_occurrence_that_is_due_when_the_last_one_ends_has_not_been_missed() {
+    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+        let runs = runs_when_held_up_by(10, missed);
+        assert_eq!(runs, [10, 20, 30, 40, 50, 60, 70, 80], "{missed:?}");
+    }
+}
+
+#[test]
+fn periods_of_any_length_are_taken_as_far_as_they_go() {
+    let policies = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
+    for missed in policies {
+        let (clock, timer) = timer();
+        let never = |_: &Repeating| panic!("it is too far ahead");
+        timer.schedule_at_fixed_rate(Duration::MAX, missed, never).unwrap();
+        timer.schedule_with_fixed_delay(Duration::MAX, never).unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let count_up = move |_: &Repeating| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+        timer.schedule_at_fixed_rate(century, missed, count_up).unwrap();
+        clock.advance(4 * century);
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+    }
+    for missed in [MissedTicks::Delay, MissedTicks::Skip] {
+        let (clock, timer) = timer();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let count_up = move |_: &Repeating| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        timer.schedule_at_fixed_rate(Duration::ZERO, missed, count_up).unwrap();
+        clock.advance(5 * MS);
+        assert_eq!(count.load(Ordering::Relaxed), 5, "once a tick, with {missed:?}");
+    }
+}
+
+#[test]
+fn a_repetition_whose_occurrence_was_returned_and_dropped_has_ended_and_dropped_its_callback() {
+    let (_clock, timer) = timer();
+    let value = Arc::new(());
+    let kept = Arc::clone(&value);
+    let hold = move |_: &Repeating| drop(Arc::clone(&kept));
+    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, hold).unwrap();
+    let returned = timer.shutdown();
+    assert!(repeating.is_running(), "it can still be run");
+    drop(returned);
+    assert!(!repeating.is_running() && !repeating.stop());
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn an_occurrence_that_was_returned_can_be_run_and_is_the_last() {
+    let (_clock, timer) = timer();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let count_up = move |_: &Repeating| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, count_up).unwrap();
+    timer.shutdown().into_iter().for_each(delaywheel::Task::run);
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    assert!(!repeating.is_running());
+}
+
+/// A manual clock that stops a repetition when it is asked for the time, at some time of asking.
+#[derive(Debug, Clone)]
+struct Stopping {
+    clock: ManualClock,
+    repeating: Arc<Mutex<Option<Repeating>>>,
+    /// How often it is asked until then.
+    countdown: Arc<AtomicUsize>,
+}
+
+impl Clock for Stopping {
+    fn now(&self) -> Instant {
+        let before = self.countdown.load(Ordering::Relaxed);
+        self.countdown.store(before.saturating_sub(1), Ordering::Relaxed);
+        if before == 1 {
+            let repeating = self.repeating.lock().unwrap().take();
+            assert!(repeating.expect("it is there").stop());
+        }
+        self.clock.now()
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.clock.adopt(timer)
+    }
+}
+
+#[test]
+fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() {
+    for asked in 1.. {
+        let clock = Stopping {
+            clock: ManualClock::new(),
+            repeating: Arc::default(),
+            countdown: Arc::default(),
+        };
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let value = Arc::new(());
+        let kept = Arc::clone(&value);
+        let hold = move |_: &Repeating| drop(Arc::clone(&kept));
+        let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
+        *clock.repeating.lock().unwrap() = Some(repeating);
+        clock.countdown.store(asked, Ordering::Relaxed);
+        // Only up to the first occurrence: the second would take away what is left behind.
+        clock.clock.advance(MS);
+        if clock.countdown.load(Ordering::Relaxed) > 0 {
+            assert!(asked > 4, "the timer asked only {asked} times");
+            break;
+        }
+        assert_eq!(timer.stats().pending, 0, "stopped at question {asked}");
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+}
+
+/// A throttle of 100 ms on a timer with room for `places`, and when it ran, in milliseconds.
+fn throttled(places: u64) -> (ManualClock, Timer, Throttle, Arc<Mutex<Vec<u128>>>) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).max_pending(places).build().unwrap();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let (log, now) = (Arc::clone(&runs), clock.clone());
+    let throttle = Throttle::new(&timer, 100 * MS, move || {
+        log.lock().unwrap().push(now.elapsed().as_millis());
+    });
+    (clock, timer, throttle, runs)
+}
+
+#[test]
+fn a_throttled_call_that_was_refused_says_nothing_of_later_ones() {
+    let (clock, timer, throttle, runs) = throttled(2);
+    let fill = [0, 1].map(|_| timer.schedule(Duration::from_secs(60), || ()).unwrap());
+    let refused = throttle.call().unwrap_err();
+    timer.cancel_batch(fill);
+    throttle.call().unwrap();
+    drop(refused);
+    throttle.call().unwrap();
+    assert_eq!(timer.stats().pending, 1, "both calls are for one run");
+    clock.advance(100 * MS);
+    assert_eq!(*runs.lock().unwrap(), [0]);
+}
+
+#[test]
+fn a_throttled_run_that_was_held_up_is_not_followed_at_once() {
+    let (clock, timer, throttle, runs) = throttled(100);
+    throttle.call().unwrap();
+    clock.advance(50 * MS);
+    // Runs before the throttled one or after it; the order is that of a tick.
+    for _ in 0..2 {
+        let held_up = clock.clone();
+        timer.schedule(50 * MS, move || held_up.advance(75 * MS)).unwrap();
+        throttle.call().unwrap();
+    }
+    for _ in 0..20 {
+        clock.advance(25 * MS);
+        throttle.call().unwrap();
+    }
+    let runs = runs.lock().unwrap();
+    assert!(runs.contains(&175) || runs.contains(&250), "it was held up: {runs:?}");
+    assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
+}
+
+#[test]
+fn a_throttled_call_can_be_given_up_and_made_again() {
+    let (clock, timer, throttle, runs) = throttled(100);
+    for _ in 0..3 {
+        throttle.call().unwrap();
+        assert!(throttle.cancel() && !throttle.cancel());
+    }
+    assert_eq!(timer.stats().pending, 0);
+    throttle.call().unwrap();
+    clock.advance(100 * MS);
+    assert_eq!(*runs.lock().unwrap(), [0]);
 }

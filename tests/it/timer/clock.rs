@@ -12,7 +12,7 @@ use super::support::{Log, MS, SECOND, YEAR, skewed};
 
 /// A clock that shows what the test says, and drives its timers when the test says so.
 #[derive(Debug, Clone)]
-struct Set(Arc<Shared>);
+pub(crate) struct Set(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -23,13 +23,13 @@ struct Shared {
 
 impl Set {
     /// Shows a year after its origin, so that there is room to step back.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let timers = Mutex::default();
         Self(Arc::new(Shared { origin: Instant::now(), since: Mutex::new(YEAR), timers }))
     }
 
     /// Shows a time, as it is since that of the beginning, or before it.
-    fn show(&self, since: Duration) {
+    pub(crate) fn show(&self, since: Duration) {
         *self.0.since.lock().unwrap() = YEAR + since;
         self.turn();
     }

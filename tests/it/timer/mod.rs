@@ -3,7 +3,7 @@
 
 mod batch;
 mod callbacks;
-mod clock;
+pub(crate) mod clock;
 mod drain;
 mod drops;
 mod ledger;

@@ -322,12 +322,21 @@ fn timers_that_end_while_they_are_used_lose_nothing() {
                 let (timer, ended) = (&timer, &ended);
                 scope.spawn(move || {
                     let mut random = fastrand::Rng::with_seed((seed * THREADS + thread) as u64);
-                    for value in 0..50 {
-                        let delay = Duration::from_micros(random.u64(..300));
-                        let is_refused = timer.schedule(delay, value).is_err();
+                    let mut delay = || Duration::from_micros(random.u64(..300));
+                    for value in 0..25 {
+                        let is_refused = timer.schedule(delay(), value).is_err();
                         ended.fetch_add(u64::from(is_refused), Relaxed);
                     }
-                    let returned = if thread == 0 { timer.shutdown().len() } else { 0 };
+                    if let Err(error) = timer.schedule_batch((25..50).map(|value| (delay(), value)))
+                    {
+                        ended.fetch_add(error.into_value().refused.len() as u64, Relaxed);
+                    }
+                    let returned = match (thread, seed % 3) {
+                        (0, 0) => timer.shutdown().len(),
+                        (0 | 1, 1) => timer.drain(Instant::now() + delay()).len(),
+                        (0 | 1, 2) => timer.drain(Instant::now() + 100 * delay()).len(),
+                        _ => 0,
+                    };
                     ended.fetch_add(returned as u64, Relaxed);
                 });
             }

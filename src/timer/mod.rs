@@ -10,6 +10,8 @@
 //! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
 //!   it.
 //! - Each timeout ends once: run, cancelled, or returned by a shutdown. Nothing is lost in between.
+//! - A drain returns at its deadline, or earlier if no timeout is pending and no thread of the timer
+//!   runs a callback, but for those that drain it themselves.
 //! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down,
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no

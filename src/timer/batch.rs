@@ -3,7 +3,7 @@
 //! A batch is collected before anything else, so that the caller's iterator, which is user code,
 //! runs under no lock, and so that a panic in it leaves nothing scheduled.
 
-use std::{borrow::Borrow, boxed::Box, fmt, sync::Arc, time::Duration, vec::Vec};
+use std::{borrow::Borrow, boxed::Box, fmt, time::Duration, vec::Vec};
 
 use super::{
     Task, Timeout, Timer,
@@ -200,11 +200,11 @@ impl Timer {
     /// If the iterator does; then nothing is cancelled.
     pub fn cancel_batch(&self, timeouts: impl IntoIterator<Item: Borrow<Timeout>>) -> usize {
         let timeouts: Vec<_> = timeouts.into_iter().collect();
-        let engine = Arc::downgrade(self.values.engine());
+        let core = &self.values.engine().core;
         let (own, others): (Vec<_>, Vec<_>) =
-            timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(&engine));
+            timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(core));
         let own: Vec<_> = own.into_iter().map(Timeout::address).collect();
-        let tasks = self.values.engine().core.cancel_batch(&own);
+        let tasks = core.cancel_batch(&own);
         let cancelled = others.into_iter().filter(|timeout| timeout.cancel()).count();
         cancelled + tasks.iter().flatten().count()
     }

@@ -71,6 +71,11 @@ impl Address {
     }
 
     #[inline]
+    pub(super) const fn shard(self) -> usize {
+        self.shard as usize
+    }
+
+    #[inline]
     pub(super) const fn key(self) -> Key {
         self.key
     }

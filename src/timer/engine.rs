@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    anchor::Anchors,
     core::Core,
     crew::{Crew, Member},
     executor::{Delivery, Handler},
@@ -24,7 +25,8 @@ use crate::{
 
 /// Everything of a timer but its users' handles.
 pub(super) struct Engine<T> {
-    pub(super) core: Core<T>,
+    pub(super) core: Arc<Core<T>>,
+    pub(super) anchors: Anchors<T>,
     handler: Arc<Handler<T>>,
     delivery: Delivery<T>,
     /// What the threads are started with; `None` once they have been, or if the clock runs the
@@ -61,7 +63,9 @@ impl<T: Send + 'static> Engine<T> {
         delivery: Delivery<T>,
         starter: Starter,
     ) -> Arc<Self> {
+        let core = Arc::new(core);
         let engine = Arc::new(Self {
+            anchors: Anchors::new(&core),
             core,
             handler: Arc::new(handler),
             delivery,

@@ -30,6 +30,7 @@
 //! A forked child has no threads but the one that forked: a timer made before the fork does not run
 //! there, and its locks may be held for ever. Make timers after forking.
 
+mod anchor;
 mod backlog;
 mod batch;
 mod builder;
@@ -58,7 +59,6 @@ mod wakeup;
 use std::{
     boxed::Box,
     fmt,
-    sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -270,7 +270,7 @@ impl Timer {
 
     /// The handle of a timeout of this timer.
     fn timeout(&self, key: TimeoutKey) -> Timeout {
-        Timeout::new(Arc::downgrade(self.values.engine()), key.0)
+        Timeout::new(self.values.engine().anchors.of(key.0), key.0)
     }
 }
 

@@ -3,10 +3,15 @@
 use std::{
     fmt,
     ops::Deref,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{Task, core::Address, engine::WeakEngine};
+use super::{
+    Task,
+    anchor::Anchor,
+    core::{Address, Core},
+};
 
 /// A timeout of a [`Timer`](crate::Timer): its handle, by which it can be cancelled or put off.
 ///
@@ -29,13 +34,14 @@ use super::{Task, core::Address, engine::WeakEngine};
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub struct Timeout {
-    engine: WeakEngine<Task>,
+    anchor: Anchor<Task>,
     address: Address,
 }
 
 impl Timeout {
-    pub(super) fn new(engine: WeakEngine<Task>, address: Address) -> Self {
-        Self { engine, address }
+    #[inline]
+    pub(super) const fn new(anchor: Anchor<Task>, address: Address) -> Self {
+        Self { anchor, address }
     }
 
     pub(super) fn address(&self) -> Address {
@@ -43,8 +49,8 @@ impl Timeout {
     }
 
     /// Whether it is one of this timer's.
-    pub(super) fn is_of(&self, engine: &WeakEngine<Task>) -> bool {
-        self.engine.ptr_eq(engine)
+    pub(super) fn is_of(&self, core: &Arc<Core<Task>>) -> bool {
+        self.anchor.is_of(core)
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -54,29 +60,26 @@ impl Timeout {
     /// cancelled or returned by a shutdown before.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
-        let engine = self.engine.upgrade();
-        engine.and_then(|engine| engine.core.cancel(self.address)).is_some()
+        self.anchor.cancel(self.address).is_some()
     }
 
     /// Has the timeout expire when `delay` is over from now. Returns whether it was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.engine.upgrade().is_some_and(|engine| engine.core.reset(self.address, delay))
+        self.anchor.reset(self.address, delay)
     }
 
     /// Returns whether the timeout has not ended.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        let engine = self.engine.upgrade();
-        engine.is_some_and(|engine| engine.core.deadline(self.address).is_some())
+        self.anchor.deadline(self.address).is_some()
     }
 
     /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later
     /// than an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let engine = self.engine.upgrade()?;
-        engine.core.ticks().instant(engine.core.deadline(self.address)?)
+        self.anchor.ticks().instant(self.anchor.deadline(self.address)?)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.

@@ -31,7 +31,7 @@ use super::{lateness::Lateness, stats::TimerStats};
 ///
 /// A histogram may store all that is recorded in it. So no more than about 4096 values are recorded
 /// at a time: of more timeouts, a part in proportion, and at least one of each step of
-/// [`Lateness`](super::Lateness). Their number is that of `expired`.
+/// [`Lateness`]. Their number is that of `expired`.
 ///
 /// # Examples
 ///

@@ -24,6 +24,17 @@ struct State<T> {
     is_closed: bool,
 }
 
+impl<T> State<T> {
+    /// Gives back the room of a burst that is over.
+    #[inline]
+    fn shrink(&mut self) {
+        const KEPT: usize = 4096;
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT {
+            self.waiting = VecDeque::new();
+        }
+    }
+}
+
 impl<T> Backlog<T> {
     pub(super) fn new() -> Self {
         let state = State { waiting: VecDeque::new(), sleepers: 0, is_closed: false };
@@ -50,6 +61,7 @@ impl<T> Backlog<T> {
         let mut state = self.state.lock();
         loop {
             if let Some(expired) = state.waiting.pop_front() {
+                state.shrink();
                 return Some(expired);
             }
             if state.is_closed {

@@ -4,6 +4,7 @@
 //! twins that are broken on purpose, and must fail; they are written out by hand, because the real
 //! one cannot be broken from outside.
 
+mod backlog;
 mod drain;
 
 use std::{

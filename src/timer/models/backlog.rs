@@ -1,0 +1,80 @@
+//! The backlog between a reaper and two executor threads.
+
+use std::{sync::Arc, vec, vec::Vec};
+
+use loom::thread;
+
+use super::{DUE, check};
+use crate::{
+    Expired, Tick, TimingWheel,
+    sync::{Condvar, Mutex},
+    timer::backlog::Backlog,
+};
+
+/// Timeouts that have expired.
+fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    for value in values {
+        wheel.insert(DUE, value).expect("the wheel has room");
+    }
+    wheel.advance(DUE).collect()
+}
+
+/// A thread that takes what there is until there will be no more.
+fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
+    let backlog = Arc::clone(backlog);
+    thread::spawn(move || {
+        std::iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect()
+    })
+}
+
+#[test]
+fn executors_that_sleep_are_woken_for_each_of_a_batch_and_at_the_end() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let executors = [executor(&backlog), executor(&backlog)];
+        backlog.put(&mut expired([1, 2]));
+        backlog.put(&mut expired([3]));
+        backlog.close();
+        let taken = executors.into_iter().flat_map(|one| one.join().expect("no thread panics"));
+        let mut taken: Vec<_> = taken.collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 3]);
+    });
+}
+
+#[test]
+fn what_a_shutdown_takes_back_no_executor_runs() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let executor = executor(&backlog);
+        backlog.put(&mut expired([1, 2]));
+        backlog.close();
+        let returned = backlog.take_all().into_iter().map(|expired| expired.value);
+        let mut all = executor.join().expect("no thread panics");
+        all.extend(returned);
+        assert_eq!(all, [1, 2]);
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_put_that_looks_for_sleepers_before_it_puts_wakes_nobody() {
+    check(|| {
+        let shared = Arc::new((Mutex::new((vec![], 0)), Condvar::new()));
+        let taker = Arc::clone(&shared);
+        let taker = thread::spawn(move || {
+            let mut state = taker.0.lock();
+            while state.0.is_empty() {
+                state.1 += 1;
+                state = taker.1.wait(state);
+            }
+        });
+        let sleepers = shared.0.lock().1;
+        shared.0.lock().0.push(7);
+        if sleepers > 0 {
+            shared.1.notify_one();
+        }
+        taker.join().expect("no thread panics");
+    });
+}

@@ -41,6 +41,13 @@ impl Departures {
         mem::take(&mut self.places).into_iter().flatten()
     }
 
+    /// Forgets the departures from a place, which has been counted out altogether.
+    pub(super) fn forget(&mut self, place: Place) {
+        for departed in &mut self.places {
+            departed.take_if(|departed| *departed == place);
+        }
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.is_empty

@@ -540,8 +540,8 @@ impl<T> TimingWheel<T> {
     #[inline(never)]
     fn make_ready(&mut self, place: Place) {
         self.levels.reach(&self.geometry, place);
-        if self.live(place) == 0 {
-            self.settle_departures();
+        if self.departures.from(place) > 0 && self.live(place) == 0 {
+            self.renew(place);
         }
         let bucket = self.levels.bucket_mut(place);
         if bucket.is_full() && bucket.is_untidy() {
@@ -554,6 +554,13 @@ impl<T> TimingWheel<T> {
             self.requeue(place, start);
         }
         debug_assert!(!self.levels.bucket(place).is_full(), "{place:?} has no room");
+    }
+
+    /// Counts out all timeouts of a bucket that is about to take in another. It keeps its place in
+    /// the queue, so that a bucket which is often emptied and filled again need not come and go.
+    fn renew(&mut self, place: Place) {
+        self.departures.forget(place);
+        self.levels.bucket_mut(place).clear(&mut self.pool);
     }
 
     /// Makes a bucket, new to the queue or not, due at `expiration`.

@@ -21,7 +21,7 @@ use hashbrown::DefaultHashBuilder;
 
 use super::{
     capacity::Capacity,
-    lists::Leavings,
+    lists::{Leaving, Leavings},
     operation::{Completion, DelayedOperation},
     shard::{Batch, Finished, Finishes, Shard},
     slab::Index,
@@ -132,12 +132,14 @@ where
     /// Gives back the places of watchers that left, and drops keys.
     #[inline]
     pub(super) fn dispose(&self, leavings: Leavings<'_, K>) {
-        let Leavings { keys, hashes, .. } = leavings;
-        for hash in hashes {
-            self.capacity.release_from_key(hash);
+        if leavings.is_empty() {
+            return;
         }
-        for key in keys {
-            self.catch(|| drop(key));
+        for leaving in leavings {
+            match leaving {
+                Leaving::Key(key) => self.catch(|| drop(key)),
+                Leaving::Watcher(hash) => self.capacity.release_from_key(hash),
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
     filter::Filter,
@@ -68,32 +68,50 @@ struct List<K> {
 /// What leaves a shard and is dealt with when its lock has been released.
 pub(super) struct Leavings<'a, K> {
     filter: &'a Filter,
-    /// Keys that nobody watches any more. Their drop is user code.
-    pub(super) keys: Vec<K>,
-    /// A hash for each watcher that left, if that is wanted.
-    pub(super) hashes: Vec<u64>,
+    left: Vec<Leaving<K>>,
     wants_hashes: bool,
+}
+
+/// A part of that.
+pub(super) enum Leaving<K> {
+    /// A key that nobody watches any more. Its drop is user code.
+    Key(K),
+    /// A watcher of a key with this hash, if that is wanted.
+    Watcher(u64),
 }
 
 impl<'a, K> Leavings<'a, K> {
     #[inline]
     pub(super) const fn new(filter: &'a Filter, wants_hashes: bool) -> Self {
-        Self { filter, keys: Vec::new(), hashes: Vec::new(), wants_hashes }
+        Self { filter, left: Vec::new(), wants_hashes }
     }
 
-    /// Notes that a watcher has left.
     #[inline]
-    fn note(&mut self, hash: u64) {
+    pub(super) fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    #[inline]
+    fn note_watcher(&mut self, hash: u64) {
         if self.wants_hashes {
-            self.hashes.push(hash);
+            self.left.push(Leaving::Watcher(hash));
         }
     }
 
     #[inline]
     fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.keys.push(key);
+            self.left.push(Leaving::Key(key));
         }
+    }
+}
+
+impl<K> IntoIterator for Leavings<'_, K> {
+    type Item = Leaving<K>;
+    type IntoIter = std::vec::IntoIter<Leaving<K>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.left.into_iter()
     }
 }
 
@@ -338,15 +356,19 @@ impl<K> Lists<K> {
         K: Eq,
     {
         let Self { table, keys, .. } = self;
-        if let Some(&list) = table.find(hash, |&list| keys[list].key == key) {
-            leavings.discard(key);
-            return list;
+        match table.entry(hash, |&list| keys[list].key == key, |&list| keys[list].hash) {
+            Entry::Occupied(entry) => {
+                leavings.discard(key);
+                *entry.get()
+            }
+            Entry::Vacant(entry) => {
+                let list = List { key, hash, events: Ends::default(), thresholds: None };
+                let list = keys.insert(list);
+                entry.insert(list);
+                leavings.filter.add(hash);
+                list
+            }
         }
-        let list = List { key, hash, events: Ends::default(), thresholds: None };
-        let list = keys.insert(list);
-        leavings.filter.add(hash);
-        table.insert_unique(hash, list, |&list| keys[list].hash);
-        list
     }
 
     #[inline]
@@ -385,7 +407,7 @@ impl<K> Lists<K> {
     fn left(&mut self, list: Index, leavings: &mut Leavings<'_, K>) {
         let List { hash, events, thresholds, .. } = &self.keys[list];
         let hash = *hash;
-        leavings.note(hash);
+        leavings.note_watcher(hash);
         self.watching -= 1;
         if events.first.is_none() && thresholds.is_none() {
             let entry = self.table.find_entry(hash, |&other| other == list);

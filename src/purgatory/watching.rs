@@ -1,6 +1,6 @@
 //! How an operation comes to wait: checked, put on its lists, checked again.
 
-use std::{hash::Hash, time::Duration};
+use std::{hash::Hash, mem, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -56,7 +56,14 @@ where
         let mut rule = demand.rule;
         if count > 0 {
             let mut is_missing = |key: &K, at| !self.catch(|| operation.has_reached(key, at));
-            demand.thresholds.retain(|threshold| is_missing(&threshold.key, threshold.at));
+            let asked = mem::take(&mut demand.thresholds);
+            for threshold in asked {
+                if is_missing(&threshold.key, threshold.at) {
+                    demand.thresholds.push(threshold);
+                } else {
+                    self.catch(|| drop(threshold));
+                }
+            }
             demand.thresholds.iter().for_each(|_| rule.add_threshold());
         }
         match rule.at_first(demand.thresholds.len() < count) {
@@ -121,14 +128,20 @@ where
         shard: &Shard<K, O, R>,
         in_hand: &mut InHand<O, R>,
         mut effect: Effect,
-        mut asked: SmallVec<[(K, u64, Index); 1]>,
+        asked: SmallVec<[(K, u64, Index); 1]>,
     ) {
         let Some(operation) = &mut in_hand.operation else { return };
         if !asked.is_empty() {
-            asked.retain(|(key, at, _)| self.catch(|| operation.has_reached(key, *at)));
-            let nodes = asked.iter().map(|&(_, _, node)| node);
+            let mut found = SmallVec::<[Index; 4]>::new();
+            for (key, at, node) in asked {
+                if self.catch(|| operation.has_reached(&key, at)) {
+                    found.push(node);
+                }
+                self.catch(|| drop(key));
+            }
             let mut leavings = self.leavings(shard);
-            effect = shard.contents.lock().on_found(in_hand.index, nodes, &mut leavings);
+            effect =
+                shard.contents.lock().on_found(in_hand.index, found.into_iter(), &mut leavings);
             self.dispose(leavings);
         }
         in_hand.is_satisfied = match effect {

@@ -95,7 +95,7 @@ where
                 match contents.on_threshold(waiter, now, batch, &mut leavings) {
                     Claim::Finished(finished) => due.push((at, number, finished)),
                     Claim::Noted => noted += 1,
-                    Claim::Lost => {}
+                    Claim::Lost(_) => {}
                 }
                 is_more = step + 1 == STEPS_PER_HOLD;
             }

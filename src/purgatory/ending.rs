@@ -2,6 +2,8 @@
 
 use std::{borrow::Borrow, hash::Hash};
 
+use smallvec::SmallVec;
+
 use super::{
     core::{Core, STEPS_PER_HOLD, Ticket},
     filter::fence_event,
@@ -24,18 +26,30 @@ where
     {
         let key = (self.hash(key), key);
         fence_event();
+        // Those who wait again when they are cancelled are not cancelled again.
+        let newcomers = self.shards.iter().map(|shard| {
+            let is_watched = shard.filter.may_have(key.0);
+            is_watched.then(|| shard.contents.lock().serial())
+        });
+        let newcomers: SmallVec<[_; 16]> = newcomers.collect();
         let mut cancelled = 0;
-        for (number, shard) in self.shards.iter().enumerate() {
-            if shard.filter.may_have(key.0) {
-                cancelled += self.cancel_events(number, key, reason);
-                cancelled += self.cancel_thresholds(number, key, reason);
+        for (number, newcomers) in newcomers.into_iter().enumerate() {
+            if let Some(newcomers) = newcomers {
+                cancelled += self.cancel_events(number, key, newcomers, reason);
+                cancelled += self.cancel_thresholds(number, key, newcomers, reason);
             }
         }
         cancelled
     }
 
-    /// Cancels the operations of a shard that watch a key's events.
-    fn cancel_events<Q>(&self, number: usize, key: (u64, &Q), reason: &impl Fn() -> R) -> usize
+    /// Cancels the operations of a shard that watch a key's events, but for newcomers.
+    fn cancel_events<Q>(
+        &self,
+        number: usize,
+        key: (u64, &Q),
+        newcomers: u64,
+        reason: &impl Fn() -> R,
+    ) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -45,29 +59,40 @@ where
         let mut cancelled = 0;
         while !walk.is_done() {
             let mut reasons = Some(reason());
+            let mut unsaid = None;
             let now = self.timer.elapsed();
             let mut ended = Finishes::new();
             let mut leavings = self.leavings(shard);
             let mut contents = shard.contents.lock();
-            walk.go_on(&mut contents, key, |contents, waiter| {
-                // One reason for each, made with no lock held.
+            walk.go_past(&mut contents, key, |contents, waiter| {
+                if !contents.is_before(waiter, newcomers) {
+                    return true;
+                }
+                // One reason for each, made and dropped with no lock held.
                 let Some(reason) = reasons.take() else { return false };
                 match contents.claim(waiter, Completion::Cancelled(reason), now, &mut leavings) {
                     Claim::Finished(finished) => ended.push(finished),
                     Claim::Noted => cancelled += 1,
-                    Claim::Lost => {}
+                    Claim::Lost(completion) => unsaid = completion,
                 }
                 true
             });
             drop(contents);
             self.dispose(leavings);
             cancelled += self.conclude_all(number, ended);
+            drop(unsaid);
         }
         cancelled
     }
 
-    /// Cancels the operations of a shard that wait for a key's value.
-    fn cancel_thresholds<Q>(&self, number: usize, key: (u64, &Q), reason: &impl Fn() -> R) -> usize
+    /// Cancels the operations of a shard that wait for a key's value, but for newcomers.
+    fn cancel_thresholds<Q>(
+        &self,
+        number: usize,
+        key: (u64, &Q),
+        newcomers: u64,
+        reason: &impl Fn() -> R,
+    ) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -85,7 +110,11 @@ where
                 let next = list.and_then(|list| contents.lists.threshold_after(list, seen));
                 let Some((place, waiter)) = next else { return cancelled };
                 seen = Some(place);
-                contents.claim(waiter, completion, now, &mut leavings)
+                if contents.is_before(waiter, newcomers) {
+                    contents.claim(waiter, completion, now, &mut leavings)
+                } else {
+                    Claim::Lost(Some(completion))
+                }
             };
             self.dispose(leavings);
             cancelled += usize::from(!claim.is_lost());

@@ -109,13 +109,14 @@ pub(super) enum Claim<O, R> {
     Finished(Finished<O, R>),
     /// It is out, and will end so.
     Noted,
-    /// It has ended, or will, in another way, or in this.
-    Lost,
+    /// It has ended, or will, in another way, or in this. What it might have been told is user code
+    /// and dropped when the lock has been released; `None` if there is no such thing.
+    Lost(Option<Completion<R>>),
 }
 
 impl<O, R> Claim<O, R> {
     pub(super) const fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost)
+        matches!(self, Self::Lost(_))
     }
 }
 
@@ -196,6 +197,16 @@ impl<K, O, R> Contents<K, O, R> {
         waiter.events = Some(self.lists.join_eldest(index, waiter.events));
     }
 
+    /// What tells operations that have come so far from those that come from now on.
+    pub(super) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether an operation came before a serial number was the next.
+    pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
+        self.waiters[index].serial < serial
+    }
+
     /// Number of operations that have not ended.
     pub(super) const fn len(&self) -> u32 {
         self.waiters.len()
@@ -271,10 +282,10 @@ impl<K, O, R> Contents<K, O, R> {
         leavings: &mut Leavings<'_, K>,
     ) -> Claim<O, R> {
         match self.waiters[index].rule.on_threshold() {
-            Effect::Nothing => Claim::Lost,
+            Effect::Nothing => Claim::Lost(None),
             Effect::Check => {
                 self.take_out(index, batch);
-                Claim::Lost
+                Claim::Lost(None)
             }
             Effect::Satisfied => self.claim(index, Completion::Satisfied, now, leavings),
         }
@@ -308,7 +319,7 @@ impl<K, O, R> Contents<K, O, R> {
         if self.waiters.get(index).is_some_and(|waiter| waiter.serial == serial) {
             self.claim(index, completion, now, leavings)
         } else {
-            Claim::Lost
+            Claim::Lost(Some(completion))
         }
     }
 
@@ -332,7 +343,7 @@ impl<K, O, R> Contents<K, O, R> {
             }
             decided @ State::Out { .. } => {
                 *state = decided;
-                Claim::Lost
+                Claim::Lost(Some(completion))
             }
         }
     }

@@ -48,8 +48,11 @@ impl<'a, K, O, R> Walk<'a, K, O, R> {
         matches!(self.place, Place::End)
     }
 
-    /// Goes on, under the lock: calls `visit` with each operation until that returns false, or for
-    /// a bounded number of steps. One at which it returned false, and did nothing, is seen again.
+    /// Goes on, under the lock: calls `visit` with each operation that the pass has not seen until
+    /// that returns false, or for a bounded number of steps. One at which it returned false, and did
+    /// nothing, is seen again.
+    ///
+    /// One that a later pass has seen is left to that, which does the same: all passes check.
     #[inline]
     pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
@@ -59,15 +62,35 @@ impl<'a, K, O, R> Walk<'a, K, O, R> {
     ) where
         K: Borrow<Q>,
     {
+        if self.pass == 0 {
+            self.pass = contents.begin_pass();
+        }
+        let pass = self.pass;
+        self.go_past(contents, key, |contents, waiter| contents.see(pass, waiter, &mut visit));
+    }
+
+    /// The same with every operation, whoever has seen it.
+    #[inline]
+    pub(super) fn go_past<Q: Eq + ?Sized>(
+        &mut self,
+        contents: &mut Contents<K, O, R>,
+        (hash, key): (u64, &Q),
+        mut visit: impl FnMut(&mut Contents<K, O, R>, Index) -> bool,
+    ) where
+        K: Borrow<Q>,
+    {
         let mut node = match self.place {
-            Place::Start => self.start(contents, key),
+            Place::Start => {
+                let list = contents.lists.find(hash, |other| other.borrow() == key);
+                list.and_then(|list| contents.lists.first(list))
+            }
             Place::At(cursor) => contents.lists.close(cursor),
             Place::End => return,
         };
         let mut steps = STEPS_PER_HOLD;
         while let Some(here) = node {
             let (waiter, next) = contents.lists.visit(here);
-            if steps == 0 || !contents.see(self.pass, waiter, &mut visit) {
+            if steps == 0 || !visit(contents, waiter) {
                 self.place = Place::At(contents.lists.open(node));
                 return;
             }
@@ -75,23 +98,6 @@ impl<'a, K, O, R> Walk<'a, K, O, R> {
             node = next;
         }
         self.place = Place::End;
-    }
-
-    /// Finds the list, and begins the pass unless it has.
-    #[inline]
-    fn start<Q: Eq + ?Sized>(
-        &mut self,
-        contents: &mut Contents<K, O, R>,
-        (hash, key): (u64, &Q),
-    ) -> Option<Index>
-    where
-        K: Borrow<Q>,
-    {
-        let list = contents.lists.find(hash, |other| other.borrow() == key)?;
-        if self.pass == 0 {
-            self.pass = contents.begin_pass();
-        }
-        contents.lists.first(list)
     }
 }
 

@@ -1,1 +1,530 @@
+//! The protocols of the purgatory under a model checker, which tries every interleaving.
+//!
+//! The timer is real, and its clock stands still: an operation expires when a thread of the model
+//! says so, by the claim that the timer would make. State that operations look at is relaxed, so
+//! that nothing but the protocols orders it. Each protocol has twins that are broken on purpose,
+//! and must fail; they are written out by hand, because the real one cannot be broken from outside.
 
+use std::{
+    println,
+    sync::{Arc, Weak, atomic},
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+use loom::thread;
+
+use super::{
+    Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
+    DelayedOperation, Watched,
+    capacity::{Capacity, Overload},
+    checks::Checks,
+    core::{Core, Ticket},
+    demand::{Demand, Threshold},
+    filter::{Filter, fence_event, fence_watch},
+    rule::Rule,
+    watch::{OperationKey, WatchError},
+};
+use crate::{
+    Clock, TimerBuilder,
+    clock::Driven,
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering},
+};
+
+/// A clock that shows the same time for ever, and takes on timers, so that they start no threads.
+#[derive(Debug)]
+struct Still(Instant);
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        self.0
+    }
+
+    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
+        true
+    }
+}
+
+/// Runs a model in every interleaving, and tells how many there were.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // A search that is cut off proves nothing.
+    (builder.max_duration, builder.max_permutations) = (None, None);
+    builder.max_branches = 10_000;
+    let count = Arc::new(atomic::AtomicU64::new(0));
+    let counter = Arc::clone(&count);
+    builder.check(move || {
+        counter.fetch_add(1, atomic::Ordering::Relaxed);
+        model();
+    });
+    println!("Completed in {} iterations", count.load(atomic::Ordering::Relaxed));
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How operations ended, in order. No part of any protocol: the checker does not look at it.
+type Ends = Arc<std::sync::Mutex<Vec<Completion<u8>>>>;
+
+/// What an operation looks at: a flag, and the values of keys.
+#[derive(Default)]
+struct State {
+    is_ready: AtomicBool,
+    values: [AtomicU64; 2],
+}
+
+struct Op {
+    state: Arc<State>,
+    ends: Ends,
+}
+
+impl DelayedOperation<usize, u8> for Op {
+    fn try_complete(&mut self) -> bool {
+        self.state.is_ready.load(Ordering::Relaxed)
+    }
+
+    fn has_reached(&mut self, key: &usize, threshold: u64) -> bool {
+        self.state.values[*key].load(Ordering::Relaxed) >= threshold
+    }
+
+    fn complete(self, completion: Completion<u8>) {
+        self.ends.lock().expect("no model panics here").push(completion);
+    }
+}
+
+/// A purgatory, the state, and how operations ended.
+#[derive(Clone)]
+struct World {
+    core: Arc<Core<usize, Op, u8>>,
+    state: Arc<State>,
+    ends: Ends,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Still(Instant::now());
+        let builder = TimerBuilder::new().clock(clock).shards(1).wheel_size(2).inline();
+        let timer = builder.build_with(drop::<Ticket>).expect("the settings are in range");
+        let capacity = Capacity::new((None, Overload::Refuse), (None, Overload::Refuse));
+        let core = Arc::new(Core::new(timer, Duration::MAX, capacity));
+        Self { core, state: Arc::default(), ends: Arc::default() }
+    }
+
+    fn op(&self) -> Op {
+        Op { state: Arc::clone(&self.state), ends: Arc::clone(&self.ends) }
+    }
+
+    /// Has an operation wait for events on keys.
+    fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
+        let events = keys.iter().map(|key| (self.core.hash(key), *key)).collect();
+        let demand = Demand { events, thresholds: Default::default(), rule: Rule::CHECKED };
+        self.core.watch(self.op(), demand, HOUR)
+    }
+
+    fn watch(&self, keys: &[usize]) -> Option<Ticket> {
+        let watched = self.try_watch(keys).expect("there is room");
+        watched.key().map(|OperationKey(ticket)| ticket)
+    }
+
+    /// Has an operation wait until the values of both keys have reached 5.
+    fn watch_values(&self, is_all: bool) {
+        let threshold = |key| {
+            let hash = self.core.hash(&key);
+            Threshold { hash, key, asked: key, at: 5 }
+        };
+        let thresholds = [threshold(0), threshold(1)].into_iter().collect();
+        let rule = Rule::new(is_all, false);
+        let demand = Demand { events: Default::default(), thresholds, rule };
+        assert!(self.core.watch(self.op(), demand, HOUR).is_ok());
+    }
+
+    /// Changes the state, and announces an event on a key.
+    fn satisfy(&self, key: usize) -> usize {
+        self.state.is_ready.store(true, Ordering::Relaxed);
+        self.core.check_key(&key)
+    }
+
+    fn advance(&self, key: usize) -> usize {
+        self.state.values[key].store(5, Ordering::Relaxed);
+        self.core.advance(&key, 5)
+    }
+
+    /// Runs something on a thread of its own.
+    fn spawn<V: 'static>(&self, run: impl FnOnce(&Self) -> V + 'static) -> thread::JoinHandle<V> {
+        let world = self.clone();
+        thread::spawn(move || run(&world))
+    }
+
+    fn ends(&self) -> Vec<Completion<u8>> {
+        self.ends.lock().expect("no model panics here").clone()
+    }
+
+    /// Nothing is left of any operation, here or in the timer; but for what the timer would have
+    /// taken out before it said that it was over.
+    fn check_empty(&self) {
+        let stats = self.core.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "missed");
+        let expired = self.ends().iter().filter(|end| **end == Expired).count();
+        assert_eq!(self.core.timer.stats().pending, expired as u64);
+    }
+}
+
+fn join<V>(thread: thread::JoinHandle<V>) -> V {
+    thread.join().expect("no thread panics")
+}
+
+#[test]
+fn either_an_event_or_the_delay_ends_an_operation() {
+    check(|| {
+        let world = World::new();
+        let ticket = world.watch(&[0]).expect("it waits");
+        let event = world.spawn(|world| world.satisfy(0));
+        let is_expired = world.core.claim(ticket, Expired);
+        let completed = join(event);
+        assert_eq!(world.ends(), [if is_expired { Expired } else { Satisfied }]);
+        // An event that finds it in hand does not count it, nor one that comes too late.
+        assert!(completed <= 1 && completed + usize::from(is_expired) >= 1);
+        world.check_empty();
+    });
+}
+
+#[test]
+#[should_panic(expected = "ended twice")]
+fn broken_an_end_that_checks_and_acts_in_two_holds_ends_twice() {
+    check(|| {
+        let slot = Arc::new(Mutex::new(true));
+        let ends = Arc::new(atomic::AtomicU64::new(0));
+        let end = |slot: &Mutex<bool>, ends: &atomic::AtomicU64| {
+            let is_waiting = *slot.lock();
+            if is_waiting {
+                *slot.lock() = false;
+                ends.fetch_add(1, atomic::Ordering::Relaxed);
+            }
+        };
+        let other = (Arc::clone(&slot), Arc::clone(&ends));
+        let other = thread::spawn(move || end(&other.0, &other.1));
+        end(&slot, &ends);
+        join(other);
+        assert_eq!(ends.load(atomic::Ordering::Relaxed), 1, "ended twice");
+    });
+}
+
+#[test]
+fn events_on_two_keys_complete_an_operation_once() {
+    check(|| {
+        let world = World::new();
+        world.watch(&[0, 1]);
+        let event = world.spawn(|world| world.satisfy(0));
+        let completed = world.satisfy(1);
+        assert_eq!(completed + join(event), 1);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn no_event_is_missed_while_an_operation_begins_to_wait() {
+    check(|| {
+        let world = World::new();
+        let event = world.spawn(|world| world.satisfy(0));
+        world.watch(&[0]);
+        join(event);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn no_event_is_missed_while_an_earlier_one_is_looked_into() {
+    check(|| {
+        let world = World::new();
+        world.watch(&[0]);
+        // It may take the operation out, and find that it cannot complete.
+        let earlier = world.spawn(|world| world.core.check_key(&0));
+        let completed = world.satisfy(0);
+        assert_eq!(completed + join(earlier), 1);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    NoFences,
+    NoSecondCheck,
+    ChecksBeforeListing,
+}
+
+/// The protocol of the filter with a fault: one thread comes to wait, the other announces.
+fn watch_against_event(fault: Fault) {
+    let shared = Arc::new((AtomicBool::new(false), Filter::new(), Mutex::new(false)));
+    let other = Arc::clone(&shared);
+    let announcer = thread::spawn(move || {
+        let (is_ready, filter, list) = &*other;
+        is_ready.store(true, Ordering::Relaxed);
+        if fault != Fault::NoFences {
+            fence_event();
+        }
+        filter.may_have(0) && *list.lock()
+    });
+    let (is_ready, filter, list) = &*shared;
+    let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);
+    {
+        let mut list = list.lock();
+        filter.add(0);
+        *list = true;
+    }
+    if fault != Fault::NoFences {
+        fence_watch();
+    }
+    let looks_again = !matches!(fault, Fault::NoSecondCheck | Fault::ChecksBeforeListing);
+    let is_seen = is_early || looks_again && is_ready.load(Ordering::Relaxed);
+    assert!(join(announcer) || is_seen, "missed");
+}
+
+#[test]
+fn the_protocol_of_the_filter_by_hand_holds() {
+    check(|| watch_against_event(Fault::None));
+}
+
+#[test]
+#[should_panic(expected = "missed")]
+fn broken_without_fences_neither_sees_the_other() {
+    check(|| watch_against_event(Fault::NoFences));
+}
+
+#[test]
+#[should_panic(expected = "missed")]
+fn broken_without_a_second_check_an_event_is_missed() {
+    check(|| watch_against_event(Fault::NoSecondCheck));
+}
+
+#[test]
+#[should_panic(expected = "missed")]
+fn broken_a_second_check_before_the_lists_misses_what_comes_between() {
+    check(|| watch_against_event(Fault::ChecksBeforeListing));
+}
+
+/// The protocol of what is out, by hand: an event finds an operation that another thread checks.
+fn event_against_check(notes: bool) {
+    struct Place {
+        is_out: bool,
+        is_to_check_again: bool,
+    }
+    let place = Place { is_out: true, is_to_check_again: false };
+    let shared = Arc::new((AtomicBool::new(false), Mutex::new(place)));
+    let other = Arc::clone(&shared);
+    let announcer = thread::spawn(move || {
+        other.0.store(true, Ordering::Relaxed);
+        let mut place = other.1.lock();
+        if place.is_out && notes {
+            place.is_to_check_again = true;
+        }
+        // If it waits, it is taken out and checked here.
+        !place.is_out
+    });
+    let (is_ready, place) = &*shared;
+    let is_seen = loop {
+        if is_ready.load(Ordering::Relaxed) {
+            break true;
+        }
+        let mut place = place.lock();
+        if !std::mem::take(&mut place.is_to_check_again) {
+            place.is_out = false;
+            break false;
+        }
+    };
+    assert!(join(announcer) || is_seen, "missed");
+}
+
+#[test]
+fn the_protocol_of_what_is_out_by_hand_holds() {
+    check(|| event_against_check(true));
+}
+
+#[test]
+#[should_panic(expected = "missed")]
+fn broken_an_event_that_notes_nothing_for_one_that_is_out_is_missed() {
+    check(|| event_against_check(false));
+}
+
+#[test]
+fn no_value_is_missed_while_an_operation_begins_to_wait_for_one() {
+    check(|| {
+        let world = World::new();
+        let advance = world.spawn(|world| world.advance(0));
+        world.watch_values(false);
+        join(advance);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn no_value_is_missed_while_an_operation_begins_to_wait_for_two() {
+    check(|| {
+        let world = World::new();
+        let advance = world.spawn(|world| world.advance(0) + world.advance(1));
+        world.watch_values(true);
+        join(advance);
+        assert_eq!(world.ends(), [Satisfied]);
+        world.check_empty();
+    });
+}
+
+fn two_advances_at_once(is_all: bool) {
+    let world = World::new();
+    world.watch_values(is_all);
+    let advance = world.spawn(|world| world.advance(0));
+    let completed = world.advance(1);
+    assert_eq!(completed + join(advance), 1);
+    assert_eq!(world.ends(), [Satisfied]);
+    world.check_empty();
+}
+
+#[test]
+fn two_values_that_are_reached_at_once_satisfy_one_that_waits_for_both() {
+    check(|| two_advances_at_once(true));
+}
+
+#[test]
+fn two_values_that_are_reached_at_once_satisfy_one_that_waits_for_either() {
+    check(|| two_advances_at_once(false));
+}
+
+#[test]
+#[should_panic(expected = "missed")]
+fn broken_two_values_that_are_counted_outside_of_the_lock_leave_one_missing() {
+    check(|| {
+        let missing = Arc::new(Mutex::new(2));
+        let reach = |missing: &Mutex<u32>| {
+            let left = *missing.lock() - 1;
+            *missing.lock() = left;
+            left == 0
+        };
+        let other = Arc::clone(&missing);
+        let other = thread::spawn(move || reach(&other));
+        let is_satisfied = reach(&missing);
+        assert!(join(other) | is_satisfied, "missed");
+    });
+}
+
+#[test]
+fn a_cancellation_by_key_finds_an_operation_that_comes_or_leaves_it_waiting() {
+    check(|| {
+        let world = World::new();
+        let cancel = world.spawn(|world| world.core.cancel_key(&0, &|| 7));
+        let ticket = world.watch(&[0]).expect("it waits");
+        let cancelled = join(cancel);
+        assert_eq!(world.ends().len(), cancelled);
+        assert_eq!(world.core.is_waiting(ticket), cancelled == 0);
+        assert_eq!(world.core.claim(ticket, Cancelled(7)), cancelled == 0);
+        assert_eq!(world.ends(), [Cancelled(7)]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn what_comes_while_the_purgatory_shuts_down_is_refused_or_answered() {
+    check(|| {
+        let world = World::new();
+        let event = world.spawn(|world| world.satisfy(0));
+        let closer = world.spawn(|world| {
+            let core = &world.core;
+            core.shut_down(|number, finished| core.conclude(number, finished));
+        });
+        let refused = world.try_watch(&[0]).err();
+        join(event);
+        join(closer);
+        match refused {
+            Some(WatchError::ShutDown(_)) => assert_eq!(world.ends(), []),
+            Some(refused) => panic!("{refused:?}"),
+            None => assert!(matches!(world.ends()[..], [Satisfied] | [ShutDown]), "lost"),
+        }
+        world.check_empty();
+        assert!(matches!(world.try_watch(&[0]), Ok(Watched::Completed)));
+    });
+}
+
+#[test]
+fn what_is_in_hand_while_the_purgatory_shuts_down_is_answered_once() {
+    check(|| {
+        let world = World::new();
+        world.watch(&[0]);
+        // It finds that the operation cannot complete, and brings it back.
+        let event = world.spawn(|world| world.core.check_key(&0));
+        let core = &world.core;
+        let mut ended = 0;
+        core.shut_down(|number, finished| {
+            ended += 1;
+            core.conclude(number, finished);
+        });
+        assert_eq!(ended + join(event), 1);
+        assert_eq!(world.ends(), [ShutDown]);
+        world.check_empty();
+    });
+}
+
+#[test]
+#[should_panic(expected = "lost")]
+fn broken_a_shutdown_that_goes_through_before_it_closes_loses_what_comes_between() {
+    check(|| {
+        let shard = Arc::new((Mutex::new(Vec::new()), Mutex::new(false)));
+        let watcher = Arc::clone(&shard);
+        let watcher = thread::spawn(move || {
+            let (waiting, is_closed) = &*watcher;
+            let is_closed = *is_closed.lock();
+            if !is_closed {
+                waiting.lock().push(7);
+            }
+            is_closed
+        });
+        let answered = std::mem::take(&mut *shard.0.lock());
+        *shard.1.lock() = true;
+        assert!(join(watcher) || answered == [7], "lost");
+    });
+}
+
+#[test]
+fn two_walks_over_one_list_check_everybody_once_each_or_leave_it_to_the_other() {
+    check(|| {
+        let world = World::new();
+        world.watch(&[0]);
+        world.watch(&[0]);
+        // One at a time, so that each is at a place in the list while the other changes it.
+        let walk = |world: &World| {
+            world.state.is_ready.store(true, Ordering::Relaxed);
+            let mut checks = Checks::new(&world.core, [0]);
+            let mut completed = 0;
+            while !checks.is_done() {
+                completed += checks.run(1);
+            }
+            completed
+        };
+        let other = world.spawn(walk);
+        assert_eq!(walk(&world) + join(other), 2);
+        assert_eq!(world.ends(), [Satisfied, Satisfied]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_walk_passes_over_one_that_leaves_at_its_place() {
+    check(|| {
+        let world = World::new();
+        let tickets = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
+        let mut checks = Checks::new(&world.core, [0]);
+        assert_eq!(checks.run(1), 0);
+        let canceller = world.spawn(move |world| world.core.claim(tickets[1], Cancelled(7)));
+        world.state.is_ready.store(true, Ordering::Relaxed);
+        while !checks.is_done() {
+            checks.run(1);
+        }
+        drop(checks);
+        let is_cancelled = join(canceller);
+        assert_eq!(world.ends().len(), 2);
+        assert_eq!(world.ends().contains(&Cancelled(7)), is_cancelled);
+        assert!(world.core.claim(tickets[0], Cancelled(8)), "it was checked before");
+        world.check_empty();
+    });
+}

@@ -11,6 +11,8 @@ mod machine;
 mod model;
 mod oracle;
 #[cfg(feature = "std")]
+mod purgatory;
+#[cfg(feature = "std")]
 mod queue;
 #[cfg(feature = "std")]
 mod repeat;

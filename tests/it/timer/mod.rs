@@ -11,5 +11,5 @@ mod limits;
 mod order;
 mod shutdown;
 mod states;
-mod support;
+pub(crate) mod support;
 mod threads;

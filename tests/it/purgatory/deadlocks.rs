@@ -1,0 +1,199 @@
+//! Locks of the user's that checks take, and that other threads hold while they announce events.
+//!
+//! Real threads, each with a bounded number of rounds; what is awaited is that they return.
+
+use std::{
+    sync::{
+        Arc, Barrier, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use delaywheel::{Completion::Satisfied, Purgatory, PurgatoryBuilder, Timer};
+
+use super::support::{HOUR, Op, must_return, wait_until};
+
+type Plain = Purgatory<u32, Op<()>>;
+
+fn purgatory() -> Plain {
+    PurgatoryBuilder::new().timer(Timer::builder().shards(2)).build().unwrap()
+}
+
+const ROUNDS: u32 = if cfg!(debug_assertions) { 5_000 } else { 50_000 };
+
+#[test]
+fn a_check_may_take_a_lock_that_a_thread_holds_while_it_announces() {
+    // A lock of a group, say, that is held while members join, and that a check of theirs takes.
+    must_return(|| {
+        let (purgatory, group) = (purgatory(), Arc::new(Mutex::new(0_u32)));
+        let completed = Arc::new(AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let (purgatory, group, completed) = (&purgatory, &group, &completed);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let (lock, count) = (Arc::clone(group), Arc::clone(completed));
+                        let target = round % 7 + number;
+                        let op = Op::new()
+                            .check(move || lock.lock().unwrap().is_multiple_of(target + 1))
+                            .end(move |_| {
+                                count.fetch_add(1, Ordering::Relaxed);
+                            });
+                        let _ = purgatory.try_complete_else_watch(op, [number, 9], HOUR).unwrap();
+                        // The check of another thread's operation wants this lock, and does not
+                        // get it before this returns: so it must not be waited for in there. An
+                        // operation of its own on the key would, and has another key.
+                        let mut held = group.lock().unwrap();
+                        *held += 1;
+                        drop(held);
+                        purgatory.check_and_complete(&9);
+                    }
+                });
+            }
+        });
+        purgatory.shutdown();
+        assert_eq!(completed.load(Ordering::Relaxed), 4 * ROUNDS as usize);
+    });
+}
+
+#[test]
+fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it() {
+    must_return(|| {
+        let (purgatory, lock) = (purgatory(), Arc::new(Mutex::new(false)));
+        let (wants, inside) = (Arc::clone(&lock), Arc::new(AtomicBool::new(false)));
+        let (is_inside, is_done) = (Arc::clone(&inside), Arc::new(AtomicBool::new(false)));
+        let done = Arc::clone(&is_done);
+        let mut checks = 0;
+        let op = Op::new()
+            .check(move || {
+                checks += 1;
+                if checks == 3 {
+                    is_inside.store(true, Ordering::Release);
+                }
+                checks > 2 && *wants.lock().unwrap()
+            })
+            .end(move |end| done.store(end == Satisfied, Ordering::Release));
+        let _ = purgatory.try_complete_else_watch(op, [1, 2], HOUR).unwrap();
+        let mut held = lock.lock().unwrap();
+        let other = purgatory.clone();
+        let checker = thread::spawn(move || other.check_and_complete(&1));
+        wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
+        *held = true;
+        assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread has it");
+        assert_eq!(purgatory.check_and_complete_all([&1, &2]), 0);
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 2));
+        drop(held);
+        assert_eq!(checker.join().unwrap(), 1);
+        assert!(is_done.load(Ordering::Acquire));
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    });
+}
+
+#[test]
+fn whatever_is_announced_while_a_check_is_stuck_is_seen_by_it_or_noted() {
+    must_return(|| {
+        let (purgatory, lock) = (purgatory(), Arc::new(Mutex::new(())));
+        let flag = Arc::new(AtomicBool::new(false));
+        let (seen, wants) = (Arc::clone(&flag), Arc::clone(&lock));
+        let inside = Arc::new(AtomicBool::new(false));
+        let is_inside = Arc::clone(&inside);
+        let mut checks = 0;
+        let op = Op::new().check(move || {
+            checks += 1;
+            let is_ready = seen.load(Ordering::Relaxed);
+            if checks == 3 {
+                // It has looked, and learns too late that it should look again.
+                is_inside.store(true, Ordering::Release);
+                drop(wants.lock().unwrap());
+            }
+            is_ready
+        });
+        let _ = purgatory.try_complete_else_watch(op, [1], HOUR).unwrap();
+        let held = lock.lock().unwrap();
+        let other = purgatory.clone();
+        let checker = thread::spawn(move || other.check_and_complete(&1));
+        wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
+        flag.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        drop(held);
+        assert_eq!(checker.join().unwrap(), 1, "checked again by the thread that had it");
+    });
+}
+
+#[test]
+fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
+    must_return(|| {
+        let purgatory = purgatory();
+        let (begin, ready) = (Barrier::new(2), [const { AtomicBool::new(false) }; 2]);
+        let ready = Arc::new(ready);
+        let completed = Arc::new(AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for own in 0..2_u32 {
+                let (purgatory, begin, ready, completed) = (&purgatory, &begin, &ready, &completed);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        // The completion of each announces an event on the key of the other.
+                        let (other, flags) = (purgatory.clone(), Arc::clone(ready));
+                        let count = Arc::clone(completed);
+                        let key = move |side: u32| 2 * round + side;
+                        let checked = Arc::clone(ready);
+                        let op = Op::new()
+                            .check(move || checked[own as usize].load(Ordering::Relaxed))
+                            .end(move |_| {
+                                count.fetch_add(1, Ordering::Relaxed);
+                                flags[1 - own as usize].store(true, Ordering::Relaxed);
+                                other.check_and_complete(&key(1 - own));
+                            });
+                        let _ = purgatory.try_complete_else_watch(op, [key(own)], HOUR).unwrap();
+                        begin.wait();
+                        ready[own as usize].store(true, Ordering::Relaxed);
+                        purgatory.check_and_complete(&key(own));
+                        begin.wait();
+                        ready[own as usize].store(false, Ordering::Relaxed);
+                        if begin.wait().is_leader() {
+                            assert_eq!(purgatory.delayed(), 0, "in round {round}");
+                        }
+                        begin.wait();
+                    }
+                });
+            }
+        });
+        assert_eq!(completed.load(Ordering::Relaxed), 2 * ROUNDS as usize);
+    });
+}
+
+#[test]
+fn locks_held_in_opposite_orders_around_announcements_do_not_deadlock() {
+    // Each of two partitions has a lock, which is held while an event on it is announced; checks
+    // only try for the lock of the other.
+    must_return(|| {
+        let purgatory = purgatory();
+        let partitions = Arc::new([Mutex::new(0_u32), Mutex::new(0_u32)]);
+        thread::scope(|scope| {
+            for own in 0..2_usize {
+                let (purgatory, partitions) = (&purgatory, &partitions);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let both = Arc::clone(partitions);
+                        let op = Op::new().check(move || {
+                            both.iter().all(|partition| {
+                                partition.try_lock().is_ok_and(|value| *value >= round)
+                            })
+                        });
+                        let _ = purgatory.try_complete_else_watch(op, [0, 1], HOUR).unwrap();
+                        let mut value = partitions[own].lock().unwrap();
+                        *value += 1;
+                        purgatory.check_and_complete(&u32::try_from(own).unwrap());
+                        drop(value);
+                        if round % 64 == 0 {
+                            purgatory.cancel_for_key(&0);
+                        }
+                    }
+                });
+            }
+        });
+        purgatory.shutdown();
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    });
+}

@@ -1,0 +1,164 @@
+//! Delays in virtual time: never early, at the tick, from nothing to for ever.
+
+use std::time::Duration;
+
+use delaywheel::{
+    Completion::{Expired, Satisfied},
+    Timer,
+};
+
+use super::support::{HOUR, Log, MS, Op, SECOND, World, YEAR, all};
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+#[test]
+fn an_operation_expires_at_the_tick_and_not_a_moment_before() {
+    for delay in [MS, 7 * MS, SECOND, 64 * SECOND, HOUR, YEAR] {
+        let world = World::new();
+        let key = world.watch_for(1, [1], delay);
+        world.clock.advance(delay.saturating_sub(Duration::from_nanos(1)));
+        assert!(world.purgatory.is_waiting(key) && world.ended().is_empty(), "early: {delay:?}");
+        world.clock.advance(Duration::from_nanos(1));
+        assert_eq!(world.ended(), [(1, Expired)]);
+        world.check_empty();
+    }
+}
+
+#[test]
+fn a_delay_is_rounded_up_to_the_next_tick() {
+    let world = World::new();
+    world.clock.advance(300 * MICROSECOND);
+    world.watch_for(1, [1], MS);
+    world.watch_for(2, [1], 700 * MICROSECOND);
+    world.clock.advance(699 * MICROSECOND);
+    assert_eq!(world.ended(), []);
+    world.clock.advance(MICROSECOND);
+    assert_eq!(world.ended(), [(2, Expired)], "0.3 and 0.7 ms are a tick");
+    world.clock.advance(999 * MICROSECOND);
+    assert_eq!(world.ended(), []);
+    world.clock.advance(MICROSECOND);
+    assert_eq!(world.ended(), [(1, Expired)], "1.3 ms are over, and a tick begins");
+}
+
+#[test]
+fn random_delays_expire_in_order_each_at_its_tick() {
+    let world = World::new();
+    let mut random = fastrand::Rng::with_seed(1);
+    let late = Log::new();
+    let mut longest = 0;
+    for number in 0..5000 {
+        let delay = super::support::skewed(&mut random, 24);
+        longest = longest.max(delay);
+        let (clock, due, log) = (
+            world.clock.clone(),
+            world.clock.elapsed() + Duration::from_millis(delay),
+            late.clone(),
+        );
+        let op = Op::new().end(move |end| {
+            assert_eq!(end, Expired);
+            log.push((due, clock.elapsed()));
+        });
+        let delay = Duration::from_millis(delay);
+        world.waits(world.purgatory.try_complete_else_watch(op, [number % 5], delay));
+        if number % 50 == 0 {
+            world.clock.advance(random.u32(..1000) * MS);
+        }
+    }
+    world.clock.advance(Duration::from_millis(longest));
+    let late = late.take();
+    assert_eq!(late.len(), 5000);
+    assert!(late.is_sorted());
+    assert!(late.iter().all(|(due, ended)| due == ended || *due == Duration::ZERO));
+    world.check_empty();
+}
+
+#[test]
+fn a_delay_of_zero_checks_first_and_then_expires_at_once() {
+    let world = World::new();
+    world.watch_for(1, [1], Duration::ZERO);
+    world.make_ready(2);
+    let watched = world.purgatory.try_complete_else_watch(world.op(2), [1], Duration::ZERO);
+    assert!(world.at_once(watched));
+    assert_eq!(world.ended(), [(2, Satisfied)]);
+    world.clock.advance(Duration::ZERO);
+    assert_eq!(world.ended(), [(1, Expired)]);
+    world.check_empty();
+}
+
+#[test]
+fn the_longest_delay_never_ends_by_itself() {
+    let world = World::new();
+    for (name, delay) in
+        [Duration::MAX, Duration::from_secs(u64::MAX), Duration::MAX / 2].into_iter().enumerate()
+    {
+        world.watch_for(u32::try_from(name).unwrap(), [1], delay);
+    }
+    for _ in 0..10 {
+        world.clock.advance(30 * YEAR);
+    }
+    assert_eq!(world.ended(), []);
+    world.check_books();
+    world.state().ready.extend(0..3);
+    assert_eq!(world.purgatory.check_and_complete(&1), 3);
+    world.check_empty();
+}
+
+#[test]
+fn a_delay_longer_than_the_longest_is_taken_for_that() {
+    let world = World::with(|builder| builder.max_delay(10 * SECOND));
+    for (name, delay) in
+        [9 * SECOND, 10 * SECOND, 11 * SECOND, Duration::MAX].into_iter().enumerate()
+    {
+        world.watch_for(u32::try_from(name).unwrap(), [1], delay);
+    }
+    world.clock.advance(9 * SECOND);
+    assert_eq!(world.ended(), [(0, Expired)]);
+    world.clock.advance(999 * MS);
+    assert_eq!(world.ended(), []);
+    world.clock.advance(MS);
+    let mut ended = world.ended();
+    ended.sort_by_key(|(name, _)| *name);
+    assert_eq!(ended, all(1..4, Expired));
+    world.check_empty();
+}
+
+#[test]
+fn a_longest_delay_of_zero_lets_nothing_wait() {
+    let world = World::with(|builder| builder.max_delay(Duration::ZERO));
+    world.watch_for(1, [1], YEAR);
+    world.clock.advance(Duration::ZERO);
+    assert_eq!(world.ended(), [(1, Expired)]);
+}
+
+#[test]
+fn a_delay_counts_from_when_the_operation_came() {
+    let world = World::new();
+    for name in 0..10 {
+        world.watch_for(name, [1], 10 * MS);
+        world.clock.advance(MS);
+    }
+    for name in 0..10 {
+        assert_eq!(world.ended(), [(name, Expired)]);
+        world.clock.advance(MS);
+    }
+    world.check_empty();
+}
+
+#[test]
+fn a_longer_tick_is_never_early() {
+    let tick = 100 * MS;
+    let clock = delaywheel::ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).tick(tick);
+    let purgatory = delaywheel::PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let log = Log::new();
+    for delay in [1, 99, 100, 101, 200] {
+        let (log, clock) = (log.clone(), clock.clone());
+        let op = Op::<()>::new().end(move |_| log.push((delay, clock.elapsed())));
+        let _ = purgatory.try_complete_else_watch(op, [1], delay * MS).unwrap();
+    }
+    clock.advance(SECOND);
+    let mut ended = log.take();
+    ended.sort_unstable();
+    let expected = [(1, tick), (99, tick), (100, tick), (101, 2 * tick), (200, 2 * tick)];
+    assert_eq!(ended, expected);
+}

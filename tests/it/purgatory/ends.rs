@@ -1,0 +1,307 @@
+//! Every road by which an operation ends: once, with the completion that belongs to it, and never
+//! again by another.
+
+use std::time::Duration;
+
+use delaywheel::{
+    Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
+    Watch::{Events, Threshold},
+    purgatory::{Overload, WatchError},
+};
+
+use super::support::{End, HOUR, MS, Reason, SECOND, World, YEAR, all};
+
+/// Tries everything that could end operations, on keys 1 and 2, and finds that nothing does.
+fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
+    world.check_empty();
+    let purgatory = &world.purgatory;
+    world.state().ready.extend(0..100);
+    assert_eq!(purgatory.check_and_complete(&1), 0);
+    assert_eq!(purgatory.check_and_complete_all([&1, &2]), 0);
+    assert_eq!(purgatory.checks([1, 2]).run(usize::MAX), 0);
+    assert_eq!(world.advance(1, u64::MAX) + world.advance(2, u64::MAX), 0);
+    assert_eq!(purgatory.cancel_for_key(&1) + purgatory.cancel_for_key_with(&2, &"late"), 0);
+    if let Some(key) = key {
+        assert!(!purgatory.is_waiting(key));
+        assert!(!purgatory.complete(key) && !purgatory.cancel(key));
+        assert!(!purgatory.cancel_with(key, "late"));
+    }
+    world.clock.advance(YEAR);
+    assert_eq!(purgatory.shutdown(), 0);
+    assert_eq!(purgatory.close().len(), 0);
+    assert_eq!(world.ended(), [], "ended again");
+    world.check_empty();
+}
+
+/// One operation on the events of keys 1 and 2 which ends by a road, and what is counted by that.
+fn ends_by(road: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: End) {
+    let world = World::new();
+    let key = world.watch(7, [1, 2]);
+    assert!(world.purgatory.is_waiting(key));
+    world.check_books();
+    road(&world, key);
+    assert_eq!(world.ended(), [(7, end)]);
+    let stats = world.purgatory.stats();
+    let counts =
+        [stats.satisfied, stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
+    let mut expected = [0; 5];
+    expected[match end {
+        Satisfied => 0,
+        Expired => 1,
+        Cancelled(_) => 2,
+        Displaced => 3,
+        _ => 4,
+    }] = 1;
+    assert_eq!(counts, expected);
+    assert_eq!(stats.waits.count(), 1);
+    check_that_all_is_over(&world, Some(key));
+}
+
+#[test]
+fn an_operation_that_can_complete_at_once_never_waits() {
+    let world = World::new();
+    world.make_ready(7);
+    let watched = world.purgatory.try_complete_else_watch(world.op(7), [1, 2], HOUR);
+    assert!(world.at_once(watched));
+    assert_eq!(world.ended(), [(7, Satisfied)]);
+    assert_eq!(world.checked(), [7], "one check is enough");
+    let stats = world.purgatory.stats();
+    assert_eq!((stats.at_once, stats.satisfied, stats.waits.count()), (1, 0, 0));
+    assert_eq!(world.purgatory.timer_stats().scheduled, 0);
+    check_that_all_is_over(&world, None);
+}
+
+#[test]
+fn an_operation_that_can_complete_by_its_second_check_does() {
+    let world = World::new();
+    let (state, mut checks) = (world.state.clone(), 0);
+    let op = world.op(7).check(move || {
+        checks += 1;
+        state.lock().unwrap().checked.push(checks);
+        checks == 2
+    });
+    let key = world.waits(world.purgatory.try_complete_else_watch(op, [1, 2], HOUR));
+    assert_eq!((world.ended(), world.checked()), (vec![(7, Satisfied)], vec![1, 2]));
+    assert_eq!(world.purgatory.stats().satisfied, 1);
+    check_that_all_is_over(&world, Some(key));
+}
+
+#[test]
+fn an_event_satisfies_an_operation_by_any_of_its_keys() {
+    for by in [1, 2] {
+        let road = |world: &World, key| {
+            world.checked();
+            assert_eq!(world.purgatory.check_and_complete(&by), 0, "it cannot complete yet");
+            assert_eq!(world.purgatory.check_and_complete(&3), 0, "not one of its keys");
+            assert!(world.purgatory.is_waiting(key));
+            world.make_ready(7);
+            assert_eq!(world.purgatory.check_and_complete(&3), 0, "not one of its keys");
+            assert_eq!(world.purgatory.check_and_complete(&by), 1);
+            assert_eq!(world.checked(), [7, 7]);
+        };
+        ends_by(road, Satisfied);
+    }
+}
+
+#[test]
+fn an_event_on_several_keys_satisfies_an_operation() {
+    let road = |world: &World, _| {
+        world.make_ready(7);
+        assert_eq!(world.purgatory.check_and_complete_all([&3, &2, &1]), 1);
+    };
+    ends_by(road, Satisfied);
+    let road = |world: &World, _| {
+        world.make_ready(7);
+        assert_eq!(world.purgatory.checks([3, 2, 1]).run(1), 1);
+    };
+    ends_by(road, Satisfied);
+}
+
+#[test]
+fn the_handle_completes_and_cancels_without_a_check() {
+    let unchecked = |world: &World| assert_eq!(world.checked(), [7, 7], "before it waited");
+    let road = |world: &World, key| {
+        assert!(world.purgatory.complete(key));
+        unchecked(world);
+    };
+    ends_by(road, Satisfied);
+    let road = |world: &World, key| {
+        assert!(world.purgatory.cancel(key));
+        unchecked(world);
+    };
+    ends_by(road, Cancelled(Reason::default()));
+    let road = |world: &World, key| {
+        assert!(world.purgatory.cancel_with(key, "moved"));
+        unchecked(world);
+    };
+    ends_by(road, Cancelled("moved"));
+}
+
+#[test]
+fn an_operation_expires_when_its_delay_is_over() {
+    ends_by(|world, _| world.clock.advance(HOUR), Expired);
+    let road = |world: &World, _| {
+        world.make_ready(7);
+        world.clock.advance(YEAR);
+    };
+    ends_by(road, Expired);
+}
+
+#[test]
+fn an_operation_is_cancelled_through_any_of_its_keys() {
+    for by in [1, 2] {
+        let road = |world: &World, _| {
+            assert_eq!(world.purgatory.cancel_for_key(&3), 0);
+            assert_eq!(world.purgatory.cancel_for_key(&by), 1);
+        };
+        ends_by(road, Cancelled(""));
+        let road = |world: &World, _| {
+            assert_eq!(world.purgatory.cancel_for_key_with(&by, &"deleted"), 1);
+        };
+        ends_by(road, Cancelled("deleted"));
+    }
+}
+
+#[test]
+fn a_shutdown_answers_what_waits() {
+    let road = |world: &World, _| assert_eq!(world.purgatory.shutdown(), 1);
+    ends_by(road, ShutDown);
+}
+
+#[test]
+fn a_newer_operation_displaces_an_older_one_for_want_of_room() {
+    let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
+    let older = world.watch(1, [1]);
+    let newer = world.watch(2, [1]);
+    assert_eq!(world.ended(), [(1, Displaced)]);
+    world.check_books();
+    assert_eq!(world.purgatory.stats().displaced, 1);
+    assert!(!world.purgatory.is_waiting(older) && world.purgatory.complete(newer));
+    assert_eq!(world.ended(), [(2, Satisfied)]);
+    check_that_all_is_over(&world, Some(newer));
+}
+
+#[test]
+fn a_close_hands_back_what_waits_and_completes_nothing() {
+    let world = World::new();
+    for name in 0..1000 {
+        world.watch(name, [1, name]);
+    }
+    let operations = world.purgatory.close();
+    assert_eq!((operations.len(), world.ended()), (1000, vec![]));
+    assert_eq!((world.purgatory.delayed(), world.purgatory.watched()), (0, 0));
+    drop(operations);
+    let stats = world.purgatory.stats();
+    assert_eq!(stats.shut_down, 1000);
+    check_that_all_is_over(&world, None);
+}
+
+#[test]
+fn the_drop_of_the_last_clone_answers_what_waits() {
+    let world = World::new();
+    for name in 0..1000 {
+        world.watch(name, [1, name]);
+    }
+    let World { purgatory, state, clock, held } = world;
+    let clone = purgatory.clone();
+    drop(purgatory);
+    assert_eq!(state.lock().unwrap().ended, [], "a clone is left");
+    drop(clone);
+    let mut ended = std::mem::take(&mut state.lock().unwrap().ended);
+    ended.sort_by_key(|(name, _)| *name);
+    assert_eq!(ended, all(0..1000, ShutDown));
+    clock.advance(YEAR);
+    assert_eq!(state.lock().unwrap().ended, []);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+}
+
+#[test]
+fn after_a_shutdown_operations_are_refused_but_for_those_that_can_complete_at_once() {
+    let world = World::new();
+    assert_eq!(world.purgatory.shutdown(), 0);
+    let refused = world.purgatory.try_complete_else_watch(world.op(1), [1], HOUR);
+    let error = refused.expect_err("it was shut down");
+    assert_eq!(error.to_string(), "the purgatory has been shut down");
+    assert!(matches!(error, WatchError::ShutDown(_)));
+    drop(error.into_operation());
+    let watches = [Events(1), Threshold(2, 3)];
+    let refused = world.purgatory.watch_all(world.op(1), watches, HOUR);
+    assert!(matches!(refused, Err(WatchError::ShutDown(_))));
+    drop(refused);
+    assert_eq!((world.ended(), world.purgatory.stats().refused), (vec![], 2));
+    world.make_ready(2);
+    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR)));
+    assert_eq!(world.ended(), [(2, Satisfied)]);
+    check_that_all_is_over(&world, None);
+}
+
+#[test]
+fn a_dead_key_stays_dead_when_its_place_is_used_again() {
+    let world = World::new();
+    let dead = world.watch(1, [1]);
+    assert!(world.purgatory.complete(dead));
+    for name in 2..100 {
+        let key = world.watch(name, [1]);
+        assert_ne!(key, dead);
+        assert!(!world.purgatory.is_waiting(dead));
+        assert!(!world.purgatory.cancel(dead) && !world.purgatory.complete(dead));
+        assert!(world.purgatory.is_waiting(key) && world.purgatory.cancel(key));
+    }
+    world.check_empty();
+}
+
+#[test]
+fn the_roads_may_be_mixed_and_the_books_balance_at_every_step() {
+    let world = World::with(|builder| builder.max_delayed(50, Overload::DisplaceOldest));
+    let mut keys = Vec::new();
+    for name in 0..60 {
+        keys.push(world.watch_for(name, [name % 3, 9], name * SECOND));
+        world.check_books();
+    }
+    assert_eq!(world.ended(), all(0..10, Displaced));
+    world.clock.advance(19 * SECOND);
+    assert_eq!(world.ended(), all(10..20, Expired));
+    world.check_books();
+    for key in &keys[..25] {
+        world.purgatory.complete(*key);
+        world.check_books();
+    }
+    assert_eq!(world.ended(), all(20..25, Satisfied));
+    for key in &keys[..30] {
+        world.purgatory.cancel_with(*key, "by handle");
+        world.check_books();
+    }
+    assert_eq!(world.ended(), all(25..30, Cancelled("by handle")));
+    assert_eq!(world.purgatory.cancel_for_key_with(&0, &"by key"), 10);
+    let thirds = (30..60).filter(|name| name % 3 == 0);
+    assert_eq!(world.ended(), all(thirds.clone(), Cancelled("by key")));
+    world.check_books();
+    thirds.for_each(|name| world.make_ready(name + 1));
+    assert_eq!(world.purgatory.check_and_complete(&9), 10);
+    assert_eq!(world.ended(), all((31..60).step_by(3), Satisfied));
+    world.check_books();
+    assert_eq!(world.purgatory.shutdown(), 10);
+    let mut ended = world.ended();
+    ended.sort_by_key(|(name, _)| *name);
+    assert_eq!(ended, all((32..60).step_by(3), ShutDown));
+    world.check_empty();
+    let stats = world.purgatory.stats();
+    assert_eq!((stats.displaced, stats.expired, stats.shut_down), (10, 10, 10));
+    assert_eq!((stats.satisfied, stats.cancelled), (15, 15));
+}
+
+#[test]
+fn waits_are_measured_from_coming_to_ending() {
+    let world = World::new();
+    for name in 1..=100 {
+        world.watch_for(name, [name % 7], name * MS);
+    }
+    world.clock.advance(100 * MS);
+    assert_eq!(world.ended(), all(1..=100, Expired));
+    let stats = world.purgatory.stats();
+    assert_eq!((stats.waits.count(), stats.waits.max()), (100, 100 * MS));
+    assert_eq!(stats.wait_percentile(100.0), 100 * MS);
+    let median = stats.wait_percentile(50.0);
+    assert!(median >= 50 * MS && median <= 57 * MS, "{median:?} is off by more than an eighth");
+    assert_eq!(World::new().purgatory.stats().wait_percentile(99.0), Duration::ZERO);
+}

@@ -1,0 +1,181 @@
+//! Which keys an operation may wait on: none, the same twice, a thousand, and such as own memory.
+
+use std::time::Duration;
+
+use delaywheel::{
+    Completion::{self, Cancelled, Expired, Satisfied},
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    Watch::{Events, Threshold},
+};
+
+use super::support::{HOUR, Log, World, all};
+
+#[test]
+fn an_operation_without_keys_waits_for_its_delay_or_its_handle() {
+    let world = World::new();
+    let first = world.watch(1, []);
+    world.any(2, []);
+    world.all(3, []);
+    assert_eq!((world.purgatory.delayed(), world.purgatory.watched()), (3, 0));
+    world.state().ready.extend(1..4);
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    let none: [&u32; 0] = [];
+    assert_eq!(world.purgatory.check_and_complete_all(none), 0);
+    assert!(world.purgatory.checks([]).is_done());
+    assert!(world.purgatory.complete(first));
+    world.clock.advance(HOUR);
+    assert_eq!(world.ended(), [(1, Satisfied), (2, Expired), (3, Expired)]);
+    world.check_empty();
+}
+
+#[test]
+fn an_operation_without_keys_completes_at_once_if_it_can() {
+    let world = World::new();
+    world.make_ready(1);
+    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(1), [], HOUR)));
+    assert!(world.at_once(world.purgatory.watch_any(world.op(1), [], HOUR)));
+    assert!(world.at_once(world.purgatory.watch_all(world.op(1), [], HOUR)));
+    assert_eq!(world.ended().len(), 3);
+}
+
+#[test]
+fn a_key_that_is_there_many_times_is_watched_once() {
+    let world = World::new();
+    let keys: Vec<_> = (0..300).map(|number| number % 3).collect();
+    world.watch(1, keys.clone());
+    world.watch(2, [0, 0]);
+    assert_eq!((world.purgatory.watched(), world.purgatory.stats().keys), (4, 3));
+    world.checked();
+    assert_eq!(world.purgatory.check_and_complete(&0), 0);
+    assert_eq!(world.checked(), [1, 2], "each is checked once");
+    world.make_ready(1);
+    assert_eq!(world.purgatory.check_and_complete_all(&keys), 1);
+    assert_eq!(world.purgatory.cancel_for_key(&0), 1);
+    assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
+    world.check_empty();
+}
+
+#[test]
+fn the_same_key_may_be_watched_for_events_and_values() {
+    let world = World::new();
+    let watches = [Events(1), Threshold(1, 5), Threshold(1, 5), Threshold(1, 9), Events(1)];
+    world.any(1, watches);
+    assert_eq!(world.purgatory.watched(), 4);
+    assert_eq!(world.advance(1, 5), 1);
+    world.all(2, watches);
+    assert_eq!(world.purgatory.watched(), 2, "its event, and the one threshold that is left");
+    assert_eq!(world.purgatory.cancel_for_key(&1), 1);
+    assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
+    world.check_empty();
+}
+
+#[test]
+fn an_operation_may_wait_on_a_thousand_keys() {
+    let world = World::new();
+    for round in 0..10 {
+        let name = 2 * round;
+        world.watch(name, 0..1000);
+        world.any(name + 1, (1..=1000).map(|key| Threshold(key, u64::from(key))));
+        assert_eq!((world.purgatory.watched(), world.purgatory.delayed()), (2000, 2));
+        assert_eq!(world.purgatory.stats().keys, 1001);
+        world.make_ready(name);
+        assert_eq!(world.purgatory.check_and_complete(&(round * 99)), 1);
+        assert_eq!(world.purgatory.advance(&(round * 99 + 7), 2000), 1);
+        assert_eq!(world.ended(), all(name..name + 2, Satisfied));
+        world.check_empty();
+    }
+}
+
+#[test]
+fn a_thousand_keys_are_checked_in_one_call_and_each_operation_once() {
+    let world = World::new();
+    for name in 0..100 {
+        world.watch(name, (0..1000).filter(|key| key % (name + 1) == 0));
+    }
+    world.checked();
+    let keys: Vec<_> = (0..1000).collect();
+    assert_eq!(world.purgatory.check_and_complete_all(&keys), 0);
+    let mut checked = world.checked();
+    checked.sort_unstable();
+    assert!(checked.into_iter().eq(0..100));
+}
+
+/// An operation on partitions of topics.
+struct Fetch(&'static str, Log<(&'static str, Completion)>);
+
+impl DelayedOperation<String> for Fetch {
+    fn try_complete(&mut self) -> bool {
+        self.0.starts_with("ready")
+    }
+
+    fn has_reached(&mut self, key: &String, threshold: u64) -> bool {
+        key.len() as u64 >= threshold
+    }
+
+    fn complete(self, completion: Completion) {
+        self.1.push((self.0, completion));
+    }
+}
+
+#[test]
+fn keys_that_own_memory_are_looked_up_by_what_they_borrow_as() {
+    let timer = Timer::builder().clock(ManualClock::new());
+    let purgatory: Purgatory<String, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let log = Log::new();
+    let topic = |number: u32| format!("topic-{number}");
+    let watch = |name, watches: &[Watch<String>]| {
+        let watched = purgatory.watch_any(Fetch(name, log.clone()), watches.to_vec(), HOUR);
+        assert!(!watched.unwrap().is_completed());
+    };
+    watch("a", &[Threshold(topic(1), 100), Events(topic(2)), Events(topic(2))]);
+    watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
+    watch("c", &[Events(topic(4))]);
+    assert_eq!(purgatory.check_and_complete("topic-2"), 0);
+    assert_eq!(purgatory.check_and_complete_all(["topic-2", "topic-3"]), 0);
+    assert_eq!(purgatory.advance("topic-1", 150), 1);
+    assert_eq!(purgatory.cancel_for_key("topic-3"), 1);
+    assert_eq!(purgatory.cancel_for_key_with(&topic(4), &()), 1);
+    let ended = log.take();
+    assert_eq!(ended, [("a", Satisfied), ("b", Cancelled(())), ("c", Cancelled(()))]);
+    assert_eq!(purgatory.stats().keys, 0);
+    let watches = [Threshold(topic(1), 7)];
+    let result = purgatory.watch_any(Fetch("d", log), watches, Duration::ZERO);
+    assert!(result.unwrap().is_completed(), "it is asked about its own key");
+}
+
+/// A key whose hash is that of all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Colliding(u32);
+
+impl std::hash::Hash for Colliding {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        0.hash(state);
+    }
+}
+
+struct Named(u32, Log<u32>);
+
+impl DelayedOperation<Colliding> for Named {
+    fn complete(self, _: Completion) {
+        self.1.push(self.0);
+    }
+}
+
+#[test]
+fn keys_of_one_hash_are_told_apart() {
+    let timer = Timer::builder().clock(ManualClock::new());
+    let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let log = Log::new();
+    for name in 0..100 {
+        let watches = [Events(Colliding(name)), Threshold(Colliding(1000 + name), 1)];
+        let result = purgatory.watch_any(Named(name, log.clone()), watches, HOUR);
+        assert!(!result.unwrap().is_completed());
+    }
+    assert_eq!(purgatory.stats().keys, 200);
+    for name in (0..100).rev().step_by(2) {
+        assert_eq!(purgatory.cancel_for_key(&Colliding(name)), 1);
+        assert_eq!(purgatory.advance(&Colliding(999 + name), 1), 1);
+        assert_eq!(log.take(), [name, name - 1]);
+    }
+    assert_eq!((purgatory.stats().keys, purgatory.delayed()), (0, 0));
+}

@@ -1,0 +1,201 @@
+//! How many operations may wait, in all and on one key, and what becomes of one too many.
+
+use delaywheel::{
+    Completion::{Cancelled, Displaced, Satisfied},
+    PurgatoryBuilder, TimerBuildError, Watch,
+    Watch::{Events, Threshold},
+    purgatory::{Overload, WatchError},
+};
+
+use super::support::{HOUR, MS, Op, Reason, World, YEAR, all};
+
+#[test]
+fn a_limit_of_nothing_is_refused_by_the_builder() {
+    for overload in [Overload::Refuse, Overload::DisplaceOldest] {
+        let total = PurgatoryBuilder::new().max_delayed(0, overload);
+        let per_key = PurgatoryBuilder::new().max_delayed_per_key(0, overload);
+        for builder in [total, per_key] {
+            let refused = builder.build::<u32, Op, Reason>();
+            assert!(matches!(refused, Err(TimerBuildError::NothingPending)));
+        }
+    }
+}
+
+#[test]
+fn settings_of_the_timer_are_checked() {
+    let timer = delaywheel::Timer::builder().shards(0);
+    let refused = PurgatoryBuilder::new().timer(timer).build::<u32, Op, Reason>();
+    assert!(matches!(refused, Err(TimerBuildError::ShardsOutOfRange { shards: 0 })));
+}
+
+#[test]
+fn the_operation_that_is_one_too_many_is_handed_back() {
+    let world = World::with(|builder| builder.max_delayed(3, Overload::Refuse));
+    let keys: Vec<_> = (0..3).map(|name| world.watch(name, [name])).collect();
+    let refused = world.purgatory.try_complete_else_watch(world.op(9), [9], HOUR);
+    let error = refused.expect_err("three wait");
+    assert!(matches!(error, WatchError::Full(_)));
+    assert_eq!(error.to_string(), "as many operations wait as may");
+    assert_eq!((world.purgatory.stats().refused, world.ended()), (1, vec![]));
+    world.check_books();
+    assert!(world.purgatory.cancel(keys[1]));
+    let again = error.into_operation();
+    world.waits(world.purgatory.try_complete_else_watch(again, [9], HOUR));
+    assert_eq!(world.purgatory.cancel_for_key(&9), 1);
+    assert_eq!(world.ended(), [(1, Cancelled("")), (9, Cancelled(""))]);
+}
+
+#[test]
+fn one_that_can_complete_at_once_needs_no_room() {
+    let world = World::with(|builder| {
+        builder.max_delayed(1, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
+    });
+    world.watch(1, [1]);
+    world.make_ready(2);
+    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR)));
+    assert_eq!(world.ended(), [(2, Satisfied)]);
+}
+
+#[test]
+fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_place() {
+    let world = World::with(|builder| {
+        builder.max_delayed(100, Overload::Refuse).max_delayed_per_key(2, Overload::Refuse)
+    });
+    world.watch(0, [1]);
+    world.watch(1, [1, 2]);
+    for _ in 0..200 {
+        let watches = [Events(3), Events(2), Threshold(4, 5), Events(1)];
+        let error = world.purgatory.watch_any(world.op(9), watches, HOUR).expect_err("two wait");
+        assert!(matches!(error, WatchError::KeyFull(_)));
+        assert_eq!(error.to_string(), "as many operations wait on a key as may");
+    }
+    assert_eq!(world.purgatory.stats().refused, 200);
+    world.watch(2, [2, 3, 4]);
+    world.watch(3, [3, 4]);
+    world.check_books();
+    assert_eq!(world.ended(), []);
+}
+
+#[test]
+fn the_same_key_twice_takes_one_place() {
+    let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::Refuse));
+    let key = world.watch(1, [1, 1, 2, 1]);
+    assert_eq!(world.purgatory.watched(), 2);
+    let refused = world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR);
+    assert!(refused.is_err());
+    drop(refused);
+    world.purgatory.cancel(key);
+    world.watch(3, [1, 2]);
+    world.check_books();
+}
+
+#[test]
+fn the_oldest_of_all_is_displaced_whatever_it_waits_for() {
+    let world = World::with(|builder| builder.max_delayed(4, Overload::DisplaceOldest));
+    let ways: [&[Watch<u32>]; 4] =
+        [&[], &[Events(1)], &[Threshold(1, 5)], &[Events(2), Threshold(3, 5), Events(1)]];
+    for (name, watches) in (0..4).zip(ways) {
+        world.any(name, watches.iter().copied());
+    }
+    let middle = world.any(4, [Events(7)]);
+    assert_eq!(world.ended(), [(0, Displaced)]);
+    world.any(5, [Events(1)]);
+    assert_eq!(world.ended(), [(1, Displaced)]);
+    assert!(world.purgatory.cancel(middle));
+    world.ended();
+    world.any(6, []);
+    assert_eq!(world.ended(), [], "there was room");
+    for name in 7..100 {
+        world.any(name, [Threshold(1, 5)]);
+        let oldest = if name == 7 || name == 8 { name - 5 } else { name - 4 };
+        assert_eq!(world.ended(), [(oldest, Displaced)]);
+        assert_eq!(world.purgatory.delayed(), 4);
+        world.check_books();
+    }
+}
+
+#[test]
+fn the_oldest_on_a_key_is_displaced_and_leaves_its_other_keys() {
+    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
+    world.watch(0, [1, 2]);
+    world.watch(1, [2, 1]);
+    world.watch(2, [2]);
+    assert_eq!(world.ended(), [(0, Displaced)]);
+    world.watch(3, [1]);
+    assert_eq!(world.ended(), [], "the one displaced gave its place on this key back");
+    world.watch(4, [1, 2]);
+    assert_eq!(world.ended(), [(1, Displaced)], "who was the oldest on both");
+    world.check_books();
+    assert_eq!(world.purgatory.watched(), 4);
+}
+
+#[test]
+fn the_greatest_value_is_displaced_if_all_on_a_key_wait_for_its_value() {
+    let world = World::with(|builder| builder.max_delayed_per_key(3, Overload::DisplaceOldest));
+    for (name, at) in [(0, 10), (1, 30), (2, 20)] {
+        world.any(name, [Threshold(1, at)]);
+    }
+    world.any(3, [Threshold(1, 5)]);
+    assert_eq!(world.ended(), [(1, Displaced)]);
+    world.any(4, [Threshold(1, 99)]);
+    assert_eq!(world.ended(), [(2, Displaced)]);
+    world.any(5, [Events(1)]);
+    assert_eq!(world.ended(), [(4, Displaced)]);
+    world.any(6, [Threshold(1, 1)]);
+    assert_eq!(world.ended(), [(5, Displaced)], "the only one on its events");
+    assert_eq!(world.advance(1, 100), 3);
+    world.check_empty();
+}
+
+#[test]
+fn the_oldest_is_the_oldest_of_all_threads() {
+    let world = World::with(|builder| builder.max_delayed(8, Overload::DisplaceOldest));
+    for name in 0..30 {
+        // Threads are spread over the shards.
+        std::thread::scope(|scope| {
+            let watch = || world.watch_for(name, [name % 2], YEAR);
+            scope.spawn(watch).join().unwrap();
+        });
+        world.clock.advance(MS);
+        let displaced = name.checked_sub(8).map(|name| (name, Displaced));
+        assert!(world.ended().into_iter().eq(displaced));
+        world.check_books();
+    }
+}
+
+#[test]
+fn a_displaced_operation_may_announce_and_watch() {
+    let world = World::with(|builder| builder.max_delayed(2, Overload::DisplaceOldest));
+    let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
+    let op = world.op(0).end(move |end| {
+        state.lock().unwrap().ended.push((0, end));
+        state.lock().unwrap().ready.insert(1);
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [], HOUR));
+    world.watch(1, [1]);
+    world.watch(2, [1]);
+    assert_eq!(world.ended(), [(0, Displaced), (1, Satisfied)]);
+    world.watch(3, [1]);
+    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
+    assert_eq!(world.purgatory.cancel_for_key(&1), 2);
+    assert_eq!(world.ended(), all([2, 3], Cancelled("")));
+}
+
+#[test]
+fn operations_that_are_all_in_hand_are_not_displaced() {
+    let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
+    let purgatory = world.purgatory.clone();
+    let mut checks = 0;
+    let op = Op::new().check(move || {
+        checks += 1;
+        if checks > 1 {
+            let refused = purgatory.try_complete_else_watch(Op::new(), [], HOUR);
+            assert!(matches!(refused, Err(WatchError::Full(_))));
+        }
+        false
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().refused), (1, 2));
+}

@@ -1,0 +1,212 @@
+//! An operation that has ended is gone: off all lists, out of the timer, out of memory; and before
+//! it is told so.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use delaywheel::{
+    Watch::{Events, Threshold},
+    purgatory::{OperationKey, Overload},
+};
+
+use super::support::{HOUR, Shared, World, YEAR};
+
+/// What an operation sees of the purgatory while it is told that it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    delayed: u64,
+    watched: u64,
+    keys: u64,
+    pending: u64,
+}
+
+const NOTHING: Seen = Seen { delayed: 0, watched: 0, keys: 0, pending: 0 };
+
+fn look(purgatory: &Shared) -> Seen {
+    let stats = purgatory.stats();
+    assert_eq!(stats.delayed, purgatory.delayed());
+    assert_eq!(stats.watched, purgatory.watched());
+    let pending = purgatory.timer_stats().pending;
+    Seen { delayed: stats.delayed, watched: stats.watched, keys: stats.keys, pending }
+}
+
+/// Has one operation end by a road, and checks what it saw.
+fn leaves_nothing(road: impl FnOnce(&World, OperationKey)) {
+    let world = World::with(|builder| {
+        builder
+            .max_delayed(1, Overload::DisplaceOldest)
+            .max_delayed_per_key(2, Overload::DisplaceOldest)
+    });
+    let seen = Arc::new(Mutex::new(None));
+    let (slot, purgatory, held) =
+        (Arc::clone(&seen), world.purgatory.clone(), Arc::clone(&world.held));
+    let op = world.op(7).end(move |_| {
+        *slot.lock().unwrap() = Some(look(&purgatory));
+        drop(held);
+    });
+    let watches = [Events(1), Events(2), Threshold(1, 10), Threshold(3, 10)];
+    let key = world.waits(world.purgatory.watch_any(op, watches, HOUR));
+    let waiting = Seen { delayed: 1, watched: 4, keys: 3, pending: 1 };
+    assert_eq!(look(&world.purgatory), waiting);
+    assert_eq!(Arc::strong_count(&world.held), 2);
+    road(&world, key);
+    assert_eq!(*seen.lock().unwrap(), Some(NOTHING));
+    world.check_empty();
+}
+
+#[test]
+fn whatever_ends_an_operation_it_has_left_before_it_is_told() {
+    leaves_nothing(|world, _| {
+        world.make_ready(7);
+        assert_eq!(world.purgatory.check_and_complete(&2), 1);
+    });
+    leaves_nothing(|world, _| {
+        world.make_ready(7);
+        assert_eq!(world.purgatory.check_and_complete_all([&1, &2, &3]), 1);
+    });
+    leaves_nothing(|world, _| assert_eq!(world.advance(3, 10), 1));
+    leaves_nothing(|world, key| assert!(world.purgatory.complete(key)));
+    leaves_nothing(|world, key| assert!(world.purgatory.cancel(key)));
+    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&2), 1));
+    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&3), 1));
+    leaves_nothing(|world, _| world.clock.advance(HOUR));
+    leaves_nothing(|world, _| assert_eq!(world.purgatory.shutdown(), 1));
+}
+
+#[test]
+fn what_is_displaced_has_left_before_it_is_told() {
+    leaves_nothing(|world, _| {
+        let key = world.watch(8, [4]);
+        assert!(world.purgatory.complete(key));
+    });
+}
+
+#[test]
+fn what_a_close_hands_back_has_left() {
+    let world = World::new();
+    world.any(7, [Events(1), Threshold(2, 3)]);
+    let operations = world.purgatory.close();
+    assert_eq!(look(&world.purgatory), NOTHING);
+    drop(operations);
+    world.check_empty();
+}
+
+#[test]
+fn what_waits_on_many_keys_leaves_those_that_are_never_checked_again() {
+    let world = World::new();
+    for name in 0..10_000 {
+        world.watch(name, [name % 10, 1000 + name % 7, 2000 + name]);
+        world.make_ready(name);
+        if name % 100 == 99 {
+            let completed: usize =
+                (0..10).map(|key| world.purgatory.check_and_complete(&key)).sum();
+            assert_eq!(completed, 100);
+            assert_eq!(look(&world.purgatory), NOTHING);
+        }
+    }
+    world.check_empty();
+}
+
+#[test]
+fn a_key_stays_while_one_operation_watches_it() {
+    let world = World::new();
+    let stays = world.watch(1, [1]);
+    let goes = world.watch(2, [1, 2]);
+    world.all(3, [Threshold(1, 5), Threshold(3, 5)]);
+    assert_eq!(look(&world.purgatory), Seen { delayed: 3, watched: 5, keys: 3, pending: 3 });
+    world.purgatory.cancel(goes);
+    assert_eq!(look(&world.purgatory), Seen { delayed: 2, watched: 3, keys: 2, pending: 2 });
+    assert_eq!(world.advance(1, 5), 0);
+    assert_eq!(look(&world.purgatory), Seen { delayed: 2, watched: 2, keys: 2, pending: 2 });
+    world.purgatory.cancel(stays);
+    assert_eq!(look(&world.purgatory), Seen { delayed: 1, watched: 1, keys: 1, pending: 1 });
+    assert_eq!(world.advance(3, 5), 1);
+    world.check_empty();
+}
+
+#[test]
+fn what_was_refused_leaves_nothing() {
+    let world = World::with(|builder| {
+        builder.max_delayed(2, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
+    });
+    let first = world.watch(1, [1, 2]);
+    for _ in 0..100 {
+        let watches = [Events(3), Threshold(4, 5), Events(2)];
+        let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
+        assert!(refused.is_err());
+    }
+    assert_eq!(look(&world.purgatory), Seen { delayed: 1, watched: 2, keys: 2, pending: 1 });
+    let second = world.watch(3, [3, 4]);
+    assert!(world.purgatory.cancel(first) && world.purgatory.cancel(second));
+    world.check_empty();
+}
+
+/// A key that owns memory, and counts those that are there.
+#[derive(Debug)]
+struct Counted(u32, Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(number: u32, count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(number, Arc::clone(count))
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Self::new(self.0, &self.1)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Counted {}
+
+impl std::hash::Hash for Counted {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+struct Never;
+
+impl delaywheel::DelayedOperation<Counted> for Never {
+    fn complete(self, _: delaywheel::Completion) {}
+}
+
+#[test]
+fn the_purgatory_holds_one_of_equal_keys_and_drops_it_with_its_last_watcher() {
+    let clock = delaywheel::ManualClock::new();
+    let timer = delaywheel::Timer::builder().clock(clock.clone());
+    let purgatory = delaywheel::PurgatoryBuilder::new().timer(timer).build().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let key = |number| Counted::new(number, &count);
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        let watched = purgatory.try_complete_else_watch(Never, [key(1), key(1), key(2)], HOUR);
+        waiting.extend(watched.unwrap().key());
+        let conditions = [Threshold(key(2), 5), Threshold(key(3), 5), Events(key(1))];
+        waiting.extend(purgatory.watch_all(Never, conditions, HOUR).unwrap().key());
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+    assert_eq!(purgatory.stats().keys, 3);
+    purgatory.advance(&key(3), 5);
+    assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (2, 2));
+    for key in waiting {
+        assert!(purgatory.cancel(key));
+    }
+    assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (0, 0));
+    clock.advance(YEAR);
+}

@@ -1,0 +1,16 @@
+//! The purgatory, mostly in virtual time; where real threads run, a test waits for a condition and
+//! never for time to pass.
+
+mod checks;
+mod deadlocks;
+mod delays;
+mod ends;
+mod keys;
+mod limits;
+mod lingering;
+mod model;
+mod panics;
+mod places;
+mod reentry;
+mod support;
+mod thresholds;

@@ -1,0 +1,344 @@
+//! Panics in user code: they are counted, and concern no other operation.
+
+use std::{
+    hash::{Hash, Hasher},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use delaywheel::{
+    Completion,
+    Completion::Cancelled,
+    Completion::Satisfied,
+    Completion::ShutDown,
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
+    Watch::{Events, Threshold},
+};
+
+use super::support::{HOUR, Log, Op, World, all};
+
+/// Three operations on key 1 of which the second panics when it is told that it has ended.
+fn with_a_bad_one() -> World {
+    let world = World::new();
+    world.watch(0, [1]);
+    let held = Arc::clone(&world.held);
+    let bad = world.op(1).end(move |_| panic!("in complete, with {held:?}"));
+    world.waits(world.purgatory.watch_any(bad, [Events(1), Threshold(2, 5)], HOUR));
+    world.watch(2, [1]);
+    world
+}
+
+#[test]
+fn a_panic_in_complete_is_counted_and_the_others_complete() {
+    type Way = fn(&World) -> usize;
+    let ways: [(Way, Completion<_>); 5] = [
+        (|world| world.purgatory.check_and_complete(&1), Satisfied),
+        (|world| world.purgatory.check_and_complete_all([&1]), Satisfied),
+        (|world| world.purgatory.checks([1]).run(9), Satisfied),
+        (|world| world.purgatory.cancel_for_key(&1), Cancelled("")),
+        (|world| world.purgatory.shutdown(), ShutDown),
+    ];
+    for (way, end) in ways {
+        let world = with_a_bad_one();
+        world.state().ready.extend(0..3);
+        assert_eq!(way(&world), 3);
+        assert_eq!(world.ended(), all([0, 2], end));
+        assert_eq!(world.purgatory.stats().panicked, 1);
+        world.check_empty();
+    }
+}
+
+#[test]
+fn a_panic_when_an_operation_expires_is_counted_and_the_others_expire() {
+    let world = with_a_bad_one();
+    world.clock.advance(HOUR);
+    assert_eq!(world.ended(), all([0, 2], Completion::Expired));
+    assert_eq!(world.purgatory.stats().panicked, 1);
+    assert_eq!(world.purgatory.timer_stats().panicked, 0);
+    world.check_empty();
+}
+
+#[test]
+fn a_panic_of_one_that_completes_at_once_is_counted() {
+    let world = World::new();
+    let op = Op::new().check(|| true).end(|_| panic!("in complete"));
+    assert!(world.at_once(world.purgatory.try_complete_else_watch(op, [1], HOUR)));
+    assert_eq!(world.purgatory.stats().panicked, 1);
+    world.check_empty();
+}
+
+#[test]
+fn the_drop_of_the_last_clone_answers_the_others_when_one_panics() {
+    let World { purgatory, state, .. } = with_a_bad_one();
+    drop(purgatory);
+    assert_eq!(state.lock().unwrap().ended, all([0, 2], ShutDown));
+}
+
+#[test]
+fn a_check_that_panics_has_not_found_the_operation_complete() {
+    let world = World::new();
+    world.watch(0, [1]);
+    let is_bad = Arc::new(AtomicBool::new(true));
+    let bad = Arc::clone(&is_bad);
+    let op = world.op(1).check(move || {
+        assert!(!bad.load(Ordering::Relaxed), "in a check");
+        true
+    });
+    let key = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.watch(2, [1]);
+    assert_eq!(world.purgatory.stats().panicked, 2, "before and after it began to wait");
+    world.state().ready.extend([0, 2]);
+    assert_eq!(world.purgatory.check_and_complete(&1), 2);
+    assert_eq!(world.ended(), all([0, 2], Satisfied));
+    assert_eq!(world.purgatory.stats().panicked, 3);
+    assert!(world.purgatory.is_waiting(key));
+    is_bad.store(false, Ordering::Relaxed);
+    assert_eq!(world.purgatory.check_and_complete(&1), 1);
+    assert_eq!(world.ended(), [(1, Satisfied)]);
+    world.check_empty();
+}
+
+#[test]
+fn a_question_that_panics_has_not_found_the_threshold_reached() {
+    let world = World::new();
+    let op = world.op(1).reach(|_, _| panic!("in a question"));
+    world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    assert_eq!(world.purgatory.stats().panicked, 4);
+    assert_eq!(world.purgatory.advance(&1, 5) + world.purgatory.advance(&2, 5), 1);
+    assert_eq!(world.ended(), [(1, Satisfied)]);
+    world.check_empty();
+}
+
+/// Panics when it is dropped, unless it is already late.
+struct Explosive;
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "this one explodes");
+    }
+}
+
+#[test]
+fn a_drop_of_an_operation_that_panics_is_counted() {
+    let world = World::new();
+    for name in 0..10 {
+        let (ended, explosive) = (world.state.clone(), Explosive);
+        let op = Op::new().check(|| false).end(move |end| {
+            ended.lock().unwrap().ended.push((name, end));
+            let _explodes_at_the_end = &explosive;
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    }
+    assert_eq!(world.purgatory.cancel_for_key(&1), 10);
+    assert_eq!(world.ended(), all(0..10, Cancelled("")));
+    assert_eq!(world.purgatory.stats().panicked, 10);
+    world.check_empty();
+}
+
+#[test]
+fn a_payload_whose_drop_panics_is_counted_and_harms_nobody() {
+    let world = World::new();
+    let op = Op::new().end(|_| std::panic::panic_any(Explosive));
+    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.watch(2, [1]);
+    assert_eq!(world.purgatory.cancel_for_key(&1), 2);
+    assert_eq!(world.ended(), [(2, Cancelled(""))]);
+    assert_eq!(world.purgatory.stats().panicked, 1);
+    world.check_empty();
+}
+
+/// A key whose drop panics while the switch is on.
+#[derive(Clone)]
+struct BadKey(u32, Arc<AtomicBool>);
+
+impl Drop for BadKey {
+    fn drop(&mut self) {
+        let is_bad = self.1.load(Ordering::Relaxed) && !std::thread::panicking();
+        assert!(!is_bad, "a key explodes");
+    }
+}
+
+impl PartialEq for BadKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for BadKey {}
+
+impl Hash for BadKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl std::borrow::Borrow<u32> for BadKey {
+    fn borrow(&self) -> &u32 {
+        &self.0
+    }
+}
+
+struct OnBadKeys {
+    name: u32,
+    log: Log<(u32, Completion)>,
+    /// Answers to questions, the last first; then no.
+    answers: Vec<bool>,
+}
+
+impl DelayedOperation<BadKey> for OnBadKeys {
+    fn has_reached(&mut self, _: &BadKey, _: u64) -> bool {
+        self.answers.pop().unwrap_or(false)
+    }
+
+    fn complete(self, completion: Completion) {
+        self.log.push((self.name, completion));
+    }
+}
+
+struct BadKeys {
+    purgatory: Purgatory<BadKey, OnBadKeys>,
+    is_bad: Arc<AtomicBool>,
+    log: Log<(u32, Completion)>,
+}
+
+impl BadKeys {
+    fn new() -> Self {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let builder = PurgatoryBuilder::new().timer(timer);
+        let builder = builder.max_delayed(2, delaywheel::purgatory::Overload::Refuse);
+        let is_bad = Arc::new(AtomicBool::new(false));
+        Self { purgatory: builder.build().unwrap(), is_bad, log: Log::new() }
+    }
+
+    fn key(&self, number: u32) -> BadKey {
+        BadKey(number, Arc::clone(&self.is_bad))
+    }
+
+    fn op(&self, name: u32) -> OnBadKeys {
+        OnBadKeys { name, log: self.log.clone(), answers: Vec::new() }
+    }
+
+    fn set_bad(&self, is_bad: bool) {
+        self.is_bad.store(is_bad, Ordering::Relaxed);
+    }
+}
+
+impl Drop for BadKeys {
+    fn drop(&mut self) {
+        self.set_bad(false);
+    }
+}
+
+#[test]
+fn the_drop_of_a_key_that_panics_as_it_leaves_is_counted() {
+    let bad = BadKeys::new();
+    let keys = [bad.key(1), bad.key(2), bad.key(3)];
+    let _ = bad.purgatory.try_complete_else_watch(bad.op(1), keys, HOUR).unwrap();
+    let _ = bad.purgatory.try_complete_else_watch(bad.op(2), [bad.key(3)], HOUR).unwrap();
+    bad.set_bad(true);
+    assert_eq!(bad.purgatory.cancel_for_key(&1), 1);
+    assert_eq!(bad.log.take(), [(1, Cancelled(()))]);
+    assert_eq!((bad.purgatory.stats().panicked, bad.purgatory.stats().keys), (2, 1));
+    assert_eq!(bad.purgatory.shutdown(), 1);
+    assert_eq!(bad.log.take(), [(2, ShutDown)]);
+    assert_eq!(bad.purgatory.stats().panicked, 3);
+}
+
+#[test]
+fn the_drop_of_a_key_that_is_there_already_may_panic() {
+    let bad = BadKeys::new();
+    let _ = bad.purgatory.try_complete_else_watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
+    bad.set_bad(true);
+    let keys = [bad.key(1), bad.key(1)];
+    let _ = bad.purgatory.try_complete_else_watch(bad.op(2), keys, HOUR).unwrap();
+    assert_eq!(bad.purgatory.stats().panicked, 2);
+    assert_eq!(bad.purgatory.cancel_for_key(&1), 2);
+    assert_eq!(bad.log.take(), all_bad([1, 2]));
+}
+
+fn all_bad<const N: usize>(names: [u32; N]) -> [(u32, Completion); N] {
+    names.map(|name| (name, Cancelled(())))
+}
+
+#[test]
+fn the_drop_of_the_key_of_a_threshold_that_was_reached_may_panic() {
+    // Reached before it waits; when it has begun to; and never.
+    for answers in [vec![true], vec![true, false], vec![]] {
+        let bad = BadKeys::new();
+        bad.set_bad(true);
+        let reached = !answers.is_empty();
+        let op = OnBadKeys { answers, ..bad.op(1) };
+        let watched = catch_unwind(AssertUnwindSafe(|| {
+            bad.purgatory.watch_any(op, [Threshold(bad.key(1), 5)], HOUR).is_ok()
+        }));
+        // Whether the caller sees the panic or not, the operation has ended or waits.
+        let ended = bad.log.take();
+        let satisfied = vec![(1, Satisfied)];
+        assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
+        assert_eq!(bad.purgatory.delayed(), u64::from(!reached));
+        assert_eq!(bad.purgatory.cancel_for_key(&1), usize::from(!reached));
+        assert_eq!((bad.purgatory.delayed(), bad.purgatory.watched()), (0, 0));
+    }
+}
+
+#[test]
+fn the_drop_of_the_keys_of_one_that_is_refused_costs_no_place() {
+    let bad = BadKeys::new();
+    for name in 0..2 {
+        let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
+    }
+    bad.set_bad(true);
+    for name in 2..10 {
+        let refused = catch_unwind(AssertUnwindSafe(|| {
+            bad.purgatory.try_complete_else_watch(bad.op(name), [bad.key(2)], HOUR).is_err()
+        }));
+        assert!(refused.unwrap_or(true));
+    }
+    assert_eq!(bad.purgatory.cancel_for_key(&1), 2);
+    for name in 10..12 {
+        let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [], HOUR).unwrap();
+    }
+    assert_eq!(bad.purgatory.delayed(), 2);
+}
+
+/// A reason whose clone panics when it was cloned so often.
+struct Fragile(Arc<std::sync::atomic::AtomicI32>);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        assert!(self.0.fetch_sub(1, Ordering::Relaxed) > 0, "too often");
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[test]
+fn a_clone_of_a_reason_that_panics_leaves_the_others_waiting() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone());
+    let purgatory = PurgatoryBuilder::new().timer(timer).build::<u32, Op<_>, _>().unwrap();
+    let log = Log::new();
+    for name in 0..10 {
+        let log = log.clone();
+        let op = Op::new().end(move |end: Completion<Fragile>| {
+            log.push((name, matches!(end, Completion::Cancelled(_))));
+        });
+        let watches = if name % 2 == 0 { Events(1) } else { Threshold(1, 5) };
+        let _ = purgatory.watch_any(op, [watches], HOUR).unwrap();
+    }
+    let cancel = |clones: i32| {
+        let reason = Fragile(Arc::new(clones.into()));
+        catch_unwind(AssertUnwindSafe(|| purgatory.cancel_for_key_with(&1, &reason)))
+    };
+    assert!(cancel(0).is_err(), "the caller's own code has panicked");
+    assert_eq!((log.take(), purgatory.delayed()), (vec![], 10));
+    assert!(cancel(3).is_err());
+    let cancelled = log.take().len();
+    assert!((2..=3).contains(&cancelled));
+    assert_eq!(purgatory.delayed(), 10 - cancelled as u64);
+    clock.advance(HOUR);
+    assert_eq!((log.take().len(), purgatory.delayed()), (10 - cancelled, 0));
+    assert_eq!((purgatory.watched(), purgatory.timer_stats().pending), (0, 0));
+}

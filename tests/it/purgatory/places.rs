@@ -1,0 +1,225 @@
+//! Places, in all and on each key, under random scripts beside a count by hand: whatever ends an
+//! operation gives back exactly the places that it took.
+
+use std::collections::BTreeMap;
+
+use delaywheel::{
+    Watch,
+    Watch::{Events, Threshold},
+    purgatory::{OperationKey, Overload, WatchError},
+};
+
+use super::support::{HOUR, MS, World};
+
+const TOTAL: u32 = 7;
+const PER_KEY: u32 = 3;
+const KEYS: u32 = 6;
+
+struct Waiting {
+    key: OperationKey,
+    watches: Vec<Watch<u32>>,
+}
+
+struct Script {
+    world: World,
+    random: fastrand::Rng,
+    overload: Overload,
+    names: u32,
+    /// What waits in the model, by name: so the first has waited longest.
+    waiting: BTreeMap<u32, Waiting>,
+    refused: [u32; 2],
+    displaced: u32,
+}
+
+impl Script {
+    fn new(seed: u64, overload: Overload) -> Self {
+        let world = World::with(|builder| {
+            let builder = builder.max_delayed(TOTAL.into(), overload);
+            builder.max_delayed_per_key(PER_KEY.into(), overload)
+        });
+        let random = fastrand::Rng::with_seed(seed);
+        let waiting = BTreeMap::new();
+        Self { world, random, overload, names: 0, waiting, refused: [0; 2], displaced: 0 }
+    }
+
+    /// Up to four keys, each once.
+    fn watches(&mut self) -> Vec<Watch<u32>> {
+        let mut keys: Vec<_> = (0..KEYS).collect();
+        self.random.shuffle(&mut keys);
+        keys.truncate(self.random.usize(1..5));
+        // Values that no two wait for.
+        let at = 100 + u64::from(self.names);
+        let watch = |key| if self.random.bool() { Events(key) } else { Threshold(key, at) };
+        keys.into_iter().map(watch).collect()
+    }
+
+    fn on_key(&self, key: u32) -> impl Iterator<Item = (u32, &Watch<u32>)> {
+        self.waiting.iter().filter_map(move |(name, waiting)| {
+            waiting.watches.iter().find(|watch| *watch.key() == key).map(|watch| (*name, watch))
+        })
+    }
+
+    /// Which one is displaced from a key that is full: the oldest on its events, or else the one
+    /// that waits for the greatest value.
+    fn victim(&self, key: u32) -> u32 {
+        let mut events = self.on_key(key).filter(|(_, watch)| matches!(watch, Events(_)));
+        let greatest = self.on_key(key).max_by_key(|(_, watch)| match watch {
+            Events(_) => 0,
+            Threshold(_, at) => *at,
+        });
+        events.next().or(greatest).expect("the key is full").0
+    }
+
+    fn displace(&mut self, name: u32, displaced: &mut Vec<u32>) {
+        self.waiting.remove(&name);
+        displaced.push(name);
+    }
+
+    fn watch(&mut self) {
+        let (name, watches) = (self.names, self.watches());
+        self.names += 1;
+        let is_refusing = self.overload == Overload::Refuse;
+        let mut displaced = Vec::new();
+        let mut refusal = None;
+        if self.waiting.len() == TOTAL as usize {
+            if is_refusing {
+                refusal = Some(0);
+            } else {
+                let oldest = *self.waiting.keys().next().unwrap();
+                self.displace(oldest, &mut displaced);
+            }
+        }
+        let events = watches.iter().filter(|watch| matches!(watch, Events(_)));
+        let thresholds = watches.iter().filter(|watch| matches!(watch, Threshold(..)));
+        for watch in events.chain(thresholds) {
+            if refusal.is_none() && self.on_key(*watch.key()).count() == PER_KEY as usize {
+                if is_refusing {
+                    refusal = Some(1);
+                } else {
+                    let victim = self.victim(*watch.key());
+                    self.displace(victim, &mut displaced);
+                }
+            }
+        }
+        let op = self.world.op(name);
+        let result = if self.random.bool() {
+            self.world.purgatory.watch_any(op, watches.iter().copied(), 64 * MS)
+        } else {
+            self.world.purgatory.watch_all(op, watches.iter().copied(), HOUR)
+        };
+        match refusal {
+            None => {
+                let key = self.world.waits(result);
+                self.waiting.insert(name, Waiting { key, watches });
+            }
+            Some(which) => {
+                let error = result.expect_err("there is no room");
+                assert_eq!(matches!(error, WatchError::KeyFull(_)), which == 1, "{error:?}");
+                self.refused[which] += 1;
+            }
+        }
+        self.displaced += u32::try_from(displaced.len()).unwrap();
+        let ended = self.world.ended().into_iter().map(|(name, end)| {
+            assert_eq!(end, delaywheel::Completion::Displaced);
+            name
+        });
+        assert!(ended.eq(displaced));
+    }
+
+    fn end_some(&mut self) {
+        let purgatory = self.world.purgatory.clone();
+        let name = self.names.saturating_sub(self.random.u32(..20));
+        let some_key = self.random.u32(..KEYS);
+        match self.random.u32(..9) {
+            0..4 => {
+                if let Some(waiting) = self.random.choice(self.waiting.values()) {
+                    assert!(purgatory.complete(waiting.key));
+                }
+            }
+            4 if self.random.bool() => {
+                purgatory.cancel_for_key(&some_key);
+            }
+            4 => {
+                self.world.advance(some_key, u64::from(name) + 100);
+            }
+            5 => {
+                self.world.state().ready.extend(name..name + 3);
+                purgatory.check_and_complete(&some_key);
+            }
+            6 => {
+                let _ = purgatory.checks([some_key, 1]).run(3);
+            }
+            7 => purgatory.shrink(),
+            _ => self.world.clock.advance(self.random.u32(..20) * MS),
+        }
+        for (name, _) in self.world.ended() {
+            assert!(self.waiting.remove(&name).is_some());
+        }
+        // A threshold that is reached gives its place back, though its operation waits on.
+        let state = self.world.state();
+        for waiting in self.waiting.values_mut() {
+            waiting.watches.retain(|watch| match watch {
+                Events(_) => true,
+                Threshold(key, at) => state.values.get(key).is_none_or(|value| value < at),
+            });
+        }
+        drop(state);
+        self.world.state().values.clear();
+        self.world.state().ready.clear();
+    }
+
+    fn run(&mut self) {
+        for _ in 0..3000 {
+            if self.random.u32(..100) < 45 {
+                self.end_some();
+            } else {
+                self.watch();
+            }
+            assert_eq!(self.world.purgatory.delayed(), self.waiting.len() as u64);
+            self.world.check_books();
+        }
+        let refused = u64::from(self.refused[0] + self.refused[1]);
+        assert_eq!(self.world.purgatory.stats().refused, refused);
+        assert_eq!(self.world.purgatory.stats().displaced, u64::from(self.displaced));
+    }
+
+    /// Every place is free at the end: as many can wait as could at the beginning.
+    fn check_places(&mut self) {
+        for key in self.waiting.values().map(|waiting| waiting.key) {
+            assert!(self.world.purgatory.cancel(key));
+        }
+        self.world.ended();
+        self.world.check_empty();
+        for key in 0..KEYS {
+            let name = self.names + key * 100;
+            for index in 0..PER_KEY {
+                self.world.any(name + index, [Events(key)]);
+            }
+            if self.overload == Overload::Refuse {
+                let full = self.world.purgatory.watch_any(self.world.op(0), [Events(key)], HOUR);
+                assert!(matches!(full, Err(WatchError::KeyFull(_))));
+            } else {
+                let next = self.world.any(name + 50, [Threshold(key, u64::MAX)]);
+                assert_eq!(self.world.ended(), [(name, delaywheel::Completion::Displaced)]);
+                assert!(self.world.purgatory.cancel(next));
+            }
+            assert!(self.world.purgatory.cancel_for_key(&key) > 0);
+            self.world.ended();
+        }
+    }
+}
+
+#[test]
+fn every_road_gives_back_the_places_that_were_taken() {
+    for seed in 0..8 {
+        println!("seed {seed}");
+        let mut script = Script::new(seed, Overload::Refuse);
+        script.run();
+        assert!(script.refused.iter().all(|count| *count > 20), "{:?}", script.refused);
+        script.check_places();
+        let mut script = Script::new(seed, Overload::DisplaceOldest);
+        script.run();
+        assert!(script.displaced > 100, "{}", script.displaced);
+        script.check_places();
+    }
+}

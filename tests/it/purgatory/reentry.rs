@@ -1,0 +1,456 @@
+//! Methods of operations that call the purgatory they are in, or drop it; and so may the drops of
+//! whatever it is given.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use delaywheel::{
+    Completion,
+    Completion::{Cancelled, Expired, Satisfied, ShutDown},
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
+    Watch::{Events, Threshold},
+};
+
+use super::support::{End, HOUR, Log, Op, Reason, SECOND, Shared, World, YEAR, all, must_return};
+
+#[test]
+fn a_completion_may_watch_check_advance_and_cancel() {
+    must_return(|| {
+        let world = World::new();
+        world.watch(2, [2]);
+        world.watch(3, [3]);
+        world.any(4, [Threshold(4, 5)]);
+        let (purgatory, state, again) = (world.purgatory.clone(), world.state.clone(), world.op(5));
+        let op = world.op(1).end(move |end| {
+            state.lock().unwrap().ended.push((1, end));
+            state.lock().unwrap().ready.insert(2);
+            state.lock().unwrap().accepted += 1;
+            assert_eq!(purgatory.check_and_complete(&2), 1);
+            assert_eq!(purgatory.cancel_for_key_with(&3, &"by another"), 1);
+            assert_eq!(purgatory.advance(&4, 5), 1);
+            let watched = purgatory.try_complete_else_watch(again, [1], SECOND).unwrap();
+            assert!(purgatory.is_waiting(watched.key().unwrap()));
+            assert_eq!(purgatory.delayed(), 1);
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+        assert_eq!(world.purgatory.cancel_for_key(&1), 1, "the one that came by that is not");
+        let ended = world.ended();
+        let expected =
+            [(1, Cancelled("")), (2, Satisfied), (3, Cancelled("by another")), (4, Satisfied)];
+        assert_eq!(ended, expected);
+        world.clock.advance(SECOND);
+        assert_eq!(world.ended(), [(5, Expired)]);
+        world.check_empty();
+    });
+}
+
+/// Waits again when it is cancelled, for something greater, until it has been cancelled too often.
+struct Stubborn {
+    purgatory: Shared,
+    left: u32,
+    next: u64,
+}
+
+impl Stubborn {
+    fn op(self) -> Op {
+        Op::new().end(move |end: End| {
+            let Self { purgatory, left, next } = self;
+            if end == Completion::ShutDown {
+                return;
+            }
+            let left = left.checked_sub(1).expect("one cancellation cancels once");
+            let again = Self { purgatory: purgatory.clone(), left, next: next + 1 }.op();
+            let watches = [Events(1), Threshold(1, next), Threshold(2, next)];
+            assert!(purgatory.watch_any(again, watches, HOUR).is_ok());
+        })
+    }
+}
+
+#[test]
+fn one_that_waits_again_when_it_is_cancelled_is_not_cancelled_for_ever() {
+    for key in [1, 2] {
+        let world = World::new();
+        let stubborn = Stubborn { purgatory: world.purgatory.clone(), left: 3, next: 1 };
+        let watches = [Events(1), Threshold(1, 0), Threshold(2, 0)];
+        world.waits(world.purgatory.watch_any(stubborn.op(), watches, HOUR));
+        assert_eq!(world.purgatory.cancel_for_key(&key), 1);
+        assert_eq!(world.purgatory.stats().panicked, 0);
+        assert_eq!(world.purgatory.delayed(), 1);
+        world.purgatory.shutdown();
+    }
+}
+
+#[test]
+fn one_that_waits_again_when_it_completes_is_not_completed_again_by_the_same_event() {
+    let world = World::new();
+    let (purgatory, again) = (world.purgatory.clone(), world.op(2));
+    let op = Op::new().reach(|_, _| false).end(move |_| {
+        let watches = [Events(1), Threshold(1, 1)];
+        assert!(purgatory.watch_any(again, watches, HOUR).is_ok());
+    });
+    world.state().accepted += 1;
+    world.waits(world.purgatory.watch_any(op, [Threshold(1, 0)], HOUR));
+    assert_eq!(world.purgatory.advance(&1, 1), 1, "and the other one is not on its list by then");
+    assert_eq!(world.purgatory.delayed(), 1);
+    assert_eq!(world.purgatory.advance(&1, 1), 1);
+    world.check_empty();
+}
+
+#[test]
+fn a_chain_of_completions_runs_to_its_end() {
+    must_return(|| {
+        let world = World::new();
+        let length = 200;
+        for name in 0..length {
+            let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
+            let op = world.op(name).end(move |end| {
+                let mut locked = state.lock().unwrap();
+                locked.ended.push((name, end));
+                locked.ready.insert(name + 1);
+                drop(locked);
+                purgatory.check_and_complete(&(name + 1));
+            });
+            world.waits(world.purgatory.try_complete_else_watch(op, [name], HOUR));
+        }
+        world.make_ready(0);
+        assert_eq!(world.purgatory.check_and_complete(&0), 1);
+        assert_eq!(world.ended(), all(0..length, Satisfied));
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_check_may_check_other_keys() {
+    must_return(|| {
+        let world = World::new();
+        world.watch(1, [1]);
+        let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
+        let op = world.op(2).check(move || {
+            let completed = purgatory.check_and_complete(&1);
+            purgatory.check_and_complete_all([&3, &4]);
+            purgatory.advance(&5, 9);
+            state.lock().unwrap().checked.push(100 + u32::try_from(completed).unwrap());
+            completed > 0
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [2], HOUR));
+        world.checked();
+        world.make_ready(1);
+        assert_eq!(world.purgatory.check_and_complete(&2), 1);
+        assert_eq!((world.checked(), world.ended()), (vec![1, 101], all([1, 2], Satisfied)));
+        world.purgatory.shutdown();
+    });
+}
+
+#[test]
+fn checks_that_complete_each_other_end() {
+    must_return(|| {
+        let world = World::new();
+        for name in [1, 2] {
+            let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
+            let mut is_told = false;
+            let op = world.op(name).check(move || {
+                let is_ready = state.lock().unwrap().ready.contains(&name);
+                // Only what is news, or they would have each other checked for ever.
+                if is_ready && !std::mem::replace(&mut is_told, true) {
+                    purgatory.check_and_complete(&(3 - name));
+                }
+                is_ready
+            });
+            world.waits(world.purgatory.try_complete_else_watch(op, [name], HOUR));
+        }
+        world.state().ready.extend([1, 2]);
+        assert_eq!(world.purgatory.check_and_complete(&1), 1);
+        let mut ended = world.ended();
+        ended.sort_by_key(|(name, _)| *name);
+        assert_eq!(ended, all([1, 2], Satisfied));
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_check_may_end_its_own_operation_in_every_way_and_the_first_counts() {
+    type Way = fn(&Shared, delaywheel::purgatory::OperationKey) -> bool;
+    let ways: [(Way, End); 5] = [
+        (Purgatory::complete, Satisfied),
+        (|purgatory, key| purgatory.cancel_with(key, "by itself"), Cancelled("by itself")),
+        (|purgatory, _| purgatory.cancel_for_key_with(&1, &"by key") == 1, Cancelled("by key")),
+        (|purgatory, _| purgatory.cancel_for_key_with(&2, &"by value") == 1, Cancelled("by value")),
+        (|purgatory, _| purgatory.advance(&2, 5) == 1, Satisfied),
+    ];
+    for (way, end) in ways {
+        must_return(move || {
+            let world = World::new();
+            let own = Arc::new(OnceLock::new());
+            let (slot, purgatory) = (Arc::clone(&own), world.purgatory.clone());
+            let op = world.op(1).check(move || {
+                let Some(&key) = slot.get() else { return false };
+                assert!(purgatory.is_waiting(key));
+                // An advance does not count one that is in hand.
+                let is_counted = way(&purgatory, key);
+                assert!(is_counted || purgatory.stats().delayed == 1);
+                assert!(!purgatory.is_waiting(key));
+                assert!(!purgatory.cancel(key) && !purgatory.complete(key));
+                assert_eq!(purgatory.cancel_for_key(&1) + purgatory.cancel_for_key(&2), 0);
+                false
+            });
+            let watches = [Events(1), Threshold(2, 5)];
+            let key = world.waits(world.purgatory.watch_any(op, watches, HOUR));
+            own.set(key).unwrap();
+            world.purgatory.check_and_complete(&1);
+            assert_eq!(world.ended(), [(1, end)]);
+            assert_eq!(world.purgatory.stats().panicked, 0);
+            world.check_empty();
+        });
+    }
+}
+
+#[test]
+fn a_check_or_completion_may_shut_down() {
+    must_return(|| {
+        let world = World::new();
+        world.watch(1, [1]);
+        let purgatory = world.purgatory.clone();
+        let mut checks = 0;
+        let op = world.op(2).check(move || {
+            checks += 1;
+            if checks == 3 {
+                assert_eq!(purgatory.shutdown(), 2, "but for itself");
+            }
+            false
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [2], HOUR));
+        world.watch(3, [2]);
+        assert_eq!(world.purgatory.check_and_complete(&2), 2, "both were in hand");
+        let mut ended = world.ended();
+        ended.sort_by_key(|(name, _)| *name);
+        assert_eq!(ended, all(1..4, ShutDown));
+        world.check_empty();
+    });
+    must_return(|| {
+        let world = World::new();
+        let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
+        let op = world.op(1).end(move |end| {
+            state.lock().unwrap().ended.push((1, end));
+            assert_eq!(purgatory.shutdown(), 1);
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+        world.watch(2, [2]);
+        assert_eq!(world.purgatory.cancel_for_key(&1), 1);
+        assert_eq!(world.ended(), [(1, Cancelled("")), (2, ShutDown)]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_completion_may_drop_the_purgatory() {
+    // By the clock, in which nobody holds on to it; and by a call, which does.
+    must_return(|| {
+        let World { clock, purgatory, state, .. } = World::new();
+        let last = Arc::new(Mutex::new(None));
+        let (slot, ended) = (Arc::clone(&last), Arc::clone(&state));
+        let op = Op::new().end(move |end: End| {
+            let dropped = slot.lock().unwrap().take();
+            drop::<Option<Shared>>(dropped);
+            ended.lock().unwrap().ended.push((1, end));
+        });
+        let _ = purgatory.try_complete_else_watch(op, [1], SECOND).unwrap();
+        for name in 2..10 {
+            let ended = Arc::clone(&state);
+            let op = Op::new().end(move |end| ended.lock().unwrap().ended.push((name, end)));
+            let _ = purgatory.try_complete_else_watch(op, [1], SECOND).unwrap();
+        }
+        *last.lock().unwrap() = Some(purgatory);
+        clock.advance(YEAR);
+        let ended = std::mem::take(&mut state.lock().unwrap().ended);
+        let (rest, own) = ended.split_at(8);
+        assert_eq!((rest, own), (&all(2..10, ShutDown)[..], &[(1, Expired)][..]));
+    });
+}
+
+/// Uses the purgatory that it is in, or was, when it is dropped.
+struct Meddler {
+    purgatory: Arc<OnceLock<Meddled>>,
+    log: Log<&'static str>,
+    what: &'static str,
+}
+
+type Meddled = Purgatory<u32, MeddlingOp, Option<Meddler>>;
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.log.push(self.what);
+        let Some(purgatory) = self.purgatory.get() else { return };
+        purgatory.check_and_complete(&1);
+        purgatory.advance(&1, 5);
+        assert_eq!(purgatory.stats().panicked, 0);
+        if let Ok(watched) =
+            purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [1], SECOND)
+        {
+            assert!(purgatory.cancel_with(watched.key().unwrap(), None));
+        }
+    }
+}
+
+struct MeddlingOp {
+    _meddler: Option<Meddler>,
+}
+
+impl DelayedOperation<u32, Option<Meddler>> for MeddlingOp {
+    fn complete(self, _: Completion<Option<Meddler>>) {}
+}
+
+/// Runs a test with a purgatory and a way to make what meddles; returns what was dropped.
+fn meddle(
+    test: impl FnOnce(&ManualClock, &Meddled, &dyn Fn(&'static str) -> Meddler) + Send + 'static,
+) -> Vec<&'static str> {
+    must_return(move || {
+        let (clock, log) = (ManualClock::new(), Log::new());
+        let timer = Timer::builder().clock(clock.clone()).shards(1);
+        let purgatory: Meddled = PurgatoryBuilder::new().timer(timer).build().unwrap();
+        let slot = Arc::new(OnceLock::new());
+        slot.set(purgatory.clone()).ok().unwrap();
+        let meddler = |what| Meddler { purgatory: Arc::clone(&slot), log: log.clone(), what };
+        test(&clock, &purgatory, &meddler);
+        log.take()
+    })
+}
+
+#[test]
+fn the_drop_of_an_operation_may_use_the_purgatory() {
+    let dropped = meddle(|clock, purgatory, meddler| {
+        let watch = |what| {
+            let op = MeddlingOp { _meddler: Some(meddler(what)) };
+            purgatory.try_complete_else_watch(op, [2], SECOND).unwrap().key().unwrap()
+        };
+        assert!(purgatory.cancel_with(watch("cancelled"), None));
+        assert!(purgatory.complete(watch("completed")));
+        watch("expired");
+        clock.advance(SECOND);
+        watch("closed");
+        assert_eq!(purgatory.close().len(), 1);
+        let refused = purgatory.try_complete_else_watch(
+            MeddlingOp { _meddler: Some(meddler("refused")) },
+            [2],
+            SECOND,
+        );
+        assert!(refused.is_err());
+    });
+    assert_eq!(dropped, ["cancelled", "completed", "expired", "closed", "refused"]);
+}
+
+#[test]
+fn the_drop_of_a_reason_that_is_told_may_use_the_purgatory() {
+    let dropped = meddle(|_, purgatory, meddler| {
+        let watched =
+            purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
+        assert!(purgatory.cancel_with(watched.key().unwrap(), Some(meddler("told"))));
+    });
+    assert_eq!(dropped, ["told"]);
+}
+
+#[test]
+fn the_drop_of_a_reason_that_comes_too_late_may_use_the_purgatory() {
+    let dropped = meddle(|_, purgatory, meddler| {
+        let watched =
+            purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
+        let key = watched.key().unwrap();
+        assert!(purgatory.cancel_with(key, None));
+        assert!(!purgatory.cancel_with(key, Some(meddler("late"))));
+    });
+    assert_eq!(dropped, ["late"]);
+}
+
+/// A reason that counts what it was cloned from, and uses the purgatory when a clone is dropped.
+#[derive(Default)]
+struct Echo {
+    purgatory: Option<Purgatory<u32, EchoOp, Self>>,
+}
+
+impl Clone for Echo {
+    fn clone(&self) -> Self {
+        if let Some(purgatory) = &self.purgatory {
+            purgatory.check_and_complete(&1);
+        }
+        Self { purgatory: self.purgatory.clone() }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if let Some(purgatory) = &self.purgatory {
+            purgatory.check_and_complete(&1);
+        }
+    }
+}
+
+/// Cancels others on its key, and itself, while it is checked.
+struct EchoOp(Option<Purgatory<u32, Self, Echo>>);
+
+impl DelayedOperation<u32, Echo> for EchoOp {
+    fn try_complete(&mut self) -> bool {
+        if let Some(purgatory) = self.0.take_if(|purgatory| purgatory.delayed() == 4) {
+            for key in [2, 3] {
+                purgatory.cancel_for_key_with(&key, &Echo { purgatory: Some(purgatory.clone()) });
+            }
+        }
+        false
+    }
+
+    fn complete(self, _: Completion<Echo>) {}
+}
+
+#[test]
+fn the_clone_and_the_drop_of_a_reason_nobody_is_told_may_use_the_purgatory() {
+    must_return(|| {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory: Purgatory<u32, EchoOp, Echo> =
+            PurgatoryBuilder::new().timer(timer).build().unwrap();
+        for _ in 0..4 {
+            let op = EchoOp(Some(purgatory.clone()));
+            // Those on the second and third list are in hand, and told, when the latter is gone
+            // through.
+            let watches = [Events(1), Events(2), Events(3), Threshold(3, 5)];
+            let _ = purgatory.watch_any(op, watches, HOUR).unwrap();
+        }
+        purgatory.check_and_complete(&2);
+        assert_eq!((purgatory.delayed(), purgatory.stats().cancelled), (0, 4));
+        let reason = Echo { purgatory: Some(purgatory.clone()) };
+        assert_eq!(purgatory.cancel_for_key_with(&1, &reason), 0);
+    });
+}
+
+#[test]
+fn a_completion_may_let_time_pass() {
+    must_return(|| {
+        let world = World::new();
+        for name in 1..4 {
+            world.watch_for(name, [name], name * SECOND);
+        }
+        let clock = world.clock.clone();
+        let op = Op::new().end(move |_: Completion<Reason>| clock.advance(2 * SECOND));
+        world.waits(world.purgatory.try_complete_else_watch(op, [9], HOUR));
+        assert_eq!(world.purgatory.cancel_for_key(&9), 1);
+        assert_eq!(world.ended(), all(1..3, Expired));
+        world.clock.advance(Duration::MAX.min(SECOND));
+        assert_eq!(world.ended(), [(3, Expired)]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_cancellation_by_key_misses_nobody_whom_a_check_has_seen_meanwhile() {
+    let world = World::new();
+    let purgatory = world.purgatory.clone();
+    let op = Op::new().end(move |_| {
+        purgatory.check_and_complete(&1);
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    for name in 2..10 {
+        world.watch(name, [1]);
+    }
+    assert_eq!(world.purgatory.cancel_for_key(&1), 9);
+    assert_eq!(world.ended(), all(2..10, Cancelled("")));
+    world.check_empty();
+}

@@ -1,0 +1,233 @@
+//! What the tests of the purgatory share: operations made of closures, and a world for them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch, Watched,
+    purgatory::{OperationKey, PurgatoryStats, WatchError},
+};
+
+pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, skewed, wait_until};
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// Why operations are cancelled.
+pub(crate) type Reason = &'static str;
+
+/// How an operation ended.
+pub(crate) type End = Completion<Reason>;
+
+/// An operation whose methods are closures.
+pub(crate) struct Op<R = Reason> {
+    check: Box<dyn FnMut() -> bool + Send>,
+    reach: Box<dyn FnMut(u32, u64) -> bool + Send>,
+    end: Box<dyn FnOnce(Completion<R>) + Send>,
+}
+
+impl<R: Send + 'static> Op<R> {
+    /// An operation that never can complete, and tells nobody how it ended.
+    pub(crate) fn new() -> Self {
+        Self { check: Box::new(|| false), reach: Box::new(|_, _| false), end: Box::new(drop) }
+    }
+
+    pub(crate) fn check(mut self, check: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.check = Box::new(check);
+        self
+    }
+
+    pub(crate) fn reach(mut self, reach: impl FnMut(u32, u64) -> bool + Send + 'static) -> Self {
+        self.reach = Box::new(reach);
+        self
+    }
+
+    pub(crate) fn end(mut self, end: impl FnOnce(Completion<R>) + Send + 'static) -> Self {
+        self.end = Box::new(end);
+        self
+    }
+}
+
+impl<R: Send + 'static> DelayedOperation<u32, R> for Op<R> {
+    fn try_complete(&mut self) -> bool {
+        (self.check)()
+    }
+
+    fn has_reached(&mut self, key: &u32, threshold: u64) -> bool {
+        (self.reach)(*key, threshold)
+    }
+
+    fn complete(self, completion: Completion<R>) {
+        (self.end)(completion);
+    }
+}
+
+pub(crate) type Shared = Purgatory<u32, Op, Reason>;
+
+/// The state that operations wait for, and what was seen of them.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Operations whose checks succeed.
+    pub(crate) ready: BTreeSet<u32>,
+    pub(crate) values: BTreeMap<u32, u64>,
+    /// Operations that were checked, in order.
+    pub(crate) checked: Vec<u32>,
+    /// How operations ended, in order.
+    pub(crate) ended: Vec<(u32, End)>,
+    /// Operations that were taken in, whether they waited or not.
+    pub(crate) accepted: u64,
+}
+
+/// A purgatory in virtual time with ticks of 1 ms, and what its operations look at.
+pub(crate) struct World {
+    pub(crate) clock: ManualClock,
+    pub(crate) purgatory: Shared,
+    pub(crate) state: Arc<Mutex<State>>,
+    /// Each operation holds on to it.
+    pub(crate) held: Arc<()>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    pub(crate) fn with(change: impl FnOnce(PurgatoryBuilder) -> PurgatoryBuilder) -> Self {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).shards(3);
+        let purgatory = change(PurgatoryBuilder::new().timer(timer)).build();
+        Self {
+            clock,
+            purgatory: purgatory.expect("the settings are in range"),
+            state: Arc::default(),
+            held: Arc::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics in here")
+    }
+
+    /// An operation that looks at the state, and notes there what happens to it.
+    pub(crate) fn op(&self, name: u32) -> Op {
+        let (checked, reached, ended) =
+            (Arc::clone(&self.state), Arc::clone(&self.state), Arc::clone(&self.state));
+        let held = Arc::clone(&self.held);
+        Op::new()
+            .check(move || {
+                let mut state = checked.lock().expect("no test panics in here");
+                state.checked.push(name);
+                state.ready.contains(&name)
+            })
+            .reach(move |key, at| {
+                let state = reached.lock().expect("no test panics in here");
+                state.values.get(&key).is_some_and(|&value| value >= at)
+            })
+            .end(move |completion| {
+                ended.lock().expect("no test panics in here").ended.push((name, completion));
+                drop(held);
+            })
+    }
+
+    /// Has an operation wait for events, with a delay that does not end by itself.
+    pub(crate) fn watch(&self, name: u32, keys: impl IntoIterator<Item = u32>) -> OperationKey {
+        self.watch_for(name, keys, HOUR)
+    }
+
+    pub(crate) fn watch_for(
+        &self,
+        name: u32,
+        keys: impl IntoIterator<Item = u32>,
+        delay: Duration,
+    ) -> OperationKey {
+        self.waits(self.purgatory.try_complete_else_watch(self.op(name), keys, delay))
+    }
+
+    pub(crate) fn any(
+        &self,
+        name: u32,
+        watches: impl IntoIterator<Item = Watch<u32>>,
+    ) -> OperationKey {
+        self.waits(self.purgatory.watch_any(self.op(name), watches, HOUR))
+    }
+
+    pub(crate) fn all(
+        &self,
+        name: u32,
+        watches: impl IntoIterator<Item = Watch<u32>>,
+    ) -> OperationKey {
+        self.waits(self.purgatory.watch_all(self.op(name), watches, HOUR))
+    }
+
+    pub(crate) fn all_of(&self, op: Op, watches: impl IntoIterator<Item = Watch<u32>>) {
+        self.waits(self.purgatory.watch_all(op, watches, HOUR));
+    }
+
+    /// The key of an operation that waits.
+    #[track_caller]
+    pub(crate) fn waits(&self, watched: Result<Watched, WatchError<Op>>) -> OperationKey {
+        self.state().accepted += 1;
+        watched.expect("there is room").key().expect("it cannot complete yet")
+    }
+
+    /// Notes that an operation was taken in, and says whether it completed at once.
+    #[track_caller]
+    pub(crate) fn at_once(&self, watched: Result<Watched, WatchError<Op>>) -> bool {
+        self.state().accepted += 1;
+        watched.expect("there is room").is_completed()
+    }
+
+    /// Has the checks of an operation succeed from now on. That is not announced.
+    pub(crate) fn make_ready(&self, name: u32) {
+        self.state().ready.insert(name);
+    }
+
+    /// Sets the value of a key, and announces it.
+    pub(crate) fn advance(&self, key: u32, value: u64) -> usize {
+        self.state().values.insert(key, value);
+        self.purgatory.advance(&key, value)
+    }
+
+    /// What has ended since this was last called, in order.
+    pub(crate) fn ended(&self) -> Vec<(u32, End)> {
+        std::mem::take(&mut self.state().ended)
+    }
+
+    /// What has been checked since this was last called, in order.
+    pub(crate) fn checked(&self) -> Vec<u32> {
+        std::mem::take(&mut self.state().checked)
+    }
+
+    /// Checks the books, which must balance after every step.
+    #[track_caller]
+    pub(crate) fn check_books(&self) {
+        let stats = self.purgatory.stats();
+        assert_eq!(sum(&stats), self.state().accepted, "{stats:?}");
+        assert_eq!(stats.delayed, self.purgatory.delayed());
+        assert_eq!(stats.watched, self.purgatory.watched());
+        assert_eq!(self.purgatory.timer_stats().pending, stats.delayed);
+    }
+
+    /// Checks that nothing is left of any operation.
+    #[track_caller]
+    pub(crate) fn check_empty(&self) {
+        self.check_books();
+        let stats = self.purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
+        assert_eq!(self.purgatory.timer_stats().pending, 0);
+        assert_eq!(Arc::strong_count(&self.held), 1, "an operation is left");
+    }
+}
+
+/// Operations that were taken in, by what became of them.
+pub(crate) fn sum(stats: &PurgatoryStats) -> u64 {
+    let ended = stats.satisfied + stats.expired + stats.cancelled + stats.displaced;
+    stats.at_once + stats.delayed + ended + stats.shut_down
+}
+
+/// The same end for each of some operations, in order.
+pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: End) -> Vec<(u32, End)> {
+    names.into_iter().map(|name| (name, end)).collect()
+}

@@ -1,0 +1,121 @@
+//! What the purgatory holds on to: nothing of operations that have ended.
+//!
+//! The allocator of this binary counts, which is why it is one of its own.
+
+#![cfg(feature = "std")]
+
+use std::time::Duration;
+
+use allocation_counter::measure;
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+const MILLION: u64 = 1_000_000;
+
+/// Owns memory, and never can complete by itself.
+struct Request(Box<u64>);
+
+impl DelayedOperation<u64> for Request {
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn complete(self, _: Completion) {
+        assert!(*self.0 <= 2 * MILLION);
+    }
+}
+
+type Requests = Purgatory<u64, Request>;
+
+fn purgatory() -> (ManualClock, Requests) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(2);
+    (clock, PurgatoryBuilder::new().timer(timer).build().expect("the settings are in range"))
+}
+
+/// Has a number of operations wait on three keys, of which the last is never checked or advanced,
+/// and ends each soon, by one road or another.
+fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let request = Request(Box::new(number));
+        let watched = if number % 2 == 0 {
+            purgatory.try_complete_else_watch(request, [1, 2, 3], HOUR)
+        } else {
+            let watches =
+                [Watch::Events(1), Watch::Threshold(2, number), Watch::Threshold(3, number)];
+            purgatory.watch_any(request, watches, HOUR)
+        };
+        let key = watched.expect("there is room").key().expect("it cannot complete at once");
+        match number % 32 {
+            0..20 => assert!(purgatory.complete(key)),
+            20 => assert_eq!(purgatory.cancel_for_key(&1), 1),
+            30 => assert!(purgatory.advance(&2, number) > 0),
+            31 if number % 4096 == 4095 => clock.advance(HOUR),
+            31 => assert!(purgatory.cancel_for_key(&1) > 0),
+            _ => {}
+        }
+    }
+    purgatory.cancel_for_key(&1);
+    assert_eq!((purgatory.delayed(), purgatory.watched(), purgatory.stats().keys), (0, 0, 0));
+    assert_eq!(purgatory.timer_stats().pending, 0);
+}
+
+#[test]
+fn a_million_operations_on_three_keys_leave_the_memory_as_it_was() {
+    let (clock, purgatory) = purgatory();
+    churn(&clock, &purgatory, 0..10_000);
+    let used = measure(|| churn(&clock, &purgatory, 10_000..10_000 + MILLION));
+    assert_eq!((used.bytes_current, used.count_current), (0, 0), "{used:?}");
+    assert!(used.bytes_max < 64 << 10, "{} bytes at the peak", used.bytes_max);
+}
+
+#[test]
+fn a_crowd_gives_back_its_memory_when_it_has_ended() {
+    const CROWD: u64 = MILLION / 10;
+    let (_clock, purgatory) = purgatory();
+    churn(&ManualClock::new(), &purgatory, 0..16);
+    let used = measure(|| {
+        let mut keys: Vec<_> = (0..CROWD)
+            .map(|number| {
+                let watches = [
+                    Watch::Events(number % 1000),
+                    Watch::Events(number + 1000),
+                    Watch::Threshold(number % 7, number + 1),
+                ];
+                let request = Request(Box::new(number));
+                purgatory.watch_any(request, watches, HOUR).unwrap().key().unwrap()
+            })
+            .collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut keys);
+        for key in keys {
+            assert!(purgatory.complete(key));
+        }
+    });
+    // The timer sweeps what was cancelled in its own time.
+    assert!(used.bytes_max > 200 * CROWD, "{} bytes at the peak", used.bytes_max);
+    let kept = u64::try_from(used.bytes_current).unwrap();
+    println!("{kept} of {} bytes are kept", used.bytes_max);
+    assert!(kept < used.bytes_max / 4, "{kept} of {} bytes are kept", used.bytes_max);
+    assert_eq!(purgatory.stats().keys, 0);
+}
+
+#[test]
+fn a_purgatory_that_is_dropped_gives_back_everything() {
+    let used = measure(|| {
+        let (clock, purgatory) = purgatory();
+        for number in 0..10_000 {
+            let request = Request(Box::new(number));
+            let watched = purgatory.try_complete_else_watch(request, [number, number / 2], HOUR);
+            assert!(watched.is_ok());
+        }
+        purgatory.shrink();
+        clock.advance(HOUR / 2);
+        let mut checks = purgatory.checks([1, 2, 3]);
+        checks.run(1);
+        drop(checks);
+    });
+    assert_eq!((used.bytes_current, used.count_current), (0, 0));
+}

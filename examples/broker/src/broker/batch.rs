@@ -1,0 +1,136 @@
+//! Batches of records as they come in: checked, and otherwise left as they are.
+
+use bytes::{Buf, Bytes, BytesMut};
+use kafka_protocol::{ResponseError, records::RecordBatchDecoder};
+
+/// Bytes of a batch before its records.
+const HEADER_BYTES: usize = 61;
+
+/// Where in a batch its format is told.
+const MAGIC_AT: usize = 16;
+const LAST_OFFSET_DELTA_AT: usize = 23;
+const MAX_TIMESTAMP_AT: usize = 35;
+
+/// The format of batches with a header; the only one since Kafka 4.
+const MAGIC: u8 = 2;
+
+/// A batch of records that has been checked.
+#[derive(Debug, Clone)]
+pub(super) struct Batch {
+    /// The whole batch, header and all. The records may be compressed, which is between clients.
+    bytes: BytesMut,
+    pub(super) count: i64,
+    pub(super) max_timestamp: i64,
+}
+
+impl Batch {
+    /// Checks what a producer sent for a partition: one batch, intact, of records.
+    ///
+    /// The checksum covers everything from the attributes on.
+    pub(super) fn check(bytes: &Bytes) -> Result<Self, ResponseError> {
+        match bytes.get(MAGIC_AT) {
+            Some(&MAGIC) if bytes.len() >= HEADER_BYTES => {}
+            Some(&magic) if magic < MAGIC => {
+                return Err(ResponseError::UnsupportedForMessageFormat);
+            }
+            _ => return Err(ResponseError::CorruptMessage),
+        }
+        let mut rest = bytes.clone();
+        let batches = RecordBatchDecoder::decode_batch_info(&mut rest)
+            .map_err(|_| ResponseError::CorruptMessage)?;
+        let [batch] = &batches[..] else { return Err(ResponseError::InvalidRecord) };
+        let last_delta = (&bytes[LAST_OFFSET_DELTA_AT..]).get_i32();
+        let is_counted = batch.record_count > 0 && last_delta == batch.record_count - 1;
+        if !is_counted || batch.control || !rest.is_empty() {
+            return Err(ResponseError::InvalidRecord);
+        }
+        if batch.producer_id >= 0 || batch.transactional {
+            return Err(ResponseError::InvalidRequest);
+        }
+        let max_timestamp = (&bytes[MAX_TIMESTAMP_AT..]).get_i64();
+        // A copy, so that the log does not keep the whole request.
+        Ok(Self {
+            bytes: BytesMut::from(&bytes[..]),
+            count: batch.record_count.into(),
+            max_timestamp,
+        })
+    }
+
+    /// Gives the batch its place in a log, which the checksum does not cover.
+    pub(super) fn place(mut self, base: i64) -> Bytes {
+        self.bytes[..8].copy_from_slice(&base.to_be_bytes());
+        self.bytes.freeze()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use kafka_protocol::records::{
+        Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
+    };
+
+    use super::*;
+
+    fn record(offset: i64) -> Record {
+        Record {
+            transactional: false,
+            control: false,
+            delete_horizon: false,
+            partition_leader_epoch: -1,
+            producer_id: -1,
+            producer_epoch: -1,
+            timestamp_type: TimestampType::Creation,
+            offset,
+            sequence: i32::try_from(offset).unwrap(),
+            timestamp: offset,
+            key: None,
+            value: Some(Bytes::from_static(b"value")),
+            headers: [].into_iter().collect(),
+        }
+    }
+
+    /// A batch of so many records, as a producer makes it. The record at index i has timestamp i.
+    pub(in crate::broker) fn batch(count: i64) -> Bytes {
+        let records: Vec<_> = (0..count).map(record).collect();
+        let mut bytes = BytesMut::new();
+        let options = RecordEncodeOptions { version: 2, compression: Compression::None };
+        RecordBatchEncoder::encode(&mut bytes, &records, &options).unwrap();
+        bytes.freeze()
+    }
+
+    #[test]
+    fn a_batch_is_counted_and_placed() {
+        let checked = Batch::check(&batch(3)).unwrap();
+        assert_eq!((checked.count, checked.max_timestamp), (3, 2));
+        let placed = checked.place(1_000);
+        let records = RecordBatchDecoder::decode(&mut placed.clone()).unwrap().records;
+        let offsets: Vec<_> = records.iter().map(|record| record.offset).collect();
+        assert_eq!(offsets, [1_000, 1_001, 1_002]);
+    }
+
+    #[test]
+    fn anything_but_one_batch_in_full_is_refused() {
+        let whole = batch(3);
+        for length in 0..whole.len() {
+            assert!(Batch::check(&whole.slice(..length)).is_err(), "{length}");
+        }
+        let twice = [&whole[..], &whole[..]].concat();
+        assert!(Batch::check(&Bytes::from(twice)).is_err());
+        let and_more = [&whole[..], &[0; 17]].concat();
+        assert!(Batch::check(&Bytes::from(and_more)).is_err());
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_the_checksum_covers_it() {
+        let whole = batch(3);
+        for index in MAGIC_AT..whole.len() {
+            let mut bytes = whole.to_vec();
+            bytes[index] ^= 1;
+            assert!(Batch::check(&Bytes::from(bytes)).is_err(), "{index}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Fetch: waits until there is enough to read, or as long as the client says.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use delaywheel::{Completion, DelayedOperation};
+use kafka_protocol::{
+    ResponseError,
+    messages::{
+        ApiKey, FetchRequest, FetchResponse, TopicName,
+        fetch_request::{FetchPartition, FetchTopic},
+        fetch_response::{FetchableTopicResponse, PartitionData},
+    },
+};
+use tokio::sync::oneshot;
+
+use super::{
+    Broker, Reply, frame,
+    log::Partition,
+    metadata::{Topics, own},
+    request::{Header, Malformed},
+    waiting::{Ended, Waiting},
+};
+
+/// How long a client whose fetch had to make room is asked to stay away.
+const THROTTLE_MS: i32 = 100;
+
+/// A fetch that waits.
+pub(super) struct Fetch {
+    wanted: Wanted,
+    ended: oneshot::Sender<Ended<Wanted>>,
+}
+
+impl DelayedOperation<Arc<Partition>> for Fetch {
+    fn try_complete(&mut self) -> bool {
+        self.wanted.is_there()
+    }
+
+    /// Hands the request to its connection, which reads the logs and sends what is there: neither
+    /// an append nor the reaper does that work.
+    fn complete(self, completion: Completion) {
+        // If nobody listens any more, nobody wants an answer.
+        let _ = self.ended.send((self.wanted, completion));
+    }
+}
+
+/// Deals with a fetch.
+pub(super) fn handle(
+    broker: &Broker,
+    header: Header,
+    asked: &FetchRequest,
+) -> Result<Reply, Malformed> {
+    broker.counts.fetches.add(1);
+    if asked.session_id != 0 && asked.session_epoch > 0 {
+        return refuse_session(header).map(Reply::Now);
+    }
+    let wanted = Wanted::new(broker, asked);
+    let max_wait = Duration::from_millis(u64::try_from(asked.max_wait_ms).unwrap_or(0));
+    if max_wait.is_zero() {
+        return wanted.encode(header, 0).map(Reply::Now);
+    }
+    let partitions = wanted.partitions();
+    let (sender, ended) = oneshot::channel();
+    let fetch = Fetch { wanted, ended: sender };
+    let fetches = &broker.waiters.fetches;
+    let watched = fetches.try_complete_else_watch(fetch, partitions, max_wait);
+    let waiting = Waiting::new(fetches, watched, ended);
+    Ok(Reply::Later(Box::pin(async move {
+        let (wanted, completion) = waiting.ended().await?;
+        let is_displaced = matches!(completion, Completion::Displaced);
+        wanted.encode(header, if is_displaced { THROTTLE_MS } else { 0 }).ok()
+    })))
+}
+
+/// What a fetch is to read.
+struct Wanted {
+    topics: Vec<(TopicName, Vec<WantedPartition>)>,
+    min_bytes: u64,
+    max_bytes: usize,
+}
+
+struct WantedPartition {
+    index: i32,
+    /// `None` if there is no such partition.
+    partition: Option<Arc<Partition>>,
+    offset: i64,
+    max_bytes: usize,
+}
+
+impl Wanted {
+    fn new(broker: &Broker, asked: &FetchRequest) -> Self {
+        let max_bytes = usize::try_from(asked.max_bytes).unwrap_or(0);
+        let max_bytes = max_bytes.min(broker.config.max_fetch_bytes);
+        // To ask for more than one will take would be to wait for ever.
+        let min_bytes = u64::try_from(asked.min_bytes).unwrap_or(0).min(max_bytes as u64);
+        let topics = asked.topics.iter().map(|topic| Self::topic(&broker.topics, topic));
+        Self { topics: topics.collect(), min_bytes, max_bytes }
+    }
+
+    fn topic(topics: &Topics, asked: &FetchTopic) -> (TopicName, Vec<WantedPartition>) {
+        let wanted = |asked: &FetchPartition, partition| WantedPartition {
+            index: asked.partition,
+            partition,
+            offset: asked.fetch_offset,
+            max_bytes: usize::try_from(asked.partition_max_bytes).unwrap_or(0),
+        };
+        let partitions = topics.find(&asked.topic);
+        let partitions = asked.partitions.iter().map(|asked| {
+            let index = usize::try_from(asked.partition).ok();
+            let found = index.and_then(|index| partitions.as_ref()?.get(index).cloned());
+            wanted(asked, found)
+        });
+        (own(&asked.topic), partitions.collect())
+    }
+
+    /// What the fetch waits on.
+    fn partitions(&self) -> Vec<Arc<Partition>> {
+        let wanted = self.topics.iter().flat_map(|(_, partitions)| partitions);
+        wanted.filter_map(|wanted| wanted.partition.clone()).collect()
+    }
+
+    /// Whether there is enough to read, or an error to tell.
+    fn is_there(&self) -> bool {
+        let mut bytes = 0_u64;
+        for wanted in self.topics.iter().flat_map(|(_, partitions)| partitions) {
+            match wanted.readable_bytes() {
+                Ok(readable) => bytes += readable,
+                Err(_) => return true,
+            }
+        }
+        bytes >= self.min_bytes
+    }
+
+    /// Reads what is there, and makes the answer of it.
+    fn encode(self, header: Header, throttle_ms: i32) -> Result<BytesMut, Malformed> {
+        let mut left = self.max_bytes;
+        let mut must_progress = true;
+        let mut responses = Vec::with_capacity(self.topics.len());
+        for (topic, wanted) in self.topics {
+            let mut partitions = Vec::with_capacity(wanted.len());
+            for wanted in wanted {
+                let data = wanted.read(left, must_progress);
+                let length = data.records.as_ref().map_or(0, Bytes::len);
+                left = left.saturating_sub(length);
+                must_progress &= length == 0;
+                partitions.push(data);
+            }
+            let topic = FetchableTopicResponse::default().with_topic(topic);
+            responses.push(topic.with_partitions(partitions));
+        }
+        let response =
+            FetchResponse::default().with_throttle_time_ms(throttle_ms).with_responses(responses);
+        frame::encode(ApiKey::Fetch, header, &response)
+    }
+}
+
+impl WantedPartition {
+    fn readable_bytes(&self) -> Result<u64, ResponseError> {
+        let partition = self.partition.as_ref().ok_or(ResponseError::UnknownTopicOrPartition)?;
+        Ok(partition.readable_bytes(self.offset)?.min(self.max_bytes as u64))
+    }
+
+    fn read(&self, left: usize, must_progress: bool) -> PartitionData {
+        let data = PartitionData::default()
+            .with_partition_index(self.index)
+            .with_records(Some(Bytes::new()));
+        let Some(partition) = &self.partition else {
+            let error = ResponseError::UnknownTopicOrPartition;
+            return data.with_error_code(error.code()).with_high_watermark(-1);
+        };
+        match partition.read(self.offset, self.max_bytes.min(left), must_progress) {
+            Ok(read) => data
+                .with_high_watermark(read.high_watermark)
+                .with_last_stable_offset(read.high_watermark)
+                .with_log_start_offset(read.start)
+                .with_records(Some(read.records)),
+            Err(error) => data.with_error_code(error.code()).with_high_watermark(-1),
+        }
+    }
+}
+
+/// There are no sessions here: a client gets none when it asks for one, and this if it goes on with
+/// one that it had elsewhere.
+fn refuse_session(header: Header) -> Result<BytesMut, Malformed> {
+    let error = ResponseError::FetchSessionIdNotFound;
+    frame::encode(ApiKey::Fetch, header, &FetchResponse::default().with_error_code(error.code()))
+}

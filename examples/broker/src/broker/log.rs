@@ -1,0 +1,292 @@
+//! Partitions: batches of records in memory, how far they are replicated, and what may be read.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::{Mutex, MutexGuard},
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kafka_protocol::ResponseError;
+
+use super::batch::Batch;
+
+/// A partition of a topic. It is what requests wait on, so two are equal if they are the same.
+pub(super) struct Partition {
+    number: u64,
+    log: Mutex<Log>,
+}
+
+/// What a reader gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) records: Bytes,
+    pub(super) start: i64,
+    pub(super) high_watermark: i64,
+}
+
+impl Partition {
+    /// Makes an empty one. No other has the same number.
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, log: Mutex::default() }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("nothing panics under this lock")
+    }
+
+    /// Appends a batch, and returns the offset of its first record.
+    ///
+    /// # Errors
+    ///
+    /// `NotEnoughReplicas` if that would be twice `retained` bytes, because nothing is replicated.
+    pub(super) fn append(&self, batch: Batch, retained: u64) -> Result<i64, ResponseError> {
+        self.log().append(batch, retained)
+    }
+
+    /// Returns the offset of the record to be appended next.
+    pub(super) fn end(&self) -> i64 {
+        self.log().end
+    }
+
+    /// Returns the offset of the oldest record.
+    pub(super) fn start(&self) -> i64 {
+        self.log().start
+    }
+
+    /// Returns the offset below which records are replicated and may be read.
+    pub(super) fn high_watermark(&self) -> i64 {
+        self.log().high_watermark
+    }
+
+    /// Takes records below an offset for replicated. Never takes that back.
+    pub(super) fn replicated(&self, end: i64) {
+        let mut log = self.log();
+        log.high_watermark = end.clamp(log.high_watermark, log.end);
+    }
+
+    /// Returns how many bytes a reader at an offset could read.
+    ///
+    /// # Errors
+    ///
+    /// `OffsetOutOfRange` if there is no such offset, or no longer.
+    pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
+        let log = self.log();
+        log.check(offset)?;
+        Ok(log.position(log.high_watermark).saturating_sub(log.position(offset)))
+    }
+
+    /// Reads whole batches from an offset on, the first of which may begin before it. Ends before
+    /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `readable_bytes`.
+    pub(super) fn read(
+        &self,
+        offset: i64,
+        max_bytes: usize,
+        must_progress: bool,
+    ) -> Result<Read, ResponseError> {
+        let log = self.log();
+        log.check(offset)?;
+        let records = log.read(offset, max_bytes, must_progress);
+        Ok(Read { records, start: log.start, high_watermark: log.high_watermark })
+    }
+
+    /// Returns offset and greatest timestamp of the first batch that has a record at a time or
+    /// later, and may be read.
+    pub(super) fn find(&self, timestamp: i64) -> Option<(i64, i64)> {
+        let log = self.log();
+        let mut readable = log.batches.iter().take_while(|entry| entry.end <= log.high_watermark);
+        let entry = readable.find(|entry| entry.max_timestamp >= timestamp)?;
+        Some((entry.base, entry.max_timestamp))
+    }
+}
+
+impl PartialEq for Partition {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Partition {}
+
+impl Hash for Partition {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+impl fmt::Debug for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partition").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    batches: VecDeque<Entry>,
+    /// Offset of the oldest record.
+    start: i64,
+    /// Offset of the record to be appended next.
+    end: i64,
+    /// Not below `start`, not above `end`, and always between two batches.
+    high_watermark: i64,
+    /// Bytes that were ever appended.
+    appended: u64,
+}
+
+struct Entry {
+    base: i64,
+    /// One past the last.
+    end: i64,
+    /// Bytes that were appended before this.
+    position: u64,
+    max_timestamp: i64,
+    bytes: Bytes,
+}
+
+impl Log {
+    fn append(&mut self, batch: Batch, retained: u64) -> Result<i64, ResponseError> {
+        let length = batch.len() as u64;
+        self.retain(retained);
+        if self.kept() + length > retained.saturating_mul(2) {
+            return Err(ResponseError::NotEnoughReplicas);
+        }
+        let base = self.end;
+        self.end += batch.count;
+        let (position, max_timestamp) = (self.appended, batch.max_timestamp);
+        let bytes = batch.place(base);
+        self.batches.push_back(Entry { base, end: self.end, position, max_timestamp, bytes });
+        self.appended += length;
+        Ok(base)
+    }
+
+    /// Drops the oldest batches that are replicated, until no more than so many bytes are kept.
+    fn retain(&mut self, bytes: u64) {
+        while self.kept() > bytes
+            && self.batches.len() > 1
+            && self.batches.front().is_some_and(|oldest| oldest.end <= self.high_watermark)
+        {
+            let oldest = self.batches.pop_front();
+            self.start = oldest.map_or(self.start, |oldest| oldest.end);
+        }
+    }
+
+    fn kept(&self) -> u64 {
+        self.batches.front().map_or(0, |oldest| self.appended - oldest.position)
+    }
+
+    fn check(&self, offset: i64) -> Result<(), ResponseError> {
+        if (self.start..=self.end).contains(&offset) {
+            Ok(())
+        } else {
+            Err(ResponseError::OffsetOutOfRange)
+        }
+    }
+
+    /// The index of the batch that holds an offset.
+    fn index(&self, offset: i64) -> usize {
+        self.batches.partition_point(|entry| entry.end <= offset)
+    }
+
+    /// Bytes that were appended before the batch that holds an offset.
+    fn position(&self, offset: i64) -> u64 {
+        self.batches.get(self.index(offset)).map_or(self.appended, |entry| entry.position)
+    }
+
+    fn read(&self, offset: i64, max_bytes: usize, must_progress: bool) -> Bytes {
+        let mut records = BytesMut::new();
+        for entry in self.batches.range(self.index(offset)..) {
+            let is_forced = must_progress && records.is_empty();
+            let is_fitting = records.len() + entry.bytes.len() <= max_bytes;
+            if entry.end > self.high_watermark || !(is_fitting || is_forced) {
+                break;
+            }
+            records.put_slice(&entry.bytes);
+        }
+        records.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::batch::tests::batch, *};
+
+    /// Appends batches of so many records.
+    fn append(partition: &Partition, counts: &[i64]) {
+        for &count in counts {
+            partition.append(Batch::check(&batch(count)).unwrap(), 1 << 20).unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_that_is_not_replicated() {
+        let partition = Partition::new(0);
+        append(&partition, &[3, 2]);
+        assert_eq!(partition.readable_bytes(0), Ok(0));
+        assert!(partition.read(0, 1_000, true).unwrap().records.is_empty());
+
+        partition.replicated(3);
+        assert_eq!(partition.readable_bytes(0), Ok(batch(3).len() as u64));
+        assert_eq!(partition.readable_bytes(2), Ok(batch(3).len() as u64), "whole batches");
+        assert_eq!(partition.readable_bytes(3), Ok(0));
+        assert_eq!(partition.readable_bytes(4), Ok(0));
+        partition.replicated(2);
+        partition.replicated(9);
+        assert_eq!(partition.high_watermark(), 5, "neither back nor past the end");
+        assert_eq!(partition.read(0, 1_000, true).unwrap().records.len(), {
+            batch(3).len() + batch(2).len()
+        });
+    }
+
+    #[test]
+    fn a_read_stays_within_its_limit_but_for_a_first_batch_that_must_be() {
+        let partition = Partition::new(0);
+        append(&partition, &[1, 1, 1]);
+        partition.replicated(3);
+        let one = batch(1).len();
+        let length = |max_bytes, must| partition.read(0, max_bytes, must).unwrap().records.len();
+        assert_eq!([length(0, false), length(one - 1, false), length(one - 1, true)], [0, 0, one]);
+        assert_eq!([length(one, false), length(2 * one, true), length(9 * one, true)], {
+            [one, 2 * one, 3 * one]
+        });
+    }
+
+    #[test]
+    fn offsets_that_are_not_there_are_out_of_range() {
+        let partition = Partition::new(0);
+        append(&partition, &[1]);
+        for offset in [-1, 2, i64::MIN, i64::MAX] {
+            assert_eq!(partition.readable_bytes(offset), Err(ResponseError::OffsetOutOfRange));
+            assert!(partition.read(offset, 100, true).is_err());
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_dropped_once_they_are_replicated() {
+        let partition = Partition::new(0);
+        let one = batch(1).len() as u64;
+        let append = || partition.append(Batch::check(&batch(1)).unwrap(), 2 * one);
+        for _ in 0..4 {
+            append().unwrap();
+        }
+        assert_eq!(append(), Err(ResponseError::NotEnoughReplicas), "memory is bounded");
+        assert_eq!(partition.start(), 0);
+        partition.replicated(4);
+        assert_eq!(append(), Ok(4));
+        assert_eq!(partition.start(), 2);
+    }
+
+    #[test]
+    fn a_time_is_found_at_the_batch_that_reaches_it() {
+        let partition = Partition::new(0);
+        append(&partition, &[1, 3, 5]);
+        partition.replicated(4);
+        assert_eq!(partition.find(0), Some((0, 0)));
+        assert_eq!(partition.find(2), Some((1, 2)));
+        assert_eq!(partition.find(4), None, "not replicated");
+    }
+}

@@ -1,0 +1,242 @@
+//! The broker: topics in memory, and requests that wait for what happens to them.
+//!
+//! A request changes the state first and announces the change afterwards: records are in the log,
+//! or the high watermark has moved, before [`Waiters::announce`] is called. So whoever waits is
+//! checked against a state that holds what woke it.
+//!
+//! # Locks
+//!
+//! A partition has a lock, and the table of topics has one. Neither is held while a purgatory is
+//! called, and no two are held at once.
+
+mod batch;
+mod connection;
+mod counts;
+mod fetch;
+mod follower;
+mod frame;
+mod grammar;
+mod log;
+mod metadata;
+mod offsets;
+mod produce;
+mod request;
+mod server;
+mod versions;
+mod waiting;
+
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use delaywheel::{
+    ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
+    purgatory::{Overload, PurgatoryStats},
+};
+use futures::future::BoxFuture;
+
+pub use self::{
+    counts::{Counted, Counts},
+    server::Server,
+};
+use self::{
+    fetch::Fetch,
+    follower::Follower,
+    log::Partition,
+    metadata::Topics,
+    produce::Produce,
+    request::{Malformed, Request},
+};
+
+/// Settings of a broker.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Partitions of a topic that is made because a client asks for it.
+    pub partitions: i32,
+    /// How many topics there may be.
+    pub max_topics: usize,
+    /// How long the simulated follower takes to acknowledge an append. `None`: there is no
+    /// follower, and what has been appended counts as replicated.
+    pub follower: Option<Duration>,
+    /// Bytes of records that a partition keeps; the oldest are dropped.
+    pub retained_bytes: u64,
+    /// The longest request, in bytes.
+    pub max_frame_bytes: usize,
+    /// The most records that one answer holds, in bytes, whatever a request says.
+    pub max_fetch_bytes: usize,
+    /// How many clients may be connected; others wait to be accepted.
+    pub max_connections: usize,
+    /// How many fetches may wait at once, and as many produce requests. One more displaces the one
+    /// that has waited longest.
+    pub max_waiting: u64,
+    /// The longest wait, whatever a request says.
+    pub max_wait: Duration,
+    /// Virtual time, for tests. `None`: the time of the system.
+    pub clock: Option<ManualClock>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            partitions: 4,
+            max_topics: 100,
+            follower: None,
+            retained_bytes: 64 << 20,
+            max_frame_bytes: 8 << 20,
+            max_fetch_bytes: 8 << 20,
+            max_connections: 10_000,
+            max_waiting: 100_000,
+            max_wait: Duration::from_secs(600),
+            clock: None,
+        }
+    }
+}
+
+/// What is to be sent in answer to a request.
+enum Reply {
+    /// Nothing: the client asked for none.
+    Nothing,
+    /// A frame.
+    Now(BytesMut),
+    /// A frame, once the request has waited. Dropping this calls the wait off.
+    Later(BoxFuture<'static, Option<BytesMut>>),
+}
+
+/// A broker, without its connections.
+pub struct Broker {
+    config: Config,
+    topics: Topics,
+    waiters: Waiters,
+    follower: Option<Follower>,
+    /// Delays that are no request's: the follower's, and the patience of a shutdown.
+    timer: Timer,
+    counts: Counts,
+}
+
+impl Broker {
+    fn new(config: Config) -> Self {
+        let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
+        let waiters = Waiters::new(&config);
+        let follower =
+            config.follower.map(|delay| Follower::new(timer.clone(), waiters.clone(), delay));
+        let topics = Topics::new(config.max_topics, config.partitions);
+        Self { config, topics, waiters, follower, timer, counts: Counts::default() }
+    }
+
+    /// Returns what has been counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counted {
+        self.counts.read()
+    }
+
+    /// Returns what the purgatory of the fetches holds and has done.
+    #[must_use]
+    pub fn fetches(&self) -> (PurgatoryStats, TimerStats) {
+        (self.waiters.fetches.stats(), self.waiters.fetches.timer_stats())
+    }
+
+    /// Returns what the purgatory of the produce requests holds and has done.
+    #[must_use]
+    pub fn produces(&self) -> (PurgatoryStats, TimerStats) {
+        (self.waiters.produces.stats(), self.waiters.produces.timer_stats())
+    }
+
+    /// Returns what the timer of the follower has done.
+    #[must_use]
+    pub fn follower_timer(&self) -> TimerStats {
+        self.timer.stats()
+    }
+
+    /// Has the follower acknowledge nothing until [`resume_follower`](Self::resume_follower). Does
+    /// nothing without a follower.
+    pub fn stop_follower(&self) {
+        if let Some(follower) = &self.follower {
+            follower.stop();
+        }
+    }
+
+    /// Has the follower catch up and go on. Does nothing without a follower.
+    pub fn resume_follower(&self) {
+        if let Some(follower) = &self.follower {
+            follower.resume(&self.topics.partitions());
+        }
+    }
+
+    /// Deals with a request; `host` is where the client has reached this broker.
+    fn handle(&self, frame: bytes::Bytes, host: SocketAddr) -> Result<Reply, Malformed> {
+        let (header, request) = request::decode(frame)?;
+        self.counts.requests.add(1);
+        match request {
+            Request::UnknownVersions => versions::refuse(header).map(Reply::Now),
+            Request::ApiVersions => versions::reply(header).map(Reply::Now),
+            Request::Metadata(asked) => {
+                metadata::reply(&self.topics, header, &asked, host).map(Reply::Now)
+            }
+            Request::ListOffsets(asked) => {
+                offsets::reply(&self.topics, header, &asked).map(Reply::Now)
+            }
+            Request::Produce(asked) => produce::handle(self, header, asked),
+            Request::Fetch(asked) => fetch::handle(self, header, &asked),
+        }
+    }
+
+    /// Makes known that records have been appended to some partitions.
+    fn appended(&self, partitions: &[Arc<Partition>]) {
+        match &self.follower {
+            Some(follower) => follower.replicate(partitions),
+            None => self.waiters.announce(partitions),
+        }
+    }
+
+    /// Answers all requests that wait, and has none wait from now on. Returns how many those were.
+    fn answer_all(&self) -> usize {
+        self.waiters.fetches.shutdown() + self.waiters.produces.shutdown()
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The requests that wait, each for something to happen to its partitions.
+#[derive(Clone)]
+struct Waiters {
+    fetches: Purgatory<Arc<Partition>, Fetch>,
+    produces: Purgatory<Arc<Partition>, Produce>,
+}
+
+impl Waiters {
+    fn new(config: &Config) -> Self {
+        let builder = |name| purgatory_builder(config, name);
+        Self {
+            fetches: builder("fetches").build().expect("the settings are valid"),
+            produces: builder("produces").build().expect("the settings are valid"),
+        }
+    }
+
+    /// Ends the requests that wait for what has happened to some partitions: records have become
+    /// readable there. The caller holds no lock of a partition.
+    fn announce(&self, partitions: &[Arc<Partition>]) {
+        self.fetches.check_and_complete_all(partitions.iter().map(|partition| &**partition));
+        for partition in partitions {
+            self.produces.advance(&**partition, partition.high_watermark().unsigned_abs());
+        }
+    }
+}
+
+/// A waiting request is ended on the reaper itself: to end one is to send on a channel.
+fn purgatory_builder(config: &Config, name: &str) -> PurgatoryBuilder {
+    PurgatoryBuilder::new()
+        .timer(timer_builder(config, name).inline())
+        .max_delay(config.max_wait)
+        .max_delayed(config.max_waiting, Overload::DisplaceOldest)
+}
+
+fn timer_builder(config: &Config, name: &str) -> TimerBuilder {
+    let builder = Timer::builder().name(name);
+    match &config.clock {
+        Some(clock) => builder.clock(clock.clone()),
+        None => builder,
+    }
+}

@@ -1,0 +1,126 @@
+//! The server: takes in connections, and lets them go in good order.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use delaywheel::Timer;
+use tokio::{
+    net::{TcpListener, TcpStream, ToSocketAddrs},
+    sync::{oneshot, watch},
+    task::{JoinHandle, JoinSet},
+};
+
+use super::{Broker, Config, connection};
+
+/// How long a shutdown waits for clients to take their answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long nothing is accepted after the system has refused a connection, for want of
+/// descriptors for one.
+const REST: Duration = Duration::from_millis(50);
+
+/// A broker that listens.
+///
+/// Dropping it closes it as well, but waits for no client.
+#[derive(Debug)]
+pub struct Server {
+    broker: Arc<Broker>,
+    address: SocketAddr,
+    closing: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens at an address, on the runtime that this is called in.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, if the address cannot be listened at.
+    pub async fn start(address: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let broker = Arc::new(Broker::new(config));
+        let (closing, is_closing) = watch::channel(false);
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&broker), is_closing));
+        Ok(Self { broker, address, closing, accepting })
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the broker.
+    #[must_use]
+    pub fn broker(&self) -> &Arc<Broker> {
+        &self.broker
+    }
+
+    /// Takes in nothing more, answers every request that waits, and closes all connections. Returns
+    /// how many requests waited.
+    ///
+    /// A client that does not take its answers is left behind after five seconds.
+    pub async fn shutdown(mut self) -> usize {
+        let answered = self.close();
+        tokio::select! {
+            _ = &mut self.accepting => {}
+            () = pause(&self.broker.timer, PATIENCE) => self.accepting.abort(),
+        }
+        self.broker.timer.shutdown();
+        answered
+    }
+
+    /// Has all connections closed once they have answered what waits. Returns how many requests
+    /// that was.
+    fn close(&self) -> usize {
+        // First, so that a request which finds the purgatories shut is among the last.
+        self.closing.send_replace(true);
+        self.broker.answer_all()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Accepts connections and serves them, until the server closes; then waits for them to end.
+async fn accept(listener: TcpListener, broker: Arc<Broker>, mut closing: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    let is_closing = closing.clone();
+    loop {
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|&is_closing| is_closing) => break,
+            Some(_) = connections.join_next() => {}
+            stream = next(&listener, &broker.timer),
+                if connections.len() < broker.config.max_connections =>
+            {
+                let serving = connection::serve(stream, Arc::clone(&broker), is_closing.clone());
+                connections.spawn(serving);
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Accepts a connection.
+async fn next(listener: &TcpListener, timer: &Timer) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(_) => pause(timer, REST).await,
+        }
+    }
+}
+
+/// Waits for some time; no time at all once the timer has been shut down.
+async fn pause(timer: &Timer, delay: Duration) {
+    let (over, is_over) = oneshot::channel::<()>();
+    if timer.schedule(delay, || drop(over)).is_ok() {
+        // Both ends of it, being sent and being dropped, are the end of the pause.
+        let _ = is_over.await;
+    }
+}

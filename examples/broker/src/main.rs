@@ -1,0 +1,102 @@
+//! A small Kafka broker: serves a load of real clients for a while and reports, or just listens.
+//!
+//! ```text
+//! cargo run --release -p delaywheel-broker [-- --seconds 5] [-- --listen 127.0.0.1:9092]
+//! ```
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod load;
+mod report;
+mod settings;
+
+use std::{error::Error, net::SocketAddr, process::ExitCode};
+
+use delaywheel_broker::broker::{Config, Server};
+use tokio::runtime::{Builder, Runtime};
+
+use self::{
+    cpu::Cpu,
+    load::Load,
+    settings::{Mode, Settings, USAGE},
+};
+
+/// Whatever went wrong, for the user to read.
+type Fault = Box<dyn Error + Send + Sync>;
+
+/// Threads of the broker, and as many of its clients.
+const THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let settings = match Settings::from_args() {
+        Ok(settings) => settings,
+        Err(error) => {
+            eprintln!("{error}\n\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = match settings.mode {
+        Mode::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Mode::Listen(address) => listen(&settings, address),
+        Mode::Load => load(&settings),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("failed: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until Ctrl-C.
+fn listen(settings: &Settings, address: SocketAddr) -> Result<(), Fault> {
+    runtime("broker", &Cpu::default())?.block_on(async {
+        let server = Server::start(address, config(settings)).await?;
+        println!("listening at {}; Ctrl-C ends it", server.address());
+        tokio::signal::ctrl_c().await?;
+        let counted = server.broker().counts();
+        let answered = server.shutdown().await;
+        println!("{} requests served; {answered} that waited have been answered", counted.requests);
+        Ok(())
+    })
+}
+
+/// Serves a load of clients, which have threads of their own, and reports.
+fn load(settings: &Settings) -> Result<(), Fault> {
+    let (broker_cpu, client_cpu) = (Cpu::default(), Cpu::default());
+    let (broker, clients) = (runtime("broker", &broker_cpu)?, runtime("client", &client_cpu)?);
+    let server = broker.block_on(Server::start("127.0.0.1:0", config(settings)))?;
+    println!(
+        "{} serves {} producers, {} consumers and {} idle pollers for {} s",
+        server.address(),
+        settings.producers,
+        settings.partitions,
+        settings.pollers,
+        settings.duration.as_secs_f64()
+    );
+    let load = Load::new(settings, server.address(), server.broker());
+    let done = clients.block_on(load.run())?;
+    let before = report::Snapshot::of(server.broker());
+    let broker_handle = std::sync::Arc::clone(server.broker());
+    let answered = broker.block_on(server.shutdown());
+    let after = report::Snapshot::of(&broker_handle);
+    report::print(&done, &before, &after, answered);
+    report::print_cpu(&before, &broker_cpu, &client_cpu);
+    done.check(&after)
+}
+
+fn runtime(name: &str, cpu: &Cpu) -> Result<Runtime, Fault> {
+    let cpu = cpu.clone();
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(THREADS).thread_name(name).enable_io();
+    Ok(builder.on_thread_park(move || cpu.record()).build()?)
+}
+
+fn config(settings: &Settings) -> Config {
+    let partitions = settings.partitions;
+    Config { partitions, follower: Some(settings.follower), ..Config::default() }
+}

@@ -10,7 +10,7 @@ mod load;
 mod report;
 mod settings;
 
-use std::{error::Error, net::SocketAddr, process::ExitCode};
+use std::{error::Error, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use delaywheel_broker::broker::{Config, Server};
 use tokio::runtime::{Builder, Runtime};
@@ -80,10 +80,12 @@ fn load(settings: &Settings) -> Result<(), Fault> {
     );
     let load = Load::new(settings, server.address(), server.broker());
     let done = clients.block_on(load.run())?;
+    // This thread was a client's as well, until now.
+    client_cpu.record();
     let before = report::Snapshot::of(server.broker());
-    let broker_handle = std::sync::Arc::clone(server.broker());
+    let closed = Arc::clone(server.broker());
     let answered = broker.block_on(server.shutdown());
-    let after = report::Snapshot::of(&broker_handle);
+    let after = report::Snapshot::of(&closed);
     report::print(&done, &before, &after, answered);
     report::print_cpu(&before, &broker_cpu, &client_cpu);
     done.check(&after)

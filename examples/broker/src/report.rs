@@ -148,6 +148,9 @@ pub(crate) fn print_cpu(end: &Snapshot, broker: &Cpu, clients: &Cpu) {
 
 /// A duration with three digits.
 fn show(duration: Duration) -> String {
+    if duration.is_zero() {
+        return "0".into();
+    }
     let micros = duration.as_secs_f64() * 1e6;
     let digits = |number: f64| if number < 10.0 { 2 } else { usize::from(number < 100.0) };
     let (number, unit) = match micros {

@@ -14,7 +14,10 @@ fn every_piece_of_code_in_the_guide_is_in_the_sources() {
     for piece in pieces {
         let (piece, _) = piece.split_once("```").unwrap();
         let piece = normal(piece);
-        assert!(sources.iter().any(|source| source.contains(&piece)), "not in the sources:\n{piece}");
+        assert!(
+            sources.iter().any(|source| source.contains(&piece)),
+            "not in the sources:\n{piece}"
+        );
     }
 }
 

@@ -20,18 +20,18 @@ async fn idle(server: &Server) -> Vec<Raw> {
 }
 
 #[tokio::test]
-async fn idle_connections_wake_no_reaper_for_half_an_hour() {
+async fn idle_connections_need_no_attention_until_their_time_is_over() {
     let (server, clock) = virtual_broker().await;
     let mut clients = idle(&server).await;
-    let before = server.broker().fetches().1.wakeups;
-    clock.advance(HOUR / 2);
-    assert_eq!(server.broker().fetches().1.wakeups, before);
-    assert_eq!(server.broker().fetches().0.watched, 3 * IDLE as u64);
-
-    clock.advance(HOUR / 2);
+    let mut stops = 0;
+    // Where this clock stops a reaper would be woken.
+    while server.broker().fetches().0.expired == 0 {
+        assert!(clock.advance_to_next().is_some());
+        stops += 1;
+    }
+    assert_eq!(clock.elapsed(), HOUR);
+    assert!(stops <= 3, "{stops} stops in an hour");
     assert_eq!(server.broker().fetches().0.expired, IDLE as u64);
-    let woken = server.broker().fetches().1.wakeups - before;
-    assert!((1..=20).contains(&woken), "{woken} wake-ups for {IDLE} that were due together");
     for client in &mut clients {
         assert_eq!(lengths(&client.receive_fetch().await), [0, 0, 0]);
     }

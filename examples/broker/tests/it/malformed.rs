@@ -5,8 +5,8 @@ use delaywheel_broker::broker::Server;
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, ApiVersionsRequest, FetchRequest, FindCoordinatorRequest,
-        MetadataRequest, metadata_request::MetadataRequestTopic,
+        ApiKey, ApiVersionsRequest, FetchRequest, FindCoordinatorRequest, MetadataRequest,
+        metadata_request::MetadataRequestTopic,
     },
 };
 

@@ -45,7 +45,7 @@ async fn idle_connections_wake_no_reaper_while_others_are_served() {
     let before = server.broker().fetches().1.wakeups;
     for _ in 0..100 {
         assert_eq!(busy.produce(3, 1, 1).await, 0);
-        assert_eq!(lengths(&busy.fetch(&fetch(&[3], 1, HOUR_MS)).await).len(), 1);
+        assert_ne!(lengths(&busy.fetch(&fetch(&[3], 1, HOUR_MS)).await), [0]);
     }
     // A poll that expires is a wake-up of its own, or two, and none of those that idle.
     for rounds in 1..=5 {

@@ -51,7 +51,10 @@ pub mod wheel;
 #[cfg(feature = "std")]
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
-    purgatory::{Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watch, Watched},
+    purgatory::{
+        Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
+        PurgatoryStats, Watch, WatchError, Watched,
+    },
     timer::{
         BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
         ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,

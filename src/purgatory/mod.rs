@@ -38,6 +38,7 @@ mod core;
 mod demand;
 mod ending;
 mod filter;
+mod guard;
 mod lists;
 #[cfg(all(test, loom))]
 mod models;
@@ -65,6 +66,7 @@ pub use self::{
     builder::PurgatoryBuilder,
     capacity::Overload,
     checks::Checks,
+    guard::OperationGuard,
     operation::{Completion, DelayedOperation},
     stats::PurgatoryStats,
     watch::{OperationKey, Watch, WatchError, Watched},
@@ -191,7 +193,8 @@ where
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
     /// satisfied when *one* of its conditions holds: a threshold is reached, or its check says so
-    /// after an event on one of its other keys.
+    /// after an event on one of its other keys. Without any watch it waits for its delay or its
+    /// handle.
     ///
     /// # Errors
     ///
@@ -214,7 +217,8 @@ where
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
     /// satisfied when *all* of its conditions hold: every threshold is reached, and, if it watches
-    /// the events of other keys, its check says so.
+    /// the events of other keys, its check says so. Without any watch the check is its only
+    /// condition: it completes at once, or waits for its delay or its handle.
     ///
     /// # Examples
     ///
@@ -391,6 +395,14 @@ where
     /// Cancels an operation, and tells it the reason. Returns whether it was waiting.
     pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
         self.core().claim(key.0, Completion::Cancelled(reason))
+    }
+
+    /// Makes a guard that cancels an operation when it is dropped.
+    pub fn guard(&self, key: OperationKey) -> OperationGuard<K, O, R>
+    where
+        R: Default,
+    {
+        OperationGuard::new(self.downgrade(), key)
     }
 
     /// Returns whether an operation has not ended.

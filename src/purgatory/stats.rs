@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::operation::Completion;
-use crate::timer::Lateness as Durations;
+use crate::timer::Durations;
 
 /// The counts of a shard.
 pub(super) struct ShardStats {

@@ -13,8 +13,8 @@ use super::{
     anchor::Anchors,
     core::Core,
     crew::{Crew, Member},
+    durations::Durations,
     executor::{Delivery, Handler},
-    lateness::Lateness,
     stats::TimerStats,
 };
 use crate::{
@@ -53,7 +53,7 @@ pub(super) struct Starter {
 /// What the reaper counts.
 struct Reaped {
     wakeups: u64,
-    lateness: Lateness,
+    lateness: Durations,
 }
 
 impl<T: Send + 'static> Engine<T> {
@@ -74,7 +74,7 @@ impl<T: Send + 'static> Engine<T> {
             is_stopped: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
             crew: Crew::new(),
-            reaped: Mutex::new(Reaped { wakeups: 0, lateness: Lateness::new() }),
+            reaped: Mutex::new(Reaped { wakeups: 0, lateness: Durations::new() }),
         });
         engine.offer();
         engine

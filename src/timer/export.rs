@@ -4,7 +4,7 @@ use std::{string::String, time::Duration};
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
-use super::{lateness::Lateness, stats::TimerStats};
+use super::{durations::Durations, stats::TimerStats};
 
 /// Publishes what a timer counts to the recorder of the `metrics` crate.
 ///
@@ -31,7 +31,7 @@ use super::{lateness::Lateness, stats::TimerStats};
 ///
 /// A histogram may store all that is recorded in it. So no more than about 4096 values are recorded
 /// at a time: of more timeouts, a part in proportion, and at least one of each step of
-/// [`Lateness`]. Their number is that of `expired`.
+/// [`Durations`]. Their number is that of `expired`.
 ///
 /// # Examples
 ///
@@ -64,7 +64,7 @@ pub struct TimerMetrics {
     cascades: Counter,
     lateness: Histogram,
     /// What has been published of it.
-    published: Lateness,
+    published: Durations,
 }
 
 /// How much of a histogram is recorded at a time, about.
@@ -88,7 +88,7 @@ impl TimerMetrics {
             wakeups: counter!("delaywheel_timer_wakeups_total", &labels),
             cascades: counter!("delaywheel_timer_cascades_total", &labels),
             lateness: histogram!("delaywheel_timer_lateness_seconds", &labels),
-            published: Lateness::new(),
+            published: Durations::new(),
         }
     }
 

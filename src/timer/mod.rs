@@ -37,6 +37,7 @@ mod builder;
 mod calm;
 mod core;
 mod crew;
+mod durations;
 mod engine;
 mod error;
 mod events;
@@ -44,7 +45,6 @@ mod executor;
 #[cfg(feature = "metrics")]
 mod export;
 mod gate;
-mod lateness;
 mod limit;
 #[cfg(all(test, loom))]
 mod models;
@@ -70,9 +70,9 @@ pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     calm::{Debounce, Throttle},
+    durations::Durations,
     error::{ScheduleError, TimerBuildError},
     executor::Executor,
-    lateness::Lateness,
     queue::DelayQueue,
     repeat::{MissedTicks, Repeating},
     stats::TimerStats,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::lateness::Lateness;
+use super::durations::Durations;
 
 /// The counts of a shard.
 #[derive(Debug, Default)]
@@ -70,12 +70,13 @@ pub struct TimerStats {
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,
-    /// Times that the reaper was woken, by the clock or by an insert.
+    /// Times that the reaper was woken, by the clock or by an insert. With a clock that runs the
+    /// timer, as [`ManualClock`](crate::ManualClock) does, there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,
     /// How late timeouts were when they were passed on, from their deadline, in a tick, on.
-    pub lateness: Lateness,
+    pub lateness: Durations,
 }
 
 impl TimerStats {

@@ -9,21 +9,21 @@ const STEP_BITS: u32 = STEPS.ilog2();
 /// Steps in all, for 64 powers of two.
 const LEN: usize = STEPS * 64;
 
-/// How often each lateness was seen.
+/// How often each duration was seen: how late timeouts were, or how long operations waited.
 #[derive(Clone)]
-pub struct Lateness {
+pub struct Durations {
     counts: Box<[u64; LEN]>,
     count: u64,
     max: u64,
 }
 
-impl Lateness {
+impl Durations {
     pub(crate) fn new() -> Self {
         Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
     }
 
-    pub(super) fn record(&mut self, lateness: Duration, times: u64) {
-        self.add_nanos(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), times);
+    pub(super) fn record(&mut self, duration: Duration, times: u64) {
+        self.add_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
     }
 
     #[inline]
@@ -47,7 +47,7 @@ impl Lateness {
         self.max = self.max.max(other.max);
     }
 
-    /// What was recorded since an earlier state of the same: each lateness that was seen, and how
+    /// What was recorded since an earlier state of the same: each duration that was seen, and how
     /// often.
     #[cfg(feature = "metrics")]
     pub(super) fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
@@ -57,19 +57,19 @@ impl Lateness {
         })
     }
 
-    /// Returns the number of timeouts that were recorded.
+    /// Returns how many were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns the greatest lateness.
+    /// Returns the greatest.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
     }
 
-    /// Returns a lateness that `percent` of those recorded did not exceed, at most an eighth too
+    /// Returns a duration that `percent` of those recorded did not exceed, at most an eighth too
     /// high.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
@@ -87,9 +87,9 @@ impl Lateness {
     }
 }
 
-impl fmt::Debug for Lateness {
+impl fmt::Debug for Durations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lateness")
+        f.debug_struct("Durations")
             .field("count", &self.count)
             .field("median", &self.percentile(50.0))
             .field("max", &self.max())
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_what_was_recorded() {
-        let mut lateness = Lateness::new();
-        assert_eq!(lateness.percentile(99.0), Duration::ZERO);
+        let mut durations = Durations::new();
+        assert_eq!(durations.percentile(99.0), Duration::ZERO);
         for micros in 1..=1000 {
-            lateness.record(Duration::from_micros(micros), 1);
+            durations.record(Duration::from_micros(micros), 1);
         }
-        let median = lateness.percentile(50.0);
+        let median = durations.percentile(50.0);
         assert!(median >= Duration::from_micros(500) && median <= Duration::from_micros(563));
-        assert_eq!(lateness.percentile(100.0), Duration::from_millis(1));
-        assert_eq!(lateness.count(), 1000);
+        assert_eq!(durations.percentile(100.0), Duration::from_millis(1));
+        assert_eq!(durations.count(), 1000);
     }
 }

@@ -291,3 +291,35 @@ fn more_thresholds_than_one_hold_of_the_lock_are_reached_in_order() {
     assert_eq!(world.ended(), all(4001..5000, Satisfied));
     world.check_empty();
 }
+
+#[test]
+fn a_threshold_that_is_reached_and_found_is_counted_once() {
+    let world = World::new();
+    let purgatory = world.purgatory.clone();
+    let mut asked = 0;
+    let op = world.op(1).reach(move |key, at| {
+        asked += 1;
+        // The first of them, when both are on their lists.
+        asked == 3 && purgatory.advance(&key, at) == 0
+    });
+    world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
+    assert_eq!((world.ended(), world.purgatory.watched()), (vec![], 1));
+    assert_eq!(world.purgatory.advance(&2, 5), 1);
+    world.check_empty();
+}
+
+#[test]
+fn an_advance_completes_those_of_all_threads_in_order() {
+    let world = World::new();
+    for at in (0..300).rev() {
+        // Threads are spread over the shards.
+        std::thread::scope(|scope| {
+            scope.spawn(|| world.any(at, [Threshold(1, u64::from(at))])).join().unwrap();
+        });
+    }
+    assert_eq!(world.advance(1, 199), 200);
+    assert_eq!(world.ended(), all(0..200, Satisfied));
+    assert_eq!(world.advance(1, 300), 100);
+    assert_eq!(world.ended(), all(200..300, Satisfied));
+    world.check_empty();
+}

@@ -58,7 +58,7 @@ impl PurgatoryBuilder {
     /// Sets up the purgatory's timer: its tick, clock, and where operations expire. Default: that of
     /// [`TimerBuilder::new`].
     ///
-    /// A purgatory has as many shards as its timer.
+    /// A purgatory has as many shards as its timer, and if that is full, so is the purgatory.
     pub fn timer(mut self, timer: TimerBuilder) -> Self {
         self.timer = timer;
         self
@@ -107,7 +107,8 @@ impl PurgatoryBuilder {
     /// Sets how many operations may wait at once on any one key, and what becomes of one for which
     /// there is no room. Default: any number.
     ///
-    /// The limit is exact, and costs a short lock more for each key of an operation. With
+    /// The limit is exact, and costs a short lock more for each key of an operation. An operation
+    /// that watches a key's events and waits for its value as well takes a place for each. With
     /// [`Overload::DisplaceOldest`], the one displaced is that which has watched the key's events
     /// longest; if all wait for its value, that which waits for the greatest.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {

@@ -80,7 +80,8 @@ use crate::TimerStats;
 
 /// Where operations wait for events on keys, each for at most its delay.
 ///
-/// `K` is what events happen to; `O` an operation; `R` why one is cancelled.
+/// `K` is what events happen to; `O` an operation; `R` why one is cancelled. Comparing keys, hashing
+/// and dropping them must not panic.
 ///
 /// Clones are the same purgatory. When the last is dropped it [shuts down](Self::shutdown): nothing
 /// that waits goes unanswered. What it promises is written down in the [module](self#promises).

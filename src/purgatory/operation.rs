@@ -8,8 +8,9 @@
 /// No lock of the purgatory is held while a method runs, and no two methods of one operation run at
 /// once. So a method may take locks of its own, and other threads may hold them while they call
 /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete). Both may call the
-/// purgatory; but a check that announces an event on a key of its own operation is checked again
-/// because of that, for ever if it does so every time.
+/// purgatory. But a check that announces an event on a key of its own operation, or on one whose
+/// operations announce that, is checked again because of it, for ever if that is so every time; and
+/// so does an operation that is displaced, and waits again at once, displace others for ever.
 ///
 /// A check that panics has not found the operation complete. A panic in [`complete`](Self::complete)
 /// has consumed it. Both are counted, and concern no other operation.

@@ -8,7 +8,6 @@ use super::{
     core::{Core, Ticket},
     demand::Demand,
     filter::fence_watch,
-    lists::Leavings,
     operation::{Completion, DelayedOperation},
     rule::Effect,
     shard::{Finished, InHand, Shard},
@@ -42,10 +41,9 @@ where
             Err(refused) => return Err(refused(operation)),
         };
         let delay = delay.min(self.max_delay);
-        self.wait(shard, operation, &mut demand, delay).inspect_err(|_| {
+        self.wait(shard, operation, &mut demand, &hashes, delay).inspect_err(|_| {
             self.capacity.refuse();
             self.capacity.release();
-            hashes.iter().for_each(|&hash| self.capacity.release_from_key(hash));
         })
     }
 
@@ -73,12 +71,14 @@ where
         }
     }
 
-    /// Puts an operation on its lists, checks it once more, and starts its timeout.
+    /// Puts an operation on its lists, checks it once more, and starts its timeout. If it is refused,
+    /// it has given back its places among those of the keys.
     fn wait(
         &self,
         number: usize,
         operation: O,
         demand: &mut Demand<K>,
+        hashes: &[u64],
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let shard = &*self.shards[number];
@@ -88,6 +88,10 @@ where
         let (index, serial) = {
             let mut contents = shard.contents.lock();
             if contents.is_closed {
+                drop(contents);
+                for &hash in hashes {
+                    self.capacity.release_from_key(hash);
+                }
                 return Err(WatchError::ShutDown(operation));
             }
             let (index, serial) = contents.enter(since, demand.rule);
@@ -193,8 +197,7 @@ where
         refusal: &ScheduleError<Ticket>,
     ) -> Result<(), WatchError<O>> {
         let shard = &*self.shards[number];
-        // The caller gives back the places among those of the keys.
-        let mut leavings = Leavings::new(&shard.filter, false);
+        let mut leavings = self.leavings(shard);
         let is_withdrawn = shard.contents.lock().withdraw(in_hand.index, &mut leavings);
         self.dispose(leavings);
         if !is_withdrawn {

@@ -184,10 +184,22 @@ impl<T> Core<T> {
         deadline: Tick,
         value: T,
     ) -> Result<Address, ScheduleError<T>> {
+        let (_, shard) = self.shards();
+        self.insert_at(shard, now, deadline, value)
+    }
+
+    /// Adds a timeout to a shard.
+    #[inline]
+    pub(super) fn insert_at(
+        &self,
+        shard: usize,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<Address, ScheduleError<T>> {
         if !self.limit.admit() {
             return Err(ScheduleError::Full(value));
         }
-        let (_, shard) = self.shards();
         self.insert_into(shard, now, deadline, value)
     }
 

@@ -228,7 +228,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ) -> Result<Key, ScheduleError<T>> {
         let schedule = |core: &Core<T>, value| {
             let (now, deadline) = core.ticks().at_and_after(elapsed, delay);
-            core.insert_into(shard, now, deadline, value)
+            core.insert_at(shard, now, deadline, value)
         };
         self.add(value, schedule).map(|key| key.0.key())
     }

@@ -1,8 +1,11 @@
 //! How many operations may wait, in all and on one key, and what becomes of one too many.
 
+use std::time::Duration;
+
 use delaywheel::{
+    Completion,
     Completion::{Cancelled, Displaced, Satisfied},
-    PurgatoryBuilder, TimerBuildError, Watch,
+    DelayedOperation, ManualClock, PurgatoryBuilder, Timer, TimerBuildError, Watch,
     Watch::{Events, Threshold},
     purgatory::{Overload, WatchError},
 };
@@ -198,4 +201,32 @@ fn operations_that_are_all_in_hand_are_not_displaced() {
     world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
     assert_eq!((world.purgatory.delayed(), world.purgatory.stats().refused), (1, 2));
+}
+
+#[test]
+fn the_limit_of_the_timer_is_one_of_the_purgatory_as_well() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).max_pending(1);
+    let purgatory = PurgatoryBuilder::new()
+        .timer(timer)
+        .max_delayed(5, Overload::Refuse)
+        .max_delayed_per_key(1, Overload::Refuse)
+        .build::<u32, Idle, ()>()
+        .expect("the settings are valid");
+    let minute = Duration::from_secs(60);
+    for _ in 0..3 {
+        let first = purgatory.try_complete_else_watch(Idle, [1], minute).expect("there is room");
+        let refused = purgatory.try_complete_else_watch(Idle, [2], minute);
+        assert!(matches!(refused, Err(WatchError::Full(Idle))));
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
+        assert!(purgatory.cancel(first.key().expect("it waits")));
+    }
+    assert_eq!(purgatory.stats().refused, 3);
+}
+
+/// Waits, and does not mind how it ends.
+struct Idle;
+
+impl DelayedOperation<u32> for Idle {
+    fn complete(self, _: Completion) {}
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drive;
+pub mod purgatory;
 pub mod real;
 pub mod report;
 pub mod shared;

@@ -12,6 +12,8 @@ pub struct Row {
     bound: Option<Bound>,
     /// What our figure as a multiple of a peer's is held to.
     ratios: Vec<(&'static str, Bound)>,
+    /// What somebody else has measured; to be read, not compared.
+    beside: Option<&'static str>,
 }
 
 impl Row {
@@ -22,7 +24,7 @@ impl Row {
         figures: impl IntoIterator<Item = (&'static str, f64)>,
     ) -> Self {
         let figures = figures.into_iter().collect();
-        Self { name: name.into(), unit, figures, bound: None, ratios: Vec::new() }
+        Self { name: name.into(), unit, figures, bound: None, ratios: Vec::new(), beside: None }
     }
 
     /// Holds our figure to a bound that it is not to exceed.
@@ -50,6 +52,13 @@ impl Row {
     #[must_use]
     pub fn ratio_at_least(mut self, peer: &'static str, bound: f64) -> Self {
         self.ratios.push((peer, Bound::AtLeast(bound)));
+        self
+    }
+
+    /// Has a figure printed beside ours that was measured by somebody else.
+    #[must_use]
+    pub fn beside(mut self, figure: &'static str) -> Self {
+        self.beside = Some(figure);
         self
     }
 
@@ -88,6 +97,9 @@ impl fmt::Display for Row {
                 write!(f, " {bound} {}", bound.verdict(ratio))?;
             }
             write!(f, ")")?;
+        }
+        if let Some(figure) = self.beside {
+            write!(f, " | {figure}")?;
         }
         Ok(())
     }

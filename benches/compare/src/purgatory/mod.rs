@@ -1,0 +1,39 @@
+//! Requests that wait in a purgatory, what is announced to them, and their ledger.
+//!
+//! As with [`Timers`](crate::Timers), the loops that are timed are one source for all programs. They
+//! run in real time. A request is eight bytes: where it is answered.
+
+mod closed_loop;
+mod crowd;
+mod demand;
+mod request;
+
+use delaywheel::Purgatory;
+
+pub use self::{
+    closed_loop::{Announce, ClosedLoop, Share},
+    crowd::Crowd,
+    demand::{Demand, demands},
+    request::{Answer, Request},
+};
+
+/// A purgatory of requests, whose keys are numbers.
+pub type Requests = Purgatory<u32, Request>;
+
+/// Shuts a purgatory down, and checks that every request is accounted for: so many were satisfied,
+/// so many waited until now, and each ended once.
+///
+/// # Panics
+///
+/// If one was lost or doubled, or ended in another way.
+#[track_caller]
+pub fn settle(purgatory: &Requests, satisfied: u64, waiting: u64) {
+    assert_eq!(purgatory.delayed(), waiting, "requests that wait");
+    assert_eq!(purgatory.shutdown() as u64, waiting, "requests that were shut down");
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "somebody lingers");
+    let stats = purgatory.stats();
+    assert_eq!((stats.satisfied, stats.shut_down), (satisfied, waiting));
+    assert_eq!((stats.at_once, stats.expired, stats.cancelled, stats.displaced), (0, 0, 0, 0));
+    assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
+    assert_eq!(purgatory.timer_stats().pending, 0, "a timeout lingers");
+}

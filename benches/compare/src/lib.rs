@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod delivered;
 pub mod drive;
 pub mod purgatory;
 pub mod real;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use delaywheel::{Timer, TimerBuilder};
 use delaywheel_compare::{
+    delivered::{Delivered, draw, histogram, millis, nanos},
     real::{process_cpu, sleep_until},
     report::{
         rounds::{Contestant, Medians, nanos_per},
@@ -12,8 +13,6 @@ use delaywheel_compare::{
     },
 };
 use fastrand::Rng;
-
-use crate::delivered::{Delivered, draw, histogram, millis, nanos};
 
 /// Processor time per timeout, and lateness.
 ///

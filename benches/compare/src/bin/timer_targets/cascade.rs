@@ -7,6 +7,7 @@ use std::{
 
 use delaywheel::{Timer, ValueTimer};
 use delaywheel_compare::{
+    delivered::{draw, histogram, millis, nanos},
     drive::timed,
     report::{
         rounds::{Contestant, Medians},
@@ -15,8 +16,6 @@ use delaywheel_compare::{
     },
 };
 use fastrand::Rng;
-
-use crate::delivered::{draw, histogram, millis, nanos};
 
 const TICK: Duration = Duration::from_micros(100);
 

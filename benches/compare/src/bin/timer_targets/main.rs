@@ -11,7 +11,6 @@
 
 mod burst;
 mod cascade;
-mod delivered;
 mod fine;
 mod idle;
 mod pairs;

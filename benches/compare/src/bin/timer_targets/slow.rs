@@ -4,6 +4,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use delaywheel::Timer;
 use delaywheel_compare::{
+    delivered::{Delivered, draw, histogram, millis, nanos},
     real::sleep_until,
     report::{
         rounds::{Contestant, Medians},
@@ -12,8 +13,6 @@ use delaywheel_compare::{
     },
 };
 use fastrand::Rng;
-
-use crate::delivered::{Delivered, draw, histogram, millis, nanos};
 
 /// Number of the other timeouts, which are due before and while it runs.
 const OTHERS: u32 = 20_000;

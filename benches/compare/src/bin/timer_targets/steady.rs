@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use delaywheel::Timer;
 use delaywheel_compare::{
+    delivered::{Delivered, draw, histogram, millis, nanos},
     real::{Usage, process_cpu, sleep_until, threads, wait_until},
     report::{
         rounds::{Contestant, Medians},
@@ -12,8 +13,6 @@ use delaywheel_compare::{
     },
 };
 use fastrand::Rng;
-
-use crate::delivered::{Delivered, draw, histogram, millis, nanos};
 
 /// Timeouts scheduled in each millisecond.
 const PER_MILLI: u32 = 100;

@@ -8,22 +8,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel_compare::real::wait_until;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
+
+use crate::real::wait_until;
 
 /// Takes down when timeouts were delivered; their value is when they are due.
 ///
 /// All times are nanoseconds since the origin. Entries are written one after the other, so that
 /// taking down costs no more than a look at the clock and a few nanoseconds.
-pub(crate) struct Delivered {
+#[derive(Debug)]
+pub struct Delivered {
     origin: Instant,
     entries: Box<[Entry]>,
     /// Number of entries that are taken.
     taken: AtomicUsize,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Entry {
     due: AtomicU64,
     /// 0 until the entry is complete.
@@ -32,18 +34,24 @@ struct Entry {
 
 impl Delivered {
     /// Makes room for as many, and sets the origin to the present.
-    pub(crate) fn with_capacity(capacity: usize) -> Arc<Self> {
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Arc<Self> {
         let entries = (0..capacity).map(|_| Entry::default()).collect();
         Arc::new(Self { origin: Instant::now(), entries, taken: AtomicUsize::new(0) })
     }
 
     /// The instant that is so many nanoseconds after the origin.
-    pub(crate) fn instant(&self, due: u64) -> Instant {
+    #[must_use]
+    pub fn instant(&self, due: u64) -> Instant {
         self.origin + Duration::from_nanos(due)
     }
 
     /// Takes down that the timeout that was due then is delivered now.
-    pub(crate) fn take_down(&self, due: u64) {
+    ///
+    /// # Panics
+    ///
+    /// If there is no room.
+    pub fn take_down(&self, due: u64) {
         let at = nanos(self.origin.elapsed());
         let entry = &self.entries[self.taken.fetch_add(1, Ordering::Relaxed)];
         entry.due.store(due, Ordering::Relaxed);
@@ -53,7 +61,12 @@ impl Delivered {
     /// Waits until as many have been delivered as there is room for; checks that they are those
     /// that were due at these times, each once and none early. Returns when each was due and how
     /// late it was.
-    pub(crate) fn settle(&self, mut due: Vec<u64>) -> Vec<(u64, u64)> {
+    ///
+    /// # Panics
+    ///
+    /// If one was lost, doubled or early.
+    #[must_use]
+    pub fn settle(&self, mut due: Vec<u64>) -> Vec<(u64, u64)> {
         wait_until("all are delivered", || {
             self.entries.last().is_none_or(|entry| entry.at.load(Ordering::Acquire) > 0)
         });
@@ -76,13 +89,18 @@ impl Entry {
 }
 
 /// Draws when timeouts are due: uniformly in a span of time.
-pub(crate) fn draw(rng: &mut Rng, count: u32, start: Duration, span: Duration) -> Vec<u64> {
+#[must_use]
+pub fn draw(rng: &mut Rng, count: u32, start: Duration, span: Duration) -> Vec<u64> {
     let (start, end) = (nanos(start), nanos(start + span));
     (0..count).map(|_| rng.u64(start..end)).collect()
 }
 
 /// How often each lateness was seen, or each duration; in nanoseconds.
-pub(crate) fn histogram(nanos: impl IntoIterator<Item = u64>) -> Histogram<u64> {
+///
+/// # Panics
+///
+/// Never: a histogram resizes itself.
+pub fn histogram(nanos: impl IntoIterator<Item = u64>) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).expect("three digits are precise enough");
     for nanos in nanos {
         histogram.record(nanos).expect("a histogram resizes itself");
@@ -91,10 +109,17 @@ pub(crate) fn histogram(nanos: impl IntoIterator<Item = u64>) -> Histogram<u64> 
 }
 
 /// A percentile in milliseconds.
-pub(crate) fn millis(histogram: &Histogram<u64>, percentile: f64) -> f64 {
+#[must_use]
+pub fn millis(histogram: &Histogram<u64>, percentile: f64) -> f64 {
     Duration::from_nanos(histogram.value_at_percentile(percentile)).as_secs_f64() * 1e3
 }
 
-pub(crate) fn nanos(duration: Duration) -> u64 {
+/// A duration in nanoseconds.
+///
+/// # Panics
+///
+/// If it takes centuries.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("nothing here takes centuries")
 }

@@ -1,8 +1,14 @@
 //! What requests wait for: keys and delays from a seed, drawn before anything is timed.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
 
 use fastrand::Rng;
+
+/// Delays in milliseconds: longer than anything here takes.
+const DELAYS_MS: RangeInclusive<u32> = 30_000..=90_000;
 
 /// What a request waits for.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +31,24 @@ impl<const KEYS: usize> Demand<KEYS> {
 #[must_use]
 pub fn demands<const KEYS: usize>(seed: u64, keys: Range<u32>, count: usize) -> Vec<Demand<KEYS>> {
     let mut rng = Rng::with_seed(seed);
-    let mut demand =
-        || Demand { keys: distinct(&mut rng, &keys), delay_ms: rng.u32(30_000..=90_000) };
-    (0..count).map(|_| demand()).collect()
+    let demand = |_| Demand { keys: distinct(&mut rng, &keys), delay_ms: rng.u32(DELAYS_MS) };
+    (0..count).map(demand).collect()
+}
+
+/// Draws what requests wait for, each on keys of its own.
+///
+/// # Panics
+///
+/// If there are not enough numbers.
+#[must_use]
+pub fn demands_apart<const KEYS: usize>(seed: u64, count: usize) -> Vec<Demand<KEYS>> {
+    let mut rng = Rng::with_seed(seed);
+    let mut numbers = 0..u32::MAX;
+    let demand = |_| {
+        let keys = [(); KEYS].map(|()| numbers.next().expect("fewer than 2^32 keys are needed"));
+        Demand { keys, delay_ms: rng.u32(DELAYS_MS) }
+    };
+    (0..count).map(demand).collect()
 }
 
 fn distinct<const KEYS: usize>(rng: &mut Rng, range: &Range<u32>) -> [u32; KEYS] {

@@ -13,7 +13,7 @@ use delaywheel::Purgatory;
 pub use self::{
     closed_loop::{Announce, ClosedLoop, Share},
     crowd::Crowd,
-    demand::{Demand, demands},
+    demand::{Demand, demands, demands_apart},
     request::{Answer, Request},
 };
 

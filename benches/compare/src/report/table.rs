@@ -55,10 +55,10 @@ impl Row {
         self
     }
 
-    /// Has a figure printed beside ours that was measured by somebody else.
+    /// Has a figure printed beside ours that was measured by somebody else, if there is one.
     #[must_use]
-    pub fn beside(mut self, figure: &'static str) -> Self {
-        self.beside = Some(figure);
+    pub fn beside(mut self, figure: impl Into<Option<&'static str>>) -> Self {
+        self.beside = figure.into();
         self
     }
 

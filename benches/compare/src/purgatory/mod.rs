@@ -30,10 +30,22 @@ pub type Requests = Purgatory<u32, Request>;
 pub fn settle(purgatory: &Requests, satisfied: u64, waiting: u64) {
     assert_eq!(purgatory.delayed(), waiting, "requests that wait");
     assert_eq!(purgatory.shutdown() as u64, waiting, "requests that were shut down");
+    assert_eq!(purgatory.stats().shut_down, waiting);
+    settle_all(purgatory, [satisfied, 0]);
+}
+
+/// Checks that nothing lingers: so many requests were satisfied, so many expired, and each ended
+/// once.
+///
+/// # Panics
+///
+/// If one was lost or doubled, or ended in another way.
+#[track_caller]
+pub fn settle_all(purgatory: &Requests, [satisfied, expired]: [u64; 2]) {
     assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "somebody lingers");
     let stats = purgatory.stats();
-    assert_eq!((stats.satisfied, stats.shut_down), (satisfied, waiting));
-    assert_eq!((stats.at_once, stats.expired, stats.cancelled, stats.displaced), (0, 0, 0, 0));
+    assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
+    assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
     assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
     assert_eq!(purgatory.timer_stats().pending, 0, "a timeout lingers");
 }

@@ -54,12 +54,18 @@ impl Answer {
     #[inline]
     pub fn reuse(&self) {
         let mut looks = 0_u32;
-        while self.0.load(Ordering::Acquire) < SATISFIED {
+        while !self.has_ended() {
             looks += 1;
             if looks % 64 == 0 { thread::yield_now() } else { spin_loop() }
         }
         assert!(self.is_satisfied(), "a request was not satisfied");
         self.0.store(WAITING, Ordering::Release);
+    }
+
+    /// Whether the request has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= SATISFIED
     }
 
     /// Whether the request has completed before its delay was over.

@@ -28,6 +28,8 @@ mod subjects;
 #[cfg(target_os = "linux")]
 mod tracer;
 #[cfg(target_os = "linux")]
+mod waits;
+#[cfg(target_os = "linux")]
 mod workers;
 
 use std::process::ExitCode;

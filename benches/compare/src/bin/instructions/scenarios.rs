@@ -9,6 +9,7 @@ use fastrand::Rng;
 use crate::{
     child::OPERATIONS,
     subjects::{Subject, Timer, Wheel},
+    waits::{AdvanceNone, CheckNone, CheckWaiting, WatchComplete},
 };
 
 /// Something that is counted.
@@ -26,6 +27,10 @@ pub(crate) const SCENARIOS: &[Entry] = &[
     Entry { name: "timer/cancel", make: || Box::new(Cancel::<Timer>::new()) },
     Entry { name: "timer/reset_later", make: || Box::new(ResetLater::<Timer>::new()) },
     Entry { name: "timer/expire", make: || Box::new(Expire::<Timer>::new()) },
+    Entry { name: "purgatory/watch+complete", make: || Box::new(WatchComplete::new()) },
+    Entry { name: "purgatory/check-none", make: || Box::new(CheckNone::new()) },
+    Entry { name: "purgatory/check-waiting", make: || Box::new(CheckWaiting::new()) },
+    Entry { name: "purgatory/advance-none", make: || Box::new(AdvanceNone::new()) },
 ];
 
 /// An operation, so many times.

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release -p delaywheel-compare --bin purgatory_load [-- OPTIONS]
 //!
-//! --rate N            requests a second, 1,000,000 by default; where a search begins
+//! --rate N            requests a second, 1,000,000 by default; or where a search begins, 400,000
 //! --num N             requests, those of three seconds by default
 //! --keys N            keys of a request, 3 by default
 //! --key-space-size N  different keys, 100 by default

@@ -50,7 +50,7 @@ const SECONDS: u32 = 3;
 impl Options {
     pub(crate) fn from_args() -> Result<Self, lexopt::Error> {
         let mut options = Self {
-            rate: 1_000_000,
+            rate: 0,
             num: None,
             keys: 3,
             key_space: 100,
@@ -61,11 +61,11 @@ impl Options {
             step: 50_000,
             is_checked: false,
         };
-        let (mut pct75, mut pct50) = (None, None);
+        let (mut rate, mut pct75, mut pct50) = (None, None, None);
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
             match argument {
-                Long("rate") => options.rate = parser.value()?.parse()?,
+                Long("rate") => rate = Some(parser.value()?.parse()?),
                 Long("num") => options.num = Some(parser.value()?.parse()?),
                 Long("keys") => options.keys = parser.value()?.parse()?,
                 Long("key-space-size") => options.key_space = parser.value()?.parse()?,
@@ -82,6 +82,7 @@ impl Options {
                 _ => return Err(argument.unexpected()),
             }
         }
+        options.rate = rate.unwrap_or(if options.is_search { 400_000 } else { 1_000_000 });
         options.latency = match (pct75, pct50) {
             (Some(pct75), Some(pct50)) => Some(Latency { pct75, pct50 }),
             (None, None) => None,

@@ -14,6 +14,7 @@
 mod checks;
 mod closed_loop;
 mod lateness;
+mod longest;
 mod service;
 mod threads;
 
@@ -26,6 +27,7 @@ const SECTIONS: &[Section] = &[
     Section::new("threads", threads::rows),
     Section::new("checks", checks::rows),
     Section::new("lateness", lateness::rows),
+    Section::new("longest", longest::rows),
 ];
 
 fn main() -> ExitCode {

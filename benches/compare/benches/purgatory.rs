@@ -5,9 +5,9 @@
 //! BENCH_PENDING=1000 cargo bench -p delaywheel-compare --bench purgatory -- --quick
 //! ```
 //!
-//! `BENCH_PENDING` lists the numbers of requests that wait, 1000 and 100000 unless told otherwise. A
-//! benchmark's path is `purgatory/OPERATION/WHAT`, with the number of requests that wait where others
-//! than those in the loop do. Its time is that of one request, or of one call.
+//! `BENCH_PENDING` lists the numbers of requests that wait, 1000 and 100000 unless told otherwise.
+//! A benchmark's path is `purgatory/OPERATION/WHAT`, where WHAT is that number, or the number of
+//! keys of a request. Its time is that of one request, or of one call.
 
 #![forbid(unsafe_code)]
 

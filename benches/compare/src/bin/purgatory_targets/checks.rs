@@ -1,4 +1,4 @@
-//! Announcements that complete nothing: nobody watches, nothing is reached, nobody can complete yet.
+//! Announcements that complete nothing: nobody watches, nothing is reached, nobody can complete.
 
 use delaywheel_compare::{
     drive::timed,

@@ -5,9 +5,9 @@
 //!     [-- --quick] [--rounds N] [--only NAME]... [--check]
 //! ```
 //!
-//! K is what Kafka's purgatory takes for the same on a machine of this kind: JDK 17, an operation on
-//! 3 keys out of 100 unless said otherwise. Memory is measured by `purgatory_memory`, and the workload
-//! that was published with Kafka's by `purgatory_load`.
+//! K is what Kafka's purgatory takes for the same on a machine of this kind: JDK 17, an operation
+//! on 3 keys out of 100 unless said otherwise. Memory is measured by `purgatory_memory`, and the
+//! workload that was published with Kafka's by `purgatory_load`.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A service in which very many requests wait, some complete each millisecond, as many come in their
-//! stead, and one comes that only expires.
+//! A service in which very many requests wait: in each millisecond some complete, as many come in
+//! their stead, and one comes that only expires.
 
 use std::{
     hint::black_box,

@@ -108,6 +108,9 @@ where
                 }
                 walk.go_on(&mut contents, key, |contents, waiter| {
                     let has_room = fresh.len() < BATCH.min(*budget);
+                    if has_room && fresh.len() == fresh.inline_size() {
+                        fresh.reserve_exact(BATCH - fresh.len());
+                    }
                     if has_room {
                         contents.call(waiter, &mut fresh);
                     }

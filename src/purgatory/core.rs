@@ -122,6 +122,7 @@ where
     /// Gives back the room of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
         self.shards.iter().for_each(|shard| shard.contents.lock().shrink());
+        self.timer.shrink();
     }
 
     #[inline]

@@ -7,11 +7,10 @@
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
-use hashbrown::{HashTable, hash_table::Entry};
-
 use super::{
     filter::Filter,
     slab::{Index, Slab},
+    table::Table,
 };
 
 /// A watcher of events.
@@ -136,7 +135,7 @@ pub(super) struct Cursor(usize);
 
 /// All lists of a shard.
 pub(super) struct Lists<K> {
-    table: HashTable<Index>,
+    table: Table,
     keys: Slab<List<K>>,
     events: Slab<EventNode>,
     thresholds: Slab<ThresholdNode>,
@@ -147,9 +146,9 @@ pub(super) struct Lists<K> {
 }
 
 impl<K> Lists<K> {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            table: HashTable::new(),
+            table: Table::new(),
             keys: Slab::new(),
             events: Slab::new(),
             thresholds: Slab::new(),
@@ -172,7 +171,7 @@ impl<K> Lists<K> {
     /// The list of a key.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
-        self.table.find(hash, |&list| is_key(&self.keys[list].key)).copied()
+        self.table.find(hash, |list| is_key(&self.keys[list].key))
     }
 
     /// Puts an operation on the list of a key's events, with the head of its chain of siblings;
@@ -339,14 +338,15 @@ impl<K> Lists<K> {
         self.keys.shrink();
         self.events.shrink();
         self.thresholds.shrink();
-        let Self { table, keys, .. } = self;
-        table.shrink_to_fit(|&list| keys[list].hash);
+        self.table.shrink();
     }
 
     /// Gives all room back, when nobody watches.
     pub(super) fn clear(&mut self) {
-        let cursors = std::mem::take(&mut self.cursors);
-        *self = Self { cursors, ..Self::new() };
+        self.table.clear();
+        self.keys = Slab::new();
+        self.events = Slab::new();
+        self.thresholds = Slab::new();
     }
 
     /// The list of a key, made if there is none.
@@ -355,20 +355,15 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let Self { table, keys, .. } = self;
-        match table.entry(hash, |&list| keys[list].key == key, |&list| keys[list].hash) {
-            Entry::Occupied(entry) => {
-                leavings.discard(key);
-                *entry.get()
-            }
-            Entry::Vacant(entry) => {
-                let list = List { key, hash, events: Ends::default(), thresholds: None };
-                let list = keys.insert(list);
-                entry.insert(list);
-                leavings.filter.add(hash);
-                list
-            }
+        if let Some(list) = self.find(hash, |other| *other == key) {
+            leavings.discard(key);
+            return list;
         }
+        let list = List { key, hash, events: Ends::default(), thresholds: None };
+        let list = self.keys.insert(list);
+        self.table.insert(hash, list);
+        leavings.filter.add(hash);
+        list
     }
 
     #[inline]
@@ -410,8 +405,7 @@ impl<K> Lists<K> {
         leavings.note_watcher(hash);
         self.watching -= 1;
         if events.first.is_none() && thresholds.is_none() {
-            let entry = self.table.find_entry(hash, |&other| other == list);
-            entry.expect("a list is in the table").remove();
+            self.table.remove(hash, list);
             leavings.filter.remove(hash);
             leavings.discard(self.keys.remove(list).key);
         }

@@ -17,7 +17,8 @@
 //!   threads that complete each other's operations cannot deadlock in here.
 //! - *Never early.* An operation expires when its delay is over, and less than a tick plus
 //!   scheduling delay later.
-//! - *Bounded.* A lock is held for the keys of one operation, or for 256 steps along a list.
+//! - *Bounded.* A lock is held for the keys of one operation, or for 256 steps along a list; and,
+//!   when the last of very many has ended, for giving back their memory.
 //!
 //! # Implementation
 //!
@@ -47,6 +48,7 @@ mod rule;
 mod shard;
 mod slab;
 mod stats;
+mod table;
 mod walk;
 mod watch;
 mod watching;

@@ -26,7 +26,8 @@ pub enum Overload {
     #[default]
     Refuse,
     /// The one that has waited longest is completed as
-    /// [`Completion::Displaced`](super::Completion::Displaced), and it takes the place of that.
+    /// [`Completion::Displaced`](super::Completion::Displaced), and it takes the place of that. Those
+    /// that are being checked at that moment are passed over, up to 64 of them.
     DisplaceOldest,
 }
 

@@ -1,15 +1,16 @@
 //! What follows from an event: the operations on its key are checked.
 
-use std::{borrow::Borrow, hash::Hash, mem};
+use std::{borrow::Borrow, hash::Hash};
 
 use smallvec::SmallVec;
 
 use super::{
-    core::Core, filter::fence_event, operation::DelayedOperation, shard::Batch, walk::Walk,
+    core::Core,
+    filter::fence_event,
+    operation::DelayedOperation,
+    shard::{BATCH, Batch},
+    walk::Walk,
 };
-
-/// Operations that are out at once for one event.
-const BATCH: usize = 32;
 
 impl<K, O, R> Core<K, O, R>
 where
@@ -43,11 +44,12 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'q,
     {
+        // The caller's iterator may change what the checks look at.
+        let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| (self.hash(key), key)).collect();
         fence_event();
         let mut passes = self.passes();
         let mut completed = 0;
         for key in keys {
-            let key = (self.hash(key), key);
             for (number, pass) in passes.iter_mut().enumerate() {
                 completed += self.check_in_pass(number, pass, key);
             }
@@ -65,11 +67,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &*self.shards[number];
-        if !shard.filter.may_have(key.0) {
-            return 0;
-        }
-        let mut walk = Walk::new(shard, *pass);
+        let Some(mut walk) = self.walk(number, *pass, key.0) else { return 0 };
         let completed = self.check_walk(number, &mut walk, key, &mut { usize::MAX });
         *pass = walk.pass();
         completed
@@ -96,42 +94,22 @@ where
         Q: Eq + ?Sized,
     {
         let shard = walk.shard();
-        let (mut batch, mut fresh) = (Batch::new(), Batch::new());
+        let mut batch = Batch::new();
         let mut completed = 0;
-        let mut now = 0;
-        loop {
-            let mut leavings = self.leavings(shard);
-            {
-                let mut contents = shard.contents.lock();
-                for in_hand in &mut batch {
-                    contents.bring_back(in_hand, now, &mut leavings);
+        while !walk.is_done() && *budget > 0 {
+            let size = BATCH.min(*budget);
+            walk.go_on(&mut shard.contents.lock(), key, |contents, waiter| {
+                let has_room = batch.len() < size;
+                if has_room {
+                    contents.call(waiter, &mut batch);
                 }
-                walk.go_on(&mut contents, key, |contents, waiter| {
-                    let has_room = fresh.len() < BATCH.min(*budget);
-                    if has_room && fresh.len() == fresh.inline_size() {
-                        fresh.reserve_exact(BATCH - fresh.len());
-                    }
-                    if has_room {
-                        contents.call(waiter, &mut fresh);
-                    }
-                    has_room
-                });
-            }
-            self.dispose(leavings);
+                has_room
+            });
+            *budget -= batch.len();
             if !batch.is_empty() {
-                completed += self.settle(number, &mut batch);
+                completed += self.check_out(number, &mut batch);
             }
-            if batch.is_empty() {
-                mem::swap(&mut batch, &mut fresh);
-            } else {
-                batch.append(&mut fresh);
-            }
-            if batch.is_empty() && (walk.is_done() || *budget == 0) {
-                return completed;
-            }
-            *budget -= batch.len().min(*budget);
-            self.check_all(&mut batch);
-            now = self.timer.elapsed();
         }
+        completed
     }
 }

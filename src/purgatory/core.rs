@@ -23,12 +23,12 @@ use super::{
     capacity::Capacity,
     lists::{Leaving, Leavings},
     operation::{Completion, DelayedOperation},
-    shard::{Batch, Finished, Finishes, Shard},
+    shard::{Batch, Finished, Finishes, InHand, Shard},
     slab::Index,
     stats::PurgatoryStats,
 };
 use crate::{
-    ValueTimer,
+    Key, ValueTimer,
     sync::{AtomicU64, Ordering},
 };
 
@@ -144,65 +144,75 @@ where
         }
     }
 
-    /// Checks operations that are out.
+    /// Checks operations that are out until none is to be checked again, and only then tells those
+    /// that have ended: nobody waits, in hand, for what others do when they complete. Returns how
+    /// many completed by a check.
     #[inline]
-    pub(super) fn check_all(&self, batch: &mut Batch<O, R>) {
-        for in_hand in batch {
-            in_hand.is_satisfied =
-                in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
+    pub(super) fn check_out(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+        let shard = &*self.shards[number];
+        let mut is_again = true;
+        while is_again {
+            for in_hand in batch.iter_mut().filter(|in_hand| in_hand.is_out()) {
+                in_hand.is_satisfied =
+                    in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
+            }
+            let now = self.timer.elapsed();
+            let mut leavings = self.leavings(shard);
+            is_again = false;
+            {
+                let mut contents = shard.contents.lock();
+                for in_hand in batch.iter_mut().filter(|in_hand| in_hand.is_out()) {
+                    contents.bring_back(in_hand, now, &mut leavings);
+                    is_again |= in_hand.is_out();
+                }
+            }
+            self.dispose(leavings);
         }
+        self.settle(number, batch)
     }
 
-    /// Tells operations that they have ended, and keeps those that are to be checked again. Returns
-    /// how many have ended.
+    /// Tells operations that they have ended. Returns how many of them did by a check.
     #[inline]
-    pub(super) fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
-        let mut ended = 0;
-        let mut is_again = false;
-        for in_hand in &mut *batch {
-            match (in_hand.end.take(), &mut in_hand.operation) {
-                (Some((completion, timeout)), operation @ Some(_)) => {
-                    ended += 1;
-                    if let Some(operation) = operation.take() {
-                        self.conclude(number, Finished { operation, completion, timeout });
-                    }
-                }
-                (_, operation) => is_again |= operation.is_some(),
+    fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+        batch.retain(|in_hand| in_hand.end.is_some());
+        for (_, timeout) in batch.iter().filter_map(|in_hand| in_hand.end.as_ref()) {
+            self.retire(number, *timeout);
+        }
+        let mut completed = 0;
+        for InHand { operation, end, is_satisfied, .. } in batch.drain(..) {
+            completed += usize::from(is_satisfied);
+            if let (Some(operation), Some((completion, _))) = (operation, end) {
+                self.complete(operation, completion);
             }
         }
-        if is_again {
-            batch.retain(|in_hand| in_hand.operation.is_some());
-        } else {
-            batch.clear();
-        }
-        ended
+        completed
     }
 
+    /// Tells operations that they have ended, when all of them have left the timer and their places.
     #[inline]
     pub(super) fn conclude_all(&self, number: usize, finishes: Finishes<O, R>) -> usize {
         let count = finishes.len();
-        for finished in finishes {
-            self.conclude(number, finished);
+        finishes.iter().for_each(|finished| self.retire(number, finished.timeout));
+        for Finished { operation, completion, .. } in finishes {
+            self.complete(operation, completion);
         }
         count
     }
 
-    /// Tells an operation that it has ended, when it has left the timer as well.
+    /// Tells an operation that it has ended, when it has left the timer and its place.
     #[inline]
     pub(super) fn conclude(&self, number: usize, finished: Finished<O, R>) {
-        let operation = self.retire(number, finished);
-        self.complete(operation.0, operation.1);
+        self.retire(number, finished.timeout);
+        self.complete(finished.operation, finished.completion);
     }
 
     /// Has an operation that has ended leave the timer and its place.
     #[inline]
-    pub(super) fn retire(&self, number: usize, finished: Finished<O, R>) -> (O, Completion<R>) {
-        let Finished { operation, completion, timeout } = finished;
-        if let Some(timeout) = timeout.filter(|_| !matches!(completion, Completion::Expired)) {
+    pub(super) fn retire(&self, number: usize, timeout: Option<Key>) {
+        if let Some(timeout) = timeout {
             self.timer.cancel_in(number, timeout);
         }
         self.capacity.release();
-        (operation, completion)
     }
 
     #[inline]

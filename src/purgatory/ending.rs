@@ -73,7 +73,7 @@ where
                 match contents.claim(waiter, Completion::Cancelled(reason), now, &mut leavings) {
                     Claim::Finished(finished) => ended.push(finished),
                     Claim::Noted => cancelled += 1,
-                    Claim::Lost(completion) => unsaid = completion,
+                    Claim::Lost(completion) => unsaid = Some(completion),
                 }
                 true
             });
@@ -113,7 +113,7 @@ where
                 if contents.is_before(waiter, newcomers) {
                     contents.claim(waiter, completion, now, &mut leavings)
                 } else {
-                    Claim::Lost(Some(completion))
+                    Claim::Lost(completion)
                 }
             };
             self.dispose(leavings);
@@ -147,8 +147,11 @@ where
         shard.is_some_and(|shard| shard.contents.lock().is_waiting(index, serial))
     }
 
-    /// Takes in no more operations, and ends those that wait. `conclude` says what becomes of each.
-    pub(super) fn shut_down(&self, mut conclude: impl FnMut(usize, Finished<O, R>)) {
+    /// Takes in no more operations, and ends those that wait. `conclude` says what becomes of each,
+    /// when it has left the timer and its place. Returns how many those were, and how many that are
+    /// out will end by this.
+    pub(super) fn shut_down(&self, mut conclude: impl FnMut(O, Completion<R>)) -> usize {
+        let mut count = 0;
         for shard in &self.shards {
             shard.contents.lock().is_closed = true;
         }
@@ -166,6 +169,7 @@ where
                     let claim = index.map(|index| {
                         contents.claim(index, Completion::ShutDown, now, &mut leavings)
                     });
+                    count += usize::from(matches!(claim, Some(Claim::Noted)));
                     if let Some(Claim::Finished(finished)) = claim {
                         ended.push(finished);
                     }
@@ -174,9 +178,14 @@ where
                 is_more = end < contents.end();
                 drop(contents);
                 self.dispose(leavings);
-                ended.into_iter().for_each(|finished| conclude(number, finished));
+                count += ended.len();
+                ended.iter().for_each(|finished| self.retire(number, finished.timeout));
+                for Finished { operation, completion, .. } in ended {
+                    conclude(operation, completion);
+                }
             }
         }
         self.timer.shutdown();
+        count
     }
 }

@@ -5,7 +5,7 @@
 //! *siblings*, so that it leaves every list in a time that depends on its own keys only. A key
 //! leaves with its last watcher.
 
-use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
+use std::{any::Any, boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
 use super::{
     filter::Filter,
@@ -69,6 +69,8 @@ pub(super) struct Leavings<'a, K> {
     filter: &'a Filter,
     left: Vec<Leaving<K>>,
     wants_hashes: bool,
+    /// Memory that is given back, which takes its time.
+    rubble: Option<Box<dyn Any + Send>>,
 }
 
 /// A part of that.
@@ -82,12 +84,18 @@ pub(super) enum Leaving<K> {
 impl<'a, K> Leavings<'a, K> {
     #[inline]
     pub(super) const fn new(filter: &'a Filter, wants_hashes: bool) -> Self {
-        Self { filter, left: Vec::new(), wants_hashes }
+        Self { filter, left: Vec::new(), wants_hashes, rubble: None }
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.left.is_empty()
+    }
+
+    /// Drops memory when the lock has been released.
+    #[cold]
+    pub(super) fn throw_away(&mut self, rubble: impl Send + 'static) {
+        self.rubble = Some(Box::new(rubble));
     }
 
     #[inline]
@@ -286,10 +294,10 @@ impl<K> Lists<K> {
         Some((place, self.thresholds[place.1].waiter))
     }
 
-    /// Who waits for the greatest value of a key.
-    pub(super) fn greatest(&self, list: Index) -> Option<Index> {
-        let &(_, node) = self.keys[list].thresholds.as_ref()?.last()?;
-        Some(self.thresholds[node].waiter)
+    /// The greatest value of a key that is waited for, and who does.
+    pub(super) fn greatest(&self, list: Index) -> Option<(u64, Index)> {
+        let &(at, node) = self.keys[list].thresholds.as_ref()?.last()?;
+        Some((at, self.thresholds[node].waiter))
     }
 
     /// The first watcher of a key's events.
@@ -341,12 +349,10 @@ impl<K> Lists<K> {
         self.table.shrink();
     }
 
-    /// Gives all room back, when nobody watches.
-    pub(super) fn clear(&mut self) {
-        self.table.clear();
-        self.keys = Slab::new();
-        self.events = Slab::new();
-        self.thresholds = Slab::new();
+    /// Takes out all room, when nobody watches.
+    pub(super) fn clear(&mut self) -> Self {
+        let cursors = std::mem::take(&mut self.cursors);
+        std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
     /// The list of a key, made if there is none.

@@ -13,12 +13,14 @@
 //!   waiting for its delay. An operation is checked, put on its lists, and checked again.
 //! - *Nothing lingers.* An operation that has ended is off all lists and out of the timer before it
 //!   is told so. There is no purge. A key that nobody watches is forgotten.
-//! - *No lock over user code.* Checks and completions may take locks, and call the purgatory. Two
-//!   threads that complete each other's operations cannot deadlock in here.
+//! - *No lock over user code*, but for `Eq` of keys. Checks and completions may take locks, and call
+//!   the purgatory. Two threads that complete each other's operations cannot deadlock in here.
 //! - *Never early.* An operation expires when its delay is over, and less than a tick plus
-//!   scheduling delay later.
-//! - *Bounded.* A lock is held for the keys of one operation, or for 256 steps along a list; and,
-//!   when the last of very many has ended, for giving back their memory.
+//!   scheduling delay later. One that is out to be checked just then is told so when it is back,
+//!   which is when the others of its batch have been checked: up to 31 of them. Completions keep
+//!   nobody out.
+//! - *Bounded.* A lock is held for the keys of a batch of 32 operations, or for 256 steps along a
+//!   list. [`shrink`](Purgatory::shrink) holds one for longer.
 //!
 //! # Implementation
 //!
@@ -308,7 +310,7 @@ where
     /// Returns how many those were.
     ///
     /// Operations that another thread is checking are checked again by that thread; they do not
-    /// count here.
+    /// count here, nor do those that end in another way meanwhile.
     ///
     /// # Complexity
     ///
@@ -344,7 +346,8 @@ where
     /// The purgatory does not remember values. Like an event, an advance changes what
     /// [`DelayedOperation::has_reached`] looks at first.
     ///
-    /// Operations that watch the key's events are not checked: an append that is both calls
+    /// One for which a check is a condition too ends when that has been made, which is before the
+    /// others. Operations that watch the key's events are not checked: an append that is both calls
     /// [`check_and_complete`](Self::check_and_complete) too.
     ///
     /// # Complexity
@@ -408,7 +411,8 @@ where
         OperationGuard::new(self.downgrade(), key)
     }
 
-    /// Returns whether an operation has not ended.
+    /// Returns whether an operation has not ended. One that is being checked may have been told how
+    /// it ends, and does not wait any more.
     #[must_use]
     pub fn is_waiting(&self, key: OperationKey) -> bool {
         self.core().is_waiting(key.0)
@@ -442,7 +446,7 @@ where
     /// Gives back memory of operations that have ended. *O*(capacity), a shard at a time under its
     /// lock.
     ///
-    /// A shard in which nobody waits gives it back by itself.
+    /// A shard that held more than a thousand operations gives it back by itself when nobody waits.
     pub fn shrink(&self) {
         self.core().shrink();
     }
@@ -451,15 +455,10 @@ where
     /// Returns how many those were. May be called from within an operation; the second call finds
     /// nothing.
     ///
-    /// An operation that another thread is checking is completed by that thread.
+    /// An operation that is being checked is completed by the thread that checks it, and counts.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn shutdown(&self) -> usize {
-        let mut count = 0;
-        self.core().shut_down(|number, finished| {
-            count += 1;
-            self.core().conclude(number, finished);
-        });
-        count
+        self.core().shut_down(|operation, completion| self.core().complete(operation, completion))
     }
 
     /// Takes in no more operations, and hands back those that wait. They are not completed.
@@ -468,9 +467,7 @@ where
     #[must_use = "the operations have not been answered"]
     pub fn close(&self) -> Vec<O> {
         let mut operations = Vec::new();
-        self.core().shut_down(|number, finished| {
-            operations.push(self.core().retire(number, finished).0);
-        });
+        self.core().shut_down(|operation, _| operations.push(operation));
         operations
     }
 }
@@ -548,6 +545,6 @@ where
 {
     fn drop(&mut self) {
         let core = &self.0;
-        core.shut_down(|number, finished| core.conclude(number, finished));
+        core.shut_down(|operation, completion| core.complete(operation, completion));
     }
 }

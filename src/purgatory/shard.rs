@@ -76,7 +76,7 @@ pub(super) struct InHand<O, R> {
     pub(super) index: Index,
     /// `None` once it waits again.
     pub(super) operation: Option<O>,
-    /// Whether the last check found that it can complete.
+    /// Whether the last check found that it can complete, and that is how it has ended if it has.
     pub(super) is_satisfied: bool,
     /// How it has ended, and what is to be cancelled in the timer.
     pub(super) end: Option<(Completion<R>, Option<Key>)>,
@@ -87,7 +87,16 @@ impl<O, R> InHand<O, R> {
     pub(super) const fn new(index: Index, operation: O) -> Self {
         Self { index, operation: Some(operation), is_satisfied: false, end: None }
     }
+
+    /// Whether it has neither ended nor been brought back.
+    #[inline]
+    pub(super) const fn is_out(&self) -> bool {
+        self.operation.is_some() && self.end.is_none()
+    }
 }
+
+/// Operations that are out at once for one event.
+pub(super) const BATCH: usize = 32;
 
 /// Operations that are checked between two holds of the lock.
 pub(super) type Batch<O, R> = SmallVec<[InHand<O, R>; 2]>;
@@ -110,8 +119,8 @@ pub(super) enum Claim<O, R> {
     /// It is out, and will end so.
     Noted,
     /// It has ended, or will, in another way, or in this. What it might have been told is user code
-    /// and dropped when the lock has been released; `None` if there is no such thing.
-    Lost(Option<Completion<R>>),
+    /// and dropped when the lock has been released.
+    Lost(Completion<R>),
 }
 
 impl<O, R> Claim<O, R> {
@@ -139,7 +148,12 @@ pub(super) struct Contents<K, O, R> {
     pub(super) stats: ShardStats,
 }
 
-impl<K, O, R> Contents<K, O, R> {
+impl<K, O, R> Contents<K, O, R>
+where
+    K: Send + 'static,
+    O: Send + 'static,
+    R: Send + 'static,
+{
     /// Takes in an operation that is out. It is on no list yet.
     #[inline]
     pub(super) fn enter(&mut self, since: u64, rule: Rule) -> (Index, u64) {
@@ -266,28 +280,31 @@ impl<K, O, R> Contents<K, O, R> {
         let state = &mut self.waiters[index].state;
         match mem::replace(state, State::OUT) {
             State::Waiting(operation) => {
+                if batch.len() == batch.inline_size() {
+                    batch.reserve_exact(BATCH - batch.len());
+                }
                 batch.push(InHand::new(index, operation));
             }
             State::Out { verdict, .. } => *state = State::Out { verdict, is_to_check_again: true },
         }
     }
 
-    /// A threshold of an operation has been reached, and is off its list. Whether the operation
-    /// ends by that is told by the claim, at the time `now`.
+    /// A threshold of an operation has been reached, and is off its list. Returns whether the
+    /// operation ends by that; `None` if it is taken out, to be checked, or nothing follows.
     pub(super) fn on_threshold(
         &mut self,
         index: Index,
         now: u64,
         batch: &mut Batch<O, R>,
         leavings: &mut Leavings<'_, K>,
-    ) -> Claim<O, R> {
+    ) -> Option<Claim<O, R>> {
         match self.waiters[index].rule.on_threshold() {
-            Effect::Nothing => Claim::Lost(None),
+            Effect::Nothing => None,
             Effect::Check => {
                 self.take_out(index, batch);
-                Claim::Lost(None)
+                None
             }
-            Effect::Satisfied => self.claim(index, Completion::Satisfied, now, leavings),
+            Effect::Satisfied => Some(self.claim(index, Completion::Satisfied, now, leavings)),
         }
     }
 
@@ -319,7 +336,7 @@ impl<K, O, R> Contents<K, O, R> {
         if self.waiters.get(index).is_some_and(|waiter| waiter.serial == serial) {
             self.claim(index, completion, now, leavings)
         } else {
-            Claim::Lost(Some(completion))
+            Claim::Lost(completion)
         }
     }
 
@@ -343,7 +360,7 @@ impl<K, O, R> Contents<K, O, R> {
             }
             decided @ State::Out { .. } => {
                 *state = decided;
-                Claim::Lost(Some(completion))
+                Claim::Lost(completion)
             }
         }
     }
@@ -373,11 +390,11 @@ impl<K, O, R> Contents<K, O, R> {
         None
     }
 
-    /// The operation that waits for the greatest value of a key, unless it is out.
-    pub(super) fn greatest(&self, list: Index) -> Option<(Index, u64)> {
-        let index = self.lists.greatest(list)?;
+    /// The operation that waits for the greatest value of a key, and that; unless it is out.
+    pub(super) fn greatest(&self, list: Index) -> Option<(u64, (Index, u64))> {
+        let (at, index) = self.lists.greatest(list)?;
         let waiter = &self.waiters[index];
-        matches!(waiter.state, State::Waiting(_)).then_some((index, waiter.serial))
+        matches!(waiter.state, State::Waiting(_)).then_some((at, (index, waiter.serial)))
     }
 
     /// Brings back an operation that was out and has been checked. If it is to be checked again, it
@@ -394,7 +411,10 @@ impl<K, O, R> Contents<K, O, R> {
             unreachable!("an operation that is out has not been brought back")
         };
         let completion = match verdict.take() {
-            Some(verdict) => verdict,
+            Some(verdict) => {
+                in_hand.is_satisfied = false;
+                verdict
+            }
             None if in_hand.is_satisfied => Completion::Satisfied,
             None if self.is_closed => Completion::ShutDown,
             None if mem::take(is_to_check_again) => return,
@@ -438,10 +458,10 @@ impl<K, O, R> Contents<K, O, R> {
         self.lists.leave((events, thresholds), leavings);
         self.stats.count(completion, now.saturating_sub(since));
         if self.waiters.is_spacious() {
-            self.waiters = Slab::new();
-            self.lists.clear();
+            leavings.throw_away((mem::take(&mut self.waiters), self.lists.clear()));
         }
-        timeout
+        // What has expired has left the timer.
+        timeout.filter(|_| !matches!(completion, Completion::Expired))
     }
 
     /// Gives back the room of operations that have ended. *O*(capacity).

@@ -143,6 +143,12 @@ impl<E> Slab<E> {
     }
 }
 
+impl<E> Default for Slab<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<E> core::ops::Index<Index> for Slab<E> {
     type Output = E;
 

@@ -4,7 +4,7 @@
 //! three million keys that took 160 ms. So there are many small tables, each for keys whose hashes
 //! begin alike; and each entry has a part of the hash, so that growing looks at nothing else.
 
-use std::{boxed::Box, mem};
+use std::boxed::Box;
 
 use hashbrown::HashTable;
 
@@ -67,12 +67,6 @@ impl Table {
         for part in &mut self.parts {
             part.shrink_to_fit(|entry| spread(entry.hash));
         }
-    }
-
-    /// Gives all room back, of a table that is empty.
-    pub(super) fn clear(&mut self) {
-        debug_assert_eq!(self.len, 0, "a key that is watched has a list");
-        self.parts.iter_mut().for_each(|part| drop(mem::take(part)));
     }
 }
 

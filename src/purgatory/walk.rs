@@ -28,7 +28,12 @@ pub(super) struct Walk<'a, K, O, R> {
     place: Place,
 }
 
-impl<'a, K, O, R> Walk<'a, K, O, R> {
+impl<'a, K, O, R> Walk<'a, K, O, R>
+where
+    K: Send + 'static,
+    O: Send + 'static,
+    R: Send + 'static,
+{
     #[inline]
     pub(super) fn new(shard: &'a Shard<K, O, R>, pass: u64) -> Self {
         Self { shard, pass, place: Place::Start }

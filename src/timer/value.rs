@@ -205,7 +205,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().stats()
     }
 
-    /// Nanoseconds since the timer was made; they never step back.
+    /// Nanoseconds since the timer was made. They step back by less than a tick, if the clock does.
     #[inline]
     pub(crate) fn elapsed(&self) -> u64 {
         self.engine().core.ticks().elapsed()

@@ -241,7 +241,7 @@ impl Script {
         *entry = value.max(*entry);
         drop(state);
         let completed = self.world.purgatory.advance(&key, value);
-        // Each with the last value that it waited for; first those that need no check.
+        // Each with the last value that it waited for; first those that need a check.
         let mut due = [BTreeMap::<u64, BTreeSet<u32>>::new(), BTreeMap::new()];
         let mut ends = BTreeSet::new();
         let state = self.world.state();
@@ -256,7 +256,7 @@ impl Script {
                 || (waiter.missing.is_empty() && (!needs_check || state.ready.contains(name)));
             if is_due {
                 let at = if is_all { *last } else { *first };
-                due[usize::from(needs_check)].entry(at).or_default().insert(*name);
+                due[usize::from(!needs_check)].entry(at).or_default().insert(*name);
                 ends.insert(*name);
             }
         }

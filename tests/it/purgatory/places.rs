@@ -81,13 +81,8 @@ impl Script {
         let is_refusing = self.overload == Overload::Refuse;
         let mut displaced = Vec::new();
         let mut refusal = None;
-        if self.waiting.len() == TOTAL as usize {
-            if is_refusing {
-                refusal = Some(0);
-            } else {
-                let oldest = *self.waiting.keys().next().unwrap();
-                self.displace(oldest, &mut displaced);
-            }
+        if is_refusing && self.waiting.len() == TOTAL as usize {
+            refusal = Some(0);
         }
         let events = watches.iter().filter(|watch| matches!(watch, Events(_)));
         let thresholds = watches.iter().filter(|watch| matches!(watch, Threshold(..)));
@@ -100,6 +95,10 @@ impl Script {
                     self.displace(victim, &mut displaced);
                 }
             }
+        }
+        if !is_refusing && self.waiting.len() == TOTAL as usize {
+            let oldest = *self.waiting.keys().next().unwrap();
+            self.displace(oldest, &mut displaced);
         }
         let op = self.world.op(name);
         let result = if self.random.bool() {

@@ -5,7 +5,16 @@
 //! *siblings*, so that it leaves every list in a time that depends on its own keys only. A key
 //! leaves with its last watcher.
 
-use std::{any::Any, boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
+use std::{
+    any::Any,
+    boxed::Box,
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    ops::Bound,
+    vec::Vec,
+};
+
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 use super::{
     filter::Filter,
@@ -122,24 +131,9 @@ impl<K> IntoIterator for Leavings<'_, K> {
     }
 }
 
-/// Where a cursor is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    /// Nowhere: it is not in use.
-    Closed,
-    At(Index),
-    End,
-}
-
-impl Mark {
-    fn new(node: Option<Index>) -> Self {
-        node.map_or(Self::End, Self::At)
-    }
-}
-
 /// A place in a list that outlives the node there: it moves on to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cursor(usize);
+pub(super) struct Cursor(Index);
 
 /// All lists of a shard.
 pub(super) struct Lists<K> {
@@ -147,7 +141,10 @@ pub(super) struct Lists<K> {
     keys: Slab<List<K>>,
     events: Slab<EventNode>,
     thresholds: Slab<ThresholdNode>,
-    cursors: Vec<Mark>,
+    /// The node that each cursor is at; `None` at the end.
+    cursors: Slab<Option<Index>>,
+    /// The cursors at each node that has some.
+    marks: HashMap<Index, SmallVec<[Index; 2]>, FxBuildHasher>,
     /// All operations in the order in which they came, if that is kept.
     eldest: Ends,
     watching: u64,
@@ -160,7 +157,8 @@ impl<K> Lists<K> {
             keys: Slab::new(),
             events: Slab::new(),
             thresholds: Slab::new(),
-            cursors: Vec::new(),
+            cursors: Slab::new(),
+            marks: HashMap::default(),
             eldest: Ends { first: None, last: None },
             watching: 0,
         }
@@ -320,24 +318,34 @@ impl<K> Lists<K> {
 
     /// Marks a place; it is to be [closed](Self::close).
     pub(super) fn open(&mut self, node: Option<Index>) -> Cursor {
-        let closed = self.cursors.iter().position(|&mark| mark == Mark::Closed);
-        let cursor = closed.unwrap_or(self.cursors.len());
-        if closed.is_none() {
-            self.cursors.push(Mark::Closed);
+        let cursor = self.cursors.insert(node);
+        if let Some(node) = node {
+            self.marks.entry(node).or_default().push(cursor);
         }
-        self.cursors[cursor] = Mark::new(node);
         Cursor(cursor)
     }
 
     /// Gives up a mark, and returns the node there.
-    pub(super) fn close(&mut self, cursor: Cursor) -> Option<Index> {
-        let mark = std::mem::replace(&mut self.cursors[cursor.0], Mark::Closed);
-        while self.cursors.last() == Some(&Mark::Closed) {
-            self.cursors.pop();
+    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Index> {
+        let node = self.cursors.remove(cursor)?;
+        if let Entry::Occupied(mut marks) = self.marks.entry(node) {
+            marks.get_mut().retain(|other| *other != cursor);
+            if marks.get().is_empty() {
+                marks.remove();
+            }
         }
-        match mark {
-            Mark::At(node) => Some(node),
-            Mark::Closed | Mark::End => None,
+        Some(node)
+    }
+
+    /// Has the cursors at a node that leaves move on to the next.
+    #[cold]
+    fn move_on(&mut self, node: Index, next: Option<Index>) {
+        let Some(cursors) = self.marks.remove(&node) else { return };
+        for &cursor in &cursors {
+            self.cursors[cursor] = next;
+        }
+        if let Some(next) = next {
+            self.marks.entry(next).or_default().extend(cursors);
         }
     }
 
@@ -351,6 +359,7 @@ impl<K> Lists<K> {
 
     /// Takes out all room, when nobody watches.
     pub(super) fn clear(&mut self) -> Self {
+        // They are at the end, as there is no node.
         let cursors = std::mem::take(&mut self.cursors);
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
@@ -384,10 +393,8 @@ impl<K> Lists<K> {
     #[inline]
     fn leave_events(&mut self, node: Index, leavings: &mut Leavings<'_, K>) -> Option<Index> {
         let EventNode { list, sibling, previous, next, .. } = self.events.remove(node);
-        for cursor in &mut self.cursors {
-            if *cursor == Mark::At(node) {
-                *cursor = Mark::new(next);
-            }
+        if !self.marks.is_empty() {
+            self.move_on(node, next);
         }
         match previous {
             Some(previous) => self.events[previous].next = next,

@@ -314,6 +314,11 @@ impl<T> Core<T> {
         is_drained
     }
 
+    /// Lets those who wait for a shard go first.
+    pub(super) fn give_way(&self) {
+        self.shards.iter().for_each(|shard| shard.contents.give_way());
+    }
+
     /// The least expiration that a shard has published; `Tick::MAX` also stands for none.
     pub(super) fn next_expiration(&self) -> Tick {
         let published = self.shards.iter().map(|shard| shard.published.get());
@@ -519,8 +524,6 @@ impl<T> Shard<T> {
         let is_drained = due.is_drained();
         contents.stats.expired += (expired.len() - before) as u64;
         self.published.set(contents.wheel.next_expiration().unwrap_or(Tick::MAX));
-        drop(contents);
-        self.contents.give_way();
         is_drained
     }
 

@@ -204,6 +204,7 @@ impl<T: Send + 'static> Engine<T> {
             if is_drained {
                 return now;
             }
+            self.core.give_way();
         }
     }
 

@@ -22,8 +22,9 @@
 //! # Locks
 //!
 //! A thread that passes on what has expired holds the lock of the way to the executor, and within
-//! it that of one shard at a time, and then that of the reaper's counts. So does a shutdown, but
-//! for the counts. No others nest. A drain waits with the lock of its crew, and no other.
+//! it that of one shard at a time, then that of the reaper's counts, and then that of the backlog.
+//! So does a shutdown, but for the counts. A start of the threads holds a lock of its own, and within
+//! it that of the crew. No others nest. A drain waits with the lock of its crew, and no other.
 //!
 //! # Fork
 //!

@@ -416,7 +416,6 @@ where
                 verdict
             }
             None if in_hand.is_satisfied => Completion::Satisfied,
-            None if self.is_closed => Completion::ShutDown,
             None if mem::take(is_to_check_again) => return,
             None => {
                 if let Some(operation) = in_hand.operation.take() {

@@ -2,6 +2,7 @@
 //! never for time to pass.
 
 mod checks;
+mod crowds;
 mod deadlocks;
 mod delays;
 mod ends;

@@ -1,0 +1,216 @@
+//! What operations that are looked at together may do to each other.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use delaywheel::{
+    Completion::{Cancelled, Displaced, Expired, Satisfied},
+    PurgatoryBuilder, Timer,
+    Watch::{Events, Threshold},
+    purgatory::{OperationKey, Overload},
+};
+
+use super::support::{HOUR, MS, Op, Shared, World, all, must_return, wait_until};
+
+/// More than are looked at in one hold of the lock.
+const CROWD: u32 = 100;
+
+#[test]
+fn a_completion_may_wait_for_the_end_of_another_that_was_looked_at_with_it() {
+    must_return(|| {
+        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let (last, is_ready) = (Arc::<Mutex<Option<OperationKey>>>::default(), ready());
+        let (told, telling) = mpsc::channel();
+        let (other, key, flag) = (purgatory.clone(), Arc::clone(&last), Arc::clone(&is_ready));
+        let first = Op::new().check(move || flag.load(Ordering::Relaxed)).end(move |_| {
+            let key = key.lock().unwrap().expect("the last one waits");
+            assert!(thread::spawn(move || other.cancel(key)).join().unwrap());
+            assert_eq!(telling.recv(), Ok(Cancelled("")));
+        });
+        let _ = purgatory.try_complete_else_watch(first, [1], HOUR).unwrap();
+        for _ in 1..CROWD {
+            let told = told.clone();
+            let op = Op::new().end(move |end| told.send(end).unwrap_or_default());
+            let watched = purgatory.try_complete_else_watch(op, [1], HOUR).unwrap();
+            *last.lock().unwrap() = watched.key();
+        }
+        is_ready.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+    });
+}
+
+#[test]
+fn a_completion_that_takes_long_does_not_hold_up_the_delays_of_others() {
+    must_return(|| {
+        let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
+        let (is_ready, is_expired) = (ready(), ready());
+        for number in 0..CROWD {
+            let (flag, seen, expired) =
+                (Arc::clone(&is_ready), Arc::clone(&is_expired), Arc::clone(&is_expired));
+            let op = match number {
+                0 => Op::new().check(move || flag.load(Ordering::Relaxed)).end(move |_| {
+                    wait_until("the other expires", || seen.load(Ordering::Relaxed));
+                }),
+                31 => Op::new().end(move |end| {
+                    expired.store(end == Expired, Ordering::Relaxed);
+                }),
+                _ => Op::new(),
+            };
+            let delay = if number == 31 { 50 * MS } else { HOUR };
+            let _ = purgatory.try_complete_else_watch(op, [1], delay).unwrap();
+        }
+        is_ready.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+    });
+}
+
+#[test]
+fn those_that_have_ended_give_up_their_places_before_any_is_told() {
+    for overload in [Overload::Refuse, Overload::DisplaceOldest] {
+        let world = World::with(|builder| builder.max_delayed(4, overload));
+        for name in 0..4 {
+            let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
+            let op = world.op(name).end(move |end| {
+                state.lock().unwrap().ended.push((name, end));
+                let before = purgatory.delayed();
+                let watched = purgatory.try_complete_else_watch(Op::new(), [9], HOUR);
+                assert!(watched.expect("a place was given up").key().is_some());
+                assert_eq!((before, purgatory.delayed()), (name.into(), u64::from(name) + 1));
+            });
+            world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+        }
+        (0..4).for_each(|name| world.make_ready(name));
+        assert_eq!(world.purgatory.check_and_complete(&1), 4);
+        assert_eq!(world.ended(), all(0..4, Satisfied));
+        drop(world.purgatory.close());
+    }
+}
+
+#[test]
+fn an_event_does_not_count_what_was_cancelled_while_it_was_checked() {
+    let world = World::new();
+    let key = Arc::<Mutex<Option<OperationKey>>>::default();
+    let (own, purgatory) = (Arc::clone(&key), world.purgatory.clone());
+    let op = world.op(1).check(move || {
+        // Found only when it is checked again, by the event.
+        own.lock().unwrap().is_some_and(|key| purgatory.cancel(key))
+    });
+    let waits = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    *key.lock().unwrap() = Some(waits);
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    assert_eq!(world.ended(), [(1, Cancelled(""))]);
+    world.check_empty();
+}
+
+#[test]
+fn nobody_is_displaced_for_one_that_is_refused() {
+    let world = World::with(|builder| {
+        builder.max_delayed(2, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
+    });
+    world.watch(1, [1]);
+    world.watch(2, [2]);
+    assert!(world.purgatory.try_complete_else_watch(world.op(3), [2], HOUR).is_err());
+    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
+    world.watch(4, [4]);
+    assert_eq!(world.ended(), [(1, Displaced)]);
+    world.check_books();
+}
+
+#[test]
+fn the_greatest_value_that_is_displaced_is_the_greatest_of_all_threads() {
+    let timer = Timer::builder().shards(2);
+    let purgatory: Shared = PurgatoryBuilder::new()
+        .timer(timer)
+        .max_delayed_per_key(2, Overload::DisplaceOldest)
+        .build()
+        .expect("the settings are valid");
+    let displaced = Arc::<Mutex<Vec<u64>>>::default();
+    let watch = |value: u64| {
+        let log = Arc::clone(&displaced);
+        let op = Op::new().end(move |end| {
+            if end == Displaced {
+                log.lock().unwrap().push(value);
+            }
+        });
+        let _ = purgatory.watch_any(op, [Threshold(1, value)], HOUR).unwrap();
+    };
+    // Threads are spread over the shards.
+    for values in [[10, 100], [100, 10]] {
+        for value in values {
+            thread::scope(|scope| {
+                scope.spawn(|| watch(value));
+            });
+        }
+        watch(1);
+        assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [100]);
+        assert_eq!(purgatory.cancel_for_key(&1), 2);
+    }
+}
+
+#[test]
+fn keys_are_all_there_before_the_first_is_looked_up() {
+    let world = World::new();
+    world.watch(1, [0, 1]);
+    // Whoever makes the keys as they are asked for may change what they stand for.
+    let keys = [0, 1];
+    let keys = keys.iter().inspect(|key| {
+        if **key == 1 {
+            world.make_ready(1);
+        }
+    });
+    assert_eq!(world.purgatory.check_and_complete_all(keys), 1);
+    assert_eq!(world.ended(), [(1, Satisfied)]);
+}
+
+#[test]
+fn what_an_advance_reaches_is_checked_a_few_at_a_time() {
+    let world = World::new();
+    let last = Arc::<Mutex<Option<OperationKey>>>::default();
+    for name in 0..CROWD {
+        let (purgatory, state, last_one) =
+            (world.purgatory.clone(), Arc::clone(&world.state), Arc::clone(&last));
+        let op = world.op(name).check(move || {
+            if name == 0 {
+                // It is not in hand yet, so that it ends here and now.
+                assert!(purgatory.cancel(last_one.lock().unwrap().expect("the last one waits")));
+                assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled(""))]);
+            }
+            true
+        });
+        let op = op.reach(|_, _| false);
+        let watched = world.purgatory.watch_all(op, [Threshold(1, 5), Events(2)], HOUR);
+        *last.lock().unwrap() = Some(world.waits(watched));
+    }
+    assert_eq!(world.advance(1, 5), CROWD as usize - 1);
+    world.check_empty();
+}
+
+#[test]
+fn an_end_amid_a_shutdown_is_counted_by_it() {
+    let world = World::new();
+    let purgatory = world.purgatory.clone();
+    let (shut_down, mut checks) = (Arc::new(Mutex::new(0)), 0);
+    let count = Arc::clone(&shut_down);
+    let op = world.op(1).check(move || {
+        checks += 1;
+        if checks == 3 {
+            *count.lock().unwrap() = purgatory.shutdown();
+        }
+        false
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.watch(2, [2]);
+    assert_eq!(world.purgatory.check_and_complete(&1), 0);
+    assert_eq!(*shut_down.lock().unwrap(), 2);
+    world.check_empty();
+}
+
+fn ready() -> Arc<AtomicBool> {
+    Arc::default()
+}

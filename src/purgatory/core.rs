@@ -110,7 +110,7 @@ where
             let contents = shard.contents.lock();
             stats.delayed += u64::from(contents.len());
             stats.watched += contents.lists.watching();
-            stats.keys += contents.lists.keys() as u64;
+            stats.keys += u64::from(contents.lists.keys());
             contents.stats.add_to(&mut stats);
         }
         stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();

@@ -66,11 +66,18 @@ impl Ends {
 #[derive(Debug)]
 struct List<K> {
     key: K,
-    hash: u64,
     events: Ends,
     /// `None` if nobody waits for the key's value.
     #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
     thresholds: Option<Box<BTreeSet<(u64, Index)>>>,
+}
+
+impl<K> List<K> {
+    /// Whether nobody watches the key.
+    #[inline]
+    const fn is_empty(&self) -> bool {
+        self.events.first.is_none() && self.thresholds.is_none()
+    }
 }
 
 /// What leaves a shard and is dealt with when its lock has been released.
@@ -108,9 +115,9 @@ impl<'a, K> Leavings<'a, K> {
     }
 
     #[inline]
-    fn note_watcher(&mut self, hash: u64) {
+    fn note_watcher(&mut self, hash: impl FnOnce() -> u64) {
         if self.wants_hashes {
-            self.left.push(Leaving::Watcher(hash));
+            self.left.push(Leaving::Watcher(hash()));
         }
     }
 
@@ -137,8 +144,7 @@ pub(super) struct Cursor(Index);
 
 /// All lists of a shard.
 pub(super) struct Lists<K> {
-    table: Table,
-    keys: Slab<List<K>>,
+    keys: Table<List<K>>,
     events: Slab<EventNode>,
     thresholds: Slab<ThresholdNode>,
     /// The node that each cursor is at; `None` at the end.
@@ -153,8 +159,7 @@ pub(super) struct Lists<K> {
 impl<K> Lists<K> {
     pub(super) fn new() -> Self {
         Self {
-            table: Table::new(),
-            keys: Slab::new(),
+            keys: Table::new(),
             events: Slab::new(),
             thresholds: Slab::new(),
             cursors: Slab::new(),
@@ -170,14 +175,14 @@ impl<K> Lists<K> {
     }
 
     /// Number of keys that have watchers.
-    pub(super) fn keys(&self) -> usize {
-        self.table.len()
+    pub(super) const fn keys(&self) -> u32 {
+        self.keys.len()
     }
 
     /// The list of a key.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
-        self.table.find(hash, |list| is_key(&self.keys[list].key))
+        self.keys.find(hash, |list| is_key(&list.key))
     }
 
     /// Puts an operation on the list of a key's events, with the head of its chain of siblings;
@@ -260,7 +265,8 @@ impl<K> Lists<K> {
                 *thresholds = None;
             }
         }
-        self.left(list, leavings);
+        let is_drained = thresholds.is_none();
+        self.left(list, is_drained, leavings);
         true
     }
 
@@ -354,7 +360,6 @@ impl<K> Lists<K> {
         self.keys.shrink();
         self.events.shrink();
         self.thresholds.shrink();
-        self.table.shrink();
     }
 
     /// Takes out all room, when nobody watches.
@@ -374,11 +379,8 @@ impl<K> Lists<K> {
             leavings.discard(key);
             return list;
         }
-        let list = List { key, hash, events: Ends::default(), thresholds: None };
-        let list = self.keys.insert(list);
-        self.table.insert(hash, list);
         leavings.filter.add(hash);
-        list
+        self.keys.insert(hash, List { key, events: Ends::default(), thresholds: None })
     }
 
     #[inline]
@@ -396,31 +398,32 @@ impl<K> Lists<K> {
         if !self.marks.is_empty() {
             self.move_on(node, next);
         }
-        match previous {
-            Some(previous) => self.events[previous].next = next,
-            None => self.ends(list).first = next,
+        if let Some(previous) = previous {
+            self.events[previous].next = next;
         }
-        match next {
-            Some(next) => self.events[next].previous = previous,
-            None => self.ends(list).last = previous,
+        if let Some(next) = next {
+            self.events[next].previous = previous;
+        }
+        if previous.is_none() || next.is_none() {
+            let ends = self.ends(list);
+            ends.first = if previous.is_none() { next } else { ends.first };
+            ends.last = if next.is_none() { previous } else { ends.last };
         }
         if let Some(list) = list {
-            self.left(list, leavings);
+            self.left(list, previous.is_none() && next.is_none(), leavings);
         }
         sibling
     }
 
-    /// A watcher has left a list; if it was the last, so does the key.
+    /// A watcher has left a list. If it may have been the last, and was, so does the key.
     #[inline]
-    fn left(&mut self, list: Index, leavings: &mut Leavings<'_, K>) {
-        let List { hash, events, thresholds, .. } = &self.keys[list];
-        let hash = *hash;
-        leavings.note_watcher(hash);
+    fn left(&mut self, list: Index, may_be_last: bool, leavings: &mut Leavings<'_, K>) {
         self.watching -= 1;
-        if events.first.is_none() && thresholds.is_none() {
-            self.table.remove(hash, list);
+        leavings.note_watcher(|| self.keys.hash(list));
+        if may_be_last && self.keys[list].is_empty() {
+            let (hash, List { key, .. }) = self.keys.remove(list);
             leavings.filter.remove(hash);
-            leavings.discard(self.keys.remove(list).key);
+            leavings.discard(key);
         }
     }
 }

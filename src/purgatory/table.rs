@@ -1,84 +1,225 @@
-//! From a key to its list.
+//! A hash table that grows by one chain at a time, so that nobody waits for it under a lock.
 //!
-//! A table of all keys would have to move all of them at once when it grows, under the lock: with
-//! three million keys that took 160 ms. So there are many small tables, each for keys whose hashes
-//! begin alike; and each entry has a part of the hash, so that growing looks at nothing else.
+//! A table that doubles moves all that it holds at once; with three million keys that took 160 ms.
+//! This one is by *linear hashing* (Litwin, 1980): there is a chain for about each element, and
+//! whoever adds one that is too many splits the next chain in two. The lengths of chains are those
+//! of a table at a load between a half and one.
 
-use std::boxed::Box;
+use super::slab::{Index, Slab};
+use crate::segments::Segments;
 
-use hashbrown::HashTable;
+/// Chains that are allocated at a time.
+const SEGMENT: usize = 512;
 
-use super::slab::Index;
-
-/// Small tables.
-const PARTS: usize = if cfg!(loom) { 1 } else { 256 };
-
-/// A list, and the lower half of its key's hash.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    hash: u32,
-    list: Index,
+#[derive(Debug)]
+struct Entry<E> {
+    hash: u64,
+    /// The rest of its chain.
+    next: Option<Index>,
+    element: E,
 }
 
-/// Lists by the hashes of their keys.
-pub(super) struct Table {
-    parts: Box<[HashTable<Entry>]>,
-    len: usize,
+/// Elements by their hashes, with a number each.
+#[derive(Debug)]
+pub(super) struct Table<E> {
+    entries: Slab<Entry<E>>,
+    /// The first entry of each chain.
+    heads: Segments<Option<Index>, SEGMENT>,
+    /// Number of chains: at most twice `mask` plus one, and more than `mask`.
+    chains: u32,
+    /// The bits by which hashes are told apart that no chain is split by yet in this round.
+    mask: u32,
 }
 
-impl Table {
-    pub(super) fn new() -> Self {
-        Self { parts: (0..PARTS).map(|_| HashTable::new()).collect(), len: 0 }
+impl<E> Table<E> {
+    pub(super) const fn new() -> Self {
+        Self { entries: Slab::new(), heads: Segments::new(), chains: 0, mask: 0 }
     }
 
-    /// Number of lists.
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    /// Number of elements.
+    pub(super) const fn len(&self) -> u32 {
+        self.entries.len()
     }
 
-    /// The list of a key with this hash for which `is_it` holds.
+    /// The element with this hash for which `is_it` holds.
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(Index) -> bool) -> Option<Index> {
-        let (part, hash) = split(hash);
-        let entry = self.parts[part].find(spread(hash), |entry| is_it(entry.list))?;
-        Some(entry.list)
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&E) -> bool) -> Option<Index> {
+        let mut next = *self.heads.get(self.chain(hash))?;
+        while let Some(index) = next {
+            let entry = &self.entries[index];
+            if entry.hash == hash && is_it(&entry.element) {
+                break;
+            }
+            next = entry.next;
+        }
+        next
     }
 
-    /// Adds the list of a key that has none.
+    /// Adds an element.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u64, list: Index) {
-        let (part, hash) = split(hash);
-        let entry = Entry { hash, list };
-        self.parts[part].insert_unique(spread(hash), entry, |entry| spread(entry.hash));
-        self.len += 1;
+    pub(super) fn insert(&mut self, hash: u64, element: E) -> Index {
+        if self.entries.len() >= self.chains {
+            self.split();
+        }
+        let head = self.heads.get_mut(self.chain(hash)).expect(CHAINED);
+        let index = self.entries.insert(Entry { hash, next: *head, element });
+        *head = Some(index);
+        index
     }
 
-    /// Takes out a list that is there.
+    /// Takes out an element, and returns it with its hash.
     #[inline]
-    pub(super) fn remove(&mut self, hash: u64, list: Index) {
-        let (part, hash) = split(hash);
-        let entry = self.parts[part].find_entry(spread(hash), |entry| entry.list == list);
-        entry.expect("a list is in the table").remove();
-        self.len -= 1;
+    pub(super) fn remove(&mut self, index: Index) -> (u64, E) {
+        let Entry { hash, next, element } = self.entries.remove(index);
+        let head = self.heads.get_mut(self.chain(hash)).expect(CHAINED);
+        let mut previous = head.expect(CHAINED);
+        if previous == index {
+            *head = next;
+            return (hash, element);
+        }
+        loop {
+            let link = &mut self.entries[previous].next;
+            if *link == Some(index) {
+                *link = next;
+                return (hash, element);
+            }
+            previous = link.expect("an entry is in its chain");
+        }
+    }
+
+    /// The hash of an element.
+    #[inline]
+    pub(super) fn hash(&self, index: Index) -> u64 {
+        self.entries[index].hash
     }
 
     /// Gives back the room of what was taken out. *O*(capacity).
     pub(super) fn shrink(&mut self) {
-        for part in &mut self.parts {
-            part.shrink_to_fit(|entry| spread(entry.hash));
+        self.entries.shrink();
+        self.heads = Segments::new();
+        (self.chains, self.mask) = (0, 0);
+        while self.chains < self.entries.len() {
+            self.split();
+        }
+        for position in 0..self.entries.end() {
+            let index = Index::at(position);
+            let Some(entry) = self.entries.get(index) else { continue };
+            let chain = self.chain(entry.hash);
+            let head = self.heads.get_mut(chain).expect(CHAINED);
+            let next = head.replace(index);
+            self.entries[index].next = next;
+        }
+    }
+
+    /// The chain for a hash.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits serve as well as all")]
+    const fn chain(&self, hash: u64) -> u32 {
+        let chain = hash as u32 & (self.mask << 1 | 1);
+        if chain < self.chains { chain } else { chain & self.mask }
+    }
+
+    /// Adds a chain, to which those of another one move whose hashes say so.
+    fn split(&mut self) {
+        let new = self.chains;
+        if new > self.mask << 1 | 1 {
+            self.mask = self.mask << 1 | 1;
+        }
+        self.chains += 1;
+        if self.heads.end() < self.chains {
+            self.heads.grow(|_| None).expect("there are fewer than 2^32 chains");
+        }
+        let Some(mut rest) = self.heads.get_mut(new & self.mask).and_then(Option::take) else {
+            return;
+        };
+        // Each is put in front of those that came before, in either chain.
+        loop {
+            let chain = self.chain(self.entries[rest].hash);
+            let head = self.heads.get_mut(chain).expect(CHAINED);
+            let next = core::mem::replace(&mut self.entries[rest].next, head.replace(rest));
+            let Some(next) = next else { return };
+            rest = next;
         }
     }
 }
 
-/// The part for a hash, and what tells it from others there.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "they are two parts of it")]
-const fn split(hash: u64) -> (usize, u32) {
-    ((hash >> 56) as usize % PARTS, hash as u32)
+const CHAINED: &str = "there is a chain for every hash";
+
+impl<E> core::ops::Index<Index> for Table<E> {
+    type Output = E;
+
+    #[inline]
+    fn index(&self, index: Index) -> &E {
+        &self.entries[index].element
+    }
 }
 
-/// A hash of all bits from half of them; the table uses the uppermost and the lowest.
-#[inline]
-const fn spread(hash: u32) -> u64 {
-    (hash as u64) << 32 | hash as u64
+impl<E> core::ops::IndexMut<Index> for Table<E> {
+    #[inline]
+    fn index_mut(&mut self, index: Index) -> &mut E {
+        &mut self.entries[index].element
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, vec::Vec};
+
+    use super::*;
+
+    /// A hash that is as good as that of the keys.
+    fn hash(number: u64) -> u64 {
+        number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+    }
+
+    fn check(table: &Table<u64>, present: &BTreeMap<u64, Index>) {
+        assert_eq!(table.len() as usize, present.len());
+        for (&number, &index) in present {
+            assert_eq!(table.find(hash(number), |&other| other == number), Some(index));
+            assert_eq!((table[index], table.hash(index)), (number, hash(number)));
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_table_is_found_whatever_was_split_taken_out_and_shrunk() {
+        let mut table = Table::new();
+        let mut present = BTreeMap::new();
+        let mut random = fastrand::Rng::with_seed(11);
+        for step in 0..40_000_u32 {
+            let number = random.u64(..4_000);
+            if let Some(index) = present.remove(&number) {
+                assert_eq!(table.remove(index), (hash(number), number));
+            } else if step % 20_000 < 12_000 {
+                present.insert(number, table.insert(hash(number), number));
+            }
+            assert!(!present.contains_key(&number) || table.chains >= table.len());
+            if step % 5_000 == 0 {
+                table.shrink();
+                assert_eq!(table.chains, table.len());
+            }
+            if step % 500 == 0 {
+                check(&table, &present);
+                assert_eq!(table.find(hash(9_999), |_| true), None);
+            }
+        }
+        for index in present.into_values() {
+            table.remove(index);
+        }
+        table.shrink();
+        assert_eq!((table.heads.end(), table.entries.end()), (0, 0));
+    }
+
+    #[test]
+    fn elements_of_one_hash_are_told_apart() {
+        let mut table = Table::new();
+        let indices: Vec<_> = (0..100_u64).map(|number| table.insert(7, number)).collect();
+        for (number, &index) in (0..).zip(&indices) {
+            assert_eq!(table.find(7, |&other| other == number), Some(index));
+        }
+        for &index in indices.iter().skip(1).step_by(2) {
+            table.remove(index);
+        }
+        let left = (0..100).filter(|number| table.find(7, |other| other == number).is_some());
+        assert!(left.eq((0..100).step_by(2)));
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use delaywheel::{
     Completion, DelayedOperation, Purgatory, Watched,
-    purgatory::{OperationKey, WatchError},
+    purgatory::{OperationGuard, WatchError},
 };
 use tokio::sync::oneshot;
 
@@ -17,9 +17,8 @@ pub(super) type Ended<T> = (T, Completion);
 ///
 /// Dropping it calls the wait off. So a connection that closes leaves nothing behind.
 pub(super) struct Waiting<O: DelayedOperation<Arc<Partition>>, T> {
-    purgatory: Purgatory<Arc<Partition>, O>,
-    /// `None` once there is nothing to call off.
-    key: Option<OperationKey>,
+    /// Calls the wait off when it is dropped; `None` if there is none.
+    _guard: Option<OperationGuard<Arc<Partition>, O>>,
     ended: oneshot::Receiver<Ended<T>>,
 }
 
@@ -30,8 +29,8 @@ impl<O: DelayedOperation<Arc<Partition>>, T> Waiting<O, T> {
         watched: Result<Watched, WatchError<O>>,
         ended: oneshot::Receiver<Ended<T>>,
     ) -> Self {
-        let key = match watched {
-            Ok(watched) => watched.key(),
+        let guard = match watched {
+            Ok(watched) => watched.key().map(|key| purgatory.guard(key)),
             Err(refused) => {
                 let completion = match &refused {
                     WatchError::ShutDown(_) => Completion::ShutDown,
@@ -41,21 +40,12 @@ impl<O: DelayedOperation<Arc<Partition>>, T> Waiting<O, T> {
                 None
             }
         };
-        Self { purgatory: purgatory.clone(), key, ended }
+        Self { _guard: guard, ended }
     }
 
     /// Waits until the operation has ended; `None` if it ended without a word, which a panic does.
-    pub(super) async fn ended(mut self) -> Option<Ended<T>> {
-        let ended = (&mut self.ended).await.ok();
-        self.key = None;
-        ended
-    }
-}
-
-impl<O: DelayedOperation<Arc<Partition>>, T> Drop for Waiting<O, T> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.purgatory.cancel(key);
-        }
+    pub(super) async fn ended(self) -> Option<Ended<T>> {
+        let Self { _guard, ended } = self;
+        ended.await.ok()
     }
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
-use hashbrown::DefaultHashBuilder;
+use foldhash::fast::RandomState;
 
 use super::{
     capacity::Capacity,
@@ -62,7 +62,7 @@ impl Ticket {
 /// Everything of a purgatory but its users' handles.
 pub(super) struct Core<K, O, R> {
     pub(super) shards: Box<[CachePadded<Shard<K, O, R>>]>,
-    hasher: DefaultHashBuilder,
+    hasher: RandomState,
     pub(super) timer: ValueTimer<Ticket>,
     pub(super) max_delay: Duration,
     pub(super) capacity: Capacity,
@@ -81,7 +81,7 @@ where
         let (count, _) = timer.shards();
         Self {
             shards: (0..count).map(|_| CachePadded::new(Shard::new())).collect(),
-            hasher: DefaultHashBuilder::default(),
+            hasher: RandomState::default(),
             timer,
             max_delay,
             capacity,

@@ -8,12 +8,15 @@
 
 pub mod delivered;
 pub mod drive;
+pub mod promises;
 pub mod purgatory;
 pub mod real;
 pub mod report;
 pub mod shared;
 pub mod timers;
 pub mod workload;
+
+pub use self::promises::Promises;
 
 /// A set of timeouts, each a payload of eight bytes and a deadline in ticks.
 pub trait Timers {
@@ -23,13 +26,27 @@ pub trait Timers {
     /// What the contestant is called in a report.
     const NAME: &'static str;
 
+    /// What the contestant is, and how far it holds what is said of the methods below.
+    const PROMISES: Promises;
+
     /// Adds a timeout.
+    ///
+    /// # Panics
+    ///
+    /// If it lies further ahead than [`Promises::max_delay`], which is counted from the latest
+    /// [`advance`](Self::advance).
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key;
 
-    /// Takes out a timeout. Returns whether it was pending.
+    /// Takes out a timeout. Returns whether it was pending; never if [`Promises::can_cancel`] is not
+    /// promised.
     fn cancel(&mut self, key: Self::Key) -> bool;
 
-    /// Moves a timeout, which may give it another key; `None` if it was not pending.
+    /// Moves a timeout, which may give it another key; `None` if it was not pending, or could not be
+    /// cancelled.
+    ///
+    /// # Panics
+    ///
+    /// As [`insert`](Self::insert).
     fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key>;
 
     /// The tick at which to call [`advance`](Self::advance) next; `None` if nothing is pending.

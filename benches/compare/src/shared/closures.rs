@@ -7,7 +7,8 @@ use std::{
 
 use delaywheel::{Timeout, Timer, TimerBuilder, TimerStats};
 
-use super::{Accountable, SharedTimer};
+use super::{Accountable, Expectation, SharedTimer};
+use crate::Promises;
 
 /// [`Timer`], whose closures count.
 #[derive(Debug, Clone)]
@@ -35,6 +36,9 @@ impl SharedTimer for Closures {
 
     const NAME: &'static str = "closures";
 
+    const PROMISES: Promises =
+        Promises { scheme: "our timer, with a closure for each timeout", ..Promises::STRICT };
+
     #[inline]
     fn schedule(&self, delay: Duration) -> Timeout {
         let ran = self.ran;
@@ -49,6 +53,11 @@ impl SharedTimer for Closures {
         let was_pending = timeout.cancel();
         *timeout = self.schedule(delay);
         was_pending
+    }
+
+    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+        let timeout = self.timer.schedule(delay, || expectation.meet());
+        drop(timeout.expect("the timer takes 2^32 timeouts"));
     }
 }
 

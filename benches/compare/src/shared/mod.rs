@@ -3,18 +3,24 @@
 //! As with [`Timers`](crate::Timers), the loops that are timed are one source for all contestants.
 
 mod closures;
+mod expiries;
 mod load;
 mod sleeps;
+mod tokio;
 mod typed;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::real::wait_until;
+use delaywheel::Timer;
+
+use crate::{Promises, real::wait_until};
 
 pub use self::{
     closures::Closures,
+    expiries::{Expectation, Expiries, Expiry},
     load::{Load, Victim},
     sleeps::Sleeps,
+    tokio::Tokio,
     typed::Typed,
 };
 
@@ -26,11 +32,38 @@ pub trait SharedTimer: Clone + Send {
     /// What the contestant is called in a report.
     const NAME: &'static str;
 
+    /// What the contestant is and promises, in milliseconds. Lateness is what it adds by design to
+    /// that of the threads which run timeouts.
+    const PROMISES: Promises;
+
+    /// What a thread holds while it uses the timer; most need nothing.
+    fn enter(&self) -> impl Sized {}
+
     /// Adds a timeout.
     fn schedule(&self, delay: Duration) -> Self::Timeout;
 
     /// Cancels a timeout and schedules another in its stead. Returns whether the one was pending.
     fn replace(&self, timeout: &mut Self::Timeout, delay: Duration) -> bool;
+
+    /// Adds a timeout that is taken down when it comes, and that nobody can cancel.
+    ///
+    /// # Panics
+    ///
+    /// If an earlier one of this timer is to be taken down elsewhere.
+    fn schedule_expected(&self, delay: Duration, expectation: Expectation);
+}
+
+/// Something to do with each contestant.
+pub trait SharedVisitor {
+    /// Does it with one, of which as many can be made as are needed; each ends when it is dropped.
+    fn visit<S: SharedTimer>(&mut self, make: impl Fn() -> S);
+}
+
+/// Has a visitor visit every contestant, ours first.
+pub fn visit_all_shared(visitor: &mut impl SharedVisitor) {
+    visitor.visit(|| Typed::new(Timer::builder()));
+    visitor.visit(|| Closures::new(Timer::builder()));
+    visitor.visit(Tokio::new);
 }
 
 /// One of our own timers, which can account for its timeouts.
@@ -51,6 +84,15 @@ pub trait Accountable: SharedTimer {
 /// Adds a timeout for each delay.
 pub fn schedule_all<S: SharedTimer>(timer: &S, delays: &[Duration]) -> Vec<S::Timeout> {
     delays.iter().map(|&delay| timer.schedule(delay)).collect()
+}
+
+/// Adds a timeout for each delay, each to be taken down when it comes.
+pub fn schedule_all_expected<S: SharedTimer>(timer: &S, delays: &[Duration]) -> Arc<Expiries> {
+    let expiries = Expiries::with_capacity(delays.len());
+    for (&delay, index) in delays.iter().zip(0..) {
+        timer.schedule_expected(delay, expiries.expect(index, delay));
+    }
+    expiries
 }
 
 /// Cancels each victim and schedules another timeout in its stead. Returns how many were pending.

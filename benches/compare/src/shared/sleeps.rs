@@ -12,7 +12,8 @@ use std::{
 
 use tokio::time::{Sleep, sleep};
 
-use super::SharedTimer;
+use super::{Expectation, SharedTimer};
+use crate::Promises;
 
 /// [`Sleep`], in the context of the runtime that the thread has entered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,6 +23,13 @@ impl SharedTimer for Sleeps {
     type Timeout = Pin<Box<Option<Sleep>>>;
 
     const NAME: &'static str = "tokio";
+
+    const PROMISES: Promises = Promises {
+        scheme: "hierarchical wheel behind one lock, tokio's sleep",
+        describes: "rounds up to a millisecond; needs its runtime",
+        lateness: 1,
+        ..Promises::STRICT
+    };
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Self::Timeout {
@@ -36,6 +44,14 @@ impl SharedTimer for Sleeps {
         slot.set(None);
         register(slot.as_mut(), delay);
         was_pending
+    }
+    /// Spawns a task that sleeps, since that is how a sleep is waited for.
+    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+        let sleep = sleep(delay);
+        drop(tokio::spawn(async move {
+            sleep.await;
+            expectation.meet();
+        }));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Timers;
+use crate::{Promises, Timers};
 
 /// [`BTreeMap`] from deadline and sequence number to payload.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ impl Timers for BTree {
     type Key = (u64, u64);
 
     const NAME: &'static str = "btree";
+
+    const PROMISES: Promises = Promises { scheme: "scheme 3: search tree", ..Promises::STRICT };
 
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {

@@ -22,7 +22,10 @@ use tokio::{
 };
 use tokio_util::time::delay_queue;
 
-use crate::Timers;
+use crate::{Promises, Timers};
+
+/// The queue's wheel has six levels of 64 slots; it panics beyond.
+const MAX_DELAY: u64 = (1 << 36) - 1;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_current_thread();
@@ -63,6 +66,14 @@ impl Timers for DelayQueue {
     type Key = delay_queue::Key;
 
     const NAME: &'static str = "delay_queue";
+
+    const PROMISES: Promises = Promises {
+        scheme: "hierarchical wheel over a slab, tokio-util's DelayQueue",
+        describes: "a key is used again once its timeout is gone",
+        max_delay: Some(MAX_DELAY),
+        safe_keys: false,
+        ..Promises::STRICT
+    };
 
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {

@@ -9,7 +9,7 @@ use std::{
     collections::{BinaryHeap, binary_heap::PeekMut},
 };
 
-use crate::Timers;
+use crate::{Promises, Timers};
 
 /// Stale entries that are kept besides as many as there are live ones.
 const STALE_BESIDES: usize = 64;
@@ -80,6 +80,9 @@ impl Timers for LazyHeap {
     type Key = Key;
 
     const NAME: &'static str = "lazy_heap";
+
+    const PROMISES: Promises =
+        Promises { scheme: "scheme 3: binary heap with lazy cancel", ..Promises::STRICT };
 
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> Key {

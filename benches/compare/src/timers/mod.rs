@@ -6,14 +6,26 @@ mod lazy_heap;
 mod wheel;
 
 pub use self::{btree::BTree, delay_queue::DelayQueue, lazy_heap::LazyHeap, wheel::Wheel};
+use crate::Timers;
+
+/// Something to do with each contestant.
+pub trait Visitor {
+    /// Does it with one.
+    fn visit<T: Timers + Default>(&mut self);
+}
+
+/// Has a visitor visit every contestant, ours first.
+pub fn visit_all(visitor: &mut impl Visitor) {
+    visitor.visit::<Wheel>();
+    visitor.visit::<LazyHeap>();
+    visitor.visit::<BTree>();
+    visitor.visit::<DelayQueue>();
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Timers,
-        workload::{Spread, Workload},
-    };
+    use crate::workload::{Spread, Workload};
 
     /// What each tick handed out, sorted since the order of equal deadlines is free.
     fn script<T: Timers + Default>() -> Vec<(u64, Vec<u64>)> {

@@ -2,7 +2,7 @@
 
 use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
 
-use crate::Timers;
+use crate::{Promises, Timers};
 
 /// [`TimingWheel`] as it comes.
 #[derive(Debug, Default)]
@@ -29,6 +29,9 @@ impl Timers for Wheel {
     type Key = Key;
 
     const NAME: &'static str = "wheel";
+
+    const PROMISES: Promises =
+        Promises { scheme: "hierarchical wheel with a bucket delay queue", ..Promises::STRICT };
 
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> Key {

@@ -16,7 +16,7 @@ pub mod shared;
 pub mod timers;
 pub mod workload;
 
-pub use self::promises::Promises;
+pub use self::promises::{Promises, Wakes};
 
 /// A set of timeouts, each a payload of eight bytes and a deadline in ticks.
 pub trait Timers {

@@ -11,7 +11,7 @@ pub struct Promises {
     pub can_cancel: bool,
     /// How far ahead a timeout may lie; `None` if there is no limit below a thousand years.
     pub max_delay: Option<u64>,
-    /// How much a timeout may expire before its deadline.
+    /// How much a timeout may expire before its deadline, be it one between two ticks.
     pub earliness: u64,
     /// How much a timeout may expire after its deadline, or be left by an advance beyond it.
     pub lateness: u64,
@@ -32,6 +32,8 @@ pub struct Promises {
 pub enum Wakes {
     /// When it has something to do.
     WhenBusy,
+    /// When it has something to do, and for what was cancelled, even if nothing is pending any more.
+    ForCancelled,
     /// At least once in so many ticks, whether it has something to do or not. A year of that is not
     /// to be waited for, but can be calculated.
     Every(u64),

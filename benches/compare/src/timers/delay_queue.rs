@@ -24,8 +24,9 @@ use tokio_util::time::delay_queue;
 
 use crate::{Promises, Timers};
 
-/// The queue's wheel has six levels of 64 slots; it panics beyond.
-const MAX_DELAY: u64 = (1 << 36) - 1;
+/// The queue's wheel has six levels of 64 slots, which is 2^36 ticks; it panics beyond. It counts from
+/// when it last had something to do, so half of that is left for the time since.
+const MAX_DELAY: u64 = 1 << 35;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_current_thread();
@@ -44,6 +45,9 @@ pub struct DelayQueue {
     /// The instant of tick 0.
     start: Instant,
     now: u64,
+    /// The least deadline that was inserted since the queue was last polled at or after it. It is
+    /// woken then, even if that timeout is gone.
+    soonest: Option<u64>,
 }
 
 impl DelayQueue {
@@ -58,7 +62,12 @@ impl Default for DelayQueue {
         if !IS_ENTERED.replace(true) {
             mem::forget(RUNTIME.enter());
         }
-        Self { queue: tokio_util::time::DelayQueue::new(), start: Instant::now(), now: 0 }
+        Self {
+            queue: tokio_util::time::DelayQueue::new(),
+            start: Instant::now(),
+            now: 0,
+            soonest: None,
+        }
     }
 }
 
@@ -69,7 +78,7 @@ impl Timers for DelayQueue {
 
     const PROMISES: Promises = Promises {
         scheme: "hierarchical wheel over a slab, tokio-util's DelayQueue",
-        describes: "a key is used again once its timeout is gone",
+        describes: "a key is used again once its timeout is gone; panics beyond two years",
         max_delay: Some(MAX_DELAY),
         safe_keys: false,
         ..Promises::STRICT
@@ -77,6 +86,7 @@ impl Timers for DelayQueue {
 
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {
+        self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
         self.queue.insert_at(payload, self.instant(deadline))
     }
 
@@ -92,14 +102,17 @@ impl Timers for DelayQueue {
         Some(key)
     }
 
-    /// The deadline of the entry that the queue looks at next, which is all that it tells.
+    /// When the queue's own `Sleep` is over, which it does not tell.
     ///
-    /// Others may be due before, and then are late. That spares the queue wake-ups, and so favours
-    /// it.
+    /// That is when the slot of the entry begins that it looks at next, or when the soonest of those
+    /// is due that were inserted since, whichever is first.
     #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;
-        Some(u64::try_from(deadline.as_millis()).expect("deadlines were ticks of 64 bits"))
+        let deadline =
+            u64::try_from(deadline.as_millis()).expect("deadlines were ticks of 64 bits");
+        let begin = slot_begin(self.now, deadline);
+        Some(self.soonest.map_or(begin, |soonest| soonest.min(begin)).max(self.now))
     }
 
     #[inline]
@@ -107,6 +120,7 @@ impl Timers for DelayQueue {
         assert_eq!(Instant::now(), self.instant(self.now), "another queue has moved the clock");
         RUNTIME.block_on(tokio::time::advance(Duration::from_millis(now - self.now)));
         self.now = now;
+        self.soonest = self.soonest.filter(|&soonest| soonest > now);
         let before = self.queue.len();
         let mut context = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(timeout)) = self.queue.poll_expired(&mut context) {
@@ -118,4 +132,11 @@ impl Timers for DelayQueue {
     fn len(&self) -> usize {
         self.queue.len()
     }
+}
+
+/// When the slot begins in which the queue's wheel of six levels of 64 slots has a deadline.
+#[inline]
+fn slot_begin(now: u64, deadline: u64) -> u64 {
+    let level = ((now ^ deadline) | 1).ilog2() / 6;
+    deadline >> (6 * level) << (6 * level)
 }

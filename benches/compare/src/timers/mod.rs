@@ -1,11 +1,32 @@
 //! The contestants.
 
+mod bit_wheel;
 mod btree;
 mod delay_queue;
+mod handles;
+mod hash_wheel;
+mod kafka;
 mod lazy_heap;
+mod lists;
+mod netty;
+mod nexus_timer;
+mod ordered_list;
+mod priority_queue;
+mod ring_queue;
+mod simple_wheel;
+mod sorted_hashed_wheel;
+mod ticking_wheel;
+mod timer_queue;
+mod unordered_list;
 mod wheel;
 
-pub use self::{btree::BTree, delay_queue::DelayQueue, lazy_heap::LazyHeap, wheel::Wheel};
+pub use self::{
+    bit_wheel::BitWheel, btree::BTree, delay_queue::DelayQueue, hash_wheel::HashWheel,
+    kafka::Kafka, lazy_heap::LazyHeap, netty::Netty, nexus_timer::NexusTimer,
+    ordered_list::OrderedList, priority_queue::IndexedHeap, ring_queue::RingQueue,
+    simple_wheel::SimpleWheel, sorted_hashed_wheel::SortedHashedWheel, ticking_wheel::TickingWheel,
+    timer_queue::TimerQueue, unordered_list::UnorderedList, wheel::Wheel,
+};
 use crate::Timers;
 
 /// Something to do with each contestant.
@@ -17,9 +38,22 @@ pub trait Visitor {
 /// Has a visitor visit every contestant, ours first.
 pub fn visit_all(visitor: &mut impl Visitor) {
     visitor.visit::<Wheel>();
+    visitor.visit::<UnorderedList>();
+    visitor.visit::<OrderedList>();
     visitor.visit::<LazyHeap>();
+    visitor.visit::<IndexedHeap>();
     visitor.visit::<BTree>();
+    visitor.visit::<SimpleWheel>();
+    visitor.visit::<SortedHashedWheel>();
+    visitor.visit::<Netty>();
+    visitor.visit::<RingQueue>();
+    visitor.visit::<TickingWheel>();
+    visitor.visit::<Kafka>();
     visitor.visit::<DelayQueue>();
+    visitor.visit::<HashWheel>();
+    visitor.visit::<NexusTimer>();
+    visitor.visit::<TimerQueue>();
+    visitor.visit::<BitWheel>();
 }
 
 #[cfg(test)]

@@ -1,0 +1,48 @@
+//! A place to keep the handles of peers that may not be copied, as their users must have one too.
+
+use slotmap::{DefaultKey, SlotMap};
+
+/// Handles under keys that may be copied, and that are never used twice.
+///
+/// A payload carries its key, so that the handle goes when the timeout expires.
+#[derive(Debug)]
+pub(super) struct Handles<H>(SlotMap<DefaultKey, Option<H>>);
+
+/// What peers are given to hand out when a timeout expires.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Payload {
+    pub(super) key: DefaultKey,
+    pub(super) payload: u64,
+}
+
+impl<H> Default for Handles<H> {
+    fn default() -> Self {
+        Self(SlotMap::new())
+    }
+}
+
+impl<H> Handles<H> {
+    /// Keeps the handle that scheduling a payload yields.
+    #[inline]
+    pub(super) fn keep(&mut self, payload: u64, schedule: impl FnOnce(Payload) -> H) -> DefaultKey {
+        self.0.insert_with_key(|key| Some(schedule(Payload { key, payload })))
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, key: DefaultKey) -> Option<H> {
+        self.0.remove(key).flatten()
+    }
+
+    /// Gives a handle to something that gives another in its stead.
+    #[inline]
+    pub(super) fn replace(&mut self, key: DefaultKey, by: impl FnOnce(H) -> H) -> Option<()> {
+        let handle = self.0.get_mut(key)?;
+        *handle = Some(by(handle.take()?));
+        Some(())
+    }
+
+    /// Takes all, in no order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = H> {
+        self.0.drain().filter_map(|(_, handle)| handle)
+    }
+}

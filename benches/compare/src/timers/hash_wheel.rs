@@ -1,0 +1,158 @@
+//! The crate `hierarchical_hash_wheel_timer`: four wheels of 256 slots, and a list beyond them.
+//!
+//! The variant is the one that can cancel, by a hash map from timeout to what the wheels refer to
+//! weakly; so what is cancelled leaves a trace in its slot until the slot comes up. Time moves by
+//! ticks, save where the wheels say that some may be skipped; this is how its own thread drives it.
+
+use std::{
+    fmt::{self, Debug, Formatter},
+    rc::Rc,
+    time::Duration,
+};
+
+use hierarchical_hash_wheel_timer::{
+    TimerError,
+    wheels::{
+        Skip,
+        cancellable::{CancellableTimerEntry, QuadWheelWithOverflow},
+    },
+};
+
+use crate::{Promises, Timers, Wakes};
+
+/// [`QuadWheelWithOverflow`] that can cancel.
+#[derive(Default)]
+pub struct HashWheel {
+    wheel: QuadWheelWithOverflow<Entry>,
+    /// Due when they were inserted: the wheel hands them back.
+    due: Vec<Rc<Entry>>,
+    now: u64,
+    inserted: u64,
+    len: usize,
+}
+
+/// What names a timeout: its number. The payload is what a user knows anyway, and what the wheel
+/// does not give back when it is cancelled.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    number: u64,
+    payload: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    payload: u64,
+}
+
+impl CancellableTimerEntry for Entry {
+    type Id = u64;
+
+    fn id(&self) -> &u64 {
+        &self.number
+    }
+}
+
+impl Debug for HashWheel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashWheel").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl HashWheel {
+    #[inline]
+    fn expire(&mut self, entries: Vec<Rc<Entry>>, expired: &mut impl FnMut(u64)) {
+        self.len -= entries.len();
+        for entry in entries {
+            expired(entry.payload);
+        }
+    }
+
+    #[inline]
+    fn cancel_due(&mut self, number: u64) -> bool {
+        let index = self.due.iter().position(|entry| entry.number == number);
+        index.is_some_and(|index| self.due.remove(index).number == number)
+    }
+}
+
+impl Timers for HashWheel {
+    type Key = Key;
+
+    const NAME: &'static str = "hash_wheel";
+
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
+        describes: "ticks while anything is within 256 ticks; wakes for what was cancelled",
+        wakes: Wakes::ForCancelled,
+        ..Promises::STRICT
+    };
+
+    #[inline]
+    fn insert(&mut self, deadline: u64, payload: u64) -> Key {
+        let number = self.inserted;
+        self.inserted += 1;
+        self.len += 1;
+        let delay = Duration::from_millis(deadline.saturating_sub(self.now));
+        match self.wheel.insert_ref_with_delay(Rc::new(Entry { number, payload }), delay) {
+            Ok(()) => {}
+            Err(TimerError::Expired(entry)) => self.due.push(entry),
+            Err(error) => unreachable!("an insert found nothing: {error:?}"),
+        }
+        Key { number, payload }
+    }
+
+    #[inline]
+    fn cancel(&mut self, Key { number, .. }: Key) -> bool {
+        let is_pending = self.wheel.cancel(&number).is_ok() || self.cancel_due(number);
+        self.len -= usize::from(is_pending);
+        is_pending
+    }
+
+    /// Cancels and inserts, as it has no way to move a timeout.
+    #[inline]
+    fn reset(&mut self, key: Key, deadline: u64) -> Option<Key> {
+        self.cancel(key).then(|| self.insert(deadline, key.payload))
+    }
+
+    #[inline]
+    fn next_expiration(&mut self) -> Option<u64> {
+        if !self.due.is_empty() {
+            return Some(self.now);
+        }
+        match self.wheel.can_skip() {
+            Skip::Empty => None,
+            Skip::Millis(ticks) => Some(self.now + u64::from(ticks) + 1),
+            Skip::None => Some(self.now + 1),
+        }
+    }
+
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+        let before = self.len;
+        let due = std::mem::take(&mut self.due);
+        self.expire(due, &mut expired);
+        while self.now < now {
+            match self.wheel.can_skip() {
+                Skip::Empty => self.now = now,
+                Skip::Millis(ticks) if self.now + u64::from(ticks) >= now => {
+                    let ticks = u32::try_from(now - self.now).expect("less than may be skipped");
+                    self.wheel.skip(ticks);
+                    self.now = now;
+                }
+                Skip::Millis(ticks) => {
+                    self.wheel.skip(ticks);
+                    self.now += u64::from(ticks);
+                }
+                Skip::None => {
+                    let entries = self.wheel.tick();
+                    self.now += 1;
+                    self.expire(entries, &mut expired);
+                }
+            }
+        }
+        before - self.len
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}

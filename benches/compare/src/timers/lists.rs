@@ -1,0 +1,149 @@
+//! Doubly linked lists over one slot map: the buckets of all schemes that keep lists.
+//!
+//! A timeout is in one list at a time and leaves it in constant time. A key is never used twice.
+
+use slotmap::{DefaultKey, SlotMap};
+
+/// Lists of values, each list under an index.
+#[derive(Debug)]
+pub(super) struct Lists<T> {
+    nodes: SlotMap<DefaultKey, Node<T>>,
+    ends: Vec<Ends>,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    value: T,
+    list: u32,
+    previous: Option<DefaultKey>,
+    next: Option<DefaultKey>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    first: Option<DefaultKey>,
+    last: Option<DefaultKey>,
+}
+
+impl<T> Lists<T> {
+    /// Makes this many empty lists.
+    pub(super) fn new(count: usize) -> Self {
+        Self { nodes: SlotMap::new(), ends: vec![Ends::default(); count] }
+    }
+
+    /// Adds empty lists behind the others.
+    pub(super) fn add_lists(&mut self, count: usize) {
+        self.ends.resize(self.ends.len() + count, Ends::default());
+    }
+
+    /// Adds a value to the end of a list.
+    #[inline]
+    pub(super) fn push(&mut self, list: usize, value: T) -> DefaultKey {
+        let key = self.nodes.insert(Node { value, list: 0, previous: None, next: None });
+        self.link_after(self.ends[list].last, list, key);
+        key
+    }
+
+    /// Adds a value behind the last one in its list that must not come after it.
+    #[inline]
+    pub(super) fn push_behind(
+        &mut self,
+        list: usize,
+        value: T,
+        stays_ahead: impl Fn(&T) -> bool,
+    ) -> DefaultKey {
+        let mut after = self.ends[list].last;
+        while let Some(key) = after.filter(|&key| !stays_ahead(&self.nodes[key].value)) {
+            after = self.nodes[key].previous;
+        }
+        let key = self.nodes.insert(Node { value, list: 0, previous: None, next: None });
+        self.link_after(after, list, key);
+        key
+    }
+
+    /// Takes a value out of its list, and ends its key.
+    #[inline]
+    pub(super) fn remove(&mut self, key: DefaultKey) -> Option<T> {
+        let node = self.nodes.remove(key)?;
+        self.bridge(&node);
+        Some(node.value)
+    }
+
+    /// Moves a value to the end of another list.
+    #[inline]
+    pub(super) fn relink(&mut self, key: DefaultKey, list: usize) {
+        let Node { list: from, previous, next, .. } = self.nodes[key];
+        self.bridge_ends(from as usize, previous, next);
+        self.link_after(self.ends[list].last, list, key);
+    }
+
+    #[inline]
+    pub(super) fn first(&self, list: usize) -> Option<DefaultKey> {
+        self.ends[list].first
+    }
+
+    /// The one behind it in its list.
+    #[inline]
+    pub(super) fn next(&self, key: DefaultKey) -> Option<DefaultKey> {
+        self.nodes[key].next
+    }
+
+    #[inline]
+    pub(super) fn get(&self, key: DefaultKey) -> Option<&T> {
+        self.nodes.get(key).map(|node| &node.value)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: DefaultKey) -> Option<&mut T> {
+        self.nodes.get_mut(key).map(|node| &mut node.value)
+    }
+
+    /// All values, in no order.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.nodes.values().map(|node| &node.value)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    #[inline]
+    fn link_after(&mut self, previous: Option<DefaultKey>, list: usize, key: DefaultKey) {
+        let next = match previous {
+            Some(previous) => self.nodes[previous].next.replace(key),
+            None => self.ends[list].first.replace(key),
+        };
+        match next {
+            Some(next) => self.nodes[next].previous = Some(key),
+            None => self.ends[list].last = Some(key),
+        }
+        let node = &mut self.nodes[key];
+        (node.previous, node.next) = (previous, next);
+        node.list = u32::try_from(list).expect("there are less than 2^32 lists");
+    }
+
+    #[inline]
+    fn bridge(&mut self, node: &Node<T>) {
+        self.bridge_ends(node.list as usize, node.previous, node.next);
+    }
+
+    #[inline]
+    fn bridge_ends(&mut self, list: usize, previous: Option<DefaultKey>, next: Option<DefaultKey>) {
+        match previous {
+            Some(previous) => self.nodes[previous].next = next,
+            None => self.ends[list].first = next,
+        }
+        match next {
+            Some(next) => self.nodes[next].previous = previous,
+            None => self.ends[list].last = previous,
+        }
+    }
+}
+
+/// What a scheme keeps of a timeout that needs nothing besides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timeout {
+    pub(super) deadline: u64,
+    pub(super) payload: u64,
+}

@@ -1,0 +1,126 @@
+//! The crate `nexus-timer`: a hierarchical wheel over a slab, which rebalances as it is polled.
+//!
+//! It is polled by the call that its authors call the one with batteries included, which collects
+//! what is due and moves the rest down. Its handles may not be copied and must be given back, so a
+//! slot map keeps them.
+//!
+//! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short at
+//! whole ticks. Ticks begin half a tick after it counts them here, so that neither is seen.
+
+use std::{
+    fmt::{self, Debug, Formatter},
+    time::{Duration, Instant},
+};
+
+use nexus_timer::TimerHandle;
+use slotmap::DefaultKey;
+
+use super::handles::{Handles, Payload};
+use crate::{Promises, Timers};
+
+/// Entries that its slab grows by; that of its documentation.
+const CHUNK: usize = 4096;
+
+/// Five centuries, of the five and a half that nanoseconds of 64 bits count.
+const MAX_DELAY: u64 = 500 * 365 * 86_400_000;
+
+/// [`nexus_timer::Wheel`] of ticks of a millisecond.
+pub struct NexusTimer {
+    wheel: nexus_timer::Wheel<Payload>,
+    handles: Handles<TimerHandle<Payload>>,
+    /// The instant of tick 0.
+    start: Instant,
+    collected: Vec<Payload>,
+}
+
+impl Default for NexusTimer {
+    fn default() -> Self {
+        let epoch = Instant::now();
+        Self {
+            wheel: nexus_timer::Wheel::unbounded(CHUNK, epoch),
+            handles: Handles::default(),
+            start: epoch + Duration::from_micros(500),
+            collected: Vec::new(),
+        }
+    }
+}
+
+impl Debug for NexusTimer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NexusTimer").field("len", &self.wheel.len()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for NexusTimer {
+    /// Gives the handles back, as must be done.
+    fn drop(&mut self) {
+        for handle in self.handles.drain() {
+            self.wheel.free(handle);
+        }
+    }
+}
+
+impl NexusTimer {
+    #[inline]
+    fn instant(&self, tick: u64) -> Instant {
+        self.start + Duration::from_millis(tick)
+    }
+}
+
+impl Timers for NexusTimer {
+    type Key = DefaultKey;
+
+    const NAME: &'static str = "nexus_timer";
+
+    const PROMISES: Promises = Promises {
+        scheme: "hierarchical wheel, nexus-timer",
+        describes: "early by up to a tick, since it rounds down; not in order",
+        max_delay: Some(MAX_DELAY),
+        earliness: 1,
+        ordered: false,
+        ..Promises::STRICT
+    };
+
+    #[inline]
+    fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
+        let instant = self.instant(deadline);
+        self.handles.keep(payload, |payload| self.wheel.schedule(instant, payload))
+    }
+
+    #[inline]
+    fn cancel(&mut self, key: DefaultKey) -> bool {
+        let handle = self.handles.take(key);
+        handle.is_some_and(|handle| self.wheel.cancel(handle).is_some())
+    }
+
+    #[inline]
+    fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
+        let instant = self.instant(deadline);
+        let by = |handle| self.wheel.reschedule(handle, instant);
+        self.handles.replace(key, by).map(|()| key)
+    }
+
+    #[inline]
+    fn next_expiration(&mut self) -> Option<u64> {
+        let delay = self.wheel.next_deadline()?.saturating_duration_since(self.start);
+        let ticks = delay.as_nanos().div_ceil(1_000_000);
+        Some(u64::try_from(ticks).expect("deadlines were ticks of 64 bits"))
+    }
+
+    #[inline]
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+        let instant = self.instant(now);
+        let count = self.wheel.poll_and_rebalance(instant, &mut self.collected);
+        for Payload { key, payload } in self.collected.drain(..) {
+            if let Some(handle) = self.handles.take(key) {
+                self.wheel.free(handle);
+            }
+            expired(payload);
+        }
+        count
+    }
+
+    fn len(&self) -> usize {
+        self.wheel.len()
+    }
+}

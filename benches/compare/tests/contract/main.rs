@@ -1,0 +1,47 @@
+//! Every contestant beside an oracle, held to what it promises, and shown where that is less than
+//! everything.
+
+#![forbid(unsafe_code)]
+
+mod oracle;
+mod peers;
+mod schemes;
+mod scripts;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use delaywheel_compare::Timers;
+
+/// Held by a test that may let the time of a `DelayQueue` pass, as all of them share one clock.
+fn hold_paused_clock() -> MutexGuard<'static, ()> {
+    static CLOCK: Mutex<()> = Mutex::new(());
+    CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What an advance hands out.
+fn advance<T: Timers>(timers: &mut T, now: u64) -> Vec<u64> {
+    let mut payloads = Vec::new();
+    assert_eq!(timers.advance(now, |payload| payloads.push(payload)), payloads.len());
+    payloads
+}
+
+/// Sleeps until the next expiration until something expires. Returns when that was, and how often it
+/// was woken.
+fn wake_until_expired<T: Timers>(timers: &mut T) -> (u64, u32) {
+    let mut wakeups = 0;
+    while let Some(now) = timers.next_expiration() {
+        wakeups += 1;
+        if !advance(timers, now).is_empty() {
+            return (now, wakeups);
+        }
+    }
+    panic!("{} lost a timeout", T::NAME);
+}
+
+/// Whether a call panics.
+fn panics<R>(call: impl FnOnce() -> R) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_err()
+}

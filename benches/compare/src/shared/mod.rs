@@ -2,9 +2,14 @@
 //!
 //! As with [`Timers`](crate::Timers), the loops that are timed are one source for all contestants.
 
+mod async_io;
 mod closures;
+mod executor;
 mod expiries;
+mod futures_timer;
+mod hash_wheel;
 mod load;
+mod pingora;
 mod sleeps;
 mod tokio;
 mod typed;
@@ -16,9 +21,13 @@ use delaywheel::Timer;
 use crate::{Promises, real::wait_until};
 
 pub use self::{
+    async_io::AsyncIo,
     closures::Closures,
     expiries::{Expectation, Expiries, Expiry},
+    futures_timer::FuturesTimer,
+    hash_wheel::HashWheelThread,
     load::{Load, Victim},
+    pingora::Pingora,
     sleeps::Sleeps,
     tokio::Tokio,
     typed::Typed,
@@ -64,6 +73,10 @@ pub fn visit_all_shared(visitor: &mut impl SharedVisitor) {
     visitor.visit(|| Typed::new(Timer::builder()));
     visitor.visit(|| Closures::new(Timer::builder()));
     visitor.visit(Tokio::new);
+    visitor.visit(AsyncIo::new);
+    visitor.visit(FuturesTimer::new);
+    visitor.visit(Pingora::new);
+    visitor.visit(HashWheelThread::new);
 }
 
 /// One of our own timers, which can account for its timeouts.

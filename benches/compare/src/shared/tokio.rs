@@ -25,6 +25,11 @@ impl Tokio {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build();
         Self(Arc::new(runtime.expect("a thread can be started")))
     }
+
+    /// Runs a task to its end.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.spawn(task));
+    }
 }
 
 impl Default for Tokio {
@@ -55,6 +60,7 @@ impl SharedTimer for Tokio {
     }
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+        let _entered = self.enter();
         Sleeps.schedule_expected(delay, expectation);
     }
 }

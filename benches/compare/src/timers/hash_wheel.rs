@@ -82,7 +82,7 @@ impl Timers for HashWheel {
 
     const PROMISES: Promises = Promises {
         scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
-        describes: "ticks while anything is within 256 ticks; wakes for what was cancelled",
+        describes: "ticks while anything is within 256 ticks; wakes for what was cancelled; panics at a delay of 2^32 - 1",
         wakes: Wakes::ForCancelled,
         ..Promises::STRICT
     };

@@ -7,6 +7,7 @@ mod oracle;
 mod peers;
 mod schemes;
 mod scripts;
+mod shared;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

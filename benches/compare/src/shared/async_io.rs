@@ -1,0 +1,70 @@
+//! `async_io::Timer`: a tree behind one lock, which the thread of the reactor looks at.
+//!
+//! Expected timeouts are awaited by tasks of an executor with a thread of its own, which is how smol,
+//! whose reactor it is, runs tasks.
+
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use async_io::Timer;
+
+use super::{Expectation, SharedTimer, executor::Executor};
+use crate::Promises;
+
+/// [`Timer`], polled once, so that it is in the tree.
+#[derive(Debug, Clone)]
+pub struct AsyncIo(Executor);
+
+impl AsyncIo {
+    /// Starts the executor. All share one reactor, which never ends.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Executor::start("async-io-tasks", |run| async_io::block_on(run)))
+    }
+}
+
+impl Default for AsyncIo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SharedTimer for AsyncIo {
+    type Timeout = Timer;
+
+    const NAME: &'static str = "async_io";
+
+    const PROMISES: Promises =
+        Promises { scheme: "scheme 3: tree behind one lock, async-io's Timer", ..Promises::STRICT };
+
+    #[inline]
+    fn schedule(&self, delay: Duration) -> Timer {
+        let mut timer = Timer::after(delay);
+        is_pending(&mut timer);
+        timer
+    }
+
+    #[inline]
+    fn replace(&self, timer: &mut Timer, delay: Duration) -> bool {
+        let was_pending = is_pending(timer);
+        *timer = self.schedule(delay);
+        was_pending
+    }
+
+    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+        let timer = Timer::after(delay);
+        self.0.spawn(async move {
+            timer.await;
+            expectation.meet();
+        });
+    }
+}
+
+#[inline]
+fn is_pending(timer: &mut Timer) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    Future::poll(Pin::new(timer), &mut context).is_pending()
+}

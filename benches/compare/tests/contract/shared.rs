@@ -1,0 +1,102 @@
+//! Timers with threads and a real clock: nothing is lost or doubled, and none is earlier than said.
+//!
+//! How late they are is not tested, since the machine may be busy, save where it is by design.
+
+use std::time::{Duration, Instant};
+
+use delaywheel_compare::shared::{
+    Expiry, HashWheelThread, Load, Pingora, SharedTimer, SharedVisitor, Typed, replace_all,
+    schedule_all, schedule_all_expected, visit_all_shared,
+};
+use fastrand::Rng;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// Delays of up to a tenth of a second, from a seed.
+fn delays(seed: u64, count: u32) -> Vec<Duration> {
+    let mut rng = Rng::with_seed(seed);
+    (0..count).map(|_| Duration::from_nanos(rng.u64(2 * MILLISECOND..100 * MILLISECOND))).collect()
+}
+
+#[test]
+fn every_shared_timer_expires_each_timeout_once_and_no_earlier_than_said() {
+    struct Expects;
+    impl SharedVisitor for Expects {
+        fn visit<S: SharedTimer>(&mut self, make: impl Fn() -> S) {
+            let timer = make();
+            let _entered = timer.enter();
+            let earliest = S::PROMISES.earliness * MILLISECOND;
+            for expiry in schedule_all_expected(&timer, &delays(1, 500)).settle(PATIENCE) {
+                let is_fine = match expiry {
+                    Expiry::Early(by) => by <= earliest,
+                    Expiry::Late(_) => true,
+                    Expiry::Lost | Expiry::Doubled => false,
+                };
+                assert!(is_fine, "{}: {expiry:?}", S::NAME);
+            }
+        }
+    }
+    visit_all_shared(&mut Expects);
+}
+
+#[test]
+fn every_shared_timer_cancels_what_is_pending() {
+    struct Replaces;
+    impl SharedVisitor for Replaces {
+        fn visit<S: SharedTimer>(&mut self, make: impl Fn() -> S) {
+            let timer = make();
+            let _entered = timer.enter();
+            let mut load = Load::new(2);
+            let far: Vec<_> = load.delays(1_000).iter().map(|&delay| 60 * delay).collect();
+            let mut timeouts = schedule_all(&timer, &far);
+            let mut victims = load.victims(1_000, 5_000);
+            victims.iter_mut().for_each(|victim| victim.delay *= 60);
+            assert_eq!(replace_all(&timer, &mut timeouts, &victims), 5_000, "{}", S::NAME);
+        }
+    }
+    visit_all_shared(&mut Replaces);
+}
+
+#[test]
+fn pingora_is_late_by_nearly_ten_milliseconds() {
+    let timer = Pingora::new();
+    let _entered = timer.enter();
+    let delays: Vec<_> = (20..40).map(Duration::from_millis).collect();
+    let expiries = schedule_all_expected(&timer, &delays).settle(PATIENCE);
+    let is_late = |expiry: &Expiry| matches!(expiry, Expiry::Late(by) if *by > 8 * MILLISECOND);
+    assert!(expiries.iter().any(is_late), "{expiries:?}");
+}
+
+/// The most that a timeout was early by, once one was.
+fn seen_early<S: SharedTimer>(timer: &S) -> u64 {
+    let _entered = timer.enter();
+    let end = Instant::now() + PATIENCE;
+    for seed in 0.. {
+        let expiries = schedule_all_expected(timer, &delays(seed, 1_000)).settle(PATIENCE);
+        let early = |expiry: &Expiry| if let Expiry::Early(by) = *expiry { Some(by) } else { None };
+        if let Some(by) = expiries.iter().filter_map(early).max() {
+            return by;
+        }
+        assert!(Instant::now() < end, "{} was never early", S::NAME);
+    }
+    unreachable!("there are enough seeds")
+}
+
+#[test]
+fn pingora_fires_early_by_up_to_a_millisecond() {
+    assert!(seen_early(&Pingora::new()) <= MILLISECOND);
+}
+
+#[test]
+fn a_hash_wheel_thread_fires_early_by_up_to_two_milliseconds() {
+    assert!(seen_early(&HashWheelThread::new()) <= 2 * MILLISECOND);
+}
+
+#[test]
+fn ours_expects_timeouts_in_one_place_only() {
+    let timer = Typed::new(delaywheel::Timer::builder());
+    schedule_all_expected(&timer, &delays(3, 1));
+    assert!(crate::panics(|| schedule_all_expected(&timer, &delays(3, 1))));
+}

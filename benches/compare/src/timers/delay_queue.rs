@@ -22,11 +22,11 @@ use tokio::{
 };
 use tokio_util::time::delay_queue;
 
-use crate::{Promises, Timers};
+use crate::{Promises, Timers, workload::DAY};
 
-/// The queue's wheel has six levels of 64 slots, which is 2^36 ticks; it panics beyond. It counts from
-/// when it last had something to do, so half of that is left for the time since.
-const MAX_DELAY: u64 = 1 << 35;
+/// A leap year. The queue's wheel of six levels of 64 slots counts 2^36 ticks, and panics beyond; and it
+/// counts from when it last had something to do, which may be as long ago.
+const MAX_DELAY: u64 = 366 * DAY;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_current_thread();
@@ -78,7 +78,8 @@ impl Timers for DelayQueue {
 
     const PROMISES: Promises = Promises {
         scheme: "hierarchical wheel over a slab, tokio-util's DelayQueue",
-        describes: "a key is used again once its timeout is gone; panics beyond two years",
+        describes: "a key is used again once its timeout is gone; panics beyond two years, counted \
+                    from when it last had something to do",
         max_delay: Some(MAX_DELAY),
         safe_keys: false,
         ..Promises::STRICT

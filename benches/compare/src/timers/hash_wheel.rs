@@ -20,6 +20,10 @@ use hierarchical_hash_wheel_timer::{
 
 use crate::{Promises, Timers, Wakes};
 
+/// A lap of the last wheel less one of its slots. A delay between that and a lap may come to lie in the
+/// slot that the wheel is in, and then expires from a wheel below. Longer ones are right again.
+const MAX_DELAY: u64 = (1 << 32) - (1 << 24);
+
 /// [`QuadWheelWithOverflow`] that can cancel.
 #[derive(Default)]
 pub struct HashWheel {
@@ -82,7 +86,9 @@ impl Timers for HashWheel {
 
     const PROMISES: Promises = Promises {
         scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
-        describes: "ticks while anything is within 256 ticks; wakes for what was cancelled; panics at a delay of 2^32 - 1",
+        describes: "between 49.5 and 49.7 days, fires after hours or panics; ticks while anything is \
+                    within 256 ticks; wakes for what was cancelled",
+        max_delay: Some(MAX_DELAY),
         wakes: Wakes::ForCancelled,
         ..Promises::STRICT
     };

@@ -94,6 +94,15 @@ fn a_delay_queue_panics_beyond_two_years() {
 }
 
 #[test]
+fn a_delay_queue_panics_at_any_timeout_after_two_idle_years() {
+    let _clock = hold_paused_clock();
+    let mut queue = DelayQueue::default();
+    let now = 1 << 36;
+    advance(&mut queue, now);
+    assert!(panics(|| queue.insert(now + 1, 0)));
+}
+
+#[test]
 fn a_timer_queue_uses_a_key_again() {
     let mut queue = TimerQueue::default();
     let gone = queue.insert(1, 1);
@@ -133,4 +142,16 @@ fn a_hash_wheel_panics_at_a_delay_of_just_under_2_pow_32() {
     assert!(panics(|| HashWheel::default().insert(delay, 0)));
     assert!(!panics(|| HashWheel::default().insert(delay - 1, 0)));
     assert!(!panics(|| HashWheel::default().insert(delay + 1, 0)));
+}
+
+#[test]
+fn a_hash_wheel_fires_after_hours_when_a_delay_is_nearly_a_lap() {
+    let mut timers = HashWheel::default();
+    let now = 1 << 23;
+    timers.insert(now, 0);
+    assert_eq!(advance(&mut timers, now), [0]);
+    let delay = (1 << 32) - (1 << 22);
+    timers.insert(now + delay, 1);
+    let (fired, _) = wake_until_expired(&mut timers);
+    assert_eq!(fired - now, 3 << 22, "three and a half hours in place of 49 days");
 }

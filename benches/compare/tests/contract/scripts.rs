@@ -88,7 +88,7 @@ impl Script {
                 checked.reset(nth, self.deadline(checked.now()));
             }
             69..75 if T::PROMISES.can_cancel => checked.disturb_dead(nth),
-            75..85 => checked.advance(checked.now() + self.span() / 16),
+            75..85 => checked.advance(checked.now() + self.span() / 128),
             _ => drop(checked.wake()),
         }
     }

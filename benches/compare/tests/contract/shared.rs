@@ -52,7 +52,9 @@ fn every_shared_timer_cancels_what_is_pending() {
             let far: Vec<_> = load.delays(1_000).iter().map(|&delay| 60 * delay).collect();
             let mut timeouts = schedule_all(&timer, &far);
             let mut victims = load.victims(1_000, 5_000);
-            victims.iter_mut().for_each(|victim| victim.delay *= 60);
+            for victim in &mut victims {
+                victim.delay *= 60;
+            }
             assert_eq!(replace_all(&timer, &mut timeouts, &victims), 5_000, "{}", S::NAME);
         }
     }

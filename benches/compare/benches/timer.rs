@@ -48,7 +48,7 @@ fn main() {
 const SEED: u64 = 7;
 
 /// The longest delay.
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// How long something may take that is to happen soon.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Sleeps until an instant; not at all if it has passed.
 pub fn sleep_until(instant: Instant) {

@@ -37,7 +37,7 @@ impl Crowd {
     /// If one does not wait.
     #[must_use]
     pub fn on_value(purgatory: &Requests, key: u32, least: u64, count: usize) -> Self {
-        const DELAY: Duration = Duration::from_secs(60);
+        const DELAY: Duration = Duration::from_mins(1);
         let answers = Answer::leak(count);
         for (answer, at) in answers.iter().zip(least..) {
             let watched = purgatory.watch_all(Request(answer), [Watch::Threshold(key, at)], DELAY);

@@ -56,7 +56,7 @@ impl Answer {
         let mut looks = 0_u32;
         while !self.has_ended() {
             looks += 1;
-            if looks % 64 == 0 { thread::yield_now() } else { spin_loop() }
+            if looks.is_multiple_of(64) { thread::yield_now() } else { spin_loop() }
         }
         assert!(self.is_satisfied(), "a request was not satisfied");
         self.0.store(WAITING, Ordering::Release);

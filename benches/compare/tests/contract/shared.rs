@@ -10,7 +10,7 @@ use delaywheel_compare::shared::{
 };
 use fastrand::Rng;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 const MILLISECOND: u64 = 1_000_000;
 

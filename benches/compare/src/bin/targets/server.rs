@@ -88,7 +88,7 @@ impl<T: Timers> Server<T> {
     pub(crate) fn ramp_up(&mut self) {
         for request in 0..IN_FLIGHT {
             self.keys.push(self.timers.insert(self.now + DELAY, u64::from(request)));
-            if self.keys.len() % PER_TICK == 0 {
+            if self.keys.len().is_multiple_of(PER_TICK) {
                 self.tick();
             }
         }

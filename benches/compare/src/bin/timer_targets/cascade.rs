@@ -81,7 +81,7 @@ impl Contestant<4> for Cascade {
 impl Cascade {
     /// Nanoseconds of each call that was made while timeouts of the bucket moved, until all have.
     fn calls_while_it_moves(&self, timer: &ValueTimer<u64>, end: Instant) -> Vec<u64> {
-        const FAR: Duration = Duration::from_secs(60);
+        const FAR: Duration = Duration::from_mins(1);
         let mut calls = Vec::new();
         let mut moved = timer.stats().cascades;
         while moved < u64::from(self.crowd) {

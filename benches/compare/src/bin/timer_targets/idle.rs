@@ -24,7 +24,7 @@ pub(crate) fn rows(settings: &Settings) -> Vec<Row> {
 
 /// With a timeout that is a month ahead.
 fn asleep(seconds: u64) -> Vec<Row> {
-    const MONTH: Duration = Duration::from_secs(30 * 86_400);
+    const MONTH: Duration = Duration::from_hours(720);
     let timer = Timer::builder().name("idle").build().expect("the settings are valid");
     timer.schedule(MONTH, || ()).expect("the timer is empty");
     // The threads start, and fall asleep.

@@ -13,6 +13,7 @@ pub mod purgatory;
 pub mod real;
 pub mod report;
 pub mod shared;
+pub mod side_by_side;
 pub mod timers;
 pub mod workload;
 

@@ -1,0 +1,78 @@
+//! Names of what is measured, by which tables and figures find it.
+
+/// Nanoseconds for each timeout that is inserted into an empty contestant.
+pub const INSERT: &str = "insert";
+
+/// Nanoseconds for each timeout, when all expire.
+pub const EXPIRE: &str = "expire all";
+
+/// Nanoseconds to cancel one timeout and insert another, with delays of 1 ms to 60 s.
+pub const CHURN_UNIFORM: &str = "cancel+insert uniform";
+
+/// The same with delays of 1 ms to 30 days.
+pub const CHURN_LOG_UNIFORM: &str = "cancel+insert log-uniform";
+
+/// Nanoseconds for each message of a connection, which puts its timeout off.
+pub const KEEP_ALIVE: &str = "keep-alive";
+
+/// Nanoseconds for each request of a server.
+pub const REQUESTS: &str = "request server";
+
+/// Wake-ups for each of a thousand timeouts in a year.
+pub const SPARSE_WAKEUPS: &str = "sparse year wake-ups";
+
+/// Microseconds to expire a thousand timeouts in a year.
+pub const SPARSE_TIME: &str = "sparse year time";
+
+/// The most milliseconds by which a timeout came early in virtual time.
+pub const EARLY: &str = "early by at most";
+
+/// The most milliseconds by which a timeout came late in virtual time.
+pub const LATE: &str = "late by at most";
+
+/// Timeouts that came after one of a later deadline.
+pub const UNORDERED: &str = "out of order";
+
+/// Timeouts that got lost.
+pub const LOST: &str = "lost";
+
+/// Bytes for each pending timeout.
+pub const MEMORY_PENDING: &str = "memory pending";
+
+/// Bytes for each pending timeout, at the peak of a request server.
+pub const MEMORY_PEAK: &str = "memory at the peak of churn";
+
+/// Millions of pairs of schedule and cancel a second, of all threads; counted are the threads.
+pub const THREADS: &str = "threads";
+
+/// Context switches in a second with one timeout far ahead.
+pub const IDLE_SWITCHES: &str = "idle context switches";
+
+/// Threads that are there with one timeout far ahead.
+pub const IDLE_THREADS: &str = "idle threads";
+
+/// Milliseconds of lateness in real time; a percentile is a workload of its own.
+pub const LATENESS: &str = "lateness/p50";
+
+/// The percentiles of lateness, and what they are called.
+pub const PERCENTILES: [(&str, f64); 10] = [
+    ("min", 0.0),
+    ("p1", 1.0),
+    ("p10", 10.0),
+    ("p25", 25.0),
+    ("p50", 50.0),
+    ("p75", 75.0),
+    ("p90", 90.0),
+    ("p99", 99.0),
+    ("p99.9", 99.9),
+    ("max", 100.0),
+];
+
+/// The workload that is a percentile of lateness.
+#[must_use]
+pub fn lateness(percentile: &str) -> String {
+    format!("lateness/{percentile}")
+}
+
+/// Timeouts that never came in real time, or more than once.
+pub const MISSING: &str = "lateness/missing";

@@ -1,0 +1,225 @@
+//! A steady state: so many timeouts are pending, most are cancelled or put off before their time,
+//! others take their place, and time goes on.
+//!
+//! All that is drawn is drawn before. One loop serves the request server, whose delays are all the
+//! same, the churn of delays that differ, and connections that are kept alive.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    Timers,
+    workload::{DAY, Pair, SECOND, Spread, Workload},
+};
+
+/// Operations in each tick: a million in a second.
+const PER_TICK: usize = 1_000;
+
+/// What becomes of a timeout whose request was answered, or whose connection has shown life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// It is cancelled, and another is inserted in its stead.
+    Replace,
+    /// It is put off.
+    Reset,
+}
+
+/// Which delays there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delays {
+    /// All the same, in ticks.
+    Fixed(u64),
+    /// Drawn.
+    Drawn(Spread),
+}
+
+impl Delays {
+    /// The longest there may be.
+    #[must_use]
+    pub const fn max(self) -> u64 {
+        match self {
+            Self::Fixed(delay) => delay,
+            Self::Drawn(Spread::Minute) => 60 * SECOND,
+            Self::Drawn(Spread::Month) => 30 * DAY,
+            Self::Drawn(Spread::Year) => 365 * DAY,
+        }
+    }
+}
+
+/// What is done to a contestant.
+#[derive(Debug, Clone)]
+pub struct Traffic {
+    operation: Operation,
+    /// The delay of each timeout at first, and of the one that is inserted if it expires.
+    delays: Vec<u64>,
+    /// Timeouts that are replaced or put off, in this order, with the delay that follows.
+    turns: Vec<Pair>,
+}
+
+impl Traffic {
+    /// Ticks that a request waits for its answer.
+    pub const REQUEST: u64 = 2 * SECOND;
+
+    /// Ticks that a connection may be silent.
+    pub const CONNECTION: u64 = 30 * SECOND;
+
+    /// Draws it.
+    #[must_use]
+    pub fn new(operation: Operation, delays: Delays, pending: u32, count: u32, seed: u64) -> Self {
+        let spread = if let Delays::Drawn(spread) = delays { spread } else { Spread::Minute };
+        let mut workload = Workload::new(spread, seed);
+        let (mut first, mut turns) = (workload.deadlines(pending), workload.pairs(pending, count));
+        if let Delays::Fixed(delay) = delays {
+            first.fill(delay);
+            for turn in &mut turns {
+                turn.deadline = delay;
+            }
+        }
+        Self { operation, delays: first, turns }
+    }
+
+    /// A request server: 2 s timeouts, all in flight are answered in random order, and hardly any
+    /// expires.
+    #[must_use]
+    pub fn requests(pending: u32, count: u32, seed: u64) -> Self {
+        Self::new(Operation::Replace, Delays::Fixed(Self::REQUEST), pending, count, seed)
+    }
+
+    /// Connections that are closed when 30 s go by without a message; every message puts it off.
+    #[must_use]
+    pub fn connections(pending: u32, count: u32, seed: u64) -> Self {
+        Self::new(Operation::Reset, Delays::Fixed(Self::CONNECTION), pending, count, seed)
+    }
+}
+
+/// A contestant at work.
+#[derive(Debug)]
+pub struct Steady<'a, T: Timers> {
+    timers: T,
+    traffic: &'a Traffic,
+    /// The timeout of each request.
+    keys: Vec<T::Key>,
+    now: u64,
+    /// Requests whose timeout expired in this tick.
+    expired: Vec<u64>,
+    /// Timeouts that were not there any more when they were to be cancelled or put off, though they
+    /// had not expired.
+    lost: u64,
+}
+
+impl<'a, T: Timers> Steady<'a, T> {
+    /// Takes room for the keys, so that what is allocated later is the contestant's.
+    #[must_use]
+    pub fn new(timers: T, traffic: &'a Traffic) -> Self {
+        let keys = Vec::with_capacity(traffic.delays.len());
+        let expired = Vec::with_capacity(traffic.delays.len());
+        Self { timers, traffic, keys, now: 0, expired, lost: 0 }
+    }
+
+    /// Inserts all, a few in each tick.
+    pub fn ramp_up(&mut self) {
+        for (delay, request) in self.traffic.delays.iter().zip(0..) {
+            self.keys.push(self.timers.insert(self.now + delay, request));
+            if self.keys.len() % PER_TICK == 0 {
+                self.tick();
+            }
+        }
+    }
+
+    /// Goes through the traffic, and begins anew at its end, until as many operations are done or
+    /// the time is over. Returns how many were done and how long they took.
+    pub fn run(&mut self, count: u64, limit: Duration) -> (u64, Duration) {
+        let traffic = self.traffic;
+        let (start, mut done) = (Instant::now(), 0);
+        for turns in traffic.turns.chunks(PER_TICK).cycle() {
+            if done >= count || start.elapsed() >= limit {
+                break;
+            }
+            match traffic.operation {
+                Operation::Replace => self.replace(turns),
+                Operation::Reset => self.reset(turns),
+            }
+            self.tick();
+            done += turns.len() as u64;
+        }
+        (done, start.elapsed())
+    }
+
+    /// Number of timeouts that got lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Number of pending timeouts.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.timers.len()
+    }
+
+    fn replace(&mut self, turns: &[Pair]) {
+        for turn in turns {
+            let key = &mut self.keys[turn.victim as usize];
+            self.lost += u64::from(!self.timers.cancel(*key));
+            *key = self.timers.insert(self.now + turn.deadline, u64::from(turn.victim));
+        }
+    }
+
+    fn reset(&mut self, turns: &[Pair]) {
+        for turn in turns {
+            let (key, deadline) = (&mut self.keys[turn.victim as usize], self.now + turn.deadline);
+            *key = self.timers.reset(*key, deadline).unwrap_or_else(|| {
+                self.lost += 1;
+                self.timers.insert(deadline, u64::from(turn.victim))
+            });
+        }
+    }
+
+    /// Lets a tick pass; whatever expires is inserted again.
+    fn tick(&mut self) {
+        self.now += 1;
+        self.timers.advance(self.now, |request| self.expired.push(request));
+        for request in self.expired.drain(..) {
+            let request_index = usize::try_from(request).expect("requests are counted in u32");
+            let deadline = self.now + self.traffic.delays[request_index];
+            self.keys[request_index] = self.timers.insert(deadline, request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timers::{BTree, Wheel};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn outcome<T: Timers + Default>(traffic: &Traffic) -> (u64, usize, Vec<u64>) {
+        let mut steady = Steady::new(T::default(), traffic);
+        steady.ramp_up();
+        assert_eq!(steady.run(50_000, LONG).0, 50_000);
+        let (lost, pending) = (steady.lost(), steady.pending());
+        let mut expired = Vec::new();
+        while steady.timers.len() > 0 {
+            steady.now += 1;
+            let mut due = Vec::new();
+            steady.timers.advance(steady.now, |request| due.push(request));
+            due.sort_unstable();
+            expired.append(&mut due);
+        }
+        (lost, pending, expired)
+    }
+
+    #[test]
+    fn every_traffic_keeps_as_many_pending_and_loses_none() {
+        let drawn = Delays::Drawn(Spread::Minute);
+        for traffic in [
+            Traffic::requests(3_000, 20_000, 1),
+            Traffic::connections(3_000, 20_000, 1),
+            Traffic::new(Operation::Replace, drawn, 3_000, 20_000, 1),
+        ] {
+            let wheel = outcome::<Wheel>(&traffic);
+            assert_eq!((wheel.0, wheel.1, wheel.2.len()), (0, 3_000, 3_000));
+            assert_eq!(wheel, outcome::<BTree>(&traffic));
+        }
+    }
+}

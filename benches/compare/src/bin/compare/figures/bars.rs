@@ -138,7 +138,8 @@ impl Bars<'_> {
 
     fn label(&self, bar: &Measurement, series: &Series<'_>) -> String {
         let about = if bar.note.is_some() { "≈ " } else { "" };
-        let name = if self.series.len() > 1 { format!("  {}", series.name) } else { String::new() };
+        let name =
+            if self.series.len() > 1 { format!(" · {}", series.name) } else { String::new() };
         format!("{about}{}{name}", canvas::number(bar.value))
     }
 }

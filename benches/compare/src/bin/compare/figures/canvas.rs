@@ -163,7 +163,7 @@ pub(crate) fn name(
 /// A number with as many digits as are worth reading.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
-        0.0 => "0".to_owned(),
+        size if size < 1e5 && size.fract() == 0.0 => format!("{value}"),
         size if size >= 1e12 => format!("{:.1}T", value / 1e12),
         size if size >= 1e9 => format!("{:.1}G", value / 1e9),
         size if size >= 1e7 => format!("{:.0}M", value / 1e6),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use delaywheel_compare::side_by_side::results::Results;
-use plotters::prelude::*;
+use plotters::{prelude::*, style::text_anchor::HPos};
 
 use super::canvas::{self, Area, Drawn, FAINT, GRID, HEAD, INK, Look, WIDTH};
 
@@ -67,13 +67,20 @@ fn draw_curves(area: &Area<'_>, curves: &[Curve<'_>]) -> Drawn {
         .bold_line_style(GRID)
         .axis_style(FAINT)
         .x_labels(8)
-        .y_labels(10)
+        .disable_y_mesh()
+        .y_labels(0)
+        .y_label_formatter(&|_| String::new())
         .x_label_formatter(&|x| canvas::power(*x))
-        .y_label_formatter(&|y| canvas::nanos(*y))
         .x_desc("pending timeouts")
         .axis_desc_style(canvas::text(14, INK))
         .label_style(("sans-serif", 13, &INK))
         .draw()?;
+    for mark in marks(ys) {
+        let (left, y) = chart.backend_coord(&(xs.0, mark));
+        area.draw(&PathElement::new(vec![(left, y), (WIDTH - NAMES, y)], GRID))?;
+        let style = canvas::aligned(HPos::Right, 13, INK);
+        area.draw(&Text::new(canvas::nanos(mark), (left - 8, y), style))?;
+    }
     let mut ends = Vec::new();
     for curve in curves {
         let points: Vec<_> = curve.points.iter().map(|point| chart.backend_coord(point)).collect();
@@ -85,6 +92,15 @@ fn draw_curves(area: &Area<'_>, curves: &[Curve<'_>]) -> Drawn {
         ends.extend(points.last().map(|&end| (end, curve)));
     }
     name_all(area, ends, xs.1)
+}
+
+/// What stands at the axis of costs: 1, 2 and 5 of each power of ten, or only powers if these are
+/// many.
+fn marks((least, greatest): (f64, f64)) -> Vec<f64> {
+    let factors: &[f64] = if greatest / least > 1e4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let powers = (-1..12).map(|power| 10_f64.powi(power));
+    let all = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+    all.filter(|mark| (least / 1.3..=greatest * 1.3).contains(mark)).collect()
 }
 
 /// Writes the names at the right, each as near as may be to the height at which its line ends.

@@ -139,7 +139,7 @@ fn server(results: &Results, path: &Path) -> Drawn {
 fn sparse(results: &Results, path: &Path) -> Drawn {
     Bars {
         title: "Wake-ups to expire 1000 timeouts that lie within a year",
-        below: "wake-ups per timeout; less is better, 1 is all that is needed; ≈ estimated from a part",
+        below: "wake-ups per timeout; less is better, and 1 is needed; ≈ is estimated from a part of the year",
         axis: "wake-ups per timeout, logarithmic",
         series: &[Series { workload: names::SPARSE_WAKEUPS, n: None, name: "" }],
         is_log: true,
@@ -150,14 +150,14 @@ fn sparse(results: &Results, path: &Path) -> Drawn {
 
 fn memory(results: &Results, path: &Path) -> Drawn {
     Bars {
-        title: "Memory",
-        below: "bytes for each pending timeout of 8 bytes; less is better",
+        title: "Memory for each timeout of 8 bytes",
+        below: "bytes with all pending, and at the peak of a request server; with the handle, of those with threads",
         axis: "bytes",
         series: &[
             Series {
                 workload: names::MEMORY_PEAK,
                 n: None,
-                name: "at the peak of a request server",
+                name: "at the peak",
             },
             Series { workload: names::MEMORY_PENDING, n: None, name: "pending" },
         ],

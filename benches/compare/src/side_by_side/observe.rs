@@ -55,7 +55,8 @@ pub fn observe<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Seen {
     // What is late is awaited as it asks for, a tick at a time where it asks for nothing later.
     let mut now = deadlines.iter().max().map_or(0, |last| last + 1);
     for _ in 0..LATEST {
-        let Some(next) = timers.next_expiration() else { break };
+        let next = timers.next_expiration().filter(|_| !timers.is_empty());
+        let Some(next) = next else { break };
         now = next.max(now + 1);
         advance(timers, now);
     }

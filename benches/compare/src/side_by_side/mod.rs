@@ -38,9 +38,10 @@ pub fn introduce(name: &str, promises: &Promises, is_shared: bool) -> Contestant
         max_delay_ms: promises.max_delay,
         earliness_ms: promises.earliness,
         lateness_ms: promises.lateness,
-        wakes_every_ms: match promises.wakes {
-            Wakes::WhenBusy => None,
-            Wakes::Every(ticks) => Some(ticks),
+        wakes: match promises.wakes {
+            Wakes::WhenBusy => results::Wakes::WhenBusy,
+            Wakes::ForCancelled => results::Wakes::ForCancelled,
+            Wakes::Every(ticks) => results::Wakes::EveryMs(ticks),
         },
     }
 }

@@ -54,18 +54,19 @@ pub const IDLE_THREADS: &str = "idle threads";
 /// Milliseconds of lateness in real time; a percentile is a workload of its own.
 pub const LATENESS: &str = "lateness/p50";
 
-/// The percentiles of lateness, and what they are called.
-pub const PERCENTILES: [(&str, f64); 10] = [
-    ("min", 0.0),
-    ("p1", 1.0),
-    ("p10", 10.0),
-    ("p25", 25.0),
-    ("p50", 50.0),
-    ("p75", 75.0),
-    ("p90", 90.0),
-    ("p99", 99.0),
-    ("p99.9", 99.9),
-    ("max", 100.0),
+/// The percentiles of lateness: what they are called, and of how many in a thousand they are the
+/// greatest.
+pub const PERCENTILES: [(&str, usize); 10] = [
+    ("min", 0),
+    ("p1", 10),
+    ("p10", 100),
+    ("p25", 250),
+    ("p50", 500),
+    ("p75", 750),
+    ("p90", 900),
+    ("p99", 990),
+    ("p99.9", 999),
+    ("max", 1_000),
 ];
 
 /// The workload that is a percentile of lateness.

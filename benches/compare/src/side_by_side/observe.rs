@@ -30,7 +30,7 @@ impl Seen {
 }
 
 /// Inserts timeouts and lets time pass, with a stop just before each deadline, at it and just after
-/// it; so one that comes at its deadline is neither early nor late, and whoever is has no excuse.
+/// it, and wherever it asks to be woken; so one that comes at its deadline is neither early nor late, and whoever is has no excuse.
 pub fn observe<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Seen {
     let mut stops: Vec<_> =
         deadlines.iter().flat_map(|&at| [at.saturating_sub(1), at, at + 1]).collect();
@@ -49,16 +49,24 @@ pub fn observe<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Seen {
             last = deadline;
         });
     };
-    for now in stops {
-        advance(timers, now);
+    let mut latest = 0;
+    for stop in stops {
+        // Whoever asks to be woken before is woken then, so that it is not late for want of that.
+        while let Some(now) =
+            timers.next_expiration().filter(|next| (latest + 1..stop).contains(next))
+        {
+            advance(timers, now);
+            latest = now;
+        }
+        advance(timers, stop);
+        latest = stop;
     }
     // What is late is awaited as it asks for, a tick at a time where it asks for nothing later.
-    let mut now = deadlines.iter().max().map_or(0, |last| last + 1);
     for _ in 0..LATEST {
         let next = timers.next_expiration().filter(|_| !timers.is_empty());
         let Some(next) = next else { break };
-        now = next.max(now + 1);
-        advance(timers, now);
+        latest = next.max(latest + 1);
+        advance(timers, latest);
     }
     seen.lost = (deadlines.len() - came.min(deadlines.len())) as u64;
     seen

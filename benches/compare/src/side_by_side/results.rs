@@ -69,8 +69,20 @@ pub struct Contestant {
     pub earliness_ms: u64,
     /// By how many milliseconds it says that a timeout may be late.
     pub lateness_ms: u64,
-    /// Every how many milliseconds it is woken, with nothing to do; `None` if it is not.
-    pub wakes_every_ms: Option<u64>,
+    /// When it is woken.
+    pub wakes: Wakes,
+}
+
+/// When a contestant is woken while anything is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wakes {
+    /// When it has something to do.
+    WhenBusy,
+    /// Besides, for timeouts that were cancelled.
+    ForCancelled,
+    /// At least once in so many milliseconds.
+    EveryMs(u64),
 }
 
 /// One figure of one contestant.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use delaywheel_compare::{
     side_by_side::{
         names,
-        results::{Contestant, Measurement, Results},
+        results::{Contestant, Measurement, Results, Wakes},
     },
     workload::{DAY, SECOND},
 };
@@ -139,7 +139,7 @@ fn told(results: &Results) -> Vec<&Contestant> {
 }
 
 fn promises(results: &Results) -> String {
-    let mut text = "| | what it is | early by | late by | out of order | lost | cancel | furthest | woken idle | besides |\n".to_owned();
+    let mut text = "| | what it is | early by | late by | out of order | lost | cancel | furthest | woken with nothing to do | besides |\n".to_owned();
     text += "|---|---|---|---|---|---|---|---|---|---|\n";
     for contestant in told(results) {
         let seen = |workload| {
@@ -147,9 +147,11 @@ fn promises(results: &Results) -> String {
             found.map_or_else(String::new, figure)
         };
         let furthest = contestant.max_delay_ms.map_or_else(|| "any".to_owned(), span);
-        let woken = contestant
-            .wakes_every_ms
-            .map_or_else(|| "no".to_owned(), |every| format!("each {}", span(every)));
+        let woken = match contestant.wakes {
+            Wakes::WhenBusy => "no".to_owned(),
+            Wakes::ForCancelled => "for cancelled ones".to_owned(),
+            Wakes::EveryMs(every) => format!("each {}", span(every)),
+        };
         write_to(
             &mut text,
             format_args!(

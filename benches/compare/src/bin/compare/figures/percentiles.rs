@@ -55,7 +55,7 @@ pub(crate) fn draw(results: &Results, title: &str, path: &Path) -> Drawn {
 }
 
 fn curve<'a>(results: &'a Results, name: &'a str) -> Option<Curve<'a>> {
-    let at = |(percentile, _): &(&str, f64)| {
+    let at = |(percentile, _): &(&str, usize)| {
         let found = results.of(&lateness(percentile));
         found.into_iter().find(|found| found.contestant == name).map(|found| found.value)
     };

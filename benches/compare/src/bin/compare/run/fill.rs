@@ -19,9 +19,6 @@ use super::record::{Demand, Record};
 /// Timeouts that are inserted and expired in one turn, by doing it again with few.
 const WORTHWHILE: f64 = 200_000.0;
 
-/// No longer than this is it done again.
-const LONG: Duration = Duration::from_millis(300);
-
 /// Until the rest of the expiry is estimated.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -49,8 +46,10 @@ impl Visitor for Fill<'_> {
         if !self.record.admits(T::NAME, &T::PROMISES, &demand) {
             return;
         }
+        // No longer than this is it done again.
+        let long = self.record.scope.millis(300, 20);
         let (start, mut sum) = (Instant::now(), Turn::default());
-        while sum.count < WORTHWHILE && start.elapsed() < LONG {
+        while sum.count < WORTHWHILE && start.elapsed() < long {
             sum.add(&turn::<T>(deadlines));
         }
         let n = u64::from(pending);

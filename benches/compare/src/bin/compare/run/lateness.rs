@@ -71,8 +71,8 @@ impl Act for Lateness<'_> {
         let missing = count((all.len() - came.len()) as u64);
         let mut measurements = vec![measured(MISSING, "timeouts", missing)];
         if !came.is_empty() {
-            measurements.extend(names::PERCENTILES.iter().map(|&(name, percentile)| {
-                measured(&names::lateness(name), "ms", at(&came, percentile))
+            measurements.extend(names::PERCENTILES.iter().map(|&(name, per_mille)| {
+                measured(&names::lateness(name), "ms", at(&came, per_mille))
             }));
         }
         measurements
@@ -89,16 +89,10 @@ fn millis_late(expiry: Expiry) -> Option<f64> {
     }
 }
 
-/// The least of these, which ascend, that is not below so many percent of them.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "there are some thousands"
-)]
-fn at(ascending: &[f64], percentile: f64) -> f64 {
-    let rank = (percentile / 100.0 * ascending.len() as f64).ceil() as usize;
-    ascending[rank.clamp(1, ascending.len()) - 1]
+/// The least of these, which ascend, that is not below so many in a thousand of them.
+fn at(ascending: &[f64], per_mille: usize) -> f64 {
+    let rank = (per_mille * ascending.len()).div_ceil(1_000);
+    ascending[rank.max(1) - 1]
 }
 
 #[cfg(test)]
@@ -109,8 +103,8 @@ mod tests {
     #[expect(clippy::float_cmp, reason = "a percentile is one of the figures")]
     fn percentiles_are_figures_that_were_seen() {
         let ascending: Vec<_> = (1..=1_000).map(f64::from).collect();
-        let seen = [0.0, 1.0, 50.0, 99.9, 100.0].map(|percentile| at(&ascending, percentile));
+        let seen = [0, 10, 500, 999, 1_000].map(|per_mille| at(&ascending, per_mille));
         assert_eq!(seen, [1.0, 10.0, 500.0, 999.0, 1_000.0]);
-        assert_eq!(at(&[-3.0], 50.0), -3.0);
+        assert_eq!(at(&[-3.0], 500), -3.0);
     }
 }

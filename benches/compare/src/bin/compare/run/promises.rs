@@ -35,7 +35,7 @@ impl Visitor for Promises<'_> {
         for spread in [Spread::Minute, Spread::Month] {
             let max_delay = Delays::Drawn(spread).max();
             let demand = Demand { workload: EARLY, pending, max_delay, must_cancel: false };
-            let is_far = spread == Spread::Month && T::PROMISES.wakes != Wakes::WhenBusy;
+            let is_far = spread == Spread::Month && matches!(T::PROMISES.wakes, Wakes::Every(_));
             let is_admitted = self.record.admits(T::NAME, &T::PROMISES, &demand);
             if is_far || spread == Spread::Month && !is_admitted {
                 continue;

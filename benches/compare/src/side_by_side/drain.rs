@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Timers;
 
 /// Wake-ups between two looks at the clock.
-const CHECKED: u64 = 1 << 12;
+const CHECKED: u64 = 1 << 6;
 
 /// What came out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -194,7 +194,8 @@ fn cell(
     let Some(found) = find(contestant) else { return String::new() };
     let others = || contestants.iter().filter_map(|other| find(other)).map(|found| found.value);
     let best = match column.best {
-        Best::Least => others().min_by(f64::total_cmp),
+        // A lateness below zero is early, and nothing to be proud of.
+        Best::Least => others().filter(|value| *value >= 0.0).min_by(f64::total_cmp),
         Best::Greatest => others().max_by(f64::total_cmp),
         Best::Neither => None,
     };

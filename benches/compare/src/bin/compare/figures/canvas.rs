@@ -163,12 +163,13 @@ pub(crate) fn name(
 /// A number with as many digits as are worth reading.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
-        size if size < 1e5 && size.fract() == 0.0 => format!("{value}"),
+        size if size < 1e4 && size.fract() == 0.0 => format!("{value}"),
         size if size >= 1e12 => format!("{:.1}T", value / 1e12),
         size if size >= 1e9 => format!("{:.1}G", value / 1e9),
         size if size >= 1e7 => format!("{:.0}M", value / 1e6),
         size if size >= 1e6 => format!("{:.1}M", value / 1e6),
         size if size >= 1e5 => format!("{:.0}k", value / 1e3),
+        size if size >= 1e4 => format!("{:.1}k", value / 1e3),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.01 => format!("{value:.2}"),
@@ -193,5 +194,18 @@ pub(crate) fn nanos(value: f64) -> String {
         value if value >= 1e6 => format!("{} ms", value / 1e6),
         value if value >= 1e3 => format!("{} µs", value / 1e3),
         value => format!("{value} ns"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_are_worth_reading() {
+        let numbers = [0.0, 2.0, 0.004_2, 1.234, 12.34, 5_399.3, 19_730.0, 117_000.0, 3.154e7];
+        let expected = ["0", "2", "0.0042", "1.23", "12.3", "5399", "19.7k", "117k", "32M"];
+        assert_eq!(numbers.map(number), expected);
+        assert_eq!([-0.79, -12.0].map(number), ["-0.79", "-12"]);
     }
 }

@@ -152,7 +152,7 @@ fn memory(results: &Results, path: &Path) -> Drawn {
     Bars {
         title: "Memory for each timeout of 8 bytes",
         below: "bytes with all pending, and at the peak of a request server; with the handle, of those with threads",
-        axis: "bytes",
+        axis: "bytes, logarithmic",
         series: &[
             Series {
                 workload: names::MEMORY_PEAK,
@@ -161,7 +161,7 @@ fn memory(results: &Results, path: &Path) -> Drawn {
             },
             Series { workload: names::MEMORY_PENDING, n: None, name: "pending" },
         ],
-        is_log: false,
+        is_log: true,
         is_greatest_best: false,
     }
     .draw(results, path)

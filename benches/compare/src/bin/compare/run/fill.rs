@@ -20,7 +20,7 @@ use super::record::{Demand, Record};
 const WORTHWHILE: f64 = 200_000.0;
 
 /// Until the rest of the expiry is estimated.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(record: &mut Record) {
     for &pending in record.scope.sizes() {

@@ -13,7 +13,7 @@ use delaywheel_compare::{
 use super::Scope;
 
 /// If a turn takes longer, the contestant takes no part at greater numbers.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gathers the figures of all turns.
 pub(crate) struct Record {

@@ -119,7 +119,7 @@ impl<'a, T: Timers> Steady<'a, T> {
     pub fn ramp_up(&mut self) {
         for (delay, request) in self.traffic.delays.iter().zip(0..) {
             self.keys.push(self.timers.insert(self.now + delay, request));
-            if self.keys.len() % PER_TICK == 0 {
+            if self.keys.len().is_multiple_of(PER_TICK) {
                 self.tick();
             }
         }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::timers::{BTree, Wheel};
 
-    const LONG: Duration = Duration::from_secs(600);
+    const LONG: Duration = Duration::from_mins(10);
 
     fn outcome<T: Timers + Default>(traffic: &Traffic) -> (u64, usize, Vec<u64>) {
         let mut steady = Steady::new(T::default(), traffic);

@@ -1,0 +1,256 @@
+//! Load on a timer of values: schedules, batches, resets, cancellations, and handlers that misbehave.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, Weak, atomic::Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use delaywheel::{TimeoutKey, TimerBuilder, TimerStats, ValueTimer};
+
+use crate::{
+    books::{Books, Entry, after},
+    breaches::panic_injected,
+};
+
+/// Timeouts that a thread of the load holds on to.
+const HELD: usize = 10_000;
+
+/// Timeouts that handlers of others cancel and reset.
+const SHARED: usize = 256;
+
+/// Timeouts of a burst.
+const BURST: usize = 5_000;
+
+/// More can be pending than are held, and less than are asked for.
+pub(crate) const MAX_PENDING: u64 = 24_000;
+
+/// Places in the books: for what is pending, and for what has expired and waits to be handled.
+pub(crate) const PLACES: u32 = 60_000;
+
+type Held = (TimeoutKey, Entry);
+
+/// A timer and its books.
+pub(crate) struct Values {
+    timer: ValueTimer<Entry>,
+    pub(crate) books: Arc<Books>,
+    shared: Vec<Mutex<Option<Held>>>,
+    /// What handlers do to the purgatory.
+    pub(crate) poke: OnceLock<Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>>,
+    seed: u64,
+}
+
+impl Values {
+    pub(crate) fn new(books: Arc<Books>, builder: TimerBuilder, seed: u64) -> Arc<Self> {
+        let builder = builder.max_pending(MAX_PENDING).clock(books.clock().clone());
+        Arc::new_cyclic(|values: &Weak<Self>| {
+            let values = values.clone();
+            let handle = move |entry| {
+                if let Some(values) = values.upgrade() {
+                    values.handle(entry);
+                }
+            };
+            Self {
+                timer: builder.build_with(handle).expect("the settings are in range"),
+                books,
+                shared: (0..SHARED).map(|_| Mutex::default()).collect(),
+                poke: OnceLock::new(),
+                seed,
+            }
+        })
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        self.timer.stats()
+    }
+
+    /// Schedules a timeout, if there is a place for it.
+    pub(crate) fn schedule(&self, random: &mut fastrand::Rng) -> Option<Held> {
+        let delay = delay(random);
+        let calm = self.books.clock().calm();
+        let look = self.books.clock().look();
+        let entry = self.books.open(after(look, delay))?;
+        let instant = self.books.clock().instant(after(look, delay));
+        let scheduled = match instant.filter(|_| delay < Duration::MAX && random.u8(..4) == 0) {
+            Some(instant) => self.timer.schedule_at(instant, entry),
+            None => self.timer.schedule(delay, entry),
+        };
+        drop(calm);
+        match scheduled {
+            Ok(key) => {
+                self.books.take();
+                Some((key, entry))
+            }
+            Err(refused) => {
+                self.expect(refused.into_value(), entry);
+                self.books.refuse(entry);
+                None
+            }
+        }
+    }
+
+    /// Schedules many at once, some of them for the same moment.
+    pub(crate) fn burst(&self, random: &mut fastrand::Rng) -> Vec<Held> {
+        let same = Duration::from_millis(random.u64(1..300));
+        let is_crowd = random.bool();
+        let calm = self.books.clock().calm();
+        let look = self.books.clock().look();
+        let batch: Vec<_> = (0..BURST)
+            .map(|_| if is_crowd { same } else { delay(random) })
+            .map_while(|delay| Some((delay, self.books.open(after(look, delay))?)))
+            .collect();
+        let entries: Vec<_> = batch.iter().map(|&(_, entry)| entry).collect();
+        let scheduled = self.timer.schedule_batch(batch);
+        drop(calm);
+        let (keys, refused) = match scheduled {
+            Ok(keys) => (keys, Vec::new()),
+            Err(error) => {
+                let partial = error.into_value();
+                (partial.scheduled, partial.refused)
+            }
+        };
+        self.books.breaches().unless(keys.len() + refused.len() == entries.len(), || {
+            String::from("a batch was neither scheduled nor handed back as a whole")
+        });
+        for (&entry, (_, value)) in entries[keys.len()..].iter().zip(refused) {
+            self.expect(value, entry);
+            self.books.refuse(entry);
+        }
+        keys.iter().for_each(|_| self.books.take());
+        keys.into_iter().zip(entries).collect()
+    }
+
+    /// Cancels many at once.
+    pub(crate) fn cancel_all(&self, held: Vec<Held>) {
+        let values = self.timer.cancel_batch(held.iter().map(|&(key, _)| key));
+        for ((_, entry), value) in held.into_iter().zip(values) {
+            if let Some(value) = value {
+                self.expect(value, entry);
+                self.books.cancel(entry);
+            }
+        }
+    }
+
+    fn cancel(&self, (key, entry): Held) {
+        if let Some(value) = self.timer.cancel(key) {
+            self.expect(value, entry);
+            self.books.cancel(entry);
+        }
+    }
+
+    /// Resets a timeout; if others do so too, only the earliest of its deadlines is known.
+    fn reset(&self, (key, entry): Held, delay: Duration, is_alone: bool) {
+        let calm = self.books.clock().calm();
+        let due = after(self.books.clock().look(), delay);
+        self.books.lower(entry, due);
+        let is_reset = self.timer.reset(key, delay);
+        drop(calm);
+        if is_reset && is_alone {
+            self.books.set(entry, due);
+        }
+        self.books.counts.reset.fetch_add(u64::from(is_reset), Relaxed);
+    }
+
+    fn expect(&self, value: Entry, entry: Entry) {
+        self.books
+            .breaches()
+            .unless(value == entry, || format!("{value:?} was handed back for {entry:?}"));
+    }
+
+    /// What one thread does in one go.
+    pub(crate) fn churn(
+        &self,
+        random: &mut fastrand::Rng,
+        held: &mut Vec<Held>,
+        operations: usize,
+    ) {
+        for _ in 0..operations {
+            let is_full = held.len() >= HELD;
+            let index = random.usize(..held.len().max(1));
+            match random.u32(..16) {
+                0..7 if !is_full => held.extend(self.schedule(random)),
+                _ if held.is_empty() => {}
+                7..9 => self.reset(held[index], delay(random), true),
+                9 => self.share(held.swap_remove(index), random),
+                10..12 => {
+                    if !self.timer.is_pending(held[index].0) {
+                        held.swap_remove(index);
+                    }
+                }
+                _ => self.cancel(held.swap_remove(index)),
+            }
+        }
+    }
+
+    /// Resets timeouts again and again, to earlier and to later.
+    pub(crate) fn storm(&self, random: &mut fastrand::Rng, held: &[Held]) {
+        for _ in 0..10 {
+            for &one in held.iter().take(500) {
+                self.reset(one, Duration::from_millis(random.u64(..2000)), true);
+            }
+        }
+    }
+
+    /// Leaves a timeout to the handlers of others, instead of one that was left to them before.
+    fn share(&self, one: Held, random: &mut fastrand::Rng) {
+        let index = random.usize(..SHARED);
+        let before = self.shared[index].lock().expect("nothing panics with it").replace(one);
+        before.into_iter().for_each(|before| self.cancel(before));
+    }
+
+    /// Schedules a timeout, and leaves it to the handlers of others.
+    pub(crate) fn leave(&self, random: &mut fastrand::Rng) {
+        if let Some(one) = self.schedule(random) {
+            self.share(one, random);
+        }
+    }
+
+    fn shared(&self, random: &mut fastrand::Rng) -> Option<Held> {
+        *self.shared[random.usize(..SHARED)].lock().expect("nothing panics with it")
+    }
+
+    /// What is done with a timeout that has expired.
+    fn handle(&self, entry: Entry) {
+        let mut random = fastrand::Rng::with_seed(self.seed ^ fastrand::u64(..));
+        self.books.run(entry);
+        match random.u32(..64) {
+            0 => {
+                self.books.counts.panicked.fetch_add(1, Relaxed);
+                panic_injected();
+            }
+            1 if random.u8(..32) == 0 => thread::sleep(Duration::from_millis(random.u64(1..5))),
+            2..6 => self.leave(&mut random),
+            6..9 => self.shared(&mut random).into_iter().for_each(|one| self.cancel(one)),
+            9..12 => {
+                if let Some(one) = self.shared(&mut random) {
+                    self.reset(one, Duration::from_millis(random.u64(..50)), false);
+                }
+            }
+            12..16 => self.poke.get().into_iter().for_each(|poke| poke(&mut random)),
+            _ => {}
+        }
+    }
+
+    /// Ends the timer: at once, or when what is pending has had some time.
+    pub(crate) fn end(&self, is_drained: bool) {
+        self.books.finish();
+        let left = if is_drained {
+            let look = self.books.clock().look() + 300_000_000;
+            self.timer.drain(self.books.clock().instant(look).expect("it is near"))
+        } else {
+            self.timer.shutdown()
+        };
+        left.into_iter().for_each(|entry| self.books.give_back(entry));
+    }
+}
+
+/// Mostly far ahead, as timeouts are; some so near that they race with whatever is done to them.
+pub(crate) fn delay(random: &mut fastrand::Rng) -> Duration {
+    match random.u32(..64) {
+        0 => Duration::ZERO,
+        1 => Duration::MAX,
+        2..24 => Duration::from_micros(random.u64(..20_000)),
+        24..32 => Duration::from_millis(random.u64(..400)),
+        _ => Duration::from_millis(random.u64(1_000..60_000)),
+    }
+}

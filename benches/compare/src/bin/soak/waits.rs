@@ -1,0 +1,201 @@
+//! Load on a purgatory: requests of all kinds, events, thresholds, cancellations, and limits.
+
+use std::{
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use delaywheel::{
+    OperationKey, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats, TimerBuilder, TimerStats,
+    Watch, WatchError, Watched,
+};
+
+use crate::{
+    books::{Books, Entry, after},
+    operation::{Condition, KEYS, Op, Reason, State},
+};
+
+/// More are asked for.
+pub(crate) const MAX_DELAYED: u64 = 1_600;
+const MAX_PER_KEY: u64 = 16;
+
+/// Places in the books.
+pub(crate) const PLACES: u32 = 30_000;
+
+/// Keys that a thread of the load holds on to.
+const HELD: usize = 4_000;
+
+type Held = (OperationKey, Entry);
+
+/// A purgatory, its books, and the state that its operations look at.
+pub(crate) struct Waits {
+    purgatory: Purgatory<u32, Op, Reason>,
+    pub(crate) state: Arc<State>,
+    own: Weak<Self>,
+    /// What completions do to the timer.
+    pub(crate) poke: OnceLock<Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>>,
+}
+
+impl Waits {
+    pub(crate) fn new(books: Arc<Books>, timer: TimerBuilder, overload: Overload) -> Arc<Self> {
+        let purgatory = PurgatoryBuilder::new()
+            .timer(timer.clock(books.clock().clone()))
+            .max_delayed(MAX_DELAYED, overload)
+            .max_delayed_per_key(MAX_PER_KEY, overload)
+            .build()
+            .expect("the settings are in range");
+        let state = State::new(books);
+        Arc::new_cyclic(|own| Self { purgatory, state, own: own.clone(), poke: OnceLock::new() })
+    }
+
+    pub(crate) fn stats(&self) -> (PurgatoryStats, TimerStats) {
+        (self.purgatory.stats(), self.purgatory.timer_stats())
+    }
+
+    pub(crate) fn books(&self) -> &Books {
+        &self.state.books
+    }
+
+    /// Has an operation wait, if there is a place for it.
+    fn watch(&self, random: &mut fastrand::Rng) -> Option<Held> {
+        let delay = match random.u32(..16) {
+            0 => Duration::MAX,
+            1 => Duration::ZERO,
+            2..5 => Duration::from_micros(random.u64(..50_000)),
+            _ => Duration::from_millis(random.u64(500..6_000)),
+        };
+        let kind = random.u32(..3);
+        let conditions: Vec<_> = (0..random.u32(1..4))
+            .map(|_| self.condition(kind > 0 && random.bool(), random))
+            .collect();
+        let calm = self.books().clock().calm();
+        let entry = self.books().open(after(self.books().clock().look(), delay))?;
+        drop(calm);
+        let op = Op {
+            state: Arc::clone(&self.state),
+            waits: self.own.clone(),
+            entry,
+            conditions: conditions.clone(),
+            is_all: kind == 2,
+            random: random.fork(),
+            has_panicked: false,
+            is_answered: false,
+        };
+        let watches = conditions.iter().map(|&Condition { key, at, is_threshold }| {
+            if is_threshold { Watch::Threshold(key, at) } else { Watch::Events(key) }
+        });
+        let keys = conditions.iter().map(|condition| condition.key);
+        let watched = match kind {
+            0 => self.purgatory.try_complete_else_watch(op, keys, delay),
+            1 => self.purgatory.watch_any(op, watches, delay),
+            _ => self.purgatory.watch_all(op, watches, delay),
+        };
+        self.note(watched, entry)
+    }
+
+    fn condition(&self, is_threshold: bool, random: &mut fastrand::Rng) -> Condition {
+        let key = random.u32(..KEYS);
+        let at = self.state.values[key as usize].load(SeqCst) + random.u64(..6);
+        Condition { key, at, is_threshold }
+    }
+
+    fn note(&self, watched: Result<Watched, WatchError<Op>>, entry: Entry) -> Option<Held> {
+        match watched {
+            Ok(watched) => {
+                self.books().take();
+                watched.key().map(|key| (key, entry))
+            }
+            Err(refused) => {
+                let back = refused.into_operation().hand_back();
+                self.books()
+                    .breaches()
+                    .unless(back == entry, || format!("{back:?} was handed back for {entry:?}"));
+                self.books().refuse(entry);
+                None
+            }
+        }
+    }
+
+    /// Raises the value of a key, and announces that.
+    pub(crate) fn announce(&self, random: &mut fastrand::Rng) {
+        let key = random.u32(..KEYS);
+        let value = self.state.values[key as usize].fetch_add(1, SeqCst) + 1;
+        match random.u32(..8) {
+            0 => drop(self.purgatory.check_and_complete_all([&key, &random.u32(..KEYS)])),
+            1 => {
+                let mut checks = self.purgatory.checks([key, random.u32(..KEYS)]);
+                while !checks.is_done() {
+                    checks.run(16);
+                }
+            }
+            _ => drop(self.purgatory.check_and_complete(&key)),
+        }
+        self.purgatory.advance(&key, value);
+        self.state.announced[key as usize].fetch_max(value, SeqCst);
+    }
+
+    /// What one thread does in one go.
+    pub(crate) fn churn(
+        &self,
+        random: &mut fastrand::Rng,
+        held: &mut Vec<Held>,
+        operations: usize,
+    ) {
+        for _ in 0..operations {
+            let is_full = held.len() >= HELD;
+            let index = random.usize(..held.len().max(1));
+            match random.u32(..32) {
+                0..24 if !is_full => held.extend(self.watch(random)),
+                24 if random.u8(..8) == 0 => {
+                    self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"moved");
+                }
+                _ if held.is_empty() => {}
+                25..28 => self.end_by_handle(held.swap_remove(index), random),
+                _ => {
+                    if !self.purgatory.is_waiting(held[index].0) {
+                        held.swap_remove(index);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_by_handle(&self, (key, entry): Held, random: &mut fastrand::Rng) {
+        if random.bool() {
+            self.purgatory.cancel_with(key, "gone");
+        } else {
+            self.state.books.force(entry);
+            self.purgatory.complete(key);
+        }
+    }
+
+    /// What a completion does to the purgatory that it comes from.
+    pub(crate) fn react(&self, choice: u32, random: &mut fastrand::Rng) {
+        match choice % 8 {
+            0 => self.announce(random),
+            1 => drop(self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"reaction")),
+            2..5 => drop(self.watch(random)),
+            _ => self.poke.get().into_iter().for_each(|poke| poke(random)),
+        }
+    }
+
+    /// What a check does to the purgatory that it comes from.
+    pub(crate) fn look(&self, key: u32) {
+        let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.watched());
+        self.books().breaches().unless(delayed.max(watched) < u64::from(PLACES), || {
+            format!("{delayed} wait on {watched} lists, as a check on key {key} sees")
+        });
+    }
+
+    /// Ends the purgatory: by closing or shutting it down.
+    pub(crate) fn end(&self, is_closed: bool) {
+        self.books().finish();
+        if is_closed {
+            for op in self.purgatory.close() {
+                self.books().give_back(op.hand_back());
+            }
+        } else {
+            self.purgatory.shutdown();
+        }
+    }
+}

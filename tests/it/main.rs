@@ -4,8 +4,12 @@
 mod bounds;
 mod churn;
 mod corpus;
+#[cfg(feature = "std")]
+mod edges;
 mod enumerate;
 mod expiry;
+#[cfg(feature = "std")]
+mod hostile;
 mod layers;
 mod machine;
 mod model;

@@ -23,6 +23,8 @@
 
 #![forbid(unsafe_code)]
 
+mod attacks;
+mod beside;
 mod books;
 mod breaches;
 mod clock;
@@ -48,7 +50,7 @@ const ROUND: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     match Options::from_args() {
-        Ok(options) if options.is_attacks => ExitCode::FAILURE,
+        Ok(options) if options.is_attacks => attacks::run(),
         Ok(options) => soak(options),
         Err(error) => {
             eprintln!("{error}; the options are described in the head of the source");

@@ -1,0 +1,73 @@
+//! Repetition, and calls that come too often.
+
+use std::time::Duration;
+
+use delaywheel::{Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer};
+
+use super::DELAYS;
+use crate::timer::support::MS;
+
+const MISSED: [MissedTicks; 3] = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
+
+fn timer() -> (ManualClock, Timer) {
+    let clock = ManualClock::new();
+    let builder = Timer::builder().tick(Duration::from_micros(1)).clock(clock.clone());
+    (clock, builder.build().unwrap())
+}
+
+#[test]
+fn repetition_takes_every_period() {
+    for period in DELAYS {
+        let (clock, timer) = timer();
+        let mut all: Vec<Repeating> = MISSED
+            .map(|missed| timer.schedule_at_fixed_rate(period, missed, |_: &Repeating| ()).unwrap())
+            .into();
+        all.push(timer.schedule_with_fixed_delay(period, |_: &Repeating| ()).unwrap());
+        let stop = |own: &Repeating| {
+            own.stop();
+        };
+        all.push(timer.schedule_with_fixed_delay(period, stop).unwrap());
+        clock.advance(Duration::from_micros(20));
+        assert_eq!(timer.stats().panicked, 0);
+        assert!(all[..4].iter().all(|one| one.is_running() && one.stop()));
+        assert!(all[..4].iter().all(|one| !one.is_running() && !one.stop()));
+        all[4].stop();
+        assert_eq!(timer.stats().pending, 0, "{period:?}");
+    }
+}
+
+#[test]
+fn repetition_ends_with_its_timer_and_is_refused_after() {
+    let (clock, timer) = timer();
+    let repeating = timer.schedule_with_fixed_delay(MS, |_: &Repeating| ()).unwrap();
+    timer.shutdown();
+    assert!(!repeating.is_running() && !repeating.stop());
+    for period in DELAYS {
+        for missed in MISSED {
+            assert!(timer.schedule_at_fixed_rate(period, missed, |_: &Repeating| ()).is_err());
+        }
+        assert!(timer.schedule_with_fixed_delay(period, |_: &Repeating| ()).is_err());
+    }
+    clock.advance(MS);
+}
+
+#[test]
+fn calls_that_come_too_often_take_every_period() {
+    for period in DELAYS {
+        let (clock, timer) = timer();
+        let debounce = Debounce::new(&timer, period, || ());
+        let throttle = Throttle::new(&timer, period, || ());
+        assert!(!debounce.cancel() && !throttle.cancel());
+        for _ in 0..3 {
+            debounce.call().unwrap();
+            throttle.call().unwrap();
+            clock.advance(Duration::from_micros(5));
+        }
+        debounce.cancel();
+        throttle.cancel();
+        assert_eq!((timer.stats().pending, timer.stats().panicked), (0, 0));
+        timer.shutdown();
+        assert!(debounce.call().is_err() && throttle.call().is_err());
+        assert!(!debounce.cancel() && !throttle.cancel());
+    }
+}

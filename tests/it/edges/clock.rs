@@ -1,0 +1,77 @@
+//! Clocks.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use delaywheel::{Clock, ManualClock, SystemClock, Timer, clock::Driven};
+
+use super::{DELAYS, must_panic};
+use crate::timer::support::{YEAR, must_return};
+
+/// A timer that wants nothing.
+struct Idle;
+
+impl Driven for Idle {
+    fn turn(&self) {}
+
+    fn next_turn(&self) -> Option<std::time::Instant> {
+        None
+    }
+}
+
+#[test]
+fn a_clock_without_timers_shows_what_it_is_told() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::ZERO);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((clock.elapsed(), clock.advance_to_next()), (Duration::from_nanos(1), None));
+    assert!(clock.run_until_idle(0) && clock.run_until_idle(usize::MAX));
+    clock.advance(1000 * YEAR);
+    assert!(clock.elapsed() > 1000 * YEAR && clock.now() > SystemClock.now());
+}
+
+#[test]
+fn time_past_what_an_instant_shows_panics_and_the_clock_still_works() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    timer.schedule(Duration::ZERO, || ()).unwrap();
+    for delay in DELAYS.into_iter().filter(|&delay| clock.now().checked_add(delay).is_none()) {
+        must_panic(|| clock.advance(delay));
+    }
+    clock.advance(Duration::ZERO);
+    assert_eq!(timer.stats().expired, 1);
+}
+
+#[test]
+fn clocks_adopt_whom_they_can_run() {
+    let (idle, gone): (Arc<dyn Driven>, Weak<Idle>) = (Arc::new(Idle), Weak::new());
+    assert!(!SystemClock.adopt(Arc::downgrade(&idle)));
+    let clock = ManualClock::new();
+    assert!(clock.adopt(Arc::downgrade(&idle)) && clock.adopt(gone));
+    idle.turn();
+    assert!(idle.next_turn().is_none() && clock.advance_to_next().is_none());
+    clock.advance(YEAR);
+}
+
+#[test]
+fn a_callback_may_let_time_pass() {
+    must_return(|| {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        timer.schedule(Duration::from_secs(5), || ()).unwrap();
+        let own = clock.clone();
+        timer
+            .schedule(Duration::from_secs(1), move || {
+                own.advance(Duration::ZERO);
+                own.advance(Duration::from_secs(9));
+                own.advance_to_next();
+                assert!(own.run_until_idle(9));
+            })
+            .unwrap();
+        clock.advance(Duration::from_secs(1));
+        assert_eq!((timer.stats().expired, timer.stats().panicked), (2, 0));
+        assert!(clock.elapsed() >= Duration::from_secs(10));
+    });
+}

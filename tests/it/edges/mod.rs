@@ -1,0 +1,63 @@
+//! Every public function with the values that are easiest to get wrong: no panic but those that are
+//! documented, and nothing that waits for ever.
+
+mod calm;
+mod clock;
+mod names;
+mod purgatory;
+mod queue;
+mod timer;
+mod wheel;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+/// Numbers at which something overflows, or another level begins.
+pub(crate) const NUMBERS: [u64; 14] = [
+    0,
+    1,
+    2,
+    63,
+    64,
+    65,
+    4095,
+    4096,
+    u32::MAX as u64,
+    1 << 32,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+pub(crate) const DELAYS: [Duration; 10] = [
+    Duration::ZERO,
+    Duration::from_nanos(1),
+    Duration::from_nanos(999_999),
+    Duration::from_millis(1),
+    Duration::from_secs(1),
+    Duration::from_nanos(i64::MAX as u64),
+    Duration::from_nanos(u64::MAX),
+    Duration::from_millis(u64::MAX),
+    Duration::from_secs(u64::MAX),
+    Duration::MAX,
+];
+
+/// Percentages, some of which are none.
+pub(crate) const PERCENTS: [f64; 9] =
+    [0.0, -0.0, -1.0, 50.0, 100.0, 1e300, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+
+/// Instants as far from the present as there are, in both directions.
+pub(crate) fn instants() -> Vec<Instant> {
+    let now = Instant::now();
+    let far = DELAYS.into_iter().flat_map(|delay| [now.checked_add(delay), now.checked_sub(delay)]);
+    far.flatten().collect()
+}
+
+/// Runs what is documented to panic.
+#[track_caller]
+pub(crate) fn must_panic<R>(run: impl FnOnce() -> R) {
+    assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "the documentation says that it panics");
+}

@@ -1,0 +1,244 @@
+//! The purgatory, its operations in every state, and its settings.
+
+use std::{collections::HashMap, thread, time::Duration};
+
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, PurgatoryBuilder,
+    Timer, Watch,
+};
+
+use super::{DELAYS, NUMBERS, PERCENTS};
+use crate::timer::support::{MS, SECOND, must_return};
+
+/// An operation that never completes by itself.
+struct Never;
+
+impl DelayedOperation<u64> for Never {
+    fn complete(self, _: Completion) {}
+}
+
+/// One that always does, wherever it is checked, and has reached everything.
+struct Always;
+
+impl DelayedOperation<u64> for Always {
+    fn try_complete(&mut self) -> bool {
+        true
+    }
+
+    fn has_reached(&mut self, _: &u64, _: u64) -> bool {
+        true
+    }
+
+    fn complete(self, completion: Completion) {
+        assert_eq!(completion, Completion::Satisfied);
+    }
+}
+
+fn purgatory(
+    change: impl FnOnce(PurgatoryBuilder) -> PurgatoryBuilder,
+) -> (ManualClock, Purgatory<u64, Never>) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(3);
+    (clock, change(PurgatoryBuilder::new().timer(timer)).build().unwrap())
+}
+
+/// Every kind of watch, of no key, of one that is there twice, and of many.
+fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<OperationKey> {
+    let thresholds = || NUMBERS.map(|number| Watch::Threshold(number, number));
+    let watched = [
+        purgatory.try_complete_else_watch(Never, [], delay),
+        purgatory.try_complete_else_watch(Never, [7, 7], delay),
+        purgatory.try_complete_else_watch(Never, NUMBERS, delay),
+        purgatory.watch_any(Never, [], delay),
+        purgatory.watch_any(Never, NUMBERS.map(Watch::Events), delay),
+        purgatory.watch_any(Never, thresholds(), delay),
+        purgatory.watch_all(Never, [], delay),
+        purgatory.watch_all(Never, thresholds().into_iter().chain([Watch::Events(1)]), delay),
+    ];
+    watched.map(|watched| watched.unwrap().key().expect("it never completes")).into()
+}
+
+/// Calls whatever there is with a key; returns whether it was waiting.
+fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
+    let is_waiting = purgatory.is_waiting(key);
+    let guard = purgatory.guard(key);
+    assert_eq!(guard.key(), key);
+    guard.disarm();
+    assert_eq!(purgatory.is_waiting(key), is_waiting);
+    assert_eq!(purgatory.complete(key), is_waiting);
+    assert!(!purgatory.complete(key) && !purgatory.cancel(key));
+    assert!(!purgatory.cancel_with(key, ()));
+    drop(purgatory.guard(key));
+    is_waiting
+}
+
+/// Calls whatever announces something; nothing of it ends an operation that never completes, but the
+/// thresholds that are reached.
+fn announce(purgatory: &Purgatory<u64, Never>) {
+    for number in NUMBERS {
+        assert_eq!(purgatory.check_and_complete(&number), 0);
+        purgatory.advance(&number, 0);
+    }
+    assert_eq!(purgatory.check_and_complete_all(&[]), 0);
+    assert_eq!(purgatory.check_and_complete_all(&NUMBERS), 0);
+    let mut none = purgatory.checks([]);
+    assert!(none.is_done() && none.run(usize::MAX) == 0);
+    let mut checks = purgatory.checks(NUMBERS);
+    for budget in [0, 1, usize::MAX] {
+        assert_eq!(checks.run(budget), 0);
+    }
+    assert!(checks.is_done() && checks.run(1) == 0);
+}
+
+#[test]
+fn a_purgatory_takes_every_delay_and_keys_every_state() {
+    let (clock, purgatory) = purgatory(|builder| builder);
+    announce(&purgatory);
+    let keys: Vec<_> =
+        DELAYS.into_iter().flat_map(|delay| watch_all_ways(&purgatory, delay)).collect();
+    clock.advance(MS);
+    announce(&purgatory);
+    purgatory.shrink();
+    let waiting = keys.iter().filter(|&&key| use_key(&purgatory, key)).count();
+    assert!(waiting > 0 && waiting < keys.len(), "some have expired, and some have not");
+    let stats = purgatory.stats();
+    assert_eq!((purgatory.delayed(), purgatory.watched(), stats.panicked), (0, 0, 0));
+    assert_eq!((purgatory.timer_stats().pending, stats.keys), (0, 0));
+    for percent in PERCENTS {
+        assert!(stats.wait_percentile(percent) <= stats.waits.max());
+    }
+}
+
+#[test]
+fn values_at_the_horizon_reach_every_threshold() {
+    let (_clock, purgatory) = purgatory(|builder| builder);
+    let keys = watch_all_ways(&purgatory, Duration::MAX);
+    for number in NUMBERS {
+        purgatory.advance(&number, u64::MAX);
+        purgatory.advance(&number, 0);
+    }
+    assert!(!purgatory.is_waiting(keys[5]) && purgatory.is_waiting(keys[7]));
+    for number in NUMBERS {
+        purgatory.cancel_for_key(&number);
+        assert_eq!(purgatory.cancel_for_key_with(&number, &()), 0);
+    }
+    assert_eq!(purgatory.cancel_for_key(&7), 1);
+    assert_eq!(purgatory.delayed(), 3, "those that watch no key");
+    assert_eq!(purgatory.shutdown(), 3);
+}
+
+#[test]
+fn what_completes_at_once_never_waits() {
+    let purgatory = Purgatory::<u64, Always>::new();
+    for delay in DELAYS {
+        let watched = [
+            purgatory.try_complete_else_watch(Always, NUMBERS, delay),
+            purgatory.watch_any(Always, [Watch::Threshold(0, u64::MAX)], delay),
+            purgatory.watch_all(Always, [Watch::Threshold(0, 0)], delay),
+        ];
+        assert!(watched.into_iter().all(|one| one.unwrap().is_completed()));
+    }
+    assert_eq!(Watch::Threshold('a', u64::MAX).key(), Watch::from('a').key());
+}
+
+#[test]
+fn a_purgatory_that_has_ended_refuses_everything() {
+    for is_closed in [false, true] {
+        let (clock, purgatory) = purgatory(|builder| builder);
+        let keys = watch_all_ways(&purgatory, Duration::MAX);
+        let guard = purgatory.guard(keys[0]);
+        let ended = if is_closed { purgatory.close().len() } else { purgatory.shutdown() };
+        assert_eq!((ended, purgatory.close().len(), purgatory.shutdown()), (keys.len(), 0, 0));
+        assert!(keys.into_iter().all(|key| !use_key(&purgatory, key)));
+        announce(&purgatory);
+        purgatory.shrink();
+        clock.advance(SECOND);
+        for delay in DELAYS {
+            let refused = purgatory.try_complete_else_watch(Never, NUMBERS, delay);
+            let Never = refused.unwrap_err().into_operation();
+            assert!(purgatory.watch_any(Never, [Watch::Events(0)], delay).is_err());
+            assert!(purgatory.watch_all(Never, [], delay).is_err());
+        }
+        drop(purgatory);
+        drop(guard);
+    }
+}
+
+#[test]
+fn limits_take_every_number() {
+    for limit in NUMBERS {
+        for overload in [Overload::Refuse, Overload::DisplaceOldest] {
+            let total = Purgatory::<u64, Never>::builder().max_delayed(limit, overload);
+            assert_eq!(total.build::<u64, Never, ()>().is_err(), limit == 0);
+            let each = PurgatoryBuilder::new().max_delayed_per_key(limit, overload);
+            assert_eq!(each.build::<u64, Never, ()>().is_err(), limit == 0);
+        }
+    }
+    let (_clock, one) = purgatory(|builder| {
+        builder.max_delayed(1, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
+    });
+    for delay in DELAYS {
+        let _ = one.try_complete_else_watch(Never, NUMBERS, delay);
+        let _ = one.try_complete_else_watch(Never, [], delay);
+        assert!(one.delayed() <= 1);
+    }
+}
+
+#[test]
+fn any_longest_delay_holds() {
+    for longest in DELAYS {
+        let (clock, purgatory) = purgatory(|builder| builder.max_delay(longest));
+        let keys = watch_all_ways(&purgatory, Duration::MAX);
+        clock.advance(SECOND + MS);
+        let is_over = longest <= SECOND;
+        assert!(keys.into_iter().all(|key| purgatory.is_waiting(key) != is_over), "{longest:?}");
+    }
+}
+
+#[test]
+fn keys_of_other_purgatories_find_nothing() {
+    let large = PurgatoryBuilder::new().timer(Timer::builder().shards(1000));
+    let large = large.build::<u64, Never, ()>().unwrap();
+    let (_clock, small) = purgatory(|builder| builder.timer(Timer::builder().shards(1)));
+    let watch = || (0..500).flat_map(|_| watch_all_ways(&large, SECOND * 3600)).collect::<Vec<_>>();
+    let keys: Vec<OperationKey> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(watch)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(keys.into_iter().all(|key| !use_key(&small, key)));
+    large.shutdown();
+}
+
+/// An operation that calls everything when it is answered.
+struct Caller(Purgatory<u64, Never>, HashMap<u64, OperationKey>);
+
+impl DelayedOperation<u64> for Caller {
+    fn complete(self, _: Completion) {
+        announce(&self.0);
+        for key in self.1.into_values() {
+            use_key(&self.0, key);
+        }
+        for delay in DELAYS {
+            watch_all_ways(&self.0, delay);
+        }
+        self.0.shrink();
+        self.0.cancel_for_key(&7);
+        self.0.close().into_iter().for_each(|Never| ());
+        self.0.shutdown();
+    }
+}
+
+#[test]
+fn an_operation_may_call_everything() {
+    must_return(|| {
+        let (clock, inner) = purgatory(|builder| builder);
+        let keys = watch_all_ways(&inner, SECOND).into_iter().zip(0..);
+        let caller = Caller(inner.clone(), keys.map(|(key, number)| (number, key)).collect());
+        let outer = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
+        let outer = outer.build::<u64, Caller, ()>().unwrap();
+        let _ = outer.try_complete_else_watch(caller, [1], MS).unwrap();
+        clock.advance(MS);
+        assert_eq!((outer.stats().expired, outer.stats().panicked), (1, 0));
+        assert_eq!(inner.delayed(), 0);
+    });
+}

@@ -1,0 +1,257 @@
+//! Timers of closures and of values, their handles, their settings and their counts.
+
+use std::{thread, time::Duration};
+
+use delaywheel::{
+    Clock, ManualClock, ScheduleError, SystemClock, TimeoutKey, Timer, TimerBuildError,
+    TimerBuilder, TimerStats, ValueTimer,
+};
+
+use super::{DELAYS, PERCENTS, instants, must_panic};
+use crate::timer::support::{MS, SECOND, must_return};
+
+fn values(shards: usize) -> (ManualClock, ValueTimer<u64>) {
+    let clock = ManualClock::new();
+    let builder = ValueTimer::builder().clock(clock.clone()).shards(shards);
+    (clock, builder.build_with(|_: u64| ()).unwrap())
+}
+
+fn check(stats: &TimerStats) {
+    let ended = stats.expired + stats.cancelled + stats.returned;
+    assert_eq!((stats.scheduled, stats.panicked), (stats.pending + ended, 0));
+    for percent in PERCENTS {
+        assert!(stats.lateness_percentile(percent) <= stats.lateness.max());
+        assert!(stats.lateness.percentile(percent) <= stats.lateness.max());
+    }
+    assert_eq!(stats.lateness.count(), stats.expired);
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let build = |builder: TimerBuilder| builder.build().map(drop);
+    for tick in [Duration::ZERO, Duration::from_nanos(999), 86_401 * SECOND, Duration::MAX] {
+        let refused = build(Timer::builder().tick(tick));
+        assert!(matches!(refused, Err(TimerBuildError::TickOutOfRange { .. })));
+    }
+    for shards in [0, 65_537, usize::MAX] {
+        let refused = build(Timer::builder().shards(shards));
+        assert!(matches!(refused, Err(TimerBuildError::ShardsOutOfRange { .. })));
+    }
+    for size in [0, 1, 65_537, usize::MAX] {
+        assert!(matches!(build(Timer::builder().wheel_size(size)), Err(TimerBuildError::Wheel(_))));
+    }
+    let refused = build(Timer::builder().executor_threads(0));
+    assert!(matches!(refused, Err(TimerBuildError::NoExecutor)));
+    let refused = build(Timer::builder().max_pending(0));
+    assert!(matches!(refused, Err(TimerBuildError::NothingPending)));
+}
+
+#[test]
+fn settings_at_their_bounds_make_timers_that_work() {
+    let clock = ManualClock::new();
+    let builders = [
+        TimerBuilder::new().tick(Duration::from_micros(1)).wheel_size(2).shards(65_536),
+        Timer::builder().tick(86_400 * SECOND).wheel_size(65_536).max_pending(1).inline(),
+        Timer::builder()
+            .name("\0")
+            .max_pending(u64::MAX)
+            .executor(|task: Box<dyn FnOnce() + Send>| task()),
+        Timer::builder().name("x".repeat(10_000)).executor_threads(1),
+    ];
+    for builder in builders {
+        let timer = builder.clock(clock.clone()).build().unwrap();
+        for delay in DELAYS {
+            let _ = timer.schedule(delay, || ()).map(|timeout| timeout.reset(delay));
+        }
+        clock.advance(MS);
+        check(&timer.stats());
+        timer.shutdown();
+    }
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn any_lateness_may_be_told() {
+    for bound in DELAYS {
+        let clock = ManualClock::new();
+        let builder = Timer::builder().clock(clock.clone()).warn_if_later_than(bound);
+        let timer = builder.build().unwrap();
+        timer.schedule(Duration::ZERO, || ()).unwrap();
+        clock.advance(SECOND);
+        assert_eq!(timer.stats().expired, 1);
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn any_counts_can_be_published() {
+    let (clock, timer) = values(1);
+    let mut metrics = delaywheel::TimerMetrics::new("");
+    metrics.publish(&timer.stats());
+    for delay in DELAYS {
+        timer.schedule(delay, 0).unwrap();
+    }
+    clock.advance(SECOND);
+    metrics.publish(&timer.stats());
+    metrics.publish(&values(1).1.stats());
+}
+
+/// Calls whatever there is with a key; returns whether it was pending.
+fn use_key(timer: &ValueTimer<u64>, key: TimeoutKey) -> bool {
+    let is_pending = timer.is_pending(key);
+    assert!(is_pending || timer.deadline(key).is_none());
+    for delay in DELAYS.into_iter().rev() {
+        assert_eq!(timer.reset(key, delay), is_pending);
+    }
+    timer.reset(key, Duration::MAX);
+    assert_eq!(timer.cancel(key).is_some(), is_pending);
+    assert_eq!(timer.cancel_batch([key, key]), [None, None]);
+    is_pending
+}
+
+#[test]
+fn values_take_every_delay_and_instant_and_keys_every_state() {
+    let (clock, timer) = values(3);
+    let mut keys: Vec<_> = DELAYS.iter().map(|&delay| timer.schedule(delay, 1).unwrap()).collect();
+    keys.extend(instants().into_iter().map(|instant| timer.schedule_at(instant, 2).unwrap()));
+    keys.extend(timer.schedule_batch(DELAYS.map(|delay| (delay, 3))).unwrap());
+    assert!(timer.schedule_batch([]).unwrap().is_empty() && timer.cancel_batch([]).is_empty());
+    clock.advance(MS);
+    timer.shrink();
+    let pending = keys.iter().filter(|&&key| use_key(&timer, key)).count();
+    assert!(pending > 0 && pending < keys.len(), "some are due, and some are not");
+    check(&timer.stats());
+    assert_eq!(timer.stats().pending, 0);
+    let left = timer.schedule(Duration::MAX, 9).unwrap();
+    assert_eq!((timer.shutdown(), timer.shutdown()), (vec![9], vec![]));
+    assert!(!use_key(&timer, left));
+    refuse_all(&timer);
+}
+
+/// A timer that has ended hands everything back.
+fn refuse_all(timer: &ValueTimer<u64>) {
+    for delay in DELAYS {
+        assert_eq!(timer.schedule(delay, 5), Err(ScheduleError::ShutDown(5)));
+        let batch = timer.schedule_batch([(delay, 6)]).unwrap_err().into_value();
+        assert_eq!((batch.scheduled.len(), batch.refused), (0, vec![(delay, 6)]));
+    }
+    for instant in instants() {
+        assert_eq!(timer.schedule_at(instant, 7).unwrap_err().into_value(), 7);
+        assert!(timer.drain(instant).is_empty());
+    }
+    assert!(timer.schedule_batch([]).unwrap().is_empty());
+    timer.shrink();
+    check(&timer.stats());
+}
+
+#[test]
+fn a_drain_takes_every_instant() {
+    for instant in instants() {
+        let (_clock, timer) = values(2);
+        timer.schedule(Duration::ZERO, 1).unwrap();
+        timer.schedule(Duration::MAX, 2).unwrap();
+        // One that is due is handled, unless the deadline has passed.
+        let left = timer.drain(instant);
+        assert!(left.contains(&2) && timer.stats().pending == 0, "{left:?}");
+        refuse_all(&timer);
+        let idle = Timer::new();
+        assert!(must_return(move || idle.drain(instant)).is_empty());
+    }
+}
+
+#[test]
+fn keys_of_other_timers_find_nothing() {
+    let (_clock, large) = values(65_536);
+    let (_clock, small) = values(1);
+    let schedule = || (0..2000).map(|_| large.schedule(SECOND, 1).unwrap()).collect::<Vec<_>>();
+    let keys: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(schedule)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for &key in &keys {
+        assert!(!use_key(&small, key));
+    }
+    assert!(small.cancel_batch(keys).iter().all(Option::is_none));
+}
+
+#[test]
+fn iterators_that_panic_leave_nothing_scheduled_or_cancelled() {
+    let (clock, timer) = values(1);
+    let key = timer.schedule(SECOND, 1).unwrap();
+    must_panic(|| timer.schedule_batch((0..9).map(|number| (MS, 8 / (8 - number)))));
+    must_panic(|| timer.cancel_batch((0..9).map(|number| [key][number])));
+    let closures = Timer::builder().clock(clock).build().unwrap();
+    let timeout = closures.schedule(SECOND, || ()).unwrap();
+    must_panic(|| closures.schedule_batch((0..9).map(|number| ([MS][number], || ()))));
+    must_panic(|| closures.cancel_batch((0..9).map(|number| [&timeout][number])));
+    assert_eq!((timer.stats().pending, timer.stats().scheduled), (1, 1));
+    assert!(timeout.is_pending() && closures.stats().scheduled == 1);
+}
+
+#[test]
+fn closures_take_every_delay_and_handles_every_state() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let mut timeouts: Vec<_> =
+        DELAYS.iter().map(|&delay| timer.schedule(delay, || ()).unwrap()).collect();
+    timeouts.extend(instants().into_iter().map(|at| timer.schedule_at(at, || ()).unwrap()));
+    timeouts.extend(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).unwrap());
+    clock.advance(MS);
+    timer.shutdown();
+    for timeout in timeouts {
+        assert!(!timeout.is_pending() && timeout.deadline().is_none());
+        assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay)) && !timeout.cancel());
+        assert_eq!(timer.cancel_batch([&timeout]), 0);
+        timeout.cancel_on_drop().disarm();
+    }
+    assert_eq!(timer.cancel_batch(Vec::<delaywheel::Timeout>::new()), 0);
+    assert!(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).is_err());
+    let refused = timer.schedule(Duration::MAX, || ()).unwrap_err();
+    refused.into_value().run();
+    assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
+    assert!(instants().into_iter().all(|at| timer.drain(at).is_empty()));
+    timer.shrink();
+    check(&timer.stats());
+}
+
+#[test]
+fn handles_outlive_their_timer() {
+    let timer = Timer::new();
+    let [plain, guarded] = [(); 2].map(|()| timer.schedule(Duration::MAX, || ()).unwrap());
+    let guard = guarded.cancel_on_drop();
+    drop(timer);
+    assert!(!plain.cancel() && !plain.reset(MS) && !plain.is_pending() && !guard.is_pending());
+    assert!(plain.deadline().is_none() && guard.deadline().is_none());
+}
+
+#[test]
+fn a_callback_may_call_everything() {
+    for is_manual in [false, true] {
+        let (sender, results) = std::sync::mpsc::channel();
+        let clock = ManualClock::new();
+        let builder = Timer::builder().executor_threads(2);
+        let builder = if is_manual { builder.clock(clock.clone()) } else { builder };
+        let timer = builder.build().unwrap();
+        let own = timer.clone();
+        timer
+            .schedule(Duration::ZERO, move || {
+                let timeouts: Vec<_> =
+                    DELAYS.iter().map(|&delay| own.schedule(delay, || ())).collect();
+                for timeout in timeouts.into_iter().flatten() {
+                    timeout.reset(Duration::MAX);
+                    timeout.cancel();
+                }
+                own.shrink();
+                drop(own.schedule_batch(DELAYS.map(|delay| (delay, || ()))));
+                let _ = own.stats();
+                let left = own.drain(SystemClock.now()).len() + own.shutdown().len();
+                drop(own);
+                sender.send(left).unwrap();
+            })
+            .unwrap();
+        clock.advance(MS);
+        let left = must_return(move || results.recv().unwrap());
+        assert!(left <= DELAYS.len());
+        assert_eq!(timer.stats().panicked, 0);
+    }
+}

@@ -1,0 +1,304 @@
+//! Clients that mean harm: what they ask for a million times is held to the limits, is handed back
+//! beyond them, is given back when it ends, and keeps nobody else from being on time.
+
+use std::{sync::mpsc, time::Duration};
+
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder,
+    ScheduleError, Timer, ValueTimer, Watch, WatchError,
+};
+
+use crate::timer::support::{GENEROUS, Log, MS, SECOND, YEAR};
+
+/// A million where the compiler optimizes.
+const MANY: u32 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+
+/// Delays that never end, or as good as never.
+const FAR: [Duration; 4] = [
+    Duration::MAX,
+    Duration::from_millis(u64::MAX),
+    Duration::from_secs(500 * 365 * 24 * 3600),
+    Duration::from_secs(9 * 365 * 24 * 3600),
+];
+
+fn far(number: u32) -> Duration {
+    FAR[number as usize % FAR.len()]
+}
+
+fn values(limit: u32) -> (ManualClock, ValueTimer<u32>, Log<u32>) {
+    let (clock, log) = (ManualClock::new(), Log::new());
+    let noted = log.clone();
+    let builder = ValueTimer::builder().clock(clock.clone()).max_pending(u64::from(limit));
+    let timer = builder.build_with(move |number| noted.push(number)).unwrap();
+    (clock, timer, log)
+}
+
+/// Makes sure that so many places are free, and no more; takes none.
+fn assert_free(timer: &ValueTimer<u32>, places: u32) {
+    let keys: Vec<_> = (0..places).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
+    assert_eq!(timer.schedule(YEAR, 7), Err(ScheduleError::Full(7)));
+    assert!(timer.cancel_batch(keys).iter().all(Option::is_some));
+}
+
+#[test]
+fn a_million_timeouts_without_end_take_their_places_and_give_them_back() {
+    let (clock, timer, log) = values(MANY + 1);
+    let keys: Vec<_> =
+        (0..MANY).map(|number| timer.schedule(far(number), number).unwrap()).collect();
+    timer.schedule(MS, MANY).unwrap();
+    assert_free(&timer, 0);
+    clock.advance(MS);
+    assert_eq!(log.take(), [MANY], "the one beside them is on time");
+    assert_free(&timer, 1);
+    clock.advance(YEAR);
+    assert_eq!((log.take(), timer.stats().pending), (vec![], u64::from(MANY)));
+    let values = timer.cancel_batch(keys);
+    assert!(values.into_iter().flatten().eq(0..MANY), "each gets its own back");
+    assert_eq!((timer.stats().pending, clock.advance_to_next()), (0, None));
+    timer.shrink();
+    assert_free(&timer, MANY + 1);
+}
+
+#[test]
+fn a_batch_too_large_is_cut_at_the_limit_and_the_rest_handed_back() {
+    let (_clock, timer, _) = values(1000);
+    let batch = (0..MANY).map(|number| (far(number), number));
+    let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else { panic!() };
+    assert_eq!((partial.scheduled.len(), timer.stats().pending), (1000, 1000));
+    assert!(partial.refused.into_iter().eq((1000..MANY).map(|number| (far(number), number))));
+    assert_free(&timer, 0);
+}
+
+#[test]
+fn a_storm_of_cancellations_leaks_no_place_and_delays_nobody() {
+    let (clock, timer, log) = values(2);
+    for round in 0..10 {
+        timer.schedule(5 * MS, round).unwrap();
+        for number in 0..MANY / 10 {
+            let key = timer.schedule(far(number) / (number % 5 + 1), number).unwrap();
+            assert_eq!(timer.cancel(key), Some(number));
+        }
+        assert_free(&timer, 1);
+        clock.advance(5 * MS - Duration::from_nanos(1));
+        assert_eq!(log.take(), []);
+        clock.advance(MS);
+        assert_eq!(log.take(), [round]);
+    }
+    assert_eq!(clock.advance_to_next(), None, "no wake-up is left behind");
+    assert_free(&timer, 2);
+}
+
+#[test]
+fn storms_of_resets_end_with_the_last_deadline_of_each() {
+    for goes_back in [false, true] {
+        let (clock, timer, log) = values(101);
+        let keys: Vec<_> = (0..100).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
+        timer.schedule(MS, 100).unwrap();
+        let rounds = MANY / 100;
+        for round in 1..=rounds {
+            let distance = if goes_back { rounds + 1 - round } else { round };
+            assert!(keys.iter().all(|&key| timer.reset(key, SECOND * distance)));
+        }
+        assert_free(&timer, 0);
+        clock.advance(MS);
+        assert_eq!(log.take(), [100], "the one beside them is on time");
+        let last = SECOND * if goes_back { 1 } else { rounds };
+        clock.advance(last - 2 * MS);
+        assert_eq!(log.take(), [], "none is early");
+        clock.advance(MS);
+        let mut ran = log.take();
+        ran.sort_unstable();
+        assert!(ran.into_iter().eq(0..100), "each ran once");
+        assert_free(&timer, 101);
+    }
+}
+
+/// Schedules itself again, at once and for ever.
+fn again(timer: &Timer) {
+    let own = timer.clone();
+    // When the timer has been shut down, it ends.
+    let _ = timer.schedule(Duration::ZERO, move || again(&own));
+}
+
+#[test]
+fn callbacks_that_come_back_for_ever_starve_nobody() {
+    let builders = [Timer::builder(), Timer::builder().inline(), Timer::builder().shards(3)];
+    for builder in builders {
+        let timer = builder.build().unwrap();
+        (0..4).for_each(|_| again(&timer));
+        for delay in [Duration::ZERO, MS, 20 * MS] {
+            let (ran, runs) = mpsc::channel();
+            timer.schedule(delay, move || ran.send(()).unwrap()).unwrap();
+            assert_eq!(runs.recv_timeout(GENEROUS), Ok(()), "{delay:?}");
+        }
+        timer.shutdown();
+    }
+}
+
+/// Notes how it ended; cannot complete by itself.
+struct Client {
+    number: u32,
+    ended: Log<(u32, Completion)>,
+    /// Waits again when it has expired.
+    again: Option<Purgatory<u32, Self>>,
+}
+
+impl DelayedOperation<u32> for Client {
+    fn complete(mut self, completion: Completion) {
+        self.ended.push((self.number, completion));
+        if let (Some(purgatory), Completion::Expired) = (self.again.take(), completion) {
+            let operation = Self { again: Some(purgatory.clone()), ..self };
+            let _ = purgatory.try_complete_else_watch(operation, [1], Duration::ZERO);
+        }
+    }
+}
+
+struct World {
+    clock: ManualClock,
+    purgatory: Purgatory<u32, Client>,
+    ended: Log<(u32, Completion)>,
+}
+
+impl World {
+    fn new(change: impl FnOnce(PurgatoryBuilder) -> PurgatoryBuilder) -> Self {
+        let clock = ManualClock::new();
+        let builder = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
+        let purgatory = change(builder).build().unwrap();
+        Self { clock, purgatory, ended: Log::new() }
+    }
+
+    fn client(&self, number: u32) -> Client {
+        Client { number, ended: self.ended.clone(), again: None }
+    }
+
+    /// Has a client wait; returns the number of one that is refused.
+    fn watch(
+        &self,
+        number: u32,
+        keys: impl IntoIterator<Item = u32>,
+        delay: Duration,
+    ) -> Result<(), WatchError<u32>> {
+        let client = self.client(number);
+        match self.purgatory.try_complete_else_watch(client, keys, delay) {
+            Ok(_) => Ok(()),
+            Err(WatchError::Full(client)) => Err(WatchError::Full(client.number)),
+            Err(error) => Err(WatchError::KeyFull(error.into_operation().number)),
+        }
+    }
+
+    fn assert_empty(&self) {
+        let stats = self.purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
+        assert_eq!(self.purgatory.timer_stats().pending, 0);
+    }
+}
+
+#[test]
+fn a_million_waiters_on_one_key_keep_no_other_waiting() {
+    let world = World::new(|builder| builder);
+    for number in 0..MANY {
+        world.watch(number, [0], far(number)).unwrap();
+    }
+    world.watch(MANY, [1], MS).unwrap();
+    world.watch(MANY + 1, [1], far(0)).unwrap();
+    let mut checks = world.purgatory.checks([0, 1]);
+    assert_eq!(checks.run(100), 0);
+    drop(checks);
+    world.clock.advance(MS);
+    assert_eq!(world.ended.take(), [(MANY, Completion::Expired)]);
+    assert_eq!(world.purgatory.cancel_for_key(&1), 1);
+    assert_eq!(world.ended.take(), [(MANY + 1, Completion::Cancelled(()))]);
+    assert_eq!(world.purgatory.check_and_complete(&0), 0);
+    assert_eq!(world.purgatory.cancel_for_key(&0), MANY as usize);
+    assert_eq!(world.ended.take().len(), MANY as usize);
+    world.assert_empty();
+}
+
+#[test]
+fn a_million_keys_are_forgotten_with_their_operations() {
+    let world = World::new(|builder| builder);
+    for number in 0..MANY {
+        world.watch(number, [number], SECOND).unwrap();
+    }
+    world.watch(MANY, 0..MANY, 2 * SECOND).unwrap();
+    assert_eq!(world.purgatory.stats().watched, 2 * u64::from(MANY));
+    world.clock.advance(SECOND);
+    assert_eq!(world.purgatory.watched(), u64::from(MANY), "one is left, on every key");
+    assert_eq!(world.purgatory.cancel_for_key(&(MANY / 2)), 1);
+    assert_eq!(world.ended.take().len(), MANY as usize + 1);
+    world.assert_empty();
+}
+
+#[test]
+fn thresholds_that_are_never_reached_cost_an_advance_nothing_and_go_with_their_key() {
+    let world = World::new(|builder| builder);
+    for number in 0..MANY {
+        let watches = [Watch::Threshold(0, u64::MAX - u64::from(number % 1000))];
+        let _ = world.purgatory.watch_all(world.client(number), watches, far(number)).unwrap();
+    }
+    assert_eq!(world.purgatory.advance(&0, u64::MAX - 1000), 0);
+    assert_eq!(world.purgatory.advance(&0, u64::MAX - 999), MANY as usize / 1000);
+    assert_eq!(world.purgatory.cancel_for_key(&0), MANY as usize / 1000 * 999);
+    world.assert_empty();
+}
+
+#[test]
+fn limits_hold_exactly_however_many_ask() {
+    let world = World::new(|builder| {
+        let builder = builder.max_delayed(1000, Overload::Refuse);
+        builder.max_delayed_per_key(10, Overload::Refuse)
+    });
+    for number in 0..MANY {
+        let result = world.watch(number, [number % 200], far(number));
+        match number {
+            0..1000 => assert!(result.is_ok()),
+            _ => assert!(matches!(result, Err(WatchError::Full(back)) if back == number)),
+        }
+    }
+    assert_eq!(world.purgatory.cancel_for_key(&7), 5);
+    for number in 0..MANY {
+        let result = world.watch(number, [8], far(number));
+        match number {
+            0..5 => assert!(result.is_ok()),
+            _ => assert!(result.is_err_and(|refused| refused.into_operation() == number)),
+        }
+    }
+    assert_eq!((world.purgatory.delayed(), world.purgatory.shutdown()), (1000, 1000));
+    world.assert_empty();
+}
+
+#[test]
+fn a_crowd_that_displaces_itself_never_passes_the_limit() {
+    let world = World::new(|builder| builder.max_delayed(10, Overload::DisplaceOldest));
+    for number in 0..MANY {
+        world.watch(number, [number % 3], far(number)).unwrap();
+        assert_eq!(world.purgatory.delayed(), u64::from(number + 1).min(10));
+    }
+    let displaced = (0..MANY - 10).map(|number| (number, Completion::Displaced));
+    assert!(world.ended.take().into_iter().eq(displaced), "the oldest goes, each time");
+    assert_eq!(world.purgatory.shutdown(), 10);
+    world.assert_empty();
+}
+
+#[test]
+fn operations_that_wait_again_for_ever_starve_nobody() {
+    let purgatory = Purgatory::new();
+    let ended = Log::new();
+    for number in 0..4 {
+        let again = Some(purgatory.clone());
+        let client = Client { number, ended: Log::new(), again };
+        let _ = purgatory.try_complete_else_watch(client, [1], Duration::ZERO).unwrap();
+    }
+    for delay in [MS, 20 * MS] {
+        let client = Client { number: 9, ended: ended.clone(), again: None };
+        let _ = purgatory.try_complete_else_watch(client, [2], delay).unwrap();
+        let end = std::time::Instant::now() + GENEROUS;
+        let mut all = Vec::new();
+        while all.is_empty() && std::time::Instant::now() < end {
+            std::thread::yield_now();
+            all = ended.take();
+        }
+        assert_eq!(all, [(9, Completion::Expired)]);
+    }
+    purgatory.shutdown();
+}

@@ -20,6 +20,9 @@ use crate::{
     clock::{FaultyClock, nanos},
 };
 
+/// What user code of a timer does to a purgatory, or the other way round.
+pub(crate) type Poke = Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>;
+
 /// Lateness is counted up to a minute, in nanoseconds.
 const LATEST: u64 = 60_000_000_000;
 

@@ -103,13 +103,14 @@ impl Op {
     fn holds(&self, values: &[AtomicU64], of_checks: bool) -> bool {
         let mut conditions =
             self.conditions.iter().filter(|condition| !of_checks || !condition.is_threshold);
-        match self.is_all {
-            true => conditions.all(|condition| condition.holds(values)),
-            false => conditions.any(|condition| condition.holds(values)),
+        if self.is_all {
+            conditions.all(|condition| condition.holds(values))
+        } else {
+            conditions.any(|condition| condition.holds(values))
         }
     }
 
-    /// Whether the operation was, or is, handed back by the library.
+    /// Takes note that the library has handed the operation back.
     pub(crate) fn hand_back(mut self) -> Entry {
         self.is_answered = true;
         self.entry

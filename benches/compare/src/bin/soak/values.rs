@@ -9,7 +9,7 @@ use std::{
 use delaywheel::{TimeoutKey, TimerBuilder, TimerStats, ValueTimer};
 
 use crate::{
-    books::{Books, Entry, after},
+    books::{Books, Entry, Poke, after},
     breaches::panic_injected,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Values {
     pub(crate) books: Arc<Books>,
     shared: Vec<Mutex<Option<Held>>>,
     /// What handlers do to the purgatory.
-    pub(crate) poke: OnceLock<Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>>,
+    pub(crate) poke: OnceLock<Poke>,
     seed: u64,
 }
 
@@ -116,7 +116,9 @@ impl Values {
             self.expect(value, entry);
             self.books.refuse(entry);
         }
-        keys.iter().for_each(|_| self.books.take());
+        for _ in &keys {
+            self.books.take();
+        }
         keys.into_iter().zip(entries).collect()
     }
 
@@ -195,7 +197,9 @@ impl Values {
     fn share(&self, one: Held, random: &mut fastrand::Rng) {
         let index = random.usize(..SHARED);
         let before = self.shared[index].lock().expect("nothing panics with it").replace(one);
-        before.into_iter().for_each(|before| self.cancel(before));
+        if let Some(before) = before {
+            self.cancel(before);
+        }
     }
 
     /// Schedules a timeout, and leaves it to the handlers of others.
@@ -240,7 +244,9 @@ impl Values {
         } else {
             self.timer.shutdown()
         };
-        left.into_iter().for_each(|entry| self.books.give_back(entry));
+        for entry in left {
+            self.books.give_back(entry);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use delaywheel::{
 };
 
 use crate::{
-    books::{Books, Entry, after},
+    books::{Books, Entry, Poke, after},
     operation::{Condition, KEYS, Op, Reason, State},
 };
 
@@ -33,7 +33,7 @@ pub(crate) struct Waits {
     pub(crate) state: Arc<State>,
     own: Weak<Self>,
     /// What completions do to the timer.
-    pub(crate) poke: OnceLock<Box<dyn Fn(&mut fastrand::Rng) + Send + Sync>>,
+    pub(crate) poke: OnceLock<Poke>,
 }
 
 impl Waits {
@@ -81,14 +81,14 @@ impl Waits {
             has_panicked: false,
             is_answered: false,
         };
-        let watches = conditions.iter().map(|&Condition { key, at, is_threshold }| {
+        let demands = conditions.iter().map(|&Condition { key, at, is_threshold }| {
             if is_threshold { Watch::Threshold(key, at) } else { Watch::Events(key) }
         });
         let keys = conditions.iter().map(|condition| condition.key);
         let watched = match kind {
             0 => self.purgatory.try_complete_else_watch(op, keys, delay),
-            1 => self.purgatory.watch_any(op, watches, delay),
-            _ => self.purgatory.watch_all(op, watches, delay),
+            1 => self.purgatory.watch_any(op, demands, delay),
+            _ => self.purgatory.watch_all(op, demands, delay),
         };
         self.note(watched, entry)
     }

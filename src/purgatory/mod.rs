@@ -179,7 +179,8 @@ where
     ///
     /// # Complexity
     ///
-    /// *O*(keys), under one lock that is held twice.
+    /// *O*(keys), under one lock that is held twice. If the keys come from a client, bound their
+    /// number: a million keep others from the lock for a second.
     #[inline]
     pub fn try_complete_else_watch(
         &self,

@@ -230,7 +230,8 @@ impl Timer {
     /// that do so; where only its own thread could run what is left, draining is shutting down.
     ///
     /// A [`ManualClock`](crate::ManualClock) stands still, so there is nothing to wait for: what is
-    /// due now is run, on this thread, and the rest is returned.
+    /// due now is run, on this thread, and the rest is returned. With a deadline that has passed,
+    /// draining is shutting down, on any clock.
     ///
     /// # Examples
     ///

@@ -1,0 +1,324 @@
+//! What is asked of the timers of a world, and whether they answer as they must.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use delaywheel::{BatchError, PartialBatch, ScheduleError, Timeout};
+
+use crate::{
+    books::{Number, State},
+    clock::Time,
+    fronts::{Facade, Front, Handle, duration},
+    script::{Action, Back, Delay},
+    world::{World, lock},
+};
+
+impl Front {
+    pub(crate) fn schedule(self: &Arc<Self>, world: &Arc<World>, delay: Delay, action: Action) {
+        let tick = self.books().after(world.now(), delay);
+        let (number, token) = self.enter(world, tick, action);
+        let load = self.load(world);
+        let delay = duration(delay);
+        let result = match &self.timer {
+            Facade::Closures(timer) => {
+                answer(timer.schedule(delay, move || token.run()).map(Handle::Timeout))
+            }
+            Facade::Values(timer) => answer(timer.schedule(delay, token).map(Handle::Key)),
+            Facade::Queue(queue) => answer(queue.insert(delay, token).map(Handle::Key)),
+        };
+        self.conclude(world, number, load, result);
+    }
+
+    pub(crate) fn schedule_at(self: &Arc<Self>, world: &Arc<World>, time: Time, action: Action) {
+        let tick = self.books().at(time);
+        let (number, token) = self.enter(world, tick, action);
+        let load = self.load(world);
+        let instant = world.instant_of(time);
+        let result = match &self.timer {
+            Facade::Closures(timer) => {
+                answer(timer.schedule_at(instant, move || token.run()).map(Handle::Timeout))
+            }
+            Facade::Values(timer) => answer(timer.schedule_at(instant, token).map(Handle::Key)),
+            Facade::Queue(queue) => answer(queue.insert_at(instant, token).map(Handle::Key)),
+        };
+        self.conclude(world, number, load, result);
+    }
+
+    /// Schedules a closure that is cancelled when the world forgets its handle.
+    pub(crate) fn schedule_guarded(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        delay: Delay,
+        action: Action,
+    ) {
+        let Facade::Closures(timer) = &self.timer else { return };
+        let tick = self.books().after(world.now(), delay);
+        let (number, token) = self.enter(world, tick, action);
+        let load = self.load(world);
+        let timeout = timer.schedule(duration(delay), move || token.run());
+        let guard = timeout.map(|timeout| Handle::Guard(timeout.cancel_on_drop()));
+        self.conclude(world, number, load, answer(guard));
+    }
+
+    /// How many must be pending, and how many may be, before an operation.
+    fn load(&self, world: &World) -> (u64, u64) {
+        let books = self.books();
+        let (least, most) = books.load(world.now(), self.is_in_turn(world));
+        (least, if self.is_reaped { most + books.lately } else { most })
+    }
+
+    /// Checks an answer, and notes it.
+    fn conclude(
+        &self,
+        world: &World,
+        number: Number,
+        (least, most): (u64, u64),
+        result: Result<Handle, Refusal>,
+    ) {
+        let mut books = self.books();
+        let max = books.max_pending.unwrap_or(u64::MAX);
+        let is_closed = books.is_shut_down || books.is_draining;
+        let is_right = match &result {
+            Ok(_) => least < max && !is_closed,
+            Err(Refusal::Full) => most >= max,
+            Err(Refusal::ShutDown) => is_closed,
+            Err(Refusal::NoThread) => false,
+        };
+        if let Ok(handle) = result {
+            books.accept(number);
+            lock(&self.handles)[number] = Some(Arc::new(handle));
+        } else {
+            books.refuse(number);
+            if !books.entries[number].is_dropped {
+                world.fault(format!("timeout {number} was refused, and not handed back"));
+            }
+        }
+        drop(books);
+        if !is_right {
+            let state = self.books().entries[number].state;
+            world.fault(format!("{state:?} with {least}..={most} of {max}, closed: {is_closed}"));
+        }
+    }
+
+    pub(crate) fn schedule_batch(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        (count, delay): (u32, Delay),
+        action: Action,
+    ) {
+        let delays = (0..count).map(|index| match delay {
+            Delay::Nanos(nanos) => Delay::Nanos(nanos / u64::from(index + 1)),
+            Delay::Endless => delay,
+        });
+        let load = self.load(world);
+        let mut numbers = Vec::new();
+        let mut batch = Vec::new();
+        for delay in delays {
+            let tick = self.books().after(world.now(), delay);
+            let (number, token) = self.enter(world, tick, action);
+            numbers.push(number);
+            batch.push((duration(delay), token));
+        }
+        let (handles, refusal) = match &self.timer {
+            Facade::Closures(timer) => {
+                let batch = batch.into_iter().map(|(delay, token)| (delay, move || token.run()));
+                parts(timer.schedule_batch(batch), Handle::Timeout)
+            }
+            Facade::Values(timer) => parts(timer.schedule_batch(batch), Handle::Key),
+            Facade::Queue(_) => {
+                // A queue has no batches.
+                for (number, (_, token)) in numbers.into_iter().zip(batch) {
+                    drop(token);
+                    self.books().entries[number].state = State::Refused;
+                }
+                return;
+            }
+        };
+        let accepted = handles.len() as u64;
+        for (offset, (number, handle)) in numbers.iter().zip(handles).enumerate() {
+            let offset = offset as u64;
+            self.conclude(world, *number, (load.0 + offset, load.1 + offset), Ok(handle));
+        }
+        let load = (load.0 + accepted, load.1 + accepted);
+        for number in numbers.into_iter().skip(usize::try_from(accepted).unwrap_or(0)) {
+            self.conclude(world, number, load, Err(refusal.unwrap_or(Refusal::NoThread)));
+        }
+    }
+
+    pub(crate) fn cancel(&self, world: &World, back: Back) {
+        let Some(number) = self.books().pick(back) else { return };
+        self.cancel_number(world, number);
+    }
+
+    pub(crate) fn cancel_number(&self, world: &World, number: Number) {
+        let Some(handle) = self.handle(number) else { return };
+        let expected = self.expectation(world, number);
+        let cancelled = match (&self.timer, &*handle) {
+            (_, Handle::Guard(_)) => {
+                // The guard does it when it is dropped.
+                lock(&self.handles)[number] = None;
+                drop(handle);
+                let books = self.books();
+                let entry = &books.entries[number];
+                entry.state == State::Pending && entry.is_dropped
+            }
+            (Facade::Values(timer), Handle::Key(key)) => timer.cancel(*key).map(drop).is_some(),
+            (Facade::Queue(queue), Handle::Key(key)) => queue.cancel(*key).map(drop).is_some(),
+            (_, handle) => handle.timeout().is_some_and(Timeout::cancel),
+        };
+        self.note_cancelled(world, number, cancelled, expected);
+    }
+
+    fn expectation(&self, world: &World, number: Number) -> Option<bool> {
+        self.books().expectation(number, world.now(), self.is_in_turn(world))
+    }
+
+    fn note_cancelled(
+        &self,
+        world: &World,
+        number: Number,
+        is_cancelled: bool,
+        expected: Option<bool>,
+    ) {
+        if expected.is_some_and(|expected| expected != is_cancelled) {
+            world.fault(format!("cancelling timeout {number} said {is_cancelled}"));
+        }
+        let mut books = self.books();
+        if is_cancelled {
+            books.leave(number, State::Cancelled);
+            if !books.entries[number].is_dropped {
+                world.fault(format!("timeout {number} was cancelled, and not dropped"));
+            }
+        } else if books.entries[number].state == State::Pending {
+            books.pass_on(number, world.first_turn());
+        }
+    }
+
+    pub(crate) fn cancel_batch(&self, world: &World, back: Back, count: usize) {
+        let numbers: Vec<_> =
+            (back..back + count).filter_map(|back| self.books().pick(back)).collect();
+        let mut seen = BTreeSet::new();
+        let numbers: Vec<_> = numbers.into_iter().filter(|number| seen.insert(*number)).collect();
+        let held: Vec<_> = numbers
+            .into_iter()
+            .filter_map(|number| Some((number, self.handle(number)?)))
+            .map(|(number, handle)| (number, handle, self.expectation(world, number)))
+            .collect();
+        match &self.timer {
+            Facade::Values(timer) => {
+                let keys = held.iter().filter_map(|(_, handle, _)| handle.key());
+                let values = timer.cancel_batch(keys);
+                for ((number, _, expected), value) in held.iter().zip(values) {
+                    let is_cancelled = value.is_some();
+                    drop(value);
+                    self.note_cancelled(world, *number, is_cancelled, *expected);
+                }
+            }
+            Facade::Closures(timer) => {
+                let least = held.iter().filter(|(_, _, expected)| *expected == Some(true)).count();
+                let open = held.iter().filter(|(_, _, expected)| expected.is_none()).count();
+                let timeouts = held.iter().filter_map(|(_, handle, _)| handle.timeout());
+                let count = timer.cancel_batch(timeouts);
+                if !(least..=least + open).contains(&count) {
+                    world.fault(format!("{count} of a batch were cancelled, not {least}"));
+                }
+                for (number, _, expected) in &held {
+                    let is_cancelled = {
+                        let books = self.books();
+                        let entry = &books.entries[*number];
+                        entry.state == State::Pending && entry.is_dropped
+                    };
+                    self.note_cancelled(world, *number, is_cancelled, *expected);
+                }
+            }
+            Facade::Queue(_) => {}
+        }
+    }
+
+    pub(crate) fn reset(&self, world: &World, back: Back, delay: Delay) {
+        let Some(number) = self.books().pick(back) else { return };
+        let Some(handle) = self.handle(number) else { return };
+        let expected = self.expectation(world, number);
+        let span = duration(delay);
+        let is_reset = match (&self.timer, &*handle) {
+            (Facade::Values(timer), Handle::Key(key)) => timer.reset(*key, span),
+            (Facade::Queue(queue), Handle::Key(key)) => queue.reset(*key, span),
+            (_, handle) => handle.timeout().is_some_and(|timeout| timeout.reset(span)),
+        };
+        if expected.is_some_and(|expected| expected != is_reset) {
+            world.fault(format!("resetting timeout {number} said {is_reset}"));
+        }
+        let mut books = self.books();
+        if is_reset {
+            let deadline = books.after(world.now(), delay);
+            let came = books.now(world.now());
+            let entry = &mut books.entries[number];
+            (entry.deadline, entry.came, entry.since) = (deadline, came, world.turn());
+        } else if books.entries[number].state == State::Pending {
+            books.pass_on(number, world.first_turn());
+        }
+    }
+
+    pub(crate) fn query(&self, world: &World, back: Back) {
+        let Some(number) = self.books().pick(back) else { return };
+        let Some(handle) = self.handle(number) else { return };
+        let expected = self.expectation(world, number);
+        let (is_pending, told) = match (&self.timer, &*handle) {
+            (Facade::Values(timer), Handle::Key(key)) => {
+                (timer.is_pending(*key), timer.deadline(*key))
+            }
+            (Facade::Queue(_), _) => return,
+            (_, handle) => handle
+                .timeout()
+                .map_or((false, None), |timeout| (timeout.is_pending(), timeout.deadline())),
+        };
+        if expected.is_some_and(|expected| expected != is_pending) {
+            world.fault(format!("timeout {number} says that it is pending: {is_pending}"));
+        }
+        if expected == Some(true) && !self.is_reaped {
+            let books = self.books();
+            let entry = &books.entries[number];
+            // One whose time had passed when it was set has been given the wheel's own.
+            let begin = books.begin_of(entry.deadline).map(|time| world.instant_of(time));
+            if entry.deadline > entry.came && begin != told {
+                world.fault(format!("timeout {number}: {told:?}, not {begin:?}"));
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    Full,
+    ShutDown,
+    NoThread,
+}
+
+impl Refusal {
+    fn of<T>(error: &ScheduleError<T>) -> Self {
+        match error {
+            ScheduleError::Full(_) => Self::Full,
+            ScheduleError::ShutDown(_) => Self::ShutDown,
+            _ => Self::NoThread,
+        }
+    }
+}
+
+/// The answer of a timer; what it handed back is dropped.
+fn answer<T>(result: Result<Handle, ScheduleError<T>>) -> Result<Handle, Refusal> {
+    result.map_err(|error| Refusal::of(&error))
+}
+
+fn parts<K, T>(
+    result: Result<Vec<K>, BatchError<K, T>>,
+    handle: impl Fn(K) -> Handle,
+) -> (Vec<Handle>, Option<Refusal>) {
+    match result {
+        Ok(keys) => (keys.into_iter().map(handle).collect(), None),
+        Err(error) => {
+            let refusal = Refusal::of(&error);
+            let PartialBatch { scheduled, refused, .. } = error.into_value();
+            drop(refused);
+            (scheduled.into_iter().map(handle).collect(), Some(refusal))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The time of a world: virtual, and with faults if need be.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use delaywheel::{Clock, ManualClock, TimerBuilder, clock::Driven};
+
+use crate::script::{Drive, Nanos};
+
+/// How far the time is at the beginning, so that there is room to step back.
+pub(crate) const BEGIN: u128 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
+
+/// Nanoseconds since the world's origin. More than fit into 64 bits, as a world may outlive these.
+pub(crate) type Time = u128;
+
+/// The clock of a world.
+#[derive(Debug, Clone)]
+pub(crate) struct WorldClock {
+    manual: Option<ManualClock>,
+    faulty: FaultyClock,
+    grain: u128,
+}
+
+impl WorldClock {
+    pub(crate) fn new(drive: Drive, grain: Nanos) -> Self {
+        let faulty = FaultyClock { shared: Arc::default(), is_driving: true };
+        let manual = (drive == Drive::Manual).then(ManualClock::new);
+        let grain = if manual.is_some() { 1 } else { u128::from(grain) };
+        let clock = Self { manual, faulty, grain };
+        clock.faulty.show(BEGIN / grain * grain);
+        clock
+    }
+
+    /// Sets up a timer to use this clock, and to be driven by it if so asked.
+    pub(crate) fn set_up(&self, builder: TimerBuilder, is_driven: bool) -> TimerBuilder {
+        match &self.manual {
+            Some(manual) => builder.clock(manual.clone()),
+            None => builder.clock(FaultyClock { is_driving: is_driven, ..self.faulty.clone() }),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        match &self.manual {
+            Some(manual) => BEGIN + manual.elapsed().as_nanos(),
+            None => self.faulty.shown(),
+        }
+    }
+
+    pub(crate) fn instant(&self) -> Instant {
+        match &self.manual {
+            Some(manual) => manual.now(),
+            None => self.faulty.now(),
+        }
+    }
+
+    /// Whether it stops wherever something is due.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.manual.is_some()
+    }
+
+    /// Lets time pass, as far as the grain allows.
+    pub(crate) fn pass(&self, span: Nanos) {
+        if let Some(manual) = &self.manual {
+            manual.advance(Duration::from_nanos(span));
+            return;
+        }
+        let sum = self.now() + u128::from(span);
+        self.faulty.show(sum / self.grain * self.grain);
+        self.faulty.turn();
+    }
+
+    /// Lets time pass until something is due.
+    pub(crate) fn pass_to_next(&self) {
+        if let Some(manual) = &self.manual {
+            manual.advance_to_next();
+            manual.advance(Duration::ZERO);
+            return;
+        }
+        if let Some(next) = self.faulty.next_turn() {
+            // Coarse as it is, it shows that time or a later one.
+            let next = next.div_ceil(self.grain) * self.grain;
+            self.faulty.show(next.max(self.now()));
+        }
+        self.faulty.turn();
+    }
+
+    /// Has the timers look at a clock that stands still.
+    pub(crate) fn stand_still(&self) {
+        match &self.manual {
+            Some(manual) => manual.advance(Duration::ZERO),
+            None => self.faulty.turn(),
+        }
+    }
+
+    /// Shows an earlier time, if this clock can; else it stands still.
+    pub(crate) fn step_back(&self, span: Nanos) {
+        if self.manual.is_none() {
+            let earlier = self.now().saturating_sub(u128::from(span));
+            self.faulty.show(earlier / self.grain * self.grain);
+        }
+        self.stand_still();
+    }
+}
+
+/// A clock that shows what it is told to.
+#[derive(Debug, Clone)]
+struct FaultyClock {
+    shared: Arc<Shared>,
+    /// Whether it takes on timers.
+    is_driving: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    origin: Instant,
+    shown: Mutex<Time>,
+    timers: Mutex<Vec<Weak<dyn Driven>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { origin: Instant::now(), shown: Mutex::default(), timers: Mutex::default() }
+    }
+}
+
+impl FaultyClock {
+    fn shown(&self) -> Time {
+        *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, time: Time) {
+        *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner) = time;
+    }
+
+    fn timers(&self) -> Vec<Arc<dyn Driven>> {
+        let mut timers = self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        timers.retain(|timer| timer.strong_count() > 0);
+        timers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn turn(&self) {
+        self.timers().iter().for_each(|timer| timer.turn());
+    }
+
+    fn next_turn(&self) -> Option<Time> {
+        let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min()?;
+        Some(next.saturating_duration_since(self.shared.origin).as_nanos())
+    }
+}
+
+impl Clock for FaultyClock {
+    fn now(&self) -> Instant {
+        const SECOND: u128 = 1_000_000_000;
+        let shown = self.shown();
+        let seconds = u64::try_from(shown / SECOND).expect("no world gets so old");
+        let nanos = u32::try_from(shown % SECOND).expect("it is less than a second");
+        self.shared.origin + Duration::new(seconds, nanos)
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        if self.is_driving {
+            self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
+        }
+        self.is_driving
+    }
+}

@@ -1,0 +1,363 @@
+//! The timers of a world, each with its books, and everything that is asked of them.
+
+use std::{
+    panic::resume_unwind,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use delaywheel::{DelayQueue, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerStats, ValueTimer};
+
+use crate::{
+    books::{Books, Number, State},
+    script::{Action, Delay, THREADS},
+    world::{World, is_returning, lock, this_thread, while_returning},
+};
+
+/// The payload of the panics that are part of a script.
+#[derive(Debug)]
+pub(crate) struct Planned;
+
+/// Tries to wake a reaper before it counts as stuck.
+const MOST_POKES: u32 = 10_000;
+
+/// Panics as planned, without a word.
+pub(crate) fn panic_as_planned() -> ! {
+    resume_unwind(Box::new(Planned))
+}
+
+pub(crate) fn duration(delay: Delay) -> Duration {
+    match delay {
+        Delay::Nanos(nanos) => Duration::from_nanos(nanos),
+        Delay::Endless => Duration::MAX,
+    }
+}
+
+/// A timer and its books.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) timer: Facade,
+    books: Mutex<Books>,
+    /// By number; `None` for what was refused.
+    pub(crate) handles: Mutex<Vec<Option<Arc<Handle>>>>,
+    /// Whether it has a reaper, and a pool.
+    pub(crate) is_reaped: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Facade {
+    Closures(Timer),
+    Values(ValueTimer<Token>),
+    Queue(DelayQueue<Token>),
+}
+
+#[derive(Debug)]
+pub(crate) enum Handle {
+    Timeout(Timeout),
+    Guard(TimeoutGuard),
+    Key(TimeoutKey),
+}
+
+impl Handle {
+    pub(crate) fn timeout(&self) -> Option<&Timeout> {
+        match self {
+            Self::Timeout(timeout) => Some(timeout),
+            Self::Guard(guard) => Some(guard),
+            Self::Key(_) => None,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<TimeoutKey> {
+        if let Self::Key(key) = self { Some(*key) } else { None }
+    }
+}
+
+/// What a timeout holds: the value itself, or what is captured by the closure.
+#[derive(Debug)]
+pub(crate) struct Token {
+    world: Arc<World>,
+    front: Arc<Front>,
+    number: Number,
+}
+
+impl Token {
+    /// The callback.
+    pub(crate) fn run(self) {
+        if is_returning() {
+            self.front.note_returned(&self.world, self.number);
+            return;
+        }
+        let Some(action) = self.begin() else { return };
+        let own = (Arc::clone(&self.front), self.number);
+        if self.world.act(action, Some(own)) {
+            self.front.books().counts.panicked += 1;
+            drop(self);
+            panic_as_planned();
+        }
+    }
+
+    /// Notes that it has begun. Returns what it is to do.
+    fn begin(&self) -> Option<Action> {
+        let turn = self.world.first_turn();
+        let mut books = self.front.books();
+        let action = books.entries[self.number].action;
+        let result = books.run(self.number, self.world.now(), turn);
+        drop(books);
+        self.world.demand(result).then_some(action)
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        let is_second =
+            std::mem::replace(&mut self.front.books().entries[self.number].is_dropped, true);
+        if is_second {
+            self.world.fault(format!("timeout {} was dropped twice", self.number));
+        }
+    }
+}
+
+impl Front {
+    pub(crate) fn new(world: &World, timer: Facade, is_reaped: bool) -> Arc<Self> {
+        let setup = &world.setup;
+        let mut books = Books::new(world.now(), setup.tick, setup.max_pending, THREADS);
+        books.is_exact = world.clock.is_exact() && !matches!(timer, Facade::Queue(_));
+        // A pool's jobs are run in any order.
+        books.is_ordered = !is_reaped;
+        Arc::new(Self { timer, books: Mutex::new(books), handles: Mutex::default(), is_reaped })
+    }
+
+    pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        match &self.timer {
+            Facade::Closures(timer) => timer.stats(),
+            Facade::Values(timer) => timer.stats(),
+            Facade::Queue(queue) => queue.stats(),
+        }
+    }
+
+    fn is_queue(&self) -> bool {
+        matches!(self.timer, Facade::Queue(_))
+    }
+
+    /// Whether what is due may be passed on at this moment.
+    pub(crate) fn is_in_turn(&self, world: &World) -> bool {
+        self.is_reaped || world.is_in_turn()
+    }
+
+    fn token(self: &Arc<Self>, world: &Arc<World>, number: Number) -> Token {
+        Token { world: Arc::clone(world), front: Arc::clone(self), number }
+    }
+
+    pub(crate) fn handle(&self, number: Number) -> Option<Arc<Handle>> {
+        lock(&self.handles).get(number).cloned().flatten()
+    }
+
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        tick: u64,
+        action: Action,
+    ) -> (Number, Token) {
+        let number = self.books().enter(tick, world.now(), action, world.turn(), this_thread());
+        lock(&self.handles).push(None);
+        (number, self.token(world, number))
+    }
+
+    pub(crate) fn shrink(&self) {
+        match &self.timer {
+            Facade::Closures(timer) => timer.shrink(),
+            Facade::Values(timer) => timer.shrink(),
+            Facade::Queue(_) => {}
+        }
+    }
+
+    /// Receives some of what is due in a queue.
+    pub(crate) fn receive(&self, world: &World, count: u32) {
+        let Facade::Queue(queue) = &self.timer else { return };
+        for _ in 0..count {
+            let Some(token) = queue.try_recv() else { break };
+            let _ = token.begin();
+        }
+        let held = {
+            let books = self.books();
+            books.pending.len() as u64 + books.passed_on
+        };
+        if !world.is_in_turn() && queue.len() as u64 != held {
+            world.fault(format!("the queue has {} values, not {held}", queue.len()));
+        }
+    }
+
+    pub(crate) fn shut_down(&self, world: &World) {
+        let before = self.stats().returned;
+        match &self.timer {
+            Facade::Closures(timer) => {
+                let tasks = timer.shutdown();
+                while_returning(|| tasks.into_iter().for_each(delaywheel::Task::run));
+            }
+            Facade::Values(timer) => self.take_back(world, timer.shutdown()),
+            Facade::Queue(queue) => {
+                // First what was pending, and then what was due.
+                let mut tokens = queue.shutdown();
+                let pending = usize::try_from(self.stats().returned - before).unwrap_or(0);
+                let due = tokens.split_off(pending.min(tokens.len()));
+                self.take_back(world, tokens);
+                for token in due {
+                    let _ = token.begin();
+                }
+            }
+        }
+        self.note_end(world);
+    }
+
+    /// Drains a timer that the clock drives.
+    pub(crate) fn drain(&self, world: &World, patience: u64) {
+        if self.is_reaped {
+            return self.shut_down(world);
+        }
+        self.books().is_draining = true;
+        let deadline = world.clock.instant() + Duration::from_nanos(patience);
+        world.in_turn(|| {
+            match &self.timer {
+                Facade::Closures(timer) => {
+                    let tasks = timer.drain(deadline);
+                    while_returning(|| tasks.into_iter().for_each(delaywheel::Task::run));
+                }
+                Facade::Values(timer) => self.take_back(world, timer.drain(deadline)),
+                Facade::Queue(queue) => self.take_back(world, queue.drain(deadline)),
+            }
+            self.note_end(world);
+        });
+    }
+
+    fn take_back(&self, world: &World, tokens: Vec<Token>) {
+        for token in tokens {
+            self.note_returned(world, token.number);
+        }
+    }
+
+    fn note_returned(&self, world: &World, number: Number) {
+        let mut books = self.books();
+        let state = books.entries[number].state;
+        if state == State::Pending {
+            books.leave(number, State::Returned);
+        } else {
+            world.fault(format!("timeout {number} was returned though it was {state:?}"));
+        }
+    }
+
+    /// What has not been returned by the end is on its way, which only what is due can be.
+    fn note_end(&self, world: &World) {
+        let mut books = self.books();
+        books.is_shut_down = true;
+        let left: Vec<_> = books.pending.iter().copied().collect();
+        for number in left {
+            if books.expectation(number, world.now(), self.is_in_turn(world)).is_some() {
+                world.fault(format!("timeout {number} is lost: {:?}", books.entries[number]));
+            }
+            books.pass_on(number, world.first_turn());
+        }
+    }
+
+    /// Has the reaper look at the clock, and waits until what is due has been passed on.
+    pub(crate) fn poke(self: &Arc<Self>, world: &Arc<World>) {
+        let is_open = {
+            let books = self.books();
+            !books.is_shut_down && self.is_reaped
+        };
+        // A place may be given back a moment later than it is free.
+        for _ in 0..MOST_POKES {
+            let (is_full, victim) = {
+                let books = self.books();
+                let all = books.pending.len() as u64;
+                let later =
+                    books.pending.iter().find(|&&number| !books.is_due(number, world.now()));
+                let victim = later.or(books.pending.first());
+                (books.max_pending.is_some_and(|max| all >= max), victim.copied())
+            };
+            if !is_open {
+                break;
+            }
+            if let Some(victim) = victim.filter(|_| is_full) {
+                self.cancel_number(world, victim);
+            }
+            // Earlier than any tick until which the reaper can sleep.
+            self.schedule_at(world, 0, Action::Nothing);
+            if self.books().entries.last().is_some_and(|entry| entry.state != State::Refused) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// After a turn: what came before it, and is due, has been passed on.
+    pub(crate) fn check_held(&self, world: &World, turn: u64) {
+        let (now, books) = (world.now(), self.books());
+        let is_blind = self.is_queue() || self.is_reaped;
+        for number in books.overdue(now).into_iter().filter(|_| !is_blind) {
+            let entry = &books.entries[number];
+            if entry.since <= turn {
+                world.fault(format!("timeout {number} is held: {entry:?} at {}", books.now(now)));
+            }
+        }
+    }
+
+    /// Whether something is due that a turn would pass on.
+    pub(crate) fn is_behind(&self, world: &World) -> bool {
+        let mut books = self.books();
+        books.see(world.now());
+        let mut overdue = books.overdue(world.now()).into_iter();
+        // A queue tells nobody what it has passed on: that is all but what came in the last turn.
+        let is_new = |number: Number| books.entries[number].since >= world.turn();
+        !self.is_reaped && overdue.any(|number| !self.is_queue() || is_new(number))
+    }
+
+    /// After the last turn: what is due has been passed on.
+    pub(crate) fn settle(&self, world: &World) {
+        let now = world.now();
+        let turn = world.first_turn();
+        let mut books = self.books();
+        books.see(now);
+        for number in books.overdue(now) {
+            if !self.is_queue() && !self.is_reaped {
+                let tick = books.now(now);
+                world.fault(format!("held at {tick}: {number} {:?}", books.entries[number]));
+            }
+            books.pass_on(number, turn);
+        }
+    }
+
+    /// Waits for the reaper, which is on its way if it has been told.
+    pub(crate) fn await_reaper(&self, world: &World) {
+        let pending = self.books().pending.len() as u64;
+        world.wait_until(|| !self.is_reaped || self.stats().pending == pending);
+    }
+
+    /// Compares the books with what the timer says of itself.
+    pub(crate) fn compare(&self, world: &World) {
+        let stats = self.stats();
+        world.demand(self.books().compare(&stats));
+        let mut books = self.books();
+        books.lately = 0;
+        if !self.is_queue() && !self.is_reaped && books.passed_on > 0 {
+            world.fault(format!("{} were passed on and did not run", books.passed_on));
+        }
+        for number in &books.pending {
+            if books.entries[*number].is_dropped {
+                world.fault(format!("timeout {number} is pending, and was dropped"));
+            }
+        }
+    }
+
+    /// At the end of the world: every closure and value has been dropped.
+    pub(crate) fn check_dropped(&self, world: &World) {
+        let books = self.books();
+        let kept = books.entries.iter().position(|entry| !entry.is_dropped);
+        if let Some(number) = kept {
+            world.fault(format!("timeout {number} was never dropped: {:?}", books.entries[number]));
+        }
+    }
+}

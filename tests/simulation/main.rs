@@ -1,0 +1,175 @@
+//! The whole stack in virtual time: timers, queues, repetitions and a purgatory, clocks with faults,
+//! callbacks that panic and re-enter, pools that dawdle, shutdowns and drains midway; all drawn from
+//! a seed, one step at a time, with every promise checked after each.
+//!
+//! `cargo test --release --test simulation -- --nocapture`. `SIMULATION_SEEDS=100000` asks for more
+//! than the default, `SIMULATION_SECONDS=3600` for as many as that takes. A failure prints the
+//! command that replays its seed, and the shortest script found that fails.
+//!
+//! A binary of its own, as it is run for hours by itself.
+
+mod asks;
+mod books;
+mod clock;
+mod corpus;
+mod fronts;
+mod ledger;
+mod rhythms;
+mod script;
+mod waits;
+mod world;
+
+use std::{
+    env,
+    fmt::Display,
+    str::FromStr,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    script::{Script, THREADS},
+    world::{World, Yield, be_impatient, be_thread},
+};
+
+/// Seeds if the environment does not say; a few seconds.
+const DEFAULT_SEEDS: u64 = if cfg!(debug_assertions) { 300 } else { 1_000 };
+
+const YEAR: u128 = 365 * 24 * 3_600 * 1_000_000_000;
+
+#[test]
+fn every_promise_holds_after_every_step_of_any_script() {
+    if let Some(seed) = variable::<u64>("SIMULATION_SEED") {
+        let script = Script::generate(seed);
+        if let Err(failure) = run(&script) {
+            report(seed, script, &failure);
+        }
+        return;
+    }
+    let seconds = variable("SIMULATION_SECONDS").map(Duration::from_secs);
+    let seeds = variable("SIMULATION_SEEDS").unwrap_or(DEFAULT_SEEDS);
+    let first = variable("SIMULATION_FROM").unwrap_or(0);
+    let begun = Instant::now();
+    let (mut count, mut steps, mut sum) = (0_u64, 0, Yield::default());
+    while seconds.map_or(count < seeds, |seconds| begun.elapsed() < seconds) {
+        let seed = first + count;
+        let script = Script::generate(seed);
+        match run(&script) {
+            Ok(done) => {
+                sum.nanos += done.nanos;
+                sum.operations += done.operations;
+            }
+            Err(failure) => report(seed, script, &failure),
+        }
+        count += 1;
+        steps += script.steps.len();
+    }
+    println!(
+        "{count} seeds from {first} in {:.1} s: {steps} steps, {} timeouts and operations, {} years",
+        begun.elapsed().as_secs_f64(),
+        sum.operations,
+        sum.nanos / YEAR
+    );
+}
+
+#[test]
+fn a_script_goes_the_same_way_every_time() {
+    for seed in 0..20 {
+        let script = Script::generate(seed);
+        let done = [run(&script), run(&script)]
+            .map(|result| result.map(|done| (done.nanos, done.operations)));
+        assert_eq!(done[0], done[1], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_failing_script_shrinks_to_what_makes_it_fail() {
+    let script = Script::generate(3);
+    let text =
+        |script: &Script| script.steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>();
+    let whole = text(&script);
+    let (first, last) = (whole[2].clone(), whole[whole.len() - 2].clone());
+    let shrunk = shrink(script, |script| {
+        let steps = text(script);
+        let found = steps.iter().position(|step| *step == first);
+        found.is_some_and(|found| steps[found..].contains(&last))
+    });
+    assert_eq!(text(&shrunk), [first, last]);
+}
+
+/// Runs a script in a world of its own, each step on its thread.
+fn run(script: &Script) -> Result<Yield, String> {
+    let world = World::new(script.setup);
+    let (answer, answers) = mpsc::channel();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (1..THREADS)
+            .map(|number| {
+                let (steps, orders) = mpsc::channel();
+                let (world, answer) = (&world, answer.clone());
+                scope.spawn(move || {
+                    be_thread(number);
+                    for step in orders {
+                        answer.send(world.take(step)).expect("the main thread waits");
+                    }
+                });
+                steps
+            })
+            .collect();
+        for (index, &(thread, step)) in script.steps.iter().enumerate() {
+            let result = match thread.checked_sub(1) {
+                None => world.take(step),
+                Some(other) => {
+                    threads[other].send(step).expect("the thread waits");
+                    answers.recv().expect("the thread answers")
+                }
+            };
+            result.map_err(|fault| format!("step {index}, {step:?}: {fault}"))?;
+        }
+        Ok::<_, String>(())
+    })?;
+    world.end()
+}
+
+/// Shrinks a script that fails, and fails with it.
+fn report(seed: u64, script: Script, failure: &str) -> ! {
+    eprintln!("{failure}\n\nshrinking..");
+    be_impatient();
+    let script = shrink(script, |script| run(script).is_err());
+    let failure = run(&script).err().unwrap_or_else(|| String::from(failure));
+    eprintln!("{:#?}", script.setup);
+    for (index, (thread, step)) in script.steps.iter().enumerate() {
+        eprintln!("{index:3} on thread {thread}: {step:?}");
+    }
+    panic!(
+        "seed {seed} fails: {failure}\n\nreplay it:\n\n    \
+         SIMULATION_SEED={seed} cargo test --release --test simulation -- --nocapture\n"
+    );
+}
+
+/// Takes out steps, ever fewer at a time, as long as the script still fails.
+fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
+    let mut chunk = script.steps.len() / 2;
+    while chunk > 0 {
+        let before = script.steps.len();
+        let mut start = 0;
+        while start < script.steps.len() {
+            let mut candidate = script.clone();
+            candidate.steps.drain(start..(start + chunk).min(script.steps.len()));
+            if fails(&candidate) {
+                script = candidate;
+            } else {
+                start += chunk;
+            }
+        }
+        if chunk > 1 || script.steps.len() == before {
+            chunk /= 2;
+        }
+    }
+    script
+}
+
+fn variable<N: FromStr<Err: Display>>(name: &str) -> Option<N> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}")))
+}

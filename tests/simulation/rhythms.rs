@@ -1,0 +1,320 @@
+//! Callbacks that repeat, and calls that come too often, on a timer of their own.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use delaywheel::{Debounce, MissedTicks, Repeating, Throttle, Timer};
+
+use crate::{
+    books::{Books, Tick},
+    clock::Time,
+    fronts::panic_as_planned,
+    script::{Action, Back, Delay, Nanos, Rhythm, THREADS},
+    world::World,
+};
+
+/// What calls must have ceased for, and how long a period of the throttle is.
+const QUIET: Nanos = 5_000_000_000;
+
+/// The timer, and what is known of what is on it.
+#[derive(Debug)]
+pub(crate) struct Rhythms {
+    timer: Timer,
+    debounce: Debounce,
+    throttle: Throttle,
+    /// Tells ticks.
+    books: Mutex<Books>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    repeats: Vec<Repeat>,
+    /// When the debounced callback is due.
+    quiet_at: Option<Tick>,
+    /// Debounced callbacks that were due, and on their way, when another call came.
+    late_quiets: u32,
+    throttled_at: Option<Tick>,
+    /// When the throttled callback last ran.
+    last_throttled: Option<Time>,
+    panicked: u64,
+}
+
+#[derive(Debug)]
+struct Repeat {
+    handle: Option<Repeating>,
+    period: Nanos,
+    rhythm: Rhythm,
+    planned: Time,
+    left: u32,
+    is_over: bool,
+}
+
+impl Rhythms {
+    pub(crate) fn new(world: &World, timer: Timer, this: &std::sync::Weak<World>) -> Self {
+        let quiet = Duration::from_nanos(QUIET);
+        let (debounced, throttled) = (this.clone(), this.clone());
+        let debounced = move || {
+            if let Some(world) = debounced.upgrade() {
+                world.rhythms().run_quiet(&world);
+            }
+        };
+        let throttled = move || {
+            if let Some(world) = throttled.upgrade() {
+                world.rhythms().run_throttled(&world);
+            }
+        };
+        Self {
+            debounce: Debounce::new(&timer, quiet, debounced),
+            throttle: Throttle::new(&timer, quiet, throttled),
+            books: Mutex::new(Books::new(world.now(), world.setup.tick, None, THREADS)),
+            state: Mutex::default(),
+            timer,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present tick, and the tick for an instant.
+    fn tick(&self, now: Time) -> Tick {
+        self.books().now(now)
+    }
+
+    fn tick_of(&self, time: Time) -> Tick {
+        self.books().at(time)
+    }
+
+    pub(crate) fn repeat(
+        &self,
+        world: &Arc<World>,
+        period: Nanos,
+        rhythm: Rhythm,
+        (times, action): (u32, Action),
+    ) {
+        let period = period.max(1);
+        let index = {
+            let mut state = self.state();
+            let planned = world.now() + Time::from(period);
+            let repeat =
+                Repeat { handle: None, period, rhythm, planned, left: times, is_over: false };
+            state.repeats.push(repeat);
+            state.repeats.len() - 1
+        };
+        let weak = Arc::downgrade(world);
+        let callback = move |handle: &Repeating| {
+            if let Some(world) = weak.upgrade() {
+                world.rhythms().run_repeat(&world, index, handle, action);
+            }
+        };
+        let span = Duration::from_nanos(period);
+        let repeating = match rhythm {
+            Rhythm::Rate(missed) => self.timer.schedule_at_fixed_rate(span, missed, callback),
+            Rhythm::Delay => self.timer.schedule_with_fixed_delay(span, callback),
+        };
+        match repeating {
+            Ok(handle) => self.state().repeats[index].handle = Some(handle),
+            Err(error) => world.fault(format!("a repetition was refused: {error}")),
+        }
+    }
+
+    /// An occurrence: it is checked to be on time, and the next one is foretold.
+    fn run_repeat(&self, world: &Arc<World>, index: usize, handle: &Repeating, action: Action) {
+        let now = world.now();
+        let (planned, is_last, is_over) = {
+            let mut state = self.state();
+            let repeat = &mut state.repeats[index];
+            repeat.left -= 1;
+            (repeat.planned, repeat.left == 0, repeat.is_over)
+        };
+        if is_over {
+            world.fault(format!("repetition {index} ran after its end"));
+        }
+        if self.tick(now) < self.tick_of(planned) {
+            world.fault(format!("repetition {index} is early: {planned} at {now}"));
+        }
+        let panics = world.act(action, None);
+        if is_last && !panics && !handle.stop() {
+            // It may have been stopped by what it has just done.
+            let is_over = self.state().repeats[index].is_over;
+            if !is_over {
+                world.fault(format!("repetition {index} had stopped by itself"));
+            }
+        }
+        let now = world.now();
+        let mut state = self.state();
+        state.panicked += u64::from(panics);
+        let repeat = &mut state.repeats[index];
+        repeat.is_over |= is_last || panics;
+        repeat.planned = next(repeat, now);
+        drop(state);
+        if panics {
+            panic_as_planned();
+        }
+    }
+
+    pub(crate) fn stop(&self, world: &World, back: Back) {
+        let (index, handle, was_over) = {
+            let state = self.state();
+            let Some(index) = state.repeats.len().checked_sub(back % 4 + 1) else { return };
+            let repeat = &state.repeats[index];
+            let Some(handle) = repeat.handle.clone() else { return };
+            (index, handle, repeat.is_over)
+        };
+        let was_running = handle.stop();
+        self.state().repeats[index].is_over = true;
+        if was_running == was_over && !world.is_in_turn() {
+            world.fault(format!("stopping repetition {index} said {was_running}"));
+        }
+        if handle.is_running() {
+            world.fault(format!("repetition {index} runs on after its end"));
+        }
+    }
+
+    pub(crate) fn call_debounce(&self, world: &World) {
+        let now = world.now();
+        let due = self.books().after(now, Delay::Nanos(QUIET));
+        let scheduled = self.timer.stats().scheduled;
+        // The due one may be on its way already; then this call has another one follow.
+        if let Err(error) = self.debounce.call() {
+            world.fault(format!("a debounced call was refused: {error}"));
+        }
+        let is_new = self.timer.stats().scheduled > scheduled;
+        let mut state = self.state();
+        let before = state.quiet_at.replace(due);
+        if is_new && before.is_some() {
+            state.late_quiets += 1;
+        }
+        drop(state);
+        let was_due = before.is_some_and(|before| world.is_in_turn() && before <= self.tick(now));
+        if is_new != before.is_none() && !was_due {
+            world.fault(format!("a debounced call was new: {is_new}, after {before:?}"));
+        }
+    }
+
+    fn run_quiet(&self, world: &World) {
+        let tick = self.tick(world.now());
+        let mut state = self.state();
+        if state.late_quiets > 0 {
+            state.late_quiets -= 1;
+        } else if state.quiet_at.take().is_none_or(|due| due > tick) {
+            drop(state);
+            world.fault(format!("the debounced callback ran too early, at {tick}"));
+        }
+    }
+
+    pub(crate) fn end_debounce(&self, world: &World) {
+        let expected = self.state().quiet_at.take();
+        let was_waiting = self.debounce.cancel();
+        if was_waiting != expected.is_some() {
+            world.fault(format!("ending a debounce said {was_waiting}, not {expected:?}"));
+        }
+    }
+
+    pub(crate) fn call_throttle(&self, world: &World) {
+        let now = world.now();
+        {
+            let mut state = self.state();
+            if state.throttled_at.is_none() {
+                let passed = state.last_throttled.map(|last| now.saturating_sub(last));
+                let passed = passed.map(|passed| u64::try_from(passed).unwrap_or(u64::MAX));
+                let delay = passed.map_or(0, |passed| QUIET.saturating_sub(passed));
+                state.throttled_at = Some(self.books().after(now, Delay::Nanos(delay)));
+            }
+        }
+        if let Err(error) = self.throttle.call() {
+            world.fault(format!("a throttled call was refused: {error}"));
+        }
+    }
+
+    fn run_throttled(&self, world: &World) {
+        let now = world.now();
+        let tick = self.tick(now);
+        let mut state = self.state();
+        let due = state.throttled_at.take();
+        state.last_throttled = Some(now);
+        drop(state);
+        if due.is_none_or(|due| due > tick) {
+            world.fault(format!("the throttled callback ran too often: {due:?} at {tick}"));
+        }
+    }
+
+    pub(crate) fn end_throttle(&self, world: &World) {
+        let expected = self.state().throttled_at.take();
+        let was_waiting = self.throttle.cancel();
+        if was_waiting != expected.is_some() {
+            world.fault(format!("ending a throttle said {was_waiting}, not {expected:?}"));
+        }
+    }
+
+    /// After a turn: nothing is overdue, and the timer holds what it should.
+    pub(crate) fn compare(&self, world: &World) {
+        let now = world.now();
+        self.books().see(now);
+        let tick = self.tick(now);
+        let mut state = self.state();
+        if state.late_quiets > 0 {
+            world.fault(format!("{} debounced callbacks did not run", state.late_quiets));
+            state.late_quiets = 0;
+        }
+        let mut pending = 0;
+        for (index, repeat) in state.repeats.iter().enumerate() {
+            let is_running = repeat.handle.as_ref().is_some_and(Repeating::is_running);
+            if is_running == repeat.is_over {
+                world.fault(format!("repetition {index} is running: {is_running}"));
+            }
+            pending += u64::from(is_running);
+        }
+        let singles = [state.quiet_at, state.throttled_at];
+        pending += singles.iter().flatten().count() as u64;
+        let told = self.timer.stats();
+        let sum = told.pending + told.expired + told.cancelled + told.returned;
+        if told.pending != pending || told.scheduled != sum || told.panicked != state.panicked {
+            world.fault(format!("rhythms: {pending} pending, {} panics: {told:?}", state.panicked));
+        }
+        drop(state);
+        if world.is_swept() && self.is_behind(world) {
+            world.fault(format!("a rhythm is held at {tick}: {:?}", self.state()));
+        }
+    }
+
+    /// Whether something is due that a turn would run.
+    pub(crate) fn is_behind(&self, world: &World) -> bool {
+        self.books().see(world.now());
+        let tick = self.tick(world.now());
+        let state = self.state();
+        let planned = state.repeats.iter().filter(|repeat| !repeat.is_over);
+        let planned = planned.map(|repeat| self.tick_of(repeat.planned));
+        let singles = [state.quiet_at, state.throttled_at];
+        planned.chain(singles.into_iter().flatten()).any(|due| due <= tick)
+    }
+
+    /// Operations of the timer so far.
+    pub(crate) fn operations(&self) -> u64 {
+        self.timer.stats().scheduled
+    }
+
+    pub(crate) fn shut_down(&self) {
+        drop(self.timer.shutdown());
+        self.state().repeats.clear();
+    }
+}
+
+/// When the occurrence after the one that has just ended is planned for.
+fn next(repeat: &Repeat, now: Time) -> Time {
+    let period = Time::from(repeat.period);
+    let next = repeat.planned + period;
+    match repeat.rhythm {
+        Rhythm::Rate(MissedTicks::Burst) => next,
+        Rhythm::Rate(_) if next >= now => next,
+        Rhythm::Rate(MissedTicks::Skip) => now + period - (now - next) % period,
+        _ => now + period,
+    }
+}

@@ -1,0 +1,435 @@
+//! What a seed stands for: the settings of a world, and the steps that are taken in it.
+//!
+//! A step names what it is about by a number that is good for any world: the so-many-th from the
+//! end. So steps can be left out, and the others still mean something.
+
+use std::ops::Range;
+
+use delaywheel::{MissedTicks, Overload};
+
+/// Nanoseconds.
+pub(crate) type Nanos = u64;
+
+/// Keys of the purgatory.
+pub(crate) const KEYS: u32 = 6;
+
+/// Threads that take steps. Each has a shard of its own, if there are as many.
+pub(crate) const THREADS: usize = 3;
+
+/// Steps that are made of bytes; what is left then decides nothing.
+const MOST_DECODED: usize = 150;
+
+const MS: Nanos = 1_000_000;
+const SECOND: Nanos = 1_000 * MS;
+const YEAR: Nanos = 365 * 24 * 3_600 * SECOND;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) setup: Setup,
+    pub(crate) steps: Vec<(usize, Step)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) drive: Drive,
+    pub(crate) tick: Nanos,
+    pub(crate) wheel_size: usize,
+    pub(crate) shards: usize,
+    pub(crate) max_pending: Option<u64>,
+    pub(crate) max_delayed: Option<(u64, Overload)>,
+    pub(crate) max_per_key: Option<(u64, Overload)>,
+    pub(crate) max_delay: Option<Nanos>,
+    /// The clock shows multiples of this.
+    pub(crate) grain: Nanos,
+}
+
+/// Who has time pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drive {
+    /// A `ManualClock`, which stops wherever something is due.
+    Manual,
+    /// A clock with faults, which has its timers take a turn when it has moved.
+    Faulty,
+    /// The same; and the timers of closures and of values have reapers of their own, and a pool
+    /// whose jobs are run when the script says so.
+    Pooled,
+}
+
+/// One of the three timers: of closures, of values, or behind a `DelayQueue`.
+pub(crate) type Front = usize;
+
+/// The so-many-th from the end.
+pub(crate) type Back = usize;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    Schedule(Front, Delay, Action),
+    ScheduleAt(Front, Delay, Action),
+    Guard(Delay, Action),
+    Batch(Front, u32, Delay, Action),
+    Cancel(Front, Back),
+    CancelBatch(Front, Back, usize),
+    Reset(Front, Back, Delay),
+    Query(Front, Back),
+    Receive(u32),
+    Shrink(Front),
+    ShutDown(Front),
+    Drain(Front, Nanos),
+    Renew(Front),
+    Repeat(Nanos, Rhythm, u32, Action),
+    StopRepeat(Back),
+    Debounce,
+    EndDebounce,
+    Throttle,
+    EndThrottle,
+    /// Time passes.
+    Pass(Nanos),
+    /// Time passes until something is due.
+    PassToNext,
+    /// Turns while the clock stands still.
+    Still(u32),
+    GoBack(Nanos),
+    /// Runs so many jobs of the pool, in an order that the number stands for.
+    RunJobs(u32, u64),
+    Wait(Wait),
+    Announce(Announce),
+}
+
+/// What the purgatory is asked to have wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    pub(crate) kind: Kind,
+    /// Bits: keys whose events are watched.
+    pub(crate) events: u32,
+    /// Bits: keys whose values are waited for, and by how much these are to grow.
+    pub(crate) values: u32,
+    pub(crate) growth: u64,
+    pub(crate) delay: Delay,
+    pub(crate) is_ready: bool,
+    /// What it does when it is checked for the so-many-th time.
+    pub(crate) on_check: (u32, Action),
+    pub(crate) on_end: Action,
+    /// It is cancelled by the drop of a guard, at once.
+    pub(crate) is_guarded: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Any,
+    All,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Announce {
+    /// An operation becomes ready, and that is announced for all of its keys.
+    Ready(Back),
+    /// The same, a few checks at a time.
+    ReadyByChecks(Back, usize),
+    Check(u32),
+    Grow(u32, u64),
+    Complete(Back),
+    Cancel(Back),
+    CancelKey(u32),
+    Shrink,
+    ShutDown,
+    Close,
+    Renew,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rhythm {
+    Rate(MissedTicks),
+    Delay,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delay {
+    Nanos(Nanos),
+    Endless,
+}
+
+/// What a callback does, or an operation that is checked or has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Action {
+    Nothing,
+    Panic,
+    Schedule(Front, Delay),
+    ScheduleAndPanic(Front, Delay),
+    Cancel(Front, Back),
+    CancelSelf,
+    Reset(Front, Back, Delay),
+    Query(Front, Back),
+    Debounce,
+    Throttle,
+    StopRepeat(Back),
+    Wait(u32, Delay),
+    Check(u32),
+    Grow(u32, u64),
+    Complete(Back),
+    CancelOperation(Back),
+    CancelKey(u32),
+    /// The callback moves the clock.
+    Pass(Nanos),
+    ShutDown(Front),
+    Drain(Front),
+    ShutDownPurgatory,
+}
+
+impl Script {
+    /// Makes the script of a seed.
+    pub(crate) fn generate(seed: u64) -> Self {
+        let mut random = Dice(Source::Seed(fastrand::Rng::with_seed(seed)));
+        let setup = random.setup();
+        let count = random.0.usize(20..250);
+        let is_wild = random.0.u32(0..4) == 0;
+        let steps = (0..count).map(|_| (random.thread(), random.step(is_wild))).collect();
+        Self { setup, steps }
+    }
+
+    /// Makes a script of bytes, as they come from a fuzzer: about a purgatory and its clock. All
+    /// steps are on one thread, and nothing depends on how fast that is.
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let mut random = Dice(Source::Bytes(bytes));
+        let mut setup = random.setup();
+        if setup.drive == Drive::Pooled {
+            setup.drive = Drive::Faulty;
+        }
+        let mut steps = Vec::new();
+        while !random.0.is_empty() && steps.len() < MOST_DECODED {
+            steps.push((0, random.purgatory_step()));
+        }
+        Self { setup, steps }
+    }
+}
+
+/// What decides: chance, or a fuzzer.
+enum Source<'a> {
+    Seed(fastrand::Rng),
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn u64(&mut self, range: Range<u64>) -> u64 {
+        match self {
+            Self::Seed(random) => random.u64(range),
+            Self::Bytes(bytes) => {
+                let span = range.end - range.start;
+                let width = match span {
+                    0..=0x100 => 1,
+                    0x101..=0x1_0000 => 2,
+                    _ => 8,
+                };
+                let (taken, rest) = bytes.split_at(width.min(bytes.len()));
+                *bytes = rest;
+                let number = taken.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+                range.start + number % span
+            }
+        }
+    }
+
+    fn u32(&mut self, range: Range<u32>) -> u32 {
+        let number = self.u64(range.start.into()..range.end.into());
+        u32::try_from(number).expect("it is less than the end")
+    }
+
+    fn usize(&mut self, range: Range<usize>) -> usize {
+        let number = self.u64(range.start as u64..range.end as u64);
+        usize::try_from(number).expect("it is less than the end")
+    }
+
+    /// Whether all that decides has been used up.
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Bytes([]))
+    }
+}
+
+struct Dice<'a>(Source<'a>);
+
+impl Dice<'_> {
+    fn one_in(&mut self, count: u32) -> bool {
+        self.0.u32(0..count) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.0.usize(0..from.len())]
+    }
+
+    /// As often small as large.
+    fn skewed(&mut self, bits: u32) -> u64 {
+        let end = 1 << self.0.u32(0..bits);
+        self.0.u64(0..end)
+    }
+
+    fn setup(&mut self) -> Setup {
+        let tick =
+            self.pick(&[1_000, 250_000, MS, MS, MS, 10 * MS, 7_777_777, SECOND, 86_400 * SECOND]);
+        let overload = [Overload::Refuse, Overload::DisplaceOldest];
+        Setup {
+            drive: self.pick(&[
+                Drive::Manual,
+                Drive::Manual,
+                Drive::Faulty,
+                Drive::Faulty,
+                Drive::Pooled,
+            ]),
+            tick,
+            wheel_size: self.pick(&[2, 4, 16, 64, 256]),
+            shards: self.0.usize(1..THREADS + 1),
+            max_pending: self.one_in(2).then(|| self.0.u64(1..20)),
+            max_delayed: self.one_in(3).then(|| (self.0.u64(1..8), self.pick(&overload))),
+            max_per_key: self.one_in(3).then(|| (self.0.u64(1..5), self.pick(&overload))),
+            max_delay: self.one_in(4).then(|| self.skewed(60)),
+            grain: self.pick(&[1, 1, 1, MS, tick / 2, tick, tick * 3 + 1]).max(1),
+        }
+    }
+
+    fn thread(&mut self) -> usize {
+        if self.one_in(4) { self.0.usize(0..THREADS) } else { 0 }
+    }
+
+    fn front(&mut self) -> Front {
+        self.0.usize(0..3)
+    }
+
+    fn back(&mut self) -> Back {
+        usize::try_from(self.skewed(7)).unwrap_or(0)
+    }
+
+    /// From none to centuries.
+    fn delay(&mut self) -> Delay {
+        match self.0.u32(0..20) {
+            0..2 => Delay::Nanos(0),
+            2..6 => Delay::Nanos(self.0.u64(0..100) * MS),
+            6 => Delay::Nanos(u64::MAX - self.skewed(63)),
+            7 => Delay::Endless,
+            8 => Delay::Nanos(self.0.u64(1..5) * 100 * YEAR),
+            _ => Delay::Nanos(self.skewed(63)),
+        }
+    }
+
+    fn key(&mut self) -> u32 {
+        self.0.u32(0..KEYS)
+    }
+
+    fn keys(&mut self) -> u32 {
+        let some = self.0.u32(0..1 << KEYS);
+        some & self.0.u32(0..1 << KEYS)
+    }
+
+    fn growth(&mut self) -> u64 {
+        self.0.u64(1..10)
+    }
+
+    fn action(&mut self, is_wild: bool) -> Action {
+        let (front, back, delay) = (self.front(), self.back(), self.delay());
+        match self.0.u32(0..if is_wild { 48 } else { 44 }) {
+            0..16 => Action::Nothing,
+            16..19 => Action::Panic,
+            19..23 => Action::Schedule(front, delay),
+            23 => Action::ScheduleAndPanic(front, delay),
+            24..26 => Action::Cancel(front, back),
+            26 => Action::CancelSelf,
+            27..29 => Action::Reset(front, back, delay),
+            29 => Action::Query(front, back),
+            30 => Action::Debounce,
+            31 => Action::Throttle,
+            32 => Action::StopRepeat(back),
+            33..36 => Action::Wait(self.keys(), delay),
+            36 => Action::Check(self.key()),
+            37..39 => Action::Grow(self.key(), self.growth()),
+            39 => Action::Complete(back),
+            40 => Action::CancelOperation(back),
+            41..43 => Action::CancelKey(self.key()),
+            43 => Action::Pass(self.skewed(50)),
+            44..46 => Action::ShutDown(front),
+            46 => Action::Drain(front),
+            _ => Action::ShutDownPurgatory,
+        }
+    }
+
+    fn step(&mut self, is_wild: bool) -> Step {
+        let (front, back) = (self.front(), self.back());
+        let (delay, action) = (self.delay(), self.action(is_wild));
+        match self.0.u32(0..100) {
+            0..18 => Step::Schedule(front, delay, action),
+            18..21 => Step::ScheduleAt(front, delay, action),
+            21..23 => Step::Guard(delay, action),
+            23..26 => Step::Batch(front, self.0.u32(0..12), delay, action),
+            26..32 => Step::Cancel(front, back),
+            32..34 => Step::CancelBatch(front, back, self.0.usize(0..10)),
+            34..41 => Step::Reset(front, back, delay),
+            41..43 => Step::Query(front, back),
+            43..45 => Step::Receive(self.0.u32(0..10)),
+            45 => Step::Shrink(front),
+            46 if self.one_in(4) => Step::ShutDown(front),
+            46 if self.one_in(3) => Step::Drain(front, self.skewed(60)),
+            46 => Step::Renew(front),
+            47..50 => self.repeat(action),
+            50 => Step::StopRepeat(back),
+            51 => Step::Debounce,
+            52 => self.pick(&[Step::EndDebounce, Step::EndThrottle]),
+            53 => Step::Throttle,
+            54..64 => Step::Pass(self.skewed(60)),
+            64..68 => Step::PassToNext,
+            68 => Step::Still(self.0.u32(0..4)),
+            69 => Step::GoBack(self.skewed(58)),
+            70 => Step::Pass(YEAR),
+            71..75 => Step::RunJobs(self.0.u32(0..20), self.0.u64(0..u64::MAX)),
+            75..87 => Step::Wait(self.wait(is_wild)),
+            _ => Step::Announce(self.announce()),
+        }
+    }
+
+    fn purgatory_step(&mut self) -> Step {
+        match self.0.u32(0..16) {
+            0..6 => Step::Wait(self.wait(true)),
+            6..12 => Step::Announce(self.announce()),
+            12 => Step::Pass(self.skewed(60)),
+            13 => Step::PassToNext,
+            14 => Step::Still(1),
+            _ => Step::GoBack(self.skewed(58)),
+        }
+    }
+
+    fn repeat(&mut self, action: Action) -> Step {
+        let rhythm = match self.0.u32(0..4) {
+            0 => Rhythm::Rate(MissedTicks::Burst),
+            1 => Rhythm::Rate(MissedTicks::Skip),
+            2 => Rhythm::Rate(MissedTicks::Delay),
+            _ => Rhythm::Delay,
+        };
+        Step::Repeat(self.skewed(55), rhythm, self.0.u32(1..12), action)
+    }
+
+    fn wait(&mut self, is_wild: bool) -> Wait {
+        Wait {
+            kind: self.pick(&[Kind::Plain, Kind::Any, Kind::All]),
+            events: self.keys(),
+            values: self.keys(),
+            growth: self.0.u64(0..30),
+            delay: self.delay(),
+            is_ready: self.one_in(10),
+            on_check: (self.0.u32(1..6), self.action(is_wild)),
+            on_end: self.action(is_wild),
+            is_guarded: self.one_in(10),
+        }
+    }
+
+    fn announce(&mut self) -> Announce {
+        let back = self.back();
+        match self.0.u32(0..40) {
+            0..10 => Announce::Ready(back),
+            10..14 => Announce::ReadyByChecks(back, self.0.usize(1..5)),
+            14..18 => Announce::Check(self.key()),
+            18..30 => Announce::Grow(self.key(), self.growth()),
+            30..32 => Announce::Complete(back),
+            32..34 => Announce::Cancel(back),
+            34..36 => Announce::CancelKey(self.key()),
+            36 => Announce::Shrink,
+            37 if self.one_in(3) => Announce::ShutDown,
+            37 if self.one_in(2) => Announce::Close,
+            _ => Announce::Renew,
+        }
+    }
+}

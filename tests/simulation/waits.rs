@@ -1,0 +1,505 @@
+//! The purgatory of a world, and what is known of the operations in it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use delaywheel::{
+    Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, Watch,
+    WatchError, Watched,
+};
+
+use crate::{
+    books::{Books, Tick},
+    fronts::{duration, panic_as_planned},
+    ledger::{Ledger, Number, Operation, State},
+    script::{Action, Announce, Back, Delay, KEYS, Kind, THREADS, Wait},
+    world::{World, this_thread},
+};
+
+/// How those end that are cancelled by a key.
+const BY_KEY: Completion<u32> = Completion::Cancelled(99);
+
+type Shared = Purgatory<u32, Op, u32>;
+
+#[derive(Debug)]
+pub(crate) struct Waits {
+    purgatory: Shared,
+    /// Tells ticks.
+    books: Mutex<Books>,
+    ledger: Mutex<Ledger>,
+}
+
+/// What waits.
+#[derive(Debug)]
+pub(crate) struct Op {
+    world: Arc<World>,
+    waits: Arc<Waits>,
+    number: Number,
+}
+
+impl DelayedOperation<u32, u32> for Op {
+    fn try_complete(&mut self) -> bool {
+        let (on_check, is_ready) = {
+            let mut ledger = self.waits.ledger();
+            let operation = &mut ledger.operations[self.number];
+            operation.checks += 1;
+            let (nth, action) = operation.wait.on_check;
+            ((operation.checks == nth).then_some(action), operation.is_ready)
+        };
+        let panics = on_check.is_some_and(|action| self.world.act(calm(action), None));
+        self.waits.begin_delay(&self.world, self.number);
+        if panics {
+            self.waits.ledger().counts.panicked += 1;
+            panic_as_planned();
+        }
+        is_ready
+    }
+
+    fn has_reached(&mut self, key: &u32, threshold: u64) -> bool {
+        self.waits.ledger().values[*key as usize] >= threshold
+    }
+
+    fn complete(self, completion: Completion<u32>) {
+        let action = self.waits.end(&self.world, self.number, completion);
+        if self.world.act(calm(action), None) {
+            self.waits.ledger().counts.panicked += 1;
+            drop(self);
+            panic_as_planned();
+        }
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        self.waits.ledger().operations[self.number].is_dropped = true;
+    }
+}
+
+/// What an operation does: announcing what it waits for itself, and waiting again for a place that
+/// it was displaced from, may go on for ever, as is documented.
+fn calm(action: Action) -> Action {
+    match action {
+        Action::Wait(..) | Action::Check(_) | Action::Grow(..) | Action::CancelKey(_) => {
+            Action::Nothing
+        }
+        action => action,
+    }
+}
+
+impl Waits {
+    pub(crate) fn new(world: &World) -> Arc<Self> {
+        let setup = &world.setup;
+        let timer = world.set_up(true);
+        let mut builder = PurgatoryBuilder::new().timer(timer);
+        if let Some((max, overload)) = setup.max_delayed {
+            builder = builder.max_delayed(max, overload);
+        }
+        if let Some((max, overload)) = setup.max_per_key {
+            builder = builder.max_delayed_per_key(max, overload);
+        }
+        if let Some(max) = setup.max_delay {
+            builder = builder.max_delay(duration(Delay::Nanos(max)));
+        }
+        let purgatory = builder.build().expect("the settings are in range");
+        let books = Mutex::new(Books::new(world.now(), setup.tick, None, THREADS));
+        Arc::new(Self { purgatory, books, ledger: Mutex::default() })
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tick(&self, world: &World) -> Tick {
+        self.books().now(world.now())
+    }
+
+    pub(crate) fn wait(self: &Arc<Self>, world: &Arc<World>, wait: Wait) {
+        let delay = match (wait.delay, world.setup.max_delay) {
+            (Delay::Nanos(delay), Some(max)) => Delay::Nanos(delay.min(max)),
+            (Delay::Endless, Some(max)) => Delay::Nanos(max),
+            (delay, None) => delay,
+        };
+        let deadline = self.books().after(world.now(), delay);
+        let (number, watches, load) = self.enter(Wait { delay, ..wait }, deadline);
+        let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
+        let result = match wait.kind {
+            Kind::Plain => {
+                let keys = watches.iter().map(|watch| *watch.key());
+                self.purgatory.try_complete_else_watch(op, keys, duration(wait.delay))
+            }
+            Kind::Any => self.purgatory.watch_any(op, watches, duration(wait.delay)),
+            Kind::All => self.purgatory.watch_all(op, watches, duration(wait.delay)),
+        };
+        self.conclude(world, number, load, &result);
+    }
+
+    /// The delay of an operation begins after its first check, which may have moved the clock.
+    fn begin_delay(&self, world: &World, number: Number) {
+        let mut ledger = self.ledger();
+        let operation = &mut ledger.operations[number];
+        if operation.checks == 1 && operation.state == State::Coming {
+            operation.deadline = self.books().after(world.now(), operation.wait.delay);
+        }
+    }
+
+    fn enter(&self, mut wait: Wait, deadline: Tick) -> (Number, Vec<Watch<u32>>, u64) {
+        let mut ledger = self.ledger();
+        if wait.kind == Kind::Plain {
+            wait.values = 0;
+        }
+        let bits = |bits: u32| (0..KEYS).filter(move |key| bits & (1 << key) > 0);
+        let thresholds: Vec<_> = bits(wait.values)
+            .map(|key| (key, (ledger.values[key as usize] + wait.growth).saturating_sub(5)))
+            .collect();
+        let events = bits(wait.events).map(Watch::Events);
+        let watches = events.chain(thresholds.iter().map(|&(key, at)| Watch::Threshold(key, at)));
+        let watches = watches.collect();
+        ledger.operations.push(Operation {
+            wait,
+            state: State::Coming,
+            thresholds,
+            deadline,
+            key: None,
+            is_ready: wait.is_ready,
+            checks: 0,
+            is_announced: false,
+            claims: Vec::new(),
+            is_dropped: false,
+        });
+        (ledger.operations.len() - 1, watches, ledger.waiting.len() as u64)
+    }
+
+    fn conclude(
+        &self,
+        world: &World,
+        number: Number,
+        load: u64,
+        result: &Result<Watched, WatchError<Op>>,
+    ) {
+        let refusal = match result {
+            Ok(_) => None,
+            Err(WatchError::Full(_)) => Some("full"),
+            Err(WatchError::KeyFull(_)) => Some("a key is full"),
+            Err(WatchError::ShutDown(_)) => Some("shut down"),
+            Err(_) => Some("no thread"),
+        };
+        let setup = &world.setup;
+        let max = match setup.max_delayed {
+            Some((max, Overload::Refuse)) => max,
+            _ => u64::MAX,
+        };
+        let mut ledger = self.ledger();
+        let is_right = match refusal {
+            None => true,
+            Some("full") => load >= max || world.is_in_turn(),
+            Some("a key is full") => match setup.max_per_key {
+                Some((_, Overload::Refuse)) => true,
+                // No one makes room for what needs more places on a key than there are.
+                Some((max, _)) => {
+                    let wait = &ledger.operations[number].wait;
+                    wait.events & wait.values > 0 && max < 2
+                }
+                None => false,
+            },
+            Some("shut down") => ledger.is_shut_down,
+            Some(_) => false,
+        };
+        let state = ledger.operations[number].state;
+        match result {
+            Ok(Watched::Completed) => {
+                // It was told so before this returned.
+                ledger.counts.at_once += 1;
+                ledger.counts.satisfied -= u64::from(state == State::Ended);
+            }
+            Ok(Watched::Waiting(key)) => {
+                ledger.operations[number].key = Some(*key);
+                if state == State::Coming {
+                    ledger.operations[number].state = State::Waiting;
+                    ledger.waiting.insert(number);
+                }
+            }
+            Err(_) => {
+                ledger.counts.refused += 1;
+                ledger.operations[number].state = State::Ended;
+            }
+        }
+        let guarded = ledger.operations[number].wait.is_guarded;
+        drop(ledger);
+        let is_told = match result {
+            Ok(Watched::Completed) => state == State::Ended,
+            Ok(Watched::Waiting(_)) => true,
+            Err(_) => state == State::Coming,
+        };
+        if !is_right || !is_told {
+            world.fault(format!("operation {number}: {refusal:?} with {load} of {max}, {state:?}"));
+        }
+        if let (true, Ok(Watched::Waiting(key))) = (guarded, result) {
+            self.claim(world, number, Completion::Cancelled(0), || {
+                drop(self.purgatory.guard(*key));
+                true
+            });
+        }
+    }
+
+    /// An operation is told how it ends. Returns what it does then.
+    fn end(&self, world: &World, number: Number, completion: Completion<u32>) -> Action {
+        let tick = self.tick(world);
+        let mut ledger = self.ledger();
+        let is_satisfiable = ledger.is_satisfiable(number);
+        let is_closed = ledger.is_shut_down;
+        let counts = &mut ledger.counts;
+        *match completion {
+            Completion::Satisfied => &mut counts.satisfied,
+            Completion::Expired => &mut counts.expired,
+            Completion::Cancelled(_) => &mut counts.cancelled,
+            Completion::Displaced => &mut counts.displaced,
+            _ => &mut counts.shut_down,
+        } += 1;
+        ledger.waiting.remove(&number);
+        let operation = &mut ledger.operations[number];
+        let before = std::mem::replace(&mut operation.state, State::Ended);
+        let is_right = match completion {
+            Completion::Satisfied => {
+                is_satisfiable || operation.claims.contains(&Completion::Satisfied)
+            }
+            Completion::Expired => operation.deadline <= tick,
+            Completion::Displaced => {
+                let limits = [world.setup.max_delayed, world.setup.max_per_key];
+                limits.iter().flatten().any(|(_, overload)| *overload == Overload::DisplaceOldest)
+            }
+            Completion::ShutDown => is_closed,
+            cancelled => operation.claims.contains(&cancelled),
+        };
+        if before == State::Ended || !is_right {
+            world.fault(format!("operation {number} ended as {completion:?}: {operation:?}"));
+        }
+        match operation.wait.on_end {
+            // The delay of the newcomer begins after that, and it is not known here when it does.
+            Action::Pass(_) if completion == Completion::Displaced => Action::Nothing,
+            action => action,
+        }
+    }
+
+    /// Ends an operation by `act`, which says whether it was waiting.
+    fn claim(
+        &self,
+        world: &World,
+        number: Number,
+        completion: Completion<u32>,
+        act: impl FnOnce() -> bool,
+    ) {
+        let was_waiting = {
+            let mut ledger = self.ledger();
+            let operation = &mut ledger.operations[number];
+            operation.claims.push(completion);
+            operation.state == State::Waiting
+        };
+        let is_won = act();
+        let is_at_rest = !world.is_in_turn() && !world.is_acting();
+        if is_at_rest && is_won && self.ledger().waiting.contains(&number) {
+            world.fault(format!("operation {number} waits after its end"));
+        }
+        if !world.is_in_turn()
+            && !world.is_acting()
+            && is_won != was_waiting
+            && !self.ledger().operations[number].wait.is_guarded
+        {
+            world.fault(format!("ending operation {number} said {is_won}"));
+        }
+        if !is_won {
+            self.ledger().operations[number].claims.retain(|claim| *claim != completion);
+        }
+    }
+
+    pub(crate) fn complete(&self, world: &World, back: Back) {
+        let Some((number, key)) = self.pick(back) else { return };
+        self.claim(world, number, Completion::Satisfied, || self.purgatory.complete(key));
+    }
+
+    pub(crate) fn cancel(&self, world: &World, back: Back) {
+        let Some((number, key)) = self.pick(back) else { return };
+        let reason = 1 + u32::try_from(this_thread()).unwrap_or(0);
+        let completion = Completion::Cancelled(reason);
+        self.claim(world, number, completion, || self.purgatory.cancel_with(key, reason));
+    }
+
+    fn pick(&self, back: Back) -> Option<(Number, OperationKey)> {
+        let ledger = self.ledger();
+        let number = ledger.pick(back)?;
+        Some((number, ledger.operations[number].key?))
+    }
+
+    pub(crate) fn cancel_key(&self, world: &World, key: u32) {
+        let mut ledger = self.ledger();
+        // Also those that come, or are in hand, just then.
+        for operation in &mut ledger.operations {
+            if operation.state != State::Ended && operation.is_on_key(key) {
+                operation.claims.push(BY_KEY);
+            }
+        }
+        drop(ledger);
+        self.purgatory.cancel_for_key_with(&key, &99);
+        if !world.is_acting() {
+            // What is left had reached the value of that key before.
+            for operation in &mut self.ledger().operations {
+                operation.claims.retain(|claim| *claim != BY_KEY);
+            }
+        }
+    }
+
+    pub(crate) fn check(&self, key: u32) {
+        self.ledger().announce(key);
+        self.purgatory.check_and_complete(&key);
+    }
+
+    pub(crate) fn grow(&self, key: u32, by: u64) {
+        let value = {
+            let mut ledger = self.ledger();
+            ledger.values[key as usize] += by;
+            ledger.values[key as usize]
+        };
+        self.purgatory.advance(&key, value);
+    }
+
+    fn make_ready(&self, back: Back) -> Vec<u32> {
+        let mut ledger = self.ledger();
+        let Some(number) = ledger.pick(back) else { return Vec::new() };
+        let operation = &mut ledger.operations[number];
+        operation.is_ready = true;
+        let keys: Vec<_> = (0..KEYS).filter(|key| operation.watches(*key)).collect();
+        for key in &keys {
+            ledger.announce(*key);
+        }
+        keys
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.ledger().is_shut_down = true;
+        self.purgatory.shutdown();
+    }
+
+    pub(crate) fn announce(self: &Arc<Self>, world: &Arc<World>, announce: Announce) {
+        match announce {
+            Announce::Ready(back) => {
+                let keys = self.make_ready(back);
+                self.purgatory.check_and_complete_all(&keys);
+            }
+            Announce::ReadyByChecks(back, budget) => {
+                let keys = self.make_ready(back);
+                let mut checks = self.purgatory.checks(keys);
+                while !checks.is_done() {
+                    checks.run(budget);
+                }
+            }
+            Announce::Check(key) => self.check(key),
+            Announce::Grow(key, by) => self.grow(key, by),
+            Announce::Complete(back) => self.complete(world, back),
+            Announce::Cancel(back) => self.cancel(world, back),
+            Announce::CancelKey(key) => self.cancel_key(world, key),
+            Announce::Shrink => self.purgatory.shrink(),
+            Announce::ShutDown => self.shut_down(),
+            Announce::Close => self.close(),
+            Announce::Renew => world.renew_waits(),
+        }
+    }
+
+    fn close(&self) {
+        self.ledger().is_shut_down = true;
+        for op in self.purgatory.close() {
+            let mut ledger = self.ledger();
+            ledger.waiting.remove(&op.number);
+            ledger.operations[op.number].state = State::Ended;
+            ledger.counts.shut_down += 1;
+        }
+    }
+
+    /// Notes what the clock shows.
+    pub(crate) fn see(&self, world: &World) {
+        self.books().see(world.now());
+    }
+
+    /// Whether something is due that a turn would end.
+    pub(crate) fn is_behind(&self, world: &World) -> bool {
+        self.see(world);
+        let tick = self.tick(world);
+        let ledger = self.ledger();
+        ledger.waiting.iter().any(|number| ledger.operations[*number].deadline <= tick)
+    }
+
+    /// Operations that were brought so far.
+    pub(crate) fn operations(&self) -> u64 {
+        self.ledger().operations.len() as u64
+    }
+
+    /// Compares the books with what the purgatory says of itself.
+    pub(crate) fn compare(&self, world: &World) {
+        self.see(world);
+        let tick = self.tick(world);
+        let stats = self.purgatory.stats();
+        let pending = self.purgatory.timer_stats().pending;
+        let ledger = self.ledger();
+        let counts = &ledger.counts;
+        let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();
+        let waiting = ledger.waiting.len() as u64;
+        let told =
+            [stats.delayed, stats.watched, pending, stats.at_once, stats.satisfied, stats.refused];
+        let ended = [stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
+        let known = [waiting, watched, waiting, counts.at_once, counts.satisfied, counts.refused];
+        let known_ended = [counts.expired, counts.cancelled, counts.displaced, counts.shut_down];
+        if told != known || ended != known_ended || stats.panicked != counts.panicked {
+            world.fault(format!("{told:?} {ended:?}, not {known:?} {known_ended:?}: {counts:?}"));
+        }
+        if stats.delayed > world.setup.max_delayed.map_or(u64::MAX, |(max, _)| max) {
+            world.fault(format!("{} wait, which is too many", stats.delayed));
+        }
+        self.compare_keys(world, &ledger);
+        for number in &ledger.waiting {
+            let operation = &ledger.operations[*number];
+            let is_held = world.is_swept() && operation.deadline <= tick;
+            let is_missed = ledger.missing(*number) < operation.thresholds.len()
+                && ledger.is_satisfiable(*number)
+                && (operation.wait.kind == Kind::Any || !operation.is_checked());
+            if is_held
+                || operation.is_announced
+                || is_missed
+                || operation.claims.iter().any(|claim| *claim != BY_KEY)
+            {
+                world.fault(format!("operation {number} waits on at {tick}: {operation:?}"));
+            }
+        }
+    }
+
+    fn compare_keys(&self, world: &World, ledger: &Ledger) {
+        let max = world.setup.max_per_key.map_or(u64::MAX, |(max, _)| max);
+        for key in 0..KEYS {
+            let on_key = ledger.waiting.iter().map(|number| {
+                let operation = &ledger.operations[*number];
+                let is_missing =
+                    |&&(other, at): &&(u32, u64)| other == key && ledger.values[key as usize] < at;
+                let values = operation.thresholds.iter().filter(is_missing).count() as u64;
+                u64::from(operation.watches(key)) + values
+            });
+            let count: u64 = on_key.sum();
+            if count > max {
+                world.fault(format!("{count} wait on key {key}, which is too many"));
+            }
+        }
+        if let Some(number) = ledger.waiting.first() {
+            let key = ledger.operations[*number].key;
+            if key.is_some_and(|key| !self.purgatory.is_waiting(key)) {
+                world.fault(format!("operation {number} is said not to wait"));
+            }
+        }
+    }
+
+    /// At the end of the world: every operation has been dropped.
+    pub(crate) fn check_dropped(&self, world: &World) {
+        let ledger = self.ledger();
+        if let Some(number) = ledger.operations.iter().position(|operation| !operation.is_dropped) {
+            world.fault(format!("operation {number} is left: {:?}", ledger.operations[number]));
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! A world: a clock, timers and a purgatory in its time, threads, and what happens among them.
+//!
+//! One thread acts at a time, so a script always goes the same way. What is found to be wrong is
+//! noted, and not a panic: callbacks find most of it, and a timer survives the panics of these.
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{DelayQueue, Timer, TimerBuilder};
+
+use crate::{
+    books::Number,
+    clock::{Time, WorldClock},
+    fronts::{Facade, Front, Planned, Token},
+    rhythms::Rhythms,
+    script::{Action, Drive, Front as Place, Kind, Setup, Step, Wait},
+    waits::Waits,
+};
+
+/// What a pool has been given.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Callbacks within callbacks, beyond which they do nothing.
+const DEEPEST: u32 = 6;
+
+/// Turns until what callbacks schedule without a delay, one after the other, has run.
+const MOST_TURNS: u32 = 500;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+std::thread_local! {
+    static THREAD: Cell<usize> = const { Cell::new(0) };
+    static IS_RETURNING: Cell<bool> = const { Cell::new(false) };
+    /// How long a reaper may take for what takes it microseconds.
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(20)) };
+}
+
+/// From now on reapers that are slow are taken to be stuck, so that a script shrinks soon.
+pub(crate) fn be_impatient() {
+    PATIENCE.set(Duration::from_millis(200));
+}
+
+/// The number of the thread that acts.
+pub(crate) fn this_thread() -> usize {
+    THREAD.get()
+}
+
+pub(crate) fn be_thread(number: usize) {
+    THREAD.set(number);
+}
+
+/// Whether callbacks that run now have been returned by a shutdown.
+pub(crate) fn is_returning() -> bool {
+    IS_RETURNING.get()
+}
+
+/// Runs callbacks that are only to say who they are.
+pub(crate) fn while_returning(run: impl FnOnce()) {
+    let before = IS_RETURNING.replace(true);
+    run();
+    IS_RETURNING.set(before);
+}
+
+pub(crate) struct World {
+    pub(crate) setup: Setup,
+    pub(crate) clock: WorldClock,
+    this: Weak<Self>,
+    fronts: Mutex<Vec<Arc<Front>>>,
+    /// Those that have been replaced, and are to be looked at in the end.
+    former: Mutex<Vec<Arc<Front>>>,
+    waits: Mutex<Option<Arc<Waits>>>,
+    former_waits: Mutex<Vec<Arc<Waits>>>,
+    rhythms: Mutex<Option<Arc<Rhythms>>>,
+    jobs: Arc<Mutex<Vec<Job>>>,
+    faults: Mutex<Vec<String>>,
+    turn: AtomicU64,
+    /// The first turn of this step.
+    first_turn: AtomicU64,
+    /// Turns within each other.
+    turns: AtomicU32,
+    /// User code within each other.
+    acts: AtomicU32,
+    /// Whether all has been passed on that is due: the last thing that happened was a turn.
+    is_swept: Mutex<bool>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("setup", &self.setup).finish_non_exhaustive()
+    }
+}
+
+/// What a world was good for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Yield {
+    pub(crate) nanos: u128,
+    pub(crate) operations: u64,
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Arc<Self> {
+        let world = Arc::new_cyclic(|this| Self {
+            setup,
+            clock: WorldClock::new(setup.drive, setup.grain),
+            this: this.clone(),
+            fronts: Mutex::default(),
+            former: Mutex::default(),
+            waits: Mutex::default(),
+            former_waits: Mutex::default(),
+            rhythms: Mutex::default(),
+            jobs: Arc::default(),
+            faults: Mutex::default(),
+            turn: AtomicU64::new(1),
+            first_turn: AtomicU64::new(1),
+            turns: AtomicU32::new(0),
+            acts: AtomicU32::new(0),
+            is_swept: Mutex::new(true),
+        });
+        *lock(&world.fronts) = (0..3).map(|place| world.front_for(place)).collect();
+        *lock(&world.waits) = Some(Waits::new(&world));
+        let timer = world.set_up(true).build().expect("the settings are in range");
+        let rhythms = Rhythms::new(&world, timer, &Arc::downgrade(&world));
+        *lock(&world.rhythms) = Some(Arc::new(rhythms));
+        world
+    }
+
+    /// Settings of a timer.
+    pub(crate) fn set_up(&self, is_driven: bool) -> TimerBuilder {
+        let builder = Timer::builder()
+            .tick(Duration::from_nanos(self.setup.tick))
+            .wheel_size(self.setup.wheel_size)
+            .shards(self.setup.shards);
+        self.clock.set_up(builder, is_driven)
+    }
+
+    fn front_for(&self, place: Place) -> Arc<Front> {
+        let is_reaped = self.setup.drive == Drive::Pooled && place < 2;
+        let mut builder = self.set_up(!is_reaped);
+        if let Some(max) = self.setup.max_pending {
+            builder = builder.max_pending(max);
+        }
+        if is_reaped {
+            let jobs = Arc::clone(&self.jobs);
+            builder = builder.executor(move |job| lock(&jobs).push(job));
+        }
+        let timer = match place {
+            0 => builder.build().map(Facade::Closures),
+            1 => builder.build_with(Token::run).map(Facade::Values),
+            _ => DelayQueue::build(builder).map(Facade::Queue),
+        };
+        Front::new(self, timer.expect("the settings are in range"), is_reaped)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn instant_of(&self, time: Time) -> Instant {
+        let now = self.clock.instant();
+        let span = |nanos: Time| {
+            let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX / 4);
+            Duration::from_secs(seconds) + Duration::from_nanos((nanos % 1_000_000_000) as u64)
+        };
+        match time.checked_sub(self.now()) {
+            Some(ahead) => now + span(ahead),
+            None => now.checked_sub(span(self.now() - time)).expect("it is after the origin"),
+        }
+    }
+
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Relaxed)
+    }
+
+    /// The turn in which what expires in this step is passed on.
+    pub(crate) fn first_turn(&self) -> u64 {
+        self.first_turn.load(Relaxed)
+    }
+
+    pub(crate) fn is_in_turn(&self) -> bool {
+        self.turns.load(Relaxed) > 0
+    }
+
+    /// Whether user code runs.
+    pub(crate) fn is_acting(&self) -> bool {
+        self.acts.load(Relaxed) > 0
+    }
+
+    pub(crate) fn is_swept(&self) -> bool {
+        *lock(&self.is_swept)
+    }
+
+    pub(crate) fn fault(&self, fault: String) {
+        lock(&self.faults).push(fault);
+    }
+
+    /// Notes an error. Returns whether there was none.
+    pub(crate) fn demand(&self, result: Result<(), String>) -> bool {
+        result.map_err(|fault| self.fault(fault)).is_ok()
+    }
+
+    /// Waits for what a reaper does in a moment.
+    pub(crate) fn wait_until(&self, condition: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE.get();
+        while !condition() {
+            if Instant::now() > end {
+                self.fault(String::from("the reaper sleeps on"));
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn front(&self, place: Place) -> Arc<Front> {
+        Arc::clone(&lock(&self.fronts)[place])
+    }
+
+    fn fronts(&self) -> Vec<Arc<Front>> {
+        lock(&self.fronts).clone()
+    }
+
+    fn waits(&self) -> Arc<Waits> {
+        lock(&self.waits).clone().expect("there is one until the end")
+    }
+
+    pub(crate) fn rhythms(&self) -> Arc<Rhythms> {
+        lock(&self.rhythms).clone().expect("there is one until the end")
+    }
+
+    fn this(&self) -> Arc<Self> {
+        self.this.upgrade().expect("somebody calls it")
+    }
+
+    /// Does something in which timers pass on what is due.
+    pub(crate) fn in_turn(&self, run: impl FnOnce()) {
+        self.turn.fetch_add(1, Relaxed);
+        self.turns.fetch_add(1, Relaxed);
+        let fronts = self.fronts();
+        for front in &fronts {
+            front.books().see(self.now());
+        }
+        self.waits().see(self);
+        run();
+        self.turns.fetch_sub(1, Relaxed);
+        for front in &fronts {
+            front.books().see(self.now());
+        }
+        // What was on its way in a turn around this one comes behind what has run in here.
+        for front in &fronts {
+            front.books().forget_order();
+        }
+    }
+
+    /// Moves the clock, and has all that is due passed on.
+    fn pass(&self, run: impl FnOnce()) {
+        let turn = self.turn();
+        self.in_turn(run);
+        let fronts = self.fronts();
+        for front in &fronts {
+            front.check_held(self, turn);
+        }
+        // What callbacks have scheduled without a delay is due in the next turn.
+        for turns in 0..MOST_TURNS {
+            if turns > 0
+                && !fronts.iter().any(|front| front.is_behind(self))
+                && !self.rhythms().is_behind(self)
+                && !self.waits().is_behind(self)
+            {
+                break;
+            }
+            self.in_turn(|| self.clock.stand_still());
+        }
+        for front in &fronts {
+            front.poke(&self.this());
+        }
+        for front in fronts {
+            front.settle(self);
+            front.await_reaper(self);
+        }
+        *lock(&self.is_swept) = true;
+    }
+
+    /// Does what user code of the script does. Returns whether it is to panic.
+    pub(crate) fn act(&self, action: Action, own: Option<(Arc<Front>, Number)>) -> bool {
+        let depth = self.acts.fetch_add(1, Relaxed);
+        let panics = depth < DEEPEST && self.act_now(action, own);
+        self.acts.fetch_sub(1, Relaxed);
+        panics
+    }
+
+    fn act_now(&self, action: Action, own: Option<(Arc<Front>, Number)>) -> bool {
+        let this = self.this();
+        match action {
+            Action::Panic => return true,
+            Action::Schedule(front, delay) => {
+                self.front(front).schedule(&this, delay, Action::Nothing);
+            }
+            Action::ScheduleAndPanic(front, delay) => {
+                self.front(front).schedule(&this, delay, Action::Panic);
+                return true;
+            }
+            Action::Cancel(front, back) => self.front(front).cancel(self, back),
+            Action::CancelSelf => {
+                if let Some((front, number)) = own {
+                    front.cancel_number(self, number);
+                }
+            }
+            Action::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
+            Action::Query(front, back) => self.front(front).query(self, back),
+            Action::Debounce => self.rhythms().call_debounce(self),
+            Action::Throttle => self.rhythms().call_throttle(self),
+            Action::StopRepeat(back) => self.rhythms().stop(self, back),
+            Action::Wait(events, delay) => self.waits().wait(&this, plain_wait(events, delay)),
+            Action::Check(key) => self.waits().check(key),
+            Action::Grow(key, by) => self.waits().grow(key, by),
+            Action::Complete(back) => self.waits().complete(self, back),
+            Action::CancelOperation(back) => self.waits().cancel(self, back),
+            Action::CancelKey(key) => self.waits().cancel_key(self, key),
+            Action::Pass(span) if self.clock.is_exact() => {
+                self.exactness(false);
+                if self.is_in_turn() {
+                    self.in_turn(|| self.clock.pass(span));
+                } else {
+                    self.pass(|| self.clock.pass(span));
+                    // What this user code does next may be due at once.
+                    *lock(&self.is_swept) = false;
+                }
+            }
+            // A callback moves no other clock.
+            Action::Nothing | Action::Pass(_) => {}
+            Action::ShutDown(front) => self.front(front).shut_down(self),
+            Action::Drain(front) => self.front(front).drain(self, 0),
+            Action::ShutDownPurgatory => self.waits().shut_down(),
+        }
+        false
+    }
+
+    /// Whether the clock is on time wherever something is due. It is not, if a callback moves it.
+    fn exactness(&self, is_exact: bool) {
+        for front in self.fronts() {
+            let is_exact = is_exact && !matches!(front.timer, Facade::Queue(_));
+            front.books().is_exact = is_exact && self.clock.is_exact();
+        }
+    }
+
+    fn guarded<R: Default>(&self, run: impl FnOnce() -> R) -> R {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
+            if !payload.is::<Planned>() {
+                self.fault(format!("a panic came through: {payload:?}"));
+            }
+            R::default()
+        })
+    }
+
+    /// Takes a step, and compares all books. Returns what is wrong.
+    pub(crate) fn take(&self, step: Step) -> Result<(), String> {
+        *lock(&self.is_swept) = false;
+        self.first_turn.store(self.turn() + 1, Relaxed);
+        self.guarded(|| self.step(step));
+        self.compare();
+        self.exactness(true);
+        let faults = std::mem::take(&mut *lock(&self.faults));
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    }
+
+    fn compare(&self) {
+        let reaped = self.reaped();
+        for front in &reaped {
+            front.settle(self);
+            front.await_reaper(self);
+        }
+        let passed_on: u64 = reaped.iter().map(|front| front.books().passed_on).sum();
+        self.wait_until(|| lock(&self.jobs).len() as u64 == passed_on);
+        self.fronts().iter().for_each(|front| front.compare(self));
+        self.waits().compare(self);
+        self.rhythms().compare(self);
+    }
+
+    fn reaped(&self) -> Vec<Arc<Front>> {
+        self.fronts().into_iter().filter(|front| front.is_reaped).collect()
+    }
+
+    fn step(&self, step: Step) {
+        let this = self.this();
+        match step {
+            Step::Schedule(front, delay, action) => {
+                self.front(front).schedule(&this, delay, action);
+            }
+            Step::ScheduleAt(front, delay, action) => {
+                let time = self.instant_for(delay);
+                self.front(front).schedule_at(&this, time, action);
+            }
+            Step::Guard(delay, action) => self.front(0).schedule_guarded(&this, delay, action),
+            Step::Batch(front, count, delay, action) => {
+                self.front(front).schedule_batch(&this, (count, delay), action);
+            }
+            Step::Cancel(front, back) => self.front(front).cancel(self, back),
+            Step::CancelBatch(front, back, count) => {
+                self.front(front).cancel_batch(self, back, count);
+            }
+            Step::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
+            Step::Query(front, back) => self.front(front).query(self, back),
+            Step::Receive(count) => self.front(2).receive(self, count),
+            Step::Shrink(front) => self.front(front).shrink(),
+            Step::ShutDown(front) => self.front(front).shut_down(self),
+            Step::Drain(front, patience) => self.front(front).drain(self, patience),
+            Step::Renew(front) => self.renew(front),
+            Step::Repeat(period, rhythm, times, action) => {
+                self.rhythms().repeat(&this, period, rhythm, (times, action));
+            }
+            Step::StopRepeat(back) => self.rhythms().stop(self, back),
+            Step::Debounce => self.rhythms().call_debounce(self),
+            Step::EndDebounce => self.rhythms().end_debounce(self),
+            Step::Throttle => self.rhythms().call_throttle(self),
+            Step::EndThrottle => self.rhythms().end_throttle(self),
+            Step::Pass(span) => self.pass(|| self.clock.pass(span)),
+            Step::PassToNext => self.pass(|| self.clock.pass_to_next()),
+            Step::Still(count) => {
+                (0..count).for_each(|_| self.pass(|| self.clock.stand_still()));
+            }
+            Step::GoBack(span) => self.pass(|| self.clock.step_back(span)),
+            Step::RunJobs(count, order) => self.run_jobs(count, order),
+            Step::Wait(wait) => self.waits().wait(&this, wait),
+            Step::Announce(announce) => self.waits().announce(&this, announce),
+        }
+    }
+
+    /// An instant that has passed, if the delay is short, or is yet to come.
+    fn instant_for(&self, delay: crate::script::Delay) -> Time {
+        const BACK: Time = 50_000_000;
+        match delay {
+            crate::script::Delay::Nanos(nanos) => {
+                (self.now() + Time::from(nanos)).saturating_sub(BACK)
+            }
+            crate::script::Delay::Endless => self.now(),
+        }
+    }
+
+    fn run_jobs(&self, count: u32, order: u64) {
+        let mut random = fastrand::Rng::with_seed(order);
+        for _ in 0..count {
+            let job = {
+                let mut jobs = lock(&self.jobs);
+                if jobs.is_empty() {
+                    return;
+                }
+                let at = random.usize(..jobs.len());
+                jobs.swap_remove(at)
+            };
+            job();
+        }
+    }
+
+    /// Runs jobs until there are none.
+    fn run_all_jobs(&self) {
+        loop {
+            self.compare();
+            if lock(&self.jobs).is_empty() {
+                break;
+            }
+            self.run_jobs(u32::MAX, 0);
+        }
+    }
+
+    /// Replaces a timer by a new one, when it has been shut down.
+    fn renew(&self, place: Place) {
+        let front = self.front(place);
+        if place == 2 {
+            front.receive(self, u32::MAX);
+        }
+        front.shut_down(self);
+        self.run_all_jobs();
+        let new = self.front_for(place);
+        let old = std::mem::replace(&mut lock(&self.fronts)[place], new);
+        lock(&self.former).push(old);
+    }
+
+    pub(crate) fn renew_waits(&self) {
+        let waits = self.waits();
+        waits.shut_down();
+        waits.compare(self);
+        let new = Waits::new(self);
+        let old = lock(&self.waits).replace(new);
+        lock(&self.former_waits).extend(old);
+    }
+
+    /// Ends it all, looks whether anything is left, and tells what was done.
+    pub(crate) fn end(&self) -> Result<Yield, String> {
+        *lock(&self.is_swept) = false;
+        // What ends may bring something new, which then brings nothing more.
+        for _ in 0..2 {
+            self.guarded(|| self.renew_waits());
+            (0..3).for_each(|place| self.guarded(|| self.renew(place)));
+        }
+        self.rhythms().shut_down();
+        let mut operations = self.rhythms().operations();
+        for front in lock(&self.former).drain(..) {
+            front.check_dropped(self);
+            operations += front.books().entries.len() as u64;
+        }
+        for waits in lock(&self.former_waits).drain(..) {
+            waits.check_dropped(self);
+            operations += waits.operations();
+        }
+        lock(&self.rhythms).take();
+        lock(&self.fronts).clear();
+        lock(&self.waits).take();
+        let faults = std::mem::take(&mut *lock(&self.faults));
+        if !faults.is_empty() {
+            return Err(faults.join("\n"));
+        }
+        let nanos = self.now().saturating_sub(crate::clock::BEGIN);
+        Ok(Yield { nanos, operations })
+    }
+}
+
+/// What user code has wait.
+fn plain_wait(events: u32, delay: crate::script::Delay) -> Wait {
+    Wait {
+        kind: Kind::Plain,
+        events,
+        values: 0,
+        growth: 0,
+        delay,
+        is_ready: false,
+        on_check: (0, Action::Nothing),
+        on_end: Action::Nothing,
+        is_guarded: false,
+    }
+}

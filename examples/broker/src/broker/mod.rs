@@ -11,6 +11,8 @@
 
 mod batch;
 mod connection;
+#[cfg(test)]
+mod corpus;
 mod counts;
 mod fetch;
 mod follower;

@@ -1,0 +1,65 @@
+//! What the fuzzer feeds the broker: bytes as they come through a connection, down to the records.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::BytesMut;
+
+use super::{
+    batch::Batch,
+    frame,
+    request::{self, Request},
+};
+
+/// The longest request that is taken in here.
+const MAX_FRAME_BYTES: usize = 1 << 20;
+
+/// Takes in frames until they end or one is malformed. Returns how many requests were read.
+pub(super) fn take_in(mut bytes: &[u8]) -> usize {
+    let mut buffer = BytesMut::new();
+    let mut count = 0;
+    loop {
+        let read = pin!(frame::read(&mut bytes, &mut buffer, MAX_FRAME_BYTES));
+        // What is in memory can be read at once.
+        let Poll::Ready(frame) = read.poll(&mut Context::from_waker(Waker::noop())) else {
+            unreachable!("there is nothing to wait for");
+        };
+        let Ok(Some(frame)) = frame else { return count };
+        let Ok((_, request)) = request::decode(frame) else { return count };
+        check_records(&request);
+        count += 1;
+    }
+}
+
+/// Checks the batches that a request to produce brings.
+fn check_records(request: &Request) {
+    let Request::Produce(produce) = request else { return };
+    let partitions = produce.topic_data.iter().flat_map(|topic| &topic.partition_data);
+    for records in partitions.filter_map(|partition| partition.records.as_ref()) {
+        if let Ok(batch) = Batch::check(records) {
+            let length = batch.len();
+            assert_eq!(batch.place(1).len(), length, "a batch has changed its length");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_corpus_is_read_or_refused() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/requests");
+        let (mut files, mut requests) = (0, 0);
+        for entry in fs::read_dir(folder).expect("the corpus is part of the repository") {
+            let path = entry.expect("the corpus can be listed").path();
+            requests += take_in(&fs::read(&path).expect("a file of the corpus can be read"));
+            files += 1;
+        }
+        assert!(files > 20 && requests > 20, "{requests} requests in {files} files");
+    }
+}

@@ -195,9 +195,13 @@ fn no_value_is_early_lost_or_ended_twice() {
     let operations = operations();
     // More than are ever asked for: less than half of the operations schedule.
     let world = World::new(operations / 2);
-    let handler = Arc::clone(&world);
+    // The world keeps the timer, and not the other way round as well.
+    let handler = Arc::downgrade(&world);
     let builder = ValueTimer::builder().shards(3).executor_threads(2).max_pending(MAX_PENDING);
-    let timer = builder.build_with(move |number| handler.handle(number)).unwrap();
+    let handle = move |number| {
+        handler.upgrade().expect("the world waits for its timer").handle(number);
+    };
+    let timer = builder.build_with(handle).unwrap();
     assert!(world.timer.set(timer).is_ok());
     for shared in &world.shared {
         shared.set(world.schedule(Duration::from_millis(500)).unwrap()).unwrap();

@@ -60,11 +60,11 @@ const TIMERS: [(&str, OnTimer); 7] = [
         }
     }),
     ("timeouts for one moment, not far", |timer| {
-        Held::new(MILLION, |_| timer.schedule(Duration::from_secs(3600), || ()).ok())
+        Held::new(MILLION, |_| timer.schedule(Duration::from_hours(1), || ()).ok())
     }),
     ("cancel storm", |timer| {
         Held::new(MILLION, |_| {
-            drop(timer.schedule(Duration::from_secs(60), || ()).map(Timeout::cancel_on_drop));
+            drop(timer.schedule(Duration::from_mins(1), || ()).map(Timeout::cancel_on_drop));
             None
         })
     }),
@@ -103,7 +103,7 @@ const PURGATORIES: [(&str, OnPurgatory); 6] = [
     }),
     ("waits that are cancelled at once", |purgatory| {
         Held::new(MILLION, |number| {
-            let key = watch(purgatory, [number % 100], Duration::from_secs(60))?;
+            let key = watch(purgatory, [number % 100], Duration::from_mins(1))?;
             purgatory.cancel(key);
             None
         })
@@ -133,7 +133,7 @@ fn watch(
 
 /// Resets a hundred timeouts again and again, to so many milliseconds.
 fn resets(timer: &Timer, delay: impl Fn(u32) -> u64) -> Held<Timeout> {
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let handles: Vec<_> = (0..100).filter_map(|_| timer.schedule(hour, || ()).ok()).collect();
     for number in 0..MILLION {
         handles[number as usize % handles.len()].reset(Duration::from_millis(delay(number)));

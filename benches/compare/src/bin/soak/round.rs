@@ -56,7 +56,8 @@ impl Round {
         let seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
         let values = Values::new(books("values", values::PLACES), settings(number), seed);
         let closures = Closures::new(books("closures", closures::PLACES), settings(number + 1));
-        let overload = if number % 2 == 0 { Overload::Refuse } else { Overload::DisplaceOldest };
+        let overload =
+            if number.is_multiple_of(2) { Overload::Refuse } else { Overload::DisplaceOldest };
         let waits = Waits::new(books("purgatory", waits::PLACES), settings(number + 2), overload);
         let (weak_values, weak_waits) = (Arc::downgrade(&values), Arc::downgrade(&waits));
         let _ = values.poke.set(Box::new(move |random| {

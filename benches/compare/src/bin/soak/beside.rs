@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -10,6 +10,7 @@ use std::{
 
 use delaywheel::{Completion, DelayedOperation, Purgatory, Timer};
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 
 /// The delay of each of them.
 const DELAY: Duration = Duration::from_millis(2);
@@ -51,12 +52,12 @@ impl Beside {
 
     fn record(&self, due: Instant) {
         let late = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.lateness.lock().expect("nothing panics with it").saturating_record(late);
+        self.lateness.lock().saturating_record(late);
     }
 
     /// The 99th percentile and the greatest of what ran since the last call, in milliseconds.
     pub(crate) fn take(&self) -> [f64; 2] {
-        let mut lateness = self.lateness.lock().expect("nothing panics with it");
+        let mut lateness = self.lateness.lock();
         let figures = [0.99, 1.0].map(|quantile| {
             Duration::from_nanos(lateness.value_at_quantile(quantile)).as_secs_f64() * 1e3
         });

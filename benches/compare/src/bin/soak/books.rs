@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 use hdrhistogram::Histogram;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     breaches::Breaches,
@@ -105,14 +106,14 @@ impl Books {
     }
 
     fn place(&self, entry: Entry) -> MutexGuard<'_, Place> {
-        self.places[entry.place as usize].lock().expect("nothing panics with it")
+        self.places[entry.place as usize].lock()
     }
 
     /// Takes a place for what is due at so many nanoseconds; `None` if all are taken, or all is
     /// over.
     pub(crate) fn open(&self, due: u64) -> Option<Entry> {
         let place = self.free.pop().filter(|_| !self.is_over())?;
-        let mut contents = self.places[place as usize].lock().expect("nothing panics with it");
+        let mut contents = self.places[place as usize].lock();
         let generation = contents.generation.wrapping_add(1);
         let faults = self.clock.faults();
         *contents = Place { generation, is_open: true, is_forced: false, due, faults };
@@ -143,7 +144,7 @@ impl Books {
         });
         if faults == self.clock.faults() {
             let late = self.clock.look().saturating_sub(due);
-            self.lateness.lock().expect("nothing panics with it").saturating_record(late);
+            self.lateness.lock().saturating_record(late);
         }
         self.counts.ran.fetch_add(1, Relaxed);
     }
@@ -212,15 +213,12 @@ impl Books {
 
     /// How many have not ended.
     pub(crate) fn open_count(&self) -> usize {
-        self.places
-            .iter()
-            .filter(|place| place.lock().expect("nothing panics with it").is_open)
-            .count()
+        self.places.iter().filter(|place| place.lock().is_open).count()
     }
 
     /// Lateness since the last call: the median, the 99th percentile and the greatest.
     pub(crate) fn lateness(&self) -> [Duration; 3] {
-        let mut lateness = self.lateness.lock().expect("nothing panics with it");
+        let mut lateness = self.lateness.lock();
         let figures = [0.5, 0.99, 1.0].map(|quantile| lateness.value_at_quantile(quantile));
         lateness.reset();
         figures.map(Duration::from_nanos)

@@ -3,10 +3,12 @@
 use std::{
     panic,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
+
+use parking_lot::Mutex;
 
 /// More are counted, and not told.
 const TOLD: u64 = 20;
@@ -22,7 +24,7 @@ impl Breaches {
     /// Notes a breach.
     pub(crate) fn add(&self, what: impl FnOnce() -> String) {
         if self.count.fetch_add(1, Relaxed) < TOLD {
-            self.told.lock().unwrap_or_else(PoisonError::into_inner).push(what());
+            self.told.lock().push(what());
         }
     }
 
@@ -39,7 +41,7 @@ impl Breaches {
 
     /// The first of those that have not been taken before.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.told.lock())
     }
 
     /// Has every panic that was not injected be one.

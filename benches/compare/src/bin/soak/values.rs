@@ -1,12 +1,13 @@
 //! Load on a timer of values: schedules, batches, resets, cancellations, and handlers that misbehave.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
     thread,
     time::Duration,
 };
 
 use delaywheel::{TimeoutKey, TimerBuilder, TimerStats, ValueTimer};
+use parking_lot::Mutex;
 
 use crate::{
     books::{Books, Entry, Poke, after},
@@ -196,7 +197,7 @@ impl Values {
     /// Leaves a timeout to the handlers of others, instead of one that was left to them before.
     fn share(&self, one: Held, random: &mut fastrand::Rng) {
         let index = random.usize(..SHARED);
-        let before = self.shared[index].lock().expect("nothing panics with it").replace(one);
+        let before = self.shared[index].lock().replace(one);
         if let Some(before) = before {
             self.cancel(before);
         }
@@ -210,7 +211,7 @@ impl Values {
     }
 
     fn shared(&self, random: &mut fastrand::Rng) -> Option<Held> {
-        *self.shared[random.usize(..SHARED)].lock().expect("nothing panics with it")
+        *self.shared[random.usize(..SHARED)].lock()
     }
 
     /// What is done with a timeout that has expired.

@@ -12,11 +12,11 @@ mod batch;
 #[path = "../../src/broker/corpus.rs"]
 mod corpus;
 #[path = "../../src/broker/frame.rs"]
-#[expect(dead_code, reason = "nothing is answered here")]
 mod frame;
 #[path = "../../src/broker/grammar.rs"]
 mod grammar;
 #[path = "../../src/broker/request.rs"]
+#[expect(dead_code, reason = "nothing is answered here")]
 mod request;
 #[path = "../../src/broker/versions.rs"]
 #[expect(dead_code, reason = "nothing is answered here")]

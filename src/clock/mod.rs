@@ -40,8 +40,8 @@ pub use self::manual::ManualClock;
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current time. Must not panic, which would end the thread that waits for time to
-    /// pass.
+    /// Returns the current time. Must not panic: that ends the thread that waits for time to pass,
+    /// and the timer refuses timeouts from then on, as after a shutdown.
     fn now(&self) -> Instant;
 
     /// Takes on a timer, which is then run by this clock instead of by a thread of its own.

@@ -163,6 +163,7 @@ impl<T: Send + 'static> Engine<T> {
 
     /// The life of the reaper: expires what is due, sleeps until more is.
     pub(super) fn reap(&self, parker: &Parker, member: Option<&Member>) {
+        let _obituary = Obituary(self);
         member.into_iter().for_each(Member::begin);
         let mut batch = Vec::new();
         while !self.is_stopped.load(Ordering::Acquire) {
@@ -293,3 +294,16 @@ impl<T: Send + 'static> Drop for Owner<T> {
 
 /// A reference that does not keep the timer running.
 pub(super) type WeakEngine<T> = Weak<Engine<T>>;
+
+/// Has a timer refuse timeouts from the moment on at which its reaper dies of a panic, which only
+/// the user's clock or subscriber can bring about. Those that wait then are handed back by a
+/// shutdown.
+struct Obituary<'a, T: Send + 'static>(&'a Engine<T>);
+
+impl<T: Send + 'static> Drop for Obituary<'_, T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.core.begin_to_drain();
+        }
+    }
+}

@@ -2,13 +2,17 @@
 //! millisecond.
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, Timer, ValueTimer, clock::Driven};
+use delaywheel::{Clock, ScheduleError, Timer, ValueTimer, clock::Driven};
 
-use super::support::{Log, MS, SECOND, YEAR, skewed};
+use super::support::{Log, MS, SECOND, YEAR, skewed, wait_until};
 
 /// A clock that shows what the test says, and drives its timers when the test says so.
 #[derive(Debug, Clone)]
@@ -202,4 +206,41 @@ fn lateness_is_what_a_clock_jumped_over() {
     assert_eq!(stats.lateness_percentile(0.0), Duration::ZERO);
     let median = stats.lateness_percentile(50.0);
     assert!(median >= 49 * MS && median <= 56 * MS, "{median:?} is off by more than an eighth");
+}
+
+/// A clock that panics on the thread of a reaper, when the test says so.
+#[derive(Debug)]
+struct Deadly(Arc<AtomicBool>);
+
+impl Clock for Deadly {
+    fn now(&self) -> Instant {
+        let is_reaper = thread::current().name() == Some("mortal-reaper");
+        assert!(!is_reaper || !self.0.load(Ordering::Relaxed), "the clock has struck thirteen");
+        Instant::now()
+    }
+}
+
+#[test]
+fn a_timer_whose_reaper_a_clock_has_killed_refuses_and_hands_back() {
+    let is_deadly = Arc::new(AtomicBool::new(false));
+    let timer = ValueTimer::builder()
+        .clock(Deadly(Arc::clone(&is_deadly)))
+        .name("mortal")
+        .build_with(|_: u32| ())
+        .unwrap();
+    timer.schedule(YEAR, 1).unwrap();
+    is_deadly.store(true, Ordering::Relaxed);
+    // Due before the reaper means to wake up, so that it does now.
+    let mut accepted = vec![1];
+    wait_until("the reaper is dead", || match timer.schedule(Duration::ZERO, 2) {
+        Ok(_) => {
+            accepted.push(2);
+            false
+        }
+        Err(refused) => matches!(refused, ScheduleError::ShutDown(2)),
+    });
+    let mut returned = timer.shutdown();
+    returned.sort_unstable();
+    assert_eq!(returned, accepted);
+    assert_eq!(timer.stats().returned, accepted.len() as u64);
 }

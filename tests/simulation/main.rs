@@ -29,7 +29,7 @@ use std::{
 };
 
 use crate::{
-    script::{Script, THREADS},
+    script::{Drive, Script, THREADS},
     world::{World, Yield, be_impatient, be_thread},
 };
 
@@ -75,8 +75,10 @@ fn every_promise_holds_after_every_step_of_any_script() {
 
 #[test]
 fn a_script_goes_the_same_way_every_time() {
-    for seed in 0..20 {
-        let script = Script::generate(seed);
+    let scripts = (0..40).map(|seed| (seed, Script::generate(seed)));
+    // A reaper on a thread of its own may give a place back a moment sooner or later, so that a
+    // refused timeout is tried again.
+    for (seed, script) in scripts.filter(|(_, script)| script.setup.drive != Drive::Pooled) {
         let done = [run(&script), run(&script)]
             .map(|result| result.map(|done| (done.nanos, done.operations)));
         assert_eq!(done[0], done[1], "seed {seed}");

@@ -5,7 +5,8 @@
 //! resets in constant time, steps through no empty bucket, and always knows when it wants to be
 //! woken next. What it promises is the [contract](wheel#contract) of its module. The `timer` module
 //! puts wheels behind locks, for threads: callbacks, plain values, repetition, a delay queue, and
-//! virtual time for tests.
+//! virtual time for tests. The `purgatory` module holds requests that wait for events on keys or
+//! for their delay, and completes each exactly once.
 //!
 //! ```
 //! use delaywheel::{Tick, TimingWheel};
@@ -24,7 +25,7 @@
 //!
 //! # Features
 //!
-//! - `std` (default): the timer and its clocks. Without it the wheel and its vocabulary remain, on
+//! - `std` (default): timers, clocks and the purgatory. Without it the wheel and its vocabulary remain, on
 //!   `core` and `alloc`.
 //! - `metrics`: `TimerMetrics`, which publishes what a timer counts to the facade of that name.
 //! - `tracing`: a timer tells that its threads start, that it shuts down, that a callback panicked,
@@ -52,11 +53,11 @@ pub mod wheel;
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     purgatory::{
-        Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-        PurgatoryStats, Watch, WatchError, Watched,
+        Checks, Completion, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
+        PurgatoryBuilder, PurgatoryStats, Watch, WatchError, Watched,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
+        BatchError, Debounce, DelayQueue, Durations, Executor, MissedTicks, PartialBatch, Repeating,
         ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,
         TimerBuilder, TimerStats, ValueTimer,
     },

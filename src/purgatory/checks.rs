@@ -15,27 +15,30 @@ use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::
 /// # Examples
 ///
 /// ```
-/// use std::time::Duration;
+/// use std::{
+///     sync::atomic::{AtomicBool, Ordering},
+///     time::Duration,
+/// };
 ///
 /// use delaywheel::{Completion, DelayedOperation, Purgatory};
 ///
-/// struct Ready;
+/// static IS_READY: AtomicBool = AtomicBool::new(false);
 ///
-/// impl DelayedOperation<u32> for Ready {
+/// struct Fetch;
+///
+/// impl DelayedOperation<u32> for Fetch {
 ///     fn try_complete(&mut self) -> bool {
-/// #       static CHECKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-/// #       CHECKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= 20
-/// # /*
-///         // ..
-/// # */
+///         IS_READY.load(Ordering::Acquire)
 ///     }
+///
 ///     fn complete(self, _: Completion) {}
 /// }
 ///
 /// let purgatory = Purgatory::new();
 /// for _ in 0..10 {
-///     purgatory.try_complete_else_watch(Ready, [1, 2], Duration::from_secs(60))?;
+///     purgatory.try_complete_else_watch(Fetch, [1, 2], Duration::from_secs(60))?;
 /// }
+/// IS_READY.store(true, Ordering::Release);
 /// let mut checks = purgatory.checks([1, 2]);
 /// assert_eq!(checks.run(4), 4);
 /// assert!(!checks.is_done());

@@ -202,6 +202,36 @@ where
     /// after an event on one of its other keys. Without any watch it waits for its delay or its
     /// handle.
     ///
+    /// # Examples
+    ///
+    /// A read that wants a record past the log's end, on either of two partitions:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+    ///
+    /// struct Read;
+    ///
+    /// impl DelayedOperation<u32> for Read {
+    ///     fn has_reached(&mut self, _partition: &u32, _offset: u64) -> bool {
+    ///         false // A look at the log.
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::Satisfied);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let watches = [Watch::Threshold(3, 100), Watch::Threshold(4, 200)];
+    /// purgatory.watch_any(Read, watches, Duration::from_secs(30))?;
+    /// assert_eq!(purgatory.advance(&3, 99), 0);
+    /// assert_eq!(purgatory.advance(&4, 250), 1);
+    /// assert_eq!(purgatory.watched(), 0);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of `try_complete_else_watch`.
@@ -326,7 +356,8 @@ where
     }
 
     /// Like [`check_and_complete`](Self::check_and_complete) for several keys. An operation that
-    /// watches several of them is checked once.
+    /// watches several of them is checked once. [`checks`](Self::checks), whose example shows such
+    /// an event, makes the checks a few at a time.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
         K: Borrow<Q>,
@@ -374,6 +405,32 @@ where
     }
 
     /// Cancels every operation that watches a key, and tells each the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32, &'static str> for Fetch {
+    ///     fn try_complete(&mut self) -> bool {
+    ///         false
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion<&'static str>) {
+    ///         assert_eq!(completion, Completion::Cancelled("moved"));
+    ///     }
+    /// }
+    ///
+    /// let purgatory = PurgatoryBuilder::new().build::<u32, Fetch, &'static str>()?;
+    /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// assert_eq!(purgatory.cancel_for_key_with(&3, &"moved"), 1);
+    /// assert_eq!(purgatory.stats().panicked, 0);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_for_key_with<Q>(&self, key: &Q, reason: &R) -> usize
     where
         K: Borrow<Q>,
@@ -386,6 +443,32 @@ where
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
     ///
     /// If another thread is checking it, that thread completes it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, Watched};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn try_complete(&mut self) -> bool {
+    ///         false
+    ///     }
+    ///
+    ///     fn complete(self, _: Completion) {}
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let watched = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// let Watched::Waiting(fetch) = watched else { panic!("nothing is there to be fetched") };
+    /// assert!(purgatory.is_waiting(fetch));
+    /// assert!(purgatory.complete(fetch));
+    /// assert!(!purgatory.cancel(fetch), "it has ended");
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     pub fn complete(&self, key: OperationKey) -> bool {
         self.core().claim(key.0, Completion::Satisfied)
     }
@@ -400,6 +483,9 @@ where
     }
 
     /// Cancels an operation, and tells it the reason. Returns whether it was waiting.
+    ///
+    /// Reasons are of the type that the purgatory was built for; see the example of
+    /// [`cancel_for_key_with`](Self::cancel_for_key_with).
     pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
         self.core().claim(key.0, Completion::Cancelled(reason))
     }
@@ -457,14 +543,43 @@ where
     /// nothing.
     ///
     /// An operation that is being checked is completed by the thread that checks it, and counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchError};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn try_complete(&mut self) -> bool {
+    ///         false
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::ShutDown);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// assert_eq!(purgatory.shutdown(), 1);
+    /// let late = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30));
+    /// assert!(matches!(late, Err(WatchError::ShutDown(Fetch))));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn shutdown(&self) -> usize {
         self.core().shut_down(|operation, completion| self.core().complete(operation, completion))
     }
 
-    /// Takes in no more operations, and hands back those that wait. They are not completed.
+    /// Takes in no more operations, and hands back those that wait. They are not completed, and
+    /// count as [shut down](PurgatoryStats::shut_down).
     ///
-    /// An operation that another thread is checking is completed by that thread.
+    /// An operation that another thread is checking is completed by that thread, as
+    /// [`Completion::ShutDown`], and is not among them.
     #[must_use = "the operations have not been answered"]
     pub fn close(&self) -> Vec<O> {
         let mut operations = Vec::new();

@@ -77,7 +77,8 @@ impl TimerBuilder {
         }
     }
 
-    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms.
+    /// Sets the length of a tick, 1 us to 1 day; else `build` fails with
+    /// [`TimerBuildError::TickOutOfRange`]. Default 1 ms.
     ///
     /// Deadlines are rounded up to a tick. A longer tick has the reaper wake less often.
     pub fn tick(mut self, tick: Duration) -> Self {
@@ -109,8 +110,12 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The limit is exact. With one, all threads count on one shared number. What has expired is
-    /// not pending any more, even if it waits for an executor.
+    /// The limit is never passed; a place that has just become free may be refused for a moment.
+    /// With a limit, all threads count on one shared number. 0 is an error of `build`.
+    ///
+    /// It bounds what waits for its time, not what has expired and waits for an executor thread
+    /// or, in a [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks take longer than it
+    /// takes for others to come due, that grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self

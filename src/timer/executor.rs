@@ -29,7 +29,7 @@ use crate::{
 /// ```
 /// use std::{sync::mpsc, thread, time::Duration};
 ///
-/// use delaywheel::{ManualClock, Timer};
+/// use delaywheel::Timer;
 ///
 /// let timer = Timer::builder().executor(|task| drop(thread::spawn(task))).build()?;
 /// let (ran, events) = mpsc::channel();
@@ -38,7 +38,11 @@ use crate::{
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub trait Executor: Send + Sync + 'static {
-    /// Has a task run, soon, on some thread. Called by the reaper, which waits for this to return.
+    /// Has a task run, soon, on some thread. Called by the reaper, which waits for this to return:
+    /// while it blocks, nothing else of the timer expires.
+    ///
+    /// A panic in it is caught and counted. A task that is dropped without being run counts as
+    /// expired all the same.
     fn execute(&self, task: Box<dyn FnOnce() + Send>);
 }
 

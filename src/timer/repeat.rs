@@ -109,7 +109,8 @@ impl Timer {
     /// The callback is given its own handle, to stop itself. Occurrences do not overlap; `missed`
     /// says what becomes of those that were held up. With a period shorter than a tick, one tick's
     /// occurrences are held up until it begins: they run together, or, with `Skip`, one for all.
-    /// A period of zero is taken as 1 ns.
+    /// A period of zero is taken as 1 ns: but for `Skip`, that is a million runs for a tick of 1 ms,
+    /// more than a thread can do.
     ///
     /// # Errors
     ///

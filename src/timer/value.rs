@@ -76,8 +76,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Passes `value` to the handler when `delay` is over; not earlier, and less than a tick plus
     /// scheduling later.
     ///
-    /// A delay of zero is due at once. One that is longer than the clock can count,
-    /// [`Duration::MAX`] for one, never is.
+    /// A delay of zero is due at once. One that is longer than the clock can count, which is 584
+    /// years from when the timer was made, never is; [`Duration::MAX`] for one.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@
 //! [`TimingWheel::next_expiration`](super::TimingWheel::next_expiration) looks past.
 //!
 //! Places are small numbers, so the index is an array and nothing is hashed. A node has four
-//! children, which share a cache line: the heap is half as deep as a binary one, and moving a
-//! bucket up, which is most of what is done to it, touches half as many.
+//! children, which lie together: the heap is half as deep as a binary one, and moving a bucket up
+//! touches half as many nodes.
 
 use alloc::vec::Vec;
 

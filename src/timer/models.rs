@@ -55,8 +55,8 @@ impl Clock for Still {
 /// were.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    // A search that is cut off proves nothing.
+    builder.preemption_bound = Some(builder.preemption_bound.map_or(3, |bound| bound.max(3)));
+    // A search that is cut off proves nothing. Without these, one that returns is complete.
     (builder.max_duration, builder.max_permutations) = (None, None);
     let count = Arc::new(atomic::AtomicU64::new(0));
     let counter = Arc::clone(&count);

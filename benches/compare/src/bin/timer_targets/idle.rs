@@ -16,7 +16,7 @@ use delaywheel_compare::{
 
 /// Wake-ups of the reaper, and context switches of the timer's threads.
 pub(crate) fn rows(settings: &Settings) -> Vec<Row> {
-    let (idle, after) = if settings.is_quick { (1, 2) } else { (20, 3) };
+    let (idle, after) = if settings.is_quick { (3, 2) } else { (20, 3) };
     let mut rows = asleep(idle);
     rows.push(cancelled(Duration::from_secs(after)));
     rows
@@ -28,7 +28,7 @@ fn asleep(seconds: u64) -> Vec<Row> {
     let timer = Timer::builder().name("idle").build().expect("the settings are valid");
     timer.schedule(MONTH, || ()).expect("the timer is empty");
     // The threads start, and fall asleep.
-    thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_secs(1));
     let look = || (timer.stats().wakeups, threads("idle"));
     let (wakeups, usage) = look();
     thread::sleep(Duration::from_secs(seconds));

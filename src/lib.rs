@@ -57,9 +57,9 @@ pub use self::{
         PurgatoryBuilder, PurgatoryStats, Watch, WatchError, Watched,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Durations, Executor, MissedTicks, PartialBatch, Repeating,
-        ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,
-        TimerBuilder, TimerStats, ValueTimer,
+        BatchError, Debounce, DelayQueue, Durations, Executor, MissedTicks, PartialBatch,
+        Repeating, ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer,
+        TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
     },
 };
 

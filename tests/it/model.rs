@@ -66,7 +66,7 @@ fn a_failing_script_shrinks_to_what_makes_it_fail() {
 /// Runs scripts on wheels of the size that `size_byte` stands for, with a share of all operations.
 fn agree(size_byte: u8, percent: u64) {
     let replayed = variable("DELAYWHEEL_MODEL_SEED");
-    let ops = variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS) * percent / 100;
+    let ops = model_operations() * percent / 100;
     let mut done = 0;
     for seed in replayed.map_or(0..=u64::MAX, |seed| seed..=seed) {
         let mut bytes = random_bytes(seed);
@@ -132,6 +132,11 @@ fn fails(script: &Script) -> bool {
     let result = panic::catch_unwind(AssertUnwindSafe(|| Machine::run(script)));
     IS_QUIET.set(false);
     result.is_err()
+}
+
+/// Operations of the models of wheel and purgatory.
+pub(crate) fn model_operations() -> u64 {
+    variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS)
 }
 
 fn variable<N: FromStr<Err: Display>>(name: &str) -> Option<N> {

@@ -58,6 +58,12 @@ impl HashWheelThread {
         }
     }
 
+    /// How many timeouts have run that nobody expected.
+    #[must_use]
+    pub fn ran(&self) -> u64 {
+        self.ran.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn send(&self, delay: Duration, action: impl FnOnce() + Send + 'static) -> u64 {
         let id = self.scheduled.fetch_add(1, Ordering::Relaxed);
@@ -113,5 +119,13 @@ impl SharedTimer for HashWheelThread {
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
         self.send(delay, || expectation.meet());
+    }
+
+    /// Waits for a message that is worked off at once: the thread takes them in the order in which
+    /// they were sent.
+    fn catch_up(&self) {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.send(Duration::ZERO, move || sender.send(()).expect("somebody waits"));
+        receiver.recv().expect("the thread runs while this is there");
     }
 }

@@ -60,6 +60,10 @@ pub trait SharedTimer: Clone + Send {
     ///
     /// If an earlier one of this timer is to be taken down elsewhere.
     fn schedule_expected(&self, delay: Duration, expectation: Expectation);
+
+    /// Waits until what its callers have left to threads of its own is worked off; most leave
+    /// nothing.
+    fn catch_up(&self) {}
 }
 
 /// Something to do with each contestant.

@@ -1,11 +1,12 @@
 //! Timers with threads and a real clock: nothing is lost or doubled, and none is earlier than said.
 //!
-//! How late they are is not tested, since the machine may be busy, save where it is by design.
+//! How late they are is not tested, since the machine may be busy, save where it is by design; nor
+//! is that one is early, which a busy machine may hide.
 
 use std::time::{Duration, Instant};
 
 use delaywheel_compare::shared::{
-    Expiry, HashWheelThread, Load, Pingora, SharedTimer, SharedVisitor, Typed, replace_all,
+    Expiry, HashWheelThread, Load, Pingora, SharedTimer, SharedVisitor, Typed, Victim, replace_all,
     schedule_all, schedule_all_expected, visit_all_shared,
 };
 use fastrand::Rng;
@@ -50,6 +51,10 @@ fn every_shared_timer_cancels_what_is_pending() {
             let _entered = timer.enter();
             let mut load = Load::new(2);
             let far: Vec<_> = load.delays(1_000).iter().map(|&delay| 60 * delay).collect();
+            if S::NAME == HashWheelThread::NAME {
+                // It is never told, and has a test of its own.
+                return;
+            }
             let mut timeouts = schedule_all(&timer, &far);
             let mut victims = load.victims(1_000, 5_000);
             for victim in &mut victims {
@@ -62,6 +67,38 @@ fn every_shared_timer_cancels_what_is_pending() {
 }
 
 #[test]
+fn a_hash_wheel_thread_runs_nothing_that_was_cancelled() {
+    let timer = HashWheelThread::new();
+    let count = 1_000;
+    // A machine may be so busy that timeouts run before they are cancelled; then they must be longer.
+    for delay in (0..8).map(|doublings| Duration::from_millis(200 << doublings)) {
+        let start = Instant::now();
+        let mut timeouts = schedule_all(&timer, &vec![delay; count]);
+        let before = timer.ran();
+        let far = (0..1_000).map(|index| Victim { index, delay: Duration::from_hours(1) });
+        replace_all(&timer, &mut timeouts, &far.collect::<Vec<_>>());
+        timer.catch_up();
+        if start.elapsed() >= delay / 2 {
+            continue;
+        }
+        // When this has come, the others would have, which were due before it.
+        schedule_all_expected(&timer, &[delay]).settle(PATIENCE);
+        timer.catch_up();
+        assert_eq!((before, timer.ran()), (0, 0), "some ran that were cancelled");
+        return;
+    }
+    panic!("a machine that takes half a minute for a thousand timeouts");
+}
+
+#[test]
+fn whoever_leaves_work_to_a_thread_waits_until_it_is_done() {
+    let timer = HashWheelThread::new();
+    schedule_all(&timer, &vec![Duration::ZERO; 10_000]);
+    timer.catch_up();
+    assert_eq!(timer.ran(), 10_000);
+}
+
+#[test]
 fn pingora_is_late_by_nearly_ten_milliseconds() {
     let timer = Pingora::new();
     let _entered = timer.enter();
@@ -69,31 +106,6 @@ fn pingora_is_late_by_nearly_ten_milliseconds() {
     let expiries = schedule_all_expected(&timer, &delays).settle(PATIENCE);
     let is_late = |expiry: &Expiry| matches!(expiry, Expiry::Late(by) if *by > 8 * MILLISECOND);
     assert!(expiries.iter().any(is_late), "{expiries:?}");
-}
-
-/// The most that a timeout was early by, once one was.
-fn seen_early<S: SharedTimer>(timer: &S) -> u64 {
-    let _entered = timer.enter();
-    let end = Instant::now() + PATIENCE;
-    for seed in 0.. {
-        let expiries = schedule_all_expected(timer, &delays(seed, 1_000)).settle(PATIENCE);
-        let early = |expiry: &Expiry| if let Expiry::Early(by) = *expiry { Some(by) } else { None };
-        if let Some(by) = expiries.iter().filter_map(early).max() {
-            return by;
-        }
-        assert!(Instant::now() < end, "{} was never early", S::NAME);
-    }
-    unreachable!("there are enough seeds")
-}
-
-#[test]
-fn pingora_fires_early_by_up_to_a_millisecond() {
-    assert!(seen_early(&Pingora::new()) <= MILLISECOND);
-}
-
-#[test]
-fn a_hash_wheel_thread_fires_early_by_up_to_two_milliseconds() {
-    assert!(seen_early(&HashWheelThread::new()) <= 2 * MILLISECOND);
 }
 
 #[test]

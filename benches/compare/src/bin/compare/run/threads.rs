@@ -1,4 +1,7 @@
 //! Several threads that cancel and schedule at once, each among timeouts of its own.
+//!
+//! What a contestant leaves to a thread of its own is part of a pair: time is counted until that
+//! has caught up.
 
 use std::{
     sync::{Barrier, OnceLock},
@@ -35,12 +38,13 @@ pub(crate) fn run(record: &mut Record) -> Measured {
     for round in 1..=record.scope.rounds() {
         for threads in [1, 2] {
             record.tell(&format!("{threads} threads, round {round}"));
+            let seed = record.scope.seed + round as u64;
             child::delegate_all(record, &demand, |name| Turn {
                 workload: "threads".to_owned(),
                 contestant: name.to_owned(),
                 n: threads,
                 millis,
-                seed: 1,
+                seed,
             })?;
         }
     }
@@ -59,8 +63,8 @@ impl Act for Pairs<'_> {
     fn act<S: SharedTimer>(&self, make: impl Fn() -> S) -> Vec<Measurement> {
         let &Turn { n, millis, seed, .. } = self.0;
         let (timer, time) = (make(), Duration::from_millis(millis));
-        let start = Start { barrier: Barrier::new(n as usize), end: OnceLock::new(), time };
-        let pairs = thread::scope(|scope| {
+        let start = Start { barrier: Barrier::new(n as usize), begin: OnceLock::new(), time };
+        let pairs: u64 = thread::scope(|scope| {
             let work = |thread| {
                 let (timer, start, seed) = (timer.clone(), &start, seed + u64::from(thread));
                 scope.spawn(move || work(&timer, Load::new(seed), PENDING / n, start))
@@ -68,7 +72,9 @@ impl Act for Pairs<'_> {
             let workers: Vec<_> = (0..n).map(work).collect();
             workers.into_iter().map(|worker| worker.join().expect("no worker panics")).sum()
         });
-        let rate = count(pairs) / time.as_secs_f64() / 1e6;
+        timer.catch_up();
+        let begin = start.begin.get().expect("all workers have begun");
+        let rate = count(pairs) / begin.elapsed().as_secs_f64() / 1e6;
         vec![Measurement::new(THREADS, &label(S::NAME), n.into(), "M pairs/s", vec![rate])]
     }
 }
@@ -76,7 +82,7 @@ impl Act for Pairs<'_> {
 /// All threads begin together, and end when the time is up.
 struct Start {
     barrier: Barrier,
-    end: OnceLock<Instant>,
+    begin: OnceLock<Instant>,
     time: Duration,
 }
 
@@ -84,7 +90,7 @@ impl Start {
     /// Waits for the others; returns when to end.
     fn wait(&self) -> Instant {
         self.barrier.wait();
-        *self.end.get_or_init(|| Instant::now() + self.time)
+        *self.begin.get_or_init(Instant::now) + self.time
     }
 }
 
@@ -93,6 +99,7 @@ fn work<S: SharedTimer>(timer: &S, mut load: Load, pending: u32, start: &Start) 
     let _entered = timer.enter();
     let mut timeouts = schedule_all(timer, &load.delays(pending));
     let victims = load.victims(pending, DRAWN);
+    timer.catch_up();
     let (end, mut pairs) = (start.wait(), 0);
     for victims in victims.chunks_exact(CHUNK).cycle() {
         if Instant::now() >= end {

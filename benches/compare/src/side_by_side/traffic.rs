@@ -3,6 +3,9 @@
 //!
 //! All that is drawn is drawn before. One loop serves the request server, whose delays are all the
 //! same, the churn of delays that differ, and connections that are kept alive.
+//!
+//! What cancelled timeouts leave behind is paid for when their time comes. So a state is steady once
+//! as much time has passed as the longest delay, for which there are few enough operations in a tick.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +14,11 @@ use crate::{
     workload::{DAY, Pair, SECOND, Spread, Workload},
 };
 
-/// Operations in each tick: a million in a second.
-const PER_TICK: usize = 1_000;
+/// Of so many requests one is answered in each tick.
+const REQUESTS_PER_TURN: u32 = 100;
+
+/// Ticks between two looks at the clock.
+const CHECKED: u32 = 16;
 
 /// What becomes of a timeout whose request was answered, or whose connection has shown life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,18 +59,32 @@ pub struct Traffic {
     delays: Vec<u64>,
     /// Timeouts that are replaced or put off, in this order, with the delay that follows.
     turns: Vec<Pair>,
+    /// How many of them in each tick.
+    per_tick: usize,
 }
 
 impl Traffic {
     /// Ticks that a request waits for its answer.
     pub const REQUEST: u64 = 2 * SECOND;
 
+    /// Requests that are answered in each tick, with so many in flight.
+    #[must_use]
+    pub fn requests_per_tick(pending: u32) -> usize {
+        per_tick(pending, REQUESTS_PER_TURN)
+    }
+
     /// Ticks that a connection may be silent.
     pub const CONNECTION: u64 = 30 * SECOND;
 
-    /// Draws it.
+    /// Draws it. In each tick there is one operation for so many that are pending, and one at least.
     #[must_use]
-    pub fn new(operation: Operation, delays: Delays, pending: u32, count: u32, seed: u64) -> Self {
+    fn new(
+        operation: Operation,
+        delays: Delays,
+        (pending, pending_per_turn): (u32, u32),
+        count: u32,
+        seed: u64,
+    ) -> Self {
         let spread = if let Delays::Drawn(spread) = delays { spread } else { Spread::Minute };
         let mut workload = Workload::new(spread, seed);
         let (mut first, mut turns) = (workload.deadlines(pending), workload.pairs(pending, count));
@@ -74,21 +94,42 @@ impl Traffic {
                 turn.deadline = delay;
             }
         }
-        Self { operation, delays: first, turns }
+        let per_tick = per_tick(pending, pending_per_turn);
+        Self { operation, delays: first, turns, per_tick }
     }
 
-    /// A request server: 2 s timeouts, all in flight are answered in random order, and hardly any
-    /// expires.
+    /// A request server: 2 s timeouts, all in flight are answered in random order after a tenth of a
+    /// second on average, and none expires.
     #[must_use]
     pub fn requests(pending: u32, count: u32, seed: u64) -> Self {
-        Self::new(Operation::Replace, Delays::Fixed(Self::REQUEST), pending, count, seed)
+        Self::new(
+            Operation::Replace,
+            Delays::Fixed(Self::REQUEST),
+            (pending, REQUESTS_PER_TURN),
+            count,
+            seed,
+        )
     }
 
-    /// Connections that are closed when 30 s go by without a message; every message puts it off.
+    /// Connections that are closed when 30 s go by without a message; each sends one in a second on
+    /// average, which puts it off.
     #[must_use]
     pub fn connections(pending: u32, count: u32, seed: u64) -> Self {
-        Self::new(Operation::Reset, Delays::Fixed(Self::CONNECTION), pending, count, seed)
+        let delays = Delays::Fixed(Self::CONNECTION);
+        Self::new(Operation::Reset, delays, (pending, 1_000), count, seed)
     }
+
+    /// Timeouts of delays that differ, each replaced after 10 s on average, or before if there are
+    /// less than 100,000: ten are replaced in each tick at least. Whatever comes sooner expires.
+    #[must_use]
+    pub fn churn(spread: Spread, pending: u32, count: u32, seed: u64) -> Self {
+        let per_turn = (pending / 10).clamp(1, 10_000);
+        Self::new(Operation::Replace, Delays::Drawn(spread), (pending, per_turn), count, seed)
+    }
+}
+
+fn per_tick(pending: u32, pending_per_turn: u32) -> usize {
+    (pending / pending_per_turn).max(1) as usize
 }
 
 /// A contestant at work.
@@ -98,6 +139,8 @@ pub struct Steady<'a, T: Timers> {
     traffic: &'a Traffic,
     /// The timeout of each request.
     keys: Vec<T::Key>,
+    /// Where in the traffic it goes on.
+    position: usize,
     now: u64,
     /// Requests whose timeout expired in this tick.
     expired: Vec<u64>,
@@ -112,36 +155,52 @@ impl<'a, T: Timers> Steady<'a, T> {
     pub fn new(timers: T, traffic: &'a Traffic) -> Self {
         let keys = Vec::with_capacity(traffic.delays.len());
         let expired = Vec::with_capacity(traffic.delays.len());
-        Self { timers, traffic, keys, now: 0, expired, lost: 0 }
+        Self { timers, traffic, keys, position: 0, now: 0, expired, lost: 0 }
     }
 
     /// Inserts all, a few in each tick.
     pub fn ramp_up(&mut self) {
         for (delay, request) in self.traffic.delays.iter().zip(0..) {
             self.keys.push(self.timers.insert(self.now + delay, request));
-            if self.keys.len().is_multiple_of(PER_TICK) {
+            if self.keys.len().is_multiple_of(self.traffic.per_tick) {
                 self.tick();
             }
         }
     }
 
-    /// Goes through the traffic, and begins anew at its end, until as many operations are done or
-    /// the time is over. Returns how many were done and how long they took.
+    /// Goes on with the traffic, anew at its end, until as many operations are done or the real time is
+    /// over. Returns how many were done and how long they took.
     pub fn run(&mut self, count: u64, limit: Duration) -> (u64, Duration) {
-        let traffic = self.traffic;
         let (start, mut done) = (Instant::now(), 0);
-        for turns in traffic.turns.chunks(PER_TICK).cycle() {
-            if done >= count || start.elapsed() >= limit {
-                break;
-            }
-            match traffic.operation {
-                Operation::Replace => self.replace(turns),
-                Operation::Reset => self.reset(turns),
-            }
-            self.tick();
-            done += turns.len() as u64;
+        while done < count && start.elapsed() < limit {
+            done += (0..CHECKED).map(|_| self.turn()).sum::<u64>();
         }
         (done, start.elapsed())
+    }
+
+    /// Goes on until so many ticks have passed or the real time is over. Returns whether they have.
+    pub fn pass(&mut self, ticks: u64, limit: Duration) -> bool {
+        let (start, end) = (Instant::now(), self.now + ticks);
+        while self.now < end && start.elapsed() < limit {
+            for _ in 0..CHECKED {
+                self.turn();
+            }
+        }
+        self.now >= end
+    }
+
+    /// Does what is to be done in a tick, and lets it pass. Returns how many operations that were.
+    fn turn(&mut self) -> u64 {
+        let Traffic { operation, turns, per_tick, .. } = self.traffic;
+        let end = turns.len().min(self.position + per_tick);
+        let turns = &turns[self.position..end];
+        match operation {
+            Operation::Replace => self.replace(turns),
+            Operation::Reset => self.reset(turns),
+        }
+        self.position = end % self.traffic.turns.len();
+        self.tick();
+        turns.len() as u64
     }
 
     /// Number of timeouts that got lost.
@@ -196,7 +255,8 @@ mod tests {
     fn outcome<T: Timers + Default>(traffic: &Traffic) -> (u64, usize, Vec<u64>) {
         let mut steady = Steady::new(T::default(), traffic);
         steady.ramp_up();
-        assert_eq!(steady.run(50_000, LONG).0, 50_000);
+        assert!(steady.pass(200, LONG));
+        assert!((50_000..51_000).contains(&steady.run(50_000, LONG).0));
         let (lost, pending) = (steady.lost(), steady.pending());
         let mut expired = Vec::new();
         while steady.timers.len() > 0 {
@@ -210,12 +270,28 @@ mod tests {
     }
 
     #[test]
+    fn traffic_goes_on_where_it_was() {
+        let traffic = Traffic::requests(1_000, 25, 1);
+        assert_eq!(traffic.per_tick, 10);
+        let mut steady = Steady::new(BTree::default(), &traffic);
+        steady.ramp_up();
+        let turns: Vec<_> = (0..4).map(|_| steady.turn()).collect();
+        assert_eq!(turns, [10, 10, 5, 10]);
+        assert_eq!(steady.position, 10);
+    }
+
+    #[test]
+    fn few_and_many_are_replaced_at_a_rate_that_suits_them() {
+        let per_tick = |pending| Traffic::churn(Spread::Minute, pending, 1, 1).per_tick;
+        assert_eq!([100, 10_000, 100_000, 1_000_000].map(per_tick), [10, 10, 10, 100]);
+    }
+
+    #[test]
     fn every_traffic_keeps_as_many_pending_and_loses_none() {
-        let drawn = Delays::Drawn(Spread::Minute);
         for traffic in [
             Traffic::requests(3_000, 20_000, 1),
             Traffic::connections(3_000, 20_000, 1),
-            Traffic::new(Operation::Replace, drawn, 3_000, 20_000, 1),
+            Traffic::churn(Spread::Minute, 3_000, 20_000, 1),
         ] {
             let wheel = outcome::<Wheel>(&traffic);
             assert_eq!((wheel.0, wheel.1, wheel.2.len()), (0, 3_000, 3_000));

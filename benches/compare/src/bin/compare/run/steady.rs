@@ -7,10 +7,10 @@ use delaywheel_compare::{
     report::table::count,
     side_by_side::{
         names::{CHURN_LOG_UNIFORM, CHURN_UNIFORM, KEEP_ALIVE, REQUESTS},
-        traffic::{Delays, Operation, Steady, Traffic},
+        traffic::{Delays, Steady, Traffic},
     },
     timers::{Visitor, visit_all},
-    workload::Spread,
+    workload::{SECOND, Spread},
 };
 
 use super::record::{Demand, Record};
@@ -18,11 +18,14 @@ use super::record::{Demand, Record};
 /// Requests in flight, and connections.
 const IN_FLIGHT: u32 = 100_000;
 
-/// Operations that get a contestant into its steady state, or as many as there are timeouts.
-const LEAST_WARM_UP: u32 = 200_000;
+/// Ticks until the state of any churn is steady; the month of some is not waited for.
+const MINUTE: u64 = 60 * SECOND;
 
 /// How long a contestant may take to get into its steady state, besides inserting all.
-const WARM_UP: Duration = Duration::from_secs(5);
+const WARM_UP: Duration = Duration::from_secs(8);
+
+/// For how long it is measured at most.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Cancels and inserts while some are pending, and time goes on.
 pub(crate) fn churn(record: &mut Record) {
@@ -31,10 +34,9 @@ pub(crate) fn churn(record: &mut Record) {
         // Ten million take minutes, which are spent once.
         let most = if spread == Spread::Minute { u32::MAX } else { 1_000_000 };
         for &pending in record.scope.sizes().iter().filter(|pending| **pending <= most) {
-            let traffic = |operations, seed| {
-                Traffic::new(Operation::Replace, Delays::Drawn(spread), pending, operations, seed)
-            };
-            measure(record, workload, pending, Delays::Drawn(spread).max(), traffic);
+            let traffic = |operations, seed| Traffic::churn(spread, pending, operations, seed);
+            let max_delay = Delays::Drawn(spread).max();
+            measure(record, workload, (pending, max_delay), traffic);
         }
     }
 }
@@ -43,16 +45,15 @@ pub(crate) fn churn(record: &mut Record) {
 pub(crate) fn server(record: &mut Record) {
     let pending = record.scope.pick(IN_FLIGHT, 1_000);
     let requests = |operations, seed| Traffic::requests(pending, operations, seed);
-    measure(record, REQUESTS, pending, Traffic::REQUEST, requests);
+    measure(record, REQUESTS, (pending, Traffic::REQUEST), requests);
     let connections = |operations, seed| Traffic::connections(pending, operations, seed);
-    measure(record, KEEP_ALIVE, pending, Traffic::CONNECTION, connections);
+    measure(record, KEEP_ALIVE, (pending, Traffic::CONNECTION), connections);
 }
 
 fn measure(
     record: &mut Record,
     workload: &'static str,
-    pending: u32,
-    max_delay: u64,
+    (pending, max_delay): (u32, u64),
     traffic: impl Fn(u32, u64) -> Traffic,
 ) {
     let operations = record.scope.pick(1_000_000, 20_000);
@@ -80,15 +81,18 @@ impl Visitor for Turn<'_> {
         let start = Instant::now();
         let mut steady = Steady::new(T::default(), traffic);
         steady.ramp_up();
-        let [warm_up, limit] = [WARM_UP, Duration::from_secs(1)]
-            .map(|full| self.record.scope.pick(full, Duration::from_millis(30)));
-        steady.run(u64::from(demand.pending.max(LEAST_WARM_UP)), warm_up);
+        let [warm_up, limit] =
+            [WARM_UP, LIMIT].map(|full| self.record.scope.pick(full, Duration::from_millis(50)));
+        let is_steady = steady.pass(demand.max_delay.min(MINUTE), warm_up);
         let (done, time) = steady.run(u64::from(self.operations), limit);
         let (lost, pending) = (steady.lost(), steady.pending());
         let value = time.as_secs_f64() * 1e9 / count(done);
         self.record.add(T::NAME, u64::from(demand.pending), (demand.workload, "ns"), value);
         if lost > 0 || pending != demand.pending as usize {
             let note = format!("{lost} were not there to be cancelled, {pending} are pending");
+            self.record.note(T::NAME, demand.workload, note);
+        } else if !is_steady {
+            let note = format!("not steady: less than the longest delay within {warm_up:?}");
             self.record.note(T::NAME, demand.workload, note);
         }
         self.record.took(T::NAME, demand.workload, start.elapsed());

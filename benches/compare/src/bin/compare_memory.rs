@@ -1,7 +1,7 @@
 //! Measures the memory of one contestant for the program `compare`, which runs it once for each.
 //!
 //! ```text
-//! compare_memory --turn told-pending|told-peak|shared-pending|shared-peak CONTESTANT N - SEED
+//! compare_memory --turn told-pending|told-peak|shared-pending|shared-peak CONTESTANT N TICKS SEED
 //! ```
 //!
 //! A program of its own, since its allocator counts, which would weigh on what is timed. What is
@@ -9,13 +9,21 @@
 
 #![forbid(unsafe_code)]
 
-use std::{alloc::System, env, process::ExitCode, time::Duration};
+use std::{
+    alloc::System,
+    env,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use cap::Cap;
 use delaywheel_compare::{
     Timers,
+    real::sleep_until,
     report::table::count,
-    shared::{Load, SharedTimer, SharedVisitor, replace_all, schedule_all, visit_all_shared},
+    shared::{
+        Load, SharedTimer, SharedVisitor, Victim, replace_all, schedule_all, visit_all_shared,
+    },
     side_by_side::{
         label,
         names::{MEMORY_PEAK, MEMORY_PENDING},
@@ -34,11 +42,14 @@ static PEAK: PeakMemAlloc<System> = PeakMemAlloc::new(System);
 #[global_allocator]
 static LIVE: Cap<&PeakMemAlloc<System>> = Cap::new(&PEAK, usize::MAX);
 
-/// For each timeout, so many are cancelled and inserted to see the peak.
-const TURNS: u64 = 100;
+/// A tick in real time.
+const TICK: Duration = Duration::from_millis(1);
 
 /// No longer than this.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The least delay in real time. If scheduling takes longer, some are gone before they are counted.
+const LEAST: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
@@ -57,21 +68,24 @@ struct Turn {
     is_peak: bool,
     contestant: String,
     n: u32,
+    /// For how long requests are answered to see the peak.
+    ticks: u32,
     seed: u64,
     measured: Vec<Measurement>,
 }
 
 impl Turn {
     fn parse(arguments: &[String]) -> Option<Self> {
-        let [option, what, contestant, n, _, seed] = arguments else { return None };
+        let [option, what, contestant, n, ticks, seed] = arguments else { return None };
         let (kind, figure) = what.split_once('-').filter(|_| option == "--turn")?;
-        let (n, seed) = (n.parse().ok()?, seed.parse().ok()?);
+        let (n, ticks, seed) = (n.parse().ok()?, ticks.parse().ok()?, seed.parse().ok()?);
         let (is_shared, is_peak) = (kind == "shared", figure == "peak");
         Some(Self {
             is_shared,
             is_peak,
             contestant: contestant.clone(),
             n,
+            ticks,
             seed,
             measured: Vec::new(),
         })
@@ -86,11 +100,37 @@ impl Turn {
         self.measured
     }
 
-    fn report(&mut self, name: &str, bytes: usize) {
+    fn report(&mut self, name: &str, bytes: usize, note: Option<String>) {
         let workload = if self.is_peak { MEMORY_PEAK } else { MEMORY_PENDING };
         let each = count(bytes as u64) / f64::from(self.n);
         let measured = Measurement::new(workload, &label(name), self.n.into(), "bytes", vec![each]);
-        self.measured.push(measured);
+        self.measured.push(measured.with_note(note));
+    }
+
+    /// Answers as many requests in each millisecond as there are in each tick of virtual time, unless it
+    /// cannot keep up. Returns whether all were answered in time.
+    ///
+    /// What a contestant leaves to a thread of its own is worked off each time, so that what is seen are
+    /// its timeouts, and not messages of somebody who sends faster than they are read.
+    fn answer<S: SharedTimer>(&self, timer: &S, requests: &[Victim]) -> bool {
+        let per_tick = Traffic::requests_per_tick(self.n);
+        let mut timeouts = Vec::with_capacity(self.n as usize);
+        for index in 0..self.n as usize {
+            timeouts.push(timer.schedule(REQUEST));
+            if index.is_multiple_of(per_tick) {
+                timer.catch_up();
+            }
+        }
+        let start = Instant::now();
+        for (tick, requests) in (0..self.ticks).zip(requests.chunks(per_tick).cycle()) {
+            sleep_until(start + tick * TICK);
+            replace_all(timer, &mut timeouts, requests);
+            timer.catch_up();
+            if start.elapsed() > LIMIT {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -99,6 +139,7 @@ impl Visitor for Turn {
         if T::NAME != self.contestant {
             return;
         }
+        let mut note = None;
         let bytes = if self.is_peak {
             let traffic = Traffic::requests(self.n, 1_000_000, self.seed);
             // The first of all may start what is never ended, as a runtime.
@@ -106,7 +147,8 @@ impl Visitor for Turn {
             let mut steady = Steady::new(T::default(), &traffic);
             PEAK.reset_peak_memory();
             steady.ramp_up();
-            steady.run(TURNS * u64::from(self.n), LIMIT);
+            let is_whole = steady.pass(self.ticks.into(), LIMIT);
+            note = (!is_whole).then(|| format!("not all of the requests within {LIMIT:?}"));
             PEAK.get_peak_memory()
         } else {
             let deadlines = Workload::new(Spread::Minute, self.seed).deadlines(self.n);
@@ -120,7 +162,7 @@ impl Visitor for Turn {
             assert_eq!(timers.len(), deadlines.len(), "{} has lost some", T::NAME);
             bytes
         };
-        self.report(T::NAME, bytes);
+        self.report(T::NAME, bytes, note);
     }
 }
 
@@ -131,23 +173,36 @@ impl SharedVisitor for Turn {
             return;
         }
         let mut load = Load::new(self.seed);
-        let delays = load.delays(self.n);
-        let victims = load.victims(self.n, if self.is_peak { 1_000_000 } else { 0 });
+        let delays = load.delays(if self.is_peak { 0 } else { self.n });
+        let requests = if self.is_peak { requests(&mut load, self.n) } else { Vec::new() };
         drop(make());
         let before = LIVE.allocated();
         PEAK.reset_peak_memory();
         let timer = make();
         let _entered = timer.enter();
-        let mut timeouts = schedule_all(&timer, &delays);
-        let bytes = if self.is_peak {
-            for victims in victims.chunks(self.n as usize) {
-                replace_all(&timer, &mut timeouts, victims);
-            }
-            PEAK.get_peak_memory()
+        if self.is_peak {
+            let is_whole = self.answer(&timer, &requests);
+            let note = (!is_whole).then(|| format!("not all of the requests within {LIMIT:?}"));
+            self.report(S::NAME, PEAK.get_peak_memory(), note);
         } else {
-            LIVE.allocated() - before
-        };
-        drop(timeouts);
-        self.report(S::NAME, bytes);
+            let start = Instant::now();
+            let timeouts = schedule_all(&timer, &delays);
+            timer.catch_up();
+            let bytes = LIVE.allocated() - before;
+            let note = (start.elapsed() > LEAST).then(|| "some had expired".to_owned());
+            drop(timeouts);
+            self.report(S::NAME, bytes, note);
+        }
     }
+}
+
+const REQUEST: Duration = Duration::from_millis(Traffic::REQUEST);
+
+/// Requests that are answered in random order, each followed by another.
+fn requests(load: &mut Load, in_flight: u32) -> Vec<Victim> {
+    let mut requests = load.victims(in_flight, 1_000_000);
+    for request in &mut requests {
+        request.delay = REQUEST;
+    }
+    requests
 }

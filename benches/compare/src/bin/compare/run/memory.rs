@@ -29,11 +29,15 @@ use super::{
 /// is timed.
 const PROGRAM: &str = "compare_memory";
 
+/// Ticks of a request server, in which its peak is seen: twice as long as a request has.
+const PEAK: u64 = 2 * Traffic::REQUEST;
+
 pub(crate) fn run(record: &mut Record) -> Measured {
     record.tell("memory");
     let program = build()?;
     let pending = record.scope.pick(1_000_000, 10_000);
     let in_flight = record.scope.pick(100_000, 1_000);
+    let ticks = record.scope.pick(PEAK, PEAK / 10);
     let mut turns = Turns::default();
     visit_all(&mut turns);
     visit_all_shared(&mut turns);
@@ -58,7 +62,7 @@ pub(crate) fn run(record: &mut Record) -> Measured {
                 workload: format!("{kind}-{what}"),
                 contestant: name.to_owned(),
                 n: demand.pending,
-                millis: 0,
+                millis: ticks,
                 seed: record.scope.seed,
             };
             record.add_all(turn.delegate(&program)?);

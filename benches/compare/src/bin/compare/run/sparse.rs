@@ -10,7 +10,7 @@ use delaywheel_compare::{
         drain::drain,
         names::{SPARSE_TIME, SPARSE_WAKEUPS},
     },
-    timers::{DelayQueue, Visitor, visit_all},
+    timers::{Visitor, visit_all},
     workload::{DAY, Spread, Workload},
 };
 
@@ -43,9 +43,7 @@ impl Visitor for Sparse<'_> {
             max_delay: YEAR,
             must_cancel: false,
         };
-        // That queue does not tell when it wants to be woken.
-        let is_silent = T::NAME == DelayQueue::NAME;
-        if is_silent || !self.record.admits(T::NAME, &T::PROMISES, &demand) {
+        if !self.record.admits(T::NAME, &T::PROMISES, &demand) {
             return;
         }
         let start = Instant::now();

@@ -14,6 +14,27 @@ use crate::{
     timers::Wheel,
 };
 
+/// Packages of others that do what is measured, or a part of it.
+pub const PEERS: [&str; 17] = [
+    "async-executor",
+    "async-io",
+    "bitwheel",
+    "crossbeam",
+    "crossbeam-queue",
+    "futures-lite",
+    "futures-timer",
+    "hierarchical_hash_wheel_timer",
+    "nexus-timer",
+    "parking_lot",
+    "pingora-timeout",
+    "priority-queue",
+    "rustc-hash",
+    "slotmap",
+    "timer-queue",
+    "tokio",
+    "tokio-util",
+];
+
 /// What a contestant is called in results; ours by the name of this crate, so that they are told
 /// from others.
 #[must_use]

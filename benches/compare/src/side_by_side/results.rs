@@ -1,7 +1,7 @@
 //! What a run of the comparison leaves behind: facts about the machine, the contestants, and a
 //! list of measurements. Tables and figures are made from it alone.
 
-use std::{fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,8 @@ pub struct Machine {
     pub target: String,
     /// The commit, with a mark if there were changes besides; empty if there is no repository.
     pub commit: String,
+    /// The version of each package that this repository's use, by name.
+    pub versions: BTreeMap<String, String>,
 }
 
 /// How much was measured.

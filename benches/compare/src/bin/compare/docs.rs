@@ -24,7 +24,8 @@ pub(crate) fn figures() -> PathBuf {
     root().join("docs/figures")
 }
 
-/// Writes the tables, and shows the figures that there are.
+/// Writes the tables, and shows the figures that there are; and keeps the results beside these,
+/// so that anybody can make both again.
 pub(crate) fn update(results: &Results) -> Result<(), Box<dyn Error>> {
     let path = root().join("docs/benchmarks.md");
     let text = fs::read_to_string(&path)?;
@@ -32,6 +33,7 @@ pub(crate) fn update(results: &Results) -> Result<(), Box<dyn Error>> {
     let updated = replaced(&text, &made)
         .ok_or_else(|| format!("{} has no place for what is made: {BEGIN}", path.display()))?;
     fs::write(&path, updated)?;
+    results.write(&figures().join("results.json"))?;
     Ok(())
 }
 

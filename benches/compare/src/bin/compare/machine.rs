@@ -1,6 +1,6 @@
 //! Facts about the machine, as far as the system tells them.
 
-use std::{env::consts, fs, process::Command, thread};
+use std::{collections::BTreeMap, env::consts, fs, process::Command, thread};
 
 use delaywheel_compare::side_by_side::results::Machine;
 
@@ -15,7 +15,15 @@ pub(crate) fn look() -> Machine {
         rustc: env!("COMPARE_RUSTC").to_owned(),
         target: env!("COMPARE_TARGET").to_owned(),
         commit: commit().unwrap_or_default(),
+        versions: versions(),
     }
+}
+
+/// What the build script has found in the lock file.
+fn versions() -> BTreeMap<String, String> {
+    let lines = include_str!(concat!(env!("OUT_DIR"), "/versions")).lines();
+    let pairs = lines.filter_map(|line| line.split_once(' '));
+    pairs.map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
 }
 
 fn cpu() -> Option<String> {
@@ -43,4 +51,20 @@ fn commit() -> Option<String> {
     let is_changed =
         !git(&["status", "--porcelain", "--untracked-files=no", "benches", "src"])?.is_empty();
     Some(if is_changed { format!("{commit}, with changes") } else { commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use delaywheel_compare::side_by_side::PEERS;
+
+    use super::*;
+
+    #[test]
+    fn the_versions_of_all_peers_are_known() {
+        let versions = versions();
+        for peer in PEERS {
+            let version = versions.get(peer).unwrap_or_else(|| panic!("no version of {peer}"));
+            assert!(version.starts_with(|digit: char| digit.is_ascii_digit()), "{version}");
+        }
+    }
 }

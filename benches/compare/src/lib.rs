@@ -63,4 +63,14 @@ pub trait Timers {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Makes one that is told tenths of its own tick, by which it is seen what it makes of times
+    /// between two ticks. One that has no ticks of its own takes any unit, and is as ever.
+    #[must_use]
+    fn in_tenths() -> impl Timers
+    where
+        Self: Default,
+    {
+        Self::default()
+    }
 }

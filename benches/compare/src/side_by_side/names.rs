@@ -24,10 +24,11 @@ pub const SPARSE_WAKEUPS: &str = "sparse year wake-ups";
 /// Microseconds to expire a thousand timeouts in a year.
 pub const SPARSE_TIME: &str = "sparse year time";
 
-/// The most milliseconds by which a timeout came early in virtual time.
+/// The most milliseconds by which a timeout came early in virtual time, whose deadline was a tick or
+/// between two.
 pub const EARLY: &str = "early by at most";
 
-/// The most milliseconds by which a timeout came late in virtual time.
+/// The same of late.
 pub const LATE: &str = "late by at most";
 
 /// Timeouts that came after one of a later deadline.
@@ -35,6 +36,15 @@ pub const UNORDERED: &str = "out of order";
 
 /// Timeouts that got lost.
 pub const LOST: &str = "lost";
+
+/// Timeouts of a hundred that were cancelled and never came.
+pub const CANCELLED: &str = "cancelled and gone";
+
+/// How often one is woken with nothing to do while a lone timeout waits for a minute.
+pub const VAIN_PENDING: &str = "wake-ups in vain, one pending";
+
+/// How often one is woken for a lone timeout that was cancelled.
+pub const VAIN_CANCELLED: &str = "wake-ups in vain, one cancelled";
 
 /// Bytes for each pending timeout.
 pub const MEMORY_PENDING: &str = "memory pending";

@@ -22,6 +22,7 @@ use tokio::{
 };
 use tokio_util::time::delay_queue;
 
+use super::rounded::TENTHS;
 use crate::{Promises, Timers, workload::DAY};
 
 /// A leap year. The queue's wheel of six levels of 64 slots counts 2^36 ticks, and panics beyond; and it
@@ -44,6 +45,9 @@ pub struct DelayQueue {
     queue: tokio_util::time::DelayQueue<u64>,
     /// The instant of tick 0.
     start: Instant,
+    /// How many of the ticks that it is told make one of its own, which is a millisecond.
+    parts: u64,
+    micros: u64,
     now: u64,
     /// The least deadline that was inserted since the queue was last polled at or after it. It is
     /// woken then, even if that timeout is gone.
@@ -53,20 +57,41 @@ pub struct DelayQueue {
 impl DelayQueue {
     #[inline]
     fn instant(&self, tick: u64) -> Instant {
-        self.start + Duration::from_millis(tick)
+        self.start + Duration::from_micros(tick * self.micros)
     }
-}
 
-impl Default for DelayQueue {
-    fn default() -> Self {
+    fn with_parts(parts: u64) -> Self {
         if !IS_ENTERED.replace(true) {
             mem::forget(RUNTIME.enter());
         }
         Self {
             queue: tokio_util::time::DelayQueue::new(),
             start: Instant::now(),
+            parts,
+            micros: 1_000 / parts,
             now: 0,
             soonest: None,
+        }
+    }
+
+    fn advance_clock(&mut self, ticks: u64) {
+        RUNTIME.block_on(tokio::time::advance(Duration::from_micros(ticks * self.micros)));
+        self.now += ticks;
+    }
+}
+
+impl Default for DelayQueue {
+    fn default() -> Self {
+        Self::with_parts(1)
+    }
+}
+
+impl Drop for DelayQueue {
+    /// Leaves the clock at a whole millisecond, where others expect it.
+    fn drop(&mut self) {
+        let rest = self.now.next_multiple_of(self.parts) - self.now;
+        if rest > 0 {
+            self.advance_clock(rest);
         }
     }
 }
@@ -112,15 +137,16 @@ impl Timers for DelayQueue {
         let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;
         let deadline =
             u64::try_from(deadline.as_millis()).expect("deadlines were ticks of 64 bits");
-        let begin = slot_begin(self.now, deadline);
-        Some(self.soonest.map_or(begin, |soonest| soonest.min(begin)).max(self.now))
+        let begin = slot_begin(self.now / self.parts, deadline);
+        let soonest = self.soonest.map(|soonest| soonest.div_ceil(self.parts));
+        let next = soonest.map_or(begin, |soonest| soonest.min(begin)) * self.parts;
+        Some(next.max(self.now))
     }
 
     #[inline]
     fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
         assert_eq!(Instant::now(), self.instant(self.now), "another queue has moved the clock");
-        RUNTIME.block_on(tokio::time::advance(Duration::from_millis(now - self.now)));
-        self.now = now;
+        self.advance_clock(now - self.now);
         self.soonest = self.soonest.filter(|&soonest| soonest > now);
         let before = self.queue.len();
         let mut context = Context::from_waker(Waker::noop());
@@ -132,6 +158,10 @@ impl Timers for DelayQueue {
 
     fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Self::with_parts(TENTHS)
     }
 }
 

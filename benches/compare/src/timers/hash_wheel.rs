@@ -18,6 +18,7 @@ use hierarchical_hash_wheel_timer::{
     },
 };
 
+use super::rounded::TENTHS;
 use crate::{Promises, Timers, Wakes};
 
 /// A lap of the last wheel less one of its slots. A delay between that and a lap may come to lie in the
@@ -25,14 +26,24 @@ use crate::{Promises, Timers, Wakes};
 const MAX_DELAY: u64 = (1 << 32) - (1 << 24);
 
 /// [`QuadWheelWithOverflow`] that can cancel.
-#[derive(Default)]
 pub struct HashWheel {
     wheel: QuadWheelWithOverflow<Entry>,
     /// Due when they were inserted: the wheel hands them back.
     due: Vec<Rc<Entry>>,
+    /// How many of the ticks that it is told make one of its own, which is a millisecond.
+    parts: u64,
+    micros: u64,
     now: u64,
+    /// Ticks of its own that it has gone through.
+    ticks: u64,
     inserted: u64,
     len: usize,
+}
+
+impl Default for HashWheel {
+    fn default() -> Self {
+        Self::with_parts(1)
+    }
 }
 
 /// What names a timeout: its number. The payload is what a user knows anyway, and what the wheel
@@ -64,6 +75,19 @@ impl Debug for HashWheel {
 }
 
 impl HashWheel {
+    fn with_parts(parts: u64) -> Self {
+        Self {
+            wheel: QuadWheelWithOverflow::default(),
+            due: Vec::new(),
+            parts,
+            micros: 1_000 / parts,
+            now: 0,
+            ticks: 0,
+            inserted: 0,
+            len: 0,
+        }
+    }
+
     #[inline]
     fn expire(&mut self, entries: Vec<Rc<Entry>>, expired: &mut impl FnMut(u64)) {
         self.len -= entries.len();
@@ -87,7 +111,7 @@ impl Timers for HashWheel {
     const PROMISES: Promises = Promises {
         scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
         describes: "between 49.5 and 49.7 days, fires after hours or panics; ticks while anything is \
-                    within 256 ticks; wakes for what was cancelled",
+                    within 256 ticks; wakes for what was cancelled; rounds delays down",
         max_delay: Some(MAX_DELAY),
         wakes: Wakes::ForCancelled,
         ..Promises::STRICT
@@ -98,7 +122,7 @@ impl Timers for HashWheel {
         let number = self.inserted;
         self.inserted += 1;
         self.len += 1;
-        let delay = Duration::from_millis(deadline.saturating_sub(self.now));
+        let delay = Duration::from_micros(deadline.saturating_sub(self.now) * self.micros);
         match self.wheel.insert_ref_with_delay(Rc::new(Entry { number, payload }), delay) {
             Ok(()) => {}
             Err(TimerError::Expired(entry)) => self.due.push(entry),
@@ -125,32 +149,35 @@ impl Timers for HashWheel {
         if !self.due.is_empty() {
             return Some(self.now);
         }
-        match self.wheel.can_skip() {
-            Skip::Empty => None,
-            Skip::Millis(ticks) => Some(self.now + u64::from(ticks) + 1),
-            Skip::None => Some(self.now + 1),
-        }
+        let wait = match self.wheel.can_skip() {
+            Skip::Empty => return None,
+            Skip::Millis(ticks) => u64::from(ticks) + 1,
+            Skip::None => 1,
+        };
+        Some((self.ticks + wait) * self.parts)
     }
 
     fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
         let before = self.len;
         let due = std::mem::take(&mut self.due);
         self.expire(due, &mut expired);
-        while self.now < now {
+        self.now = now;
+        let end = now / self.parts;
+        while self.ticks < end {
             match self.wheel.can_skip() {
-                Skip::Empty => self.now = now,
-                Skip::Millis(ticks) if self.now + u64::from(ticks) >= now => {
-                    let ticks = u32::try_from(now - self.now).expect("less than may be skipped");
+                Skip::Empty => self.ticks = end,
+                Skip::Millis(ticks) if self.ticks + u64::from(ticks) >= end => {
+                    let ticks = u32::try_from(end - self.ticks).expect("less than may be skipped");
                     self.wheel.skip(ticks);
-                    self.now = now;
+                    self.ticks = end;
                 }
                 Skip::Millis(ticks) => {
                     self.wheel.skip(ticks);
-                    self.now += u64::from(ticks);
+                    self.ticks += u64::from(ticks);
                 }
                 Skip::None => {
                     let entries = self.wheel.tick();
-                    self.now += 1;
+                    self.ticks += 1;
                     self.expire(entries, &mut expired);
                 }
             }
@@ -160,5 +187,9 @@ impl Timers for HashWheel {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn in_tenths() -> impl Timers {
+        Self::with_parts(TENTHS)
     }
 }

@@ -12,7 +12,10 @@ use std::{
 
 use slotmap::DefaultKey;
 
-use super::lists::{Lists, Timeout};
+use super::{
+    lists::{Lists, Timeout},
+    rounded::TENTHS,
+};
 use crate::{Promises, Timers, Wakes};
 
 /// Kafka's default.
@@ -197,5 +200,9 @@ impl Timers for Kafka {
 
     fn len(&self) -> usize {
         self.lists.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Self::with_tick(TENTHS)
     }
 }

@@ -1,8 +1,12 @@
 //! Doubly linked lists over one slot map: the buckets of all schemes that keep lists.
 //!
-//! A timeout is in one list at a time and leaves it in constant time. A key is never used twice.
+//! A timeout is in one list at a time, or in none yet, and leaves it in constant time. A key is never
+//! used twice.
 
 use slotmap::{DefaultKey, SlotMap};
+
+/// The list of what is in none.
+const UNLINKED: u32 = u32::MAX;
 
 /// Lists of values, each list under an index.
 #[derive(Debug)]
@@ -36,10 +40,16 @@ impl<T> Lists<T> {
         self.ends.resize(self.ends.len() + count, Ends::default());
     }
 
+    /// Adds a value that is in no list until it is moved to one.
+    #[inline]
+    pub(super) fn insert(&mut self, value: T) -> DefaultKey {
+        self.nodes.insert(Node { value, list: UNLINKED, previous: None, next: None })
+    }
+
     /// Adds a value to the end of a list.
     #[inline]
     pub(super) fn push(&mut self, list: usize, value: T) -> DefaultKey {
-        let key = self.nodes.insert(Node { value, list: 0, previous: None, next: None });
+        let key = self.insert(value);
         self.link_after(self.ends[list].last, list, key);
         key
     }
@@ -56,7 +66,7 @@ impl<T> Lists<T> {
         while let Some(key) = after.filter(|&key| !stays_ahead(&self.nodes[key].value)) {
             after = self.nodes[key].previous;
         }
-        let key = self.nodes.insert(Node { value, list: 0, previous: None, next: None });
+        let key = self.insert(value);
         self.link_after(after, list, key);
         key
     }
@@ -65,7 +75,7 @@ impl<T> Lists<T> {
     #[inline]
     pub(super) fn remove(&mut self, key: DefaultKey) -> Option<T> {
         let node = self.nodes.remove(key)?;
-        self.bridge(&node);
+        self.bridge(node.list, node.previous, node.next);
         Some(node.value)
     }
 
@@ -73,7 +83,7 @@ impl<T> Lists<T> {
     #[inline]
     pub(super) fn relink(&mut self, key: DefaultKey, list: usize) {
         let Node { list: from, previous, next, .. } = self.nodes[key];
-        self.bridge_ends(from as usize, previous, next);
+        self.bridge(from, previous, next);
         self.link_after(self.ends[list].last, list, key);
     }
 
@@ -123,20 +133,20 @@ impl<T> Lists<T> {
         node.list = u32::try_from(list).expect("there are less than 2^32 lists");
     }
 
+    /// Joins the neighbours of what leaves a list.
     #[inline]
-    fn bridge(&mut self, node: &Node<T>) {
-        self.bridge_ends(node.list as usize, node.previous, node.next);
-    }
-
-    #[inline]
-    fn bridge_ends(&mut self, list: usize, previous: Option<DefaultKey>, next: Option<DefaultKey>) {
+    fn bridge(&mut self, list: u32, previous: Option<DefaultKey>, next: Option<DefaultKey>) {
+        if list == UNLINKED {
+            return;
+        }
+        let ends = &mut self.ends[list as usize];
         match previous {
             Some(previous) => self.nodes[previous].next = next,
-            None => self.ends[list].first = next,
+            None => ends.first = next,
         }
         match next {
             Some(next) => self.nodes[next].previous = previous,
-            None => self.ends[list].last = previous,
+            None => ends.last = previous,
         }
     }
 }

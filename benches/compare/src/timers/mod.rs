@@ -13,6 +13,7 @@ mod nexus_timer;
 mod ordered_list;
 mod priority_queue;
 mod ring_queue;
+mod rounded;
 mod simple_wheel;
 mod sorted_hashed_wheel;
 mod ticking_wheel;

@@ -5,22 +5,27 @@
 //! 100,000 at most, and walks one bucket, where it counts down the laps that each timeout has still
 //! to wait. Tick `t` is worked on when `t + 1` begins, hence a timeout is late by a tick.
 //!
+//! Netty's queues are those of `JCTools` for many producers and one consumer, which link arrays. The
+//! queue here is of the same kind, crossbeam's, though only one thread is there to use it: what it
+//! costs to be open to others is part of the scheme. A new timeout is in no bucket until it is taken
+//! from its queue.
+//!
 //! Netty allows ticks of a millisecond; its own default is 100. Its thread also ticks while nothing
 //! is pending, which a contestant has no way to tell.
 
 use crossbeam_queue::SegQueue;
 use slotmap::DefaultKey;
 
-use super::lists::Lists;
+use super::{lists::Lists, rounded::TENTHS};
 use crate::{Promises, Timers, Wakes};
 
 /// Netty's default.
 const BUCKETS: u64 = 512;
 
-/// The list of what is not in a bucket, being still in the queue.
-const QUEUED: usize = 512;
+/// The same, of lists.
+const LISTS: usize = 512;
 
-const _: () = assert!(QUEUED as u64 == BUCKETS);
+const _: () = assert!(LISTS as u64 == BUCKETS);
 
 /// How many new timeouts Netty takes from the queue in one tick.
 const TRANSFERS_PER_TICK: usize = 100_000;
@@ -33,6 +38,8 @@ pub struct Netty {
     timeouts: Lists<Timeout>,
     inbox: SegQueue<DefaultKey>,
     cancelled: SegQueue<DefaultKey>,
+    /// How long its ticks are, in ours.
+    duration: u64,
     /// The tick that is to be worked on next.
     tick: u64,
     live: usize,
@@ -49,17 +56,22 @@ struct Timeout {
 
 impl Default for Netty {
     fn default() -> Self {
-        Self {
-            timeouts: Lists::new(QUEUED + 1),
-            inbox: SegQueue::new(),
-            cancelled: SegQueue::new(),
-            tick: 0,
-            live: 0,
-        }
+        Self::with_tick(1)
     }
 }
 
 impl Netty {
+    fn with_tick(duration: u64) -> Self {
+        Self {
+            timeouts: Lists::new(LISTS),
+            inbox: SegQueue::new(),
+            cancelled: SegQueue::new(),
+            duration,
+            tick: 0,
+            live: 0,
+        }
+    }
+
     /// Marks a timeout as cancelled, unless it is or is gone.
     #[inline]
     fn mark_cancelled(&mut self, key: DefaultKey) -> Option<u64> {
@@ -79,8 +91,9 @@ impl Netty {
         for _ in 0..TRANSFERS_PER_TICK {
             let Some(key) = self.inbox.pop() else { break };
             let Some(timeout) = self.timeouts.get_mut(key) else { continue };
-            timeout.rounds = timeout.deadline.saturating_sub(self.tick) / BUCKETS;
-            let tick = timeout.deadline.max(self.tick);
+            let tick = timeout.deadline / self.duration;
+            timeout.rounds = tick.saturating_sub(self.tick) / BUCKETS;
+            let tick = tick.max(self.tick);
             self.timeouts.relink(key, index(tick));
         }
     }
@@ -124,7 +137,7 @@ impl Timers for Netty {
     #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let timeout = Timeout { deadline, payload, rounds: 0, is_cancelled: false };
-        let key = self.timeouts.push(QUEUED, timeout);
+        let key = self.timeouts.insert(timeout);
         self.inbox.push(key);
         self.live += 1;
         key
@@ -148,12 +161,12 @@ impl Timers for Netty {
 
     #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
-        (self.live > 0).then_some(self.tick + 1)
+        (self.live > 0).then_some((self.tick + 1) * self.duration)
     }
 
     fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
         let before = self.live;
-        while self.tick < now {
+        while (self.tick + 1) * self.duration <= now {
             self.remove_cancelled();
             self.transfer();
             self.expire(&mut expired);
@@ -164,5 +177,9 @@ impl Timers for Netty {
 
     fn len(&self) -> usize {
         self.live
+    }
+
+    fn in_tenths() -> impl Timers {
+        Self::with_tick(TENTHS)
     }
 }

@@ -5,7 +5,9 @@
 //! slot map keeps them.
 //!
 //! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short at
-//! whole ticks. Ticks begin half a tick after it counts them here, so that neither is seen.
+//! whole ticks. Whoever wakes at exactly a whole tick is woken in vain by that, and at once again; as
+//! nobody who sleeps in real time is, ticks begin half a tick after it counts them here. How early it is
+//! is seen where it is told tenths of a tick, from an origin that is not moved.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -15,11 +17,17 @@ use std::{
 use nexus_timer::TimerHandle;
 use slotmap::DefaultKey;
 
-use super::handles::{Handles, Payload};
+use super::{
+    handles::{Handles, Payload},
+    rounded::TENTHS,
+};
 use crate::{Promises, Timers};
 
 /// Entries that its slab grows by; that of its documentation.
 const CHUNK: usize = 4096;
+
+/// Microseconds of its tick.
+const MICROS: u64 = 1_000;
 
 /// Five centuries, of the five and a half that nanoseconds of 64 bits count.
 const MAX_DELAY: u64 = 500 * 365 * 86_400_000;
@@ -30,18 +38,33 @@ pub struct NexusTimer {
     handles: Handles<TimerHandle<Payload>>,
     /// The instant of tick 0.
     start: Instant,
+    /// Length of what it is told as a tick.
+    micros: u64,
     collected: Vec<Payload>,
 }
 
 impl Default for NexusTimer {
     fn default() -> Self {
+        Self::with_origin(Duration::from_micros(500), 1)
+    }
+}
+
+impl NexusTimer {
+    /// Makes one whose ticks begin so long before ours, of which so many make one of its own.
+    fn with_origin(offset: Duration, parts: u64) -> Self {
         let epoch = Instant::now();
         Self {
             wheel: nexus_timer::Wheel::unbounded(CHUNK, epoch),
             handles: Handles::default(),
-            start: epoch + Duration::from_micros(500),
+            start: epoch + offset,
+            micros: MICROS / parts,
             collected: Vec::new(),
         }
+    }
+
+    #[inline]
+    fn instant(&self, tick: u64) -> Instant {
+        self.start + Duration::from_micros(tick * self.micros)
     }
 }
 
@@ -57,13 +80,6 @@ impl Drop for NexusTimer {
         for handle in self.handles.drain() {
             self.wheel.free(handle);
         }
-    }
-}
-
-impl NexusTimer {
-    #[inline]
-    fn instant(&self, tick: u64) -> Instant {
-        self.start + Duration::from_millis(tick)
     }
 }
 
@@ -103,7 +119,7 @@ impl Timers for NexusTimer {
     #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let delay = self.wheel.next_deadline()?.saturating_duration_since(self.start);
-        let ticks = delay.as_nanos().div_ceil(1_000_000);
+        let ticks = delay.as_nanos().div_ceil(1_000 * u128::from(self.micros));
         Some(u64::try_from(ticks).expect("deadlines were ticks of 64 bits"))
     }
 
@@ -122,5 +138,9 @@ impl Timers for NexusTimer {
 
     fn len(&self) -> usize {
         self.wheel.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Self::with_origin(Duration::ZERO, TENTHS)
     }
 }

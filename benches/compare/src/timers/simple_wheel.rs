@@ -6,6 +6,7 @@
 use slotmap::DefaultKey;
 
 use super::lists::{Lists, Timeout};
+use super::rounded::Rounded;
 use crate::{Promises, Timers, Wakes};
 
 /// Slots of the wheel; enough for a minute of ticks.
@@ -109,5 +110,9 @@ impl Timers for SimpleWheel {
 
     fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Rounded::<Self>::default()
     }
 }

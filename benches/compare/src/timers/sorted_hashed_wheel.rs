@@ -7,6 +7,7 @@
 use slotmap::DefaultKey;
 
 use super::lists::{Lists, Timeout};
+use super::rounded::Rounded;
 use crate::{Promises, Timers, Wakes};
 
 /// Buckets of the wheel.
@@ -98,5 +99,9 @@ impl Timers for SortedHashedWheel {
 
     fn len(&self) -> usize {
         self.buckets.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Rounded::<Self>::default()
     }
 }

@@ -8,6 +8,7 @@
 use slotmap::DefaultKey;
 
 use super::lists::{Lists, Timeout};
+use super::rounded::Rounded;
 use crate::{Promises, Timers, Wakes};
 
 const FIRST_BITS: u32 = 8;
@@ -144,5 +145,9 @@ impl Timers for TickingWheel {
 
     fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Rounded::<Self>::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
 
+use super::rounded::Rounded;
 use crate::{Promises, Timers};
 
 /// [`TimingWheel`] as it comes.
@@ -61,5 +62,9 @@ impl Timers for Wheel {
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Rounded::<Self>::default()
     }
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use delaywheel_compare::{
     side_by_side::{
-        names,
-        results::{Contestant, Measurement, Results, Wakes},
+        PEERS, names,
+        results::{Contestant, Machine, Measurement, Results},
     },
     workload::{DAY, SECOND},
 };
@@ -52,7 +52,10 @@ pub(crate) fn tables(results: &Results) -> String {
     }
     for (title, table) in [
         ("Servers, a sparse year, and memory:", steady(results)),
-        ("What is promised, as it was seen in virtual time:", promises(results)),
+        (
+            "What was seen in virtual time, and what contestants say of themselves:",
+            promises(results),
+        ),
         ("With threads of their own, in real time:", shared(results)),
     ] {
         write_to(&mut text, format_args!("{title}\n\n{table}\n"));
@@ -64,7 +67,7 @@ fn head(results: &Results) -> String {
     let Results { machine, run, .. } = results;
     let quick = if run.is_quick { " A quick run, whose figures mean nothing." } else { "" };
     format!(
-        "{} with {} cores, {}, {}, commit {}. Seed {}, {} rounds, {} s.{quick}\n\n",
+        "{} with {} cores, {}, {}, commit {}. Seed {}, {} rounds, {} s.{quick}\n\nVersions: {}.\n\n",
         machine.cpu,
         machine.cores,
         machine.os,
@@ -73,7 +76,15 @@ fn head(results: &Results) -> String {
         run.seed,
         run.rounds,
         run.seconds,
+        versions(machine).join(", "),
     )
+}
+
+/// Each peer with its version.
+fn versions(machine: &Machine) -> Vec<String> {
+    let versions = &machine.versions;
+    let known = PEERS.iter().filter_map(|&peer| versions.get(peer).map(|version| (peer, version)));
+    known.map(|(peer, version)| format!("{peer} {version}")).collect()
 }
 
 /// A thousand and a million, or the greatest number that there is.
@@ -139,33 +150,38 @@ fn told(results: &Results) -> Vec<&Contestant> {
 }
 
 fn promises(results: &Results) -> String {
-    let mut text = "| | what it is | early by | late by | out of order | lost | cancel | furthest | woken with nothing to do | besides |\n".to_owned();
-    text += "|---|---|---|---|---|---|---|---|---|---|\n";
+    let heads = [
+        "what it is",
+        "early by",
+        "late by",
+        "out of order",
+        "lost",
+        "of 100 cancelled, gone",
+        "wake-ups in vain, one a minute ahead",
+        "for a cancelled one",
+        "furthest, as it says",
+        "besides, as it says",
+    ];
+    let rule = "---|".repeat(heads.len());
+    let mut text = format!("| | {} |\n|---|{rule}\n", heads.join(" | "));
     for contestant in told(results) {
-        let seen = |workload| {
+        let seen = |workload, unit| {
             let found = find(results, contestant, workload, None);
-            found.map_or_else(String::new, figure)
+            found.map_or_else(String::new, |found| format!("{}{unit}", figure(found)))
         };
-        let furthest = contestant.max_delay_ms.map_or_else(|| "any".to_owned(), span);
-        let woken = match contestant.wakes {
-            Wakes::WhenBusy => "no".to_owned(),
-            Wakes::ForCancelled => "for cancelled ones".to_owned(),
-            Wakes::EveryMs(every) => format!("each {}", span(every)),
-        };
-        write_to(
-            &mut text,
-            format_args!(
-                "| {} | {} | {} ms | {} ms | {} | {} | {} | {furthest} | {woken} | {} |\n",
-                name(contestant),
-                contestant.scheme,
-                seen(names::EARLY),
-                seen(names::LATE),
-                seen(names::UNORDERED),
-                seen(names::LOST),
-                if contestant.can_cancel { "yes" } else { "no" },
-                contestant.describes,
-            ),
-        );
+        let cells = [
+            contestant.scheme.clone(),
+            seen(names::EARLY, " ms"),
+            seen(names::LATE, " ms"),
+            seen(names::UNORDERED, ""),
+            seen(names::LOST, ""),
+            seen(names::CANCELLED, ""),
+            seen(names::VAIN_PENDING, ""),
+            seen(names::VAIN_CANCELLED, ""),
+            contestant.max_delay_ms.map_or_else(|| "any".to_owned(), span),
+            contestant.describes.clone(),
+        ];
+        write_to(&mut text, format_args!("| {} | {} |\n", name(contestant), cells.join(" | ")));
     }
     text
 }

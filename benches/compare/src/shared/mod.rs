@@ -8,7 +8,9 @@ mod executor;
 mod expiries;
 mod futures_timer;
 mod hash_wheel;
+mod kafka;
 mod load;
+mod netty;
 mod pingora;
 mod sleeps;
 mod tokio;
@@ -26,7 +28,9 @@ pub use self::{
     expiries::{Expectation, Expiries, Expiry},
     futures_timer::FuturesTimer,
     hash_wheel::HashWheelThread,
+    kafka::KafkaTimer,
     load::{Load, Victim},
+    netty::NettyTimer,
     pingora::Pingora,
     sleeps::Sleeps,
     tokio::Tokio,
@@ -81,6 +85,8 @@ pub fn visit_all_shared(visitor: &mut impl SharedVisitor) {
     visitor.visit(FuturesTimer::new);
     visitor.visit(Pingora::new);
     visitor.visit(HashWheelThread::new);
+    visitor.visit(NettyTimer::new);
+    visitor.visit(KafkaTimer::new);
 }
 
 /// One of our own timers, which can account for its timeouts.

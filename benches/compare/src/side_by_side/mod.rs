@@ -15,11 +15,12 @@ use crate::{
 };
 
 /// Packages of others that do what is measured, or a part of it.
-pub const PEERS: [&str; 17] = [
+pub const PEERS: [&str; 18] = [
     "async-executor",
     "async-io",
     "bitwheel",
     "crossbeam",
+    "crossbeam-channel",
     "crossbeam-queue",
     "futures-lite",
     "futures-timer",

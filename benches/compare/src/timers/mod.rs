@@ -21,6 +21,7 @@ mod timer_queue;
 mod unordered_list;
 mod wheel;
 
+pub(crate) use self::lists::Lists;
 pub use self::{
     bit_wheel::BitWheel, btree::BTree, delay_queue::DelayQueue, hash_wheel::HashWheel,
     kafka::Kafka, lazy_heap::LazyHeap, netty::Netty, nexus_timer::NexusTimer,

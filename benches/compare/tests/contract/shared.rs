@@ -3,11 +3,17 @@
 //! How late they are is not tested, since the machine may be busy, save where it is by design; nor
 //! is that one is early, which a busy machine may hide.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
-use delaywheel_compare::shared::{
-    Expiry, HashWheelThread, Load, Pingora, SharedTimer, SharedVisitor, Typed, Victim, replace_all,
-    schedule_all, schedule_all_expected, visit_all_shared,
+use delaywheel_compare::{
+    real::wait_until,
+    shared::{
+        Expiry, HashWheelThread, KafkaTimer, Load, NettyTimer, Pingora, SharedTimer, SharedVisitor,
+        Typed, Victim, replace_all, schedule_all, schedule_all_expected, visit_all_shared,
+    },
 };
 use fastrand::Rng;
 
@@ -68,26 +74,74 @@ fn every_shared_timer_cancels_what_is_pending() {
 
 #[test]
 fn a_hash_wheel_thread_runs_nothing_that_was_cancelled() {
-    let timer = HashWheelThread::new();
-    let count = 1_000;
+    check_that_nothing_runs(&HashWheelThread::new(), HashWheelThread::ran);
+}
+
+#[test]
+fn nettys_timer_runs_nothing_that_was_cancelled() {
+    check_that_nothing_runs(&NettyTimer::new(), NettyTimer::ran);
+}
+
+#[test]
+fn kafkas_timer_runs_nothing_that_was_cancelled() {
+    check_that_nothing_runs(&KafkaTimer::new(), KafkaTimer::ran);
+}
+
+fn check_that_nothing_runs<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
     // A machine may be so busy that timeouts run before they are cancelled; then they must be longer.
     for delay in (0..8).map(|doublings| Duration::from_millis(200 << doublings)) {
-        let start = Instant::now();
-        let mut timeouts = schedule_all(&timer, &vec![delay; count]);
-        let before = timer.ran();
+        let (start, before) = (Instant::now(), ran(timer));
+        let mut timeouts = schedule_all(timer, &vec![delay; 1_000]);
         let far = (0..1_000).map(|index| Victim { index, delay: Duration::from_hours(1) });
-        replace_all(&timer, &mut timeouts, &far.collect::<Vec<_>>());
+        replace_all(timer, &mut timeouts, &far.collect::<Vec<_>>());
         timer.catch_up();
         if start.elapsed() >= delay / 2 {
             continue;
         }
         // When this has come, the others would have, which were due before it.
-        schedule_all_expected(&timer, &[delay]).settle(PATIENCE);
+        schedule_all_expected(timer, &[delay]).settle(PATIENCE);
         timer.catch_up();
-        assert_eq!((before, timer.ran()), (0, 0), "some ran that were cancelled");
+        assert_eq!(ran(timer), before, "some ran that were cancelled");
         return;
     }
-    panic!("a machine that takes half a minute for a thousand timeouts");
+    panic!("a machine that takes seconds for a thousand timeouts");
+}
+
+#[test]
+fn what_races_with_a_cancel_runs_or_is_cancelled() {
+    check_races(&NettyTimer::new(), NettyTimer::ran);
+    check_races(&KafkaTimer::new(), KafkaTimer::ran);
+}
+
+/// Two threads replace timeouts just as these are due; each runs, is cancelled, or is pending at the
+/// end.
+fn check_races<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
+    let (count, rounds) = (200, 200);
+    let soon = |seed| {
+        let mut rng = Rng::with_seed(seed);
+        move || Duration::from_micros(rng.u64(0..4_000))
+    };
+    let work = |timer: S, seed| {
+        let mut soon = soon(seed);
+        let mut timeouts = schedule_all(&timer, &vec![Duration::ZERO; count as usize]);
+        let mut cancelled = 0;
+        for _ in 0..rounds {
+            let victims = (0..count).map(|index| Victim { index, delay: soon() });
+            cancelled += replace_all(&timer, &mut timeouts, &victims.collect::<Vec<_>>());
+        }
+        cancelled
+    };
+    let cancelled: u64 = thread::scope(|scope| {
+        let spawn = |seed| {
+            let timer = timer.clone();
+            scope.spawn(move || work(timer, seed))
+        };
+        let workers = [spawn(1), spawn(2)];
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let scheduled = 2 * u64::from(count) * (rounds + 1);
+    wait_until("the last have run", || ran(timer) + cancelled >= scheduled);
+    assert_eq!(ran(timer) + cancelled, scheduled, "{}", S::NAME);
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Marathon {
             slots: vec![None; SLOTS],
             dead: vec![None; SLOTS],
             len: 0,
-            near: vec![0; 1 << 16],
+            near: vec![0; tick(NEAR - 1) + 1],
             far: BTreeMap::new(),
             expired: 0,
         }
@@ -193,7 +193,7 @@ impl Marathon {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
+/// Where a tick is counted.
 const fn tick(deadline: u64) -> usize {
     (deadline % NEAR) as usize
 }

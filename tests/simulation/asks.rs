@@ -87,6 +87,7 @@ impl Front {
             books.accept(number);
             lock(&self.handles)[number] = Some(Arc::new(handle));
         } else {
+            self.note(world, number, State::Refused);
             books.refuse(number);
             if !books.entries[number].is_dropped {
                 world.fault(format!("timeout {number} was refused, and not handed back"));
@@ -184,6 +185,7 @@ impl Front {
         }
         let mut books = self.books();
         if is_cancelled {
+            self.note(world, number, State::Cancelled);
             books.leave(number, State::Cancelled);
             if !books.entries[number].is_dropped {
                 world.fault(format!("timeout {number} was cancelled, and not dropped"));

@@ -18,7 +18,7 @@ pub(crate) type Number = usize;
 
 pub(crate) type Tick = u64;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum State {
     /// The timer has not answered yet.
     Coming,

@@ -1,6 +1,7 @@
 //! The timers of a world, each with its books, and everything that is asked of them.
 
 use std::{
+    mem,
     panic::resume_unwind,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -103,14 +104,14 @@ impl Token {
         let action = books.entries[self.number].action;
         let result = books.run(self.number, self.world.now(), turn);
         drop(books);
+        self.front.note(&self.world, self.number, State::Ran);
         self.world.demand(result).then_some(action)
     }
 }
 
 impl Drop for Token {
     fn drop(&mut self) {
-        let is_second =
-            std::mem::replace(&mut self.front.books().entries[self.number].is_dropped, true);
+        let is_second = mem::replace(&mut self.front.books().entries[self.number].is_dropped, true);
         if is_second {
             self.world.fault(format!("timeout {} was dropped twice", self.number));
         }
@@ -233,6 +234,11 @@ impl Front {
         });
     }
 
+    /// Notes an end of a timeout, for comparison with another run.
+    pub(crate) fn note(&self, world: &World, number: Number, end: State) {
+        world.note((mem::discriminant(&self.timer), number, end));
+    }
+
     fn take_back(&self, world: &World, tokens: Vec<Token>) {
         for token in tokens {
             self.note_returned(world, token.number);
@@ -240,6 +246,7 @@ impl Front {
     }
 
     fn note_returned(&self, world: &World, number: Number) {
+        self.note(world, number, State::Returned);
         let mut books = self.books();
         let state = books.entries[number].state;
         if state == State::Pending {

@@ -128,6 +128,7 @@ impl Rhythms {
     /// An occurrence: it is checked to be on time, and the next one is foretold.
     fn run_repeat(&self, world: &Arc<World>, index: usize, handle: &Repeating, action: Action) {
         let now = world.now();
+        world.note(("repetition", index));
         let (planned, is_last, is_over) = {
             let mut state = self.state();
             let repeat = &mut state.repeats[index];
@@ -201,6 +202,7 @@ impl Rhythms {
 
     fn run_quiet(&self, world: &World) {
         let tick = self.tick(world.now());
+        world.note("debounce");
         let mut state = self.state();
         if state.late_quiets > 0 {
             state.late_quiets -= 1;
@@ -237,6 +239,7 @@ impl Rhythms {
     fn run_throttled(&self, world: &World) {
         let now = world.now();
         let tick = self.tick(now);
+        world.note("throttle");
         let mut state = self.state();
         let due = state.throttled_at.take();
         state.last_throttled = Some(now);

@@ -1,6 +1,9 @@
 //! The purgatory of a world, and what is known of the operations in it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use delaywheel::{
     Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, Watch,
@@ -186,6 +189,7 @@ impl Waits {
             Err(WatchError::ShutDown(_)) => Some("shut down"),
             Err(_) => Some("no thread"),
         };
+        world.note((number, refusal));
         let setup = &world.setup;
         let max = match setup.max_delayed {
             Some((max, Overload::Refuse)) => max,
@@ -247,6 +251,7 @@ impl Waits {
     /// An operation is told how it ends. Returns what it does then.
     fn end(&self, world: &World, number: Number, completion: Completion<u32>) -> Action {
         let tick = self.tick(world);
+        world.note((number, mem::discriminant(&completion)));
         let mut ledger = self.ledger();
         let is_satisfiable = ledger.is_satisfiable(number);
         let is_closed = ledger.is_shut_down;
@@ -260,7 +265,7 @@ impl Waits {
         } += 1;
         ledger.waiting.remove(&number);
         let operation = &mut ledger.operations[number];
-        let before = std::mem::replace(&mut operation.state, State::Ended);
+        let before = mem::replace(&mut operation.state, State::Ended);
         let is_right = match completion {
             Completion::Satisfied => {
                 is_satisfiable || operation.claims.contains(&Completion::Satisfied)
@@ -401,14 +406,15 @@ impl Waits {
             Announce::CancelKey(key) => self.cancel_key(world, key),
             Announce::Shrink => self.purgatory.shrink(),
             Announce::ShutDown => self.shut_down(),
-            Announce::Close => self.close(),
+            Announce::Close => self.close(world),
             Announce::Renew => world.renew_waits(),
         }
     }
 
-    fn close(&self) {
+    fn close(&self, world: &World) {
         self.ledger().is_shut_down = true;
         for op in self.purgatory.close() {
+            world.note(("closed", op.number));
             let mut ledger = self.ledger();
             ledger.waiting.remove(&op.number);
             ledger.operations[op.number].state = State::Ended;

@@ -1,10 +1,12 @@
 //! A world: a clock, timers and a purgatory in its time, threads, and what happens among them.
 //!
-//! One thread acts at a time, so a script always goes the same way. What is found to be wrong is
-//! noted, and not a panic: callbacks find most of it, and a timer survives the panics of these.
+//! One thread acts at a time, so a script always goes the same way, to the order of all ends; unless
+//! timers have reapers, whose threads act when they like. What is found to be wrong is noted, and not
+//! a panic: callbacks find most of it, and a timer survives the panics of these.
 
 use std::{
     cell::Cell,
+    hash::{DefaultHasher, Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -45,9 +47,9 @@ std::thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(20)) };
 }
 
-/// From now on reapers that are slow are taken to be stuck, so that a script shrinks soon.
-pub(crate) fn be_impatient() {
-    PATIENCE.set(Duration::from_millis(200));
+/// Sets for how long this thread waits for reapers.
+pub(crate) fn set_patience(patience: Duration) {
+    PATIENCE.set(patience);
 }
 
 /// The number of the thread that acts.
@@ -83,6 +85,8 @@ pub(crate) struct World {
     rhythms: Mutex<Option<Arc<Rhythms>>>,
     jobs: Arc<Mutex<Vec<Job>>>,
     faults: Mutex<Vec<String>>,
+    /// Of all ends so far, in order.
+    digest: Mutex<DefaultHasher>,
     turn: AtomicU64,
     /// The first turn of this step.
     first_turn: AtomicU64,
@@ -101,10 +105,12 @@ impl std::fmt::Debug for World {
 }
 
 /// What a world was good for.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Yield {
     pub(crate) nanos: u128,
     pub(crate) operations: u64,
+    /// Tells worlds apart in which something ended otherwise, or in another order.
+    pub(crate) digest: u64,
 }
 
 impl World {
@@ -120,6 +126,7 @@ impl World {
             rhythms: Mutex::default(),
             jobs: Arc::default(),
             faults: Mutex::default(),
+            digest: Mutex::default(),
             turn: AtomicU64::new(1),
             first_turn: AtomicU64::new(1),
             turns: AtomicU32::new(0),
@@ -201,6 +208,11 @@ impl World {
 
     pub(crate) fn fault(&self, fault: String) {
         lock(&self.faults).push(fault);
+    }
+
+    /// Notes an end: of what, and how.
+    pub(crate) fn note(&self, end: impl Hash) {
+        (end, self.now()).hash(&mut *lock(&self.digest));
     }
 
     /// Notes an error. Returns whether there was none.
@@ -519,7 +531,7 @@ impl World {
             return Err(faults.join("\n"));
         }
         let nanos = self.now().saturating_sub(crate::clock::BEGIN);
-        Ok(Yield { nanos, operations })
+        Ok(Yield { nanos, operations, digest: lock(&self.digest).finish() })
     }
 }
 

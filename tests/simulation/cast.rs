@@ -1,0 +1,97 @@
+//! The threads on which all worlds of this process play, one world at a time.
+//!
+//! The library gives a thread its shard by a number that it takes when it first uses a timer, and keeps.
+//! Threads of each world's own would have other numbers in every world, and so other shards, and a
+//! script would not go the same way twice. These take the first numbers of the process, in order.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{LazyLock, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use delaywheel::{ManualClock, Timer};
+
+use crate::{
+    script::{Script, THREADS},
+    world::{World, Yield, be_thread, lock, set_patience},
+};
+
+static CAST: LazyLock<Mutex<Vec<Actor>>> = LazyLock::new(|| {
+    let actors = (0..THREADS).map(Actor::new).collect::<Vec<_>>();
+    for actor in &actors {
+        // To make a timer of several shards is enough.
+        actor.run(|| Timer::builder().shards(THREADS).build().map(drop)).expect("it is in range");
+    }
+    Mutex::new(actors)
+});
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// A thread that does what it is told.
+#[derive(Debug, Clone)]
+struct Actor(mpsc::Sender<Task>);
+
+impl Actor {
+    fn new(number: usize) -> Self {
+        let (sender, tasks) = mpsc::channel::<Task>();
+        thread::spawn(move || {
+            be_thread(number);
+            tasks.into_iter().for_each(|task| task());
+        });
+        Self(sender)
+    }
+
+    /// Does something on this thread, and waits for that.
+    fn run<R: Send + 'static>(&self, task: impl FnOnce() -> R + Send + 'static) -> R {
+        let (answer, answers) = mpsc::sync_channel(1);
+        let task = move || {
+            let result = catch_unwind(AssertUnwindSafe(task));
+            answer.send(result).expect("somebody waits for it");
+        };
+        self.0.send(Box::new(task)).expect("the thread lives as long as the process");
+        let result = answers.recv().expect("the thread answers");
+        result.unwrap_or_else(|payload| resume_unwind(payload))
+    }
+}
+
+/// Runs a script in a world of its own, each step on its thread. Reapers may take `patience` for what
+/// takes them microseconds.
+pub(crate) fn play(script: &Script, patience: Duration) -> Result<Yield, String> {
+    let actors = lock(&CAST);
+    for actor in &*actors {
+        actor.run(move || set_patience(patience));
+    }
+    let (script, others) = (script.clone(), actors[1..].to_vec());
+    actors[0].run(move || {
+        let world = World::new(script.setup);
+        for (index, &(thread, step)) in script.steps.iter().enumerate() {
+            let result = match thread.checked_sub(1) {
+                None => world.take(step),
+                Some(other) => {
+                    let world = world.clone();
+                    others[other].run(move || world.take(step))
+                }
+            };
+            result.map_err(|fault| format!("step {index}, {step:?}: {fault}"))?;
+        }
+        world.end()
+    })
+}
+
+#[test]
+fn each_thread_of_a_world_has_the_shard_of_its_number() {
+    let actors = lock(&CAST);
+    let clock = ManualClock::new();
+    let (ran, runs) = mpsc::channel();
+    let timer = Timer::builder().clock(clock.clone()).shards(THREADS).build().unwrap();
+    for (number, actor) in actors.iter().enumerate().rev() {
+        let (timer, ran) = (timer.clone(), ran.clone());
+        let run = move || ran.send(number).unwrap();
+        actor.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
+    }
+    // What is due at once is taken out shard by shard.
+    clock.advance(Duration::ZERO);
+    assert_eq!(runs.try_iter().collect::<Vec<_>>(), (0..THREADS).collect::<Vec<_>>());
+}

@@ -129,11 +129,15 @@ impl Books {
         self.latest.max(self.floor(self.elapsed(now)))
     }
 
+    /// The present in nanoseconds, which does not go back behind the latest tick that was seen.
+    pub(crate) fn since(&self, now: Time) -> u64 {
+        self.elapsed(now).max(self.latest.saturating_mul(self.tick))
+    }
+
     /// When what is scheduled now is due.
     pub(crate) fn after(&self, now: Time, delay: Delay) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
-        let seen = self.latest.saturating_mul(self.tick);
-        self.ceil(self.elapsed(now).max(seen).saturating_add(delay))
+        self.ceil(self.since(now).saturating_add(delay))
     }
 
     /// When what is scheduled for an instant is due.

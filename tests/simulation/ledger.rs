@@ -1,12 +1,12 @@
 //! What is known of the operations of a purgatory: what they wait for, and how they may end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use delaywheel::{Completion, OperationKey};
+use delaywheel::{Completion, OperationKey, Overload};
 
 use crate::{
     books::Tick,
-    script::{Action, Back, KEYS, Kind, Wait},
+    script::{Action, Back, KEYS, Kind, Setup, Wait},
 };
 
 /// An operation, by its place in the ledger.
@@ -25,6 +25,10 @@ pub(crate) struct Operation {
     pub(crate) state: State,
     pub(crate) thresholds: Vec<(u32, u64)>,
     pub(crate) deadline: Tick,
+    /// When it began to wait, in nanoseconds.
+    pub(crate) since: u64,
+    /// The shard of the thread that brought it.
+    pub(crate) shard: usize,
     pub(crate) key: Option<OperationKey>,
     pub(crate) is_ready: bool,
     pub(crate) checks: u32,
@@ -78,6 +82,76 @@ impl Ledger {
 
     pub(crate) fn watchers(&self, number: Number) -> u64 {
         u64::from(self.operations[number].wait.events.count_ones()) + self.missing(number) as u64
+    }
+
+    /// Places that an operation takes among those of a key.
+    fn places(&self, number: Number, key: u32) -> u64 {
+        let operation = &self.operations[number];
+        let value = self.values[key as usize];
+        let is_missing = |&&(other, at): &&(u32, u64)| other == key && value < at;
+        let missing = operation.thresholds.iter().filter(is_missing).count() as u64;
+        u64::from(operation.watches(key)) + missing
+    }
+
+    /// Places of a key that are taken.
+    pub(crate) fn taken(&self, key: u32) -> u64 {
+        self.waiting.iter().map(|&number| self.places(number, key)).sum()
+    }
+
+    /// Whether a key has not the places that an operation needs, or nobody else has taken any of them
+    /// if all others were to make room.
+    pub(crate) fn is_key_full(&self, number: Number, (max, overload): (u64, Overload)) -> bool {
+        let displaces = overload == Overload::DisplaceOldest;
+        (0..KEYS).any(|key| {
+            let needed = self.places(number, key);
+            let taken = if displaces { 0 } else { self.taken(key) };
+            needed > 0 && needed + taken > max
+        })
+    }
+
+    /// Whether a limit is full for the operation that comes, and another is the one to make room.
+    pub(crate) fn is_to_go(&self, number: Number, setup: &Setup) -> bool {
+        let displacing = |limit: Option<(u64, Overload)>| {
+            limit.filter(|(_, overload)| *overload == Overload::DisplaceOldest).map(|(max, _)| max)
+        };
+        let coming = |operation: &Operation| operation.state == State::Coming;
+        let Some(coming) = self.operations.iter().rposition(coming) else { return false };
+        let of_all = displacing(setup.max_delayed).is_some_and(|max| {
+            self.waiting.len() as u64 >= max && self.eldest(|_| true) == Some(number)
+        });
+        let of_key = displacing(setup.max_per_key).is_some_and(|max| {
+            (0..KEYS).any(|key| {
+                let needed = self.places(coming, key);
+                needed > 0 && needed + self.taken(key) > max && self.is_first_on_key(number, key)
+            })
+        });
+        of_all || of_key
+    }
+
+    /// Whether an operation is the one that makes room on a key: it has watched that longest, or, if
+    /// all who do wait for its value, it waits for the greatest.
+    fn is_first_on_key(&self, number: Number, key: u32) -> bool {
+        let of_events = self.eldest(|operation| operation.watches(key));
+        of_events.map_or_else(
+            || {
+                let goal = |number: &Number| {
+                    let thresholds = self.operations[*number].thresholds.iter();
+                    thresholds.filter(|(other, _)| *other == key).map(|&(_, at)| at).max()
+                };
+                goal(&number) >= self.waiting.iter().filter_map(goal).max()
+            },
+            |eldest| eldest == number,
+        )
+    }
+
+    /// The one of some that has waited longest. Of those that came at one moment, it is the first of
+    /// the first shard.
+    fn eldest(&self, is_one: impl Fn(&Operation) -> bool) -> Option<Number> {
+        let mut firsts = BTreeMap::new();
+        for &number in self.waiting.iter().filter(|&&number| is_one(&self.operations[number])) {
+            firsts.entry(self.operations[number].shard).or_insert(number);
+        }
+        firsts.into_values().min_by_key(|&number| self.operations[number].since)
     }
 
     /// Whether an operation can complete, as far as that is known.

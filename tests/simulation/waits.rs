@@ -125,8 +125,7 @@ impl Waits {
             (Delay::Endless, Some(max)) => Delay::Nanos(max),
             (delay, None) => delay,
         };
-        let deadline = self.books().after(world.now(), delay);
-        let (number, watches, load) = self.enter(Wait { delay, ..wait }, deadline);
+        let (number, watches) = self.enter(world, Wait { delay, ..wait });
         let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
         let result = match wait.kind {
             Kind::Plain => {
@@ -136,7 +135,7 @@ impl Waits {
             Kind::Any => self.purgatory.watch_any(op, watches, duration(wait.delay)),
             Kind::All => self.purgatory.watch_all(op, watches, duration(wait.delay)),
         };
-        self.conclude(world, number, load, &result);
+        self.conclude(world, number, &result);
     }
 
     /// The delay of an operation begins after its first check, which may have moved the clock.
@@ -144,11 +143,17 @@ impl Waits {
         let mut ledger = self.ledger();
         let operation = &mut ledger.operations[number];
         if operation.checks == 1 && operation.state == State::Coming {
-            operation.deadline = self.books().after(world.now(), operation.wait.delay);
+            let books = self.books();
+            operation.deadline = books.after(world.now(), operation.wait.delay);
+            operation.since = books.since(world.now());
         }
     }
 
-    fn enter(&self, mut wait: Wait, deadline: Tick) -> (Number, Vec<Watch<u32>>, u64) {
+    fn enter(&self, world: &World, mut wait: Wait) -> (Number, Vec<Watch<u32>>) {
+        let (deadline, since) = {
+            let books = self.books();
+            (books.after(world.now(), wait.delay), books.since(world.now()))
+        };
         let mut ledger = self.ledger();
         if wait.kind == Kind::Plain {
             wait.values = 0;
@@ -165,6 +170,8 @@ impl Waits {
             state: State::Coming,
             thresholds,
             deadline,
+            since,
+            shard: this_thread() % world.setup.shards,
             key: None,
             is_ready: wait.is_ready,
             checks: 0,
@@ -172,16 +179,10 @@ impl Waits {
             claims: Vec::new(),
             is_dropped: false,
         });
-        (ledger.operations.len() - 1, watches, ledger.waiting.len() as u64)
+        (ledger.operations.len() - 1, watches)
     }
 
-    fn conclude(
-        &self,
-        world: &World,
-        number: Number,
-        load: u64,
-        result: &Result<Watched, WatchError<Op>>,
-    ) {
+    fn conclude(&self, world: &World, number: Number, result: &Result<Watched, WatchError<Op>>) {
         let refusal = match result {
             Ok(_) => None,
             Err(WatchError::Full(_)) => Some("full"),
@@ -190,26 +191,19 @@ impl Waits {
             Err(_) => Some("no thread"),
         };
         world.note((number, refusal));
-        let setup = &world.setup;
-        let max = match setup.max_delayed {
-            Some((max, Overload::Refuse)) => max,
-            _ => u64::MAX,
-        };
+        let is_at_rest = world.is_at_rest();
         let mut ledger = self.ledger();
-        let is_right = match refusal {
-            None => true,
-            Some("full") => load >= max || world.is_in_turn(),
-            Some("a key is full") => match setup.max_per_key {
-                Some((_, Overload::Refuse)) => true,
-                // No one makes room for what needs more places on a key than there are.
-                Some((max, _)) => {
-                    let wait = &ledger.operations[number].wait;
-                    wait.events & wait.values > 0 && max < 2
-                }
-                None => false,
-            },
-            Some("shut down") => ledger.is_shut_down,
-            Some(_) => false,
+        let load = ledger.waiting.len() as u64;
+        let is_right = match (refusal, world.setup.max_delayed, world.setup.max_per_key) {
+            (None, ..) => true,
+            (Some("full"), Some((max, Overload::Refuse)), _) => load >= max || !is_at_rest,
+            // Those that could make room are being checked.
+            (Some("full"), Some(_), _) => !is_at_rest,
+            (Some("a key is full"), _, Some(limit)) => {
+                ledger.is_key_full(number, limit) || !is_at_rest
+            }
+            (Some("shut down"), ..) => ledger.is_shut_down,
+            _ => false,
         };
         let state = ledger.operations[number].state;
         match result {
@@ -238,7 +232,7 @@ impl Waits {
             Err(_) => state == State::Coming,
         };
         if !is_right || !is_told {
-            world.fault(format!("operation {number}: {refusal:?} with {load} of {max}, {state:?}"));
+            world.fault(format!("operation {number}: {refusal:?} with {load} waiting, {state:?}"));
         }
         if let (true, Ok(Watched::Waiting(key))) = (guarded, result) {
             self.claim(world, number, Completion::Cancelled(0), || {
@@ -255,6 +249,7 @@ impl Waits {
         let mut ledger = self.ledger();
         let is_satisfiable = ledger.is_satisfiable(number);
         let is_closed = ledger.is_shut_down;
+        let is_to_go = ledger.is_to_go(number, &world.setup) || !world.is_at_rest();
         let counts = &mut ledger.counts;
         *match completion {
             Completion::Satisfied => &mut counts.satisfied,
@@ -271,10 +266,7 @@ impl Waits {
                 is_satisfiable || operation.claims.contains(&Completion::Satisfied)
             }
             Completion::Expired => operation.deadline <= tick,
-            Completion::Displaced => {
-                let limits = [world.setup.max_delayed, world.setup.max_per_key];
-                limits.iter().flatten().any(|(_, overload)| *overload == Overload::DisplaceOldest)
-            }
+            Completion::Displaced => is_to_go,
             Completion::ShutDown => is_closed,
             cancelled => operation.claims.contains(&cancelled),
         };
@@ -303,12 +295,10 @@ impl Waits {
             operation.state == State::Waiting
         };
         let is_won = act();
-        let is_at_rest = !world.is_in_turn() && !world.is_acting();
-        if is_at_rest && is_won && self.ledger().waiting.contains(&number) {
+        if world.is_at_rest() && is_won && self.ledger().waiting.contains(&number) {
             world.fault(format!("operation {number} waits after its end"));
         }
-        if !world.is_in_turn()
-            && !world.is_acting()
+        if world.is_at_rest()
             && is_won != was_waiting
             && !self.ledger().operations[number].wait.is_guarded
         {
@@ -481,22 +471,15 @@ impl Waits {
     fn compare_keys(&self, world: &World, ledger: &Ledger) {
         let max = world.setup.max_per_key.map_or(u64::MAX, |(max, _)| max);
         for key in 0..KEYS {
-            let on_key = ledger.waiting.iter().map(|number| {
-                let operation = &ledger.operations[*number];
-                let is_missing =
-                    |&&(other, at): &&(u32, u64)| other == key && ledger.values[key as usize] < at;
-                let values = operation.thresholds.iter().filter(is_missing).count() as u64;
-                u64::from(operation.watches(key)) + values
-            });
-            let count: u64 = on_key.sum();
+            let count = ledger.taken(key);
             if count > max {
                 world.fault(format!("{count} wait on key {key}, which is too many"));
             }
         }
-        if let Some(number) = ledger.waiting.first() {
-            let key = ledger.operations[*number].key;
-            if key.is_some_and(|key| !self.purgatory.is_waiting(key)) {
-                world.fault(format!("operation {number} is said not to wait"));
+        for (number, operation) in ledger.operations.iter().enumerate() {
+            let told = operation.key.map(|key| self.purgatory.is_waiting(key));
+            if told.is_some_and(|told| told != ledger.waiting.contains(&number)) {
+                world.fault(format!("operation {number} is said to wait: {told:?}"));
             }
         }
     }

@@ -202,6 +202,11 @@ impl World {
         self.acts.load(Relaxed) > 0
     }
 
+    /// Whether it is the script that acts, and no user code within what it has called.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.is_in_turn() && !self.is_acting()
+    }
+
     pub(crate) fn is_swept(&self) -> bool {
         *lock(&self.is_swept)
     }

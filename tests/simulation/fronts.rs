@@ -11,6 +11,7 @@ use delaywheel::{DelayQueue, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerStat
 
 use crate::{
     books::{Books, Number, State},
+    clock::Time,
     script::{Action, Delay, THREADS},
     world::{World, is_returning, lock, this_thread, while_returning},
 };
@@ -18,6 +19,9 @@ use crate::{
 /// The payload of the panics that are part of a script.
 #[derive(Debug)]
 pub(crate) struct Planned;
+
+/// Nanoseconds of real time for which a reaper may sleep while a script waits for it.
+const LONGEST_NAP: Time = 5_000_000;
 
 /// Tries to wake a reaper before it counts as stuck.
 const MOST_POKES: u32 = 10_000;
@@ -214,12 +218,11 @@ impl Front {
         self.note_end(world);
     }
 
-    /// Drains a timer that the clock drives.
+    /// Drains a timer. One that has a reaper gives up at once: the clock, which does not move
+    /// meanwhile, would have it wait for ever for what is not due.
     pub(crate) fn drain(&self, world: &World, patience: u64) {
-        if self.is_reaped {
-            return self.shut_down(world);
-        }
         self.books().is_draining = true;
+        let patience = if self.is_reaped { 0 } else { patience };
         let deadline = world.clock.instant() + Duration::from_nanos(patience);
         world.in_turn(|| {
             match &self.timer {
@@ -269,8 +272,21 @@ impl Front {
         }
     }
 
-    /// Has the reaper look at the clock, and waits until what is due has been passed on.
-    pub(crate) fn poke(self: &Arc<Self>, world: &Arc<World>) {
+    /// Whether the reaper has gone to sleep, when the clock showed `then`, for so short a time that it
+    /// need not be woken for what is due now.
+    fn wakes_by_itself(&self, world: &World, then: Time) -> bool {
+        let books = self.books();
+        let next = books.pending.iter().map(|&number| books.entries[number].deadline).min();
+        let at = next.filter(|&next| next <= books.now(world.now()));
+        let nap = at.and_then(|at| Some(books.begin_of(at)?.saturating_sub(then)));
+        nap.is_some_and(|nap| nap <= LONGEST_NAP)
+    }
+
+    /// Has the reaper look at the clock, which has shown `then` since it last did.
+    pub(crate) fn poke(self: &Arc<Self>, world: &Arc<World>, then: Time) {
+        if self.wakes_by_itself(world, then) {
+            return;
+        }
         let is_open = {
             let books = self.books();
             !books.is_shut_down && self.is_reaped

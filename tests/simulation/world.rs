@@ -279,7 +279,7 @@ impl World {
 
     /// Moves the clock, and has all that is due passed on.
     fn pass(&self, run: impl FnOnce()) {
-        let turn = self.turn();
+        let (turn, then) = (self.turn(), self.now());
         self.in_turn(run);
         let fronts = self.fronts();
         for front in &fronts {
@@ -297,7 +297,7 @@ impl World {
             self.in_turn(|| self.clock.stand_still());
         }
         for front in &fronts {
-            front.poke(&self.this());
+            front.poke(&self.this(), then);
         }
         for front in fronts {
             front.settle(self);
@@ -429,7 +429,14 @@ impl World {
             Step::Receive(count) => self.front(2).receive(self, count),
             Step::Shrink(front) => self.front(front).shrink(),
             Step::ShutDown(front) => self.front(front).shut_down(self),
-            Step::Drain(front, patience) => self.front(front).drain(self, patience),
+            Step::Drain(front, patience) => {
+                let then = self.now();
+                self.front(front).drain(self, patience);
+                if self.now() != then {
+                    // A callback has moved the clock, for all timers.
+                    self.pass(|| self.clock.stand_still());
+                }
+            }
             Step::Renew(front) => self.renew(front),
             Step::Repeat(period, rhythm, times, action) => {
                 self.rhythms().repeat(&this, period, rhythm, (times, action));

@@ -7,13 +7,14 @@
 #![cfg(unix)]
 
 use std::{
+    collections::BTreeSet,
     env, io,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering::SeqCst},
-        mpsc,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+        mpsc::{self, RecvTimeoutError},
     },
     thread,
     time::{Duration, Instant},
@@ -35,7 +36,11 @@ fn child(role: &str, test: &str) -> Child {
     let program = env::current_exe().expect("a test has a program");
     let mut command = Command::new(program);
     command.args(["--exact", test, "--nocapture"]).env(ROLE, role);
-    command.stdout(Stdio::piped()).spawn().expect("the program can be run again")
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program can be run again")
 }
 
 fn is_child(role: &str) -> bool {
@@ -68,38 +73,89 @@ fn a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early() {
     }
     let mut child =
         child("stopped", "a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early");
+    let mut orders = child.stdin.take().expect("it is piped");
     let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     let mut lines = lines.map(|line| line.expect("the child writes text"));
     assert!(lines.any(|line| line.ends_with("begun")));
     signal(&child, "-STOP");
-    // Being stopped for a while is what is tested.
-    thread::sleep(500 * MS);
+    let end = Instant::now() + GENEROUS;
+    while state(&child) != "T" {
+        assert!(Instant::now() < end, "the child does not stop");
+        thread::yield_now();
+    }
+    // What the child has pending comes due while it is stopped.
+    let (own, (over, events)) = (Timer::new(), mpsc::channel());
+    own.schedule(STOPPED, move || over.send(()).unwrap()).unwrap();
+    events.recv_timeout(GENEROUS).expect("time passes");
     signal(&child, "-CONT");
+    writeln!(orders, "end").expect("the child reads");
     assert!(lines.any(|line| line.ends_with("done")));
     succeeds(child);
 }
 
-fn be_stopped() {
-    const COUNT: u32 = 200;
-    let timer = Timer::new();
-    let runs: Arc<Vec<AtomicU32>> = Arc::new((0..COUNT).map(|_| AtomicU32::new(0)).collect());
-    let (ran, events) = mpsc::channel();
-    for number in 0..COUNT {
-        let (runs, ran) = (Arc::clone(&runs), ran.clone());
-        let due = Instant::now() + number * 5 * MS;
+/// What the system says of a process; `T` if it is stopped.
+fn state(child: &Child) -> String {
+    let id = child.id().to_string();
+    let told = Command::new("ps").args(["-o", "state=", "-p", &id]).output();
+    String::from_utf8_lossy(&told.expect("there is a ps command").stdout).trim().to_owned()
+}
+
+/// How long a child is stopped, at least.
+const STOPPED: Duration = Duration::from_millis(400);
+
+/// Timeouts that follow each other, each soon, until they are told to end.
+struct Chains {
+    timer: Timer,
+    numbers: Arc<AtomicU32>,
+    is_over: AtomicBool,
+    /// Their numbers, and when they were due and ran.
+    ran: mpsc::Sender<(u32, Instant, Instant)>,
+}
+
+impl Chains {
+    /// Has a timeout follow.
+    fn follow(self: &Arc<Self>) {
+        let (chains, number) = (Arc::clone(self), self.numbers.fetch_add(1, SeqCst));
+        let delay = number % 50 * MS;
+        let due = Instant::now() + delay;
         let run = move || {
-            runs[number as usize].fetch_add(1, SeqCst);
-            ran.send(Instant::now() >= due).unwrap();
+            chains.ran.send((number, due, Instant::now())).unwrap();
+            if !chains.is_over.load(SeqCst) {
+                chains.follow();
+            }
         };
-        timer.schedule(number * 5 * MS, run).unwrap();
+        self.timer.schedule(delay, run).unwrap();
     }
+}
+
+fn be_stopped() {
+    let (ran, runs) = mpsc::channel();
+    let (numbers, is_over) = (Arc::default(), AtomicBool::new(false));
+    let chains = Arc::new(Chains { timer: Timer::new(), numbers, is_over, ran });
+    (0..100).for_each(|_| chains.follow());
     println!("\nbegun");
     io::stdout().flush().unwrap();
-    for _ in 0..COUNT {
-        assert!(events.recv_timeout(GENEROUS).expect("all run"), "one was early");
+    // Reads on when it goes on.
+    io::stdin().read_line(&mut String::new()).unwrap();
+    chains.is_over.store(true, SeqCst);
+    // Each chain holds them, and so the sender, until it has ended.
+    let (timer, scheduled) = (chains.timer.clone(), Arc::clone(&chains.numbers));
+    drop(chains);
+    let mut all = Vec::new();
+    loop {
+        match runs.recv_timeout(GENEROUS) {
+            Ok(run) => all.push(run),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => panic!("some never come due"),
+        }
     }
+    let (runs, scheduled) = (all, scheduled.load(SeqCst) as usize);
+    let numbers: BTreeSet<_> = runs.iter().map(|(number, ..)| *number).collect();
+    assert_eq!((numbers.len(), runs.len()), (scheduled, scheduled));
+    assert!(runs.iter().all(|(_, due, at)| at >= due), "one was early");
+    let latest = runs.iter().map(|(_, due, at)| *at - *due).max();
+    assert!(latest > Some(STOPPED / 2), "nothing was pending when the process was stopped");
     assert!(timer.shutdown().is_empty());
-    assert!(runs.iter().all(|count| count.load(SeqCst) == 1));
     println!("\ndone");
 }
 

@@ -174,8 +174,8 @@ fn limits_take_every_number() {
             assert_eq!(each.build::<u64, Never, ()>().is_err(), limit == 0);
         }
     }
-    let (_clock, one) = purgatory(|builder| {
-        builder.max_delayed(1, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
+    let (_clock, one) = purgatory(|settings| {
+        settings.max_delayed(1, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
     });
     for delay in DELAYS {
         let _ = one.try_complete_else_watch(Never, NUMBERS, delay);
@@ -187,7 +187,7 @@ fn limits_take_every_number() {
 #[test]
 fn any_longest_delay_holds() {
     for longest in DELAYS {
-        let (clock, purgatory) = purgatory(|builder| builder.max_delay(longest));
+        let (clock, purgatory) = purgatory(|settings| settings.max_delay(longest));
         let keys = watch_all_ways(&purgatory, Duration::MAX);
         clock.advance(SECOND + MS);
         let is_over = longest <= SECOND;
@@ -199,7 +199,7 @@ fn any_longest_delay_holds() {
 fn keys_of_other_purgatories_find_nothing() {
     let large = PurgatoryBuilder::new().timer(Timer::builder().shards(1000));
     let large = large.build::<u64, Never, ()>().unwrap();
-    let (_clock, small) = purgatory(|builder| builder.timer(Timer::builder().shards(1)));
+    let (_clock, small) = purgatory(|settings| settings.timer(Timer::builder().shards(1)));
     let watch = || (0..500).flat_map(|_| watch_all_ways(&large, SECOND * 3600)).collect::<Vec<_>>();
     let keys: Vec<OperationKey> = thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(watch)).collect();

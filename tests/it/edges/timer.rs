@@ -10,7 +10,7 @@ use delaywheel::{
 use super::{DELAYS, PERCENTS, instants, must_panic};
 use crate::timer::support::{MS, SECOND, must_return};
 
-fn values(shards: usize) -> (ManualClock, ValueTimer<u64>) {
+fn of_values(shards: usize) -> (ManualClock, ValueTimer<u64>) {
     let clock = ManualClock::new();
     let builder = ValueTimer::builder().clock(clock.clone()).shards(shards);
     (clock, builder.build_with(|_: u64| ()).unwrap())
@@ -85,75 +85,76 @@ fn any_lateness_may_be_told() {
 #[cfg(feature = "metrics")]
 #[test]
 fn any_counts_can_be_published() {
-    let (clock, timer) = values(1);
+    let (clock, values) = of_values(1);
     let mut metrics = delaywheel::TimerMetrics::new("");
-    metrics.publish(&timer.stats());
+    metrics.publish(&values.stats());
     for delay in DELAYS {
-        timer.schedule(delay, 0).unwrap();
+        values.schedule(delay, 0).unwrap();
     }
     clock.advance(SECOND);
-    metrics.publish(&timer.stats());
-    metrics.publish(&values(1).1.stats());
+    metrics.publish(&values.stats());
+    metrics.publish(&of_values(1).1.stats());
 }
 
 /// Calls whatever there is with a key; returns whether it was pending.
-fn use_key(timer: &ValueTimer<u64>, key: TimeoutKey) -> bool {
-    let is_pending = timer.is_pending(key);
-    assert!(is_pending || timer.deadline(key).is_none());
+fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
+    let is_pending = values.is_pending(key);
+    assert!(is_pending || values.deadline(key).is_none());
     for delay in DELAYS.into_iter().rev() {
-        assert_eq!(timer.reset(key, delay), is_pending);
+        assert_eq!(values.reset(key, delay), is_pending);
     }
-    timer.reset(key, Duration::MAX);
-    assert_eq!(timer.cancel(key).is_some(), is_pending);
-    assert_eq!(timer.cancel_batch([key, key]), [None, None]);
+    values.reset(key, Duration::MAX);
+    assert_eq!(values.cancel(key).is_some(), is_pending);
+    assert_eq!(values.cancel_batch([key, key]), [None, None]);
     is_pending
 }
 
 #[test]
 fn values_take_every_delay_and_instant_and_keys_every_state() {
-    let (clock, timer) = values(3);
-    let mut keys: Vec<_> = DELAYS.iter().map(|&delay| timer.schedule(delay, 1).unwrap()).collect();
-    keys.extend(instants().into_iter().map(|instant| timer.schedule_at(instant, 2).unwrap()));
-    keys.extend(timer.schedule_batch(DELAYS.map(|delay| (delay, 3))).unwrap());
-    assert!(timer.schedule_batch([]).unwrap().is_empty() && timer.cancel_batch([]).is_empty());
+    let (clock, values) = of_values(3);
+    let mut keys: Vec<_> = DELAYS.iter().map(|&delay| values.schedule(delay, 1).unwrap()).collect();
+    keys.extend(instants().into_iter().map(|instant| values.schedule_at(instant, 2).unwrap()));
+    keys.extend(values.schedule_batch(DELAYS.map(|delay| (delay, 3))).unwrap());
+    assert!(values.schedule_batch([]).unwrap().is_empty() && values.cancel_batch([]).is_empty());
     clock.advance(MS);
-    timer.shrink();
-    let pending = keys.iter().filter(|&&key| use_key(&timer, key)).count();
+    values.shrink();
+    let pending = keys.iter().filter(|&&key| use_key(&values, key)).count();
     assert!(pending > 0 && pending < keys.len(), "some are due, and some are not");
-    check(&timer.stats());
-    assert_eq!(timer.stats().pending, 0);
-    let left = timer.schedule(Duration::MAX, 9).unwrap();
-    assert_eq!((timer.shutdown(), timer.shutdown()), (vec![9], vec![]));
-    assert!(!use_key(&timer, left));
-    refuse_all(&timer);
+    check(&values.stats());
+    assert_eq!(values.stats().pending, 0);
+    let left = values.schedule(Duration::MAX, 9).unwrap();
+    assert_eq!((values.shutdown(), values.shutdown()), (vec![9], vec![]));
+    assert!(!use_key(&values, left));
+    refuse_all(&values);
 }
 
 /// A timer that has ended hands everything back.
-fn refuse_all(timer: &ValueTimer<u64>) {
+fn refuse_all(values: &ValueTimer<u64>) {
     for delay in DELAYS {
-        assert_eq!(timer.schedule(delay, 5), Err(ScheduleError::ShutDown(5)));
-        let batch = timer.schedule_batch([(delay, 6)]).unwrap_err().into_value();
+        assert_eq!(values.schedule(delay, 5), Err(ScheduleError::ShutDown(5)));
+        let batch = values.schedule_batch([(delay, 6)]).unwrap_err().into_value();
         assert_eq!((batch.scheduled.len(), batch.refused), (0, vec![(delay, 6)]));
     }
     for instant in instants() {
-        assert_eq!(timer.schedule_at(instant, 7).unwrap_err().into_value(), 7);
-        assert!(timer.drain(instant).is_empty());
+        let ended = values.schedule_at(instant, 7).unwrap_err();
+        assert_eq!(ended.into_value(), 7);
+        assert!(values.drain(instant).is_empty());
     }
-    assert!(timer.schedule_batch([]).unwrap().is_empty());
-    timer.shrink();
-    check(&timer.stats());
+    assert!(values.schedule_batch([]).unwrap().is_empty());
+    values.shrink();
+    check(&values.stats());
 }
 
 #[test]
 fn a_drain_takes_every_instant() {
     for instant in instants() {
-        let (_clock, timer) = values(2);
-        timer.schedule(Duration::ZERO, 1).unwrap();
-        timer.schedule(Duration::MAX, 2).unwrap();
+        let (_clock, values) = of_values(2);
+        values.schedule(Duration::ZERO, 1).unwrap();
+        values.schedule(Duration::MAX, 2).unwrap();
         // One that is due is handled, unless the deadline has passed.
-        let left = timer.drain(instant);
-        assert!(left.contains(&2) && timer.stats().pending == 0, "{left:?}");
-        refuse_all(&timer);
+        let left = values.drain(instant);
+        assert!(left.contains(&2) && values.stats().pending == 0, "{left:?}");
+        refuse_all(&values);
         let idle = Timer::new();
         assert!(must_return(move || idle.drain(instant)).is_empty());
     }
@@ -161,8 +162,8 @@ fn a_drain_takes_every_instant() {
 
 #[test]
 fn keys_of_other_timers_find_nothing() {
-    let (_clock, large) = values(65_536);
-    let (_clock, small) = values(1);
+    let (_clock, large) = of_values(65_536);
+    let (_clock, small) = of_values(1);
     let schedule = || (0..2000).map(|_| large.schedule(SECOND, 1).unwrap()).collect::<Vec<_>>();
     let keys: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(schedule)).collect();
@@ -176,15 +177,15 @@ fn keys_of_other_timers_find_nothing() {
 
 #[test]
 fn iterators_that_panic_leave_nothing_scheduled_or_cancelled() {
-    let (clock, timer) = values(1);
-    let key = timer.schedule(SECOND, 1).unwrap();
-    must_panic(|| timer.schedule_batch((0..9).map(|number| (MS, 8 / (8 - number)))));
-    must_panic(|| timer.cancel_batch((0..9).map(|number| [key][number])));
+    let (clock, values) = of_values(1);
+    let key = values.schedule(SECOND, 1).unwrap();
+    must_panic(|| values.schedule_batch((0..9).map(|number| (MS, 8 / (8 - number)))));
+    must_panic(|| values.cancel_batch((0..9).map(|number| [key][number])));
     let closures = Timer::builder().clock(clock).build().unwrap();
     let timeout = closures.schedule(SECOND, || ()).unwrap();
     must_panic(|| closures.schedule_batch((0..9).map(|number| ([MS][number], || ()))));
     must_panic(|| closures.cancel_batch((0..9).map(|number| [&timeout][number])));
-    assert_eq!((timer.stats().pending, timer.stats().scheduled), (1, 1));
+    assert_eq!((values.stats().pending, values.stats().scheduled), (1, 1));
     assert!(timeout.is_pending() && closures.stats().scheduled == 1);
 }
 
@@ -206,8 +207,8 @@ fn closures_take_every_delay_and_handles_every_state() {
     }
     assert_eq!(timer.cancel_batch(Vec::<delaywheel::Timeout>::new()), 0);
     assert!(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).is_err());
-    let refused = timer.schedule(Duration::MAX, || ()).unwrap_err();
-    refused.into_value().run();
+    let ended = timer.schedule(Duration::MAX, || ()).unwrap_err();
+    ended.into_value().run();
     assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
     assert!(instants().into_iter().all(|at| timer.drain(at).is_empty()));
     timer.shrink();

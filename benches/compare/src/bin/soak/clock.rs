@@ -70,6 +70,7 @@ impl FaultyClock {
         self.0.shown.load(SeqCst)
     }
 
+    /// How often it went wrong.
     pub(crate) fn faults(&self) -> u64 {
         self.0.faults.load(SeqCst)
     }

@@ -13,12 +13,14 @@
 //!
 //! Faults: handlers and operations panic, sleep, and call what they come from and each other; the
 //! clock stands still, steps back and jumps ahead; bursts come for one moment; limits are reached;
-//! threads die with handles; many timeouts are reset again and again.
+//! threads die with handles; many timeouts are reset again and again. The clock goes right in the first
+//! half of a round, and nobody sleeps.
 //!
 //! Breaches: a ledger that does not agree, within the library or with the load's own; anything that
 //! is early by the clock that it was given, ends twice, is lost, dropped without an answer, or
 //! satisfied without its condition; an operation that expires a second after its event; a limit that
-//! is passed; a timer that stands still; memory that is not given back; a panic that was not
+//! is passed by a quarter; a timer that stands still; one in a hundred late by half a second while the
+//! clock goes right; memory that is not given back; a panic that was not
 //! injected.
 
 #![forbid(unsafe_code)]

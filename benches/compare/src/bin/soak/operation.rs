@@ -153,12 +153,19 @@ impl Op {
         panic_injected()
     }
 
+    /// Whether faults have begun that make others late.
+    fn is_harmed(&self) -> bool {
+        self.state.books.clock().faults() > 0
+    }
+
     /// What the user does when the request has been answered.
     fn go_on(mut self) {
         let choice = self.random.u32(..128);
         match choice {
             0 => self.panic(),
-            1 if self.random.u8(..16) == 0 => thread::sleep(Duration::from_millis(1)),
+            1 if self.is_harmed() && self.random.u8(..16) == 0 => {
+                thread::sleep(Duration::from_millis(1))
+            }
             2..20 => nested(|| {
                 let Some(waits) = self.waits.upgrade() else { return };
                 waits.react(choice, &mut self.random);
@@ -175,7 +182,7 @@ impl DelayedOperation<u32, Reason> for Op {
                 self.has_panicked = true;
                 self.panic();
             }
-            1 if self.random.bool() => thread::sleep(Duration::from_millis(1)),
+            1 if self.is_harmed() && self.random.bool() => thread::sleep(Duration::from_millis(1)),
             2..8 => self
                 .waits
                 .upgrade()

@@ -14,6 +14,8 @@ pub(crate) struct Sample {
     pub(crate) purgatory: PurgatoryStats,
     /// Late timeouts of the timer of values, and operations.
     pub(crate) late: [[Duration; 3]; 2],
+    /// Late timeouts of the timer of closures.
+    pub(crate) late_closures: [Duration; 3],
     /// How often the clock went wrong.
     pub(crate) faults: u64,
 }

@@ -33,6 +33,14 @@ const LEFT: usize = 1 << 20;
 /// What the process may take when the load is gone.
 const MOST_RESIDENT: usize = 256 << 20;
 
+/// How long a round goes without clocks that go wrong and callbacks that sleep. It covers two looks,
+/// even where these come late.
+const UNHARMED: Duration = Duration::from_millis(2_500);
+
+/// What one in a hundred may be late by while nothing is wrong. Far more than on a busy machine, and
+/// less than by a reaper that sleeps a second too long.
+const LATE: Duration = Duration::from_millis(500);
+
 /// Seconds in which nothing expires, after which a timer is said to stand still.
 const PATIENCE: u32 = 3;
 
@@ -101,9 +109,9 @@ impl Round {
             repeat(is_over, || self.closures.churn(&mut random));
         });
         scope.spawn(move || {
-            let mut random = random(5);
+            let (mut random, begun) = (random(5), Instant::now());
             repeat(is_over, || {
-                if random.u32(..256) == 0 {
+                if begun.elapsed() > UNHARMED && random.u32(..256) == 0 {
                     self.clock.fail(&mut random);
                 }
             });
@@ -160,8 +168,10 @@ impl Round {
             closures: self.closures.timer().stats(),
             purgatory: self.waits.stats().0,
             late: [self.values.books.lateness(), self.waits.books().lateness()],
+            late_closures: self.closures.books.lateness(),
             faults: self.clock.faults(),
         };
+        self.check_lateness(&sample);
         ledger::check_timer("values", &sample.values, &self.breaches);
         ledger::check_timer("closures", &sample.closures, &self.breaches);
         ledger::check_timer("purgatory", &self.waits.stats().1, &self.breaches);
@@ -176,6 +186,16 @@ impl Round {
             });
         }
         sample
+    }
+
+    /// As long as nothing is wrong, what is due runs soon.
+    fn check_lateness(&self, sample: &Sample) {
+        let late = [sample.late[0], sample.late[1], sample.late_closures];
+        for (name, [_, most, _]) in ["values", "purgatory", "closures"].into_iter().zip(late) {
+            self.breaches.unless(sample.faults > 0 || most <= LATE, || {
+                format!("{name}: one in a hundred was {most:?} late or more, and nothing was wrong")
+            });
+        }
     }
 
     /// Ends everything, and makes sure that nothing is left of it.

@@ -20,7 +20,7 @@
 //! is early by the clock that it was given, ends twice, is lost, dropped without an answer, or
 //! satisfied without its condition; an operation that expires a second after its event; a limit that
 //! is passed by a quarter; a timer that stands still; one in a hundred late by half a second while the
-//! clock goes right; memory that is not given back; a panic that was not
+//! clock goes right and the machine is on time; memory that is not given back; a panic that was not
 //! injected.
 
 #![forbid(unsafe_code)]

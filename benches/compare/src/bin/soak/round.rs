@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, Scope},
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use delaywheel::{Overload, Timer, TimerBuilder};
 use crate::{
     books::Books,
     breaches::Breaches,
-    clock::FaultyClock,
+    clock::{self, FaultyClock},
     closures::{self, Closures},
     ledger, memory,
     operation::KEYS,
@@ -37,8 +37,8 @@ const MOST_RESIDENT: usize = 256 << 20;
 /// even where these come late.
 const UNHARMED: Duration = Duration::from_millis(2_500);
 
-/// What one in a hundred may be late by while nothing is wrong. Far more than on a busy machine, and
-/// less than by a reaper that sleeps a second too long.
+/// What one in a hundred may be late by while nothing is wrong, besides what the machine is late by:
+/// less than by a reaper that sleeps a second too long. Some hundredths are usual.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Seconds in which nothing expires, after which a timer is said to stand still.
@@ -52,6 +52,8 @@ pub(crate) struct Round {
     values: Arc<Values>,
     closures: Closures,
     waits: Arc<Waits>,
+    /// The longest rest of a thread since the last look, in nanoseconds: how late the machine is.
+    rest: AtomicU64,
     /// Live bytes before it was made.
     live: usize,
 }
@@ -76,7 +78,8 @@ impl Round {
                 values.leave(random);
             }
         }));
-        Self { number, seed, breaches: breaches.clone(), clock, values, closures, waits, live }
+        let (breaches, rest) = (breaches.clone(), AtomicU64::new(0));
+        Self { number, seed, breaches, clock, values, closures, waits, rest, live }
     }
 
     /// Loads everything for so long, ends it, and looks at what is left.
@@ -114,6 +117,9 @@ impl Round {
                 if begun.elapsed() > UNHARMED && random.u32(..256) == 0 {
                     self.clock.fail(&mut random);
                 }
+                let rested = Instant::now();
+                thread::sleep(REST);
+                self.rest.fetch_max(clock::nanos(rested.elapsed()), Relaxed);
             });
         });
     }
@@ -188,12 +194,14 @@ impl Round {
         sample
     }
 
-    /// As long as nothing is wrong, what is due runs soon.
+    /// As long as nothing is wrong, what is due runs soon. A few times as late as a thread that sleeps
+    /// is no fault of the library.
     fn check_lateness(&self, sample: &Sample) {
+        let most = LATE + 4 * Duration::from_nanos(self.rest.swap(0, Relaxed));
         let late = [sample.late[0], sample.late[1], sample.late_closures];
-        for (name, [_, most, _]) in ["values", "purgatory", "closures"].into_iter().zip(late) {
-            self.breaches.unless(sample.faults > 0 || most <= LATE, || {
-                format!("{name}: one in a hundred was {most:?} late or more, and nothing was wrong")
+        for (name, [_, late, _]) in ["values", "purgatory", "closures"].into_iter().zip(late) {
+            self.breaches.unless(sample.faults > 0 || late <= most, || {
+                format!("{name}: one in a hundred was {late:?} late or more, where {most:?} may be")
             });
         }
     }

@@ -38,7 +38,9 @@ impl Actor {
         let (sender, tasks) = mpsc::channel::<Task>();
         thread::spawn(move || {
             be_thread(number);
-            tasks.into_iter().for_each(|task| task());
+            for task in tasks {
+                task();
+            }
         });
         Self(sender)
     }

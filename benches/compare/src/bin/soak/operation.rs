@@ -164,7 +164,7 @@ impl Op {
         match choice {
             0 => self.panic(),
             1 if self.is_harmed() && self.random.u8(..16) == 0 => {
-                thread::sleep(Duration::from_millis(1))
+                thread::sleep(Duration::from_millis(1));
             }
             2..20 => nested(|| {
                 let Some(waits) = self.waits.upgrade() else { return };

@@ -224,7 +224,7 @@ impl Values {
                 panic_injected();
             }
             1 if self.books.clock().faults() > 0 && random.u8(..32) == 0 => {
-                thread::sleep(Duration::from_millis(random.u64(1..5)))
+                thread::sleep(Duration::from_millis(random.u64(1..5)));
             }
             2..6 => self.leave(&mut random),
             6..9 => self.shared(&mut random).into_iter().for_each(|one| self.cancel(one)),

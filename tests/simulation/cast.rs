@@ -1,8 +1,9 @@
 //! The threads on which all worlds of this process play, one world at a time.
 //!
-//! The library gives a thread its shard by a number that it takes when it first uses a timer, and keeps.
-//! Threads of each world's own would have other numbers in every world, and so other shards, and a
-//! script would not go the same way twice. These take the first numbers of the process, in order.
+//! The library gives a thread its shard by a number that it takes when it first uses a timer of several
+//! shards, and keeps. Threads of each world's own would have other numbers in every world, and so other
+//! shards, and a script would not go the same way twice. These take the first numbers of the process,
+//! in order.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -21,8 +22,11 @@ use crate::{
 static CAST: LazyLock<Mutex<Vec<Actor>>> = LazyLock::new(|| {
     let actors = (0..THREADS).map(Actor::new).collect::<Vec<_>>();
     for actor in &actors {
-        // To make a timer of several shards is enough.
-        actor.run(|| Timer::builder().shards(THREADS).build().map(drop)).expect("it is in range");
+        actor.run(|| {
+            let builder = Timer::builder().clock(ManualClock::new()).shards(THREADS);
+            let timer = builder.build().expect("the settings are in range");
+            timer.schedule(Duration::ZERO, || ()).map(drop).expect("it has room");
+        });
     }
     Mutex::new(actors)
 });

@@ -1,9 +1,9 @@
 //! The threads on which all worlds of this process play, one world at a time.
 //!
-//! The library gives a thread its shard by a number that it takes when it first uses a timer of several
-//! shards, and keeps. Threads of each world's own would have other numbers in every world, and so other
-//! shards, and a script would not go the same way twice. These take the first numbers of the process,
-//! in order.
+//! The library gives a thread its shard by a number that it takes when it first uses a timer of
+//! several shards, and keeps. Threads of each world's own would have other numbers in every world,
+//! and so other shards, and a script would not go the same way twice. These take the first numbers
+//! of the process, in order.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -62,8 +62,8 @@ impl Actor {
     }
 }
 
-/// Runs a script in a world of its own, each step on its thread. Reapers may take `patience` for what
-/// takes them microseconds.
+/// Runs a script in a world of its own, each step on its thread. Reapers may take `patience` for
+/// what takes them microseconds.
 pub(crate) fn play(script: &Script, patience: Duration) -> Result<Yield, String> {
     let actors = lock(&CAST);
     for actor in &*actors {

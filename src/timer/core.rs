@@ -568,3 +568,24 @@ fn current_shard(count: usize) -> usize {
     // A thread that is being torn down has no local data any more.
     if count == 1 { 0 } else { THREAD.try_with(|&thread| thread % count).unwrap_or(0) }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{ManualClock, WheelBuilder, sync::Parker};
+
+    /// As when all 2^32 indices are in use, for which no test has the memory.
+    #[test]
+    fn what_a_wheel_without_room_refuses_is_handed_back_and_counted() {
+        let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
+        let ticks = Ticks::new(Box::new(ManualClock::new()), Duration::from_millis(1));
+        let core = Core::new(iter::once(wheel), ticks, Parker::new().unparker().clone(), None);
+        let delay = Duration::from_secs(1);
+        assert!(core.schedule(delay, 1).is_ok());
+        assert_eq!(core.schedule(delay, 2), Err(ScheduleError::Full(2)));
+        let (added, rest) = core.schedule_batch(std::vec![(delay, 3), (delay, 4)]);
+        assert!(added.is_empty());
+        assert_eq!(rest, Some(ScheduleError::Full(std::vec![(delay, 3), (delay, 4)])));
+        assert_eq!((core.stats().0.rejected, core.stats().1), (3, 1));
+    }
+}

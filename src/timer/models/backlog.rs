@@ -43,6 +43,22 @@ fn executors_that_sleep_are_woken_for_each_of_a_batch_and_at_the_end() {
     });
 }
 
+/// Nothing comes later, which could wake those who sleep.
+#[test]
+fn each_of_a_batch_wakes_an_executor() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let executors = [(); 2].map(|()| {
+            let backlog = Arc::clone(&backlog);
+            thread::spawn(move || backlog.take().map(|expired| expired.value))
+        });
+        backlog.put(&mut expired([1, 2]));
+        let mut taken = executors.map(|one| one.join().expect("no thread panics"));
+        taken.sort_unstable();
+        assert_eq!(taken, [Some(1), Some(2)]);
+    });
+}
+
 #[test]
 fn what_a_shutdown_takes_back_no_executor_runs() {
     check(|| {

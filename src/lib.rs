@@ -25,8 +25,8 @@
 //!
 //! # Features
 //!
-//! - `std` (default): timers, clocks and the purgatory. Without it the wheel and its vocabulary remain, on
-//!   `core` and `alloc`.
+//! - `std` (default): timers, clocks and the purgatory. Without it the wheel and its vocabulary
+//!   remain, on `core` and `alloc`.
 //! - `metrics`: `TimerMetrics`, which publishes what a timer counts to the facade of that name.
 //! - `tracing`: a timer tells that its threads start, that it shuts down, that a callback panicked,
 //!   and that timeouts are late.

@@ -2,6 +2,8 @@
 //!
 //! Only what the protocols of the layers above rely on is here, so that the checker sees all of it.
 
+#[cfg(all(loom, test))]
+pub(crate) use self::model::explore;
 #[cfg(loom)]
 pub(crate) use self::model::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Parker, ThreadId, Unparker, fence,
@@ -67,6 +69,8 @@ mod real {
 mod model {
     //! The same by name. A wait never times out here: a lost wake-up shows as a deadlock.
 
+    #[cfg(test)]
+    use std::{println, sync::atomic};
     use std::{sync::Arc, time::Duration};
 
     use loom::sync::MutexGuard;
@@ -170,5 +174,24 @@ mod model {
             *self.0.is_there.lock().expect("no model panics here") = true;
             self.0.arrived.notify_one();
         }
+    }
+
+    /// Runs a model in every interleaving, of those with at most so many preemptions if there is a
+    /// bound, and tells how many there were. A greater bound may be asked for by the environment.
+    #[cfg(test)]
+    pub(crate) fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        let asked = builder.preemption_bound;
+        builder.preemption_bound = preemptions.map(|least| asked.map_or(least, |n| n.max(least)));
+        // A search that is cut off proves nothing. Without these, one that returns is complete.
+        (builder.max_duration, builder.max_permutations) = (None, None);
+        builder.max_branches = 10_000;
+        let count = Arc::new(atomic::AtomicU64::new(0));
+        let counter = Arc::clone(&count);
+        builder.check(move || {
+            counter.fetch_add(1, atomic::Ordering::Relaxed);
+            model();
+        });
+        println!("Completed in {} iterations", count.load(atomic::Ordering::Relaxed));
     }
 }

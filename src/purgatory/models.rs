@@ -6,7 +6,6 @@
 //! and must fail; they are written out by hand, because the real one cannot be broken from outside.
 
 use std::{
-    println,
     sync::{Arc, Weak, atomic},
     time::{Duration, Instant},
     vec::Vec,
@@ -28,7 +27,7 @@ use super::{
 use crate::{
     Clock, TimerBuilder,
     clock::Driven,
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, explore},
 };
 
 /// A clock that shows the same time for ever, and takes on timers, so that they start no threads.
@@ -45,20 +44,9 @@ impl Clock for Still {
     }
 }
 
-/// Runs a model in every interleaving, and tells how many there were.
+/// Runs a model in every interleaving.
 fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // A search that is cut off proves nothing. Without these, one that returns is complete.
-    builder.preemption_bound = None;
-    (builder.max_duration, builder.max_permutations) = (None, None);
-    builder.max_branches = 10_000;
-    let count = Arc::new(atomic::AtomicU64::new(0));
-    let counter = Arc::clone(&count);
-    builder.check(move || {
-        counter.fetch_add(1, atomic::Ordering::Relaxed);
-        model();
-    });
-    println!("Completed in {} iterations", count.load(atomic::Ordering::Relaxed));
+    explore(None, model);
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

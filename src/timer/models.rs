@@ -10,9 +10,8 @@ mod drain;
 use std::{
     boxed::Box,
     num::NonZeroU64,
-    println,
     string::String,
-    sync::{Arc, atomic},
+    sync::Arc,
     time::{Duration, Instant},
     vec,
     vec::Vec,
@@ -32,7 +31,7 @@ use super::{
 };
 use crate::{
     Clock, Expired, Tick, WheelBuilder,
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore, fence},
 };
 
 /// What is due in all models, and the time that it is in them.
@@ -51,20 +50,9 @@ impl Clock for Still {
     }
 }
 
-/// Runs a model in every interleaving with at most three preemptions, and tells how many there
-/// were.
+/// Runs a model in every interleaving with at most three preemptions.
 fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.map_or(3, |bound| bound.max(3)));
-    // A search that is cut off proves nothing. Without these, one that returns is complete.
-    (builder.max_duration, builder.max_permutations) = (None, None);
-    let count = Arc::new(atomic::AtomicU64::new(0));
-    let counter = Arc::clone(&count);
-    builder.check(move || {
-        counter.fetch_add(1, atomic::Ordering::Relaxed);
-        model();
-    });
-    println!("Completed in {} iterations", count.load(atomic::Ordering::Relaxed));
+    explore(Some(3), model);
 }
 
 /// Shards without a timeout, and that with which their reaper sleeps.

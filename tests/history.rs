@@ -6,8 +6,10 @@
 
 #![cfg(feature = "std")]
 
+#[path = "shared/variable.rs"]
+mod variable;
+
 use std::{
-    env,
     panic::resume_unwind,
     sync::{
         Arc, OnceLock,
@@ -23,6 +25,8 @@ use delaywheel::{
     Watch,
     purgatory::{OperationKey, Overload},
 };
+
+use crate::variable::variable;
 
 const THREADS: usize = 4;
 
@@ -41,7 +45,7 @@ const GENEROUS: Duration = Duration::from_secs(300);
 
 fn operations() -> usize {
     let default = if cfg!(debug_assertions) { 300_000 } else { 1_500_000 };
-    env::var("HISTORY_OPERATIONS").map_or(default, |number| number.parse().expect("a number"))
+    variable("HISTORY_OPERATIONS").unwrap_or(default)
 }
 
 const SATISFIED: u8 = 1;

@@ -5,9 +5,14 @@
 //! second. This one does millions, and is after what takes long to go wrong: slots and records that
 //! are used again and again, levels that come and go, ages of virtual time.
 
-use std::{collections::BTreeMap, env};
+#[path = "shared/variable.rs"]
+mod variable;
+
+use std::collections::BTreeMap;
 
 use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
+
+use crate::variable::variable;
 
 /// Timeouts that may be pending at once.
 const SLOTS: usize = 20_000;
@@ -23,7 +28,7 @@ const ROUND: u64 = 10_000_000;
 
 fn operations() -> u64 {
     let default = if cfg!(debug_assertions) { 2_000_000 } else { 50_000_000 };
-    env::var("MARATHON_OPERATIONS").map_or(default, |number| number.parse().expect("a number"))
+    variable("MARATHON_OPERATIONS").unwrap_or(default)
 }
 
 /// A timeout as it was asked for. Its value is its slot.

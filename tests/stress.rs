@@ -4,8 +4,10 @@
 //! Operations are drawn from seeds; how the threads interleave is not. `STRESS_OPERATIONS` sets
 //! their number.
 
+#[path = "shared/variable.rs"]
+mod variable;
+
 use std::{
-    env,
     panic::resume_unwind,
     sync::{
         Arc, Barrier, OnceLock,
@@ -16,6 +18,8 @@ use std::{
 };
 
 use delaywheel::{Timeout, TimeoutKey, Timer, TimerStats, ValueTimer};
+
+use crate::variable::variable;
 
 const THREADS: usize = 4;
 const CHECKPOINTS: usize = 8;
@@ -29,7 +33,7 @@ const SHARED: usize = 64;
 
 fn operations() -> usize {
     let default = if cfg!(debug_assertions) { 10_000_000 } else { 20_000_000 };
-    env::var("STRESS_OPERATIONS").map_or(default, |number| number.parse().expect("a number"))
+    variable("STRESS_OPERATIONS").unwrap_or(default)
 }
 
 /// Waits for a condition that becomes true soon unless something is wrong.

@@ -10,6 +10,8 @@ mod enumerate;
 mod expiry;
 #[cfg(feature = "std")]
 mod hostile;
+#[path = "../shared/inputs.rs"]
+mod inputs;
 mod layers;
 mod machine;
 mod model;
@@ -22,8 +24,12 @@ mod queue;
 mod repeat;
 mod scenarios;
 mod script;
+#[path = "../shared/shrink.rs"]
+mod shrink;
 mod support;
 #[cfg(feature = "std")]
 mod timer;
 mod tokens;
 mod values;
+#[path = "../shared/variable.rs"]
+mod variable;

@@ -7,14 +7,11 @@
 
 use std::{
     cell::Cell,
-    env,
-    fmt::Display,
     panic::{self, AssertUnwindSafe},
-    str::FromStr,
     sync::Once,
 };
 
-use crate::{machine::Machine, script::Script};
+use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
 /// Operations in all if the environment does not say.
 const DEFAULT_OPS: u64 = 1_200_000;
@@ -94,26 +91,9 @@ fn report(seed: u64, script: &Script) -> ! {
     unreachable!("the script has failed before");
 }
 
-/// Takes out operations, ever fewer at a time, as long as the script still fails.
-fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
-    let mut chunk = script.ops.len() / 2;
-    while chunk > 0 {
-        let before = script.ops.len();
-        let mut start = 0;
-        while start < script.ops.len() {
-            let mut candidate = script.clone();
-            candidate.ops.drain(start..(start + chunk).min(script.ops.len()));
-            if fails(&candidate) {
-                script = candidate;
-            } else {
-                start += chunk;
-            }
-        }
-        if chunk > 1 || script.ops.len() == before {
-            chunk /= 2;
-        }
-    }
-    script
+/// Takes out operations as long as the script still fails.
+fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
+    shrink::shrink(script, |script| &mut script.ops, fails)
 }
 
 /// Runs a script without a word on standard error.
@@ -137,9 +117,4 @@ fn fails(script: &Script) -> bool {
 /// Operations of the models of wheel and purgatory.
 pub(crate) fn model_operations() -> u64 {
     variable("DELAYWHEEL_MODEL_OPS").unwrap_or(DEFAULT_OPS)
-}
-
-fn variable<N: FromStr<Err: Display>>(name: &str) -> Option<N> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}")))
 }

@@ -14,22 +14,24 @@ mod cast;
 mod clock;
 mod corpus;
 mod fronts;
+#[path = "../shared/inputs.rs"]
+mod inputs;
 mod ledger;
 mod rhythms;
 mod script;
+#[path = "../shared/shrink.rs"]
+mod shrink;
+#[path = "../shared/variable.rs"]
+mod variable;
 mod waits;
 mod world;
 
-use std::{
-    env,
-    fmt::Display,
-    str::FromStr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
     cast::play,
     script::{Drive, Script},
+    variable::variable,
     world::Yield,
 };
 
@@ -124,29 +126,7 @@ fn report(seed: u64, script: Script, failure: &str) -> ! {
     );
 }
 
-/// Takes out steps, ever fewer at a time, as long as the script still fails.
-fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
-    let mut chunk = script.steps.len() / 2;
-    while chunk > 0 {
-        let before = script.steps.len();
-        let mut start = 0;
-        while start < script.steps.len() {
-            let mut candidate = script.clone();
-            candidate.steps.drain(start..(start + chunk).min(script.steps.len()));
-            if fails(&candidate) {
-                script = candidate;
-            } else {
-                start += chunk;
-            }
-        }
-        if chunk > 1 || script.steps.len() == before {
-            chunk /= 2;
-        }
-    }
-    script
-}
-
-fn variable<N: FromStr<Err: Display>>(name: &str) -> Option<N> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}")))
+/// Takes out steps as long as the script still fails.
+fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
+    shrink::shrink(script, |script| &mut script.steps, fails)
 }

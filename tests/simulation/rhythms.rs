@@ -214,10 +214,7 @@ impl Rhythms {
 
     pub(crate) fn end_debounce(&self, world: &World) {
         let expected = self.state().quiet_at.take();
-        let was_waiting = self.debounce.cancel();
-        if was_waiting != expected.is_some() {
-            world.fault(format!("ending a debounce said {was_waiting}, not {expected:?}"));
-        }
+        agree(world, "debounce", self.debounce.cancel(), expected);
     }
 
     pub(crate) fn call_throttle(&self, world: &World) {
@@ -251,10 +248,7 @@ impl Rhythms {
 
     pub(crate) fn end_throttle(&self, world: &World) {
         let expected = self.state().throttled_at.take();
-        let was_waiting = self.throttle.cancel();
-        if was_waiting != expected.is_some() {
-            world.fault(format!("ending a throttle said {was_waiting}, not {expected:?}"));
-        }
+        agree(world, "throttle", self.throttle.cancel(), expected);
     }
 
     /// After a turn: nothing is overdue, and the timer holds what it should.
@@ -307,6 +301,13 @@ impl Rhythms {
     pub(crate) fn shut_down(&self) {
         drop(self.timer.shutdown());
         self.state().repeats.clear();
+    }
+}
+
+/// Holds what ending a `rhythm` said against when it was expected to run, if it was waiting.
+fn agree(world: &World, rhythm: &str, was_waiting: bool, expected: Option<Tick>) {
+    if was_waiting != expected.is_some() {
+        world.fault(format!("ending a {rhythm} said {was_waiting}, not {expected:?}"));
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use delaywheel::{Timeout, Timer, TimerBuilder, TimerStats};
 
-use super::{Accountable, Expectation, SharedTimer};
+use super::{Accountable, Expectation, SharedTimer, counting};
 use crate::Promises;
 
 /// [`Timer`], whose closures count.
@@ -41,10 +41,7 @@ impl SharedTimer for Closures {
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Timeout {
-        let ran = self.ran;
-        let callback = move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        };
+        let callback = counting(self.ran);
         self.timer.schedule(delay, callback).expect("the timer takes 2^32 timeouts")
     }
 
@@ -56,7 +53,7 @@ impl SharedTimer for Closures {
     }
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        let timeout = self.timer.schedule(delay, || expectation.meet());
+        let timeout = self.timer.schedule(delay, move || expectation.meet());
         drop(timeout.expect("the timer takes 2^32 timeouts"));
     }
 }

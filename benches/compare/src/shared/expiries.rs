@@ -113,7 +113,7 @@ pub struct Expectation {
 impl Expectation {
     /// Takes down that the timeout has come.
     #[inline]
-    pub fn meet(self) {
+    pub fn meet(&self) {
         self.expiries.take_down(self.index);
     }
 

@@ -15,7 +15,7 @@ use hierarchical_hash_wheel_timer::{
     thread_timer::{TimerRef, TimerWithThread},
 };
 
-use super::{Expectation, SharedTimer};
+use super::{Expectation, SharedTimer, counting};
 use crate::{Promises, Wakes};
 
 type Once = OneShotClosureState<u64>;
@@ -103,10 +103,7 @@ impl SharedTimer for HashWheelThread {
 
     #[inline]
     fn schedule(&self, delay: Duration) -> u64 {
-        let ran = self.ran;
-        self.send(delay, move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        })
+        self.send(delay, counting(self.ran))
     }
 
     /// Cancels and schedules. It is never told whether the one was pending, so it says that it was.
@@ -118,7 +115,7 @@ impl SharedTimer for HashWheelThread {
     }
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        self.send(delay, || expectation.meet());
+        self.send(delay, move || expectation.meet());
     }
 
     /// Waits for a message that is worked off at once: the thread takes them in the order in which

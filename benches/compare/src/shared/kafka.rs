@@ -21,7 +21,7 @@ use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slotmap::{DefaultKey, SlotMap};
 
-use super::{Expectation, SharedTimer};
+use super::{Expectation, SharedTimer, counting};
 use crate::{Promises, Wakes};
 
 /// Kafka's default.
@@ -198,11 +198,7 @@ impl SharedTimer for KafkaTimer {
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout> {
-        let ran = self.ran;
-        let count = move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        };
-        self.add(delay, Box::new(count))
+        self.add(delay, Box::new(counting(self.ran)))
     }
 
     #[inline]
@@ -213,8 +209,7 @@ impl SharedTimer for KafkaTimer {
     }
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        let (expiries, index) = expectation.into_parts();
-        self.add(delay, Box::new(move || expiries.take_down(index)));
+        self.add(delay, Box::new(move || expectation.meet()));
     }
 }
 

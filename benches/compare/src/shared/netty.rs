@@ -18,7 +18,7 @@ use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use slotmap::DefaultKey;
 
-use super::{Expectation, SharedTimer};
+use super::{Expectation, SharedTimer, counting};
 use crate::{Promises, Wakes, real::wait_until, timers::Lists};
 
 /// Netty's default.
@@ -151,11 +151,7 @@ impl SharedTimer for NettyTimer {
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout> {
-        let ran = self.ran;
-        let count = move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        };
-        self.add(delay, Box::new(count))
+        self.add(delay, Box::new(counting(self.ran)))
     }
 
     #[inline]
@@ -169,8 +165,7 @@ impl SharedTimer for NettyTimer {
     }
 
     fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        let (expiries, index) = expectation.into_parts();
-        self.add(delay, Box::new(move || expiries.take_down(index)));
+        self.add(delay, Box::new(move || expectation.meet()));
     }
 
     /// Waits until both queues are empty, and what was in them is in its bucket or gone.

@@ -40,6 +40,8 @@ extern crate std;
 pub mod clock;
 mod error;
 #[cfg(feature = "std")]
+mod histogram;
+#[cfg(feature = "std")]
 pub mod purgatory;
 mod segments;
 #[cfg(feature = "std")]
@@ -52,14 +54,15 @@ pub mod wheel;
 #[cfg(feature = "std")]
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
+    histogram::Histogram,
     purgatory::{
         Checks, Completion, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
         PurgatoryBuilder, PurgatoryStats, Watch, WatchError, Watched,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Durations, Executor, MissedTicks, PartialBatch,
-        Repeating, ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer,
-        TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
+        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
+        ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,
+        TimerBuilder, TimerStats, ValueTimer,
     },
 };
 

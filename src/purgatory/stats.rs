@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::operation::Completion;
-use crate::timer::Durations;
+use crate::Histogram;
 
 /// The counts of a shard.
 pub(super) struct ShardStats {
@@ -12,7 +12,7 @@ pub(super) struct ShardStats {
     cancelled: u64,
     displaced: u64,
     shut_down: u64,
-    waits: Durations,
+    waits: Histogram,
 }
 
 impl ShardStats {
@@ -23,7 +23,7 @@ impl ShardStats {
             cancelled: 0,
             displaced: 0,
             shut_down: 0,
-            waits: Durations::new(),
+            waits: Histogram::new(),
         }
     }
 
@@ -82,7 +82,7 @@ pub struct PurgatoryStats {
     /// Panics in methods of operations.
     pub panicked: u64,
     /// How long those operations waited that have ended.
-    pub waits: Durations,
+    pub waits: Histogram,
 }
 
 impl PurgatoryStats {
@@ -99,7 +99,7 @@ impl PurgatoryStats {
             shut_down: 0,
             refused: 0,
             panicked: 0,
-            waits: Durations::new(),
+            waits: Histogram::new(),
         }
     }
 

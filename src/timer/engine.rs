@@ -13,12 +13,11 @@ use super::{
     anchor::Anchors,
     core::Core,
     crew::{Crew, Member},
-    durations::Durations,
     executor::{Delivery, Handler},
     stats::TimerStats,
 };
 use crate::{
-    Expired, Tick,
+    Expired, Histogram, Tick,
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, Parker},
 };
@@ -53,7 +52,7 @@ pub(super) struct Starter {
 /// What the reaper counts.
 struct Reaped {
     wakeups: u64,
-    lateness: Durations,
+    lateness: Histogram,
 }
 
 impl<T: Send + 'static> Engine<T> {
@@ -74,7 +73,7 @@ impl<T: Send + 'static> Engine<T> {
             is_stopped: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
             crew: Crew::new(),
-            reaped: Mutex::new(Reaped { wakeups: 0, lateness: Durations::new() }),
+            reaped: Mutex::new(Reaped { wakeups: 0, lateness: Histogram::new() }),
         });
         engine.offer();
         engine

@@ -2,9 +2,10 @@
 
 use std::{string::String, time::Duration};
 
-use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 
-use super::{durations::Durations, stats::TimerStats};
+use super::stats::TimerStats;
+use crate::Histogram;
 
 /// Publishes what a timer counts to the recorder of the `metrics` crate.
 ///
@@ -30,8 +31,8 @@ use super::{durations::Durations, stats::TimerStats};
 /// | `delaywheel_timer_lateness_seconds` | histogram of what expired since the last time |
 ///
 /// A histogram may store all that is recorded in it. So no more than about 4096 values are recorded
-/// at a time: of more timeouts, a part in proportion, and at least one of each step of
-/// [`Durations`]. Their number is that of `expired`.
+/// at a time: of more timeouts, a part in proportion, and at least one of each bucket of
+/// [`Histogram`]. Their number is that of `expired`.
 ///
 /// # Examples
 ///
@@ -62,9 +63,9 @@ pub struct TimerMetrics {
     panicked: Counter,
     wakeups: Counter,
     cascades: Counter,
-    lateness: Histogram,
+    lateness: metrics::Histogram,
     /// What has been published of it.
-    published: Durations,
+    published: Histogram,
 }
 
 /// How much of a histogram is recorded at a time, about.
@@ -88,7 +89,7 @@ impl TimerMetrics {
             wakeups: counter!("delaywheel_timer_wakeups_total", &labels),
             cascades: counter!("delaywheel_timer_cascades_total", &labels),
             lateness: histogram!("delaywheel_timer_lateness_seconds", &labels),
-            published: Durations::new(),
+            published: Histogram::new(),
         }
     }
 

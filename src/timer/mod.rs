@@ -38,7 +38,6 @@ mod builder;
 mod calm;
 mod core;
 mod crew;
-mod durations;
 mod engine;
 mod error;
 mod events;
@@ -71,7 +70,6 @@ pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     calm::{Debounce, Throttle},
-    durations::Durations,
     error::{ScheduleError, TimerBuildError},
     executor::Executor,
     queue::DelayQueue,

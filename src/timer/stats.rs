@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::durations::Durations;
+use crate::Histogram;
 
 /// The counts of a shard.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ pub struct TimerStats {
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,
     /// How late timeouts were when they were passed on, from their deadline, in a tick, on.
-    pub lateness: Durations,
+    pub lateness: Histogram,
 }
 
 impl TimerStats {

@@ -18,7 +18,7 @@ const RECEIVERS: [(&str, &[&str]); 29] = [
     ("Checks", &["checks"]),
     ("Debounce", &["debounce"]),
     ("DelayQueue", &["queue"]),
-    ("Durations", &["lateness"]),
+    ("Histogram", &["lateness"]),
     ("InsertError", &["refused"]),
     ("ManualClock", &["clock"]),
     ("OperationGuard", &["guard"]),

@@ -1,0 +1,176 @@
+//! A histogram of durations in a fixed array.
+//!
+//! Each power of two of nanoseconds has eight buckets of equal width, as in an HDR histogram of low
+//! precision. So a histogram takes 4 KiB, whatever it records.
+
+use std::{boxed::Box, fmt, time::Duration};
+
+/// Buckets per power of two. The width of a bucket is at most an eighth of its least value.
+const STEPS: usize = 8;
+const STEP_BITS: u32 = STEPS.ilog2();
+
+/// Buckets for all 64 powers of two.
+const LEN: usize = STEPS * 64;
+
+/// A distribution of durations, such as the lateness of timeouts or the time that operations waited.
+///
+/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is 4 KiB
+/// and does not grow. Durations over 584 years count as 584 years.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Histogram, ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// timer.schedule(Duration::from_secs(1), || ())?;
+/// clock.advance(Duration::from_secs(1));
+///
+/// let lateness: Histogram = timer.stats().lateness;
+/// assert_eq!(lateness.count(), 1);
+/// assert_eq!(lateness.percentile(99.0), lateness.max());
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Clone)]
+pub struct Histogram {
+    counts: Box<[u64; LEN]>,
+    count: u64,
+    max: u64,
+}
+
+impl Histogram {
+    pub(crate) fn new() -> Self {
+        Self { counts: Box::new([0; LEN]), count: 0, max: 0 }
+    }
+
+    /// Records a duration, `times` times.
+    pub(crate) fn record(&mut self, duration: Duration, times: u64) {
+        self.add_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
+    }
+
+    #[inline]
+    pub(crate) fn record_nanos(&mut self, nanos: u64) {
+        self.add_nanos(nanos, 1);
+    }
+
+    #[inline]
+    fn add_nanos(&mut self, nanos: u64, times: u64) {
+        self.counts[bucket_of(nanos)] += times;
+        self.count += times;
+        self.max = self.max.max(nanos);
+    }
+
+    /// Adds the counts of another histogram.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.max = self.max.max(other.max);
+    }
+
+    /// Returns what was recorded since `earlier`, a former state of this histogram: the durations and
+    /// their counts.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.counts.iter().zip(earlier.counts.iter()).enumerate();
+        counts.filter(|(_, (now, before))| now > before).map(|(bucket, (now, before))| {
+            (Duration::from_nanos(end_of(bucket).min(self.max)), now - before)
+        })
+    }
+
+    /// Returns the number of recorded durations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the greatest recorded duration, exactly; zero if none was recorded.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max)
+    }
+
+    /// Returns a duration that `percent` of the recorded durations do not exceed, at most an eighth
+    /// too high; zero if none was recorded.
+    ///
+    /// A `percent` outside of 0 to 100 is taken as the nearer of the two.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "a rank need not be exact past 2^53")]
+        let rank = self.count as f64 * percent.clamp(0.0, 100.0) / 100.0;
+        let mut seen = 0_u64;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            #[expect(clippy::cast_precision_loss, reason = "as above")]
+            if *count > 0 && seen as f64 >= rank {
+                return Duration::from_nanos(end_of(bucket).min(self.max));
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.count)
+            .field("median", &self.percentile(50.0))
+            .field("max", &self.max())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the index of the bucket for `nanos`.
+fn bucket_of(nanos: u64) -> usize {
+    let power = nanos.max(1).ilog2();
+    if power < STEP_BITS {
+        return usize::try_from(nanos).expect("it is less than STEPS");
+    }
+    let power = power - STEP_BITS;
+    let within = usize::try_from((nanos >> power) % STEPS as u64).expect("it is less than STEPS");
+    (power as usize + 1) * STEPS + within
+}
+
+/// Returns the greatest number that a bucket counts.
+fn end_of(bucket: usize) -> u64 {
+    if bucket < STEPS {
+        return bucket as u64;
+    }
+    let power = bucket / STEPS - 1;
+    let start = ((STEPS + bucket % STEPS) as u64) << power;
+    start + ((1 << power) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_adjacent_and_hold_their_numbers() {
+        for power in 0..64 {
+            for near in 0..3 {
+                let number = (1_u64 << power).wrapping_add(near).wrapping_sub(1);
+                let end = end_of(bucket_of(number));
+                assert!(end >= number && end - number <= number / 8, "{number} ends at {end}");
+                assert!(end == u64::MAX || bucket_of(end + 1) == bucket_of(end) + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn percentiles_are_at_most_an_eighth_too_high() {
+        let mut histogram = Histogram::new();
+        assert_eq!(histogram.percentile(99.0), Duration::ZERO);
+        for micros in 1..=1000 {
+            histogram.record(Duration::from_micros(micros), 1);
+        }
+        let median = histogram.percentile(50.0);
+        assert!(median >= Duration::from_micros(500) && median <= Duration::from_micros(563));
+        assert_eq!(histogram.percentile(100.0), Duration::from_millis(1));
+        assert_eq!(histogram.count(), 1000);
+    }
+}

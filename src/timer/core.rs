@@ -432,8 +432,7 @@ impl<T> Shard<T> {
             drop(contents);
             return Err(ScheduleError::ShutDown(value));
         }
-        // Nothing is taken out: this brings the wheel's clock forward if nothing is due.
-        let _ = contents.wheel.advance(now);
+        contents.wheel.observe(now);
         match contents.wheel.insert(deadline, value) {
             Ok(key) => {
                 contents.stats.scheduled += 1;
@@ -458,7 +457,7 @@ impl<T> Shard<T> {
     ) -> (Option<Tick>, Option<ScheduleError<(Duration, T)>>) {
         let mut earlier = None;
         let mut contents = self.contents.lock();
-        let _ = contents.wheel.advance(now);
+        contents.wheel.observe(now);
         for (delay, deadline, value) in timeouts {
             if contents.is_closed {
                 return (earlier, Some(ScheduleError::ShutDown((delay, value))));
@@ -510,7 +509,7 @@ impl<T> Shard<T> {
 
     fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Option<Tick>, Dead> {
         let mut contents = self.contents.lock();
-        let _ = contents.wheel.advance(now);
+        contents.wheel.observe(now);
         contents.wheel.reset(key, deadline).ok_or(Dead)?;
         Ok(self.publish_if_earlier(deadline))
     }

@@ -44,19 +44,49 @@ impl<T> ExactSizeIterator for Drain<'_, T> {}
 impl<T> FusedIterator for Drain<'_, T> {}
 
 impl<T> Drop for Drain<'_, T> {
-    /// Drops what was not taken. If a value's drop panics, the rest is dropped while that unwinds.
+    /// Drops the timeouts that were not taken.
     fn drop(&mut self) {
-        struct Rest<'a, 'b, T>(&'a mut Drain<'b, T>);
+        drop_each(self);
+    }
+}
 
-        impl<T> Drop for Rest<'_, '_, T> {
-            fn drop(&mut self) {
-                self.0.for_each(drop);
+/// Drops every item, even if the drop of one panics; then goes on with the first panic.
+///
+/// Every panic is caught, so a second one does not meet an unwinding thread, which would abort the
+/// process. A later payload is leaked, because its drop may panic as well.
+#[cfg(feature = "std")]
+fn drop_each<I>(items: impl Iterator<Item = I>) {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+        thread,
+    };
+
+    let mut first = None;
+    for item in items {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(item))) {
+            match first {
+                None => first = Some(payload),
+                Some(_) => core::mem::forget(payload),
             }
         }
+    }
+    match first {
+        Some(payload) if thread::panicking() => core::mem::forget(payload),
+        Some(payload) => resume_unwind(payload),
+        None => {}
+    }
+}
 
-        let rest = Rest(self);
-        for timeout in rest.0.by_ref() {
-            drop(timeout);
+/// Drops every item, even if the drop of one panics. A second panic aborts, as it does for a `Vec`.
+#[cfg(not(feature = "std"))]
+fn drop_each<I>(items: impl Iterator<Item = I>) {
+    struct Rest<J: Iterator>(J);
+
+    impl<J: Iterator> Drop for Rest<J> {
+        fn drop(&mut self) {
+            self.0.by_ref().for_each(drop);
         }
     }
+
+    Rest(items).0.by_ref().for_each(drop);
 }

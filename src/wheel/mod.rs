@@ -6,7 +6,7 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance`, and `d(t)` the deadline of timeout `t`: the tick
+//! Here *now* is the tick of the latest `advance` or `observe`, and `d(t)` the deadline of timeout `t`: the tick
 //! given to `insert` or `reset`, or the wheel's clock at that moment if the tick had already
 //! passed.
 //!
@@ -75,7 +75,8 @@ const SWEEP_SLICE: u32 = 32;
 /// nor on how far ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or
 /// *now*.
 ///
-/// What it promises is written down in the [module](self#contract).
+/// The [contract](self#contract) says what it promises. Dropping the wheel drops the pending values,
+/// as dropping a `Vec` does: if one drop panics, the others still happen; a second panic aborts.
 ///
 /// # Examples
 ///
@@ -307,6 +308,7 @@ impl<T> TimingWheel<T> {
     /// the work of one call.
     ///
     /// Time does not run backwards: a `now` before the latest one is taken as the latest one.
+    /// [`observe`](Self::observe) lets time pass without taking timeouts out.
     ///
     /// # Examples
     ///
@@ -329,9 +331,39 @@ impl<T> TimingWheel<T> {
     /// there were levels below it when it was inserted, or last reset.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
+        self.observe(now);
+        Advance::new(self)
+    }
+
+    /// Lets time pass until `now` without taking timeouts out.
+    ///
+    /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before an
+    /// insert or reset whose deadline may have passed by now: the deadline then counts from `now`
+    /// instead of from the latest `advance`. A `now` before the latest one changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// wheel.observe(Tick::new(100));
+    /// assert_eq!(wheel.now(), Tick::new(100));
+    ///
+    /// let late = wheel.insert(Tick::new(7), "late")?;
+    /// assert_eq!(wheel.deadline(late), Some(Tick::new(100)));
+    /// wheel.observe(Tick::new(200));
+    /// assert_eq!(wheel.len(), 1);
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time.
+    #[inline]
+    pub fn observe(&mut self, now: Tick) {
         self.now = self.now.max(now);
         self.forward();
-        Advance::new(self)
     }
 
     /// Returns the least tick at which [`advance`](Self::advance) would expire or move a timeout;
@@ -368,7 +400,8 @@ impl<T> TimingWheel<T> {
         self.queue.iter().filter(|&(place, _)| self.live(place) > 0).map(|(_, tick)| tick).min()
     }
 
-    /// Returns the tick of the latest [`advance`](Self::advance), or the start.
+    /// Returns the latest tick given to [`advance`](Self::advance) or [`observe`](Self::observe), or
+    /// the start.
     #[must_use]
     pub const fn now(&self) -> Tick {
         self.now
@@ -436,11 +469,11 @@ impl<T> TimingWheel<T> {
         Iter::new(self)
     }
 
-    /// Takes out all pending timeouts, in no particular order; those that the iterator has not
-    /// yielded are dropped with it.
+    /// Takes out all pending timeouts, in no particular order. Dropping the iterator drops the
+    /// timeouts that it has not yielded; a panicking drop has the effect that [`clear`](Self::clear)
+    /// describes.
     ///
-    /// The wheel is in order after each of them: should the iterator be leaked, the rest is still
-    /// pending.
+    /// If the iterator is leaked, the timeouts that it has not yielded stay pending.
     ///
     /// # Examples
     ///
@@ -459,9 +492,23 @@ impl<T> TimingWheel<T> {
 
     /// Drops all pending timeouts; their keys are dead. Keeps the memory and the time.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), "dropped")?;
+    /// wheel.clear();
+    /// assert!(wheel.is_empty() && wheel.get(key).is_none());
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
     /// # Panics
     ///
-    /// If a value's `drop` panics; the others are dropped all the same, and the wheel is empty.
+    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is empty
+    /// and usable. If several drops panic, `clear` goes on with the first panic; without the feature
+    /// `std`, the second panic aborts the process.
     pub fn clear(&mut self) {
         drop(self.drain());
     }

@@ -154,6 +154,21 @@ fn a_now_that_goes_back_is_taken_as_the_latest() {
 }
 
 #[test]
+fn observing_time_moves_the_clock_and_takes_nothing_out() {
+    let mut wheel = wheel_of(64, 0);
+    let due = wheel.insert(Tick::new(5), 5).unwrap();
+    wheel.observe(Tick::new(100));
+    wheel.observe(Tick::new(50));
+    assert_eq!((wheel.now(), wheel.len()), (Tick::new(100), 1));
+    assert_eq!(wheel.next_expiration(), Some(Tick::new(5)));
+    assert_eq!(wheel.cancel(due), Some(5));
+    let late = wheel.insert(Tick::new(7), 7).unwrap();
+    assert_eq!(wheel.deadline(late), Some(Tick::new(100)), "nothing was due");
+    wheel.check_invariants();
+    assert_eq!(drain_at(&mut wheel, 0), [7]);
+}
+
+#[test]
 fn the_wheel_works_from_every_start_at_a_power_of_two() {
     for start in (1..64).flat_map(|power: u32| (0..5).map(move |i| (1_u64 << power) + i - 2)) {
         let ahead = [0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 1 << 20];

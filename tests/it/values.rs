@@ -74,21 +74,43 @@ fn a_key_of_another_wheel_is_a_mistake_but_never_a_panic() {
 }
 
 #[test]
-fn clear_drain_and_drop_survive_a_value_whose_drop_panics() {
+fn clear_and_drain_drop_every_value_however_many_drops_panic() {
     let clear: fn(&mut TimingWheel<Fragile>) = TimingWheel::clear;
     let drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain());
     let partly_drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain().nth(10));
-    for empty in [clear, drain, partly_drain] {
-        let (mut wheel, drops) = fragile_wheel();
-        let result = panic::catch_unwind(AssertUnwindSafe(|| empty(&mut wheel)));
-        assert!(result.is_err());
-        assert_each_dropped_once(&drops);
-        assert!(wheel.is_empty());
-        wheel.check_invariants();
-        wheel.insert(Tick::new(5), Fragile::new(0, &drops)).unwrap();
-        assert_eq!(drain_at(&mut wheel, 100).len(), 1, "it is in use again");
+    for panicking in 1..=if cfg!(feature = "std") { 50 } else { 1 } {
+        for empty in [clear, drain, partly_drain] {
+            let (mut wheel, drops) = fragile_wheel(panicking);
+            let panic = panic::catch_unwind(AssertUnwindSafe(|| empty(&mut wheel))).unwrap_err();
+            let number = panic.downcast_ref::<String>().expect("it is the panic of the value");
+            assert_eq!(number, "the drop of 50 panics", "the first panic goes on");
+            assert_each_dropped_once(&drops);
+            assert!(wheel.is_empty());
+            wheel.check_invariants();
+            wheel.insert(Tick::new(5), Fragile::new(0, 0, &drops)).unwrap();
+            assert_eq!(drain_at(&mut wheel, 100).len(), 1, "it is in use again");
+        }
     }
-    let (wheel, drops) = fragile_wheel();
+}
+
+#[cfg(feature = "std")]
+#[test]
+fn a_drain_that_is_dropped_by_a_panic_drops_every_value_and_does_not_abort() {
+    let (mut wheel, drops) = fragile_wheel(2);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        let _drain = wheel.drain();
+        panic!("while the drain is at hand");
+    }));
+    let panic = result.unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"while the drain is at hand"));
+    assert_each_dropped_once(&drops);
+    assert!(wheel.is_empty());
+    wheel.check_invariants();
+}
+
+#[test]
+fn a_wheel_that_is_dropped_drops_every_value_though_one_drop_panics() {
+    let (wheel, drops) = fragile_wheel(1);
     assert!(panic::catch_unwind(AssertUnwindSafe(|| drop(wheel))).is_err());
     assert_each_dropped_once(&drops);
 }
@@ -177,31 +199,33 @@ impl Drop for Counted {
     }
 }
 
-/// Notes its drop, and panics at it if it is the 50th.
+/// Notes its drop, and panics at it if it is one of the `panicking` from number 50 on.
 struct Fragile {
     number: usize,
+    panicking: usize,
     drops: Rc<RefCell<Vec<usize>>>,
 }
 
 impl Fragile {
-    fn new(number: usize, drops: &Rc<RefCell<Vec<usize>>>) -> Self {
-        Self { number, drops: Rc::clone(drops) }
+    fn new(number: usize, panicking: usize, drops: &Rc<RefCell<Vec<usize>>>) -> Self {
+        Self { number, panicking, drops: Rc::clone(drops) }
     }
 }
 
 impl Drop for Fragile {
     fn drop(&mut self) {
         self.drops.borrow_mut().push(self.number);
-        assert_ne!(self.number, 50, "this drop is meant to panic");
+        let is_sound = !(50..50 + self.panicking).contains(&self.number);
+        assert!(is_sound, "the drop of {} panics", self.number);
     }
 }
 
-fn fragile_wheel() -> (TimingWheel<Fragile>, Rc<RefCell<Vec<usize>>>) {
+fn fragile_wheel(panicking: usize) -> (TimingWheel<Fragile>, Rc<RefCell<Vec<usize>>>) {
     let drops = Rc::default();
     let mut wheel = wheel_of(4, 0);
     for number in 0..100 {
         let deadline = Tick::new(1 << (number % 30));
-        wheel.insert(deadline, Fragile::new(number, &drops)).unwrap();
+        wheel.insert(deadline, Fragile::new(number, panicking, &drops)).unwrap();
     }
     (wheel, drops)
 }

@@ -49,6 +49,7 @@ fn every_call_takes_every_tick() {
                 NUMBERS.map(|tick| wheel.insert(Tick::new(tick), tick).unwrap()).into();
             look(&mut wheel, &keys);
             for (index, now) in NUMBERS.into_iter().enumerate() {
+                wheel.observe(Tick::new(now));
                 for limit in [0, 1, index as u64] {
                     let _ = wheel.advance(Tick::new(now)).limit(limit).count();
                 }

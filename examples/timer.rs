@@ -16,7 +16,7 @@ use std::{
 };
 
 use delaywheel::{
-    Debounce, DelayQueue, MissedTicks, ScheduleError, Throttle, Timer, TimerStats, ValueTimer,
+    Debounce, DelayQueue, MissedTicks, ScheduleErrorKind, Throttle, Timer, TimerStats, ValueTimer,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -106,9 +106,11 @@ fn batches() -> Result<(), Box<dyn Error>> {
     let section = Section::new("batches: one lock for many");
     let timer = ValueTimer::builder().max_pending(100_000).build_with(|_: u32| ())?;
     let batch = (0..150_000).map(|value| (Duration::from_secs(60), value));
-    let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else {
-        return Err("there is no room for all".into());
+    let Err(error) = timer.schedule_batch(batch) else {
+        return Err("the timer took in more than its limit".into());
     };
+    assert_eq!(error.kind(), ScheduleErrorKind::Full);
+    let partial = error.into_value();
     let (taken, refused) = (partial.scheduled.len(), partial.refused.len());
     section.say(&format!("{taken} taken in, {refused} handed back"));
     let values = timer.cancel_batch(partial.scheduled);
@@ -197,7 +199,8 @@ fn drain() -> Result<(), Box<dyn Error>> {
     for task in left {
         task.run();
     }
-    assert!(matches!(timer.schedule(MS, || ()), Err(ScheduleError::ShutDown(_))));
+    let error = timer.schedule(MS, || ()).unwrap_err();
+    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
     Ok(())
 }
 

@@ -1,72 +1,82 @@
-//! What an operation can refuse, one small type each; whatever was handed in is handed back.
+//! Errors of the wheel, and the cell in which every error of the crate keeps a refused value.
+//!
+//! An error is only useful with `?` if it is `Send + Sync + 'static`, and a refused value often is
+//! not `Sync`: a boxed `FnOnce`, for one. So errors keep the value in an [`Exclusive`].
 
 use core::{error::Error, fmt};
 
-/// Why [`TimingWheel::insert`](crate::TimingWheel::insert) refused a timeout, with the value it was
-/// given.
+/// Error of [`TimingWheel::insert`](crate::TimingWheel::insert): the wheel is full. Holds the
+/// refused value.
+///
+/// It is `Send` and `Sync` if the value is `Send`. Without the feature `std` it is `Sync` only if
+/// the value is `Sync` as well.
 ///
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{InsertError, Tick, WheelBuilder};
+/// use delaywheel::{Tick, WheelBuilder};
 ///
 /// let mut wheel = WheelBuilder::new().max_pending(1).build()?;
 /// wheel.insert(Tick::new(5), "first")?;
-/// let refused = wheel.insert(Tick::new(5), "second").unwrap_err();
-/// assert_eq!(refused, InsertError::Full("second"));
-/// assert_eq!(refused.into_value(), "second");
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// let error = wheel.insert(Tick::new(5), "second").unwrap_err();
+/// assert_eq!(error.to_string(), "wheel is full");
+/// assert_eq!(error.into_value(), "second");
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InsertError<T> {
-    /// As many timeouts are pending as the wheel may hold.
-    Full(T),
+pub struct InsertError<T> {
+    value: Exclusive<T>,
 }
 
 impl<T> InsertError<T> {
+    pub(crate) const fn full(value: T) -> Self {
+        Self { value: Exclusive::new(value) }
+    }
+
     /// Returns the value that was not inserted.
     pub fn into_value(self) -> T {
-        match self {
-            Self::Full(value) => value,
-        }
+        self.value.into_inner()
     }
 }
 
 impl<T> fmt::Debug for InsertError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full(_) => f.write_str("Full(..)"),
-        }
+        f.debug_struct("InsertError").finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Display for InsertError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full(_) => f.write_str("the wheel holds as many timeouts as it may"),
-        }
+        f.write_str("wheel is full")
     }
 }
 
 impl<T> Error for InsertError<T> {}
 
-/// Why [`WheelBuilder::build`](crate::WheelBuilder::build) refused its settings.
+/// A full wheel is [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded).
+#[cfg(feature = "std")]
+impl<T: Send + 'static> From<InsertError<T>> for std::io::Error {
+    fn from(error: InsertError<T>) -> Self {
+        Self::new(std::io::ErrorKind::QuotaExceeded, error)
+    }
+}
+
+/// Error of [`WheelBuilder::build`](crate::WheelBuilder::build): a setting is out of range.
 ///
 /// # Examples
 ///
 /// ```
 /// use delaywheel::{BuildError, WheelBuilder};
 ///
-/// let refused = WheelBuilder::new().size(1).build::<()>().unwrap_err();
-/// assert_eq!(refused, BuildError::SizeOutOfRange { size: 1 });
+/// let error = WheelBuilder::new().size(1).build::<()>().unwrap_err();
+/// assert_eq!(error, BuildError::SizeOutOfRange { size: 1 });
+/// assert_eq!(error.to_string(), "wheel size is 1, not within 2..=65536 buckets");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The size of a wheel is not in 2..=65536 buckets.
+    /// The size of a wheel is not within 2..=65536 buckets.
     SizeOutOfRange {
-        /// The size that was asked for, in buckets.
+        /// The size that was set, in buckets.
         size: usize,
     },
 }
@@ -75,10 +85,53 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SizeOutOfRange { size } => {
-                write!(f, "a wheel has 2 to 65536 buckets, not {size}")
+                write!(f, "wheel size is {size}, not within 2..=65536 buckets")
             }
         }
     }
 }
 
 impl Error for BuildError {}
+
+/// The kind is [`InvalidInput`](std::io::ErrorKind::InvalidInput).
+#[cfg(feature = "std")]
+impl From<BuildError> for std::io::Error {
+    fn from(error: BuildError) -> Self {
+        Self::new(std::io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// A value that can only be taken out: with `std`, it is `Sync` whenever the value is `Send`.
+///
+/// Nothing ever locks the mutex. It is here because it is `Sync` for every value that is `Send`,
+/// which other cells are only by `unsafe` code. `core` has no such type.
+pub(crate) struct Exclusive<T> {
+    #[cfg(feature = "std")]
+    value: std::sync::Mutex<T>,
+    #[cfg(not(feature = "std"))]
+    value: T,
+}
+
+impl<T> Exclusive<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        #[cfg(feature = "std")]
+        let value = std::sync::Mutex::new(value);
+        Self { value }
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        #[cfg(feature = "std")]
+        let value = self.value.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        #[cfg(not(feature = "std"))]
+        let value = self.value;
+        value
+    }
+}
+
+/// The compiler rejects this if a public error of this file cannot be used with `?`.
+#[cfg(feature = "std")]
+const _: () = {
+    const fn is_error<E: Error + Send + Sync + 'static>() {}
+    is_error::<InsertError<core::cell::Cell<u32>>>();
+    is_error::<BuildError>();
+};

@@ -57,12 +57,12 @@ pub use self::{
     histogram::Histogram,
     purgatory::{
         Checks, Completion, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
-        PurgatoryBuilder, PurgatoryStats, Watch, WatchError, Watched,
+        PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind, Watched,
     },
     timer::{
         BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
-        ScheduleError, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError,
-        TimerBuilder, TimerStats, ValueTimer,
+        ScheduleError, ScheduleErrorKind, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer,
+        TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
     },
 };
 

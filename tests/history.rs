@@ -262,7 +262,7 @@ impl Actor {
                 }
             }
             Err(refused) => {
-                assert_eq!(refused.into_operation().number, number);
+                assert_eq!(refused.into_value().number, number);
                 assert_eq!(record.end.swap(REFUSED, Relaxed), 0);
             }
         }

@@ -8,7 +8,9 @@
 
 use std::{
     collections::BTreeSet,
-    env, io,
+    env,
+    error::Error,
+    io,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
     sync::{
@@ -20,7 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, TimeoutGuard, Timer};
+use delaywheel::{
+    Completion, DelayedOperation, Purgatory, ScheduleErrorKind, TimeoutGuard, Timer, WatchErrorKind,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -238,4 +242,43 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     };
     thread::spawn(life).join().unwrap();
     assert_eq!(Arc::strong_count(&held), 1, "what was pending is dropped with the timer");
+}
+
+/// A child whose threads are to have stacks that no machine has the memory for.
+#[test]
+fn without_a_thread_the_value_and_the_cause_are_handed_back() {
+    const TEST: &str = "without_a_thread_the_value_and_the_cause_are_handed_back";
+    if !is_child("without threads") {
+        let program = env::current_exe().expect("a test has a program");
+        let mut command = Command::new(program);
+        // With one test thread, the harness runs the test on the main thread.
+        command.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, "without threads").env("RUST_MIN_STACK", (1_u64 << 60).to_string());
+        return succeeds(command.spawn().expect("the program can be run again"));
+    }
+    for builder in [Timer::builder(), Timer::builder().inline()] {
+        let timer = builder.build_with(|_: u32| ()).expect("the settings are valid");
+        for value in [1, 2] {
+            let error = timer.schedule(HOUR, value).expect_err("no thread starts");
+            assert_eq!(error.kind(), ScheduleErrorKind::NoThread);
+            let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+            let kind = cause.expect("the cause is of the operating system").kind();
+            assert_eq!(error.into_value(), value);
+            let error = timer.schedule_batch([(HOUR, value)]).expect_err("no thread starts");
+            assert_eq!(io::Error::from(error).kind(), kind);
+        }
+        assert_eq!((timer.stats().pending, timer.shutdown()), (0, Vec::new()));
+    }
+    let purgatory = Purgatory::<u32, Number>::new();
+    let refused = purgatory.try_complete_else_watch(Number(5), [1], HOUR);
+    let error = refused.expect_err("no thread starts");
+    assert_eq!(error.kind(), WatchErrorKind::NoThread);
+    assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
+    assert_eq!((error.into_value().0, purgatory.delayed()), (5, 0));
+}
+
+struct Number(u32);
+
+impl DelayedOperation<u32> for Number {
+    fn complete(self, _: Completion) {}
 }

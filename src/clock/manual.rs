@@ -37,7 +37,7 @@ use super::{Clock, Driven};
 /// assert!(events.try_recv().is_err());
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(events.try_recv(), Ok("an hour later"));
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Clone)]
 pub struct ManualClock {
@@ -106,7 +106,7 @@ impl ManualClock {
     /// timer.schedule(Duration::from_secs(30), || ())?;
     /// assert_eq!(clock.advance_to_next(), Some(Duration::from_secs(30)));
     /// assert_eq!(clock.advance_to_next(), None);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[expect(clippy::must_use_candidate, reason = "it is called to let time pass")]
     pub fn advance_to_next(&self) -> Option<Duration> {

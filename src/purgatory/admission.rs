@@ -8,10 +8,10 @@ use super::{
     capacity::Overload,
     core::{Core, Ticket},
     demand::Demand,
+    error::WatchError,
     operation::{Completion, DelayedOperation},
     shard::Contents,
     slab::Index,
-    watch::WatchError,
 };
 
 impl<K, O, R> Core<K, O, R>
@@ -38,17 +38,17 @@ where
             Some(hashes) => {
                 hashes.iter().for_each(|&hash| self.capacity.release_from_key(hash));
                 self.capacity.refuse();
-                Err(WatchError::Full)
+                Err(WatchError::full)
             }
             None => {
                 self.capacity.refuse();
                 if !is_admitted {
-                    return Err(WatchError::Full);
+                    return Err(WatchError::full);
                 }
                 if is_total_first {
                     self.capacity.release();
                 }
-                Err(WatchError::KeyFull)
+                Err(WatchError::key_full)
             }
         }
     }

@@ -97,7 +97,7 @@ impl PurgatoryBuilder {
     /// purgatory.try_complete_else_watch(Print("newer"), [2], Duration::from_secs(9))?;
     /// assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (1, 1));
     /// # std::mem::forget(purgatory);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn max_delayed(mut self, operations: u64, overload: Overload) -> Self {
         self.max_delayed = Some((operations, overload));

@@ -44,7 +44,7 @@ use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::
 /// assert!(!checks.is_done());
 /// assert_eq!(checks.run(usize::MAX), 6);
 /// assert!(checks.is_done());
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Checks<'a, K, O, R> {
     core: &'a Core<K, O, R>,

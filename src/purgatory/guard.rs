@@ -33,7 +33,7 @@ use super::{
 /// let guard = watched.key().map(|key| purgatory.guard(key));
 /// drop(guard);
 /// assert_eq!(purgatory.stats().cancelled, 1);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[must_use = "the operation is cancelled as soon as this is dropped"]
 pub struct OperationGuard<K, O, R = ()>

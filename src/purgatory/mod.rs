@@ -40,6 +40,7 @@ mod checks;
 mod core;
 mod demand;
 mod ending;
+mod error;
 mod filter;
 mod guard;
 mod lists;
@@ -70,10 +71,11 @@ pub use self::{
     builder::PurgatoryBuilder,
     capacity::Overload,
     checks::Checks,
+    error::{WatchError, WatchErrorKind},
     guard::OperationGuard,
     operation::{Completion, DelayedOperation},
     stats::PurgatoryStats,
-    watch::{OperationKey, Watch, WatchError, Watched},
+    watch::{OperationKey, Watch, Watched},
 };
 use self::{
     core::Core,
@@ -135,7 +137,7 @@ use crate::TimerStats;
 /// assert_eq!(purgatory.check_and_complete(&partition), 1);
 /// assert_eq!(answers.recv(), Ok(Completion::Satisfied));
 /// assert_eq!((purgatory.watched(), purgatory.delayed()), (0, 0));
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Purgatory<K, O, R = ()>
 where
@@ -229,7 +231,7 @@ where
     /// assert_eq!(purgatory.advance(&3, 99), 0);
     /// assert_eq!(purgatory.advance(&4, 250), 1);
     /// assert_eq!(purgatory.watched(), 0);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors
@@ -290,7 +292,7 @@ where
     /// assert_eq!(purgatory.advance(&3, 150), 0);
     /// replicated.lock().unwrap().insert(4, 200);
     /// assert_eq!(purgatory.advance(&4, 200), 1);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors
@@ -429,7 +431,7 @@ where
     /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
     /// assert_eq!(purgatory.cancel_for_key_with(&3, &"moved"), 1);
     /// assert_eq!(purgatory.stats().panicked, 0);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn cancel_for_key_with<Q>(&self, key: &Q, reason: &R) -> usize
     where
@@ -467,7 +469,7 @@ where
     /// assert!(purgatory.is_waiting(fetch));
     /// assert!(purgatory.complete(fetch));
     /// assert!(!purgatory.cancel(fetch), "it has ended");
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn complete(&self, key: OperationKey) -> bool {
         self.core().claim(key.0, Completion::Satisfied)
@@ -549,7 +551,7 @@ where
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchError};
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
     ///
     /// struct Fetch;
     ///
@@ -567,8 +569,8 @@ where
     /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
     /// assert_eq!(purgatory.shutdown(), 1);
     /// let late = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30));
-    /// assert!(matches!(late, Err(WatchError::ShutDown(Fetch))));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// assert_eq!(late.unwrap_err().kind(), WatchErrorKind::ShutDown);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
     pub fn shutdown(&self) -> usize {

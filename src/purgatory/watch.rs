@@ -1,7 +1,5 @@
 //! What an operation waits for, and what comes of asking.
 
-use std::{error::Error, fmt};
-
 use super::core::Ticket;
 
 /// Something that an operation waits for.
@@ -73,74 +71,3 @@ impl Watched {
         matches!(self, Self::Completed)
     }
 }
-
-/// Why a purgatory refused an operation, with the operation.
-///
-/// The operation has been checked, and could not complete at that moment.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use delaywheel::{Completion, DelayedOperation, Purgatory, purgatory::WatchError};
-///
-/// struct Never;
-///
-/// impl DelayedOperation<u32> for Never {
-///     fn complete(self, _: Completion) {}
-/// }
-///
-/// let purgatory = Purgatory::<u32, Never>::new();
-/// purgatory.shutdown();
-/// let refused = purgatory.try_complete_else_watch(Never, [1], Duration::from_secs(1));
-/// assert!(matches!(refused, Err(WatchError::ShutDown(Never))));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WatchError<O> {
-    /// As many operations wait as may.
-    Full(O),
-    /// As many operations wait on one of the keys as may.
-    KeyFull(O),
-    /// The purgatory has been shut down.
-    ShutDown(O),
-    /// The system has no thread for the purgatory's timer; a later call tries again.
-    NoThread(O),
-}
-
-impl<O> WatchError<O> {
-    /// Returns the operation.
-    pub fn into_operation(self) -> O {
-        match self {
-            Self::Full(operation)
-            | Self::KeyFull(operation)
-            | Self::ShutDown(operation)
-            | Self::NoThread(operation) => operation,
-        }
-    }
-}
-
-impl<O> fmt::Debug for WatchError<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::KeyFull(_) => "KeyFull(..)",
-            Self::ShutDown(_) => "ShutDown(..)",
-            Self::NoThread(_) => "NoThread(..)",
-        })
-    }
-}
-
-impl<O> fmt::Display for WatchError<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "as many operations wait as may",
-            Self::KeyFull(_) => "as many operations wait on a key as may",
-            Self::ShutDown(_) => "the purgatory has been shut down",
-            Self::NoThread(_) => "the timer's threads could not be started",
-        })
-    }
-}
-
-impl<O> Error for WatchError<O> {}

@@ -7,12 +7,13 @@ use smallvec::SmallVec;
 use super::{
     core::{Core, Ticket},
     demand::Demand,
+    error::WatchError,
     filter::fence_watch,
     operation::{Completion, DelayedOperation},
     rule::Effect,
     shard::{Finished, InHand, Shard},
     slab::Index,
-    watch::{OperationKey, WatchError, Watched},
+    watch::{OperationKey, Watched},
 };
 use crate::{Key, ScheduleError, sync::Ordering};
 
@@ -92,7 +93,7 @@ where
                 for &hash in hashes {
                     self.capacity.release_from_key(hash);
                 }
-                return Err(WatchError::ShutDown(operation));
+                return Err(WatchError::shut_down(operation));
             }
             let (index, serial) = contents.enter(since, demand.rule);
             for key in demand.events.drain(..) {
@@ -119,7 +120,7 @@ where
         }
         match self.timer.schedule_in(number, since, delay, ticket) {
             Ok(timeout) => self.bring_back(number, in_hand, since, Some(timeout)),
-            Err(refusal) => self.withdraw(number, in_hand, since, &refusal)?,
+            Err(refused) => self.withdraw(number, in_hand, since, refused)?,
         }
         Ok(Watched::Waiting(OperationKey(ticket)))
     }
@@ -194,7 +195,7 @@ where
         number: usize,
         in_hand: InHand<O, R>,
         since: u64,
-        refusal: &ScheduleError<Ticket>,
+        refused: ScheduleError<Ticket>,
     ) -> Result<(), WatchError<O>> {
         let shard = &*self.shards[number];
         let mut leavings = self.leavings(shard);
@@ -205,10 +206,6 @@ where
             return Ok(());
         }
         let operation = in_hand.operation.expect("it is in hand");
-        Err(match refusal {
-            ScheduleError::NoThread(_) => WatchError::NoThread(operation),
-            ScheduleError::Full(_) => WatchError::Full(operation),
-            ScheduleError::ShutDown(_) => WatchError::ShutDown(operation),
-        })
+        Err(WatchError::from_timer(refused, operation))
     }
 }

@@ -21,18 +21,20 @@ use super::{
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{ScheduleError, ValueTimer};
+/// use delaywheel::{ScheduleErrorKind, ValueTimer};
 ///
 /// let timer = ValueTimer::builder().max_pending(2).build_with(|_: u32| ())?;
 /// let batch = [(60, 'a'), (61, 'b'), (62, 'c')];
 /// let batch = batch.map(|(delay, value)| (Duration::from_secs(delay), u32::from(value)));
-/// let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else { panic!() };
+/// let error = timer.schedule_batch(batch).unwrap_err();
+/// assert_eq!(error.kind(), ScheduleErrorKind::Full);
+/// let partial = error.into_value();
 /// assert_eq!(partial.scheduled.len(), 2);
 /// assert_eq!(partial.refused, [(Duration::from_secs(62), u32::from('c'))]);
 ///
 /// timer.cancel_batch(partial.scheduled);
 /// assert!(timer.schedule_batch(partial.refused).is_ok());
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[non_exhaustive]
 pub struct PartialBatch<K, T> {
@@ -76,7 +78,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// assert_eq!(timer.cancel(keys[7]), Some(7));
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(timer.stats().expired, 999);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors
@@ -99,9 +101,9 @@ impl<T: Send + 'static> ValueTimer<T> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        if self.engine().ensure_started().is_err() {
+        if let Err(cause) = self.engine().ensure_started() {
             let partial = PartialBatch { scheduled: Vec::new(), refused: batch };
-            return Err(ScheduleError::NoThread(partial));
+            return Err(ScheduleError::no_thread(partial, cause));
         }
         let (addresses, rest) = self.engine().core.schedule_batch(batch);
         let scheduled = addresses.into_iter().map(TimeoutKey).collect();
@@ -126,7 +128,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// let keys = timer.schedule_batch(['a', 'b', 'c'].map(|value| (hour, value)))?;
     /// timer.cancel(keys[1]);
     /// assert_eq!(timer.cancel_batch(keys), [Some('a'), None, Some('c')]);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Panics
@@ -166,7 +168,7 @@ impl Timer {
     /// assert_eq!(timer.cancel_batch(&timeouts[..90]), 90);
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(runs.try_iter().count(), 10);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors

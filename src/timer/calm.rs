@@ -32,7 +32,7 @@ use crate::sync::Mutex;
 /// assert_eq!(saves.try_iter().count(), 0);
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(saves.try_iter().count(), 1);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Debounce {
     timer: Timer,
@@ -108,7 +108,7 @@ impl fmt::Debug for Debounce {
 /// clock.advance(Duration::from_secs(1));
 /// // At 0, 100, 200 and 300 ms.
 /// assert_eq!(draws.try_iter().count(), 4);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Throttle {
     timer: Timer,

@@ -198,7 +198,7 @@ impl<T> Core<T> {
         value: T,
     ) -> Result<Address, ScheduleError<T>> {
         if !self.limit.admit() {
-            return Err(ScheduleError::Full(value));
+            return Err(ScheduleError::full(value));
         }
         self.insert_into(shard, now, deadline, value)
     }
@@ -262,7 +262,7 @@ impl<T> Core<T> {
         batch: vec::IntoIter<(Duration, T)>,
     ) -> Rest<T> {
         let Some(refused) = refused else {
-            return (batch.len() > 0).then(|| ScheduleError::Full(batch.collect()));
+            return (batch.len() > 0).then(|| ScheduleError::full(batch.collect()));
         };
         Some(refused.map(|first| iter::once(first).chain(batch).collect()))
     }
@@ -430,7 +430,7 @@ impl<T> Shard<T> {
         if contents.is_closed {
             contents.stats.rejected += 1;
             drop(contents);
-            return Err(ScheduleError::ShutDown(value));
+            return Err(ScheduleError::shut_down(value));
         }
         contents.wheel.observe(now);
         match contents.wheel.insert(deadline, value) {
@@ -442,7 +442,7 @@ impl<T> Shard<T> {
             Err(refused) => {
                 contents.stats.rejected += 1;
                 drop(contents);
-                Err(ScheduleError::Full(refused.into_value()))
+                Err(ScheduleError::full(refused.into_value()))
             }
         }
     }
@@ -460,12 +460,12 @@ impl<T> Shard<T> {
         contents.wheel.observe(now);
         for (delay, deadline, value) in timeouts {
             if contents.is_closed {
-                return (earlier, Some(ScheduleError::ShutDown((delay, value))));
+                return (earlier, Some(ScheduleError::shut_down((delay, value))));
             }
             match contents.wheel.insert(deadline, value) {
                 Ok(key) => tell(key),
                 Err(refused) => {
-                    return (earlier, Some(ScheduleError::Full((delay, refused.into_value()))));
+                    return (earlier, Some(ScheduleError::full((delay, refused.into_value()))));
                 }
             }
             contents.stats.scheduled += 1;
@@ -571,7 +571,7 @@ fn current_shard(count: usize) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{ManualClock, WheelBuilder, sync::Parker};
+    use crate::{ManualClock, ScheduleErrorKind, WheelBuilder, sync::Parker};
 
     /// As when all 2^32 indices are in use, for which no test has the memory.
     #[test]
@@ -581,10 +581,13 @@ mod tests {
         let core = Core::new(iter::once(wheel), ticks, Parker::new().unparker().clone(), None);
         let delay = Duration::from_secs(1);
         assert!(core.schedule(delay, 1).is_ok());
-        assert_eq!(core.schedule(delay, 2), Err(ScheduleError::Full(2)));
+        let error = core.schedule(delay, 2).unwrap_err();
+        assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 2));
         let (added, rest) = core.schedule_batch(std::vec![(delay, 3), (delay, 4)]);
         assert!(added.is_empty());
-        assert_eq!(rest, Some(ScheduleError::Full(std::vec![(delay, 3), (delay, 4)])));
+        let error = rest.expect("a part is refused");
+        assert_eq!(error.kind(), ScheduleErrorKind::Full);
+        assert_eq!(error.into_value(), [(delay, 3), (delay, 4)]);
         assert_eq!((core.stats().0.rejected, core.stats().1), (3, 1));
     }
 }

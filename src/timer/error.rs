@@ -1,82 +1,141 @@
-//! What a timer can refuse; the value is handed back.
+//! Errors of timers. Each hands a refused value back.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, io, time::Duration};
 
-use crate::BuildError;
+use crate::{BuildError, error::Exclusive};
 
-/// Why a timer refused a timeout, with the task or value that it was given.
+/// Error of a timer that refuses a timeout. Holds the refused callback or value.
+///
+/// [`kind`](Self::kind) tells the reason, [`into_value`](Self::into_value) returns the value. The
+/// error is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{ScheduleError, ValueTimer};
+/// use delaywheel::{ScheduleErrorKind, ValueTimer};
 ///
 /// let timer = ValueTimer::builder().max_pending(1).build_with(|_: u32| ())?;
 /// timer.schedule(Duration::from_secs(60), 1)?;
-/// let refused = timer.schedule(Duration::from_secs(60), 2).unwrap_err();
-/// assert_eq!(refused.into_value(), 2);
-///
-/// timer.shutdown();
-/// let refused = timer.schedule(Duration::ZERO, 3).unwrap_err();
-/// assert!(matches!(refused, ScheduleError::ShutDown(3)));
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// let error = timer.schedule(Duration::from_secs(60), 2).unwrap_err();
+/// match error.kind() {
+///     ScheduleErrorKind::Full => assert_eq!(error.into_value(), 2),
+///     _ => return Err(error.into()),
+/// }
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ScheduleError<T> {
+    reason: Reason,
+    value: Exclusive<T>,
+}
+
+/// Reason of a [`ScheduleError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ScheduleError<T> {
-    /// As many timeouts are pending as the timer may hold.
-    Full(T),
-    /// The timer has been shut down.
-    ShutDown(T),
-    /// The system has no thread for the timer; a later call tries again.
-    NoThread(T),
+pub enum ScheduleErrorKind {
+    /// As many timeouts are pending as [`max_pending`](crate::TimerBuilder::max_pending) allows.
+    Full,
+    /// The timer is shut down.
+    ShutDown,
+    /// The operating system refused to start a thread of the timer. The cause is the
+    /// [`source`](Error::source) of the error. A later call tries again.
+    NoThread,
+}
+
+/// A reason with its cause.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    Full,
+    ShutDown,
+    NoThread(io::Error),
 }
 
 impl<T> ScheduleError<T> {
-    /// Returns what was not scheduled.
-    pub fn into_value(self) -> T {
-        match self {
-            Self::Full(value) | Self::ShutDown(value) | Self::NoThread(value) => value,
+    pub(crate) const fn full(value: T) -> Self {
+        Self { reason: Reason::Full, value: Exclusive::new(value) }
+    }
+
+    pub(crate) const fn shut_down(value: T) -> Self {
+        Self { reason: Reason::ShutDown, value: Exclusive::new(value) }
+    }
+
+    pub(crate) const fn no_thread(value: T, cause: io::Error) -> Self {
+        Self { reason: Reason::NoThread(cause), value: Exclusive::new(value) }
+    }
+
+    /// Returns the reason.
+    #[must_use]
+    pub const fn kind(&self) -> ScheduleErrorKind {
+        match self.reason {
+            Reason::Full => ScheduleErrorKind::Full,
+            Reason::ShutDown => ScheduleErrorKind::ShutDown,
+            Reason::NoThread(_) => ScheduleErrorKind::NoThread,
         }
+    }
+
+    /// Returns the callback or value that was not scheduled.
+    pub fn into_value(self) -> T {
+        self.value.into_inner()
+    }
+
+    /// The same reason with another value.
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> ScheduleError<U> {
+        let value = Exclusive::new(change(self.value.into_inner()));
+        ScheduleError { reason: self.reason, value }
+    }
+
+    pub(crate) fn into_reason(self) -> Reason {
+        self.reason
     }
 }
 
-impl<T> ScheduleError<T> {
-    /// The same reason, with something else to hand back.
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> ScheduleError<U> {
-        match self {
-            Self::Full(value) => ScheduleError::Full(change(value)),
-            Self::ShutDown(value) => ScheduleError::ShutDown(change(value)),
-            Self::NoThread(value) => ScheduleError::NoThread(change(value)),
-        }
+impl fmt::Display for ScheduleErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "timer is full",
+            Self::ShutDown => "timer is shut down",
+            Self::NoThread => "cannot start a thread of the timer",
+        })
     }
 }
 
 impl<T> fmt::Debug for ScheduleError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::ShutDown(_) => "ShutDown(..)",
-            Self::NoThread(_) => "NoThread(..)",
-        })
+        f.debug_struct("ScheduleError").field("reason", &self.reason).finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Display for ScheduleError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "the timer holds as many timeouts as it may",
-            Self::ShutDown(_) => "the timer has been shut down",
-            Self::NoThread(_) => "the timer's threads could not be started",
-        })
+        self.kind().fmt(f)
     }
 }
 
-impl<T> Error for ScheduleError<T> {}
+impl<T> Error for ScheduleError<T> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.reason {
+            Reason::NoThread(cause) => Some(cause),
+            Reason::Full | Reason::ShutDown => None,
+        }
+    }
+}
 
-/// Why a timer could not be built.
+/// A full timer is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), one that is shut down is
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
+impl<T: Send + 'static> From<ScheduleError<T>> for io::Error {
+    fn from(error: ScheduleError<T>) -> Self {
+        let kind = match &error.reason {
+            Reason::Full => io::ErrorKind::QuotaExceeded,
+            Reason::ShutDown => io::ErrorKind::BrokenPipe,
+            Reason::NoThread(cause) => cause.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Error of [`TimerBuilder::build`](crate::TimerBuilder::build): a setting is out of range.
 ///
 /// # Examples
 ///
@@ -85,27 +144,27 @@ impl<T> Error for ScheduleError<T> {}
 ///
 /// use delaywheel::{Timer, TimerBuildError};
 ///
-/// let refused = Timer::builder().tick(Duration::ZERO).build().unwrap_err();
-/// assert!(matches!(refused, TimerBuildError::TickOutOfRange { .. }));
+/// let error = Timer::builder().tick(Duration::ZERO).build().unwrap_err();
+/// assert_eq!(error, TimerBuildError::TickOutOfRange { tick: Duration::ZERO });
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimerBuildError {
-    /// A tick is not within 1 us..=1 day.
+    /// The tick is not within 1 us..=1 day.
     TickOutOfRange {
-        /// The tick that was asked for.
+        /// The tick that was set.
         tick: Duration,
     },
     /// The number of shards is not within 1..=65536.
     ShardsOutOfRange {
-        /// The number that was asked for.
+        /// The number that was set.
         shards: usize,
     },
-    /// There is to be no executor thread.
+    /// The number of executor threads is 0.
     NoExecutor,
-    /// No timeout may be pending.
+    /// The limit on pending timeouts is 0.
     NothingPending,
-    /// The wheels refuse their size.
+    /// A setting of the wheels is out of range.
     Wheel(BuildError),
 }
 
@@ -113,22 +172,48 @@ impl fmt::Display for TimerBuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TickOutOfRange { tick } => {
-                write!(f, "a tick takes 1 us to 1 day, not {tick:?}")
+                write!(f, "tick is {tick:?}, not within 1 us to 1 day")
             }
             Self::ShardsOutOfRange { shards } => {
-                write!(f, "a timer has 1 to 65536 shards, not {shards}")
+                write!(f, "number of shards is {shards}, not within 1..=65536")
             }
-            Self::NoExecutor => f.write_str("a timer with executor threads has at least one"),
-            Self::NothingPending => f.write_str("a timer may hold at least one timeout"),
-            Self::Wheel(error) => error.fmt(f),
+            Self::NoExecutor => f.write_str("number of executor threads is 0"),
+            Self::NothingPending => f.write_str("limit on pending timeouts is 0"),
+            Self::Wheel(_) => f.write_str("setting of the wheels is out of range"),
         }
     }
 }
 
-impl Error for TimerBuildError {}
+impl Error for TimerBuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Wheel(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
 
 impl From<BuildError> for TimerBuildError {
     fn from(error: BuildError) -> Self {
         Self::Wheel(error)
     }
 }
+
+/// The kind is [`InvalidInput`](io::ErrorKind::InvalidInput).
+impl From<TimerBuildError> for io::Error {
+    fn from(error: TimerBuildError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// The compiler rejects this if a public error of timers cannot be used with `?`.
+const _: () = {
+    use super::{BatchError, Task, Timeout, TimeoutKey};
+
+    const fn is_error<E: Error + Send + Sync + 'static>() {}
+    is_error::<ScheduleError<Task>>();
+    is_error::<ScheduleError<std::cell::Cell<u32>>>();
+    is_error::<BatchError<Timeout, Task>>();
+    is_error::<BatchError<TimeoutKey, std::cell::Cell<u32>>>();
+    is_error::<TimerBuildError>();
+};

@@ -35,7 +35,7 @@ use crate::{
 /// let (ran, events) = mpsc::channel();
 /// timer.schedule(Duration::ZERO, move || ran.send(()).unwrap())?;
 /// events.recv()?;
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub trait Executor: Send + Sync + 'static {
     /// Has a task run, soon, on some thread. Called by the reaper, which waits for this to return:

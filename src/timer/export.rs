@@ -50,7 +50,7 @@ use crate::Histogram;
 /// upkeep.schedule_at_fixed_rate(Duration::from_secs(10), MissedTicks::Skip, move |_| {
 ///     metrics.publish(&requests.stats());
 /// })?;
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug)]
 pub struct TimerMetrics {

@@ -65,12 +65,11 @@ use std::{
 
 #[cfg(feature = "metrics")]
 pub use self::export::TimerMetrics;
-pub(crate) use self::limit::Limit;
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     calm::{Debounce, Throttle},
-    error::{ScheduleError, TimerBuildError},
+    error::{ScheduleError, ScheduleErrorKind, TimerBuildError},
     executor::Executor,
     queue::DelayQueue,
     repeat::{MissedTicks, Repeating},
@@ -78,6 +77,7 @@ pub use self::{
     timeout::{Timeout, TimeoutGuard},
     value::{TimeoutKey, ValueTimer},
 };
+pub(crate) use self::{error::Reason, limit::Limit};
 
 /// A callback that waits for its time.
 pub struct Task(Box<dyn FnOnce() + Send>);
@@ -115,7 +115,7 @@ impl fmt::Debug for Task {
 /// let timeout = timer.schedule(Duration::from_millis(5), move || fired.send("now").unwrap())?;
 /// assert_eq!(events.recv(), Ok("now"));
 /// assert!(!timeout.cancel());
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
 /// One for the whole program:
@@ -203,7 +203,7 @@ impl Timer {
     ///     task.run();
     /// }
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
@@ -247,7 +247,7 @@ impl Timer {
     /// assert!(left.is_empty(), "it took 5 ms, not a minute");
     /// assert_eq!(events.try_recv(), Ok("flushed"));
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
     pub fn drain(&self, deadline: Instant) -> Vec<Task> {

@@ -80,7 +80,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// queue.insert(Duration::from_secs(60), 'a')?;
     /// clock.advance(Duration::from_secs(60));
     /// assert_eq!(queue.try_recv(), Some('a'));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors

@@ -74,7 +74,7 @@ enum Rhythm {
 /// assert!(beat.stop());
 /// clock.advance(Duration::from_secs(35));
 /// assert_eq!(runs.try_iter().count(), 0);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Clone)]
 pub struct Repeating {

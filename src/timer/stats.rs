@@ -50,7 +50,7 @@ impl ShardStats {
 /// clock.advance(Duration::from_secs(5));
 /// let stats = timer.stats();
 /// assert_eq!((stats.scheduled, stats.expired, stats.pending), (2, 1, 1));
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]

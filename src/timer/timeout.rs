@@ -31,7 +31,7 @@ use super::{
 /// clock.advance(Duration::from_secs(8));
 /// assert!(timeout.cancel());
 /// assert!(!timeout.cancel());
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Timeout {
     anchor: Anchor<Task>,
@@ -108,7 +108,7 @@ impl fmt::Debug for Timeout {
 /// let guard = timer.schedule(Duration::from_secs(5), || ())?.cancel_on_drop();
 /// drop(guard);
 /// assert_eq!(timer.stats().cancelled, 1);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "the timeout is cancelled as soon as this is dropped"]

@@ -50,7 +50,7 @@ pub struct TimeoutKey(pub(super) Address);
 /// assert_eq!(timer.cancel(answered), Some(18));
 /// clock.advance(Duration::from_secs(2));
 /// assert_eq!(requests.try_iter().collect::<Vec<_>>(), [17]);
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct ValueTimer<T: Send + 'static> {
     owner: Arc<Owner<T>>,
@@ -153,15 +153,16 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Clock, ManualClock, ScheduleError, ValueTimer};
+    /// use delaywheel::{Clock, ManualClock, ScheduleErrorKind, ValueTimer};
     ///
     /// let clock = ManualClock::new();
     /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
     /// timer.schedule(Duration::ZERO, 1)?;
     /// timer.schedule(Duration::from_secs(1), 2)?;
     /// assert_eq!(timer.drain(clock.now() + Duration::from_secs(60)), [2]);
-    /// assert_eq!(timer.schedule(Duration::ZERO, 3), Err(ScheduleError::ShutDown(3)));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// let error = timer.schedule(Duration::ZERO, 3).unwrap_err();
+    /// assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[expect(clippy::must_use_candidate, reason = "what was not handled may be dropped")]
     pub fn drain(&self, deadline: Instant) -> Vec<T> {
@@ -186,7 +187,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// timer.schedule_batch((0..100_000).map(|value| (Duration::from_secs(2), value)))?;
     /// clock.advance(Duration::from_secs(2));
     /// timer.shrink(); // 2.4 MB less.
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Complexity
@@ -246,8 +247,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
         insert: impl FnOnce(&Core<T>, T) -> Result<Address, ScheduleError<T>>,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        if self.engine().ensure_started().is_err() {
-            return Err(ScheduleError::NoThread(value));
+        if let Err(cause) = self.engine().ensure_started() {
+            return Err(ScheduleError::no_thread(value, cause));
         }
         insert(&self.engine().core, value).map(TimeoutKey)
     }

@@ -154,7 +154,7 @@ impl<T> TimingWheel<T> {
     ///
     /// # Errors
     ///
-    /// [`InsertError::Full`] hands the value back when
+    /// [`InsertError`] hands the value back when
     /// [`max_pending`](WheelBuilder::max_pending) timeouts are pending.
     ///
     /// # Complexity
@@ -166,7 +166,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if !self.arena.make_room() {
-            return Err(InsertError::Full(value));
+            return Err(InsertError::full(value));
         }
         self.forward();
         let deadline = deadline.max(self.clock);
@@ -438,7 +438,7 @@ impl<T> TimingWheel<T> {
     /// assert_eq!(wheel.levels(), 1);
     /// wheel.insert(Tick::new(64), ())?;
     /// assert_eq!(wheel.levels(), 2);
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     #[must_use]
     pub fn levels(&self) -> usize {

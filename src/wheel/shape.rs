@@ -29,7 +29,7 @@ use crate::{Tick, TickSpan};
 ///      level 0, buckets of 1: 5 (1)\n\
 ///      level 1, buckets of 64: 700 (2)\n"
 /// );
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

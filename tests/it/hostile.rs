@@ -5,7 +5,7 @@ use std::{sync::mpsc, time::Duration};
 
 use delaywheel::{
     Completion, DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder,
-    ScheduleError, Timer, ValueTimer, Watch, WatchError,
+    ScheduleErrorKind, Timer, ValueTimer, Watch, WatchErrorKind,
 };
 
 use crate::timer::support::{GENEROUS, Log, MS, SECOND, YEAR};
@@ -36,7 +36,8 @@ fn values(limit: u32) -> (ManualClock, ValueTimer<u32>, Log<u32>) {
 /// Makes sure that so many places are free, and no more; takes none.
 fn assert_free(timer: &ValueTimer<u32>, places: u32) {
     let keys: Vec<_> = (0..places).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
-    assert_eq!(timer.schedule(YEAR, 7), Err(ScheduleError::Full(7)));
+    let error = timer.schedule(YEAR, 7).unwrap_err();
+    assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 7));
     assert!(timer.cancel_batch(keys).iter().all(Option::is_some));
 }
 
@@ -63,7 +64,9 @@ fn a_million_timeouts_without_end_take_their_places_and_give_them_back() {
 fn a_batch_too_large_is_cut_at_the_limit_and_the_rest_handed_back() {
     let (_clock, timer, _) = values(1000);
     let batch = (0..MANY).map(|number| (far(number), number));
-    let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else { panic!() };
+    let error = timer.schedule_batch(batch).unwrap_err();
+    assert_eq!(error.kind(), ScheduleErrorKind::Full);
+    let partial = error.into_value();
     assert_eq!((partial.scheduled.len(), timer.stats().pending), (1000, 1000));
     assert!(partial.refused.into_iter().eq((1000..MANY).map(|number| (far(number), number))));
     assert_free(&timer, 0);
@@ -177,13 +180,10 @@ impl World {
         number: u32,
         keys: impl IntoIterator<Item = u32>,
         delay: Duration,
-    ) -> Result<(), WatchError<u32>> {
+    ) -> Result<(), (WatchErrorKind, u32)> {
         let client = self.client(number);
-        match self.purgatory.try_complete_else_watch(client, keys, delay) {
-            Ok(_) => Ok(()),
-            Err(WatchError::Full(client)) => Err(WatchError::Full(client.number)),
-            Err(error) => Err(WatchError::KeyFull(error.into_operation().number)),
-        }
+        let watched = self.purgatory.try_complete_else_watch(client, keys, delay);
+        watched.map(drop).map_err(|error| (error.kind(), error.into_value().number))
     }
 
     fn assert_empty(&self) {
@@ -252,7 +252,7 @@ fn limits_hold_exactly_however_many_ask() {
         let result = world.watch(number, [number % 200], far(number));
         match number {
             0..1000 => assert!(result.is_ok()),
-            _ => assert!(matches!(result, Err(WatchError::Full(back)) if back == number)),
+            _ => assert_eq!(result, Err((WatchErrorKind::Full, number))),
         }
     }
     assert_eq!(world.purgatory.cancel_for_key(&7), 5);
@@ -260,7 +260,7 @@ fn limits_hold_exactly_however_many_ask() {
         let result = world.watch(number, [8], far(number));
         match number {
             0..5 => assert!(result.is_ok()),
-            _ => assert!(result.is_err_and(|refused| refused.into_operation() == number)),
+            _ => assert!(result.is_err_and(|(_, back)| back == number)),
         }
     }
     assert_eq!((world.purgatory.delayed(), world.purgatory.shutdown()), (1000, 1000));

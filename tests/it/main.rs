@@ -7,6 +7,8 @@ mod corpus;
 #[cfg(feature = "std")]
 mod edges;
 mod enumerate;
+#[cfg(feature = "std")]
+mod errors;
 mod expiry;
 #[cfg(feature = "std")]
 mod hostile;

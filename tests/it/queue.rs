@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{DelayQueue, ManualClock, ScheduleError, Timer};
+use delaywheel::{DelayQueue, ManualClock, ScheduleErrorKind, Timer};
 
 use crate::timer::clock::Set;
 
@@ -61,7 +61,8 @@ fn shutdown_returns_what_is_due_and_what_is_not_and_tells_who_waits() {
     values.sort_unstable();
     assert_eq!(values, [1, 2]);
     assert!(queue.shutdown().is_empty());
-    assert_eq!(queue.insert(MS, 3), Err(ScheduleError::ShutDown(3)));
+    let error = queue.insert(MS, 3).unwrap_err();
+    assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::ShutDown, 3));
     assert_eq!((queue.recv(), queue.recv_timeout(LONG)), (None, None));
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use delaywheel::{BatchError, PartialBatch, ScheduleError, Timeout};
+use delaywheel::{BatchError, PartialBatch, ScheduleError, ScheduleErrorKind, Timeout};
 
 use crate::{
     books::{Number, State},
@@ -297,9 +297,9 @@ enum Refusal {
 
 impl Refusal {
     fn of<T>(error: &ScheduleError<T>) -> Self {
-        match error {
-            ScheduleError::Full(_) => Self::Full,
-            ScheduleError::ShutDown(_) => Self::ShutDown,
+        match error.kind() {
+            ScheduleErrorKind::Full => Self::Full,
+            ScheduleErrorKind::ShutDown => Self::ShutDown,
             _ => Self::NoThread,
         }
     }

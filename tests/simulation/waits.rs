@@ -7,7 +7,7 @@ use std::{
 
 use delaywheel::{
     Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, Watch,
-    WatchError, Watched,
+    WatchError, WatchErrorKind, Watched,
 };
 
 use crate::{
@@ -183,13 +183,12 @@ impl Waits {
     }
 
     fn conclude(&self, world: &World, number: Number, result: &Result<Watched, WatchError<Op>>) {
-        let refusal = match result {
-            Ok(_) => None,
-            Err(WatchError::Full(_)) => Some("full"),
-            Err(WatchError::KeyFull(_)) => Some("a key is full"),
-            Err(WatchError::ShutDown(_)) => Some("shut down"),
-            Err(_) => Some("no thread"),
-        };
+        let refusal = result.as_ref().err().map(|error| match error.kind() {
+            WatchErrorKind::Full => "full",
+            WatchErrorKind::KeyFull => "a key is full",
+            WatchErrorKind::ShutDown => "shut down",
+            _ => "no thread",
+        });
         world.note((number, refusal));
         let is_at_rest = world.is_at_rest();
         let mut ledger = self.ledger();

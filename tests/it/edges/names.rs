@@ -40,7 +40,7 @@ const RECEIVERS: [(&str, &[&str]); 29] = [
     ("TimingWheel", &["wheel"]),
     ("ValueTimer", &["values"]),
     ("Watch", &["Watch.from"]),
-    ("WatchError", &["refused.unwrap_err"]),
+    ("WatchError", &["refused"]),
     ("Watched", &["one.unwrap", "watched.unwrap"]),
     ("WheelBuilder", &["WheelBuilder.new.."]),
 ];

@@ -4,7 +4,7 @@ use std::{collections::HashMap, thread, time::Duration};
 
 use delaywheel::{
     Completion, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-    Timer, Watch,
+    Timer, Watch, WatchErrorKind,
 };
 
 use super::{DELAYS, NUMBERS, PERCENTS};
@@ -155,7 +155,9 @@ fn a_purgatory_that_has_ended_refuses_everything() {
         clock.advance(SECOND);
         for delay in DELAYS {
             let refused = purgatory.try_complete_else_watch(Never, NUMBERS, delay);
-            let Never = refused.unwrap_err().into_operation();
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
+            let Never = refused.into_value();
             assert!(purgatory.watch_any(Never, [Watch::Events(0)], delay).is_err());
             assert!(purgatory.watch_all(Never, [], delay).is_err());
         }

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleError, SystemClock, TimeoutKey, Timer, TimerBuildError,
+    Clock, ManualClock, ScheduleErrorKind, SystemClock, TimeoutKey, Timer, TimerBuildError,
     TimerBuilder, TimerStats, ValueTimer,
 };
 
@@ -131,7 +131,8 @@ fn values_take_every_delay_and_instant_and_keys_every_state() {
 /// A timer that has ended hands everything back.
 fn refuse_all(values: &ValueTimer<u64>) {
     for delay in DELAYS {
-        assert_eq!(values.schedule(delay, 5), Err(ScheduleError::ShutDown(5)));
+        let ended = values.schedule(delay, 5).unwrap_err();
+        assert_eq!((ended.kind(), ended.into_value()), (ScheduleErrorKind::ShutDown, 5));
         let batch = values.schedule_batch([(delay, 6)]).unwrap_err().into_value();
         assert_eq!((batch.scheduled.len(), batch.refused), (0, vec![(delay, 6)]));
     }

@@ -7,7 +7,7 @@ use delaywheel::{
     Completion::{Cancelled, Displaced, Satisfied},
     DelayedOperation, ManualClock, PurgatoryBuilder, Timer, TimerBuildError, Watch,
     Watch::{Events, Threshold},
-    purgatory::{Overload, WatchError},
+    purgatory::{Overload, WatchErrorKind},
 };
 
 use super::support::{HOUR, MS, Op, Reason, World, YEAR, all};
@@ -37,12 +37,12 @@ fn the_operation_that_is_one_too_many_is_handed_back() {
     let keys: Vec<_> = (0..3).map(|name| world.watch(name, [name])).collect();
     let refused = world.purgatory.try_complete_else_watch(world.op(9), [9], HOUR);
     let error = refused.expect_err("three wait");
-    assert!(matches!(error, WatchError::Full(_)));
-    assert_eq!(error.to_string(), "as many operations wait as may");
+    assert_eq!(error.kind(), WatchErrorKind::Full);
+    assert_eq!(error.to_string(), "purgatory is full");
     assert_eq!((world.purgatory.stats().refused, world.ended()), (1, vec![]));
     world.check_books();
     assert!(world.purgatory.cancel(keys[1]));
-    let again = error.into_operation();
+    let again = error.into_value();
     world.waits(world.purgatory.try_complete_else_watch(again, [9], HOUR));
     assert_eq!(world.purgatory.cancel_for_key(&9), 1);
     assert_eq!(world.ended(), [(1, Cancelled("")), (9, Cancelled(""))]);
@@ -69,8 +69,8 @@ fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_place() {
     for _ in 0..200 {
         let watches = [Events(3), Events(2), Threshold(4, 5), Events(1)];
         let error = world.purgatory.watch_any(world.op(9), watches, HOUR).expect_err("two wait");
-        assert!(matches!(error, WatchError::KeyFull(_)));
-        assert_eq!(error.to_string(), "as many operations wait on a key as may");
+        assert_eq!(error.kind(), WatchErrorKind::KeyFull);
+        assert_eq!(error.to_string(), "too many operations wait on a key");
     }
     assert_eq!(world.purgatory.stats().refused, 200);
     world.watch(2, [2, 3, 4]);
@@ -194,7 +194,7 @@ fn operations_that_are_all_in_hand_are_not_displaced() {
         checks += 1;
         if checks > 1 {
             let refused = purgatory.try_complete_else_watch(Op::new(), [], HOUR);
-            assert!(matches!(refused, Err(WatchError::Full(_))));
+            assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
         }
         false
     });
@@ -217,7 +217,7 @@ fn the_limit_of_the_timer_is_one_of_the_purgatory_as_well() {
     for _ in 0..3 {
         let first = purgatory.try_complete_else_watch(Idle, [1], minute).expect("there is room");
         let refused = purgatory.try_complete_else_watch(Idle, [2], minute);
-        assert!(matches!(refused, Err(WatchError::Full(Idle))));
+        assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
         assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
         assert!(purgatory.cancel(first.key().expect("it waits")));
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use delaywheel::{
     Watch,
     Watch::{Events, Threshold},
-    purgatory::{OperationKey, Overload, WatchError},
+    purgatory::{OperationKey, Overload, WatchErrorKind},
 };
 
 use super::support::{HOUR, MS, World};
@@ -113,7 +113,7 @@ impl Script {
             }
             Some(which) => {
                 let error = result.expect_err("there is no room");
-                assert_eq!(matches!(error, WatchError::KeyFull(_)), which == 1, "{error:?}");
+                assert_eq!(error.kind() == WatchErrorKind::KeyFull, which == 1, "{error:?}");
                 self.refused[which] += 1;
             }
         }
@@ -196,7 +196,7 @@ impl Script {
             }
             if self.overload == Overload::Refuse {
                 let full = self.world.purgatory.watch_any(self.world.op(0), [Events(key)], HOUR);
-                assert!(matches!(full, Err(WatchError::KeyFull(_))));
+                assert_eq!(full.unwrap_err().kind(), WatchErrorKind::KeyFull);
             } else {
                 let next = self.world.any(name + 50, [Threshold(key, u64::MAX)]);
                 assert_eq!(self.world.ended(), [(name, delaywheel::Completion::Displaced)]);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleError, Timer, TimerBuilder, ValueTimer, timer::PartialBatch,
+    Clock, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer, timer::PartialBatch,
 };
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
@@ -51,9 +51,9 @@ fn a_full_timer_takes_the_start_of_a_batch_and_hands_the_rest_back() {
     for places in [1, 255, 256, 257, 600] {
         let (clock, timer, log) = timer_with(|builder| builder.max_pending(places));
         let batch = (0..MANY).map(|value| (SECOND, value));
-        let Err(ScheduleError::Full(partial)) = timer.schedule_batch(batch) else {
-            panic!("it is full");
-        };
+        let error = timer.schedule_batch(batch).unwrap_err();
+        assert_eq!(error.kind(), ScheduleErrorKind::Full);
+        let partial = error.into_value();
         assert_eq!(partial.scheduled.len() as u64, places);
         let text = format!("{partial:?}");
         let rest = refused(partial);
@@ -74,9 +74,9 @@ fn a_batch_after_a_shutdown_is_handed_back_and_takes_no_place() {
     timer.shutdown();
     for _ in 0..2 {
         let batch = (0..MANY).map(|value| (SECOND, value));
-        let Err(ScheduleError::ShutDown(partial)) = timer.schedule_batch(batch) else {
-            panic!("it has been shut down");
-        };
+        let error = timer.schedule_batch(batch).unwrap_err();
+        assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
+        let partial = error.into_value();
         assert_eq!(partial.scheduled, []);
         assert!(refused(partial).into_iter().eq(0..MANY));
     }

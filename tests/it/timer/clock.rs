@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ScheduleError, Timer, ValueTimer, clock::Driven};
+use delaywheel::{Clock, ScheduleErrorKind, Timer, ValueTimer, clock::Driven};
 
 use super::support::{Log, MS, SECOND, YEAR, skewed, wait_until};
 
@@ -237,7 +237,7 @@ fn a_timer_whose_reaper_a_clock_has_killed_refuses_and_hands_back() {
             accepted.push(2);
             false
         }
-        Err(refused) => matches!(refused, ScheduleError::ShutDown(2)),
+        Err(error) => (error.kind(), error.into_value()) == (ScheduleErrorKind::ShutDown, 2),
     });
     let mut returned = timer.shutdown();
     returned.sort_unstable();

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use delaywheel::{ManualClock, ScheduleError, TimeoutKey, TimerStats, ValueTimer};
+use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, TimerStats, ValueTimer};
 
 use super::support::{Log, MS, skewed};
 
@@ -72,7 +72,10 @@ impl Books {
                 self.keys.push((key, value));
             }
             Err(refused) => {
-                assert_eq!(refused, ScheduleError::Full(value));
+                assert_eq!(
+                    (refused.kind(), refused.into_value()),
+                    (ScheduleErrorKind::Full, value)
+                );
                 assert_eq!(self.pending.len() as u64, MAX_PENDING);
                 self.refused += 1;
             }
@@ -143,7 +146,8 @@ impl Books {
         self.returned = values.len() as u64;
         self.pending.clear();
         self.check();
-        assert_eq!(self.timer.schedule(MS, 0), Err(ScheduleError::ShutDown(0)));
+        let refused = self.timer.schedule(MS, 0).unwrap_err();
+        assert_eq!((refused.kind(), refused.into_value()), (ScheduleErrorKind::ShutDown, 0));
         self.refused += 1;
         for (key, _) in &self.keys {
             assert_eq!(self.timer.cancel(*key), None);

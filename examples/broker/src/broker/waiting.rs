@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use delaywheel::{
     Completion, DelayedOperation, Purgatory, Watched,
-    purgatory::{OperationGuard, WatchError},
+    purgatory::{OperationGuard, WatchError, WatchErrorKind},
 };
 use tokio::sync::oneshot;
 
@@ -32,11 +32,11 @@ impl<O: DelayedOperation<Arc<Partition>>, T> Waiting<O, T> {
         let guard = match watched {
             Ok(watched) => watched.key().map(|key| purgatory.guard(key)),
             Err(refused) => {
-                let completion = match &refused {
-                    WatchError::ShutDown(_) => Completion::ShutDown,
+                let completion = match refused.kind() {
+                    WatchErrorKind::ShutDown => Completion::ShutDown,
                     _ => Completion::Displaced,
                 };
-                refused.into_operation().complete(completion);
+                refused.into_value().complete(completion);
                 None
             }
         };

@@ -106,7 +106,7 @@ impl Waits {
                 watched.key().map(|key| (key, entry))
             }
             Err(refused) => {
-                let back = refused.into_operation().hand_back();
+                let back = refused.into_value().hand_back();
                 self.books()
                     .breaches()
                     .unless(back == entry, || format!("{back:?} was handed back for {entry:?}"));

@@ -1,0 +1,160 @@
+//! Error of a purgatory that refuses an operation.
+
+use std::{error::Error, fmt, io};
+
+use crate::{
+    error::Exclusive,
+    timer::{self, ScheduleError},
+};
+
+/// Error of a purgatory that refuses an operation. Holds the operation.
+///
+/// The purgatory has checked the operation, which could not complete at that moment.
+/// [`kind`](Self::kind) tells the reason, [`into_value`](Self::into_value) returns the operation.
+/// The error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>` and [`io::Error`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+///
+/// struct Never;
+///
+/// impl DelayedOperation<u32> for Never {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let purgatory = Purgatory::<u32, Never>::new();
+/// purgatory.shutdown();
+/// let error =
+///     purgatory.try_complete_else_watch(Never, [1], Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
+/// let Never = error.into_value();
+/// ```
+pub struct WatchError<O> {
+    reason: Reason,
+    operation: Exclusive<O>,
+}
+
+/// Reason of a [`WatchError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WatchErrorKind {
+    /// As many operations wait as [`max_delayed`](crate::PurgatoryBuilder::max_delayed) allows.
+    Full,
+    /// As many operations wait on one of the keys as
+    /// [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key) allows.
+    KeyFull,
+    /// The purgatory is shut down.
+    ShutDown,
+    /// The operating system refused to start a thread of the timer. The cause is the
+    /// [`source`](Error::source) of the error. A later call tries again.
+    NoThread,
+}
+
+/// A reason with its cause.
+#[derive(Debug)]
+enum Reason {
+    Full,
+    KeyFull,
+    ShutDown,
+    NoThread(io::Error),
+}
+
+impl<O> WatchError<O> {
+    const fn new(reason: Reason, operation: O) -> Self {
+        Self { reason, operation: Exclusive::new(operation) }
+    }
+
+    pub(super) const fn full(operation: O) -> Self {
+        Self::new(Reason::Full, operation)
+    }
+
+    pub(super) const fn key_full(operation: O) -> Self {
+        Self::new(Reason::KeyFull, operation)
+    }
+
+    pub(super) const fn shut_down(operation: O) -> Self {
+        Self::new(Reason::ShutDown, operation)
+    }
+
+    /// The error of an operation whose timeout the timer refused.
+    pub(super) fn from_timer<T>(refused: ScheduleError<T>, operation: O) -> Self {
+        let reason = match refused.into_reason() {
+            timer::Reason::Full => Reason::Full,
+            timer::Reason::ShutDown => Reason::ShutDown,
+            timer::Reason::NoThread(cause) => Reason::NoThread(cause),
+        };
+        Self::new(reason, operation)
+    }
+
+    /// Returns the reason.
+    #[must_use]
+    pub const fn kind(&self) -> WatchErrorKind {
+        match self.reason {
+            Reason::Full => WatchErrorKind::Full,
+            Reason::KeyFull => WatchErrorKind::KeyFull,
+            Reason::ShutDown => WatchErrorKind::ShutDown,
+            Reason::NoThread(_) => WatchErrorKind::NoThread,
+        }
+    }
+
+    /// Returns the operation.
+    pub fn into_value(self) -> O {
+        self.operation.into_inner()
+    }
+}
+
+impl fmt::Display for WatchErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "purgatory is full",
+            Self::KeyFull => "too many operations wait on a key",
+            Self::ShutDown => "purgatory is shut down",
+            Self::NoThread => "cannot start a thread of the timer",
+        })
+    }
+}
+
+impl<O> fmt::Debug for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchError").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+impl<O> fmt::Display for WatchError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+impl<O> Error for WatchError<O> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.reason {
+            Reason::NoThread(cause) => Some(cause),
+            Reason::Full | Reason::KeyFull | Reason::ShutDown => None,
+        }
+    }
+}
+
+/// A limit is [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), a purgatory that is shut down is
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
+impl<O: Send + 'static> From<WatchError<O>> for io::Error {
+    fn from(error: WatchError<O>) -> Self {
+        let kind = match &error.reason {
+            Reason::Full | Reason::KeyFull => io::ErrorKind::QuotaExceeded,
+            Reason::ShutDown => io::ErrorKind::BrokenPipe,
+            Reason::NoThread(cause) => cause.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// The compiler rejects this if the error cannot be used with `?`.
+const _: () = {
+    const fn is_error<E: Error + Send + Sync + 'static>() {}
+    is_error::<WatchError<std::cell::Cell<u32>>>();
+};

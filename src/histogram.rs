@@ -12,10 +12,10 @@ const STEP_BITS: u32 = STEPS.ilog2();
 /// Buckets for all 64 powers of two.
 const LEN: usize = STEPS * 64;
 
-/// A distribution of durations, such as the lateness of timeouts or the time that operations waited.
+/// A distribution of durations: the lateness of timeouts, or how long operations waited.
 ///
-/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is 4 KiB
-/// and does not grow. Durations over 584 years count as 584 years.
+/// A duration is counted in a bucket whose width is at most an eighth of the duration. Memory is
+/// 4 KiB and does not grow. Durations over 584 years count as 584 years.
 ///
 /// # Examples
 ///
@@ -72,8 +72,8 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Returns what was recorded since `earlier`, a former state of this histogram: the durations and
-    /// their counts.
+    /// Returns the durations that were recorded since `earlier`, a former state of this histogram,
+    /// with their counts.
     #[cfg(feature = "metrics")]
     pub(crate) fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts.iter().zip(earlier.counts.iter()).enumerate();

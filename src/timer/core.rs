@@ -287,6 +287,12 @@ impl<T> Core<T> {
     /// Moves a timeout to a new deadline. Returns whether it was pending.
     pub(super) fn reset(&self, address: Address, delay: Duration) -> bool {
         let (now, deadline) = self.ticks.now_and_after(delay);
+        self.reset_to(address, now, deadline)
+    }
+
+    /// Moves a timeout to a new deadline, without a look at the clock. Returns whether it was
+    /// pending.
+    pub(super) fn reset_to(&self, address: Address, now: Tick, deadline: Tick) -> bool {
         let Some(shard) = self.shard(address) else { return false };
         match shard.reset(address.key, now, deadline) {
             Ok(earlier) => {

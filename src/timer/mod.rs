@@ -35,9 +35,9 @@ mod anchor;
 mod backlog;
 mod batch;
 mod builder;
-mod calm;
 mod core;
 mod crew;
+mod debounce;
 mod engine;
 mod error;
 mod events;
@@ -51,6 +51,7 @@ mod models;
 mod queue;
 mod repeat;
 mod stats;
+mod throttle;
 mod ticks;
 mod timeout;
 mod value;
@@ -68,12 +69,13 @@ pub use self::export::TimerMetrics;
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
-    calm::{Debounce, Throttle},
+    debounce::Debounce,
     error::{ScheduleError, ScheduleErrorKind, TimerBuildError},
     executor::Executor,
     queue::DelayQueue,
     repeat::{MissedTicks, Repeating},
     stats::TimerStats,
+    throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},
     value::{TimeoutKey, ValueTimer},
 };

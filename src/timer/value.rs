@@ -240,6 +240,15 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.cancel(Address::new(shard, key))
     }
 
+    /// Starts the threads unless they run. Hands `value` back, also if that fails.
+    #[inline]
+    pub(super) fn start(&self, value: T) -> Result<T, ScheduleError<T>> {
+        match self.engine().ensure_started() {
+            Ok(()) => Ok(value),
+            Err(cause) => Err(ScheduleError::no_thread(value, cause)),
+        }
+    }
+
     /// Starts the threads if need be, and adds a timeout.
     #[inline]
     fn add(
@@ -247,10 +256,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         value: T,
         insert: impl FnOnce(&Core<T>, T) -> Result<Address, ScheduleError<T>>,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        if let Err(cause) = self.engine().ensure_started() {
-            return Err(ScheduleError::no_thread(value, cause));
-        }
-        insert(&self.engine().core, value).map(TimeoutKey)
+        insert(&self.engine().core, self.start(value)?).map(TimeoutKey)
     }
 }
 

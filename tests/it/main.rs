@@ -5,6 +5,8 @@ mod bounds;
 mod churn;
 mod corpus;
 #[cfg(feature = "std")]
+mod debounce;
+#[cfg(feature = "std")]
 mod edges;
 mod enumerate;
 #[cfg(feature = "std")]
@@ -29,6 +31,8 @@ mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;
 mod support;
+#[cfg(feature = "std")]
+mod throttle;
 #[cfg(feature = "std")]
 mod timer;
 mod tokens;

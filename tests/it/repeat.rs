@@ -1,4 +1,4 @@
-//! Repetition, debounce and throttle, in virtual time.
+//! Repeated callbacks, in virtual time.
 
 use std::{
     sync::{
@@ -8,17 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{
-    Clock, Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer, clock::Driven,
-};
+use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer, clock::Driven};
 
-const MS: Duration = Duration::from_millis(1);
-
-fn timer() -> (ManualClock, Timer) {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    (clock, timer)
-}
+use crate::timer::support::{MS, manual};
 
 /// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes until
 /// 47 ms.
@@ -27,7 +19,7 @@ fn runs_when_held_up(missed: MissedTicks) -> Vec<u128> {
 }
 
 fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (log, held_up) = (Arc::clone(&runs), clock.clone());
     let callback = move |_: &Repeating| {
@@ -63,7 +55,7 @@ fn skip_leaves_out_what_was_missed_and_stays_on_the_grid() {
 
 #[test]
 fn a_fixed_rate_does_not_drift_in_a_million_periods() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let count_up = move |_: &Repeating| {
@@ -78,7 +70,7 @@ fn a_fixed_rate_does_not_drift_in_a_million_periods() {
 
 #[test]
 fn a_fixed_delay_is_counted_from_the_end() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (log, busy) = (Arc::clone(&runs), clock.clone());
     let callback = move |_: &Repeating| {
@@ -93,7 +85,7 @@ fn a_fixed_delay_is_counted_from_the_end() {
 
 #[test]
 fn a_repetition_stops_itself_and_runs_no_more() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, move |itself| {
@@ -110,7 +102,7 @@ fn a_repetition_stops_itself_and_runs_no_more() {
 
 #[test]
 fn a_stopped_repetition_leaves_nothing_behind() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let value = Arc::new(());
     let kept = Arc::clone(&value);
     let hold = move |_: &Repeating| {
@@ -125,7 +117,7 @@ fn a_stopped_repetition_leaves_nothing_behind() {
 
 #[test]
 fn a_callback_that_panics_has_run_for_the_last_time() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, move |_| {
@@ -140,7 +132,7 @@ fn a_callback_that_panics_has_run_for_the_last_time() {
 
 #[test]
 fn a_repetition_ends_with_its_timer() {
-    let (clock, timer) = timer();
+    let (clock, timer) = manual();
     let value = Arc::new(());
     let kept = Arc::clone(&value);
     let hold = move |_: &Repeating| {
@@ -151,42 +143,6 @@ fn a_repetition_ends_with_its_timer() {
     clock.advance(10 * MS);
     repeating.stop();
     assert_eq!(Arc::strong_count(&value), 1);
-}
-
-#[test]
-fn a_debounced_callback_can_be_given_up_and_called_again() {
-    let (clock, timer) = timer();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let debounce = Debounce::new(&timer, 10 * MS, move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    debounce.call().unwrap();
-    assert!(debounce.cancel() && !debounce.cancel());
-    clock.advance(20 * MS);
-    assert_eq!(count.load(Ordering::Relaxed), 0);
-    debounce.call().unwrap();
-    clock.advance(10 * MS);
-    assert_eq!(count.load(Ordering::Relaxed), 1);
-    timer.shutdown();
-    assert!(debounce.call().is_err());
-}
-
-#[test]
-fn a_throttled_callback_survives_a_shutdown_that_takes_its_run() {
-    let (clock, timer) = timer();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let throttle = Throttle::new(&timer, 10 * MS, move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    throttle.call().unwrap();
-    clock.advance(MS);
-    throttle.call().unwrap();
-    throttle.call().unwrap();
-    drop(timer.shutdown());
-    assert!(throttle.call().is_err());
-    assert_eq!(count.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -201,7 +157,7 @@ fn an_occurrence_that_is_due_when_the_last_one_ends_has_not_been_missed() {
 fn periods_of_any_length_are_taken_as_far_as_they_go() {
     let policies = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
     for missed in policies {
-        let (clock, timer) = timer();
+        let (clock, timer) = manual();
         let never = |_: &Repeating| panic!("it is too far ahead");
         timer.schedule_at_fixed_rate(Duration::MAX, missed, never).unwrap();
         timer.schedule_with_fixed_delay(Duration::MAX, never).unwrap();
@@ -216,7 +172,7 @@ fn periods_of_any_length_are_taken_as_far_as_they_go() {
         assert_eq!(count.load(Ordering::Relaxed), 4);
     }
     for missed in [MissedTicks::Delay, MissedTicks::Skip] {
-        let (clock, timer) = timer();
+        let (clock, timer) = manual();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let count_up = move |_: &Repeating| {
@@ -230,7 +186,7 @@ fn periods_of_any_length_are_taken_as_far_as_they_go() {
 
 #[test]
 fn a_repetition_whose_occurrence_was_returned_and_dropped_has_ended_and_dropped_its_callback() {
-    let (_clock, timer) = timer();
+    let (_clock, timer) = manual();
     let value = Arc::new(());
     let kept = Arc::clone(&value);
     let hold = move |_: &Repeating| drop(Arc::clone(&kept));
@@ -244,7 +200,7 @@ fn a_repetition_whose_occurrence_was_returned_and_dropped_has_ended_and_dropped_
 
 #[test]
 fn an_occurrence_that_was_returned_can_be_run_and_is_the_last() {
-    let (_clock, timer) = timer();
+    let (_clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let count_up = move |_: &Repeating| {
@@ -305,63 +261,4 @@ fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() 
         assert_eq!(timer.stats().pending, 0, "stopped at question {asked}");
         assert_eq!(Arc::strong_count(&value), 1);
     }
-}
-
-/// A throttle of 100 ms on a timer with room for `places`, and when it ran, in milliseconds.
-fn throttled(places: u64) -> (ManualClock, Timer, Throttle, Arc<Mutex<Vec<u128>>>) {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).max_pending(places).build().unwrap();
-    let runs = Arc::new(Mutex::new(Vec::new()));
-    let (log, now) = (Arc::clone(&runs), clock.clone());
-    let throttle = Throttle::new(&timer, 100 * MS, move || {
-        log.lock().unwrap().push(now.elapsed().as_millis());
-    });
-    (clock, timer, throttle, runs)
-}
-
-#[test]
-fn a_throttled_call_that_was_refused_says_nothing_of_later_ones() {
-    let (clock, timer, throttle, runs) = throttled(2);
-    let fill = [0, 1].map(|_| timer.schedule(Duration::from_secs(60), || ()).unwrap());
-    let refused = throttle.call().unwrap_err();
-    timer.cancel_batch(fill);
-    throttle.call().unwrap();
-    drop(refused);
-    throttle.call().unwrap();
-    assert_eq!(timer.stats().pending, 1, "both calls are for one run");
-    clock.advance(100 * MS);
-    assert_eq!(*runs.lock().unwrap(), [0]);
-}
-
-#[test]
-fn a_throttled_run_that_was_held_up_is_not_followed_at_once() {
-    let (clock, timer, throttle, runs) = throttled(100);
-    throttle.call().unwrap();
-    clock.advance(50 * MS);
-    // Runs before the throttled one or after it; the order is that of a tick.
-    for _ in 0..2 {
-        let held_up = clock.clone();
-        timer.schedule(50 * MS, move || held_up.advance(75 * MS)).unwrap();
-        throttle.call().unwrap();
-    }
-    for _ in 0..20 {
-        clock.advance(25 * MS);
-        throttle.call().unwrap();
-    }
-    let runs = runs.lock().unwrap();
-    assert!(runs.contains(&175) || runs.contains(&250), "it was held up: {runs:?}");
-    assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
-}
-
-#[test]
-fn a_throttled_call_can_be_given_up_and_made_again() {
-    let (clock, timer, throttle, runs) = throttled(100);
-    for _ in 0..3 {
-        throttle.call().unwrap();
-        assert!(throttle.cancel() && !throttle.cancel());
-    }
-    assert_eq!(timer.stats().pending, 0);
-    throttle.call().unwrap();
-    clock.advance(100 * MS);
-    assert_eq!(*runs.lock().unwrap(), [0]);
 }

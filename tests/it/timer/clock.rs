@@ -38,7 +38,7 @@ impl Set {
         self.turn();
     }
 
-    fn step_back(&self, by: Duration) {
+    pub(crate) fn step_back(&self, by: Duration) {
         *self.0.since.lock().unwrap() -= by;
         self.turn();
     }

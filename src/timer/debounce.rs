@@ -1,0 +1,120 @@
+//! A callback that runs once its calls have ceased.
+//!
+//! The first call schedules a timeout and the following ones reset it. Each call reads the clock
+//! before it takes the lock, since the clock is user code. So a call may reach the lock after a call
+//! that read a later time; it then takes the later time.
+
+use std::{boxed::Box, fmt, sync::Arc, time::Duration};
+
+use super::{
+    Task, Timer,
+    core::{Address, Core},
+    error::ScheduleError,
+};
+use crate::sync::Mutex;
+
+/// Runs a callback once calls have ceased for a quiet period.
+///
+/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A run whose
+/// quiet period has ended is not taken back: a call that comes while it waits for an executor thread
+/// leads to another run. Dropping the `Debounce` leaves a scheduled run scheduled.
+///
+/// A clock that steps back is taken as the latest time seen, so it does not shorten a quiet period.
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use delaywheel::{Debounce, ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let (saved, saves) = mpsc::channel();
+/// let save = Debounce::new(&timer, Duration::from_millis(300), move || saved.send(()).unwrap());
+///
+/// for _ in 0..10 {
+///     save.call()?;
+///     clock.advance(Duration::from_millis(200));
+/// }
+/// assert_eq!(saves.try_iter().count(), 0);
+/// clock.advance(Duration::from_millis(100));
+/// assert_eq!(saves.try_iter().count(), 1);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct Debounce {
+    timer: Timer,
+    quiet: Duration,
+    callback: Arc<dyn Fn() + Send + Sync>,
+    /// No user code runs under this lock. A shard's lock is taken within it.
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Time of the latest call, in nanoseconds of the timer.
+    called: u64,
+    /// The scheduled run; it may have ended since.
+    run: Option<Address>,
+}
+
+impl Debounce {
+    /// Creates a debounced callback. It keeps the timer running.
+    #[must_use]
+    pub fn new(
+        timer: &Timer,
+        quiet: Duration,
+        callback: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let state = Mutex::new(State { called: 0, run: None });
+        Self { timer: timer.clone(), quiet, callback: Arc::new(callback), state }
+    }
+
+    /// Schedules a run for the end of the quiet period that starts now, or postpones the scheduled
+    /// run until then.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    pub fn call(&self) -> Result<(), ScheduleError<Task>> {
+        let values = &self.timer.values;
+        let (core, elapsed) = (&values.engine().core, values.elapsed());
+        if self.state.lock().postpone(core, elapsed, self.quiet) {
+            return Ok(());
+        }
+        let callback = Arc::clone(&self.callback);
+        let task = values.start(Task(Box::new(move || callback())))?;
+        let mut state = self.state.lock();
+        // Another thread may have scheduled a run since. The task is dropped without the lock.
+        if state.postpone(core, elapsed, self.quiet) {
+            drop(state);
+            drop(task);
+            return Ok(());
+        }
+        let (now, deadline) = core.ticks().at_and_after(state.called, self.quiet);
+        state.run = Some(core.insert(now, deadline, task)?);
+        Ok(())
+    }
+
+    /// Cancels the scheduled run. Returns whether there was one; `false` also if it came too late,
+    /// and the callback has begun or is about to.
+    pub fn cancel(&self) -> bool {
+        let run = self.state.lock().run.take();
+        let task = run.and_then(|run| self.timer.values.engine().core.cancel(run));
+        task.is_some()
+    }
+}
+
+impl State {
+    /// Moves the scheduled run to a quiet period after `elapsed`. Returns whether there was one.
+    fn postpone(&mut self, core: &Core<Task>, elapsed: u64, quiet: Duration) -> bool {
+        self.called = self.called.max(elapsed);
+        let (now, deadline) = core.ticks().at_and_after(self.called, quiet);
+        self.run.is_some_and(|run| core.reset_to(run, now, deadline))
+    }
+}
+
+impl fmt::Debug for Debounce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Debounce").field("quiet", &self.quiet).finish_non_exhaustive()
+    }
+}

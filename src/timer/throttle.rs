@@ -1,0 +1,162 @@
+//! A callback that runs at most once in a period.
+//!
+//! A scheduled run counts until its callback begins or its task is dropped, and not only until it
+//! leaves the wheel. So a cancel that comes too late does not make room for a second run.
+
+use std::{boxed::Box, fmt, sync::Arc, time::Duration};
+
+use super::{Task, Timer, core::Address, error::ScheduleError};
+use crate::sync::Mutex;
+
+/// Runs a callback at most once in a period: at once if the last run is long enough ago, and else at
+/// the end of the period, once for all calls until then.
+///
+/// A period lasts from the start of one run to the start of the next. On a timer with several
+/// executor threads, a run that takes longer than a period overlaps with the next. Dropping the
+/// `Throttle` leaves a scheduled run scheduled.
+///
+/// A clock that steps back is taken as the latest time seen, so it does not shorten a period.
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use delaywheel::{ManualClock, Throttle, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let (drawn, draws) = mpsc::channel();
+/// let draw = Throttle::new(&timer, Duration::from_millis(100), move || drawn.send(()).unwrap());
+///
+/// for _ in 0..10 {
+///     draw.call()?;
+///     clock.advance(Duration::from_millis(25));
+/// }
+/// clock.advance(Duration::from_secs(1));
+/// // At 0, 100, 200 and 300 ms.
+/// assert_eq!(draws.try_iter().count(), 4);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct Throttle {
+    timer: Timer,
+    period: Duration,
+    callback: Arc<dyn Fn() + Send + Sync>,
+    /// No user code runs under this lock. A shard's lock is taken within it.
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    /// Start of the latest run, in nanoseconds of the timer; `None` before the first.
+    last: Option<u64>,
+    /// Number and address of the scheduled run, until its callback begins or its task is dropped.
+    scheduled: Option<(u64, Address)>,
+    /// Number of the latest run that a call tried to schedule.
+    number: u64,
+}
+
+impl Throttle {
+    /// Creates a throttled callback. It keeps the timer running.
+    #[must_use]
+    pub fn new(
+        timer: &Timer,
+        period: Duration,
+        callback: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let state = Arc::new(Mutex::new(State { last: None, scheduled: None, number: 0 }));
+        Self { timer: timer.clone(), period, callback: Arc::new(callback), state }
+    }
+
+    /// Schedules a run for the end of the period that the latest run started; at once if the period
+    /// is over. Does nothing if a run is scheduled already.
+    ///
+    /// Every run takes place where the timer runs its callbacks, never within this call.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
+    pub fn call(&self) -> Result<(), ScheduleError<Task>> {
+        let Some(number) = self.state.lock().next_number() else { return Ok(()) };
+        let values = &self.timer.values;
+        let (core, elapsed) = (&values.engine().core, values.elapsed());
+        let task = values.start(self.task(number))?;
+        let mut state = self.state.lock();
+        // Another thread may have scheduled a run since. The drop of the task takes the lock.
+        if state.scheduled.is_some() {
+            drop(state);
+            drop(task);
+            return Ok(());
+        }
+        let (now, at_once) = core.ticks().at_and_after(elapsed, Duration::ZERO);
+        let deadline =
+            state.last.map_or(at_once, |last| core.ticks().at_and_after(last, self.period).1);
+        state.scheduled = Some((number, core.insert(now, deadline, task)?));
+        Ok(())
+    }
+
+    /// Cancels the scheduled run. Returns whether there was one; `false` also if it came too late,
+    /// and the callback has begun or is about to.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn cancel(&self) -> bool {
+        let scheduled = self.state.lock().scheduled;
+        let task = scheduled.and_then(|(_, run)| self.timer.values.engine().core.cancel(run));
+        task.is_some()
+    }
+
+    /// The task of a run.
+    fn task(&self, number: u64) -> Task {
+        let engine = Arc::downgrade(self.timer.values.engine());
+        let run = Run { state: Arc::clone(&self.state), number };
+        let callback = Arc::clone(&self.callback);
+        Task(Box::new(move || {
+            // The present, not the deadline: a run that was held up starts its period late. Without
+            // an engine no other run follows.
+            let elapsed = engine.upgrade().map(|engine| engine.core.ticks().elapsed());
+            run.begin(elapsed);
+            callback();
+        }))
+    }
+}
+
+impl State {
+    /// Returns a number for a new run; `None` if a run is scheduled.
+    fn next_number(&mut self) -> Option<u64> {
+        if self.scheduled.is_some() {
+            return None;
+        }
+        self.number += 1;
+        Some(self.number)
+    }
+}
+
+/// A run that has not begun. Once it begins or is dropped, a call may schedule another.
+struct Run {
+    state: Arc<Mutex<State>>,
+    number: u64,
+}
+
+impl Run {
+    /// Notes the start of the run.
+    fn begin(self, elapsed: Option<u64>) {
+        let mut state = self.state.lock();
+        state.last = state.last.max(elapsed);
+        drop(state);
+        drop(self);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        // A task that was refused or cancelled may be dropped after another run was scheduled.
+        if state.scheduled.is_some_and(|(number, _)| number == self.number) {
+            state.scheduled = None;
+        }
+    }
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttle").field("period", &self.period).finish_non_exhaustive()
+    }
+}

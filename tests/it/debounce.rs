@@ -1,0 +1,113 @@
+//! Debounced calls, in virtual time.
+
+use std::sync::Arc;
+
+use delaywheel::{Debounce, ManualClock, Timer};
+
+use crate::timer::{
+    clock::Set,
+    support::{HookedClock, Log, MS, SECOND, manual, must_return},
+};
+
+/// A debounce of 10 ms, and a log of its runs in milliseconds.
+fn debounced(timer: &Timer, clock: &ManualClock) -> (Debounce, Log<u128>) {
+    let (runs, clock) = (Log::new(), clock.clone());
+    let log = runs.clone();
+    (Debounce::new(timer, 10 * MS, move || log.push(clock.elapsed().as_millis())), runs)
+}
+
+#[test]
+fn a_debounced_run_can_be_cancelled_and_scheduled_again() {
+    let (clock, timer) = manual();
+    let (debounce, runs) = debounced(&timer, &clock);
+    debounce.call().unwrap();
+    assert!(debounce.cancel() && !debounce.cancel());
+    clock.advance(20 * MS);
+    assert_eq!(runs.take(), []);
+    debounce.call().unwrap();
+    clock.advance(10 * MS);
+    assert_eq!(runs.take(), [30]);
+    timer.shutdown();
+    assert!(debounce.call().is_err());
+}
+
+#[test]
+fn a_clock_may_call_the_debounce_that_reads_it() {
+    let runs = must_return(|| {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (debounce, runs) = debounced(&timer, &clock.clock);
+        let debounce = Arc::new(debounce);
+        let called = Arc::downgrade(&debounce);
+        clock.set(move || {
+            let Some(debounce) = called.upgrade() else { return };
+            debounce.cancel();
+            debounce.call().unwrap();
+        });
+        debounce.call().unwrap();
+        assert_eq!(timer.stats().pending, 1, "both calls are for one run");
+        debounce.call().unwrap();
+        assert_eq!(timer.stats().pending, 1, "all calls are for one run");
+        clock.set(|| ());
+        clock.clock.advance(SECOND);
+        runs.take()
+    });
+    assert_eq!(runs, [10]);
+}
+
+#[test]
+fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later_one() {
+    let runs = must_return(|| {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (debounce, runs) = debounced(&timer, &clock.clock);
+        let debounce = Arc::new(debounce);
+        debounce.call().unwrap();
+        // The clock answers 0 ms to the outer call. Before the answer arrives, 6 ms pass, and
+        // another call is made.
+        let (mut late, moved) = (Some(Arc::clone(&debounce)), clock.clock.clone());
+        clock.set(move || {
+            if let Some(debounce) = late.take() {
+                moved.advance(6 * MS);
+                debounce.call().unwrap();
+            }
+        });
+        debounce.call().unwrap();
+        clock.clock.advance(SECOND);
+        runs.take()
+    });
+    assert_eq!(runs, [16]);
+}
+
+#[test]
+fn a_cancel_that_comes_too_late_says_so() {
+    let (clock, timer) = manual();
+    let (debounce, runs) = debounced(&timer, &clock);
+    let debounce = Arc::new(debounce);
+    // One of them runs before the debounced callback, when that has left the wheel.
+    for _ in 0..2 {
+        let cancelled = Arc::clone(&debounce);
+        timer.schedule(10 * MS, move || assert!(!cancelled.cancel())).unwrap();
+        debounce.call().unwrap();
+    }
+    clock.advance(SECOND);
+    assert_eq!(runs.take(), [10]);
+    assert_eq!(timer.stats().panicked, 0);
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_shorten_the_quiet_period() {
+    let clock = Set::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let runs = Log::new();
+    let log = runs.clone();
+    let debounce = Debounce::new(&timer, SECOND, move || log.push("ran"));
+    debounce.call().unwrap();
+    clock.show(999 * MS);
+    clock.step_back(SECOND);
+    debounce.call().unwrap();
+    clock.show(1_998 * MS);
+    assert_eq!(runs.take(), [""; 0], "a second has not passed since the latest time seen");
+    clock.show(1_999 * MS);
+    assert_eq!(runs.take(), ["ran"]);
+}

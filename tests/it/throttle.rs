@@ -1,0 +1,149 @@
+//! Throttled calls, in virtual time.
+
+use std::sync::Arc;
+
+use delaywheel::{ManualClock, Throttle, Timer};
+
+use crate::timer::{
+    clock::Set,
+    support::{HookedClock, Log, MS, SECOND, manual, manual_with, must_return},
+};
+
+/// A throttle of 100 ms, and a log of its runs in milliseconds.
+fn throttled(timer: &Timer, clock: &ManualClock) -> (Arc<Throttle>, Log<u128>) {
+    let (runs, clock) = (Log::new(), clock.clone());
+    let log = runs.clone();
+    let run = move || log.push(clock.elapsed().as_millis());
+    (Arc::new(Throttle::new(timer, 100 * MS, run)), runs)
+}
+
+#[test]
+fn a_shutdown_takes_the_scheduled_run_and_later_calls_are_refused() {
+    let (clock, timer) = manual();
+    let (throttle, runs) = throttled(&timer, &clock);
+    throttle.call().unwrap();
+    clock.advance(MS);
+    throttle.call().unwrap();
+    throttle.call().unwrap();
+    assert_eq!(timer.shutdown().len(), 1);
+    assert!(throttle.call().is_err());
+    assert_eq!(runs.take(), [0]);
+}
+
+#[test]
+fn a_refused_call_does_not_affect_later_ones() {
+    let (clock, timer) = manual_with(|builder| builder.max_pending(2));
+    let (throttle, runs) = throttled(&timer, &clock);
+    let fill = [0, 1].map(|_| timer.schedule(60 * SECOND, || ()).unwrap());
+    let refused = throttle.call().unwrap_err();
+    timer.cancel_batch(fill);
+    throttle.call().unwrap();
+    drop(refused);
+    throttle.call().unwrap();
+    assert_eq!(timer.stats().pending, 1, "both calls are for one run");
+    clock.advance(100 * MS);
+    assert_eq!(runs.take(), [0]);
+}
+
+#[test]
+fn a_period_counts_from_the_start_of_a_run_that_was_held_up() {
+    let (clock, timer) = manual();
+    let (throttle, runs) = throttled(&timer, &clock);
+    throttle.call().unwrap();
+    clock.advance(50 * MS);
+    // One of them runs before the throttled callback, and holds it up.
+    for _ in 0..2 {
+        let moved = clock.clone();
+        timer.schedule(50 * MS, move || moved.advance(75 * MS)).unwrap();
+        throttle.call().unwrap();
+    }
+    for _ in 0..20 {
+        clock.advance(25 * MS);
+        throttle.call().unwrap();
+    }
+    let runs = runs.take();
+    assert!(runs.contains(&175) || runs.contains(&250), "it was held up: {runs:?}");
+    assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
+}
+
+#[test]
+fn a_throttled_run_can_be_cancelled_and_scheduled_again() {
+    let (clock, timer) = manual();
+    let (throttle, runs) = throttled(&timer, &clock);
+    for _ in 0..3 {
+        throttle.call().unwrap();
+        assert!(throttle.cancel() && !throttle.cancel());
+    }
+    assert_eq!(timer.stats().pending, 0);
+    throttle.call().unwrap();
+    clock.advance(100 * MS);
+    assert_eq!(runs.take(), [0]);
+}
+
+#[test]
+fn a_cancel_that_comes_too_late_does_not_forget_the_run() {
+    let (clock, timer) = manual();
+    let (throttle, runs) = throttled(&timer, &clock);
+    let too_late = Log::new();
+    for _ in 0..5 {
+        // One of them runs before the throttled callback, when that has left the wheel.
+        for _ in 0..2 {
+            let (called, too_late) = (Arc::clone(&throttle), too_late.clone());
+            let cancel_and_call = move || {
+                if !called.cancel() {
+                    too_late.push(());
+                }
+                called.call().unwrap();
+            };
+            timer.schedule(100 * MS, cancel_and_call).unwrap();
+            throttle.call().unwrap();
+        }
+        clock.advance(100 * MS);
+    }
+    assert!(!too_late.take().is_empty(), "no cancel came too late");
+    let runs = runs.take();
+    assert!(runs.len() > 3, "{runs:?}");
+    assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
+}
+
+#[test]
+fn a_clock_may_call_the_throttle_that_reads_it() {
+    let runs = must_return(|| {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let (throttle, runs) = throttled(&timer, &clock.clock);
+        let called = Arc::downgrade(&throttle);
+        clock.set(move || {
+            let Some(throttle) = called.upgrade() else { return };
+            throttle.cancel();
+            throttle.call().unwrap();
+        });
+        throttle.call().unwrap();
+        assert_eq!(timer.stats().pending, 1, "all calls are for one run");
+        clock.clock.advance(250 * MS);
+        runs.take()
+    });
+    assert_eq!(runs.first(), Some(&0));
+    assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_shorten_the_period() {
+    let clock = Set::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let runs = Log::new();
+    let log = runs.clone();
+    let throttle = Throttle::new(&timer, 10 * SECOND, move || log.push("ran"));
+    clock.show(20 * SECOND);
+    // The timer has seen 20 s. Then the clock steps back, the callback runs, and the clock recovers.
+    clock.step_back(15 * SECOND);
+    throttle.call().unwrap();
+    clock.show(6 * SECOND);
+    assert_eq!(runs.take(), ["ran"]);
+    clock.show(20 * SECOND);
+    throttle.call().unwrap();
+    clock.show(29_999 * MS);
+    assert_eq!(runs.take(), [""; 0], "10 s have not passed since the latest time seen");
+    clock.show(30 * SECOND);
+    assert_eq!(runs.take(), ["ran"]);
+}

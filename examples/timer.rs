@@ -165,7 +165,7 @@ fn calm() -> Result<(), Box<dyn Error>> {
         draw.call()?;
         thread::sleep(5 * MS);
     }
-    timer.drain(Instant::now() + Duration::from_secs(5));
+    timer.finish(Duration::from_secs(5));
     for (what, count) in &*counts.lock().expect("nobody panics") {
         section.say(&format!("{count:>2} x {what}"));
     }
@@ -177,7 +177,7 @@ fn retries() -> Result<(), Box<dyn Error>> {
     let section = Section::new("a delay queue: retries, each after twice the delay");
     let queue = DelayQueue::new();
     queue.insert(10 * MS, 1)?;
-    while let Some(attempt) = queue.recv_timeout(Duration::from_secs(5)) {
+    while let Ok(attempt) = queue.recv_timeout(Duration::from_secs(5)) {
         section.say(&format!("attempt {attempt}"));
         if attempt == 4 {
             break;
@@ -194,7 +194,7 @@ fn drain() -> Result<(), Box<dyn Error>> {
     let timer = Timer::builder().executor_threads(2).build()?;
     timer.schedule(20 * MS, move || section.say("flushed, as it came due"))?;
     timer.schedule(Duration::from_secs(3600), || println!("    a task of the last hour"))?;
-    let left = timer.drain(Instant::now() + 100 * MS);
+    let left = timer.finish(100 * MS);
     section.say(&format!("drained; {} never ran, so run it now:", left.len()));
     for task in left {
         task.run();

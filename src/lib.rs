@@ -60,9 +60,10 @@ pub use self::{
         PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind, Watched,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Repeating,
-        ScheduleError, ScheduleErrorKind, Task, Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer,
-        TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
+        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, RecvError,
+        RecvTimeoutError, Repeating, ScheduleError, ScheduleErrorKind, Task, Throttle, Timeout,
+        TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats, TryRecvError,
+        ValueTimer,
     },
 };
 

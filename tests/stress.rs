@@ -341,8 +341,8 @@ fn timers_that_end_while_they_are_used_lose_nothing() {
                     }
                     let returned = match (thread, seed % 3) {
                         (0, 0) => timer.shutdown().len(),
-                        (0 | 1, 1) => timer.drain(Instant::now() + delay()).len(),
-                        (0 | 1, 2) => timer.drain(Instant::now() + 100 * delay()).len(),
+                        (0 | 1, 1) => timer.finish(delay()).len(),
+                        (0 | 1, 2) => timer.finish(100 * delay()).len(),
                         _ => 0,
                     };
                     ended.fetch_add(returned as u64, Relaxed);

@@ -1,8 +1,6 @@
 //! Settings of a timer.
 
-use std::{
-    boxed::Box, fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration, vec::Vec,
-};
+use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration, vec::Vec};
 
 use super::{
     Timer,
@@ -11,14 +9,12 @@ use super::{
     engine::{Engine, Starter},
     error::TimerBuildError,
     events::Events,
-    executor::{Delivery, Executor, Handler},
+    executor::{Delivery, Executor, Handler, Passage},
+    queue::DelayQueue,
     ticks::Ticks,
     value::ValueTimer,
 };
-use crate::{
-    Clock, SystemClock, Tick, WheelBuilder,
-    sync::{Mutex, Parker},
-};
+use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
 
 /// Settings of a [`Timer`] or [`ValueTimer`] that is to be made.
 ///
@@ -39,6 +35,7 @@ use crate::{
 /// # drop(timer);
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```
+#[derive(Clone)]
 #[must_use]
 pub struct TimerBuilder {
     tick: Duration,
@@ -47,16 +44,17 @@ pub struct TimerBuilder {
     shards: Option<usize>,
     max_pending: Option<u64>,
     execution: Execution,
-    clock: Box<dyn Clock>,
+    clock: Arc<dyn Clock>,
     name: String,
     /// What `tracing` is told to be late.
     late_after: Duration,
 }
 
+#[derive(Clone)]
 enum Execution {
     Inline,
     Threads(usize),
-    Pool(Box<dyn Executor>),
+    Pool(Arc<dyn Executor>),
 }
 
 /// More shards than threads that use them at once are of no use, and cost the reaper a look each.
@@ -71,7 +69,7 @@ impl TimerBuilder {
             shards: None,
             max_pending: None,
             execution: Execution::Threads(1),
-            clock: Box::new(SystemClock),
+            clock: Arc::new(SystemClock),
             name: String::from("timer"),
             late_after: Duration::from_secs(1),
         }
@@ -99,12 +97,6 @@ impl TimerBuilder {
     /// Default: as many as threads run at once, at most 16.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
-        self
-    }
-
-    /// For a timer that passes on everything in order, unless a number of shards has been set.
-    pub(super) fn one_shard_by_default(mut self) -> Self {
-        self.shards.get_or_insert(1);
         self
     }
 
@@ -139,14 +131,14 @@ impl TimerBuilder {
 
     /// Runs callbacks on a pool of the user's.
     pub fn executor(mut self, pool: impl Executor) -> Self {
-        self.execution = Execution::Pool(Box::new(pool));
+        self.execution = Execution::Pool(Arc::new(pool));
         self
     }
 
     /// Sets where the time comes from. Default [`SystemClock`]. A
     /// [`ManualClock`](crate::ManualClock) also runs the callbacks, whatever else is set.
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Box::new(clock);
+        self.clock = Arc::new(clock);
         self
     }
 
@@ -186,6 +178,56 @@ impl TimerBuilder {
         self,
         handler: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<ValueTimer<T>, TimerBuildError> {
+        let (delivery, executors) = match &self.execution {
+            Execution::Inline => (Delivery::Inline, 0),
+            Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
+            Execution::Threads(threads) => {
+                (Delivery::Threads(Passage::new(Arc::new(Backlog::new()))), *threads)
+            }
+        };
+        let handle = move |expired: crate::Expired<T>| handler(expired.value);
+        self.build_engine(delivery, executors, handle).map(ValueTimer::from_engine)
+    }
+
+    /// Makes a queue from which values are received. Starts no thread; the first value does.
+    ///
+    /// Settings of where callbacks run have no effect. Without a number of [`shards`](Self::shards)
+    /// the queue has one, and yields values in the order of their deadlines, to the tick. With
+    /// several shards, threads that insert at once wait less for each other, but values of different
+    /// shards that become due at the same wake-up of the reaper come in any order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{DelayQueue, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
+    /// queue.insert(Duration::from_secs(60), 'a')?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(queue.try_recv(), Ok('a'));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_queue<T: Send + 'static>(mut self) -> Result<DelayQueue<T>, TimerBuildError> {
+        self.shards.get_or_insert(1);
+        let backlog = Arc::new(Backlog::new());
+        let delivery = Delivery::Queue(Passage::new(Arc::clone(&backlog)));
+        let engine = self.inline().build_engine(delivery, 0, drop)?;
+        Ok(DelayQueue::from_parts(ValueTimer::from_engine(engine), backlog))
+    }
+
+    fn build_engine<T: Send + 'static>(
+        self,
+        delivery: Delivery<T>,
+        executors: usize,
+        handle: impl Fn(crate::Expired<T>) + Send + Sync + 'static,
+    ) -> Result<Arc<Engine<T>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
         let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
@@ -193,19 +235,9 @@ impl TimerBuilder {
         let parker = Parker::new();
         let ticks = Ticks::new(self.clock, self.tick);
         let core = Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), max_pending);
-        let (delivery, executors) = match self.execution {
-            Execution::Inline => (Delivery::Inline, 0),
-            Execution::Pool(pool) => (Delivery::Pool(pool), 0),
-            Execution::Threads(threads) => {
-                let backlog = Arc::new(Backlog::new());
-                (Delivery::Threads { passage: Mutex::new(()), backlog }, threads)
-            }
-        };
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
-        let handle = move |expired: crate::Expired<T>| handler(expired.value);
-        let handler = Handler::new(events, handle);
-        Ok(ValueTimer::new(Engine::new(core, handler, delivery, starter)))
+        Ok(Engine::new(core, Handler::new(events, handle), delivery, starter))
     }
 
     fn check(&self) -> Result<Option<NonZeroU64>, TimerBuildError> {

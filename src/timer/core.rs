@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn what_a_wheel_without_room_refuses_is_handed_back_and_counted() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
-        let ticks = Ticks::new(Box::new(ManualClock::new()), Duration::from_millis(1));
+        let ticks = Ticks::new(std::sync::Arc::new(ManualClock::new()), Duration::from_millis(1));
         let core = Core::new(iter::once(wheel), ticks, Parker::new().unparker().clone(), None);
         let delay = Duration::from_secs(1);
         assert!(core.schedule(delay, 1).is_ok());

@@ -11,10 +11,12 @@ use std::{
 
 use super::{
     anchor::Anchors,
+    backlog::Backlog,
     core::Core,
     crew::{Crew, Member},
     executor::{Delivery, Handler},
     stats::TimerStats,
+    ticks::after,
 };
 use crate::{
     Expired, Histogram, Tick,
@@ -138,9 +140,9 @@ impl<T: Send + 'static> Engine<T> {
     /// Starts the executors that are still to be started. One that was stays, if a later one cannot
     /// be.
     fn start_executors(&self, Starter { executors, name, .. }: &mut Starter) -> io::Result<()> {
-        let Delivery::Threads { backlog, .. } = &self.delivery else { return Ok(()) };
+        let Delivery::Threads(passage) = &self.delivery else { return Ok(()) };
         while let Some(index) = executors.checked_sub(1) {
-            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
+            let (backlog, handler) = (Arc::clone(passage.backlog()), Arc::clone(&self.handler));
             let member = self.crew.enlist();
             let run = move || {
                 member.begin();
@@ -156,7 +158,7 @@ impl<T: Send + 'static> Engine<T> {
 
     /// Makes the reaper a member of the crew, if callbacks run on it; a pool's may, too.
     pub(super) fn enlist_reaper(&self) -> Option<Member> {
-        let is_member = !matches!(self.delivery, Delivery::Threads { .. });
+        let is_member = !matches!(self.delivery, Delivery::Threads(_));
         is_member.then(|| self.crew.enlist())
     }
 
@@ -224,9 +226,14 @@ impl<T: Send + 'static> Engine<T> {
         Some(latest_by)
     }
 
-    /// Takes in no more timeouts, runs what becomes due until `deadline` or until nothing is left,
-    /// then shuts down.
-    pub(super) fn drain(&self, deadline: Instant) -> Vec<T> {
+    /// Finishes `within` some time from now.
+    pub(super) fn finish(&self, within: Duration) -> Vec<T> {
+        self.finish_by(after(self.core.ticks().clock().now(), within))
+    }
+
+    /// Refuses new timeouts, runs those that become due until `deadline` or until none is left, then
+    /// shuts down. Returns the others.
+    pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
         let remaining = || deadline.saturating_duration_since(self.core.ticks().clock().now());
         self.core.begin_to_drain();
         if self.is_driven.load(Ordering::Acquire) {
@@ -237,19 +244,37 @@ impl<T: Send + 'static> Engine<T> {
             // Else nothing is pending: what was scheduled started the threads first.
             self.crew.wait(remaining);
         }
-        self.shut_down()
+        // Values of a queue that are due can still be received.
+        let backlog = self.delivery.backlog();
+        self.end(backlog.filter(|_| !matches!(self.delivery, Delivery::Queue(_))))
     }
 
-    /// Ends the threads, takes in no more timeouts, and returns what never ran.
+    /// Ends the threads, refuses new timeouts, and returns those that never ran.
     pub(super) fn shut_down(&self) -> Vec<T> {
+        self.end(self.delivery.backlog())
+    }
+
+    /// Ends the threads and refuses new timeouts. Returns those that are pending and those of the
+    /// backlog.
+    fn end(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let mut values = self.delivery.close(|| self.core.close());
-        values.extend(self.delivery.backlog().into_iter().map(|expired| expired.value));
+        let expired = backlog.map(Backlog::take_all).into_iter().flatten();
+        values.extend(expired.map(|expired| expired.value));
         self.crew.dismiss();
         if is_first {
             self.handler.events().shut_down(values.len());
         }
         values
+    }
+
+    /// Returns how many timeouts are pending or in the backlog.
+    pub(super) fn len(&self) -> usize {
+        let backlog = self.delivery.backlog();
+        self.delivery.settled(|| {
+            let pending = usize::try_from(self.core.stats().1).unwrap_or(usize::MAX);
+            pending.saturating_add(backlog.map_or(0, Backlog::len))
+        })
     }
 
     pub(super) fn stats(&self) -> TimerStats {
@@ -273,7 +298,9 @@ impl<T: Send + 'static> Engine<T> {
 impl<T: Send + 'static> Driven for Engine<T> {
     fn turn(&self) {
         if !self.is_stopped.load(Ordering::Acquire) {
-            self.expire_due(&Delivery::Inline, &mut Vec::new());
+            let is_queue = matches!(self.delivery, Delivery::Queue(_));
+            let delivery = if is_queue { &self.delivery } else { &Delivery::Inline };
+            self.expire_due(delivery, &mut Vec::new());
         }
     }
 

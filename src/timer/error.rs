@@ -206,6 +206,98 @@ impl From<TimerBuildError> for io::Error {
     }
 }
 
+/// Error of [`DelayQueue::recv`](crate::DelayQueue::recv): the queue is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RecvError;
+
+/// Error of [`DelayQueue::recv_timeout`](crate::DelayQueue::recv_timeout).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecvTimeoutError {
+    /// No value became due in time. A later call may receive one.
+    Timeout,
+    /// The queue is shut down and has no due value. Later calls return the same.
+    ShutDown,
+}
+
+/// Error of [`DelayQueue::try_recv`](crate::DelayQueue::try_recv).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TryRecvError {
+    /// No value is due. A later call may receive one.
+    Empty,
+    /// The queue is shut down and has no due value. Later calls return the same.
+    ShutDown,
+}
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("queue is shut down")
+    }
+}
+
+impl fmt::Display for RecvTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("no value became due in time"),
+            Self::ShutDown => RecvError.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for TryRecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("no value is due"),
+            Self::ShutDown => RecvError.fmt(f),
+        }
+    }
+}
+
+impl Error for RecvError {}
+impl Error for RecvTimeoutError {}
+impl Error for TryRecvError {}
+
+impl From<RecvError> for RecvTimeoutError {
+    fn from(RecvError: RecvError) -> Self {
+        Self::ShutDown
+    }
+}
+
+impl From<RecvError> for TryRecvError {
+    fn from(RecvError: RecvError) -> Self {
+        Self::ShutDown
+    }
+}
+
+/// The kind is [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+impl From<RecvError> for io::Error {
+    fn from(error: RecvError) -> Self {
+        Self::new(io::ErrorKind::BrokenPipe, error)
+    }
+}
+
+/// The kind is [`TimedOut`](io::ErrorKind::TimedOut) or [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+impl From<RecvTimeoutError> for io::Error {
+    fn from(error: RecvTimeoutError) -> Self {
+        let kind = match error {
+            RecvTimeoutError::Timeout => io::ErrorKind::TimedOut,
+            RecvTimeoutError::ShutDown => io::ErrorKind::BrokenPipe,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// The kind is [`WouldBlock`](io::ErrorKind::WouldBlock) or
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+impl From<TryRecvError> for io::Error {
+    fn from(error: TryRecvError) -> Self {
+        let kind = match error {
+            TryRecvError::Empty => io::ErrorKind::WouldBlock,
+            TryRecvError::ShutDown => io::ErrorKind::BrokenPipe,
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// The compiler rejects this if a public error of timers cannot be used with `?`.
 const _: () = {
     use super::{BatchError, Task, Timeout, TimeoutKey};
@@ -216,4 +308,7 @@ const _: () = {
     is_error::<BatchError<Timeout, Task>>();
     is_error::<BatchError<TimeoutKey, std::cell::Cell<u32>>>();
     is_error::<TimerBuildError>();
+    is_error::<RecvError>();
+    is_error::<RecvTimeoutError>();
+    is_error::<TryRecvError>();
 };

@@ -2,7 +2,6 @@
 
 use std::{
     boxed::Box,
-    collections::VecDeque,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -92,21 +91,38 @@ impl<T> Handler<T> {
 pub(super) enum Delivery<T> {
     /// On the thread of the reaper, or of the clock.
     Inline,
-    /// On threads of the timer's own, that take from the other end.
-    Threads {
-        /// Held by whoever takes what is due from the wheels to the backlog.
-        passage: Mutex<()>,
-        backlog: Arc<Backlog<T>>,
-    },
-    /// On the user's.
-    Pool(Box<dyn Executor>),
+    /// On executor threads of the timer, which take from the backlog.
+    Threads(Passage<T>),
+    /// Not at all: threads of the user receive the values from the backlog.
+    Queue(Passage<T>),
+    /// On a pool of the user.
+    Pool(Arc<dyn Executor>),
+}
+
+/// The way from the wheels to a backlog.
+///
+/// A thread holds the lock while it moves timeouts from the wheels to the backlog. So a thread that
+/// gets the lock finds each timeout in one of the two, and none on its way. The lock comes before
+/// those of the shards and that of the backlog.
+pub(super) struct Passage<T> {
+    lock: Mutex<()>,
+    backlog: Arc<Backlog<T>>,
+}
+
+impl<T> Passage<T> {
+    pub(super) fn new(backlog: Arc<Backlog<T>>) -> Self {
+        Self { lock: Mutex::new(()), backlog }
+    }
+
+    pub(super) fn backlog(&self) -> &Arc<Backlog<T>> {
+        &self.backlog
+    }
 }
 
 impl<T: Send + 'static> Delivery<T> {
     /// Takes out what has expired, by `expire`, and passes it on. Returns what that returns.
     ///
-    /// With threads, `close` waits for this, so that it finds what has expired either in the wheel
-    /// or in the queue.
+    /// With a backlog, [`settled`](Self::settled) waits for this.
     pub(super) fn pass_on<R>(
         &self,
         handler: &Arc<Handler<T>>,
@@ -119,10 +135,10 @@ impl<T: Send + 'static> Delivery<T> {
                 result = expire(batch);
                 batch.drain(..).for_each(|expired| handler.call(expired));
             }
-            Self::Threads { passage, backlog } => {
-                let _passage = passage.lock();
+            Self::Threads(passage) | Self::Queue(passage) => {
+                let _held = passage.lock.lock();
                 result = expire(batch);
-                backlog.put(batch);
+                passage.backlog.put(batch);
             }
             Self::Pool(pool) => {
                 result = expire(batch);
@@ -135,25 +151,32 @@ impl<T: Send + 'static> Delivery<T> {
         result
     }
 
-    /// Lets the threads end when they have nothing to do; `close` runs before anything else can
-    /// expire.
+    /// Runs `close`, after which no timeout expires, and then ends the threads that take from the
+    /// backlog, as soon as it is empty.
     pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
+        self.settled(|| {
+            let result = close();
+            self.backlog().inspect(|backlog| backlog.close());
+            result
+        })
+    }
+
+    /// Runs `look` at a moment when no timeout is on its way to the backlog.
+    pub(super) fn settled<R>(&self, look: impl FnOnce() -> R) -> R {
         match self {
-            Self::Threads { passage, backlog } => {
-                let _passage = passage.lock();
-                let result = close();
-                backlog.close();
-                result
+            Self::Threads(passage) | Self::Queue(passage) => {
+                let _held = passage.lock.lock();
+                look()
             }
-            Self::Inline | Self::Pool(_) => close(),
+            Self::Inline | Self::Pool(_) => look(),
         }
     }
 
-    /// What has been passed on but not begun.
-    pub(super) fn backlog(&self) -> VecDeque<Expired<T>> {
+    /// Expired timeouts that no thread has taken yet.
+    pub(super) fn backlog(&self) -> Option<&Backlog<T>> {
         match self {
-            Self::Threads { backlog, .. } => backlog.take_all(),
-            Self::Inline | Self::Pool(_) => VecDeque::new(),
+            Self::Threads(passage) | Self::Queue(passage) => Some(&passage.backlog),
+            Self::Inline | Self::Pool(_) => None,
         }
     }
 }
@@ -162,7 +185,8 @@ impl<T> fmt::Debug for Delivery<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Inline => "Inline",
-            Self::Threads { .. } => "Threads",
+            Self::Threads(_) => "Threads",
+            Self::Queue(_) => "Queue",
             Self::Pool(_) => "Pool",
         })
     }

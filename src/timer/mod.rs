@@ -10,8 +10,8 @@
 //! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
 //!   it.
 //! - Each timeout ends once: run, cancelled, or returned by a shutdown. Nothing is lost in between.
-//! - A drain returns at its deadline, or earlier if no timeout is pending and no thread of the timer
-//!   runs a callback, but for those that drain it themselves.
+//! - `finish` and `finish_by` return at their deadline, or earlier if no timeout is pending and no
+//!   thread of the timer runs a callback, except for callbacks that finish the timer themselves.
 //! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down,
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
@@ -24,7 +24,7 @@
 //! A thread that passes on what has expired holds the lock of the way to the executor, and within
 //! it that of one shard at a time, then that of the reaper's counts, and then that of the backlog.
 //! So does a shutdown, but for the counts. A start of the threads holds a lock of its own, and within
-//! it that of the crew. No others nest. A drain waits with the lock of its crew, and no other.
+//! it that of the crew. No others nest. A finish waits with the lock of its crew, and no other.
 //!
 //! # Fork
 //!
@@ -70,9 +70,12 @@ pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     debounce::Debounce,
-    error::{ScheduleError, ScheduleErrorKind, TimerBuildError},
+    error::{
+        RecvError, RecvTimeoutError, ScheduleError, ScheduleErrorKind, TimerBuildError,
+        TryRecvError,
+    },
     executor::Executor,
-    queue::DelayQueue,
+    queue::{DelayQueue, QueueIter},
     repeat::{MissedTicks, Repeating},
     stats::TimerStats,
     throttle::Throttle,
@@ -186,11 +189,12 @@ impl Timer {
         self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout(key))
     }
 
-    /// Shuts the timer down and returns every callback that never ran, in no particular order.
+    /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
     ///
-    /// Nothing is scheduled any more. It does not wait for a callback that is running, and may be
-    /// called from one. Callbacks that a pool of the user's has been given, or that are about to
-    /// run inline in the same turn, still run. The second call returns nothing.
+    /// From then on, the timer refuses new callbacks. This does not wait for a running callback, and
+    /// a callback may call it. Callbacks that the timer has handed to a pool still run, and so do
+    /// those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call returns
+    /// nothing.
     ///
     /// # Examples
     ///
@@ -207,53 +211,67 @@ impl Timer {
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
+    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
         self.values.shutdown()
     }
 
-    /// Takes in no more callbacks, goes on to run those that become due, and shuts down: at
-    /// `deadline`, by the timer's clock, or as soon as nothing is pending or running any more.
+    /// Refuses new callbacks, runs those that become due `within` this time, then shuts down.
+    /// Returns the callbacks that never ran.
     ///
-    /// Returns every callback that never ran, as [`shutdown`](Self::shutdown) does; none, if they
-    /// all ended before the deadline. What is pending may still be cancelled and reset. A repeated
-    /// callback ends with its next occurrence. Cancelling the last one that is pending ends the
-    /// wait.
-    ///
-    /// It waits for callbacks on the timer's own threads, and for those of a pool of the user's
-    /// only until they have been passed on. At the deadline it waits for none: one that is running
-    /// then runs to its end, as with a shutdown.
-    ///
-    /// Several threads may drain a timer at once, and another one shut it down: the earliest
-    /// deadline holds for all, a shutdown ends the wait, and what is left is returned once, to any
-    /// of them. A callback may drain its own timer. It does not wait for itself, nor for others
-    /// that do so; where only its own thread could run what is left, draining is shutting down.
-    ///
-    /// A [`ManualClock`](crate::ManualClock) stands still, so there is nothing to wait for: what is
-    /// due now is run, on this thread, and the rest is returned. With a deadline that has passed,
-    /// draining is shutting down, on any clock.
+    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
+    /// clock. [`Duration::MAX`] waits until no callback is left.
     ///
     /// # Examples
     ///
     /// ```
-    /// use std::{sync::mpsc, time::{Duration, Instant}};
+    /// use std::{sync::mpsc, time::Duration};
     ///
     /// use delaywheel::Timer;
     ///
     /// let timer = Timer::new();
-    /// let (ran, events) = mpsc::channel();
-    /// timer.schedule(Duration::from_millis(5), move || ran.send("flushed").unwrap())?;
+    /// let (sender, events) = mpsc::channel();
+    /// timer.schedule(Duration::from_millis(5), move || sender.send("flushed").unwrap())?;
     /// timer.schedule(Duration::from_secs(3600), || ())?.cancel();
     ///
-    /// let left = timer.drain(Instant::now() + Duration::from_secs(60));
-    /// assert!(left.is_empty(), "it took 5 ms, not a minute");
+    /// let left = timer.finish(Duration::from_secs(60));
+    /// assert!(left.is_empty(), "this took 5 ms, not a minute");
     /// assert_eq!(events.try_recv(), Ok("flushed"));
     /// assert!(timer.schedule(Duration::ZERO, || ()).is_err());
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
-    pub fn drain(&self, deadline: Instant) -> Vec<Task> {
-        self.values.drain(deadline)
+    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
+    pub fn finish(&self, within: Duration) -> Vec<Task> {
+        self.values.finish(within)
+    }
+
+    /// Refuses new callbacks, runs those that become due before `deadline`, then shuts down.
+    /// Returns the callbacks that never ran.
+    ///
+    /// It returns at `deadline`, on the timer's clock, or as soon as no callback is pending or
+    /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the last
+    /// one ends the wait. A repeated callback ends with its next occurrence.
+    ///
+    /// What a finish waits for:
+    ///
+    /// - Callbacks on the timer's own threads: until they return.
+    /// - Callbacks on a pool: until the pool has them. The pool may run them later.
+    /// - At the deadline: for none. A callback that runs at that time goes on to its end.
+    ///
+    /// Several threads may finish a timer at once, and another one may shut it down. The earliest
+    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to one
+    /// of the callers.
+    ///
+    /// A callback may finish its own timer. It waits neither for itself nor for other callbacks that
+    /// do the same. Where only its own thread could run the pending callbacks, this is a
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
+    /// due now run on this thread, and the others are returned. With a deadline in the past, this is
+    /// a [`shutdown`](Self::shutdown), on any clock.
+    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
+    pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
+        self.values.finish_by(deadline)
     }
 
     /// Gives back the memory that pending timeouts do not need, after a burst of them.

@@ -5,10 +5,9 @@
 //! one cannot be broken from outside.
 
 mod backlog;
-mod drain;
+mod finish;
 
 use std::{
-    boxed::Box,
     num::NonZeroU64,
     string::String,
     sync::Arc,
@@ -25,7 +24,7 @@ use super::{
     engine::{Engine, Owner, Starter},
     error::{ScheduleError, ScheduleErrorKind},
     events::Events,
-    executor::{Delivery, Handler},
+    executor::{Delivery, Handler, Passage},
     limit::Limit,
     ticks::Ticks,
 };
@@ -65,7 +64,7 @@ fn core_of(shards: usize, max_pending: Option<u64>) -> (Arc<Core<u32>>, Parker) 
 fn core_with(shards: usize, max_pending: Option<u64>, parker: &Parker) -> Core<u32> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..shards).filter_map(|_| wheel.clone().build().ok()).collect();
-    let ticks = Ticks::new(Box::new(Still(Instant::now())), Duration::from_millis(1));
+    let ticks = Ticks::new(Arc::new(Still(Instant::now())), Duration::from_millis(1));
     let places = max_pending.and_then(NonZeroU64::new);
     Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), places)
 }
@@ -420,8 +419,7 @@ fn an_inline_timer_that_ends_has_run_or_returned_everything_and_its_reaper_ends(
 #[test]
 fn a_timer_that_ends_before_its_executors_begin_returns_everything_and_its_reaper_ends() {
     check(|| {
-        let delivery =
-            Delivery::Threads { passage: Mutex::new(()), backlog: Arc::new(Backlog::new()) };
+        let delivery = Delivery::Threads(Passage::new(Arc::new(Backlog::new())));
         assert_eq!(end_of_timer(delivery), [7]);
     });
 }

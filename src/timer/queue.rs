@@ -1,98 +1,81 @@
-//! A queue whose values can be received once their delay is over.
+//! A queue from which values are received once their delay is over.
+//!
+//! It is a timer without callbacks: the reaper moves due values to a backlog, and receivers take
+//! them from there. Moving and shutting down exclude each other, so a receiver that is told the end
+//! misses no value, and a shutdown returns every value that no receiver got.
 
 use std::{
     fmt,
+    iter::FusedIterator,
+    panic::{RefUnwindSafe, UnwindSafe},
+    sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
 };
 
-use crossbeam::{
-    channel::{Receiver, Sender, after, bounded, never, unbounded},
-    select,
-};
-
 use super::{
+    backlog::{Backlog, Missing},
     builder::TimerBuilder,
-    error::{ScheduleError, TimerBuildError},
+    error::{RecvError, RecvTimeoutError, ScheduleError, TryRecvError},
     stats::TimerStats,
+    ticks::after,
     value::{TimeoutKey, ValueTimer},
 };
-use crate::sync::Mutex;
 
-/// A queue from which each value can be taken once its delay is over, in the order of their
-/// deadlines, as far as these are a tick apart.
+/// A queue from which each value can be received once its delay is over, in the order of the
+/// deadlines, to the tick.
 ///
-/// Like `java.util.concurrent.DelayQueue`, and with a key for each value, by which it can be taken
-/// back or put off as long as it is not due. Any number of threads may insert and receive. Values
-/// that are due wait, in memory, until somebody receives them.
+/// It is like `java.util.concurrent.DelayQueue`, with a key for each value: until the value is due,
+/// the key cancels it or moves its deadline. Any number of threads may insert and receive. Clones
+/// are the same queue. Due values wait in memory, without a limit, until a thread receives them.
+///
+/// The answers of the receiving functions are those of [`std::sync::mpsc`].
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::DelayQueue;
+/// use delaywheel::{DelayQueue, RecvError, TryRecvError};
 ///
 /// let queue = DelayQueue::new();
 /// queue.insert(Duration::from_millis(20), "later")?;
 /// queue.insert(Duration::from_millis(10), "sooner")?;
 /// let never = queue.insert(Duration::from_secs(3600), "never")?;
-/// assert_eq!(queue.try_recv(), None);
-/// assert_eq!(queue.recv(), Some("sooner"));
-/// assert_eq!(queue.recv(), Some("later"));
+/// assert_eq!(queue.try_recv(), Err(TryRecvError::Empty));
+/// assert_eq!(queue.recv()?, "sooner");
+/// assert_eq!(queue.recv()?, "later");
 /// assert_eq!(queue.cancel(never), Some("never"));
-/// # Ok::<_, delaywheel::ScheduleError<&str>>(())
+///
+/// queue.shutdown();
+/// assert_eq!(queue.recv(), Err(RecvError));
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct DelayQueue<T: Send + 'static> {
     timer: ValueTimer<T>,
-    due: Receiver<T>,
-    /// Disconnected when the queue is shut down.
-    closed: Receiver<()>,
-    /// `None` once the queue has been shut down.
-    open: Mutex<Option<Sender<()>>>,
+    due: Arc<Backlog<T>>,
+}
+
+impl DelayQueue<()> {
+    /// Returns a builder with the default settings, for
+    /// [`build_queue`](TimerBuilder::build_queue). The values that are inserted decide their type.
+    pub fn builder() -> TimerBuilder {
+        TimerBuilder::new()
+    }
 }
 
 impl<T: Send + 'static> DelayQueue<T> {
-    /// Makes a queue with the default settings.
+    /// Makes a queue with the default settings. Starts no thread; the first value does.
     #[must_use]
     pub fn new() -> Self {
-        match Self::build(TimerBuilder::new()) {
+        match TimerBuilder::new().build_queue() {
             Ok(queue) => queue,
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
     }
 
-    /// Makes a queue with these settings; those of the executor do not matter.
-    ///
-    /// Unless a number of shards is set, it has one. With several, threads that insert at once wait
-    /// less for each other; but values of different shards that become due by the same wake-up of
-    /// the reaper are not received in the order of their deadlines.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::{DelayQueue, ManualClock, Timer};
-    ///
-    /// let clock = ManualClock::new();
-    /// let queue = DelayQueue::build(Timer::builder().clock(clock.clone()))?;
-    /// queue.insert(Duration::from_secs(60), 'a')?;
-    /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(queue.try_recv(), Some('a'));
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`TimerBuildError`] if a setting is out of range.
-    pub fn build(settings: TimerBuilder) -> Result<Self, TimerBuildError> {
-        let (sender, due) = unbounded();
-        let (open, closed) = bounded(0);
-        // Nobody receives any more if this fails; then the value is dropped, as the others are.
-        let pass_on = move |value| drop(sender.send(value));
-        let timer = settings.inline().one_shard_by_default().build_with(pass_on)?;
-        Ok(Self { timer, due, closed, open: Mutex::new(Some(open)) })
+    pub(super) fn from_parts(timer: ValueTimer<T>, due: Arc<Backlog<T>>) -> Self {
+        Self { timer, due }
     }
 
     /// Adds a value that can be received when `delay` is over.
@@ -113,48 +96,102 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.schedule_at(instant, value)
     }
 
-    /// Takes back a value that is not due; `None` if it is, or has been taken.
+    /// Removes a value that is not due yet and returns it; `None` if it is due or gone.
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.timer.cancel(key)
     }
 
-    /// Has a value that is not due be so when `delay` is over from now. Returns whether it was not
-    /// due.
+    /// Moves the deadline of a value to `delay` from now. Returns whether the value was not due yet.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }
 
-    /// Waits for a value to be due and takes it; `None` if the queue has been shut down, and nothing
-    /// that was due is left.
+    /// Waits for a due value and removes it.
     ///
-    /// With nothing in the queue it waits for something to be inserted.
-    pub fn recv(&self) -> Option<T> {
-        self.wait(&never::<()>())
-    }
-
-    /// Waits for a value to be due, in real time and for no longer than `timeout`, and takes it;
-    /// `None` if none was.
-    pub fn recv_timeout(&self, timeout: Duration) -> Option<T> {
-        self.wait(&after(timeout))
-    }
-
-    /// Takes a value that is due, if there is one.
-    pub fn try_recv(&self) -> Option<T> {
-        self.due.try_recv().ok()
-    }
-
-    /// Waits for values and takes them, until the queue is shut down.
-    pub fn iter(&self) -> impl Iterator<Item = T> {
-        std::iter::from_fn(|| self.recv())
-    }
-
-    /// Returns the number of values in the queue: those that are due, and those that are not.
+    /// On an empty queue it waits until another thread inserts a value.
     ///
-    /// One that becomes due at this very moment may be missed.
+    /// # Errors
+    ///
+    /// [`RecvError`] if the queue is shut down and no due value is left.
+    pub fn recv(&self) -> Result<T, RecvError> {
+        self.due.take().map(|expired| expired.value).ok_or(RecvError)
+    }
+
+    /// Waits for a due value, no longer than `timeout` in real time, and removes it.
+    ///
+    /// # Examples
+    ///
+    /// A loop that does other work now and then, and ends with the queue:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{DelayQueue, RecvTimeoutError};
+    ///
+    /// let queue = DelayQueue::new();
+    /// queue.insert(Duration::from_millis(2), "tea")?;
+    /// loop {
+    ///     match queue.recv_timeout(Duration::from_millis(50)) {
+    ///         Ok(value) => println!("time for {value}"),
+    ///         Err(RecvTimeoutError::Timeout) => drop(queue.shutdown()),
+    ///         Err(RecvTimeoutError::ShutDown) => break,
+    ///     }
+    /// }
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError::Timeout`] if no value became due in time,
+    /// [`RecvTimeoutError::ShutDown`] if the queue is shut down and no due value is left.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        match self.due.take_by(after(Instant::now(), timeout)) {
+            Ok(expired) => Ok(expired.value),
+            Err(Missing::Empty) => Err(RecvTimeoutError::Timeout),
+            Err(Missing::Closed) => Err(RecvTimeoutError::ShutDown),
+        }
+    }
+
+    /// Removes a due value without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError::Empty`] if no value is due, [`TryRecvError::ShutDown`] if none will be.
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        match self.due.try_take() {
+            Ok(expired) => Ok(expired.value),
+            Err(Missing::Empty) => Err(TryRecvError::Empty),
+            Err(Missing::Closed) => Err(TryRecvError::ShutDown),
+        }
+    }
+
+    /// Returns an iterator that [receives](Self::recv) values until the queue is shut down and no
+    /// due value is left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::DelayQueue;
+    ///
+    /// let queue = DelayQueue::new();
+    /// queue.insert(Duration::from_millis(2), 'a')?;
+    /// queue.insert(Duration::from_millis(1), 'b')?;
+    /// queue.finish(Duration::from_secs(60));
+    /// assert_eq!(queue.iter().collect::<String>(), "ba");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn iter(&self) -> QueueIter<'_, T> {
+        QueueIter { queue: self }
+    }
+
+    /// Returns the number of values in the queue, due or not.
+    ///
+    /// Takes each shard's lock for a moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        let pending = self.timer.stats().pending;
-        self.due.len() + usize::try_from(pending).unwrap_or(usize::MAX)
+        self.timer.engine().len()
     }
 
     /// Returns whether the queue has no values.
@@ -163,57 +200,62 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.len() == 0
     }
 
-    /// Shuts the queue down and returns what was in it; those who wait are told.
+    /// Shuts the queue down at once and returns every value that no thread received, in any order.
     ///
-    /// A value that becomes due at this very moment is not returned but can be received still.
+    /// From then on, the queue refuses values, and receivers get an error.
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
-        let mut values = self.timer.shutdown();
-        self.open.lock().take();
-        values.extend(self.due.try_iter());
-        values
+        self.timer.shutdown()
     }
 
-    /// Takes in no more values, and shuts the queue down at `deadline`, by its clock, or as soon as
-    /// every value is due. Returns the values that were not due by then.
+    /// Refuses new values, waits for those that become due `within` this time, then shuts down.
+    /// Returns the values that are not due.
     ///
-    /// What is due can be received still, during the drain and after it; those who receive are told
-    /// the end when it is all gone. The wait is that of [`Timer::drain`](crate::Timer::drain).
+    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the queue's
+    /// clock.
     ///
     /// # Examples
     ///
     /// ```
-    /// use std::time::{Duration, Instant};
+    /// use std::time::Duration;
     ///
-    /// use delaywheel::DelayQueue;
+    /// use delaywheel::{DelayQueue, RecvError};
     ///
     /// let queue = DelayQueue::new();
     /// queue.insert(Duration::from_millis(5), "soon")?;
-    /// assert!(queue.drain(Instant::now() + Duration::from_secs(60)).is_empty());
-    /// assert_eq!((queue.recv(), queue.recv()), (Some("soon"), None));
-    /// # Ok::<_, delaywheel::ScheduleError<&str>>(())
+    /// assert!(queue.finish(Duration::from_secs(60)).is_empty());
+    /// assert_eq!((queue.recv(), queue.recv()), (Ok("soon"), Err(RecvError)));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    pub fn drain(&self, deadline: Instant) -> Vec<T> {
-        let values = self.timer.drain(deadline);
-        drop(self.open.lock().take());
-        values
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
+    pub fn finish(&self, within: Duration) -> Vec<T> {
+        self.timer.finish(within)
     }
 
-    /// Returns what the timer behind the queue has done so far.
+    /// Refuses new values, waits for those that become due before `deadline`, then shuts down.
+    /// Returns the values that are not due.
+    ///
+    /// It returns at `deadline`, on the queue's clock, or as soon as every value is due or
+    /// cancelled. It does not wait for receivers: due values can be received during the wait and
+    /// after it, and receivers get an error once all due values are gone. A later
+    /// [`shutdown`](Self::shutdown) returns those that no thread received.
+    ///
+    /// With a [`ManualClock`](crate::ManualClock), or a deadline in the past, there is no wait.
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
+    pub fn finish_by(&self, deadline: Instant) -> Vec<T> {
+        self.timer.finish_by(deadline)
+    }
+
+    /// Returns the counts of the timer behind the queue. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.timer.stats()
     }
+}
 
-    fn wait<E>(&self, give_up: &Receiver<E>) -> Option<T> {
-        if let Some(value) = self.try_recv() {
-            return Some(value);
-        }
-        select! {
-            recv(self.due) -> value => value.ok(),
-            // Of several that are ready, any may be chosen.
-            recv(self.closed) -> _ => self.try_recv(),
-            recv(give_up) -> _ => self.try_recv(),
-        }
+impl<T: Send + 'static> Clone for DelayQueue<T> {
+    fn clone(&self) -> Self {
+        Self { timer: self.timer.clone(), due: Arc::clone(&self.due) }
     }
 }
 
@@ -226,5 +268,39 @@ impl<T: Send + 'static> Default for DelayQueue<T> {
 impl<T: Send + 'static> fmt::Debug for DelayQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DelayQueue").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+// User code never runs under a lock of the queue, so a panic leaves nothing half done.
+impl<T: Send + 'static> UnwindSafe for DelayQueue<T> {}
+impl<T: Send + 'static> RefUnwindSafe for DelayQueue<T> {}
+
+/// Iterator that receives values; from [`DelayQueue::iter`].
+pub struct QueueIter<'a, T: Send + 'static> {
+    queue: &'a DelayQueue<T>,
+}
+
+impl<T: Send + 'static> Iterator for QueueIter<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.queue.recv().ok()
+    }
+}
+
+impl<T: Send + 'static> FusedIterator for QueueIter<'_, T> {}
+
+impl<T: Send + 'static> fmt::Debug for QueueIter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueIter").field(self.queue).finish()
+    }
+}
+
+impl<'a, T: Send + 'static> IntoIterator for &'a DelayQueue<T> {
+    type Item = T;
+    type IntoIter = QueueIter<'a, T>;
+
+    fn into_iter(self) -> QueueIter<'a, T> {
+        self.iter()
     }
 }

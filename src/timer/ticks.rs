@@ -6,8 +6,10 @@
 //! The clock may step back; the present does not. It stays at the latest tick that was seen.
 
 use std::{
-    boxed::Box,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,7 +20,7 @@ use crate::{Clock, Tick, TickSpan};
 /// A clock that has been divided into ticks.
 #[derive(Debug)]
 pub(super) struct Ticks {
-    clock: Box<dyn Clock>,
+    clock: Arc<dyn Clock>,
     /// Start of tick 0.
     origin: Instant,
     /// Nanoseconds in a tick; not 0. Every timeout divides by it, and a division takes longer than
@@ -31,7 +33,7 @@ pub(super) struct Ticks {
 
 impl Ticks {
     /// Starts counting at the present; `tick` is at least a nanosecond.
-    pub(super) fn new(clock: Box<dyn Clock>, tick: Duration) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, tick: Duration) -> Self {
         let origin = clock.now();
         Self {
             clock,

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
@@ -57,14 +58,39 @@ pub struct ValueTimer<T: Send + 'static> {
 }
 
 impl ValueTimer<()> {
-    /// Starts with the default settings; the type of the values is that of the handler.
+    /// Returns a builder with the default settings. The handler of
+    /// [`build_with`](TimerBuilder::build_with) decides the type of the values.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::new()
     }
 }
 
 impl<T: Send + 'static> ValueTimer<T> {
-    pub(super) fn new(engine: Arc<Engine<T>>) -> Self {
+    /// Makes a timer with the default settings: ticks of 1 ms, one executor thread. Starts no
+    /// thread; the first value does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::ValueTimer;
+    ///
+    /// let (expired, requests) = mpsc::channel();
+    /// let timer = ValueTimer::new(move |request: u64| expired.send(request).unwrap());
+    /// timer.schedule(Duration::from_millis(2), 17)?;
+    /// assert_eq!(requests.recv()?, 17);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn new(handler: impl Fn(T) + Send + Sync + 'static) -> Self {
+        match TimerBuilder::new().build_with(handler) {
+            Ok(timer) => timer,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
+    }
+
+    pub(super) fn from_engine(engine: Arc<Engine<T>>) -> Self {
         Self { owner: Arc::new(Owner(engine)) }
     }
 
@@ -129,44 +155,52 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.ticks().instant(tick)
     }
 
-    /// Shuts the timer down and returns every value that was not passed to the handler, in no
-    /// particular order.
+    /// Shuts the timer down at once and returns the values that the handler never got, in any order.
     ///
-    /// Nothing is scheduled any more. It does not wait for a handler that is running, and may be
-    /// called from one. Values that a pool of the user's has been given, or that an inline handler
-    /// is about to be given in the same turn, still are. The second call returns nothing.
-    #[expect(clippy::must_use_candidate, reason = "what never ran may be dropped")]
+    /// From then on, the timer refuses new values. This does not wait for a running handler, and the
+    /// handler may call it. Values that the timer has handed to a pool still reach the handler, and
+    /// so do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call
+    /// returns nothing.
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
         self.engine().shut_down()
     }
 
-    /// Takes in no more values, goes on to pass those that become due to the handler, and shuts
-    /// down: at `deadline`, by the timer's clock, or as soon as nothing is pending or being handled
-    /// any more. Returns every value that was not passed to the handler.
+    /// Refuses new values, handles those that become due `within` this time, then shuts down.
+    /// Returns the values that the handler never got.
     ///
-    /// In full at [`Timer::drain`](crate::Timer::drain).
+    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
+    /// clock. [`Timer::finish_by`](crate::Timer::finish_by) says what it waits for.
     ///
     /// # Examples
     ///
-    /// In virtual time, what is due now is handled, and nothing is waited for:
+    /// In virtual time there is no wait: values that are due now are handled.
     ///
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Clock, ManualClock, ScheduleErrorKind, ValueTimer};
+    /// use delaywheel::{ManualClock, ScheduleErrorKind, ValueTimer};
     ///
-    /// let clock = ManualClock::new();
-    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
+    /// let timer = ValueTimer::builder().clock(ManualClock::new()).build_with(|_: u32| ())?;
     /// timer.schedule(Duration::ZERO, 1)?;
     /// timer.schedule(Duration::from_secs(1), 2)?;
-    /// assert_eq!(timer.drain(clock.now() + Duration::from_secs(60)), [2]);
+    /// assert_eq!(timer.finish(Duration::from_secs(60)), [2]);
     /// let error = timer.schedule(Duration::ZERO, 3).unwrap_err();
     /// assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "what was not handled may be dropped")]
-    pub fn drain(&self, deadline: Instant) -> Vec<T> {
-        self.engine().drain(deadline)
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
+    pub fn finish(&self, within: Duration) -> Vec<T> {
+        self.engine().finish(within)
+    }
+
+    /// Refuses new values, handles those that become due before `deadline`, then shuts down.
+    /// Returns the values that the handler never got.
+    ///
+    /// [`Timer::finish_by`](crate::Timer::finish_by) says what it waits for.
+    #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
+    pub fn finish_by(&self, deadline: Instant) -> Vec<T> {
+        self.engine().finish_by(deadline)
     }
 
     /// Gives back the memory that pending timeouts do not need, after a burst of them.
@@ -259,6 +293,10 @@ impl<T: Send + 'static> ValueTimer<T> {
         insert(&self.engine().core, self.start(value)?).map(TimeoutKey)
     }
 }
+
+// User code never runs under a lock of the timer, so a panic leaves nothing half done.
+impl<T: Send + 'static> UnwindSafe for ValueTimer<T> {}
+impl<T: Send + 'static> RefUnwindSafe for ValueTimer<T> {}
 
 impl<T: Send + 'static> Clone for ValueTimer<T> {
     fn clone(&self) -> Self {

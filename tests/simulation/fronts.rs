@@ -181,7 +181,7 @@ impl Front {
     pub(crate) fn receive(&self, world: &World, count: u32) {
         let Facade::Queue(queue) = &self.timer else { return };
         for _ in 0..count {
-            let Some(token) = queue.try_recv() else { break };
+            let Ok(token) = queue.try_recv() else { break };
             let _ = token.begin();
         }
         let held = {
@@ -224,11 +224,11 @@ impl Front {
         world.in_turn(|| {
             match &self.timer {
                 Facade::Closures(timer) => {
-                    let tasks = timer.drain(deadline);
+                    let tasks = timer.finish_by(deadline);
                     while_returning(|| tasks.into_iter().for_each(delaywheel::Task::run));
                 }
-                Facade::Values(timer) => self.take_back(world, timer.drain(deadline)),
-                Facade::Queue(queue) => self.take_back(world, queue.drain(deadline)),
+                Facade::Values(timer) => self.take_back(world, timer.finish_by(deadline)),
+                Facade::Queue(queue) => self.take_back(world, queue.finish_by(deadline)),
             }
             self.note_end(world);
         });

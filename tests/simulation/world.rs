@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{DelayQueue, Timer, TimerBuilder};
+use delaywheel::{Timer, TimerBuilder};
 
 use crate::{
     books::Number,
@@ -166,7 +166,7 @@ impl World {
         let timer = match place {
             0 => builder.build().map(Facade::Closures),
             1 => builder.build_with(Token::run).map(Facade::Values),
-            _ => DelayQueue::build(builder).map(Facade::Queue),
+            _ => builder.build_queue().map(Facade::Queue),
         };
         Front::new(self, timer.expect("the settings are in range"), is_reaped)
     }

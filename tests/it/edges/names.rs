@@ -34,7 +34,7 @@ const RECEIVERS: [(&str, &[&str]); 29] = [
     ("Timeout", &["timeout"]),
     ("TimeoutGuard", &["timeout.cancel_on_drop"]),
     ("Timer", &["timer"]),
-    ("TimerBuilder", &["builder", "Timer.builder..", "TimerBuilder.new.."]),
+    ("TimerBuilder", &["builder", "Timer.builder..", "TimerBuilder.new..", "DelayQueue.builder.."]),
     ("TimerMetrics", &["metrics"]),
     ("TimerStats", &["stats"]),
     ("TimingWheel", &["wheel"]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delaywheel::{DelayQueue, ManualClock, Timer};
+use delaywheel::{DelayQueue, ManualClock, RecvError, RecvTimeoutError, TryRecvError};
 
 use super::{DELAYS, instants};
 use crate::timer::support::{MS, must_return};
@@ -10,18 +10,19 @@ use crate::timer::support::{MS, must_return};
 #[test]
 fn a_queue_takes_every_delay_and_instant() {
     let clock = ManualClock::new();
-    let queue = DelayQueue::build(Timer::builder().clock(clock.clone())).unwrap();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| queue.insert(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
     assert_eq!(queue.len(), keys.len(), "those that are due are still in the queue");
-    assert!(queue.recv().is_some() && queue.try_recv().is_some());
-    assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_some()));
-    while queue.try_recv().is_some() {}
-    assert!(DELAYS[..4].iter().all(|&delay| queue.recv_timeout(delay).is_none()));
+    assert!(queue.recv().is_ok() && queue.try_recv().is_ok());
+    assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_ok()));
+    while queue.try_recv().is_ok() {}
+    let timed_out = |&delay| queue.recv_timeout(delay) == Err(RecvTimeoutError::Timeout);
+    assert!(DELAYS[..4].iter().all(timed_out));
     queue.insert(Duration::ZERO, 3).unwrap();
     clock.advance(Duration::ZERO);
-    assert_eq!(queue.recv_timeout(Duration::MAX), Some(3));
+    assert_eq!(queue.recv_timeout(Duration::MAX), Ok(3));
     for key in keys {
         let is_there = queue.reset(key, Duration::MAX);
         assert!(DELAYS.into_iter().rev().all(|delay| queue.reset(key, delay) == is_there));
@@ -37,13 +38,15 @@ fn a_queue_that_has_ended_gives_what_it_has_and_takes_nothing() {
         let queue = DelayQueue::new();
         queue.insert(Duration::MAX, 1).unwrap();
         let near = instant.min(std::time::Instant::now());
-        assert_eq!(queue.drain(near), [1]);
-        assert!(queue.drain(instant).is_empty() && queue.shutdown().is_empty());
+        assert_eq!(queue.finish_by(near), [1]);
+        assert!(queue.finish_by(instant).is_empty() && queue.shutdown().is_empty());
+        assert!(DELAYS.into_iter().all(|delay| queue.finish(delay).is_empty()));
         assert!(queue.insert(Duration::ZERO, 2).is_err() && queue.insert_at(instant, 2).is_err());
         let ended = must_return(move || {
             let timed = DELAYS.map(|delay| queue.recv_timeout(delay));
             (queue.recv(), queue.try_recv(), queue.iter().next(), timed)
         });
-        assert_eq!(ended, (None, None, None, [None; 10]));
+        let timed = [Err(RecvTimeoutError::ShutDown); 10];
+        assert_eq!(ended, (Err(RecvError), Err(TryRecvError::ShutDown), None, timed));
     }
 }

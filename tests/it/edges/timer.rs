@@ -139,7 +139,7 @@ fn refuse_all(values: &ValueTimer<u64>) {
     for instant in instants() {
         let ended = values.schedule_at(instant, 7).unwrap_err();
         assert_eq!(ended.into_value(), 7);
-        assert!(values.drain(instant).is_empty());
+        assert!(values.finish_by(instant).is_empty());
     }
     assert!(values.schedule_batch([]).unwrap().is_empty());
     values.shrink();
@@ -147,17 +147,31 @@ fn refuse_all(values: &ValueTimer<u64>) {
 }
 
 #[test]
-fn a_drain_takes_every_instant() {
+fn a_finish_takes_every_instant() {
     for instant in instants() {
         let (_clock, values) = of_values(2);
         values.schedule(Duration::ZERO, 1).unwrap();
         values.schedule(Duration::MAX, 2).unwrap();
         // One that is due is handled, unless the deadline has passed.
-        let left = values.drain(instant);
+        let left = values.finish_by(instant);
         assert!(left.contains(&2) && values.stats().pending == 0, "{left:?}");
         refuse_all(&values);
         let idle = Timer::new();
-        assert!(must_return(move || idle.drain(instant)).is_empty());
+        assert!(must_return(move || idle.finish_by(instant)).is_empty());
+    }
+}
+
+#[test]
+fn a_finish_takes_every_delay() {
+    for delay in DELAYS {
+        let (_clock, values) = of_values(2);
+        values.schedule(Duration::ZERO, 1).unwrap();
+        values.schedule(Duration::MAX, 2).unwrap();
+        assert_eq!(values.finish(delay), [2], "the value that is due is handled");
+        refuse_all(&values);
+        let (timer, values) = (Timer::new(), ValueTimer::new(drop::<u64>));
+        assert!(must_return(move || timer.finish(delay)).is_empty());
+        assert!(must_return(move || values.finish(delay)).is_empty());
     }
 }
 
@@ -211,7 +225,7 @@ fn closures_take_every_delay_and_handles_every_state() {
     let ended = timer.schedule(Duration::MAX, || ()).unwrap_err();
     ended.into_value().run();
     assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
-    assert!(instants().into_iter().all(|at| timer.drain(at).is_empty()));
+    assert!(instants().into_iter().all(|at| timer.finish_by(at).is_empty()));
     timer.shrink();
     check(&timer.stats());
 }
@@ -246,7 +260,7 @@ fn a_callback_may_call_everything() {
                 own.shrink();
                 drop(own.schedule_batch(DELAYS.map(|delay| (delay, || ()))));
                 let _ = own.stats();
-                let left = own.drain(SystemClock.now()).len() + own.shutdown().len();
+                let left = own.finish_by(SystemClock.now()).len() + own.shutdown().len();
                 drop(own);
                 sender.send(left).unwrap();
             })

@@ -4,8 +4,8 @@
 mod batch;
 mod callbacks;
 pub(crate) mod clock;
-mod drain;
 mod drops;
+mod finish;
 mod ledger;
 mod limits;
 mod order;

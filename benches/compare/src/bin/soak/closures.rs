@@ -137,7 +137,7 @@ impl Closures {
             0 => drop(self.timer.shutdown()),
             1 => {
                 let end = self.books.clock().look() + 200_000_000;
-                drop(self.timer.drain(self.books.clock().instant(end).expect("it is near")));
+                drop(self.timer.finish_by(self.books.clock().instant(end).expect("it is near")));
             }
             _ => drop(self),
         }

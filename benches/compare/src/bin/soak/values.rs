@@ -243,7 +243,7 @@ impl Values {
         self.books.finish();
         let left = if is_drained {
             let look = self.books.clock().look() + 300_000_000;
-            self.timer.drain(self.books.clock().instant(look).expect("it is near"))
+            self.timer.finish_by(self.books.clock().instant(look).expect("it is near"))
         } else {
             self.timer.shutdown()
         };

@@ -1,5 +1,5 @@
-//! Draining a timer: what becomes due still runs, the rest is returned, and nobody waits for what
-//! cannot come.
+//! `finish` and `finish_by`: due callbacks still run, the others are returned, and no thread waits for
+//! a callback that cannot run.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, DelayQueue, MissedTicks, Repeating, ScheduleErrorKind, Timer, TimerBuilder,
+    Clock, DelayQueue, MissedTicks, RecvError, Repeating, ScheduleErrorKind, Timer, TimerBuilder,
 };
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
@@ -32,7 +32,7 @@ fn each_execution(test: impl Fn(Timer)) {
 }
 
 #[test]
-fn a_drain_runs_what_becomes_due_and_ends_with_the_last_callback() {
+fn a_finish_runs_what_becomes_due_and_ends_with_the_last_callback() {
     each_execution(|timer| {
         let ran = Arc::new(AtomicUsize::new(0));
         for delay in 0..200 {
@@ -43,13 +43,13 @@ fn a_drain_runs_what_becomes_due_and_ends_with_the_last_callback() {
             };
             timer.schedule(delay % 20 * MS, count_late).unwrap();
         }
-        assert!(must_return(move || timer.drain(far())).is_empty());
+        assert!(must_return(move || timer.finish_by(far())).is_empty());
         assert_eq!(ran.load(Ordering::Relaxed), 200, "it did not wait for all");
     });
 }
 
 #[test]
-fn a_drain_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_runs() {
+fn a_finish_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_runs() {
     each_execution(|timer| {
         let (release, released) = mpsc::channel::<()>();
         let (running, runs) = mpsc::channel();
@@ -64,7 +64,7 @@ fn a_drain_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_ru
         }
         runs.recv_timeout(GENEROUS).unwrap();
         let deadline = Instant::now() + 20 * MS;
-        let left = must_return(move || timer.drain(deadline));
+        let left = must_return(move || timer.finish_by(deadline));
         assert_eq!(left.len(), 3);
         assert!(Instant::now() >= deadline, "it gave up early");
         drop(release);
@@ -72,28 +72,28 @@ fn a_drain_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_ru
 }
 
 #[test]
-fn a_timer_that_drains_refuses_new_timeouts_and_lets_the_pending_ones_be() {
+fn a_timer_that_finishes_refuses_new_timeouts_and_lets_the_pending_ones_be() {
     let timer = Timer::new();
     let kept = timer.schedule(YEAR, || ()).unwrap();
     let own = timer.clone();
-    let drain = thread::spawn(move || own.drain(far()));
+    let finish = thread::spawn(move || own.finish_by(far()));
     wait_until("it refuses", || {
         let refused = timer.schedule(YEAR, || ());
         refused.is_err_and(|error| error.kind() == ScheduleErrorKind::ShutDown)
     });
-    assert!(kept.is_pending() && kept.reset(YEAR) && !drain.is_finished());
+    assert!(kept.is_pending() && kept.reset(YEAR) && !finish.is_finished());
     // Those that were taken in meanwhile are far ahead as well.
     let left = timer.shutdown();
-    let rest = must_return(|| drain.join().unwrap());
+    let rest = must_return(|| finish.join().unwrap());
     assert!(!kept.is_pending() && left.is_empty() != rest.is_empty(), "one of them gets all");
 }
 
 #[test]
-fn the_cancel_of_the_last_timeout_ends_a_drain() {
+fn the_cancel_of_the_last_timeout_ends_a_finish() {
     each_execution(|timer| {
         let mut timeouts: Vec<_> = (0..9).map(|_| timer.schedule(YEAR, || ()).unwrap()).collect();
         let (own, before) = (timer.clone(), timer.stats().wakeups);
-        let drain = thread::spawn(move || own.drain(far()));
+        let finish = thread::spawn(move || own.finish_by(far()));
         wait_until("it refuses", || {
             let scheduled = timer.schedule(YEAR, || ());
             let is_refused = scheduled.is_err();
@@ -102,69 +102,69 @@ fn the_cancel_of_the_last_timeout_ends_a_drain() {
         });
         wait_until("the reaper has been told", || timer.stats().wakeups > before);
         assert!(timeouts.iter().all(delaywheel::Timeout::cancel));
-        assert!(must_return(|| drain.join().unwrap()).is_empty());
+        assert!(must_return(|| finish.join().unwrap()).is_empty());
     });
 }
 
 #[test]
-fn drains_by_several_threads_return_everything_once_at_the_earliest_deadline() {
+fn finishes_by_several_threads_return_everything_once_at_the_earliest_deadline() {
     let timer = Timer::builder().shards(3).build().unwrap();
     for _ in 0..50 {
         timer.schedule(YEAR, || ()).unwrap();
     }
     let earliest = Instant::now() + 10 * MS;
-    let drains = [far(), earliest, far(), far()].map(|deadline| {
+    let finishes = [far(), earliest, far(), far()].map(|deadline| {
         let timer = timer.clone();
-        thread::spawn(move || timer.drain(deadline).len())
+        thread::spawn(move || timer.finish_by(deadline).len())
     });
-    let left = must_return(|| drains.map(|drain| drain.join().unwrap()));
+    let left = must_return(|| finishes.map(|finish| finish.join().unwrap()));
     assert_eq!(left.iter().sum::<usize>(), 50);
-    assert_eq!(timer.drain(far()).len(), 0, "and nothing twice");
+    assert_eq!(timer.finish_by(far()).len(), 0, "and nothing twice");
 }
 
 #[test]
-fn a_timer_without_any_threads_drains_at_once() {
+fn a_timer_without_any_threads_finishes_at_once() {
     let timer = Timer::new();
-    assert_eq!(must_return(move || timer.drain(far()).len()), 0);
+    assert_eq!(must_return(move || timer.finish_by(far()).len()), 0);
     let shut_down = Timer::new();
     shut_down.schedule(YEAR, || ()).unwrap();
     assert_eq!(shut_down.shutdown().len(), 1);
-    assert_eq!(must_return(move || shut_down.drain(far()).len()), 0);
+    assert_eq!(must_return(move || shut_down.finish_by(far()).len()), 0);
 }
 
 #[test]
-fn a_callback_that_drains_its_timer_does_not_wait_for_itself() {
+fn a_callback_that_finishes_its_timer_does_not_wait_for_itself() {
     each_execution(|timer| {
         let (send, received) = mpsc::channel();
         let own = timer.clone();
         timer.schedule(YEAR, || ()).unwrap();
-        let drain = move || send.send(own.drain(Instant::now() + SECOND).len()).unwrap();
-        timer.schedule(MS, drain).unwrap();
+        let finish = move || send.send(own.finish_by(Instant::now() + SECOND).len()).unwrap();
+        timer.schedule(MS, finish).unwrap();
         assert_eq!(received.recv_timeout(GENEROUS), Ok(1));
-        assert_eq!(timer.drain(far()).len(), 0);
+        assert_eq!(timer.finish_by(far()).len(), 0);
     });
 }
 
 #[test]
-fn a_callback_that_drains_its_timer_waits_for_what_other_threads_run() {
+fn a_callback_that_finishes_its_timer_waits_for_what_other_threads_run() {
     let timer = Timer::builder().executor_threads(2).build().unwrap();
     let (send, received) = mpsc::channel();
     let (own, log) = (timer.clone(), Log::new());
     let ran = log.clone();
-    let drain = move || send.send((own.drain(far()).len(), ran.take())).unwrap();
-    timer.schedule(5 * MS, drain).unwrap();
+    let finish = move || send.send((own.finish_by(far()).len(), ran.take())).unwrap();
+    timer.schedule(5 * MS, finish).unwrap();
     timer.schedule(10 * MS, log.note("by the other")).unwrap();
     assert_eq!(received.recv_timeout(GENEROUS), Ok((0, vec!["by the other"])));
 }
 
 #[test]
-fn callbacks_that_all_drain_their_timer_wait_for_nobody() {
+fn callbacks_that_all_finish_their_timer_wait_for_nobody() {
     let timer = Timer::builder().executor_threads(2).build().unwrap();
     let (send, received) = mpsc::channel();
     timer.schedule(YEAR, || ()).unwrap();
     for _ in 0..2 {
         let (own, send) = (timer.clone(), send.clone());
-        timer.schedule(MS, move || send.send(own.drain(far()).len()).unwrap()).unwrap();
+        timer.schedule(MS, move || send.send(own.finish_by(far()).len()).unwrap()).unwrap();
     }
     let left = [(); 2].map(|()| received.recv_timeout(GENEROUS).unwrap());
     assert!(left.iter().sum::<usize>() <= 2, "one of them may have come too late to run");
@@ -172,7 +172,7 @@ fn callbacks_that_all_drain_their_timer_wait_for_nobody() {
 }
 
 #[test]
-fn a_drain_of_a_pool_waits_until_everything_has_been_passed_on() {
+fn a_finish_of_a_pool_waits_until_everything_has_been_passed_on() {
     let timer = Timer::builder().executor(|task| drop(thread::spawn(task))).build().unwrap();
     let (send, received) = mpsc::channel();
     for delay in 0..20 {
@@ -180,24 +180,24 @@ fn a_drain_of_a_pool_waits_until_everything_has_been_passed_on() {
         timer.schedule(delay * MS, move || send.send(()).unwrap()).unwrap();
     }
     drop(send);
-    assert!(must_return(move || timer.drain(far())).is_empty());
+    assert!(must_return(move || timer.finish_by(far())).is_empty());
     assert_eq!(received.iter().count(), 20);
 }
 
 #[test]
-fn a_repetition_ends_with_the_first_occurrence_that_a_drain_refuses() {
+fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
     let timer = Timer::new();
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
     let count_up = move |_: &Repeating| *counted.lock().unwrap() += 1;
     let beat = timer.schedule_at_fixed_rate(5 * MS, MissedTicks::Skip, count_up).unwrap();
-    assert!(must_return(move || timer.drain(far())).is_empty());
+    assert!(must_return(move || timer.finish_by(far())).is_empty());
     assert!(!beat.is_running());
     assert!(*count.lock().unwrap() >= 1, "what was pending ran");
 }
 
 #[test]
-fn in_virtual_time_a_drain_runs_what_is_due_now_and_returns_the_rest() {
+fn in_virtual_time_a_finish_runs_what_is_due_now_and_returns_the_rest() {
     let (clock, timer) = manual();
     let log = Log::new();
     let (own, refused) = (timer.clone(), log.clone());
@@ -205,27 +205,27 @@ fn in_virtual_time_a_drain_runs_what_is_due_now_and_returns_the_rest() {
         .schedule(Duration::ZERO, move || refused.push(own.schedule(SECOND, || ()).is_err()))
         .unwrap();
     timer.schedule(SECOND, || panic!("it was returned")).unwrap();
-    assert_eq!(timer.drain(clock.now() + YEAR).len(), 1);
+    assert_eq!(timer.finish_by(clock.now() + YEAR).len(), 1);
     assert_eq!((log.take(), clock.elapsed()), (vec![true], Duration::ZERO));
     clock.advance(YEAR);
-    assert_eq!(timer.drain(clock.now()).len(), 0);
+    assert_eq!(timer.finish_by(clock.now()).len(), 0);
 }
 
 #[test]
-fn in_virtual_time_a_drain_whose_deadline_has_passed_runs_nothing() {
+fn in_virtual_time_a_finish_whose_deadline_has_passed_runs_nothing() {
     let (clock, timer) = manual();
     clock.advance(SECOND);
     timer.schedule(Duration::ZERO, || panic!("it was returned")).unwrap();
-    assert_eq!(timer.drain(clock.now().checked_sub(MS).unwrap()).len(), 1);
+    assert_eq!(timer.finish_by(clock.now().checked_sub(MS).unwrap()).len(), 1);
 }
 
 #[test]
-fn a_callback_in_virtual_time_that_drains_its_timer_runs_what_is_due_with_it() {
+fn a_callback_in_virtual_time_that_finishes_its_timer_runs_what_is_due_with_it() {
     let (clock, timer) = manual();
     let log = Log::new();
     for _ in 0..2 {
         let (own, log, now) = (timer.clone(), log.clone(), clock.now());
-        timer.schedule(SECOND, move || log.push(own.drain(now + YEAR).len())).unwrap();
+        timer.schedule(SECOND, move || log.push(own.finish_by(now + YEAR).len())).unwrap();
     }
     timer.schedule(YEAR, || ()).unwrap();
     must_return(move || clock.advance(SECOND));
@@ -233,30 +233,30 @@ fn a_callback_in_virtual_time_that_drains_its_timer_runs_what_is_due_with_it() {
 }
 
 #[test]
-fn threads_end_after_a_drain() {
-    let timer = Timer::builder().name("dw-drain").executor_threads(2).build().unwrap();
+fn threads_end_after_a_finish() {
+    let timer = Timer::builder().name("dw-finish").executor_threads(2).build().unwrap();
     timer.schedule(MS, || ()).unwrap();
-    timer.drain(far());
-    wait_until("no threads", || super::threads::threads("dw-drain") == 0);
+    timer.finish_by(far());
+    wait_until("no threads", || super::threads::threads("dw-finish") == 0);
 }
 
 #[test]
-fn a_queue_that_drains_lets_what_is_due_be_received_and_returns_the_rest() {
-    let queue = Arc::new(DelayQueue::new());
+fn a_queue_that_finishes_lets_what_is_due_be_received_and_returns_the_rest() {
+    let queue = DelayQueue::new();
     for delay in 0..20 {
         queue.insert(delay * MS, delay).unwrap();
     }
     let late = queue.insert(YEAR, 99).unwrap();
     let receivers = [(); 3].map(|()| {
-        let queue = Arc::clone(&queue);
+        let queue = queue.clone();
         thread::spawn(move || queue.iter().collect::<Vec<_>>())
     });
-    let own = Arc::clone(&queue);
-    let drain = thread::spawn(move || own.drain(far()));
+    let own = queue.clone();
+    let finish = thread::spawn(move || own.finish_by(far()));
     wait_until("only the last is pending", || queue.stats().pending == 1);
     wait_until("it refuses", || queue.insert(YEAR, 100).map(|key| queue.cancel(key)).is_err());
     assert_eq!(queue.cancel(late), Some(99));
-    assert_eq!(must_return(|| drain.join().unwrap()), []);
+    assert_eq!(must_return(|| finish.join().unwrap()), []);
     let received = must_return(|| receivers.map(|receiver| receiver.join().unwrap()));
     let mut all = received.concat();
     all.sort_unstable();
@@ -264,13 +264,13 @@ fn a_queue_that_drains_lets_what_is_due_be_received_and_returns_the_rest() {
 }
 
 #[test]
-fn a_queue_whose_drain_is_cut_short_returns_what_is_not_due_and_keeps_what_is() {
+fn a_queue_whose_finish_is_cut_short_returns_what_is_not_due_and_keeps_what_is() {
     let (clock, _) = manual();
-    let queue = DelayQueue::build(Timer::builder().clock(clock.clone())).unwrap();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
     for delay in [0, 0, 5] {
         queue.insert(delay * MS, delay).unwrap();
     }
-    assert_eq!(queue.drain(clock.now()), [5]);
+    assert_eq!(queue.finish_by(clock.now()), [5]);
     assert_eq!(queue.insert(MS, 7).unwrap_err().kind(), ScheduleErrorKind::ShutDown);
-    assert_eq!([queue.recv(), queue.recv(), queue.recv()], [Some(0), Some(0), None]);
+    assert_eq!([queue.recv(), queue.recv(), queue.recv()], [Ok(0), Ok(0), Err(RecvError)]);
 }

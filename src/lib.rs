@@ -61,9 +61,9 @@ pub use self::{
     },
     timer::{
         BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, RecvError,
-        RecvTimeoutError, Repeating, ScheduleError, ScheduleErrorKind, Task, Throttle, Timeout,
-        TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, TimerStats, TryRecvError,
-        ValueTimer,
+        RecvTimeoutError, RepeatBuilder, Repeating, ScheduleError, ScheduleErrorKind, Task,
+        Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder,
+        TimerStats, TryRecvError, ValueTimer,
     },
 };
 

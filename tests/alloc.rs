@@ -135,6 +135,17 @@ fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
 
 #[cfg(feature = "std")]
 #[test]
+fn a_manual_clock_keeps_no_memory_of_dropped_timers() {
+    let clock = delaywheel::ManualClock::new();
+    let timer = || delaywheel::Timer::builder().clock(clock.clone()).build().unwrap();
+    let live: Vec<_> = (0..10).map(|_| timer()).collect();
+    let left = measure(|| (0..1_000).for_each(|_| drop(timer())));
+    assert!(left.bytes_current < 8 << 10, "{} bytes", left.bytes_current);
+    drop(live);
+}
+
+#[cfg(feature = "std")]
+#[test]
 fn a_timer_that_is_shut_down_gives_its_memory_back() {
     let ended = burst(|timer| {
         timer.schedule(std::time::Duration::from_secs(1), || ()).unwrap();

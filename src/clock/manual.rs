@@ -173,7 +173,15 @@ impl Clock for ManualClock {
     }
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.shared.timers.lock().push(timer);
+        let mut timers = self.shared.timers.lock();
+        // A weak reference keeps the memory of a dropped timer. Looking for these only when the list
+        // is full takes constant time per timer.
+        if timers.len() == timers.capacity() {
+            timers.retain(|timer| timer.strong_count() > 0);
+            let live = timers.len();
+            timers.reserve(live + 1);
+        }
+        timers.push(timer);
         true
     }
 }

@@ -177,6 +177,19 @@ impl<T> Core<T> {
         self.insert(self.ticks.now(), self.ticks.at(instant), value)
     }
 
+    /// Adds a timeout that expires at `deadline`, without a look at the clock. Both times are in
+    /// nanoseconds of [`Ticks::elapsed`].
+    pub(super) fn insert_at_elapsed(
+        &self,
+        now: u64,
+        deadline: u64,
+        value: T,
+    ) -> Result<Address, ScheduleError<T>> {
+        let (now, _) = self.ticks.at_and_after(now, Duration::ZERO);
+        let (_, deadline) = self.ticks.at_and_after(deadline, Duration::ZERO);
+        self.insert(now, deadline, value)
+    }
+
     #[inline]
     pub(super) fn insert(
         &self,

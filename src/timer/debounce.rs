@@ -1,8 +1,8 @@
 //! A callback that runs once its calls have ceased.
 //!
-//! The first call schedules a timeout and the following ones reset it. Each call reads the clock
-//! before it takes the lock, since the clock is user code. So a call may reach the lock after a call
-//! that read a later time; it then takes the later time.
+//! The first call schedules a timeout and the following ones reset it. The clock is user code, so a
+//! call reads it before it takes the lock. A call that gets the lock after one that read a later
+//! time uses the later time.
 
 use std::{boxed::Box, fmt, sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a quiet period.
 ///
-/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A run whose
-/// quiet period has ended is not taken back: a call that comes while it waits for an executor thread
-/// leads to another run. Dropping the `Debounce` leaves a scheduled run scheduled.
+/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A call does
+/// not take back a run whose quiet period has ended, even if that run still waits for an executor
+/// thread; it schedules another. Dropping the `Debounce` leaves a scheduled run scheduled.
 ///
 /// A clock that steps back is taken as the latest time seen, so it does not shorten a quiet period.
 ///

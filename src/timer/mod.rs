@@ -48,6 +48,7 @@ mod gate;
 mod limit;
 #[cfg(all(test, loom))]
 mod models;
+mod occurrences;
 mod queue;
 mod repeat;
 mod stats;
@@ -76,7 +77,7 @@ pub use self::{
     },
     executor::Executor,
     queue::{DelayQueue, QueueIter},
-    repeat::{MissedTicks, Repeating},
+    repeat::{MissedTicks, RepeatBuilder, Repeating},
     stats::TimerStats,
     throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},

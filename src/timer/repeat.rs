@@ -1,20 +1,28 @@
-//! Callbacks that run again and again.
+//! Callbacks that run repeatedly.
 //!
-//! An occurrence schedules the next one when it has run, from the instant that it was planned for,
-//! not from the one at which it ran. So delays do not add up, and a callback never overlaps with
-//! itself.
+//! Each occurrence schedules the next one after it has run. So a callback never overlaps with
+//! itself, and there is one timeout per repetition.
 
 use std::{
     boxed::Box,
+    collections::hash_map::RandomState,
     fmt,
+    hash::{BuildHasher, Hasher},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{Task, Timer, core::Address, engine::WeakEngine, error::ScheduleError, ticks::after};
+use super::{
+    Task, Timer,
+    core::Address,
+    engine::WeakEngine,
+    error::ScheduleError,
+    occurrences::{Occurrences, Rhythm},
+    ticks::nanos,
+};
 use crate::sync::Mutex;
 
-/// When a repeated callback runs next, if it was held up past that.
+/// When a repeated callback runs next if an occurrence ended after the next one was due.
 ///
 /// # Examples
 ///
@@ -29,31 +37,21 @@ use crate::sync::Mutex;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {
-    /// What was missed is made up for, at once: in the long run there is one occurrence for each
-    /// period.
+    /// Missed occurrences run at once, one after the other, until none is missing. In the long run
+    /// there is one run per period.
     #[default]
     Burst,
-    /// A full period passes after the one that was held up. Of occurrences that are on time this is
-    /// not true: they stay on the grid.
+    /// The next occurrence runs a period after the late one ended, and the grid starts anew there.
     Delay,
-    /// What was missed is left out; the others stay on the grid.
+    /// Missed occurrences are left out. The next one runs at the next instant of the grid.
     Skip,
 }
 
-/// How a callback is repeated.
-#[derive(Debug, Clone, Copy)]
-enum Rhythm {
-    /// On a grid of instants.
-    Rate(MissedTicks),
-    /// So long after the end of the last one.
-    Delay,
-}
-
-/// A callback that is being repeated: its handle, by which it can be stopped.
+/// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
-/// Dropping the handle leaves it running. It ends when it is stopped, when its callback panics, and
-/// when the next occurrence is dropped without being run: that is refused by a timer that is full,
-/// or shut down, or was returned by a shutdown.
+/// Dropping the handle does not stop the repetition. It ends when it is stopped, when its callback
+/// panics, and when the next occurrence is dropped without being run: because the timer was full, or
+/// was shut down and handed it back.
 ///
 /// # Examples
 ///
@@ -83,77 +81,217 @@ pub struct Repeating {
 
 struct Shared {
     engine: WeakEngine<Task>,
-    period: Duration,
     rhythm: Rhythm,
+    period: Duration,
     state: Mutex<State>,
 }
 
 enum State {
-    /// Waits for the next occurrence, unless `address` is yet to be set.
+    /// The next occurrence is planned.
     Waiting {
-        callback: Callback,
-        planned: Instant,
-        address: Option<Address>,
+        work: Work,
+        next: Next,
     },
     /// The callback runs.
     Running,
     Stopped,
 }
 
+/// What an occurrence needs to run and to plan the next one.
+struct Work {
+    callback: Callback,
+    occurrences: Occurrences,
+}
+
 type Callback = Box<dyn FnMut(&Repeating) + Send>;
 
+/// The next occurrence.
+#[derive(Clone, Copy)]
+struct Next {
+    /// Number of the occurrence, from 0.
+    number: u64,
+    /// When it starts, in nanoseconds of the timer.
+    start: u64,
+    /// Its timeout; `None` until the timer has taken it in.
+    address: Option<Address>,
+}
+
 impl Timer {
-    /// Runs `callback` after `period`, and from then on once every `period`, on a grid that starts
-    /// now.
+    /// Runs `callback` after `period`, and from then on once every `period`.
     ///
-    /// The callback is given its own handle, to stop itself. Occurrences do not overlap; `missed`
-    /// says what becomes of those that were held up. With a period shorter than a tick, one tick's
-    /// occurrences are held up until it begins: they run together, or, with `Skip`, one for all.
-    /// A period of zero is taken as 1 ns: but for `Skip`, that is a million runs for a tick of 1 ms,
-    /// more than a thread can do.
+    /// Short for [`repeat(period)`](Self::repeat) and
+    /// [`at_fixed_rate`](RepeatBuilder::at_fixed_rate), which tell the details.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`], as [`schedule`](Self::schedule), with the callback's first occurrence.
-    /// Should a later one be refused, because the timer is full, the repetition ends.
+    /// Those of [`RepeatBuilder::at_fixed_rate`].
     pub fn schedule_at_fixed_rate(
         &self,
         period: Duration,
         missed: MissedTicks,
         callback: impl FnMut(&Repeating) + Send + 'static,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        self.repeat(period, Rhythm::Rate(missed), Box::new(callback))
+        self.repeat(period).at_fixed_rate(missed, callback)
     }
 
     /// Runs `callback` after `delay`, and again whenever `delay` has passed since it returned.
     ///
+    /// Short for [`repeat(delay)`](Self::repeat) and
+    /// [`with_fixed_delay`](RepeatBuilder::with_fixed_delay), which tell the details.
+    ///
     /// # Errors
     ///
-    /// Those of [`schedule_at_fixed_rate`](Self::schedule_at_fixed_rate).
+    /// Those of [`RepeatBuilder::with_fixed_delay`].
     pub fn schedule_with_fixed_delay(
         &self,
         delay: Duration,
         callback: impl FnMut(&Repeating) + Send + 'static,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        self.repeat(delay, Rhythm::Delay, Box::new(callback))
+        self.repeat(delay).with_fixed_delay(callback)
     }
 
-    fn repeat(
-        &self,
-        period: Duration,
-        rhythm: Rhythm,
-        callback: Callback,
+    /// Returns a builder for a callback that repeats every `period`.
+    ///
+    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept: the
+    /// occurrences of one tick then run together when it begins, or, with
+    /// [`MissedTicks::Skip`], one for all of them.
+    ///
+    /// # Examples
+    ///
+    /// At once, then every 10 s, each time up to 1 s late so that many machines do not run together:
+    ///
+    /// ```
+    /// use std::{sync::mpsc, time::Duration};
+    ///
+    /// use delaywheel::{ManualClock, MissedTicks, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// let shown = clock.clone();
+    /// timer
+    ///     .repeat(Duration::from_secs(10))
+    ///     .first(Duration::ZERO)
+    ///     .jitter(Duration::from_secs(1))
+    ///     .at_fixed_rate(MissedTicks::Skip, move |_| ran.send(shown.elapsed()).unwrap())?;
+    ///
+    /// clock.advance(Duration::from_secs(31));
+    /// let runs: Vec<u64> = runs.try_iter().map(|run| run.as_secs() / 10).collect();
+    /// assert_eq!(runs, [0, 1, 2, 3]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn repeat(&self, period: Duration) -> RepeatBuilder<'_> {
+        RepeatBuilder {
+            timer: self,
+            period,
+            first: First::AfterPeriod,
+            jitter: Duration::ZERO,
+            seed: None,
+        }
+    }
+}
+
+/// Settings of a repeated callback; from [`Timer::repeat`], where there is an example.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is scheduled until `at_fixed_rate` or `with_fixed_delay` is called"]
+pub struct RepeatBuilder<'a> {
+    timer: &'a Timer,
+    period: Duration,
+    first: First,
+    jitter: Duration,
+    seed: Option<u64>,
+}
+
+/// When the first occurrence is due, without jitter.
+#[derive(Debug, Clone, Copy)]
+enum First {
+    AfterPeriod,
+    After(Duration),
+    At(Instant),
+}
+
+impl RepeatBuilder<'_> {
+    /// Sets the delay of the first occurrence. The default is the period.
+    pub fn first(self, delay: Duration) -> Self {
+        Self { first: First::After(delay), ..self }
+    }
+
+    /// Sets the instant of the first occurrence. An instant that has passed is due at once, and the
+    /// grid of a fixed rate still starts there.
+    pub fn first_at(self, instant: Instant) -> Self {
+        Self { first: First::At(instant), ..self }
+    }
+
+    /// Delays each occurrence by a random time from zero to `max`; at most the period. The default
+    /// is zero.
+    ///
+    /// Jitter does not add up: the grid of a fixed rate stays as it is, and no occurrence starts
+    /// before its instant on the grid.
+    pub fn jitter(self, max: Duration) -> Self {
+        Self { jitter: max, ..self }
+    }
+
+    /// Sets the seed of the jitter, for tests: with equal seeds, jitter is equal. The default is a
+    /// new seed for each callback.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
+    }
+
+    /// Runs `callback` at the first instant and then once every period, on a grid that starts there.
+    ///
+    /// The callback receives its own handle, to stop itself. Occurrences do not overlap: `missed`
+    /// tells when the next one runs if one ended after the next was due. A clock that steps back is
+    /// taken as the latest time seen.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ScheduleError`] with the first occurrence, as [`schedule`](Timer::schedule) does.
+    /// If the timer refuses a later one because it is full, the repetition ends.
+    pub fn at_fixed_rate(
+        self,
+        missed: MissedTicks,
+        callback: impl FnMut(&Repeating) + Send + 'static,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        let engine = self.values.engine();
-        let now = engine.core.ticks().clock().now();
-        let period = period.max(Duration::from_nanos(1));
-        let planned = after(now, period);
-        let state = Mutex::new(State::Waiting { callback, planned, address: None });
-        let shared = Shared { engine: Arc::downgrade(engine), period, rhythm, state };
-        let repeating = Repeating { shared: Arc::new(shared) };
-        let address = self.values.schedule_at(planned, repeating.task())?.0;
-        // Nobody else has the handle yet, unless the first occurrence has begun.
-        drop(repeating.note(planned, address));
+        self.start(Rhythm::Rate(missed), Box::new(callback))
+    }
+
+    /// Runs `callback` at the first instant, and again whenever a period has passed since it
+    /// returned.
+    ///
+    /// The callback receives its own handle, to stop itself. A clock that steps back is taken as the
+    /// latest time seen.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`at_fixed_rate`](Self::at_fixed_rate).
+    pub fn with_fixed_delay(
+        self,
+        callback: impl FnMut(&Repeating) + Send + 'static,
+    ) -> Result<Repeating, ScheduleError<Task>> {
+        self.start(Rhythm::Delay, Box::new(callback))
+    }
+
+    fn start(self, rhythm: Rhythm, callback: Callback) -> Result<Repeating, ScheduleError<Task>> {
+        let values = &self.timer.values;
+        let ticks = values.engine().core.ticks();
+        let now = ticks.elapsed();
+        let period = if self.period.is_zero() { ticks.tick() } else { self.period };
+        let first = match self.first {
+            First::AfterPeriod => now.saturating_add(nanos(period)),
+            First::After(delay) => now.saturating_add(nanos(delay)),
+            First::At(instant) => ticks.elapsed_at(instant),
+        };
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        let mut occurrences =
+            Occurrences::new(rhythm, nanos(period), first, nanos(self.jitter), seed);
+        let next = Next { number: 0, start: occurrences.start(), address: None };
+        let state = Mutex::new(State::Waiting { work: Work { callback, occurrences }, next });
+        let engine = Arc::downgrade(values.engine());
+        let repeating = Repeating { shared: Arc::new(Shared { engine, rhythm, period, state }) };
+        let task = values.start(repeating.task())?;
+        let address = values.engine().core.insert_at_elapsed(now, next.start, task)?;
+        // The first occurrence may have begun, and stopped the repetition.
+        drop(repeating.note(next.number, address));
         Ok(repeating)
     }
 }
@@ -161,7 +299,7 @@ impl Timer {
 impl Repeating {
     /// Stops the repetition. Returns whether it was going on.
     ///
-    /// An occurrence that is running is its last. May be called from within the callback.
+    /// An occurrence that is running is the last. May be called from within the callback.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn stop(&self) -> bool {
         let state = std::mem::replace(&mut *self.shared.state.lock(), State::Stopped);
@@ -169,56 +307,87 @@ impl Repeating {
         match state {
             State::Stopped => false,
             State::Running => true,
-            State::Waiting { address, .. } => {
-                drop(address.and_then(|address| self.cancel(address)));
+            State::Waiting { next, .. } => {
+                drop(next.address.and_then(|address| self.cancel(address)));
                 true
             }
         }
     }
 
-    /// Takes an occurrence back that will not be run.
-    fn cancel(&self, scheduled: Address) -> Option<Task> {
-        self.shared.engine.upgrade()?.core.cancel(scheduled)
-    }
-
-    /// Returns whether the callback runs, or is going to.
+    /// Returns whether the repetition goes on: the callback runs, or its next run is planned.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !matches!(*self.shared.state.lock(), State::Stopped)
     }
 
-    /// What the timer runs for one occurrence.
+    /// Returns when the next run is planned, jitter included.
+    ///
+    /// Returns `None` while the callback runs, since its end decides when the next run is; after the
+    /// end of the repetition or of the timer; and for an instant later than an [`Instant`] can tell.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Clock, ManualClock, MissedTicks, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let period = Duration::from_secs(10);
+    /// let beat = timer.schedule_at_fixed_rate(period, MissedTicks::Skip, |_| ())?;
+    /// assert_eq!(beat.next_run(), Some(clock.now() + period));
+    /// beat.stop();
+    /// assert_eq!(beat.next_run(), None);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn next_run(&self) -> Option<Instant> {
+        let engine = self.shared.engine.upgrade()?;
+        match &*self.shared.state.lock() {
+            State::Waiting { next, .. } => engine.core.ticks().instant_at(next.start),
+            State::Running | State::Stopped => None,
+        }
+    }
+
+    /// Takes back an occurrence that will not be run.
+    fn cancel(&self, scheduled: Address) -> Option<Task> {
+        self.shared.engine.upgrade()?.core.cancel(scheduled)
+    }
+
+    /// The task of one occurrence.
     fn task(&self) -> Task {
         let occurrence = Occurrence { repeating: self.clone(), is_run: false };
         Task(Box::new(move || occurrence.run()))
     }
 
-    /// Runs the callback, unless it has been stopped, and plans the next occurrence.
+    /// Runs the callback unless it has been stopped, and plans the next occurrence.
     fn run(&self) {
-        let Some((mut callback, planned)) = self.begin() else { return };
+        let Some((mut work, number)) = self.begin() else { return };
         let stop = StopOnPanic(self);
-        callback(self);
+        (work.callback)(self);
         std::mem::forget(stop);
         let Some(engine) = self.shared.engine.upgrade() else {
             self.stop();
             return;
         };
-        let now = engine.core.ticks().clock().now();
-        let next = self.next(planned, now);
-        if self.resume(callback, next) {
-            match engine.core.schedule_at(next, self.task()) {
-                Ok(address) => drop(self.note(next, address)),
-                // With what was refused, the repetition ends.
+        let now = engine.core.ticks().elapsed();
+        let start = work.occurrences.next_start(now);
+        let next = Next { number: number + 1, start, address: None };
+        if self.resume(work, next) {
+            match engine.core.insert_at_elapsed(now, start, self.task()) {
+                Ok(address) => drop(self.note(next.number, address)),
+                // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
             }
         }
     }
 
-    /// Takes the callback out, to be run.
-    fn begin(&self) -> Option<(Callback, Instant)> {
+    /// Takes the callback out to run it, and the number of the occurrence.
+    fn begin(&self) -> Option<(Work, u64)> {
         let mut state = self.shared.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting { callback, planned, .. } => Some((callback, planned)),
+            State::Waiting { work, next } => Some((work, next.number)),
             other => {
                 *state = other;
                 None
@@ -226,24 +395,24 @@ impl Repeating {
         }
     }
 
-    /// Puts the callback back. Returns whether it is to go on.
-    fn resume(&self, callback: Callback, planned: Instant) -> bool {
+    /// Puts the callback back. Returns whether the repetition goes on.
+    fn resume(&self, work: Work, next: Next) -> bool {
         let mut state = self.shared.state.lock();
         let goes_on = matches!(*state, State::Running);
         if goes_on {
-            *state = State::Waiting { callback, planned, address: None };
+            *state = State::Waiting { work, next };
         }
         goes_on
     }
 
-    /// Notes by what the occurrence planned for an instant can be cancelled, unless that is over.
+    /// Notes the timeout of an occurrence, so that it can be cancelled.
     ///
-    /// Whoever stopped the repetition in between could not know; then the occurrence is cancelled
-    /// here and returned, so that it does not wait in the timer for nothing.
-    fn note(&self, instant: Instant, scheduled: Address) -> Option<Task> {
+    /// If the repetition was stopped while the timer took the occurrence in, cancels it here and
+    /// returns it, so that it does not stay in the timer for nothing.
+    fn note(&self, number: u64, scheduled: Address) -> Option<Task> {
         match &mut *self.shared.state.lock() {
-            State::Waiting { planned, address, .. } if *planned == instant => {
-                *address = Some(scheduled);
+            State::Waiting { next, .. } if next.number == number => {
+                next.address = Some(scheduled);
                 return None;
             }
             State::Waiting { .. } | State::Running => return None,
@@ -251,25 +420,9 @@ impl Repeating {
         }
         self.cancel(scheduled)
     }
-
-    /// When the occurrence after that of `planned` is, at the end of that.
-    fn next(&self, planned: Instant, now: Instant) -> Instant {
-        let period = self.shared.period;
-        let next = after(planned, period);
-        match self.shared.rhythm {
-            Rhythm::Rate(MissedTicks::Burst) => next,
-            Rhythm::Rate(_) if next >= now => next,
-            Rhythm::Rate(MissedTicks::Skip) => {
-                let behind = now.saturating_duration_since(next).as_nanos() % period.as_nanos();
-                let behind = Duration::from_nanos(u64::try_from(behind).unwrap_or(u64::MAX));
-                after(now, period.saturating_sub(behind))
-            }
-            Rhythm::Rate(MissedTicks::Delay) | Rhythm::Delay => after(now, period),
-        }
-    }
 }
 
-/// What the timer holds for one occurrence. If it is dropped without being run, none follows.
+/// The task of one occurrence. Its drop without a run ends the repetition.
 struct Occurrence {
     repeating: Repeating,
     is_run: bool,
@@ -290,7 +443,7 @@ impl Drop for Occurrence {
     }
 }
 
-/// A callback that panics has run for the last time.
+/// Ends the repetition when the callback panics.
 struct StopOnPanic<'a>(&'a Repeating);
 
 impl Drop for StopOnPanic<'_> {

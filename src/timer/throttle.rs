@@ -1,15 +1,17 @@
 //! A callback that runs at most once in a period.
 //!
-//! A scheduled run counts until its callback begins or its task is dropped, and not only until it
-//! leaves the wheel. So a cancel that comes too late does not make room for a second run.
+//! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
+//! wheel. So a cancel that comes too late does not make room for a second run.
 
 use std::{boxed::Box, fmt, sync::Arc, time::Duration};
 
-use super::{Task, Timer, core::Address, error::ScheduleError};
+use super::{Task, Timer, core::Address, error::ScheduleError, ticks::nanos};
 use crate::sync::Mutex;
 
-/// Runs a callback at most once in a period: at once if the last run is long enough ago, and else at
-/// the end of the period, once for all calls until then.
+/// Runs a callback at most once in a period.
+///
+/// A call runs it at once if the period of the last run is over, and else at the end of the period,
+/// once for all calls until then.
 ///
 /// A period lasts from the start of one run to the start of the next. On a timer with several
 /// executor threads, a run that takes longer than a period overlaps with the next. Dropping the
@@ -87,10 +89,8 @@ impl Throttle {
             drop(task);
             return Ok(());
         }
-        let (now, at_once) = core.ticks().at_and_after(elapsed, Duration::ZERO);
-        let deadline =
-            state.last.map_or(at_once, |last| core.ticks().at_and_after(last, self.period).1);
-        state.scheduled = Some((number, core.insert(now, deadline, task)?));
+        let deadline = state.last.map_or(0, |last| last.saturating_add(nanos(self.period)));
+        state.scheduled = Some((number, core.insert_at_elapsed(elapsed, deadline, task)?));
         Ok(())
     }
 

@@ -86,7 +86,24 @@ impl Ticks {
 
     /// The first tick that begins at `instant` or later; 0 for what was before.
     pub(super) fn at(&self, instant: Instant) -> Tick {
-        self.ceil(nanos(instant.saturating_duration_since(self.origin)))
+        self.ceil(self.elapsed_at(instant))
+    }
+
+    /// Returns the nanoseconds from the start of tick 0 to `instant`; 0 for an earlier instant.
+    pub(super) fn elapsed_at(&self, instant: Instant) -> u64 {
+        nanos(instant.saturating_duration_since(self.origin))
+    }
+
+    /// Returns the instant so many nanoseconds after the start of tick 0; `None` for `u64::MAX`,
+    /// which stands for any later time.
+    pub(super) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
+        let is_exact = elapsed < u64::MAX;
+        is_exact.then(|| self.origin.checked_add(Duration::from_nanos(elapsed))).flatten()
+    }
+
+    /// Returns the length of a tick.
+    pub(super) fn tick(&self) -> Duration {
+        Duration::from_nanos(self.tick.get())
     }
 
     /// When a tick begins; `None` if that is later than the clock can tell.
@@ -117,9 +134,9 @@ impl Ticks {
     }
 }
 
-/// Nanoseconds of a duration, as far as they go.
+/// Returns the nanoseconds of a duration; `u64::MAX` if it is longer than 584 years.
 #[inline]
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(u64::from(duration.subsec_nanos()))
 }

@@ -4,13 +4,17 @@ use std::{
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
 
 use delaywheel::{Clock, ManualClock, MissedTicks, Repeating, Timer, clock::Driven};
 
-use crate::timer::support::{MS, manual};
+use crate::timer::{
+    clock::Set,
+    support::{GENEROUS, Log, MS, SECOND, manual},
+};
 
 /// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes until
 /// 47 ms.
@@ -178,9 +182,242 @@ fn periods_of_any_length_are_taken_as_far_as_they_go() {
         let count_up = move |_: &Repeating| {
             counted.fetch_add(1, Ordering::Relaxed);
         };
-        timer.schedule_at_fixed_rate(Duration::ZERO, missed, count_up).unwrap();
+        timer.schedule_at_fixed_rate(Duration::from_nanos(1), missed, count_up).unwrap();
         clock.advance(5 * MS);
         assert_eq!(count.load(Ordering::Relaxed), 5, "once a tick, with {missed:?}");
+    }
+}
+
+/// How often a callback on a clock of the test may run before the test gives up.
+const TOO_OFTEN: usize = 1_000;
+
+#[test]
+fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
+    let clock = Set::new();
+    let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+    let runs = Log::new();
+    let (log, shown) = (runs.clone(), clock.clone());
+    let mut count = 0;
+    let callback = move |itself: &Repeating| {
+        log.push(());
+        count += 1;
+        if count == 1 {
+            shown.step_back(3_600 * SECOND);
+        }
+        if count == TOO_OFTEN {
+            itself.stop();
+        }
+    };
+    timer.schedule_with_fixed_delay(10 * SECOND, callback).unwrap();
+    clock.show(10 * SECOND);
+    for seconds in 0..20 {
+        clock.show(seconds * SECOND);
+    }
+    assert_eq!(runs.take().len(), 1, "10 s have not passed since the latest time seen");
+    clock.show(20 * SECOND);
+    assert_eq!(runs.take().len(), 1);
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_hide_missed_occurrences() {
+    for (missed, next) in [(MissedTicks::Skip, 100), (MissedTicks::Delay, 105)] {
+        let clock = Set::new();
+        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
+        let runs = Log::new();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let mut count = 0;
+        let callback = move |_: &Repeating| {
+            log.push(());
+            count += 1;
+            if count == 1 {
+                shown.step_back(90 * SECOND);
+            }
+        };
+        timer.schedule_at_fixed_rate(10 * SECOND, missed, callback).unwrap();
+        clock.show(95 * SECOND);
+        clock.show((next * 1_000 - 1) * MS);
+        assert_eq!(runs.take().len(), 1, "{missed:?}: those before 95 s were missed");
+        clock.show(next * SECOND);
+        assert_eq!(runs.take().len(), 1, "{missed:?}");
+    }
+}
+
+/// A clock that a test moves, for timers with threads.
+#[derive(Debug, Clone)]
+struct Shown {
+    origin: Instant,
+    seconds: Arc<AtomicUsize>,
+}
+
+impl Clock for Shown {
+    fn now(&self) -> Instant {
+        self.origin + Duration::from_secs(self.seconds.load(Ordering::Relaxed) as u64)
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay_on_threads() {
+    let seconds = Arc::new(AtomicUsize::new(0));
+    let clock = Shown { origin: Instant::now(), seconds: Arc::clone(&seconds) };
+    let timer = Timer::builder().clock(clock).build().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let callback = move |_: &Repeating| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    // Timeouts that are due at once, one after the other. What else is due runs before the last.
+    let pass = || {
+        for _ in 0..100 {
+            let (done, is_done) = mpsc::channel();
+            timer.schedule(Duration::ZERO, move || done.send(()).unwrap()).unwrap();
+            is_done.recv_timeout(GENEROUS).unwrap();
+        }
+    };
+    seconds.store(10_000, Ordering::Relaxed);
+    pass();
+    seconds.store(5_000, Ordering::Relaxed);
+    timer.repeat(10 * SECOND).first(Duration::ZERO).with_fixed_delay(callback).unwrap();
+    pass();
+    assert_eq!(count.load(Ordering::Relaxed), 1, "the clock stood still");
+}
+
+/// When a repetition of 10 s with a jitter of 4 s runs in 200 s, in milliseconds.
+fn jittered(seed: u64, missed: MissedTicks) -> Vec<u128> {
+    let (clock, timer) = manual();
+    let runs = Log::new();
+    let (log, shown) = (runs.clone(), clock.clone());
+    timer
+        .repeat(10 * SECOND)
+        .first(10 * SECOND)
+        .jitter(4 * SECOND)
+        .seed(seed)
+        .at_fixed_rate(missed, move |_| log.push(shown.elapsed().as_millis()))
+        .unwrap();
+    clock.advance(205 * SECOND);
+    runs.take()
+}
+
+#[test]
+fn jitter_delays_each_occurrence_by_at_most_its_length_and_leaves_the_grid_alone() {
+    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+        let runs = jittered(1, missed);
+        assert!(runs.len() == 20 || runs.len() == 19, "{runs:?}");
+        for (index, run) in (1..).zip(&runs) {
+            assert!((index * 10_000..=index * 10_000 + 4_000).contains(run), "{runs:?}");
+        }
+        let offsets: Vec<_> = runs.iter().map(|run| run % 10_000).collect();
+        assert!(offsets.iter().any(|&offset| offset < 1_000), "{offsets:?}");
+        assert!(offsets.iter().any(|&offset| offset > 3_000), "{offsets:?}");
+    }
+}
+
+#[test]
+fn jitter_follows_from_its_seed() {
+    let with_seed = |seed| jittered(seed, MissedTicks::Skip);
+    assert_eq!(with_seed(7), with_seed(7));
+    assert_ne!(with_seed(7), with_seed(8));
+}
+
+#[test]
+fn jitter_is_at_most_the_period_and_no_occurrence_is_missed_for_it() {
+    for missed in [MissedTicks::Delay, MissedTicks::Skip] {
+        let (clock, timer) = manual();
+        let runs = Log::new();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let note = move |_: &Repeating| {
+            log.push(shown.elapsed().as_millis());
+            shown.advance(MS);
+        };
+        let repeat = timer.repeat(10 * MS).jitter(Duration::MAX).seed(3);
+        repeat.at_fixed_rate(missed, note).unwrap();
+        for _ in 0..1_000 {
+            clock.advance(10 * MS);
+        }
+        let runs = runs.take();
+        assert!(runs.len() >= 999, "{missed:?}: {} runs", runs.len());
+        for (index, run) in (1..).zip(runs) {
+            assert!((index * 10..=index * 10 + 11).contains(&run), "{missed:?}: {index} at {run}");
+        }
+    }
+}
+
+#[test]
+fn jitter_also_delays_a_fixed_delay_and_differs_without_a_seed() {
+    let runs = || {
+        let (clock, timer) = manual();
+        let runs = Log::new();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let repeat = timer.repeat(10 * SECOND).jitter(5 * SECOND);
+        repeat.with_fixed_delay(move |_| log.push(shown.elapsed().as_millis())).unwrap();
+        clock.advance(1_000 * SECOND);
+        runs.take()
+    };
+    let all = runs();
+    let gaps: Vec<_> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| (10_000..=15_001).contains(gap)), "{gaps:?}");
+    assert!(gaps.iter().any(|&gap| gap > 11_000), "{gaps:?}");
+    assert_ne!(all, runs());
+}
+
+#[test]
+fn the_first_occurrence_has_a_delay_or_an_instant_of_its_own() {
+    let (clock, timer) = manual();
+    let (log, shown) = (Log::new(), clock.clone());
+    let note = |name| {
+        let (log, shown) = (log.clone(), shown.clone());
+        move |_: &Repeating| log.push((name, shown.elapsed().as_secs()))
+    };
+    let repeat = || timer.repeat(10 * SECOND);
+    repeat().first(Duration::ZERO).at_fixed_rate(MissedTicks::Burst, note("rate")).unwrap();
+    repeat().first(25 * SECOND).with_fixed_delay(note("delay")).unwrap();
+    let at = clock.now() + 7 * SECOND;
+    repeat().first_at(at).at_fixed_rate(MissedTicks::Burst, note("at")).unwrap();
+    clock.advance(31 * SECOND);
+    let mut runs = log.take();
+    runs.sort_unstable();
+    let rate = [("rate", 0), ("rate", 10), ("rate", 20), ("rate", 30)];
+    assert_eq!(runs, [&[("at", 7), ("at", 17), ("at", 27), ("delay", 25)][..], &rate].concat());
+    // The grid starts in the past, so the first two are due at once.
+    let past = clock.now().checked_sub(13 * SECOND).unwrap();
+    let endless = repeat().first_at(past).at_fixed_rate(MissedTicks::Skip, note("past")).unwrap();
+    assert_eq!(endless.next_run(), Some(past));
+    clock.advance(8 * SECOND);
+    let past: Vec<_> = log.take().into_iter().filter(|run| run.0 == "past").collect();
+    assert_eq!(past, [("past", 31), ("past", 38)]);
+}
+
+#[test]
+fn the_next_run_is_told_unless_the_callback_runs_or_the_repetition_has_ended() {
+    let (clock, timer) = manual();
+    let within = Log::new();
+    let log = within.clone();
+    let note = move |itself: &Repeating| log.push(itself.next_run());
+    let repeating = timer.schedule_at_fixed_rate(10 * MS, MissedTicks::Burst, note).unwrap();
+    let begin = clock.now();
+    clock.advance(25 * MS);
+    assert_eq!(within.take(), [None, None]);
+    assert_eq!(repeating.next_run(), Some(begin + 30 * MS));
+    drop(timer);
+    assert_eq!(repeating.next_run(), None);
+}
+
+#[test]
+fn a_period_of_zero_is_one_tick() {
+    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+        let (clock, timer) = manual();
+        let runs = Log::new();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let note = move |_: &Repeating| log.push(shown.elapsed());
+        timer.schedule_at_fixed_rate(Duration::ZERO, missed, note.clone()).unwrap();
+        clock.advance(4 * MS);
+        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS], "{missed:?}");
+        timer.shutdown();
+        let (clock, timer) = manual();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let note = move |_: &Repeating| log.push(shown.elapsed());
+        timer.schedule_with_fixed_delay(Duration::ZERO, note).unwrap();
+        clock.advance(4 * MS);
+        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS]);
     }
 }
 

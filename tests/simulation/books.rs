@@ -140,6 +140,11 @@ impl Books {
         self.ceil(self.since(now).saturating_add(delay))
     }
 
+    /// The tick that begins so many nanoseconds after the origin, or the next one.
+    pub(crate) fn at_nanos(&self, nanos: u128) -> Tick {
+        self.ceil(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// When what is scheduled for an instant is due.
     pub(crate) fn at(&self, time: Time) -> Tick {
         self.ceil(self.elapsed(time))

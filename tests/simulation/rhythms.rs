@@ -37,8 +37,8 @@ struct State {
     /// Debounced callbacks that were due, and on their way, when another call came.
     late_quiets: u32,
     throttled_at: Option<Tick>,
-    /// When the throttled callback last ran.
-    last_throttled: Option<Time>,
+    /// When the throttled callback last ran, in nanoseconds since the origin.
+    last_throttled: Option<u128>,
     panicked: u64,
 }
 
@@ -47,7 +47,10 @@ struct Repeat {
     handle: Option<Repeating>,
     period: Nanos,
     rhythm: Rhythm,
-    planned: Time,
+    /// Start of the periods, in nanoseconds since the origin; of the latest, with a fixed delay.
+    begin: u128,
+    /// Number of the period at whose end the next occurrence is planned, from 1.
+    number: u128,
     left: u32,
     is_over: bool,
 }
@@ -83,13 +86,20 @@ impl Rhythms {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present tick, and the tick for an instant.
+    /// The present tick.
     fn tick(&self, now: Time) -> Tick {
         self.books().now(now)
     }
 
-    fn tick_of(&self, time: Time) -> Tick {
-        self.books().at(time)
+    /// The present in nanoseconds since the origin: the latest time seen, if the clock has stepped
+    /// back.
+    fn latest(&self, now: Time) -> u128 {
+        self.books().since(now).into()
+    }
+
+    /// The tick in which the next occurrence is due.
+    fn due(&self, repeat: &Repeat) -> Tick {
+        self.books().at_nanos(repeat.planned())
     }
 
     pub(crate) fn repeat(
@@ -102,9 +112,16 @@ impl Rhythms {
         let period = period.max(1);
         let index = {
             let mut state = self.state();
-            let planned = world.now() + Time::from(period);
-            let repeat =
-                Repeat { handle: None, period, rhythm, planned, left: times, is_over: false };
+            let begin = self.latest(world.now());
+            let repeat = Repeat {
+                handle: None,
+                period,
+                rhythm,
+                begin,
+                number: 1,
+                left: times,
+                is_over: false,
+            };
             state.repeats.push(repeat);
             state.repeats.len() - 1
         };
@@ -129,17 +146,18 @@ impl Rhythms {
     fn run_repeat(&self, world: &Arc<World>, index: usize, handle: &Repeating, action: Action) {
         let now = world.now();
         world.note(("repetition", index));
-        let (planned, is_last, is_over) = {
+        let (due, is_last, is_over) = {
             let mut state = self.state();
             let repeat = &mut state.repeats[index];
             repeat.left -= 1;
-            (repeat.planned, repeat.left == 0, repeat.is_over)
+            (self.due(repeat), repeat.left == 0, repeat.is_over)
         };
         if is_over {
             world.fault(format!("repetition {index} ran after its end"));
         }
-        if self.tick(now) < self.tick_of(planned) {
-            world.fault(format!("repetition {index} is early: {planned} at {now}"));
+        let tick = self.tick(now);
+        if tick < due {
+            world.fault(format!("repetition {index} is early: due at {due}, runs at {tick}"));
         }
         let panics = world.act(action, None);
         if is_last && !panics && !handle.stop() {
@@ -149,12 +167,12 @@ impl Rhythms {
                 world.fault(format!("repetition {index} had stopped by itself"));
             }
         }
-        let now = world.now();
+        let end = self.latest(world.now());
         let mut state = self.state();
         state.panicked += u64::from(panics);
         let repeat = &mut state.repeats[index];
         repeat.is_over |= is_last || panics;
-        repeat.planned = next(repeat, now);
+        repeat.end_at(end);
         drop(state);
         if panics {
             panic_as_planned();
@@ -213,19 +231,17 @@ impl Rhythms {
     }
 
     pub(crate) fn end_debounce(&self, world: &World) {
-        let expected = self.state().quiet_at.take();
-        agree(world, "debounce", self.debounce.cancel(), expected);
+        let was_waiting = self.debounce.cancel();
+        let tick = self.tick(world.now());
+        end(world, "debounce", &mut self.state().quiet_at, tick, was_waiting);
     }
 
     pub(crate) fn call_throttle(&self, world: &World) {
-        let now = world.now();
         {
             let mut state = self.state();
             if state.throttled_at.is_none() {
-                let passed = state.last_throttled.map(|last| now.saturating_sub(last));
-                let passed = passed.map(|passed| u64::try_from(passed).unwrap_or(u64::MAX));
-                let delay = passed.map_or(0, |passed| QUIET.saturating_sub(passed));
-                state.throttled_at = Some(self.books().after(now, Delay::Nanos(delay)));
+                let free = state.last_throttled.map_or(0, |last| last + u128::from(QUIET));
+                state.throttled_at = Some(self.books().at_nanos(free));
             }
         }
         if let Err(error) = self.throttle.call() {
@@ -239,7 +255,7 @@ impl Rhythms {
         world.note("throttle");
         let mut state = self.state();
         let due = state.throttled_at.take();
-        state.last_throttled = Some(now);
+        state.last_throttled = Some(self.latest(now));
         drop(state);
         if due.is_none_or(|due| due > tick) {
             world.fault(format!("the throttled callback ran too often: {due:?} at {tick}"));
@@ -247,8 +263,9 @@ impl Rhythms {
     }
 
     pub(crate) fn end_throttle(&self, world: &World) {
-        let expected = self.state().throttled_at.take();
-        agree(world, "throttle", self.throttle.cancel(), expected);
+        let was_waiting = self.throttle.cancel();
+        let tick = self.tick(world.now());
+        end(world, "throttle", &mut self.state().throttled_at, tick, was_waiting);
     }
 
     /// After a turn: nothing is overdue, and the timer holds what it should.
@@ -288,7 +305,7 @@ impl Rhythms {
         let tick = self.tick(world.now());
         let state = self.state();
         let planned = state.repeats.iter().filter(|repeat| !repeat.is_over);
-        let planned = planned.map(|repeat| self.tick_of(repeat.planned));
+        let planned = planned.map(|repeat| self.due(repeat));
         let singles = [state.quiet_at, state.throttled_at];
         planned.chain(singles.into_iter().flatten()).any(|due| due <= tick)
     }
@@ -304,21 +321,39 @@ impl Rhythms {
     }
 }
 
-/// Holds what ending a `rhythm` said against when it was expected to run, if it was waiting.
-fn agree(world: &World, rhythm: &str, was_waiting: bool, expected: Option<Tick>) {
-    if was_waiting != expected.is_some() {
+/// Holds what the cancel of a `rhythm` said against when it was expected to run. A run that is due in
+/// this turn may be on its way, and then stays expected.
+fn end(world: &World, rhythm: &str, expected: &mut Option<Tick>, tick: Tick, was_waiting: bool) {
+    let is_open = world.is_in_turn() && expected.is_some_and(|due| due <= tick);
+    if was_waiting != expected.is_some() && !is_open {
         world.fault(format!("ending a {rhythm} said {was_waiting}, not {expected:?}"));
+    }
+    if was_waiting || !is_open {
+        *expected = None;
     }
 }
 
-/// When the occurrence after the one that has just ended is planned for.
-fn next(repeat: &Repeat, now: Time) -> Time {
-    let period = Time::from(repeat.period);
-    let next = repeat.planned + period;
-    match repeat.rhythm {
-        Rhythm::Rate(MissedTicks::Burst) => next,
-        Rhythm::Rate(_) if next >= now => next,
-        Rhythm::Rate(MissedTicks::Skip) => now + period - (now - next) % period,
-        _ => now + period,
+impl Repeat {
+    /// When the next occurrence is planned for, in nanoseconds since the origin.
+    fn planned(&self) -> u128 {
+        self.begin + self.number * u128::from(self.period)
+    }
+
+    /// An occurrence has ended. A rate goes on with the next period, unless that has ended as well:
+    /// then `Skip` goes on with the period that is under way, and `Delay` begins a new one. A fixed
+    /// delay always begins a new one.
+    fn end_at(&mut self, end: u128) {
+        self.number += 1;
+        let is_missed = self.planned() < end;
+        match self.rhythm {
+            Rhythm::Rate(MissedTicks::Skip) if is_missed => {
+                self.number = (end - self.begin) / u128::from(self.period) + 1;
+            }
+            Rhythm::Rate(MissedTicks::Delay) if !is_missed => {}
+            Rhythm::Rate(MissedTicks::Delay) | Rhythm::Delay => {
+                (self.begin, self.number) = (end, 1);
+            }
+            Rhythm::Rate(_) => {}
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delaywheel::{Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer};
+use delaywheel::{Clock, Debounce, ManualClock, MissedTicks, Repeating, Throttle, Timer};
 
 use super::DELAYS;
 use crate::timer::support::MS;
@@ -22,6 +22,13 @@ fn repetition_takes_every_period() {
         let mut all: Vec<Repeating> = MISSED
             .map(|missed| timer.schedule_at_fixed_rate(period, missed, |_: &Repeating| ()).unwrap())
             .into();
+        let other =
+            timer.repeat(period).first(period).jitter(period).seed(0).with_fixed_delay(|_| ());
+        assert!(other.unwrap().stop());
+        let past = clock.now().checked_sub(MS).unwrap();
+        let repeating = timer.repeat(MS).first_at(past).at_fixed_rate(MISSED[0], |_| ()).unwrap();
+        assert!(repeating.next_run().is_some() && repeating.stop());
+        assert_eq!(repeating.next_run(), None);
         all.push(timer.schedule_with_fixed_delay(period, |_: &Repeating| ()).unwrap());
         let stop = |own: &Repeating| {
             own.stop();

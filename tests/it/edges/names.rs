@@ -13,7 +13,7 @@ use crate::tokens::tokens;
 
 /// What values of a type are called in the edge tests, or how they are come by. With `..`, whatever
 /// else is called on them in one chain counts as well, as is the way of builders.
-const RECEIVERS: [(&str, &[&str]); 29] = [
+const RECEIVERS: [(&str, &[&str]); 30] = [
     ("Advance", &["due", "wheel.advance"]),
     ("Checks", &["checks"]),
     ("Debounce", &["debounce"]),
@@ -25,6 +25,7 @@ const RECEIVERS: [(&str, &[&str]); 29] = [
     ("Purgatory", &["purgatory"]),
     ("PurgatoryBuilder", &["settings", "PurgatoryBuilder.new", "Purgatory.builder", "total"]),
     ("PurgatoryStats", &["stats"]),
+    ("RepeatBuilder", &["timer.repeat.."]),
     ("Repeating", &["repeating"]),
     ("ScheduleError", &["ended"]),
     ("Task", &["ended.into_value"]),

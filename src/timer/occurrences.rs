@@ -1,0 +1,73 @@
+//! When the occurrences of a repeated callback are planned: arithmetic on nanoseconds of the timer.
+//!
+//! Each occurrence has an instant on the grid, and starts at most the jitter after it. The next
+//! instant follows from this one and not from the start, so jitter does not add up.
+
+use super::repeat::MissedTicks;
+
+/// How the next instant of the grid follows from the last.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rhythm {
+    /// A period after the last instant.
+    Rate(MissedTicks),
+    /// A period after the callback returned.
+    Delay,
+}
+
+/// The occurrences of one callback, from the latest planned one on.
+#[derive(Debug)]
+pub(super) struct Occurrences {
+    pub(super) rhythm: Rhythm,
+    /// Not 0.
+    pub(super) period: u64,
+    /// The most by which an occurrence starts after its instant; at most the period.
+    jitter: u64,
+    /// State of the random generator.
+    random: u64,
+    /// Instant of the latest planned occurrence on the grid, without jitter.
+    instant: u64,
+}
+
+impl Occurrences {
+    /// Starts the grid at `first`.
+    pub(super) fn new(rhythm: Rhythm, period: u64, first: u64, jitter: u64, seed: u64) -> Self {
+        let jitter = jitter.min(period);
+        Self { rhythm, period, jitter, random: seed, instant: first }
+    }
+
+    /// Returns when the planned occurrence starts. Draws its jitter, so once per occurrence.
+    pub(super) fn start(&mut self) -> u64 {
+        self.instant.saturating_add(self.draw())
+    }
+
+    /// Plans the next occurrence when one has ended at `now`, and returns when it starts.
+    pub(super) fn next_start(&mut self, now: u64) -> u64 {
+        self.instant = self.next_instant(now);
+        self.start()
+    }
+
+    fn next_instant(&self, now: u64) -> u64 {
+        let next = self.instant.saturating_add(self.period);
+        // Jitter alone does not make an occurrence miss its turn.
+        let is_missed = next.saturating_add(self.jitter) < now;
+        match self.rhythm {
+            Rhythm::Delay => now.saturating_add(self.period),
+            Rhythm::Rate(MissedTicks::Delay) if is_missed => now.saturating_add(self.period),
+            Rhythm::Rate(MissedTicks::Skip) if is_missed => {
+                now.saturating_add(self.period - (now - next) % self.period)
+            }
+            Rhythm::Rate(_) => next,
+        }
+    }
+
+    /// Returns a number from 0 to the jitter, by splitmix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        let scaled = (u128::from(mixed) * (u128::from(self.jitter) + 1)) >> 64;
+        u64::try_from(scaled).expect("it is at most the jitter")
+    }
+}

@@ -316,6 +316,18 @@ impl<T> Core<T> {
         }
     }
 
+    /// Moves a timeout to an instant. Returns whether it was pending.
+    pub(super) fn reset_at(&self, address: Address, instant: Instant) -> bool {
+        self.reset_to(address, self.ticks.now(), self.ticks.at(instant))
+    }
+
+    /// The time until a timeout expires; `None` if it has ended.
+    pub(super) fn remaining(&self, address: Address) -> Option<Duration> {
+        let deadline = self.deadline(address)?.saturating_since(Tick::ZERO);
+        let elapsed = Duration::from_nanos(self.ticks.elapsed());
+        Some(self.ticks.duration(deadline).saturating_sub(elapsed))
+    }
+
     /// When a timeout expires; `None` if it has ended.
     pub(super) fn deadline(&self, address: Address) -> Option<Tick> {
         self.shard(address)?.contents.lock().wheel.deadline(address.key)

@@ -106,6 +106,31 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.reset(key, delay)
     }
 
+    /// Moves the deadline of a value to `instant`. Returns whether the value was not due yet.
+    pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+        self.timer.reset_at(key, instant)
+    }
+
+    /// Returns whether a value is in the queue and not due yet.
+    #[must_use]
+    pub fn is_pending(&self, key: TimeoutKey) -> bool {
+        self.timer.is_pending(key)
+    }
+
+    /// Returns when a value becomes due, rounded up to a tick; `None` if it is due or gone, or if
+    /// the time is later than an [`Instant`] can tell.
+    #[must_use]
+    pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
+        self.timer.deadline(key)
+    }
+
+    /// Returns the time until a value becomes due, on the queue's clock; `None` if it is due or
+    /// gone.
+    #[must_use]
+    pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        self.timer.remaining(key)
+    }
+
     /// Waits for a due value and removes it.
     ///
     /// On an empty queue it waits until another thread inserts a value.

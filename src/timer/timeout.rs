@@ -63,10 +63,18 @@ impl Timeout {
         self.anchor.cancel(self.address).is_some()
     }
 
-    /// Has the timeout expire when `delay` is over from now. Returns whether it was pending.
+    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
         self.anchor.reset(self.address, delay)
+    }
+
+    /// Moves the deadline to `instant`. Returns whether the timeout was pending.
+    ///
+    /// A timeout whose new deadline has passed is due at once.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset_at(&self, instant: Instant) -> bool {
+        self.anchor.reset_at(self.address, instant)
     }
 
     /// Returns whether the timeout has not ended.
@@ -80,6 +88,30 @@ impl Timeout {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.anchor.ticks().instant(self.anchor.deadline(self.address)?)
+    }
+
+    /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
+    /// if it has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let timeout = timer.schedule(Duration::from_secs(5), || ())?;
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(timeout.remaining(), Some(Duration::from_secs(3)));
+    /// clock.advance(Duration::from_secs(3));
+    /// assert_eq!(timeout.remaining(), None);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.anchor.remaining(self.address)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.

@@ -135,10 +135,18 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.cancel(key.0)
     }
 
-    /// Has a timeout expire when `delay` is over from now. Returns whether it was pending.
+    /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.engine().core.reset(key.0, delay)
+    }
+
+    /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
+    ///
+    /// A timeout whose new deadline has passed is due at once.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+        self.engine().core.reset_at(key.0, instant)
     }
 
     /// Returns whether a timeout has not ended.
@@ -153,6 +161,30 @@ impl<T: Send + 'static> ValueTimer<T> {
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
         let tick = self.engine().core.deadline(key.0)?;
         self.engine().core.ticks().instant(tick)
+    }
+
+    /// Returns the time until a timeout expires, on the timer's clock; zero if it is due, `None` if
+    /// it has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Clock, ManualClock, ValueTimer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
+    /// let key = timer.schedule(Duration::from_secs(5), 1)?;
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(timer.remaining(key), Some(Duration::from_secs(3)));
+    /// assert!(timer.reset_at(key, clock.now() + Duration::from_secs(9)));
+    /// assert_eq!(timer.remaining(key), Some(Duration::from_secs(9)));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        self.engine().core.remaining(key.0)
     }
 
     /// Shuts the timer down at once and returns the values that the handler never got, in any order.

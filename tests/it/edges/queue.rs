@@ -24,7 +24,10 @@ fn a_queue_takes_every_delay_and_instant() {
     clock.advance(Duration::ZERO);
     assert_eq!(queue.recv_timeout(Duration::MAX), Ok(3));
     for key in keys {
-        let is_there = queue.reset(key, Duration::MAX);
+        assert_eq!(queue.remaining(key).is_some(), queue.is_pending(key));
+        assert!(queue.is_pending(key) || queue.deadline(key).is_none());
+        let is_there = instants().into_iter().rev().all(|at| queue.reset_at(key, at));
+        assert_eq!(queue.remaining(key).is_some(), is_there);
         assert!(DELAYS.into_iter().rev().all(|delay| queue.reset(key, delay) == is_there));
         assert_eq!(queue.cancel(key).is_some(), is_there);
         assert!(!queue.reset(key, Duration::ZERO) && queue.cancel(key).is_none());

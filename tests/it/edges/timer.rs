@@ -100,6 +100,8 @@ fn any_counts_can_be_published() {
 fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
     let is_pending = values.is_pending(key);
     assert!(is_pending || values.deadline(key).is_none());
+    assert_eq!(values.remaining(key).is_some(), is_pending);
+    assert!(instants().into_iter().all(|at| values.reset_at(key, at) == is_pending));
     for delay in DELAYS.into_iter().rev() {
         assert_eq!(values.reset(key, delay), is_pending);
     }
@@ -216,6 +218,8 @@ fn closures_take_every_delay_and_handles_every_state() {
     timer.shutdown();
     for timeout in timeouts {
         assert!(!timeout.is_pending() && timeout.deadline().is_none());
+        assert!(timeout.remaining().is_none());
+        assert!(instants().into_iter().all(|at| !timeout.reset_at(at)));
         assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay)) && !timeout.cancel());
         assert_eq!(timer.cancel_batch([&timeout]), 0);
         timeout.cancel_on_drop().disarm();

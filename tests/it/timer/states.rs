@@ -10,7 +10,7 @@ use super::support::{Log, MS, SECOND, YEAR, manual};
 /// That a handle of what has ended does nothing, and says so.
 fn assert_dead(timeout: &Timeout) {
     assert!(!timeout.is_pending());
-    assert_eq!(timeout.deadline(), None);
+    assert_eq!((timeout.deadline(), timeout.remaining()), (None, None));
     assert!(!timeout.reset(SECOND));
     assert!(!timeout.cancel());
 }
@@ -174,4 +174,24 @@ fn handles_and_timers_can_be_sent_and_shared_and_shown() {
         ValueTimer::builder().clock(clock).build_with(drop::<std::cell::Cell<u8>>).unwrap();
     is_shared(&values);
     is_shared(&values.schedule(SECOND, std::cell::Cell::new(1)).unwrap());
+}
+
+#[test]
+fn a_reset_to_an_instant_moves_the_deadline_and_remaining_counts_down_to_it() {
+    let (clock, timer) = manual();
+    let ran = Log::new();
+    let timeout = timer.schedule(SECOND, ran.note("it")).unwrap();
+    clock.advance(400 * MS);
+    assert_eq!(timeout.remaining(), Some(600 * MS));
+    assert!(timeout.reset_at(clock.now() + 5 * SECOND));
+    assert_eq!(timeout.remaining(), Some(5 * SECOND));
+    clock.advance(5 * SECOND - MS);
+    assert_eq!((timeout.remaining(), ran.take()), (Some(MS), vec![]));
+    assert!(timeout.reset_at(clock.now().checked_sub(SECOND).unwrap()), "it is still pending");
+    assert_eq!(timeout.remaining(), Some(Duration::ZERO));
+    clock.advance(Duration::ZERO);
+    assert_eq!((timeout.remaining(), ran.take()), (None, vec!["it"]));
+    assert!(!timeout.reset_at(clock.now()));
+    let far = timer.schedule(Duration::MAX, || ()).unwrap();
+    assert!(far.remaining().is_some_and(|remaining| remaining > 500 * YEAR));
 }

@@ -1,0 +1,152 @@
+//! Errors: bad input, and a store that failed.
+
+use std::{error::Error, fmt, io, sync::Arc};
+
+/// Input that no store accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The id is the empty string.
+    #[error("id is empty")]
+    EmptyId,
+    /// The id has more than [`TimeoutId::MAX_LEN`](crate::TimeoutId::MAX_LEN) bytes.
+    #[error("id has {0} bytes, at most 255 are allowed")]
+    LongId(usize),
+    /// The id contains the character U+0000, which PostgreSQL cannot store.
+    #[error("id contains a NUL character")]
+    NulInId,
+    /// The payload has more than [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) bytes.
+    #[error("payload has {0} bytes, at most 1048576 are allowed")]
+    LargePayload(usize),
+    /// The time is before the start of 1970.
+    #[error("time is before 1970")]
+    Before1970,
+    /// The time is after the end of the year 9999.
+    #[error("time is after the year 9999")]
+    AfterYear9999,
+    /// The period of a recurring timeout is shorter than a millisecond.
+    #[error("period is shorter than a millisecond")]
+    ShortPeriod,
+    /// The cron expression or its time zone is not valid.
+    #[error("cron expression or time zone is not valid")]
+    Cron,
+    /// The record needs a feature of this crate that is not enabled.
+    #[error("this build lacks the feature `cron`")]
+    NoCron,
+}
+
+/// Reason for which a store failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreErrorReason {
+    /// Another process has the file open.
+    InUse,
+    /// The file or directory cannot be written.
+    ReadOnly,
+    /// The disk is full.
+    Full,
+    /// The file is not a store, or is damaged.
+    Corrupt,
+    /// A newer version of this crate wrote the store.
+    NewerVersion,
+    /// The database server cannot be reached. Nothing was changed.
+    Unavailable,
+    /// The connection was lost during a commit. The change was made, or it was not.
+    OutcomeUnknown,
+    /// The store is closed or was shut down.
+    Closed,
+    /// Any other failure; see the source.
+    Other,
+}
+
+impl fmt::Display for StoreErrorReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InUse => "another process has the store open",
+            Self::ReadOnly => "store is read-only",
+            Self::Full => "disk is full",
+            Self::Corrupt => "file is damaged or not a store of this crate",
+            Self::NewerVersion => "a newer version of this crate wrote the store",
+            Self::Unavailable => "database is unavailable",
+            Self::OutcomeUnknown => "connection was lost during a commit, its outcome is unknown",
+            Self::Closed => "store is closed",
+            Self::Other => "store failed",
+        })
+    }
+}
+
+/// A failure of the store. Clones share their source.
+#[derive(Debug, Clone)]
+pub struct StoreError {
+    reason: StoreErrorReason,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// Creates an error without a source.
+    #[must_use]
+    pub fn new(reason: StoreErrorReason) -> Self {
+        Self { reason, source: None }
+    }
+
+    /// Creates an error with a source.
+    pub fn with_source(
+        reason: StoreErrorReason,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self { reason, source: Some(Arc::from(source.into())) }
+    }
+
+    /// Returns the reason.
+    #[must_use]
+    pub fn reason(&self) -> StoreErrorReason {
+        self.reason
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+/// Error of an operation of a [`DurableTimer`](crate::DurableTimer).
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum DurableError {
+    /// The input is not valid. Nothing was changed.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The id is scheduled already, and [`Conflict::Refuse`](crate::Conflict::Refuse) was asked for.
+    #[error("id is scheduled already")]
+    Exists,
+    /// The timer was shut down. Nothing was changed.
+    #[error("timer is shut down")]
+    ShutDown,
+}
+
+impl From<DurableError> for io::Error {
+    fn from(error: DurableError) -> Self {
+        let kind = match &error {
+            DurableError::Input(_) => io::ErrorKind::InvalidInput,
+            DurableError::Exists => io::ErrorKind::AlreadyExists,
+            DurableError::ShutDown => io::ErrorKind::NotConnected,
+            DurableError::Store(store) => match store.reason() {
+                StoreErrorReason::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+                StoreErrorReason::Full => io::ErrorKind::StorageFull,
+                StoreErrorReason::Corrupt => io::ErrorKind::InvalidData,
+                _ => io::ErrorKind::Other,
+            },
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,132 @@
+//! Durable timeouts: the next minutes in a timing wheel, everything in a store.
+//!
+//! A [`DurableTimer`] delivers payloads to a handler at times of the wall clock that may be years
+//! ahead, and survives crashes. It keeps every timeout in a [`Store`] and the next minute of them in
+//! a wheel of `delaywheel`.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use delaywheel_durable::{DurableTimer, RedbStore};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("reminders.redb");
+//! let timer = DurableTimer::builder(RedbStore::open(path)?).build_blocking(|delivery| {
+//!     println!("{}: {:?}", delivery.id(), delivery.payload());
+//!     Ok(())
+//! })?;
+//! timer.schedule("trial/17", Duration::from_secs(30 * 86_400), b"your trial ends")?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Promises
+//!
+//! 1. *Durable.* When `schedule`, `cancel` or `reschedule` returns, a crash does not undo it.
+//! 2. *Never early.* No delivery begins before the due time, by the clock of the timer.
+//! 3. *At least once.* A timeout is delivered until a delivery is acknowledged, it is cancelled, it
+//!    is dead, or a policy skips it.
+//! 4. *One answer.* After [`Cancelled::Cancelled`] no delivery begins. [`Cancelled::Delivering`] says
+//!    that one had begun.
+//! 5. *Fenced.* A worker that lost its claim cannot acknowledge, retry or reschedule.
+//! 6. *Bounded.* Memory depends on the window and on the deliveries under way, not on the number of
+//!    timeouts in the store.
+//!
+//! A timeout may be delivered twice: if the process dies after the handler did its work and before
+//! the acknowledgement was durable, or if the handler outlives its lease. A handler that writes to
+//! the same PostgreSQL database avoids that: see `PostgresStore`.
+//!
+//! # States of a record
+//!
+//! ```text
+//!              schedule                claim                 begin
+//!   (none) -----------------> Pending ---------> Claimed -----------------> Delivering
+//!                              ^ ^ ^               |                         | | |
+//!                              | | +---------------+ release, lease lost     | | |
+//!                              | +-------------------------------------------+ | |
+//!                              |    retry, next occurrence, lease lost         | |
+//!                      requeue |                                               | |
+//!                             Dead <-------------------------------------------+ |
+//!                                                 last attempt failed            |
+//!   (none) <---------------------------------------------------------------------+
+//!                                                 acknowledge
+//! ```
+//!
+//! `cancel` leads from every state to none. `reschedule` leads from `Pending` and `Claimed` to
+//! `Pending`; `schedule` with [`Conflict::Replace`] does so from every state.
+//!
+//! # Windows, leases and tokens
+//!
+//! A *worker* is one timer on one store. It has a *lease*, which it renews as long as it holds
+//! records.
+//!
+//! 1. *Claim.* The worker claims the earliest pending records of its window, in batches, before they
+//!    are due. A claim gives the record a new *token*, which no claim had before.
+//! 2. *Begin.* When a record is due, the worker asks the store to begin the delivery. The store
+//!    refuses if the token is another one by now: the record was cancelled, moved or replaced, or it
+//!    belongs to another worker. Only then does the handler run. So a cancel need not reach the
+//!    worker's memory, and its answer is true.
+//! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
+//!    changes nothing: this is the fence. Whoever holds the record's present token may acknowledge
+//!    it, and nobody else.
+//! 4. *Lapse.* When a lease has ended, another worker takes the records of its holder: they are
+//!    pending, and the old tokens are void.
+//!
+//! Invariant: at most one worker holds the token of a record, and every change of a record that is
+//! not a begin gives it another token or removes it.
+//!
+//! Which clock counts: workers of one PostgreSQL database follow the clock of the server. Leases,
+//! due times and begins are compared with that clock only, so workers whose own clocks differ by
+//! minutes agree.
+//!
+//! # Waiting
+//!
+//! A worker sleeps until the earliest of these: the first due time in its wheel, the time at which
+//! the next record in the store enters the window, the renewal of a lease that is in use, and the
+//! end of another worker's lease. A change that makes a record due earlier wakes it. Nothing polls,
+//! except that workers of a PostgreSQL database look every minute in case a notification was lost.
+//!
+//! # Limits
+//!
+//! Ids have 1 to 255 bytes, payloads at most 1 MiB, times lie between 1970 and 9999 and are rounded
+//! up to a microsecond. A recurring timeout whose occurrence is dead does not recur until it is
+//! requeued. The embedded store counts an attempt when it is settled, so an attempt that takes the
+//! process down is not counted.
+//!
+//! # Features
+//!
+//! - `redb` (default): the embedded store.
+//! - `postgres`: the store for many processes.
+//! - `jiff`: timestamps of that crate wherever a time is expected.
+//! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
+//! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
+//! - `tracing`: events for failures of the store, lost leases and steps of the clock.
+
+pub mod conformance;
+mod error;
+mod memory;
+mod record;
+#[cfg(feature = "redb")]
+mod redb;
+mod repeat;
+mod store;
+mod time;
+mod timer;
+mod transition;
+
+#[cfg(feature = "redb")]
+pub use self::redb::RedbStore;
+pub use self::{
+    error::{DurableError, InputError, StoreError, StoreErrorReason},
+    memory::MemoryStore,
+    record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
+    repeat::{Missed, Repeat},
+    store::{
+        Answer, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, NewTimeout,
+        Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+    },
+    time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
+    timer::{
+        Backoff, CatchUp, Delivery, DeliveryFuture, DurableStats, DurableTimer,
+        DurableTimerBuilder, Latency,
+    },
+};

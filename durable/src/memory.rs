@@ -1,0 +1,232 @@
+//! The reference store: records in memory, every operation the plainest possible.
+//!
+//! For tests and simulations. Nothing survives the process.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::StoreError,
+    record::{Claim, Record, State, TimeoutId},
+    store::{
+        Answer, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query, Store,
+        WorkerId,
+    },
+    time::WallTime,
+    transition::{Change, apply, is_due_by},
+};
+
+/// A store in memory, for tests. Clones are the same store.
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    state: Arc<Mutex<Contents>>,
+    listeners: Arc<Listeners>,
+}
+
+#[derive(Default)]
+struct Contents {
+    records: BTreeMap<TimeoutId, Entry>,
+    /// Lease of each worker.
+    workers: BTreeMap<WorkerId, WallTime>,
+    last_token: u64,
+    last_worker: u64,
+}
+
+#[derive(Clone)]
+struct Entry {
+    record: Record,
+    /// Who claimed it.
+    worker: Option<WorkerId>,
+}
+
+impl MemoryStore {
+    /// Creates an empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns every record, in the order of ids.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        self.state.lock().records.values().map(|entry| entry.record.clone()).collect()
+    }
+}
+
+impl Contents {
+    fn token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// Voids the claims of a worker and makes its records pending.
+    fn take_from(&mut self, worker: WorkerId) {
+        self.workers.remove(&worker);
+        let mut token = self.last_token;
+        for entry in self.records.values_mut().filter(|entry| entry.worker == Some(worker)) {
+            token += 1;
+            entry.worker = None;
+            entry.record.state = State::Pending;
+            entry.record.token = token;
+        }
+        self.last_token = token;
+    }
+
+    fn take_from_lapsed(&mut self, now: WallTime) {
+        let lapsed = |(&worker, &lease): (&WorkerId, &WallTime)| (lease < now).then_some(worker);
+        let workers: Vec<_> = self.workers.iter().filter_map(lapsed).collect();
+        for worker in workers {
+            self.take_from(worker);
+        }
+    }
+
+    /// Returns the ids of pending records from a time on, in the order of their next attempts.
+    fn pending_from(&self, from: WallTime) -> Vec<(WallTime, TimeoutId)> {
+        let records = self.records.values().map(|entry| &entry.record);
+        let mut ids: Vec<_> = records
+            .filter(|record| record.state == State::Pending && record.next >= from)
+            .map(|record| (record.next, record.id.clone()))
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+impl Store for MemoryStore {
+    fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+        let mut state = self.state.lock();
+        let answers = commands.iter().map(|command| {
+            let token = state.token();
+            let old = state.records.get(command.id()).map(|entry| entry.record.clone());
+            let (change, answer) = apply(old, command, token);
+            match change {
+                Change::Nothing => (),
+                Change::Put(record) => {
+                    state.records.insert(record.id.clone(), Entry { record, worker: None });
+                }
+                Change::Remove => {
+                    state.records.remove(command.id());
+                }
+            }
+            answer
+        });
+        let answers = answers.collect();
+        drop(state);
+        self.listeners.tell_of(commands);
+        Ok(answers)
+    }
+
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+        Ok(self.state.lock().records.get(id).map(|entry| entry.record.clone()))
+    }
+
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        let state = self.state.lock();
+        let records = state.records.values().map(|entry| &entry.record);
+        let mut found: Vec<_> = records.filter(|record| query.matches(record)).cloned().collect();
+        if !matches!(query, Query::Prefix { .. }) {
+            found.sort_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn count(&self) -> Result<Counts, StoreError> {
+        let state = self.state.lock();
+        let dead = state.records.values().filter(|entry| entry.record.state == State::Dead).count();
+        let live = state.records.len() - dead;
+        Ok(Counts { live: live as u64, dead: dead as u64 })
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+        let mut state = self.state.lock();
+        state.last_worker += 1;
+        let worker = WorkerId(state.last_worker);
+        state.workers.insert(worker, now.saturating_add(lease));
+        Ok(worker)
+    }
+
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+        let mut state = self.state.lock();
+        let until = now.saturating_add(lease);
+        let known = match state.workers.get_mut(&worker) {
+            None => false,
+            Some(old) => {
+                *old = until.max(*old);
+                true
+            }
+        };
+        state.take_from_lapsed(now);
+        Ok(known)
+    }
+
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+        self.state.lock().take_from(worker);
+        self.listeners.tell(WallTime::MIN);
+        Ok(())
+    }
+
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        let mut state = self.state.lock();
+        if !state.workers.contains_key(&worker) {
+            return Ok(None);
+        }
+        let mut batch = ClaimedBatch::default();
+        let mut bytes = 0;
+        for (next, id) in state.pending_from(request.from) {
+            let room = batch.records.len() < request.limit && bytes < request.max_bytes;
+            if next >= request.until || !room {
+                batch.next = Some(next);
+                break;
+            }
+            let token = state.token();
+            let entry = state.records.get_mut(&id).expect("the record was listed");
+            entry.worker = Some(worker);
+            entry.record.token = token;
+            entry.record.state = State::Claimed;
+            if request.begin && is_due_by(&entry.record, request.now) {
+                entry.record.state = State::Delivering;
+                entry.record.attempt += 1;
+            }
+            bytes += entry.record.payload.len();
+            batch.records.push(entry.record.clone());
+        }
+        let holders = state.records.values().filter_map(|entry| entry.worker);
+        let others = holders.filter(|&holder| holder != worker);
+        batch.lapse = others.filter_map(|holder| state.workers.get(&holder).copied()).min();
+        Ok(Some(batch))
+    }
+
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+        let mut state = self.state.lock();
+        let begun = claims.iter().map(|claim| {
+            let entry = state.records.get_mut(&claim.id).filter(|entry| {
+                entry.record.token == claim.token
+                    && entry.record.state == State::Claimed
+                    && is_due_by(&entry.record, now)
+            });
+            entry.is_some_and(|entry| {
+                entry.record.state = State::Delivering;
+                entry.record.attempt += 1;
+                true
+            })
+        });
+        Ok(begun.collect())
+    }
+
+    fn listen(&self, notice: Notice) {
+        self.listeners.add(notice);
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let records = self.state.lock().records.len();
+        f.debug_struct("MemoryStore").field("records", &records).finish_non_exhaustive()
+    }
+}

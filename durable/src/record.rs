@@ -1,0 +1,184 @@
+//! A timeout as a store keeps it, and its id.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use crate::{error::InputError, repeat::Repeat, time::WallTime};
+
+/// Largest payload in bytes: 1 MiB.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// Name of a timeout: 1 to 255 bytes of UTF-8 without U+0000.
+///
+/// Ids are compared byte by byte.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel_durable::{InputError, TimeoutId};
+///
+/// let id = TimeoutId::new("invoice/17")?;
+/// assert_eq!(id.as_str(), "invoice/17");
+/// assert_eq!(TimeoutId::new(""), Err(InputError::EmptyId));
+/// assert_ne!(TimeoutId::generate(), TimeoutId::generate());
+/// # Ok::<_, InputError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimeoutId(Arc<str>);
+
+impl TimeoutId {
+    /// Largest length in bytes.
+    pub const MAX_LEN: usize = 255;
+
+    /// Creates an id from a string.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::EmptyId`], [`InputError::LongId`] and [`InputError::NulInId`].
+    pub fn new(id: impl AsRef<str>) -> Result<Self, InputError> {
+        let id = id.as_ref();
+        match id.len() {
+            0 => Err(InputError::EmptyId),
+            len if len > Self::MAX_LEN => Err(InputError::LongId(len)),
+            _ if id.contains('\0') => Err(InputError::NulInId),
+            _ => Ok(Self(id.into())),
+        }
+    }
+
+    /// Creates a new id: a UUID of version 7, so ids of one process sort by the time of creation.
+    #[must_use]
+    pub fn generate() -> Self {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        let text: &str = uuid::Uuid::now_v7().hyphenated().encode_lower(&mut buffer);
+        Self(text.into())
+    }
+
+    /// Returns the least string of all, which is not an id.
+    #[cfg(feature = "redb")]
+    pub(crate) fn lowest() -> Self {
+        Self("".into())
+    }
+
+    /// Returns the least string after this one, which is not an id.
+    #[cfg(feature = "redb")]
+    pub(crate) fn successor(&self) -> Self {
+        Self(format!("{}\0", self.0).into())
+    }
+
+    /// Returns the id as a string.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TimeoutId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TimeoutId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for TimeoutId {
+    type Err = InputError;
+
+    fn from_str(id: &str) -> Result<Self, InputError> {
+        Self::new(id)
+    }
+}
+
+impl TryFrom<&str> for TimeoutId {
+    type Error = InputError;
+
+    fn try_from(id: &str) -> Result<Self, InputError> {
+        Self::new(id)
+    }
+}
+
+impl TryFrom<String> for TimeoutId {
+    type Error = InputError;
+
+    fn try_from(id: String) -> Result<Self, InputError> {
+        Self::new(id)
+    }
+}
+
+impl TryFrom<&String> for TimeoutId {
+    type Error = InputError;
+
+    fn try_from(id: &String) -> Result<Self, InputError> {
+        Self::new(id)
+    }
+}
+
+impl TryFrom<&Self> for TimeoutId {
+    type Error = InputError;
+
+    fn try_from(id: &Self) -> Result<Self, InputError> {
+        Ok(id.clone())
+    }
+}
+
+impl From<std::convert::Infallible> for InputError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// State of a timeout in its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum State {
+    /// Waits in the store; any worker may claim it.
+    Pending,
+    /// Waits in the memory of the worker that claimed it.
+    Claimed,
+    /// A delivery is under way.
+    Delivering,
+    /// Every attempt failed. It waits for `requeue` or `cancel`.
+    Dead,
+}
+
+/// A timeout in a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Name of the timeout.
+    pub id: TimeoutId,
+    /// Time for which it was scheduled; the occurrence, if it recurs.
+    pub due: WallTime,
+    /// Time of the next attempt: `due`, or later after a failed attempt.
+    pub next: WallTime,
+    /// Bytes for the handler.
+    pub payload: Arc<[u8]>,
+    /// Rule by which it recurs.
+    pub repeat: Option<Repeat>,
+    /// Number of deliveries that have begun for this occurrence.
+    pub attempt: u32,
+    /// State.
+    pub state: State,
+    /// Fencing token: every claim gives the record a new one, and so does every change by a user.
+    pub token: u64,
+    /// Why the latest attempt failed.
+    pub error: Option<String>,
+}
+
+impl Record {
+    /// Returns the proof that its holder holds the record.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim { id: self.id.clone(), token: self.token }
+    }
+}
+
+/// Proof that a worker holds a record. It is void once the token of the record has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// Name of the timeout.
+    pub id: TimeoutId,
+    /// Fencing token at the time of the claim.
+    pub token: u64,
+}

@@ -1,0 +1,792 @@
+//! The embedded store: one redb file, one process.
+//!
+//! Records and their order by time are tables of redb. Claims are not written: only this process
+//! can hold one, and all of them end with it. So a claim costs no commit, and after a crash every
+//! record that was not settled is pending.
+//!
+//! A claim must not look at the records that are held already. For each range that is claimed from,
+//! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    StorageBackend, StorageError, TableDefinition,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    error::{InputError, StoreError, StoreErrorReason},
+    record::{Claim, Record, State, TimeoutId},
+    repeat::Repeat,
+    store::{
+        Answer, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query, Store,
+        WorkerId,
+    },
+    time::WallTime,
+    transition::{Change, apply, is_due_by},
+};
+
+/// Due time, next attempt, attempts, whether it is dead, rule, latest error, payload.
+type Row<'a> = (u64, u64, u32, bool, Option<&'a str>, Option<&'a str>, &'a [u8]);
+
+const RECORDS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("records");
+/// Time of the next attempt and id, of records that are not dead.
+const TIMES: TableDefinition<'static, (u64, &str), ()> = TableDefinition::new("times");
+/// Time of the last attempt and id, of records that are dead.
+const DEAD: TableDefinition<'static, (u64, &str), ()> = TableDefinition::new("dead");
+const META: TableDefinition<'static, &str, u64> = TableDefinition::new("delaywheel");
+
+/// Version of the tables above.
+const VERSION: u64 = 1;
+
+/// Ranges that are claimed from: what is overdue, and the window.
+const FRONTIERS: usize = 2;
+
+/// A store in one file, for one process. Clones are the same store.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel_durable::{RedbStore, Store};
+///
+/// let folder = tempfile::tempdir()?;
+/// let store = RedbStore::open(folder.path().join("timeouts.redb"))?;
+/// assert_eq!(store.count()?.live, 0);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct RedbStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// `None` for a database that the user opened.
+    path: Option<PathBuf>,
+    /// `None` while the file is opened again, after a failure.
+    database: RwLock<Option<Database>>,
+    /// Held for the whole of a transaction, and taken before `held`.
+    writer: Mutex<()>,
+    state: Mutex<Held>,
+    /// Notified when a transaction has ended.
+    settled: Condvar,
+    /// Timers of this process that use the store.
+    listeners: Listeners,
+}
+
+/// Claims: known to this process only.
+#[derive(Default)]
+struct Held {
+    /// Who holds a record.
+    holds: FxHashMap<TimeoutId, Hold>,
+    /// Records that a transaction may change. Their deliveries wait until it has ended, and no worker
+    /// claims them; all others go on.
+    changing: FxHashSet<TimeoutId>,
+    workers: BTreeMap<WorkerId, WallTime>,
+    frontiers: Vec<Frontier>,
+    last_token: u64,
+    last_worker: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Hold {
+    /// `None` after the worker lost its lease; then only the number of attempts counts.
+    worker: Option<WorkerId>,
+    token: u64,
+    next: WallTime,
+    begun: bool,
+    attempt: u32,
+}
+
+type Place = (u64, TimeoutId);
+
+/// Every record with a place from `from` up to `to` is either held or in `loose`.
+struct Frontier {
+    from: u64,
+    to: Place,
+    loose: BTreeSet<Place>,
+}
+
+impl RedbStore {
+    /// Opens a file, or creates it with all its tables.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] with the reason
+    /// [`InUse`](StoreErrorReason::InUse) if another process or store has the file open,
+    /// [`ReadOnly`](StoreErrorReason::ReadOnly) if it cannot be written,
+    /// [`Corrupt`](StoreErrorReason::Corrupt) if it is not a store, and
+    /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let database = open_file(path)?;
+        Ok(Self::new(database, Some(path.to_owned())))
+    }
+
+    /// Opens a store on a storage backend of redb, such as one that injects faults.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_backend(backend: impl StorageBackend) -> Result<Self, StoreError> {
+        let database = Database::builder().create_with_backend(backend).map_err(database_error)?;
+        prepare(&database)?;
+        Ok(Self::new(database, None))
+    }
+
+    fn new(database: Database, path: Option<PathBuf>) -> Self {
+        let shared = Shared {
+            path,
+            database: RwLock::new(Some(database)),
+            writer: Mutex::new(()),
+            state: Mutex::default(),
+            settled: Condvar::new(),
+            listeners: Listeners::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Runs an operation on the database. A failure of the file makes redb refuse everything that
+    /// follows, so the file is opened again before the next operation.
+    fn with<R>(
+        &self,
+        run: impl FnOnce(&Database) -> Result<R, redb::Error>,
+    ) -> Result<R, StoreError> {
+        self.reopen()?;
+        let database = self.shared.database.read();
+        let database = database.as_ref().ok_or(StoreError::new(StoreErrorReason::Closed))?;
+        run(database).map_err(store_error)
+    }
+
+    fn reopen(&self) -> Result<(), StoreError> {
+        if self.shared.database.read().is_some() {
+            return Ok(());
+        }
+        let mut database = self.shared.database.write();
+        if let (None, Some(path)) = (database.as_ref(), &self.shared.path) {
+            *database = Some(open_file(path)?);
+        }
+        Ok(())
+    }
+
+    /// Closes the file if an operation failed in a way after which redb refuses all others.
+    fn close_if_broken<R>(&self, result: Result<R, StoreError>) -> Result<R, StoreError> {
+        let broken = |error: &StoreError| {
+            matches!(error.reason(), StoreErrorReason::Full | StoreErrorReason::Other)
+        };
+        if self.shared.path.is_some() && result.as_ref().is_err_and(broken) {
+            self.shared.database.write().take();
+        }
+        result
+    }
+}
+
+impl Store for RedbStore {
+    fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+        let _writer = self.shared.writer.lock();
+        let (mut effects, mut token) = self.shared.state.lock().mark(commands);
+        let result = self.with(|database| {
+            let transaction = database.begin_write()?;
+            let answers = {
+                let mut tables = Tables {
+                    records: transaction.open_table(RECORDS)?,
+                    times: transaction.open_table(TIMES)?,
+                    dead: transaction.open_table(DEAD)?,
+                };
+                let mut answers = Vec::with_capacity(commands.len());
+                for command in commands {
+                    token += 1;
+                    answers.push(tables.apply(command, token, &mut effects)?);
+                }
+                answers
+            };
+            if effects.changes.is_empty() {
+                transaction.abort()?;
+            } else {
+                transaction.commit()?;
+            }
+            Ok(answers)
+        });
+        let mut state = self.shared.state.lock();
+        state.changing.clear();
+        if result.is_ok() {
+            state.take_effect(&effects);
+        }
+        drop(state);
+        self.shared.settled.notify_all();
+        if result.is_ok() {
+            self.shared.listeners.tell_of(commands);
+        }
+        self.close_if_broken(result)
+    }
+
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+        let state = self.shared.state.lock();
+        self.with(|database| {
+            let transaction = database.begin_read()?;
+            let records = transaction.open_table(RECORDS)?;
+            let row = records.get(id.as_str())?;
+            row.map(|row| read_row(id.clone(), &row.value(), state.holds.get(id))).transpose()
+        })
+    }
+
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        let state = self.shared.state.lock();
+        self.with(|database| {
+            let transaction = database.begin_read()?;
+            let records = transaction.open_table(RECORDS)?;
+            match query {
+                Query::Times { from, until, after } => {
+                    let times = transaction.open_table(TIMES)?;
+                    let from = (from.as_micros(), None);
+                    list_places(&times, &records, &state, from, Some(*until), after.as_ref(), limit)
+                }
+                Query::Dead { after } => {
+                    let dead = transaction.open_table(DEAD)?;
+                    list_places(&dead, &records, &state, (0, None), None, after.as_ref(), limit)
+                }
+                Query::Prefix { prefix, after } => {
+                    let mut found = Vec::new();
+                    let start = after.as_ref().map_or(prefix.as_str(), TimeoutId::as_str);
+                    for row in records.range(start.max(prefix.as_str())..)? {
+                        let (key, row) = row?;
+                        let id = stored_id(key.value())?;
+                        if !id.as_str().starts_with(prefix.as_str()) || found.len() == limit {
+                            break;
+                        }
+                        if after.as_ref() != Some(&id) {
+                            let hold = state.holds.get(&id);
+                            found.push(read_row(id, &row.value(), hold)?);
+                        }
+                    }
+                    Ok(found)
+                }
+            }
+        })
+    }
+
+    fn count(&self) -> Result<Counts, StoreError> {
+        self.with(|database| {
+            let transaction = database.begin_read()?;
+            let live = transaction.open_table(TIMES)?.len()?;
+            let dead = transaction.open_table(DEAD)?.len()?;
+            Ok(Counts { live, dead })
+        })
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+        let mut state = self.shared.state.lock();
+        state.last_worker += 1;
+        let worker = WorkerId(state.last_worker);
+        state.workers.insert(worker, now.saturating_add(lease));
+        Ok(worker)
+    }
+
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+        let mut state = self.shared.state.lock();
+        let until = now.saturating_add(lease);
+        let known = state.workers.get_mut(&worker).map(|old| *old = until.max(*old)).is_some();
+        let lapsed = state.workers.iter().filter(|&(_, &lease)| lease < now);
+        let lapsed: Vec<_> = lapsed.map(|(&worker, _)| worker).collect();
+        for worker in lapsed {
+            state.take_from(worker);
+        }
+        Ok(known)
+    }
+
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+        self.shared.state.lock().take_from(worker);
+        self.shared.listeners.tell(WallTime::MIN);
+        Ok(())
+    }
+
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        let mut state = self.shared.state.lock();
+        if !state.workers.contains_key(&worker) {
+            return Ok(None);
+        }
+        let result = self.with(|database| {
+            let transaction = database.begin_read()?;
+            let records = transaction.open_table(RECORDS)?;
+            let times = transaction.open_table(TIMES)?;
+            let mut batch = ClaimedBatch { lapse: state.lapse(worker), ..ClaimedBatch::default() };
+            let mut places = state.places(request.from.as_micros(), &times)?;
+            let mut bytes = 0;
+            while let Some(place) = places.next(&state)? {
+                let room = batch.records.len() < request.limit && bytes < request.max_bytes;
+                if !room || place.0 >= request.until.as_micros() {
+                    batch.next = Some(WallTime::from_micros(place.0).map_err(invalid)?);
+                    places.put_back(place);
+                    break;
+                }
+                let Some(row) = records.get(place.1.as_str())? else { return Err(damaged("row")) };
+                let hold = state.holds.get(&place.1);
+                let record = read_row(place.1, &row.value(), hold)?;
+                bytes += record.payload.len();
+                batch.records.push(record);
+            }
+            let frontier = places.finish();
+            state.put_frontier(frontier);
+            Ok(batch)
+        });
+        let mut batch = result?;
+        for record in &mut batch.records {
+            state.hold(record, worker, &request);
+        }
+        Ok(Some(batch))
+    }
+
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+        let mut state = self.shared.state.lock();
+        while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
+            self.shared.settled.wait(&mut state);
+        }
+        let begun = claims.iter().map(|claim| {
+            let hold = state.holds.get_mut(&claim.id);
+            let hold = hold.filter(|hold| {
+                let is_held = hold.worker.is_some() && hold.token == claim.token;
+                is_held && !hold.begun && hold.next <= now
+            });
+            hold.is_some_and(|hold| {
+                hold.begun = true;
+                hold.attempt += 1;
+                true
+            })
+        });
+        Ok(begun.collect())
+    }
+
+    fn listen(&self, notice: Notice) {
+        self.shared.listeners.add(notice);
+    }
+}
+
+impl fmt::Debug for RedbStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbStore").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+/// Changes that a transaction makes to places, to take effect once it has committed.
+#[derive(Default)]
+struct Effects {
+    /// Id, and the new place if the record is pending.
+    changes: Vec<(TimeoutId, Option<WallTime>, Option<WallTime>)>,
+    /// Holds of the records before the transaction. A change takes the hold away.
+    holds: FxHashMap<TimeoutId, Hold>,
+}
+
+struct Tables<'t> {
+    records: redb::Table<'t, &'static str, Row<'static>>,
+    times: redb::Table<'t, (u64, &'static str), ()>,
+    dead: redb::Table<'t, (u64, &'static str), ()>,
+}
+
+impl Tables<'_> {
+    fn apply(
+        &mut self,
+        command: &Command,
+        token: u64,
+        effects: &mut Effects,
+    ) -> Result<Answer, redb::Error> {
+        let id = command.id();
+        let hold = effects.holds.get(id).copied();
+        let old = match self.records.get(id.as_str())? {
+            None => None,
+            Some(row) => Some(read_row(id.clone(), &row.value(), hold.as_ref())?),
+        };
+        let before = old.as_ref().map(|old| (old.next, old.state == State::Dead));
+        let (change, answer) = apply(old, command, token);
+        let record = match change {
+            Change::Nothing => return Ok(answer),
+            Change::Put(record) => Some(record),
+            Change::Remove => None,
+        };
+        let after = record.as_ref().map(|record| (record.next, record.state == State::Dead));
+        if before != after {
+            self.move_place(id, before, after)?;
+        }
+        match &record {
+            None => drop(self.records.remove(id.as_str())?),
+            Some(record) => self.put(record)?,
+        }
+        effects.holds.remove(id);
+        let live = |place: Option<(WallTime, bool)>| {
+            place.filter(|&(_, dead)| !dead).map(|(next, _)| next)
+        };
+        effects.changes.push((id.clone(), live(before), live(after)));
+        Ok(answer)
+    }
+
+    fn move_place(
+        &mut self,
+        id: &TimeoutId,
+        before: Option<(WallTime, bool)>,
+        after: Option<(WallTime, bool)>,
+    ) -> Result<(), redb::Error> {
+        if let Some((next, dead)) = before {
+            let table = if dead { &mut self.dead } else { &mut self.times };
+            table.remove((next.as_micros(), id.as_str()))?;
+        }
+        if let Some((next, dead)) = after {
+            let table = if dead { &mut self.dead } else { &mut self.times };
+            table.insert((next.as_micros(), id.as_str()), ())?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, record: &Record) -> Result<(), redb::Error> {
+        let repeat = record.repeat.as_ref().map(Repeat::to_text);
+        let row = (
+            record.due.as_micros(),
+            record.next.as_micros(),
+            record.attempt,
+            record.state == State::Dead,
+            repeat.as_deref(),
+            record.error.as_deref(),
+            &*record.payload,
+        );
+        self.records.insert(record.id.as_str(), row)?;
+        Ok(())
+    }
+}
+
+impl Held {
+    /// Marks the records of commands as changing. Returns their holds, and the token after which
+    /// there is an unused one for each command.
+    fn mark(&mut self, commands: &[Command]) -> (Effects, u64) {
+        let mut effects = Effects::default();
+        for id in commands.iter().map(Command::id) {
+            if let Some(&hold) = self.holds.get(id) {
+                effects.holds.insert(id.clone(), hold);
+            }
+            self.changing.insert(id.clone());
+        }
+        let token = self.last_token;
+        self.last_token += commands.len() as u64;
+        (effects, token)
+    }
+
+    fn take_effect(&mut self, effects: &Effects) {
+        for (id, before, after) in &effects.changes {
+            self.holds.remove(id);
+            for frontier in &mut self.frontiers {
+                if let Some(before) = before {
+                    frontier.loose.remove(&(before.as_micros(), id.clone()));
+                }
+                if let Some(after) = after {
+                    frontier.loosen((after.as_micros(), id.clone()));
+                }
+            }
+        }
+    }
+
+    /// Voids the claims of a worker.
+    fn take_from(&mut self, worker: WorkerId) {
+        self.workers.remove(&worker);
+        for (id, hold) in &mut self.holds {
+            if hold.worker == Some(worker) {
+                hold.worker = None;
+                for frontier in &mut self.frontiers {
+                    frontier.loosen((hold.next.as_micros(), id.clone()));
+                }
+            }
+        }
+    }
+
+    fn is_held(&self, id: &TimeoutId) -> bool {
+        self.holds.get(id).is_some_and(|hold| hold.worker.is_some())
+    }
+
+    fn hold(&mut self, record: &mut Record, worker: WorkerId, request: &ClaimRequest) {
+        self.last_token += 1;
+        record.token = self.last_token;
+        let begun = request.begin && is_due_by(record, request.now);
+        record.state = if begun { State::Delivering } else { State::Claimed };
+        record.attempt += u32::from(begun);
+        let hold = Hold {
+            worker: Some(worker),
+            token: record.token,
+            next: record.next,
+            begun,
+            attempt: record.attempt,
+        };
+        self.holds.insert(record.id.clone(), hold);
+        let place = (record.next.as_micros(), record.id.clone());
+        for frontier in &mut self.frontiers {
+            frontier.loose.remove(&place);
+        }
+    }
+
+    /// Returns when the first lease of another worker that holds records ends.
+    fn lapse(&self, worker: WorkerId) -> Option<WallTime> {
+        if self.workers.len() < 2 {
+            return None;
+        }
+        let others: BTreeSet<_> = self.holds.values().filter_map(|hold| hold.worker).collect();
+        let others = others.into_iter().filter(|&other| other != worker);
+        others.filter_map(|other| self.workers.get(&other).copied()).min()
+    }
+
+    fn places<'t>(
+        &mut self,
+        from: u64,
+        times: &'t redb::ReadOnlyTable<(u64, &'static str), ()>,
+    ) -> Result<Places<'t>, redb::Error> {
+        let known = self.frontiers.iter().position(|frontier| frontier.from == from);
+        let frontier = match known {
+            Some(index) => self.frontiers.remove(index),
+            None => Frontier { from, to: (from, TimeoutId::lowest()), loose: BTreeSet::new() },
+        };
+        let start = (frontier.to.0, frontier.to.1.as_str());
+        let rest = times.range(start..)?;
+        Ok(Places { frontier, rest, ahead: None, changing: Vec::new() })
+    }
+
+    fn put_frontier(&mut self, frontier: Frontier) {
+        self.frontiers.insert(0, frontier);
+        self.frontiers.truncate(FRONTIERS);
+    }
+}
+
+impl Frontier {
+    /// A record below is not held any more, or is new.
+    fn loosen(&mut self, place: Place) {
+        if place.0 >= self.from && place < self.to {
+            self.loose.insert(place);
+            if self.loose.len() > MAX_LOOSE {
+                self.draw_back();
+            }
+        }
+    }
+
+    /// Forgets the later half of the loose places, so that memory stays bounded.
+    fn draw_back(&mut self) {
+        if let Some(middle) = self.loose.iter().nth(MAX_LOOSE / 2).cloned() {
+            self.loose.split_off(&middle);
+            self.to = middle;
+        }
+    }
+}
+
+/// Loose places of a frontier that are remembered.
+const MAX_LOOSE: usize = 1 << 16;
+
+/// Places of records that are not held, in order: the loose ones, then those past the frontier.
+struct Places<'t> {
+    frontier: Frontier,
+    rest: redb::Range<'t, (u64, &'static str), ()>,
+    /// Read from the table already, and not returned.
+    ahead: Option<Place>,
+    /// Places that were passed over.
+    changing: Vec<Place>,
+}
+
+impl Places<'_> {
+    fn next(&mut self, state: &Held) -> Result<Option<Place>, redb::Error> {
+        while let Some(place) = self.frontier.loose.pop_first() {
+            if state.changing.contains(&place.1) {
+                self.changing.push(place);
+            } else if !state.is_held(&place.1) {
+                return Ok(Some(place));
+            }
+        }
+        loop {
+            let Some(row) = self.rest.next() else {
+                self.ahead = None;
+                return Ok(None);
+            };
+            let key = row?.0;
+            let (time, id) = key.value();
+            let place = (time, stored_id(id)?);
+            self.frontier.to = after(&place);
+            if state.changing.contains(&place.1) {
+                self.changing.push(place);
+            } else if !state.is_held(&place.1) {
+                self.ahead = Some(place.clone());
+                return Ok(Some(place));
+            }
+        }
+    }
+
+    /// Returns the place that was read last.
+    fn put_back(&mut self, place: Place) {
+        if self.ahead.take().is_some_and(|ahead| ahead == place) {
+            self.frontier.to = place;
+        } else {
+            self.frontier.loose.insert(place);
+        }
+    }
+
+    /// Places that were passed over are loose: the transaction may change them, or not.
+    fn finish(mut self) -> Frontier {
+        let held_back = self.changing.into_iter().filter(|place| *place < self.frontier.to);
+        self.frontier.loose.extend(held_back);
+        self.frontier
+    }
+}
+
+/// Returns the least place after another.
+fn after(place: &Place) -> Place {
+    (place.0, place.1.successor())
+}
+
+fn list_places(
+    places: &redb::ReadOnlyTable<(u64, &'static str), ()>,
+    records: &redb::ReadOnlyTable<&'static str, Row<'static>>,
+    state: &Held,
+    from: (u64, Option<&TimeoutId>),
+    until: Option<WallTime>,
+    after: Option<&(WallTime, TimeoutId)>,
+    limit: usize,
+) -> Result<Vec<Record>, redb::Error> {
+    let after = after.map(|(time, id)| (time.as_micros(), id.as_str()));
+    let start = after.unwrap_or((0, "")).max((from.0, ""));
+    let mut found = Vec::new();
+    for row in places.range(start..)? {
+        let key = row?.0;
+        let place = key.value();
+        if found.len() == limit || until.is_some_and(|until| place.0 >= until.as_micros()) {
+            break;
+        }
+        if Some(place) != after {
+            let id = stored_id(place.1)?;
+            let Some(row) = records.get(place.1)? else { return Err(damaged("row")) };
+            let hold = state.holds.get(&id);
+            found.push(read_row(id, &row.value(), hold)?);
+        }
+    }
+    Ok(found)
+}
+
+fn read_row(id: TimeoutId, row: &Row<'_>, hold: Option<&Hold>) -> Result<Record, redb::Error> {
+    let (due, next, attempt, dead, repeat, error, payload) = *row;
+    let time = |micros| WallTime::from_micros(micros).map_err(invalid);
+    let repeat = match repeat {
+        None => None,
+        Some(text) => Some(Repeat::from_text(text).ok_or_else(|| damaged("rule"))?),
+    };
+    let state = match hold {
+        _ if dead => State::Dead,
+        None => State::Pending,
+        Some(hold) if hold.worker.is_none() => State::Pending,
+        Some(hold) if hold.begun => State::Delivering,
+        Some(_) => State::Claimed,
+    };
+    Ok(Record {
+        id,
+        due: time(due)?,
+        next: time(next)?,
+        payload: payload.into(),
+        repeat,
+        attempt: hold.map_or(attempt, |hold| hold.attempt),
+        state,
+        token: hold.map_or(0, |hold| hold.token),
+        error: error.map(str::to_owned),
+    })
+}
+
+fn stored_id(id: &str) -> Result<TimeoutId, redb::Error> {
+    TimeoutId::new(id).map_err(invalid)
+}
+
+fn open_file(path: &Path) -> Result<Database, StoreError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(64 << 20);
+    let database = builder.create(path).map_err(database_error)?;
+    prepare(&database)?;
+    Ok(database)
+}
+
+/// Checks the version of the tables, or creates them.
+fn prepare(database: &Database) -> Result<(), StoreError> {
+    let prepare = || -> Result<Option<u64>, redb::Error> {
+        let transaction = database.begin_write()?;
+        let is_new = transaction.list_tables()?.next().is_none();
+        let version = {
+            if !is_new
+                && !transaction
+                    .list_tables()?
+                    .any(|table| redb::TableHandle::name(&table) == "delaywheel")
+            {
+                return Ok(None);
+            }
+            let mut meta = transaction.open_table(META)?;
+            let known = meta.get("version")?.map(|version| version.value());
+            if known.is_none() {
+                meta.insert("version", VERSION)?;
+                transaction.open_table(RECORDS)?;
+                transaction.open_table(TIMES)?;
+                transaction.open_table(DEAD)?;
+            }
+            known.unwrap_or(VERSION)
+        };
+        if is_new {
+            transaction.commit()?;
+        } else {
+            transaction.abort()?;
+        }
+        Ok(Some(version))
+    };
+    match prepare().map_err(store_error)? {
+        None => Err(StoreError::new(StoreErrorReason::Corrupt)),
+        Some(version) if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
+        Some(_) => Ok(()),
+    }
+}
+
+fn damaged(what: impl Into<String>) -> redb::Error {
+    redb::Error::Corrupted(what.into())
+}
+
+fn invalid(error: InputError) -> redb::Error {
+    damaged(error.to_string())
+}
+
+fn database_error(error: DatabaseError) -> StoreError {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
+            StoreError::with_source(StoreErrorReason::InUse, error)
+        }
+        DatabaseError::UpgradeRequired(_) => {
+            StoreError::with_source(StoreErrorReason::Corrupt, error)
+        }
+        // A file that does not begin as one of redb.
+        DatabaseError::Storage(StorageError::Io(ref cause))
+            if cause.kind() == io::ErrorKind::InvalidData =>
+        {
+            StoreError::with_source(StoreErrorReason::Corrupt, error)
+        }
+        error => store_error(error.into()),
+    }
+}
+
+fn store_error(error: redb::Error) -> StoreError {
+    let reason = match &error {
+        redb::Error::Io(cause) => match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorReason::Full,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreErrorReason::ReadOnly
+            }
+            _ => StoreErrorReason::Other,
+        },
+        redb::Error::Corrupted(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TypeDefinitionChanged { .. }
+        | redb::Error::TableDoesNotExist(_) => StoreErrorReason::Corrupt,
+        redb::Error::DatabaseAlreadyOpen => StoreErrorReason::InUse,
+        _ => StoreErrorReason::Other,
+    };
+    StoreError::with_source(reason, error)
+}

@@ -1,0 +1,195 @@
+//! Recurring timeouts: a period or a cron expression, and the policy for missed occurrences.
+//!
+//! The next occurrence follows from the present one and not from the time of its delivery, so a
+//! clock that steps back causes no occurrence twice.
+
+use std::time::Duration;
+
+use crate::{error::InputError, time::WallTime};
+
+/// Policy for occurrences that passed while no worker delivered them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Missed {
+    /// Delivers every occurrence, in order.
+    All,
+    /// Delivers the oldest one, and then goes on with the first occurrence in the future.
+    #[default]
+    Once,
+    /// Delivers none that is older than the period or, for a cron expression, whose successor has
+    /// passed as well.
+    Skip,
+}
+
+/// Rule by which a timeout recurs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Repeat {
+    rule: Rule,
+    missed: Missed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Rule {
+    Every(Duration),
+    /// A cron expression, and the name of its time zone.
+    Cron(String, String),
+}
+
+impl Repeat {
+    /// Recurs every `period`, counted from the first due time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel_durable::{InputError, Repeat};
+    ///
+    /// let daily = Repeat::every(Duration::from_secs(86_400))?;
+    /// assert_eq!(Repeat::every(Duration::ZERO), Err(InputError::ShortPeriod));
+    /// # Ok::<_, InputError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::ShortPeriod`] if the period is shorter than a millisecond.
+    pub fn every(period: Duration) -> Result<Self, InputError> {
+        let micros = u64::try_from(period.as_nanos().div_ceil(1_000))
+            .map_err(|_| InputError::AfterYear9999)?;
+        if micros < 1_000 {
+            return Err(InputError::ShortPeriod);
+        }
+        WallTime::from_micros(micros)?;
+        Ok(Self { rule: Rule::Every(Duration::from_micros(micros)), missed: Missed::default() })
+    }
+
+    /// Recurs at the times of a cron expression in a time zone, such as `"Europe/Vienna"`.
+    ///
+    /// The library `croner` interprets the expression. It also decides what happens to hours that
+    /// daylight saving time skips or repeats.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::Cron`] if the expression or the name of the zone is not valid.
+    #[cfg(feature = "cron")]
+    pub fn cron(expression: &str, zone: &str) -> Result<Self, InputError> {
+        cron_parts(expression, zone)?;
+        let rule = Rule::Cron(expression.to_owned(), zone.to_owned());
+        Ok(Self { rule, missed: Missed::default() })
+    }
+
+    /// Sets the policy for missed occurrences. Default: [`Missed::Once`].
+    #[must_use]
+    pub fn missed(mut self, missed: Missed) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// Returns the first occurrence after `time`, for a timeout with an occurrence at `due`; `None`
+    /// if there is none before the year 10000.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::NoCron`] for a cron expression without that feature, and [`InputError::Cron`]
+    /// if this build does not know its time zone.
+    pub fn after(&self, due: WallTime, time: WallTime) -> Result<Option<WallTime>, InputError> {
+        match &self.rule {
+            Rule::Every(period) => Ok(next_multiple(due, time, *period)),
+            Rule::Cron(expression, zone) => cron_after(expression, zone, time),
+        }
+    }
+
+    /// Returns the occurrence that follows the one at `due` once that is over; `None` if it was the
+    /// last.
+    pub(crate) fn follow(
+        &self,
+        due: WallTime,
+        now: WallTime,
+    ) -> Result<Option<WallTime>, InputError> {
+        match self.missed {
+            Missed::All => self.after(due, due),
+            Missed::Once | Missed::Skip => self.after(due, now.max(due)),
+        }
+    }
+
+    /// Returns whether the policy skips the occurrence at `due`.
+    pub(crate) fn is_skipped(&self, due: WallTime, now: WallTime) -> bool {
+        self.missed == Missed::Skip
+            && matches!(self.after(due, due), Ok(Some(successor)) if successor <= now)
+    }
+
+    /// Writes the rule as text for a store, such as `once every 60000000`.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let missed = match self.missed {
+            Missed::All => "all",
+            Missed::Once => "once",
+            Missed::Skip => "skip",
+        };
+        match &self.rule {
+            Rule::Every(period) => format!("{missed} every {}", period.as_micros()),
+            Rule::Cron(expression, zone) => format!("{missed} cron {zone} {expression}"),
+        }
+    }
+
+    /// Reads the rule from its text. The time zone is not looked up.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (missed, rule) = text.split_once(' ')?;
+        let missed = match missed {
+            "all" => Missed::All,
+            "once" => Missed::Once,
+            "skip" => Missed::Skip,
+            _ => return None,
+        };
+        let rule = match rule.split_once(' ')? {
+            ("every", micros) => {
+                return Some(
+                    Self::every(Duration::from_micros(micros.parse().ok()?)).ok()?.missed(missed),
+                );
+            }
+            ("cron", rest) => {
+                let (zone, expression) = rest.split_once(' ')?;
+                Rule::Cron(expression.to_owned(), zone.to_owned())
+            }
+            _ => return None,
+        };
+        Some(Self { rule, missed })
+    }
+}
+
+/// Returns the first `due + n * period` after `time`, for a whole `n >= 1`.
+fn next_multiple(due: WallTime, time: WallTime, period: Duration) -> Option<WallTime> {
+    let period = u64::try_from(period.as_micros()).ok()?;
+    let passed = time.since(due).as_micros();
+    let periods = u64::try_from(passed).ok()? / period + 1;
+    due.checked_add(Duration::from_micros(period.checked_mul(periods)?))
+}
+
+#[cfg(feature = "cron")]
+fn cron_parts(
+    expression: &str,
+    zone: &str,
+) -> Result<(croner::Cron, jiff::tz::TimeZone), InputError> {
+    let cron = expression.parse::<croner::Cron>().map_err(|_| InputError::Cron)?;
+    let zone = jiff::tz::TimeZone::get(zone).map_err(|_| InputError::Cron)?;
+    Ok((cron, zone))
+}
+
+#[cfg(feature = "cron")]
+fn cron_after(
+    expression: &str,
+    zone: &str,
+    time: WallTime,
+) -> Result<Option<WallTime>, InputError> {
+    let (cron, zone) = cron_parts(expression, zone)?;
+    let micros = i64::try_from(time.as_micros()).map_err(|_| InputError::AfterYear9999)?;
+    let start = jiff::Timestamp::from_microsecond(micros).map_err(|_| InputError::AfterYear9999)?;
+    let next = cron.find_next_occurrence(&start.to_zoned(zone), false).ok();
+    Ok(next.and_then(|next| WallTime::try_from(next.timestamp()).ok()))
+}
+
+#[cfg(not(feature = "cron"))]
+fn cron_after(_: &str, _: &str, _: WallTime) -> Result<Option<WallTime>, InputError> {
+    Err(InputError::NoCron)
+}

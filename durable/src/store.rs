@@ -1,0 +1,445 @@
+//! What a store does: a small trait, and the commands that change records.
+//!
+//! The trait is synchronous. One thread of the timer commits for all callers, so a store needs no
+//! concurrency inside of a commit, and asynchronous callers wait for that thread's answer without
+//! blocking. Time is an argument: a store reads no clock, so that tests and simulations run in
+//! virtual time.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::StoreError,
+    record::{Claim, Record, State, TimeoutId},
+    repeat::Repeat,
+    time::{WallClock, WallTime},
+};
+
+/// What to do if the id is scheduled already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Conflict {
+    /// Replaces the old timeout.
+    #[default]
+    Replace,
+    /// Fails with [`DurableError::Exists`](crate::DurableError::Exists).
+    Refuse,
+    /// Keeps the old timeout and drops the new one.
+    Keep,
+}
+
+/// A timeout to be scheduled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewTimeout {
+    /// Name of the timeout.
+    pub id: TimeoutId,
+    /// When it is due.
+    pub due: WallTime,
+    /// Bytes for the handler.
+    pub payload: Arc<[u8]>,
+    /// Rule by which it recurs.
+    pub repeat: Option<Repeat>,
+    /// What to do if the id is scheduled already.
+    pub conflict: Conflict,
+}
+
+/// A change of one record. A store applies it in whole or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Adds a timeout. Answer: [`Answer::Scheduled`].
+    Schedule(NewTimeout),
+    /// Removes a timeout in any state. Answer: [`Answer::Cancelled`].
+    Cancel(TimeoutId),
+    /// Moves a pending or claimed timeout. Answer: [`Answer::Rescheduled`].
+    Reschedule(TimeoutId, WallTime),
+    /// Makes a dead timeout pending, with attempts counted anew. Answer: [`Answer::Requeued`].
+    Requeue(TimeoutId, WallTime),
+    /// Ends a delivery. Answer: [`Answer::Settled`]. Changes nothing if the claim is void.
+    Settle(Claim, Settlement),
+}
+
+impl Command {
+    /// Returns the id of the record.
+    #[must_use]
+    pub fn id(&self) -> &TimeoutId {
+        match self {
+            Self::Schedule(new) => &new.id,
+            Self::Cancel(id) | Self::Reschedule(id, _) | Self::Requeue(id, _) => id,
+            Self::Settle(claim, _) => &claim.id,
+        }
+    }
+
+    /// Returns the time at which the command makes the record due, if it does; [`WallTime::MIN`] if
+    /// only the record tells.
+    #[must_use]
+    pub fn due(&self) -> Option<WallTime> {
+        match self {
+            Self::Schedule(new) => Some(new.due),
+            Self::Reschedule(_, due)
+            | Self::Requeue(_, due)
+            | Self::Settle(_, Settlement::Retry { at: due, .. } | Settlement::Again(due)) => {
+                Some(*due)
+            }
+            // The time is that of the record.
+            Self::Settle(_, Settlement::Release) => Some(WallTime::MIN),
+            Self::Cancel(_) | Self::Settle(..) => None,
+        }
+    }
+}
+
+/// How a delivery ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settlement {
+    /// The timeout is done; its record is removed.
+    Done,
+    /// The attempt failed; the next one is at this time.
+    Retry {
+        /// Time of the next attempt.
+        at: WallTime,
+        /// Why it failed.
+        error: String,
+    },
+    /// The last attempt failed; the record is kept as dead.
+    Dead {
+        /// Why it failed.
+        error: String,
+    },
+    /// This occurrence of a recurring timeout is over; the next one is due at this time.
+    Again(WallTime),
+    /// The worker gives the claim back: the record is pending as it was before.
+    Release,
+}
+
+/// Answer to [`Command::Schedule`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scheduled {
+    /// The id was not scheduled.
+    Created,
+    /// The new timeout replaced one whose delivery had not begun. That one is never delivered.
+    Replaced,
+    /// The new timeout replaced one whose delivery was under way. It is not attempted again.
+    ReplacedDelivering,
+    /// The id was scheduled already. Nothing was changed.
+    Kept,
+}
+
+/// Answer to [`Command::Cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The timeout was removed, and no delivery begins any more.
+    Cancelled,
+    /// The timeout was removed while a delivery was under way. It is not attempted again.
+    Delivering,
+    /// There is no such timeout: it was never scheduled, was acknowledged, or was cancelled.
+    NotFound,
+}
+
+impl Cancelled {
+    /// Returns whether the timeout was removed before a delivery began.
+    #[must_use]
+    pub fn is_cancelled(self) -> bool {
+        self == Self::Cancelled
+    }
+}
+
+/// Answer to [`Command::Reschedule`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Rescheduled {
+    /// The timeout is due at the new time. No delivery begins before that.
+    Rescheduled,
+    /// A delivery is under way. Nothing was changed.
+    Delivering,
+    /// There is no such timeout, or it is dead. Nothing was changed.
+    NotFound,
+}
+
+/// Answer to a [`Command`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// To a schedule.
+    Scheduled(Scheduled),
+    /// To a cancel.
+    Cancelled(Cancelled),
+    /// To a reschedule.
+    Rescheduled(Rescheduled),
+    /// To a requeue: whether the timeout was dead.
+    Requeued(bool),
+    /// To a settlement: whether the claim was good.
+    Settled(bool),
+}
+
+/// A worker's name in its store. A worker that lost its lease needs a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u64);
+
+/// Request for records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// Present time.
+    pub now: WallTime,
+    /// Least time of the next attempt.
+    pub from: WallTime,
+    /// Time of the next attempt at which the window ends; it is not part of the window.
+    pub until: WallTime,
+    /// Most records.
+    pub limit: usize,
+    /// Bytes of payload after which no further record is claimed.
+    pub max_bytes: usize,
+    /// Deliveries of due records begin with the claim.
+    pub begin: bool,
+}
+
+/// Records that were claimed, and when to claim again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimedBatch {
+    /// Records, in the order of their next attempt.
+    pub records: Vec<Record>,
+    /// Least time at or after `from` at which a record is pending still.
+    pub next: Option<WallTime>,
+    /// Least time at which the lease of another worker that holds records ends.
+    pub lapse: Option<WallTime>,
+}
+
+/// Records for a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Query {
+    /// Records whose next attempt lies in a range of time, the end not included, ordered by time
+    /// and id. The cursor names the last record of the page before.
+    Times {
+        /// Start of the range.
+        from: WallTime,
+        /// End of the range.
+        until: WallTime,
+        /// Last record of the page before.
+        after: Option<(WallTime, TimeoutId)>,
+    },
+    /// Records whose id has a prefix, ordered by id. The cursor names the last of the page before.
+    Prefix {
+        /// Prefix; the empty one fits every id.
+        prefix: String,
+        /// Last id of the page before.
+        after: Option<TimeoutId>,
+    },
+    /// Dead records, ordered by time and id.
+    Dead {
+        /// Last record of the page before.
+        after: Option<(WallTime, TimeoutId)>,
+    },
+}
+
+impl Query {
+    /// Returns whether a record belongs to the list.
+    #[must_use]
+    pub fn matches(&self, record: &Record) -> bool {
+        let place = || (record.next, record.id.clone());
+        match self {
+            Self::Times { from, until, after } => {
+                record.state != State::Dead
+                    && (*from..*until).contains(&record.next)
+                    && after.as_ref().is_none_or(|after| place() > *after)
+            }
+            Self::Prefix { prefix, after } => {
+                record.id.as_str().starts_with(prefix.as_str())
+                    && after.as_ref().is_none_or(|after| record.id > *after)
+            }
+            Self::Dead { after } => {
+                record.state == State::Dead && after.as_ref().is_none_or(|after| place() > *after)
+            }
+        }
+    }
+}
+
+/// Numbers of records in a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Pending, claimed, or being delivered.
+    pub live: u64,
+    /// Dead.
+    pub dead: u64,
+}
+
+/// Called when somebody has made a record due at this time; with [`WallTime::MIN`], when records of
+/// any time are pending again.
+pub type Notice = Arc<dyn Fn(WallTime) + Send + Sync>;
+
+/// Timers of this process that want to know of new records.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Notice>>);
+
+impl Listeners {
+    pub(crate) fn add(&self, notice: Notice) {
+        self.0.lock().push(notice);
+    }
+
+    pub(crate) fn tell(&self, due: WallTime) {
+        let listeners = self.0.lock().clone();
+        for notice in listeners {
+            notice(due);
+        }
+    }
+
+    /// Tells of the earliest time at which commands made a record due.
+    pub(crate) fn tell_of(&self, commands: &[Command]) {
+        if let Some(due) = commands.iter().filter_map(Command::due).min() {
+            self.tell(due);
+        }
+    }
+}
+
+/// A place that keeps records safe.
+///
+/// Its methods block and may be called from several threads at once. Each is atomic: it takes effect
+/// in one moment between call and return, or fails and has changed nothing. The one exception is
+/// [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown).
+///
+/// [`conformance`](crate::conformance) checks an implementation.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Applies commands in order, in one transaction. What was changed is durable on return.
+    ///
+    /// The answers are in the order of the commands.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the transaction failed: then no command was applied.
+    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError>;
+
+    /// Returns a record.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError>;
+
+    /// Returns at most `limit` records of a list.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError>;
+
+    /// Returns the numbers of records.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn count(&self) -> Result<Counts, StoreError>;
+
+    /// Registers a worker with a lease until `now + lease`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError>;
+
+    /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
+    /// ended before `now` from them. Returns `false` if the worker had lost its lease.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError>;
+
+    /// Removes a worker. Its claims become void, and its records pending.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError>;
+
+    /// Claims the pending records of a window with the earliest next attempts, and gives each a new
+    /// token. `None` if the worker has lost its lease.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError>;
+
+    /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for
+    /// each. Returns for each claim whether its delivery may proceed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError>;
+
+    /// Asks the store to call `notice` when a record becomes due, also by another process.
+    ///
+    /// A store may drop notices; see [`recheck`](Self::recheck). It must not call them under a lock.
+    fn listen(&self, notice: Notice) {
+        let _ = notice;
+    }
+
+    /// Returns how often a worker must look for new records though no notice came; `None` if no
+    /// other process can add one.
+    fn recheck(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the clock by which all workers of the store agree on the time, if it has one.
+    fn clock(&self) -> Option<Arc<dyn WallClock>> {
+        None
+    }
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+        (**self).write(now, commands)
+    }
+
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+        (**self).get(id)
+    }
+
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        (**self).list(query, limit)
+    }
+
+    fn count(&self) -> Result<Counts, StoreError> {
+        (**self).count()
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+        (**self).enter(now, lease)
+    }
+
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+        (**self).renew(worker, now, lease)
+    }
+
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+        (**self).leave(worker)
+    }
+
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        (**self).claim(worker, request)
+    }
+
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+        (**self).begin(now, claims)
+    }
+
+    fn listen(&self, notice: Notice) {
+        (**self).listen(notice);
+    }
+
+    fn recheck(&self) -> Option<Duration> {
+        (**self).recheck()
+    }
+
+    fn clock(&self) -> Option<Arc<dyn WallClock>> {
+        (**self).clock()
+    }
+}

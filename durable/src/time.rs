@@ -1,0 +1,339 @@
+//! Wall-clock time in microseconds, and the clocks that show it.
+//!
+//! A due time is rounded up to a microsecond and the present is rounded down, so no timeout is early
+//! by rounding.
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+
+use crate::error::InputError;
+
+/// A point in time: whole microseconds since the start of 1970 in UTC, up to the end of the year
+/// 9999.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+///
+/// use delaywheel_durable::WallTime;
+///
+/// let time = WallTime::try_from(UNIX_EPOCH + Duration::from_nanos(1_500))?;
+/// assert_eq!(time.as_micros(), 2);
+/// assert!(WallTime::try_from(UNIX_EPOCH - Duration::from_secs(1)).is_err());
+/// # Ok::<_, delaywheel_durable::InputError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime(u64);
+
+impl WallTime {
+    /// The start of 1970.
+    pub const MIN: Self = Self(0);
+
+    /// The last microsecond of the year 9999.
+    pub const MAX: Self = Self(253_402_300_799_999_999);
+
+    /// Returns the time that is `micros` microseconds after the start of 1970.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::AfterYear9999`].
+    pub fn from_micros(micros: u64) -> Result<Self, InputError> {
+        if micros > Self::MAX.0 { Err(InputError::AfterYear9999) } else { Ok(Self(micros)) }
+    }
+
+    /// Returns the number of microseconds since the start of 1970.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the present of a clock: `time` rounded down and clamped to the range.
+    #[must_use]
+    pub fn now_of(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(u64::try_from(since.as_micros()).unwrap_or(u64::MAX).min(Self::MAX.0))
+    }
+
+    /// Adds a delay, rounded up to a microsecond; `None` after the year 9999.
+    #[must_use]
+    pub fn checked_add(self, delay: Duration) -> Option<Self> {
+        let sum = u128::from(self.0).checked_add(delay.as_nanos().div_ceil(1_000))?;
+        u64::try_from(sum).ok().filter(|&micros| micros <= Self::MAX.0).map(Self)
+    }
+
+    /// Adds a delay, rounded up to a microsecond; [`WallTime::MAX`] if the sum is later.
+    #[must_use]
+    pub fn saturating_add(self, delay: Duration) -> Self {
+        self.checked_add(delay).unwrap_or(Self::MAX)
+    }
+
+    /// Subtracts a span; [`WallTime::MIN`] if the difference is earlier.
+    #[must_use]
+    pub fn saturating_sub(self, span: Duration) -> Self {
+        Self(u64::try_from(span.as_micros()).map_or(0, |span| self.0.saturating_sub(span)))
+    }
+
+    /// Returns the time since `earlier`; zero if it is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the same time as a [`SystemTime`].
+    #[must_use]
+    pub fn to_system_time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.0)
+    }
+}
+
+/// Rounds up.
+impl TryFrom<SystemTime> for WallTime {
+    type Error = InputError;
+
+    fn try_from(time: SystemTime) -> Result<Self, InputError> {
+        let since = time.duration_since(UNIX_EPOCH).map_err(|_| InputError::Before1970)?;
+        Self::MIN.checked_add(since).ok_or(InputError::AfterYear9999)
+    }
+}
+
+/// Rounds up.
+#[cfg(feature = "jiff")]
+impl TryFrom<jiff::Timestamp> for WallTime {
+    type Error = InputError;
+
+    fn try_from(time: jiff::Timestamp) -> Result<Self, InputError> {
+        Self::try_from(SystemTime::from(time))
+    }
+}
+
+impl fmt::Debug for WallTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}s", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+/// When a timeout is due: a point in time, or a delay from now.
+///
+/// Every method that takes a time takes `impl Into<When>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum When {
+    /// At a time of the wall clock. A time that has passed is due at once.
+    At(SystemTime),
+    /// At a time of the wall clock.
+    AtWall(WallTime),
+    /// This long after the call, by the wall clock.
+    In(Duration),
+}
+
+impl When {
+    /// Returns the due time, rounded up to a microsecond.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError::Before1970`] and [`InputError::AfterYear9999`].
+    pub fn resolve(self, now: WallTime) -> Result<WallTime, InputError> {
+        match self {
+            Self::At(time) => WallTime::try_from(time),
+            Self::AtWall(time) => Ok(time),
+            Self::In(delay) => now.checked_add(delay).ok_or(InputError::AfterYear9999),
+        }
+    }
+}
+
+impl From<SystemTime> for When {
+    fn from(time: SystemTime) -> Self {
+        Self::At(time)
+    }
+}
+
+impl From<WallTime> for When {
+    fn from(time: WallTime) -> Self {
+        Self::AtWall(time)
+    }
+}
+
+impl From<Duration> for When {
+    fn from(delay: Duration) -> Self {
+        Self::In(delay)
+    }
+}
+
+#[cfg(feature = "jiff")]
+impl From<jiff::Timestamp> for When {
+    fn from(time: jiff::Timestamp) -> Self {
+        Self::At(time.into())
+    }
+}
+
+/// A source of wall-clock time. It may step forward and back.
+pub trait WallClock: fmt::Debug + Send + Sync + 'static {
+    /// Returns the current time. Must not panic.
+    fn now(&self) -> WallTime;
+
+    /// Returns for how long a timer may sleep before it reads the clock again.
+    ///
+    /// The default is a second, for clocks that may step without notice. `None` is for clocks that
+    /// run evenly, or whose steps the operating system reports.
+    fn sleep_limit(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
+    /// Takes over a timer, which is then run by this clock instead of by a thread.
+    ///
+    /// Returns whether it does; by default it does not. [`ManualWallClock`] does.
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        let _ = timer;
+        false
+    }
+}
+
+/// A timer as the clock that drives it sees it.
+pub trait Driven: Send + Sync {
+    /// Delivers due timeouts, on this thread.
+    fn turn(&self);
+
+    /// Returns when the timer wants its next turn; `None` if it waits for nothing.
+    fn next_turn(&self) -> Option<WallTime>;
+}
+
+/// The wall clock of the system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemWallClock;
+
+impl WallClock for SystemWallClock {
+    fn now(&self) -> WallTime {
+        WallTime::now_of(SystemTime::now())
+    }
+
+    /// On Linux the kernel reports steps of the clock, and the end of a suspension.
+    fn sleep_limit(&self) -> Option<Duration> {
+        (!cfg!(target_os = "linux")).then_some(Duration::from_secs(1))
+    }
+}
+
+/// A wall clock for tests: it stands still until the test moves it, and runs its timers on the
+/// calling thread.
+///
+/// Clones are the same clock.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+///
+/// let clock = ManualWallClock::new();
+/// let (sent, received) = std::sync::mpsc::channel();
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .clock(clock.clone())
+///     .build_blocking(move |delivery| Ok(sent.send(delivery.id().to_string())?))?;
+///
+/// timer.schedule("trial-17", Duration::from_secs(30 * 86_400), b"ends")?;
+/// clock.advance(Duration::from_secs(30 * 86_400) - Duration::from_micros(1));
+/// assert!(received.try_recv().is_err());
+/// clock.advance(Duration::from_micros(1));
+/// assert_eq!(received.try_recv()?, "trial-17");
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct ManualWallClock {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    now: Mutex<WallTime>,
+    timers: Mutex<Vec<Weak<dyn Driven>>>,
+}
+
+impl ManualWallClock {
+    /// Creates a clock that shows the start of the year 2000.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at(WallTime(946_684_800_000_000))
+    }
+
+    /// Creates a clock that shows `now`.
+    #[must_use]
+    pub fn at(now: WallTime) -> Self {
+        let shared = Shared { now: Mutex::new(now), timers: Mutex::new(Vec::new()) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Lets `span` pass, and stops at each time at which a timer wants a turn.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the clock would show a time after the year 9999.
+    pub fn advance(&self, span: Duration) {
+        let end = self.now().checked_add(span).expect("the clock ends with the year 9999");
+        self.turn();
+        while let Some(next) = self.next_turn().filter(|&next| next <= end) {
+            self.show(next);
+            self.turn();
+        }
+        self.show(end);
+        self.turn();
+    }
+
+    /// Sets the clock, forward or back, without a stop in between, as an administrator does.
+    pub fn step_to(&self, now: WallTime) {
+        *self.shared.now.lock() = now;
+        self.turn();
+    }
+
+    /// Gives every timer a turn at the present time.
+    pub fn turn(&self) {
+        for timer in self.timers() {
+            timer.turn();
+        }
+    }
+
+    fn show(&self, time: WallTime) {
+        let mut now = self.shared.now.lock();
+        *now = time.max(*now);
+    }
+
+    fn next_turn(&self) -> Option<WallTime> {
+        let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min();
+        // A turn that is overdue was refused by its timer just now; one microsecond on, it may not be.
+        next.map(|next| next.max(WallTime(self.now().0 + 1)))
+    }
+
+    /// Returns the timers that still exist; no lock is held while they run.
+    fn timers(&self) -> Vec<Arc<dyn Driven>> {
+        let mut timers = self.shared.timers.lock();
+        timers.retain(|timer| timer.strong_count() > 0);
+        timers.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Default for ManualWallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ManualWallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualWallClock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl WallClock for ManualWallClock {
+    fn now(&self) -> WallTime {
+        *self.shared.now.lock()
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.shared.timers.lock().push(timer);
+        true
+    }
+}

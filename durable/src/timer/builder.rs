@@ -1,0 +1,337 @@
+//! Settings of a timer.
+
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    io,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    DurableTimer,
+    alarm::Alarm,
+    core::Core,
+    delivery::Delivery,
+    driver::{Driver, DriverSettings},
+    executor::{Handler, Queue, run_blocking},
+    policy::{Backoff, CatchUp},
+};
+use crate::{
+    memory::MemoryStore,
+    store::Store,
+    time::{SystemWallClock, WallClock},
+};
+
+/// A future that a spawner runs to its end.
+pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Settings of a [`DurableTimer`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel_durable::{Backoff, DurableTimer, MemoryStore};
+///
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .backoff(Backoff::new(Duration::from_secs(5)).attempts(3))
+///     .threads(2)
+///     .build_blocking(|delivery| {
+///         println!("{}: {:?}", delivery.id(), delivery.payload());
+///         Ok(())
+///     })?;
+/// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind")?;
+/// assert_eq!(timer.count()?.live, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct DurableTimerBuilder<S: Store> {
+    store: S,
+    clock: Option<Arc<dyn WallClock>>,
+    backoff: Backoff,
+    threads: usize,
+    name: String,
+    seed: Option<u64>,
+    driver: DriverSettings,
+}
+
+impl<S: Store> DurableTimerBuilder<S> {
+    pub(super) fn new(store: S) -> Self {
+        let driver = DriverSettings {
+            window: Duration::from_secs(60),
+            window_capacity: 16_384,
+            window_bytes: 64 << 20,
+            max_deliveries: 1_024,
+            lease: Duration::from_secs(30),
+            handler_limit: Some(Duration::from_secs(15 * 60)),
+            catch_up: CatchUp::All,
+            catch_up_rate: None,
+        };
+        Self {
+            store,
+            clock: None,
+            backoff: Backoff::default(),
+            threads: 4,
+            name: "delaywheel-durable".to_owned(),
+            seed: None,
+            driver,
+        }
+    }
+
+    /// Sets the wall clock. Default: that of the store if it has one, or the system's.
+    #[must_use]
+    pub fn clock(mut self, clock: impl WallClock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets how long before its due time a timeout is taken into memory. Default: a minute.
+    #[must_use]
+    pub fn window(mut self, window: Duration) -> Self {
+        self.driver.window = window;
+        self
+    }
+
+    /// Sets the most timeouts in memory that are not being delivered, at least 1, and the bytes of
+    /// payload after which no more are taken. Default: 16384, and 64 MiB.
+    #[must_use]
+    pub fn window_capacity(mut self, timeouts: usize, bytes: usize) -> Self {
+        self.driver.window_capacity = timeouts.clamp(1, 1 << 24);
+        self.driver.window_bytes = bytes.max(1);
+        self
+    }
+
+    /// Sets the most deliveries under way, at least 1. Default: 1024.
+    #[must_use]
+    pub fn max_deliveries(mut self, max: usize) -> Self {
+        self.driver.max_deliveries = max.max(1);
+        self
+    }
+
+    /// Sets for how long this worker's claims are good if it stops. Default: 30 seconds.
+    ///
+    /// A worker renews its lease in a third of this. When a worker dies, others deliver its timeouts
+    /// after this time.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.driver.lease = lease.max(Duration::from_millis(3));
+        self
+    }
+
+    /// Sets when failed deliveries are tried again.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets after how long a delivery that has not ended counts as failed; `None` for never.
+    /// Default: 15 minutes.
+    ///
+    /// The handler is not interrupted. Its end, if it comes, is ignored.
+    #[must_use]
+    pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
+        self.driver.handler_limit = limit;
+        self
+    }
+
+    /// Sets what happens to timeouts that are overdue. Default: [`CatchUp::All`].
+    #[must_use]
+    pub fn catch_up(mut self, policy: CatchUp) -> Self {
+        self.driver.catch_up = policy;
+        self
+    }
+
+    /// Sets how many timeouts a second are delivered, of those that were due before the start or
+    /// that could not be kept up with. Default: no limit.
+    #[must_use]
+    pub fn catch_up_rate(mut self, per_second: NonZeroU32) -> Self {
+        self.driver.catch_up_rate = Some(per_second);
+        self
+    }
+
+    /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Sets the name of the threads.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the seed of the jitter, for tests.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Starts a timer with a blocking handler, which runs on threads of the timer.
+    ///
+    /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the threads cannot be started.
+    pub fn build_blocking<F>(self, handler: F) -> io::Result<DurableTimer<S>>
+    where
+        F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    {
+        let run = Arc::new(move |delivery| run_blocking(&handler, delivery));
+        let clock = self.choose_clock();
+        if is_virtual(&clock) {
+            return self.start(clock, None, Arc::new(move |_, delivery| run(delivery)));
+        }
+        let queue = Arc::new(Queue::default());
+        let mut threads = Vec::new();
+        for _ in 0..self.threads {
+            let name = format!("{}-handler", self.name);
+            match queue.start(name, run.clone()) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    queue.close();
+                    return Err(error);
+                }
+            }
+        }
+        let handler = Arc::clone(&queue);
+        let pass_on: Handler = Arc::new(move |lane, delivery| handler.push(lane, delivery));
+        let timer = self.start(clock, Some(queue), pass_on)?;
+        timer.core().threads.lock().append(&mut threads);
+        Ok(timer)
+    }
+
+    /// Starts a timer with an asynchronous handler. `spawn` runs each of its futures, on any
+    /// runtime.
+    ///
+    /// `Ok` acknowledges the delivery. An error counts as a failed attempt, and so does a future
+    /// that is dropped or panics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use delaywheel_durable::{DurableTimer, MemoryStore};
+    /// # fn remind(payload: &[u8]) -> std::future::Ready<Result<(), std::io::Error>> {
+    /// #     std::future::ready(Ok(()))
+    /// # }
+    /// # fn spawn(future: delaywheel_durable::DeliveryFuture) {}
+    /// let timer = DurableTimer::builder(MemoryStore::new()).build_async(
+    ///     |future| { spawn(future); }, // such as `tokio::spawn`
+    ///     |delivery| async move {
+    ///         let result = remind(delivery.payload()).await;
+    ///         (delivery, result)
+    ///     },
+    /// )?;
+    /// # Ok::<_, std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the threads cannot be started.
+    pub fn build_async<P, F, R, E>(self, spawn: P, handler: F) -> io::Result<DurableTimer<S>>
+    where
+        P: Fn(DeliveryFuture) + Send + Sync + 'static,
+        F: Fn(Delivery) -> R + Send + Sync + 'static,
+        R: Future<Output = (Delivery, Result<(), E>)> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        self.build_with(move |delivery| {
+            let future = handler(delivery);
+            spawn(Box::pin(async move {
+                match future.await {
+                    (delivery, Ok(())) => delivery.acknowledge(),
+                    (delivery, Err(error)) => delivery.retry(error),
+                }
+            }));
+        })
+    }
+
+    /// Starts a timer that passes each delivery on to `handler`, on the thread of the driver.
+    ///
+    /// For handlers that hand deliveries to threads or tasks of their own. The handler must not
+    /// block, and must not panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the threads cannot be started.
+    pub fn build_with<F>(self, handler: F) -> io::Result<DurableTimer<S>>
+    where
+        F: Fn(Delivery) + Send + Sync + 'static,
+    {
+        let clock = self.choose_clock();
+        self.start(clock, None, Arc::new(move |_, delivery| handler(delivery)))
+    }
+
+    fn choose_clock(&self) -> Arc<dyn WallClock> {
+        let given = self.clock.clone();
+        given.or_else(|| self.store.clock()).unwrap_or_else(|| Arc::new(SystemWallClock))
+    }
+
+    fn start(
+        self,
+        clock: Arc<dyn WallClock>,
+        executor: Option<Arc<Queue>>,
+        handler: Handler,
+    ) -> io::Result<DurableTimer<S>> {
+        let is_virtual = is_virtual(&clock);
+        let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
+        let driver = Driver::new(self.driver);
+        let core =
+            Core::new(self.store, clock, self.backoff, driver, alarm, executor, handler, self.seed);
+        let weak = Arc::downgrade(&core);
+        core.store.listen(Arc::new(move |due| {
+            if let Some(core) = weak.upgrade() {
+                core.notice(due);
+            }
+        }));
+        // From here on, the timer ends the threads when it is dropped.
+        let timer = DurableTimer::new(Arc::clone(&core));
+        if is_virtual {
+            let weak: Weak<Core<S>> = Arc::downgrade(&core);
+            core.clock.adopt(weak);
+            return Ok(timer);
+        }
+        let commits = Arc::clone(&core);
+        let commit = thread::Builder::new()
+            .name(format!("{}-commit", self.name))
+            .spawn(move || commits.run_commits())?;
+        let spawned = thread::Builder::new().name(self.name).spawn(move || {
+            if let Some(alarm) = &core.alarm {
+                core.run_driver(alarm);
+            }
+        });
+        match spawned {
+            Ok(driver) => timer.core().threads.lock().extend([commit, driver]),
+            Err(error) => {
+                timer.abandon();
+                return Err(error);
+            }
+        }
+        Ok(timer)
+    }
+}
+
+/// Returns whether the clock runs its timers itself.
+fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
+    let nobody: Weak<Core<MemoryStore>> = Weak::new();
+    clock.adopt(nobody)
+}
+
+impl<S: Store> fmt::Debug for DurableTimerBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DurableTimerBuilder")
+            .field("store", &self.store)
+            .field("driver", &self.driver)
+            .finish_non_exhaustive()
+    }
+}

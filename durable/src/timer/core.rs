@@ -1,0 +1,374 @@
+//! What the handles, threads and deliveries of a timer share.
+//!
+//! Locks: `driver` is held while the store is called, `inbox` only for a moment. A thread that holds
+//! `driver` may take `inbox` and those of the store, and never the other way round. No lock is held
+//! while a handler runs.
+
+use std::{
+    fmt, mem,
+    sync::{Arc, Weak},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use fastrand::Rng;
+use parking_lot::{Condvar, Mutex};
+
+use super::{
+    alarm::Alarm,
+    commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
+    delivery::{Delivery, Ends, Verdict},
+    driver::{Driver, following},
+    executor::{Handler, Queue},
+    policy::Backoff,
+    stats::{Counters, DurableStats},
+};
+use crate::{
+    error::DurableError,
+    record::Record,
+    store::{Answer, Command, Settlement, Store},
+    time::{Driven, WallClock, WallTime},
+};
+
+/// How far the end of a timer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Open,
+    /// Refuses new timeouts, and delivers.
+    Finishing,
+    /// Claims no more, and waits for the deliveries under way.
+    Closing,
+    /// No thread is left.
+    Ended,
+}
+
+/// What the driver has to be told.
+#[derive(Debug, Default)]
+struct Inbox {
+    ended: Vec<u64>,
+    due: Option<WallTime>,
+    /// Settlements to be tried again, in virtual time.
+    postponed: Vec<Job>,
+}
+
+pub(super) struct Core<S: Store> {
+    pub(super) store: S,
+    pub(super) clock: Arc<dyn WallClock>,
+    pub(super) backoff: Backoff,
+    pub(super) counters: Counters,
+    /// `None` in virtual time, when no thread sleeps.
+    pub(super) alarm: Option<Alarm>,
+    pub(super) commits: CommitQueue,
+    pub(super) executor: Option<Arc<Queue>>,
+    handler: Handler,
+    driver: Mutex<Driver>,
+    inbox: Mutex<Inbox>,
+    phase: Mutex<Phase>,
+    /// Notified when the phase changes, or a delivery has ended.
+    progress: Condvar,
+    rng: Mutex<Rng>,
+    /// Threads that use the store.
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
+    itself: Weak<Self>,
+}
+
+impl<S: Store> Core<S> {
+    #[expect(clippy::too_many_arguments, reason = "the builder is the only caller")]
+    pub(super) fn new(
+        store: S,
+        clock: Arc<dyn WallClock>,
+        backoff: Backoff,
+        driver: Driver,
+        alarm: Option<Alarm>,
+        executor: Option<Arc<Queue>>,
+        handler: Handler,
+        seed: Option<u64>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|itself| Self {
+            store,
+            clock,
+            backoff,
+            counters: Counters::default(),
+            alarm,
+            commits: CommitQueue::default(),
+            executor,
+            handler,
+            driver: Mutex::new(driver),
+            inbox: Mutex::default(),
+            phase: Mutex::new(Phase::Open),
+            progress: Condvar::new(),
+            rng: Mutex::new(seed.map_or_else(Rng::new, Rng::with_seed)),
+            threads: Mutex::default(),
+            itself: itself.clone(),
+        })
+    }
+
+    pub(super) fn stats(&self) -> DurableStats {
+        let (window, due, delivering) = self.driver.lock().held();
+        DurableStats { window, due, delivering, ..self.counters.read() }
+    }
+
+    /// Writes commands of a caller, with the next group.
+    pub(super) fn submit(
+        &self,
+        commands: Vec<Command>,
+    ) -> oneshot::Receiver<Result<Vec<Answer>, crate::StoreError>> {
+        let (sender, receiver) = oneshot::channel();
+        self.commit(Job { commands, reply: Reply::Caller(sender) });
+        receiver
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), DurableError> {
+        if *self.phase.lock() == Phase::Open { Ok(()) } else { Err(DurableError::ShutDown) }
+    }
+
+    /// Queues a job; in virtual time, writes it at once. After the end the job is dropped, and its
+    /// caller sees a closed channel.
+    fn commit(&self, job: Job) {
+        if self.alarm.is_some() {
+            drop(self.commits.push(job));
+        } else {
+            let (outcome, again) =
+                write_group(&self.store, self.clock.now(), vec![job], &self.counters);
+            self.inbox.lock().postponed.extend(again);
+            self.take_in(outcome);
+        }
+    }
+
+    /// Writes groups until the queue is closed. Runs on a thread.
+    pub(super) fn run_commits(&self) {
+        while let Some(group) = self.commits.take() {
+            let (outcome, again) =
+                write_group(&self.store, self.clock.now(), group, &self.counters);
+            self.take_in(outcome);
+            self.commits.retry(again);
+        }
+    }
+
+    /// Tells the driver what a transaction did.
+    fn take_in(&self, outcome: Outcome) {
+        if outcome.ended.is_empty() && outcome.due.is_none() {
+            return;
+        }
+        let mut inbox = self.inbox.lock();
+        inbox.ended.extend(outcome.ended);
+        inbox.due = inbox.due.into_iter().chain(outcome.due).min();
+        drop(inbox);
+        self.ring();
+    }
+
+    /// A record became due, says the store.
+    pub(super) fn notice(&self, due: WallTime) {
+        self.take_in(Outcome { ended: Vec::new(), due: Some(due) });
+    }
+
+    fn ring(&self) {
+        if let Some(alarm) = &self.alarm {
+            alarm.ring();
+        }
+    }
+
+    /// Does what is to be done now, until nothing is. Returns when to do it again.
+    fn run_turn(&self) -> Option<WallTime> {
+        let postponed = mem::take(&mut self.inbox.lock().postponed);
+        for job in postponed {
+            self.commit(job);
+        }
+        loop {
+            let (step, next) = {
+                let mut driver = self.driver.lock();
+                let (ended, due) = {
+                    let mut inbox = self.inbox.lock();
+                    (mem::take(&mut inbox.ended), inbox.due.take())
+                };
+                let has_ended = !ended.is_empty();
+                for token in ended {
+                    driver.ended(token);
+                }
+                if let Some(due) = due {
+                    driver.notice(due);
+                }
+                if has_ended {
+                    self.progress.notify_all();
+                }
+                let step = driver.step(&self.store, self.clock.now(), &self.counters);
+                (step, driver.next_step())
+            };
+            for command in step.commands {
+                self.commit(Job { commands: vec![command], reply: Reply::Nobody });
+            }
+            for (lane, record) in step.begun {
+                if let Some(ends) = self.itself.upgrade() {
+                    (self.handler)(lane, Delivery::new(record, ends));
+                }
+            }
+            let inbox = self.inbox.lock();
+            if !step.again && inbox.ended.is_empty() && inbox.due.is_none() {
+                return next;
+            }
+        }
+    }
+
+    /// Runs turns until the timer has been closed and no delivery is under way. Runs on a thread.
+    pub(super) fn run_driver(&self, alarm: &Alarm) {
+        loop {
+            let next = self.run_turn();
+            if *self.phase.lock() >= Phase::Closing && self.close() {
+                break;
+            }
+            let limit = next.map(|next| {
+                let limit = next.since(self.clock.now());
+                self.clock.sleep_limit().map_or(limit, |longest| limit.min(longest))
+            });
+            if alarm.sleep(limit) {
+                self.counters.clock_steps.add(1);
+                #[cfg(feature = "tracing")]
+                tracing::info!("wall clock was set");
+            }
+        }
+        self.commits.close();
+        if let Some(executor) = &self.executor {
+            executor.close();
+        }
+        *self.phase.lock() = Phase::Ended;
+        self.progress.notify_all();
+    }
+
+    /// Gives back what is held. Returns whether no delivery is under way.
+    fn close(&self) -> bool {
+        let commands = self.driver.lock().close();
+        if !commands.is_empty() {
+            self.commit(Job { commands, reply: Reply::Nobody });
+        }
+        let mut driver = self.driver.lock();
+        if driver.held().2 > 0 {
+            return false;
+        }
+        if let Some(worker) = driver.leave() {
+            // If this fails, the lease ends by itself.
+            let _ = self.store.leave(worker);
+        }
+        true
+    }
+
+    pub(super) fn shut_down(&self) {
+        let mut phase = self.phase.lock();
+        *phase = Phase::Closing.max(*phase);
+        drop(phase);
+        if self.alarm.is_some() {
+            self.ring();
+        } else if self.close() {
+            *self.phase.lock() = Phase::Ended;
+        }
+    }
+
+    /// Waits until nothing is due or being delivered, and shuts down. Returns whether every delivery
+    /// had ended by then.
+    pub(super) fn finish(&self, within: Duration) -> bool {
+        let deadline = Instant::now().checked_add(within);
+        {
+            let mut phase = self.phase.lock();
+            *phase = Phase::Finishing.max(*phase);
+        }
+        if self.alarm.is_none() {
+            self.run_turn();
+        } else {
+            self.ring();
+            self.wait(deadline, |_, is_idle| is_idle);
+        }
+        self.shut_down();
+        if self.alarm.is_some() {
+            self.wait(deadline, |phase, _| phase == Phase::Ended);
+        }
+        *self.phase.lock() == Phase::Ended && self.join(deadline)
+    }
+
+    /// Waits for the threads, so that nobody but the handles of the timer has the store. Returns
+    /// whether they have ended.
+    fn join(&self, deadline: Option<Instant>) -> bool {
+        let mut threads = self.threads.lock();
+        let this = thread::current().id();
+        while threads.iter().any(|other| !other.is_finished() && other.thread().id() != this) {
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                return false;
+            }
+            // Threads give no notice of their end.
+            thread::sleep(Duration::from_millis(1));
+        }
+        threads.clear();
+        true
+    }
+
+    /// Waits for a condition on the phase and on whether the driver is idle.
+    fn wait(&self, deadline: Option<Instant>, is_met: impl Fn(Phase, bool) -> bool) {
+        loop {
+            let is_idle = self.driver.lock().is_idle(self.clock.now());
+            let mut phase = self.phase.lock();
+            if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
+                return;
+            }
+            // Progress between the look at the driver and this wait may be missed; hence a limit.
+            let limit = Instant::now() + Duration::from_millis(10);
+            self.progress.wait_until(&mut phase, deadline.map_or(limit, |at| at.min(limit)));
+        }
+    }
+
+    fn settlement(&self, record: &Record, verdict: Verdict) -> (Settlement, Counted) {
+        let now = self.clock.now();
+        match verdict {
+            Verdict::Done | Verdict::Settled => (following(record, now), Counted::Acknowledged),
+            Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
+            Verdict::Failed(error, when) => {
+                let delay = self.backoff.delay(record.attempt, &mut self.rng.lock());
+                match delay {
+                    None => (Settlement::Dead { error }, Counted::Dead),
+                    Some(delay) => {
+                        let asked = when.and_then(|when| when.resolve(now).ok());
+                        let at = asked.unwrap_or_else(|| now.saturating_add(delay));
+                        (Settlement::Retry { at, error }, Counted::Retried)
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S: Store> Ends for Core<S> {
+    fn end(&self, record: Record, verdict: Verdict) {
+        if verdict == Verdict::Settled {
+            self.counters.acknowledged.add(1);
+            self.take_in(Outcome {
+                ended: vec![record.token],
+                due: record.repeat.map(|_| record.due),
+            });
+            return;
+        }
+        let (mut settlement, counted) = self.settlement(&record, verdict);
+        if let Settlement::Retry { error, .. } | Settlement::Dead { error } = &mut settlement {
+            *error = error.chars().filter(|&character| character != '\0').take(MAX_ERROR).collect();
+        }
+        let command = Command::Settle(record.claim(), settlement);
+        self.commit(Job { commands: vec![command], reply: Reply::Settled(record.token, counted) });
+    }
+}
+
+/// Characters of an error that a record keeps.
+const MAX_ERROR: usize = 1_000;
+
+impl<S: Store> Driven for Core<S> {
+    fn turn(&self) {
+        if *self.phase.lock() < Phase::Ended {
+            self.run_turn();
+        }
+    }
+
+    fn next_turn(&self) -> Option<WallTime> {
+        if *self.phase.lock() == Phase::Ended { None } else { self.driver.lock().next_step() }
+    }
+}
+
+impl<S: Store> fmt::Debug for Core<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,557 @@
+//! The driver: what a worker claims, holds in its wheel, and delivers, and when it looks again.
+//!
+//! It reads no clock and starts no thread. [`step`](Driver::step) does everything that is to be done
+//! at a time, and [`next_step`](Driver::next_step) tells when to call it again; so a simulation runs
+//! many drivers in virtual time.
+//!
+//! Two lanes claim records. The *window* lane claims what is due from `boundary` until the end of
+//! the window, ahead of time, and holds it in a wheel. The *backlog* lane claims what was due before
+//! `boundary`, oldest first, at a limited rate and with at most half of the permits; so a long
+//! backlog delays nothing that is due now. The boundary moves up to the present when the window lane
+//! itself falls behind.
+
+use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
+
+use delaywheel::{Key, Tick, TimingWheel};
+use rustc_hash::FxHashMap;
+
+use super::{policy::CatchUp, stats::Counters};
+use crate::{
+    error::StoreError,
+    record::{Claim, Record},
+    store::{ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
+    time::WallTime,
+};
+
+/// Most deliveries that begin in one call of the store.
+const BATCH: usize = 512;
+
+/// The window lane has fallen behind when what it claims is overdue by this.
+const BEHIND: Duration = Duration::from_secs(1);
+
+/// Longest delay after a failure of the store.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Settings of a driver.
+#[derive(Debug, Clone)]
+pub(crate) struct DriverSettings {
+    pub(crate) window: Duration,
+    pub(crate) window_capacity: usize,
+    pub(crate) window_bytes: usize,
+    pub(crate) max_deliveries: usize,
+    pub(crate) lease: Duration,
+    pub(crate) handler_limit: Option<Duration>,
+    pub(crate) catch_up: CatchUp,
+    pub(crate) catch_up_rate: Option<NonZeroU32>,
+}
+
+/// Which claims a delivery came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Window,
+    Backlog,
+}
+
+/// What a step wants done.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// Deliveries that have begun.
+    pub(crate) begun: Vec<(Lane, Record)>,
+    /// Commands to write.
+    pub(crate) commands: Vec<Command>,
+    /// Whether to step again at once.
+    pub(crate) again: bool,
+}
+
+/// One worker's view of its store.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    settings: DriverSettings,
+    worker: Option<WorkerId>,
+    /// Claimed, and not due.
+    wheel: TimingWheel<Record>,
+    /// Claimed and due; the delivery has not begun.
+    due: VecDeque<Record>,
+    /// Payload of both.
+    bytes: usize,
+    /// Deliveries under way, by token.
+    delivering: FxHashMap<u64, Option<Key>>,
+    /// When deliveries under way exceed the limit.
+    limits: TimingWheel<Claim>,
+    boundary: Option<WallTime>,
+    last: WallTime,
+    renew_at: WallTime,
+    lapse_at: Option<WallTime>,
+    recheck_at: Option<WallTime>,
+    /// When each lane claims next.
+    window_at: Option<WallTime>,
+    backlog_at: Option<WallTime>,
+    /// The window is full: more is pending in it.
+    is_full: bool,
+    /// After a failure: no call of the store before this.
+    paused_until: Option<WallTime>,
+    pause: Duration,
+    /// No more claims; what is held is given back.
+    is_closing: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(settings: DriverSettings) -> Self {
+        Self {
+            settings,
+            worker: None,
+            wheel: TimingWheel::new(Tick::ZERO),
+            due: VecDeque::new(),
+            bytes: 0,
+            delivering: FxHashMap::default(),
+            limits: TimingWheel::new(Tick::ZERO),
+            boundary: None,
+            last: WallTime::MIN,
+            renew_at: WallTime::MIN,
+            lapse_at: None,
+            recheck_at: None,
+            window_at: Some(WallTime::MIN),
+            backlog_at: Some(WallTime::MIN),
+            is_full: false,
+            paused_until: None,
+            pause: Duration::ZERO,
+            is_closing: false,
+        }
+    }
+
+    /// Numbers of records in the window, due, and being delivered.
+    pub(crate) fn held(&self) -> (usize, usize, usize) {
+        (self.wheel.len(), self.due.len(), self.delivering.len())
+    }
+
+    /// Returns whether nothing is due or being delivered.
+    pub(crate) fn is_idle(&self, now: WallTime) -> bool {
+        let is_waiting = self.next_step().is_none_or(|next| next > now);
+        self.due.is_empty() && self.delivering.is_empty() && is_waiting
+    }
+
+    /// A record may have become due at this time; at [`WallTime::MIN`], any records.
+    pub(crate) fn notice(&mut self, due: WallTime) {
+        if due == WallTime::MIN {
+            self.claim_soon(due);
+            return;
+        }
+        let boundary = self.boundary.unwrap_or(WallTime::MIN);
+        let (lane, at) = if due < boundary {
+            (&mut self.backlog_at, due)
+        } else {
+            (&mut self.window_at, due.saturating_sub(self.settings.window))
+        };
+        *lane = Some(lane.map_or(at, |old| old.min(at)));
+    }
+
+    /// A delivery has ended.
+    pub(crate) fn ended(&mut self, token: u64) {
+        if let Some(Some(key)) = self.delivering.remove(&token) {
+            self.limits.cancel(key);
+        }
+    }
+
+    /// Claims no more. Returns commands that give back what is held and not being delivered.
+    pub(crate) fn close(&mut self) -> Vec<Command> {
+        self.is_closing = true;
+        self.bytes = 0;
+        let held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
+        let held = held.into_iter().chain(self.due.drain(..));
+        held.map(|record| Command::Settle(record.claim(), Settlement::Release)).collect()
+    }
+
+    /// Returns the worker, to be removed from the store once no delivery is under way.
+    pub(crate) fn leave(&mut self) -> Option<WorkerId> {
+        self.worker.take()
+    }
+
+    /// Does everything that is to be done at `now`.
+    pub(crate) fn step(&mut self, store: &dyn Store, now: WallTime, counters: &Counters) -> Step {
+        let mut step = Step::default();
+        self.follow_clock(now, counters);
+        self.end_overruns(now, counters, &mut step);
+        if self.paused_until.is_some_and(|until| now < until) {
+            return step;
+        }
+        self.paused_until = None;
+        match self.call_store(store, now, counters, &mut step) {
+            Ok(()) => self.pause = Duration::ZERO,
+            Err(error) => self.pause_after(&error, now, counters),
+        }
+        step
+    }
+
+    /// Returns when to step next; `None` if only a notice or the end of a delivery is a reason to.
+    pub(crate) fn next_step(&self) -> Option<WallTime> {
+        let time = |tick: Tick| WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX);
+        let limit = self.limits.next_expiration().map(time);
+        if let Some(until) = self.paused_until {
+            return Some(limit.map_or(until, |limit| limit.min(until)));
+        }
+        let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
+        let renew = self.has_held().then_some(self.renew_at);
+        let claims = [
+            self.window_at.filter(|_| self.has_room()),
+            self.backlog_at.filter(|_| self.backlog_permits() > 0),
+            self.lapse_at,
+            self.recheck_at,
+        ];
+        let claims = claims.into_iter().flatten().filter(|_| !self.is_closing);
+        let others = [limit, due, renew, self.wheel.next_expiration().map(time)];
+        others.into_iter().flatten().chain(claims).min()
+    }
+
+    /// Notices that the clock has stepped back: records that were due may not be due any more.
+    fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
+        if now < self.last {
+            counters.clock_steps.add(1);
+            let held = self.wheel.drain().map(|(_, _, record)| record);
+            let held: Vec<_> = held.chain(self.due.drain(..)).collect();
+            self.bytes = 0;
+            self.wheel = TimingWheel::new(tick(now));
+            for record in held {
+                self.hold(record);
+            }
+            let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
+            self.limits = TimingWheel::new(tick(now));
+            for claim in limits {
+                self.watch(claim, now);
+            }
+            self.boundary = self.boundary.map(|boundary| boundary.min(now));
+            self.paused_until = None;
+            self.claim_soon(now);
+            self.renew_at = now;
+        }
+        self.last = now;
+    }
+
+    /// Has both lanes claim, and the lease renewed, at once.
+    pub(crate) fn claim_soon(&mut self, now: WallTime) {
+        self.window_at = Some(now);
+        self.backlog_at = Some(now);
+        self.lapse_at = None;
+    }
+
+    /// Counts deliveries that take too long as failed, so that they no longer hold a permit.
+    fn end_overruns(&mut self, now: WallTime, counters: &Counters, step: &mut Step) {
+        for expired in self.limits.advance(tick(now)) {
+            let claim = expired.value;
+            self.delivering.remove(&claim.token);
+            counters.overruns.add(1);
+            let error = "the handler exceeded its limit".to_owned();
+            let at = now.saturating_add(Duration::from_secs(1));
+            step.commands.push(Command::Settle(claim, Settlement::Retry { at, error }));
+        }
+    }
+
+    fn call_store(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= now);
+        if lapsed && self.worker.is_none() {
+            self.enter(store, now)?;
+        }
+        if (self.has_held() && self.renew_at <= now) || lapsed {
+            self.renew(store, now, counters)?;
+        }
+        if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= now) {
+            self.claim_soon(now);
+        }
+        if !self.is_closing {
+            self.fill_window(store, now, counters)?;
+        }
+        for expired in self.wheel.advance(tick(now)) {
+            self.due.push_back(expired.value);
+        }
+        self.begin_due(store, now, counters, step)?;
+        if !self.is_closing {
+            self.take_backlog(store, now, counters, step)?;
+        }
+        step.again = self.next_step().is_some_and(|next| next <= now);
+        Ok(())
+    }
+
+    fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
+        counters.store_errors.add(1);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(error = error as &dyn std::error::Error, "store failed");
+        let _ = error;
+        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), MAX_PAUSE);
+        self.paused_until = Some(now.saturating_add(self.pause));
+    }
+
+    fn renew(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+    ) -> Result<(), StoreError> {
+        if let Some(worker) = self.worker {
+            if store.renew(worker, now, self.settings.lease)? {
+                self.renew_at = now.saturating_add(self.settings.lease / 3);
+            } else {
+                self.lose_lease(now, counters);
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, store: &dyn Store, now: WallTime) -> Result<WorkerId, StoreError> {
+        let worker = store.enter(now, self.settings.lease)?;
+        self.renew_at = now.saturating_add(self.settings.lease / 3);
+        Ok(*self.worker.insert(worker))
+    }
+
+    /// Drops everything that the worker held: the tokens are void.
+    fn lose_lease(&mut self, now: WallTime, counters: &Counters) {
+        counters.lost_leases.add(1);
+        #[cfg(feature = "tracing")]
+        tracing::warn!("lease was lost");
+        self.worker = None;
+        self.wheel.clear();
+        self.due.clear();
+        self.bytes = 0;
+        self.claim_soon(now);
+    }
+
+    /// Claims with a good lease, which it gets if need be.
+    fn claim(
+        &mut self,
+        store: &dyn Store,
+        request: ClaimRequest,
+        counters: &Counters,
+    ) -> Result<ClaimedBatch, StoreError> {
+        let now = request.now;
+        loop {
+            // A lease that was not needed was not renewed, and may be about to end.
+            if self.renew_at <= now {
+                self.renew(store, now, counters)?;
+            }
+            let worker = match self.worker {
+                Some(worker) => worker,
+                None => self.enter(store, now)?,
+            };
+            match store.claim(worker, request)? {
+                Some(batch) => {
+                    let lapse = batch.lapse.map(|lapse| lapse.max(now));
+                    self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
+                    let recheck = store.recheck();
+                    self.recheck_at = recheck.map(|recheck| now.saturating_add(recheck));
+                    return Ok(batch);
+                }
+                None => self.lose_lease(now, counters),
+            }
+        }
+    }
+
+    fn fill_window(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+    ) -> Result<(), StoreError> {
+        while self.window_at.is_some_and(|at| at <= now) && self.has_room() {
+            let from = *self.boundary.get_or_insert(now);
+            // One microsecond more: what is due just then is the reason for this claim.
+            let window = self.settings.window.saturating_add(Duration::from_micros(1));
+            let until = now.max(from).saturating_add(window);
+            let limit = self.settings.window_capacity - self.wheel.len() - self.due.len();
+            let request = ClaimRequest {
+                now,
+                from,
+                until,
+                limit,
+                max_bytes: self.settings.window_bytes - self.bytes,
+                begin: false,
+            };
+            // A notice that comes meanwhile is not lost: it is given after this step.
+            let batch = self.claim(store, request, counters)?;
+            self.is_full = batch.next.is_some_and(|next| next < until);
+            self.window_at = batch.next.map(|next| next.saturating_sub(self.settings.window));
+            let last = batch.records.last().map(|last| last.next);
+            for record in batch.records {
+                self.hold(record);
+            }
+            if self.is_full && last.is_some_and(|last| now.since(last) > BEHIND) {
+                self.boundary = Some(now);
+                self.claim_soon(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a claimed record into the wheel.
+    fn hold(&mut self, record: Record) {
+        let deadline = tick(record.next);
+        self.bytes += record.payload.len();
+        if let Err(error) = self.wheel.insert(deadline, record) {
+            // The capacity of the window is far below the wheel's.
+            unreachable!("the wheel is full: {error}");
+        }
+    }
+
+    fn begin_due(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        self.skip(now, counters, step);
+        let count = self.permits().min(BATCH).min(self.due.len());
+        if count == 0 {
+            return Ok(());
+        }
+        let claims: Vec<_> = self.due.iter().take(count).map(Record::claim).collect();
+        let begun = store.begin(now, &claims)?;
+        let records: Vec<_> = self.due.drain(..count).collect();
+        self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
+        for (mut record, begun) in records.into_iter().zip(begun) {
+            if begun {
+                record.attempt += 1;
+                self.deliver(Lane::Window, record, now, counters, step);
+            } else {
+                counters.fenced.add(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out due records whose policy says so.
+    fn skip(&mut self, now: WallTime, counters: &Counters, step: &mut Step) {
+        let catch_up = self.settings.catch_up;
+        let bytes = &mut self.bytes;
+        self.due.retain(|record| match skipped(record, now, catch_up) {
+            None => true,
+            Some(settlement) => {
+                counters.skipped.add(1);
+                *bytes -= record.payload.len();
+                step.commands.push(Command::Settle(record.claim(), settlement));
+                false
+            }
+        });
+    }
+
+    fn take_backlog(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        let Some(boundary) = self.boundary else { return Ok(()) };
+        let limit = self.backlog_permits().min(BATCH);
+        if limit == 0 || self.backlog_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        // At a limited rate, no more than a hundredth of a second's worth at once.
+        let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
+        let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
+        let request = ClaimRequest {
+            now,
+            from: WallTime::MIN,
+            until: boundary,
+            limit,
+            max_bytes: self.settings.window_bytes,
+            begin: true,
+        };
+        let batch = self.claim(store, request, counters)?;
+        let more = batch.next.filter(|&next| next < boundary);
+        let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
+        self.backlog_at = more.map(|_| match rate {
+            None => now,
+            Some(rate) => now.saturating_add(Duration::from_secs(1) * count / rate),
+        });
+        for record in batch.records {
+            if record.next > now {
+                self.hold(record);
+            } else if let Some(settlement) = skipped(&record, now, self.settings.catch_up) {
+                counters.skipped.add(1);
+                step.commands.push(Command::Settle(record.claim(), settlement));
+            } else {
+                self.deliver(Lane::Backlog, record, now, counters, step);
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(
+        &mut self,
+        lane: Lane,
+        record: Record,
+        now: WallTime,
+        counters: &Counters,
+        step: &mut Step,
+    ) {
+        debug_assert!(record.next <= now, "a delivery is early");
+        counters.deliveries.add(1);
+        counters.lateness.record(now.since(record.next));
+        self.delivering.insert(record.token, None);
+        self.watch(record.claim(), now);
+        step.begun.push((lane, record));
+    }
+
+    fn watch(&mut self, claim: Claim, now: WallTime) {
+        if let Some(limit) = self.settings.handler_limit {
+            let token = claim.token;
+            let key = self.limits.insert(tick(now.saturating_add(limit)), claim).ok();
+            self.delivering.insert(token, key);
+        }
+    }
+
+    fn permits(&self) -> usize {
+        self.settings.max_deliveries.saturating_sub(self.delivering.len())
+    }
+
+    fn backlog_permits(&self) -> usize {
+        self.settings.max_deliveries.div_ceil(2).saturating_sub(self.delivering.len())
+    }
+
+    /// Returns whether the window lane may claim: a full window is first emptied by half.
+    fn has_room(&self) -> bool {
+        let held = self.wheel.len() + self.due.len();
+        let (capacity, bytes) = (self.settings.window_capacity, self.settings.window_bytes);
+        if self.is_full {
+            held <= capacity / 2 && self.bytes <= bytes / 2
+        } else {
+            held < capacity && self.bytes < bytes
+        }
+    }
+
+    fn has_held(&self) -> bool {
+        !(self.wheel.is_empty() && self.due.is_empty() && self.delivering.is_empty())
+    }
+}
+
+/// Returns how to settle a record that a policy skips.
+fn skipped(record: &Record, now: WallTime, catch_up: CatchUp) -> Option<Settlement> {
+    let too_old = match catch_up {
+        CatchUp::All => false,
+        CatchUp::SkipOlderThan(age) => now.since(record.next) > age,
+    };
+    let repeat = record.repeat.as_ref();
+    let is_skipped = too_old || repeat.is_some_and(|repeat| repeat.is_skipped(record.due, now));
+    is_skipped.then(|| following(record, now))
+}
+
+/// Returns how to settle an occurrence that is over.
+pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
+    match &record.repeat {
+        None => Settlement::Done,
+        Some(repeat) => match repeat.follow(record.due, now) {
+            Ok(Some(next)) => Settlement::Again(next),
+            Ok(None) => Settlement::Done,
+            Err(error) => Settlement::Dead { error: error.to_string() },
+        },
+    }
+}
+
+/// One tick of the wheels is a microsecond.
+fn tick(time: WallTime) -> Tick {
+    Tick::new(time.as_micros())
+}

@@ -1,0 +1,440 @@
+//! The durable timer: the next minutes in a wheel, everything in a store.
+
+mod alarm;
+mod builder;
+mod commit;
+mod core;
+mod delivery;
+pub(crate) mod driver;
+mod executor;
+mod policy;
+pub(crate) mod stats;
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use self::core::Core;
+pub use self::{
+    builder::{DeliveryFuture, DurableTimerBuilder},
+    delivery::Delivery,
+    policy::{Backoff, CatchUp},
+    stats::{DurableStats, Latency},
+};
+use crate::{
+    error::{DurableError, InputError, StoreError},
+    record::{MAX_PAYLOAD, Record, TimeoutId},
+    store::{
+        Answer, Cancelled, Command, Conflict, Counts, NewTimeout, Query, Rescheduled, Scheduled,
+        Store,
+    },
+    time::{WallTime, When},
+};
+
+/// A timer whose timeouts survive the process.
+///
+/// Clones are the same timer, which shuts down when the last is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel_durable::{Cancelled, DurableTimer, ManualWallClock, MemoryStore, Scheduled};
+///
+/// let clock = ManualWallClock::new();
+/// let timer = DurableTimer::builder(MemoryStore::new())
+///     .clock(clock.clone())
+///     .build_blocking(|delivery| Err(format!("nobody answers {}", delivery.id()).into()))?;
+///
+/// let month = Duration::from_secs(30 * 86_400);
+/// assert_eq!(timer.schedule("trial/17", month, b"ends")?, Scheduled::Created);
+/// assert_eq!(timer.cancel("trial/17")?, Cancelled::Cancelled);
+/// assert_eq!(timer.cancel("trial/17")?, Cancelled::NotFound);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct DurableTimer<S: Store> {
+    owner: Arc<Owner<S>>,
+}
+
+/// Shuts the timer down when the last handle is dropped.
+struct Owner<S: Store>(Arc<Core<S>>);
+
+impl<S: Store> Drop for Owner<S> {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+/// An answer that is on its way: a future, and a thing to wait for on a thread.
+///
+/// The command is carried out even if the receipt is dropped.
+#[derive(Debug)]
+#[must_use = "the change is durable once the receipt says so"]
+pub struct Receipt<T> {
+    answer: Result<oneshot::Receiver<Result<Vec<Answer>, StoreError>>, DurableError>,
+    read: fn(&[Answer]) -> Result<T, DurableError>,
+}
+
+impl<T> Receipt<T> {
+    /// Blocks until the answer is there.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn wait(self) -> Result<T, DurableError> {
+        let answers = self.answer?.recv().map_err(|_| DurableError::ShutDown)??;
+        (self.read)(&answers)
+    }
+}
+
+impl<T> Future for Receipt<T> {
+    type Output = Result<T, DurableError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let read = self.read;
+        match &mut self.answer {
+            Err(error) => Poll::Ready(Err(error.clone())),
+            Ok(receiver) => Pin::new(receiver).poll(context).map(|answer| {
+                let answers = answer.map_err(|_| DurableError::ShutDown)??;
+                read(&answers)
+            }),
+        }
+    }
+}
+
+impl<S: Store> DurableTimer<S> {
+    /// Starts with the default settings.
+    pub fn builder(store: S) -> DurableTimerBuilder<S> {
+        DurableTimerBuilder::new(store)
+    }
+
+    fn new(core: Arc<Core<S>>) -> Self {
+        Self { owner: Arc::new(Owner(core)) }
+    }
+
+    fn core(&self) -> &Core<S> {
+        &self.owner.0
+    }
+
+    /// Ends a timer whose driver could not be started.
+    fn abandon(&self) {
+        self.core().commits.close();
+    }
+
+    /// Schedules a timeout, and replaces the one of the same id. Returns when it is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`]. After [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason) it may
+    /// be scheduled or not; scheduling it again is safe.
+    pub fn schedule(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+        payload: impl AsRef<[u8]>,
+    ) -> Result<Scheduled, DurableError> {
+        self.schedule_async(id, when, payload).wait()
+    }
+
+    /// Schedules a timeout like [`schedule`](Self::schedule), without blocking.
+    ///
+    /// # Cancel safety
+    ///
+    /// The timeout is scheduled even if the receipt is dropped.
+    pub fn schedule_async(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+        payload: impl AsRef<[u8]>,
+    ) -> Receipt<Scheduled> {
+        let new = || {
+            let due = when.into().resolve(self.now())?;
+            NewTimeout::new(id, due, payload)
+        };
+        match new() {
+            Ok(new) => self.schedule_new(new),
+            Err(error) => Receipt { answer: Err(error.into()), read: scheduled },
+        }
+    }
+
+    /// Schedules a timeout with a policy for an id that is taken, or one that recurs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{
+    ///     Conflict, DurableError, DurableTimer, MemoryStore, NewTimeout, Repeat,
+    /// };
+    ///
+    /// # let timer = DurableTimer::builder(MemoryStore::new()).build_blocking(|_| Ok(()))?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let report = NewTimeout::new("report", timer.now().saturating_add(hour), b"")?
+    ///     .repeat(Repeat::every(hour)?)
+    ///     .conflict(Conflict::Refuse);
+    /// timer.schedule_new(report.clone()).wait()?;
+    /// assert!(matches!(timer.schedule_new(report).wait(), Err(DurableError::Exists)));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
+        let read = if new.conflict == Conflict::Refuse { scheduled_or_exists } else { scheduled };
+        match self.core().check_open() {
+            Ok(()) => {
+                Receipt { answer: Ok(self.core().submit(vec![Command::Schedule(new)])), read }
+            }
+            Err(error) => Receipt { answer: Err(error), read },
+        }
+    }
+
+    /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
+    /// [`Conflict::Refuse`] the answer for an id that is taken is [`Scheduled::Kept`].
+    ///
+    /// Batches of a thousand are a good size.
+    pub fn schedule_batch(&self, batch: Vec<NewTimeout>) -> Receipt<Vec<Scheduled>> {
+        let read: fn(&[Answer]) -> _ = |answers| {
+            answers.iter().map(|answer| scheduled(std::slice::from_ref(answer))).collect()
+        };
+        let commands = batch.into_iter().map(Command::Schedule).collect();
+        let answer = self.core().check_open().map(|()| self.core().submit(commands));
+        Receipt { answer, read }
+    }
+
+    /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn cancel(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+    ) -> Result<Cancelled, DurableError> {
+        self.cancel_async(id).wait()
+    }
+
+    /// Cancels a timeout like [`cancel`](Self::cancel), without blocking.
+    pub fn cancel_async(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+    ) -> Receipt<Cancelled> {
+        self.change(
+            id,
+            |id| Ok(Command::Cancel(id)),
+            |answers| match answers {
+                [Answer::Cancelled(answer)] => Ok(*answer),
+                _ => Err(wrong_answer()),
+            },
+        )
+    }
+
+    /// Moves a timeout to another time. Its attempts count anew.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn reschedule(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+    ) -> Result<Rescheduled, DurableError> {
+        self.reschedule_async(id, when).wait()
+    }
+
+    /// Moves a timeout like [`reschedule`](Self::reschedule), without blocking.
+    pub fn reschedule_async(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+    ) -> Receipt<Rescheduled> {
+        let due = when.into().resolve(self.now());
+        self.change(
+            id,
+            |id| Ok(Command::Reschedule(id, due?)),
+            |answers| match answers {
+                [Answer::Rescheduled(answer)] => Ok(*answer),
+                _ => Err(wrong_answer()),
+            },
+        )
+    }
+
+    /// Makes a dead timeout due at `when`. Returns whether it was dead.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn requeue(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        when: impl Into<When>,
+    ) -> Result<bool, DurableError> {
+        let due = when.into().resolve(self.now());
+        let receipt = self.change(
+            id,
+            |id| Ok(Command::Requeue(id, due?)),
+            |answers| match answers {
+                [Answer::Requeued(answer)] => Ok(*answer),
+                _ => Err(wrong_answer()),
+            },
+        );
+        receipt.wait()
+    }
+
+    /// Returns a timeout; `None` if there is none of that id.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn get(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+    ) -> Result<Option<Record>, DurableError> {
+        let id = id.try_into().map_err(Into::into)?;
+        Ok(self.core().store.get(&id)?)
+    }
+
+    /// Returns at most `limit` timeouts of a list. To go on, put the last one into the query.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, DurableError> {
+        Ok(self.core().store.list(query, limit)?)
+    }
+
+    /// Returns the numbers of live and of dead timeouts in the store.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    pub fn count(&self) -> Result<Counts, DurableError> {
+        Ok(self.core().store.count()?)
+    }
+
+    /// Returns the present time of the timer's clock.
+    #[must_use]
+    pub fn now(&self) -> WallTime {
+        self.core().clock.now()
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.core().store
+    }
+
+    /// Returns what the timer has done, and what it holds in memory. Does not ask the store.
+    #[must_use]
+    pub fn stats(&self) -> DurableStats {
+        self.core().stats()
+    }
+
+    /// Publishes the statistics through the facade `metrics`, under names that begin with
+    /// `delaywheel_durable_`. Call it as often as they are collected.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self) {
+        self.stats().publish();
+    }
+
+    /// Shuts down at once: refuses new timeouts and begins no delivery.
+    ///
+    /// What was not delivered stays in the store, for the next timer. Deliveries under way can still
+    /// end; the lease is renewed until they have. Does not wait for them.
+    pub fn shutdown(&self) {
+        self.core().shut_down();
+    }
+
+    /// Refuses new timeouts, goes on to deliver until nothing is due or being delivered, and shuts
+    /// down; after `within` at the latest. Returns whether all deliveries have ended.
+    ///
+    /// What is due later stays in the store.
+    #[must_use]
+    pub fn finish(&self, within: Duration) -> bool {
+        self.core().finish(within)
+    }
+
+    fn change<T>(
+        &self,
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        command: impl FnOnce(TimeoutId) -> Result<Command, InputError>,
+        read: fn(&[Answer]) -> Result<T, DurableError>,
+    ) -> Receipt<T> {
+        let command = id.try_into().map_err(Into::into).and_then(command);
+        let answer = self.core().check_open().and_then(|()| {
+            let command = command?;
+            Ok(self.core().submit(vec![command]))
+        });
+        Receipt { answer, read }
+    }
+}
+
+impl NewTimeout {
+    /// Creates a timeout that replaces the one of the same id, and does not recur.
+    ///
+    /// # Errors
+    ///
+    /// [`InputError`] if the id or the payload is not valid.
+    pub fn new(
+        id: impl TryInto<TimeoutId, Error: Into<InputError>>,
+        due: WallTime,
+        payload: impl AsRef<[u8]>,
+    ) -> Result<Self, InputError> {
+        let (id, payload) = (id.try_into().map_err(Into::into)?, payload.as_ref());
+        if payload.len() > MAX_PAYLOAD {
+            return Err(InputError::LargePayload(payload.len()));
+        }
+        let payload = payload.into();
+        Ok(Self { id, due, payload, repeat: None, conflict: Conflict::Replace })
+    }
+
+    /// Sets the rule by which it recurs. `due` is the first occurrence.
+    #[must_use]
+    pub fn repeat(mut self, repeat: crate::Repeat) -> Self {
+        self.repeat = Some(repeat);
+        self
+    }
+
+    /// Sets what to do if the id is scheduled already.
+    #[must_use]
+    pub fn conflict(mut self, conflict: Conflict) -> Self {
+        self.conflict = conflict;
+        self
+    }
+}
+
+fn scheduled(answers: &[Answer]) -> Result<Scheduled, DurableError> {
+    match answers {
+        [Answer::Scheduled(answer)] => Ok(*answer),
+        _ => Err(wrong_answer()),
+    }
+}
+
+fn scheduled_or_exists(answers: &[Answer]) -> Result<Scheduled, DurableError> {
+    scheduled(answers).and_then(|answer| match answer {
+        Scheduled::Kept => Err(DurableError::Exists),
+        answer => Ok(answer),
+    })
+}
+
+/// A store answered another question.
+fn wrong_answer() -> DurableError {
+    let error = io::Error::other("the store gave an answer to another command");
+    StoreError::with_source(crate::StoreErrorReason::Other, error).into()
+}
+
+impl<S: Store> Clone for DurableTimer<S> {
+    fn clone(&self) -> Self {
+        Self { owner: Arc::clone(&self.owner) }
+    }
+}
+
+impl<S: Store> fmt::Debug for DurableTimer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DurableTimer").field("store", self.store()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+//! Policies: when to try again, and what to do with timeouts that are long overdue.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// Delays between the attempts of a delivery, and their number.
+///
+/// The delay after attempt `n` is `base * 2^(n - 1)`, at most `max`, less a random part of up to
+/// `jitter` of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel_durable::Backoff;
+///
+/// let backoff = Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(60)).attempts(5);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Backoff {
+    base: Duration,
+    max: Duration,
+    jitter: f64,
+    attempts: u32,
+}
+
+impl Backoff {
+    /// Creates a policy with delays from `base` to an hour, a jitter of a fifth, and 20 attempts.
+    #[must_use]
+    pub fn new(base: Duration) -> Self {
+        Self { base, max: Duration::from_secs(3_600), jitter: 0.2, attempts: 20 }
+    }
+
+    /// Sets the longest delay.
+    #[must_use]
+    pub fn max(mut self, max: Duration) -> Self {
+        self.max = max;
+        self
+    }
+
+    /// Sets the part of a delay that is random, from 0 to 1.
+    #[must_use]
+    pub fn jitter(mut self, jitter: f64) -> Self {
+        self.jitter = if jitter.is_finite() { jitter.clamp(0.0, 1.0) } else { 0.0 };
+        self
+    }
+
+    /// Sets the number of attempts after which a timeout is dead. Zero counts as one.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts.max(1);
+        self
+    }
+
+    /// Returns the delay after a failed attempt; `None` if it was the last one.
+    pub(super) fn delay(&self, attempt: u32, rng: &mut Rng) -> Option<Duration> {
+        if attempt >= self.attempts {
+            return None;
+        }
+        let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
+        let delay = self.base.checked_mul(factor).unwrap_or(self.max).min(self.max);
+        Some(delay.mul_f64(1.0 - self.jitter * rng.f64()))
+    }
+}
+
+impl Default for Backoff {
+    /// Returns delays from a second to an hour, and 20 attempts.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(1))
+    }
+}
+
+/// Policy for timeouts that are overdue when a worker comes to them.
+///
+/// [`Missed`](crate::Missed) decides about the occurrences of a recurring timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CatchUp {
+    /// Delivers all, oldest first.
+    #[default]
+    All,
+    /// Drops timeouts that are overdue by more than this, and counts them as skipped. A recurring
+    /// timeout goes on with its next occurrence.
+    SkipOlderThan(Duration),
+}

@@ -1,0 +1,126 @@
+//! How a command changes a record: the one place for stores that keep records in this process.
+
+use crate::{
+    record::{Record, State},
+    store::{Answer, Cancelled, Command, Conflict, NewTimeout, Rescheduled, Scheduled, Settlement},
+    time::WallTime,
+};
+
+/// What a store does with the record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Leaves it as it is.
+    Nothing,
+    /// Writes it. No worker holds it.
+    Put(Record),
+    /// Removes it.
+    Remove,
+}
+
+/// Applies a command to the record of its id. `token` is a token that was never used.
+pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Change, Answer) {
+    match command {
+        Command::Schedule(new) => {
+            let (change, answer) = schedule(old.as_ref(), new, token);
+            (change, Answer::Scheduled(answer))
+        }
+        Command::Cancel(_) => {
+            let (change, answer) = match old {
+                None => (Change::Nothing, Cancelled::NotFound),
+                Some(old) if old.state == State::Delivering => {
+                    (Change::Remove, Cancelled::Delivering)
+                }
+                Some(_) => (Change::Remove, Cancelled::Cancelled),
+            };
+            (change, Answer::Cancelled(answer))
+        }
+        Command::Reschedule(_, due) => {
+            let (change, answer) = reschedule(old, *due, token);
+            (change, Answer::Rescheduled(answer))
+        }
+        Command::Requeue(_, due) => match old.filter(|old| old.state == State::Dead) {
+            None => (Change::Nothing, Answer::Requeued(false)),
+            Some(old) => {
+                let record = Record { attempt: 0, next: *due, ..pending(old, token) };
+                (Change::Put(record), Answer::Requeued(true))
+            }
+        },
+        Command::Settle(claim, settlement) => {
+            let held = |old: &Record| {
+                old.token == claim.token && matches!(old.state, State::Claimed | State::Delivering)
+            };
+            match old.filter(held) {
+                None => (Change::Nothing, Answer::Settled(false)),
+                Some(old) => (settle(old, settlement, token), Answer::Settled(true)),
+            }
+        }
+    }
+}
+
+/// Returns whether a pending record is one that a claim may take.
+pub(crate) fn is_due_by(record: &Record, now: WallTime) -> bool {
+    record.next <= now
+}
+
+fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Scheduled) {
+    let answer = match (old, new.conflict) {
+        (None, _) => Scheduled::Created,
+        (Some(_), Conflict::Refuse | Conflict::Keep) => return (Change::Nothing, Scheduled::Kept),
+        (Some(old), Conflict::Replace) if old.state == State::Delivering => {
+            Scheduled::ReplacedDelivering
+        }
+        (Some(_), Conflict::Replace) => Scheduled::Replaced,
+    };
+    let record = Record {
+        id: new.id.clone(),
+        due: new.due,
+        next: new.due,
+        payload: new.payload.clone(),
+        repeat: new.repeat.clone(),
+        attempt: 0,
+        state: State::Pending,
+        token,
+        error: None,
+    };
+    (Change::Put(record), answer)
+}
+
+fn reschedule(old: Option<Record>, due: WallTime, token: u64) -> (Change, Rescheduled) {
+    match old {
+        None => (Change::Nothing, Rescheduled::NotFound),
+        Some(old) => match old.state {
+            State::Dead => (Change::Nothing, Rescheduled::NotFound),
+            State::Delivering => (Change::Nothing, Rescheduled::Delivering),
+            State::Pending | State::Claimed => {
+                let record = Record { due, next: due, attempt: 0, ..pending(old, token) };
+                (Change::Put(record), Rescheduled::Rescheduled)
+            }
+        },
+    }
+}
+
+fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
+    match settlement {
+        Settlement::Done => Change::Remove,
+        Settlement::Retry { at, error } => {
+            let error = Some(error.clone());
+            Change::Put(Record { next: *at, error, ..pending(old, token) })
+        }
+        Settlement::Dead { error } => {
+            let error = Some(error.clone());
+            Change::Put(Record { state: State::Dead, error, ..pending(old, token) })
+        }
+        Settlement::Again(due) => Change::Put(Record {
+            due: *due,
+            next: *due,
+            attempt: 0,
+            error: None,
+            ..pending(old, token)
+        }),
+        Settlement::Release => Change::Put(pending(old, token)),
+    }
+}
+
+fn pending(old: Record, token: u64) -> Record {
+    Record { state: State::Pending, token, ..old }
+}

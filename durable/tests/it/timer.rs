@@ -1,0 +1,522 @@
+//! The timer in virtual time, and a few tests on real threads.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use delaywheel_durable::{
+    Backoff, Cancelled, CatchUp, Conflict, Delivery, DurableError, DurableTimer,
+    DurableTimerBuilder, InputError, ManualWallClock, MemoryStore, Missed, NewTimeout, Query,
+    Repeat, Rescheduled, Scheduled, State, WallClock, WallTime,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const MICRO: Duration = Duration::from_micros(1);
+
+/// Id, due time, time of delivery, attempt.
+type Seen = (String, WallTime, WallTime, u32);
+
+/// Starts a timer that acknowledges everything and tells it.
+fn start(
+    builder: DurableTimerBuilder<MemoryStore>,
+    clock: &ManualWallClock,
+) -> (DurableTimer<MemoryStore>, Receiver<Seen>) {
+    let (sender, seen) = mpsc::channel();
+    let now = clock.clone();
+    let timer = builder
+        .clock(clock.clone())
+        .seed(7)
+        .build_blocking(move |delivery| {
+            let id = delivery.id().to_string();
+            sender.send((id, delivery.due(), now.now(), delivery.attempt()))?;
+            Ok(())
+        })
+        .expect("start");
+    (timer, seen)
+}
+
+fn plain(clock: &ManualWallClock) -> (DurableTimer<MemoryStore>, Receiver<Seen>) {
+    start(DurableTimer::builder(MemoryStore::new()), clock)
+}
+
+fn ids(seen: &Receiver<Seen>) -> Vec<String> {
+    seen.try_iter().map(|seen| seen.0).collect()
+}
+
+#[test]
+fn delivers_at_the_due_time_and_not_before() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    for (id, delay) in [("year", 365 * DAY), ("now", Duration::ZERO), ("minute", 60 * SECOND)] {
+        timer.schedule(id, delay, b"").expect("schedule");
+    }
+    let start = clock.now();
+    clock.advance(400 * DAY);
+    let expected = [("now", Duration::ZERO), ("minute", 60 * SECOND), ("year", 365 * DAY)];
+    for ((id, delay), (seen_id, due, at, attempt)) in expected.into_iter().zip(seen.try_iter()) {
+        let time = start.saturating_add(delay);
+        assert_eq!((id, time, time, 1), (seen_id.as_str(), due, at, attempt));
+    }
+    assert_eq!(timer.count().expect("count").live, 0);
+    assert_eq!(timer.stats().acknowledged, 3);
+    assert_eq!(timer.stats().lateness.max, Duration::ZERO);
+}
+
+#[test]
+fn a_delay_is_rounded_up_to_a_microsecond() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    timer.schedule("a", Duration::from_nanos(1), b"").expect("schedule");
+    clock.advance(Duration::ZERO);
+    assert!(ids(&seen).is_empty());
+    clock.advance(MICRO);
+    assert_eq!(ids(&seen), ["a"]);
+}
+
+#[test]
+fn keeps_at_most_its_capacity_in_memory_and_delivers_in_order() {
+    let clock = ManualWallClock::new();
+    let builder = DurableTimer::builder(MemoryStore::new()).window_capacity(8, 100);
+    let (timer, seen) = start(builder, &clock);
+    let batch = (0..100_u64).rev().map(|number| {
+        let due = clock.now().saturating_add(Duration::from_millis(number * 10));
+        NewTimeout::new(format!("{number:02}"), due, [0; 30]).expect("valid")
+    });
+    timer.schedule_batch(batch.collect()).wait().expect("schedule");
+    let mut most = 0;
+    for _ in 0..100 {
+        clock.advance(Duration::from_millis(10));
+        most = most.max(timer.stats().window);
+    }
+    // Of 30 bytes each, the fourth one exceeds 100 bytes.
+    assert_eq!(most, 4);
+    assert_eq!(ids(&seen), (0..100).map(|number| format!("{number:02}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_failed_delivery_is_retried_with_backoff_and_dies() {
+    let clock = ManualWallClock::new();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempts);
+    let backoff = Backoff::new(SECOND).jitter(0.0).max(3 * SECOND).attempts(4);
+    let timer = DurableTimer::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .backoff(backoff)
+        .build_blocking(move |delivery| {
+            count.fetch_add(1, SeqCst);
+            assert_ne!(delivery.attempt(), 2, "this attempt panics");
+            Err("no route".into())
+        })
+        .expect("start");
+    timer.schedule("a", SECOND, b"").expect("schedule");
+    let mut times = Vec::new();
+    for second in 0..20 {
+        clock.advance(SECOND - MICRO);
+        assert_eq!(attempts.load(SeqCst), times.len());
+        clock.advance(MICRO);
+        if attempts.load(SeqCst) > times.len() {
+            times.push(second + 1);
+        }
+    }
+    assert_eq!(times, [1, 2, 4, 7], "after 1, 2 and 3 seconds");
+    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    assert_eq!((dead[0].state, dead[0].error.as_deref()), (State::Dead, Some("no route")));
+    assert_eq!((timer.stats().retries, timer.stats().dead), (3, 1));
+    assert_eq!(timer.requeue("a", Duration::ZERO).expect("requeue"), true);
+    clock.advance(Duration::ZERO);
+    assert_eq!(attempts.load(SeqCst), 5);
+}
+
+#[test]
+fn a_panic_is_kept_as_the_error() {
+    let clock = ManualWallClock::new();
+    let timer = DurableTimer::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .build_blocking(|delivery| panic!("no {}", delivery.id()))
+        .expect("start");
+    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    clock.advance(Duration::ZERO);
+    let record = timer.get("a").expect("get").expect("kept");
+    assert_eq!(record.error.as_deref(), Some("the handler panicked: no a"));
+}
+
+/// Starts a timer that hands its deliveries to the test.
+fn held(
+    builder: DurableTimerBuilder<MemoryStore>,
+    clock: &ManualWallClock,
+) -> (DurableTimer<MemoryStore>, Receiver<Delivery>) {
+    let (sender, deliveries) = mpsc::channel();
+    let timer = builder
+        .clock(clock.clone())
+        .build_with(move |delivery| drop(sender.send(delivery)))
+        .expect("start");
+    (timer, deliveries)
+}
+
+#[test]
+fn cancel_tells_whether_a_delivery_is_under_way() {
+    let clock = ManualWallClock::new();
+    let (timer, deliveries) = held(DurableTimer::builder(MemoryStore::new()), &clock);
+    for id in ["a", "b", "c", "d"] {
+        timer.schedule(id, SECOND, b"").expect("schedule");
+    }
+    clock.advance(SECOND / 2);
+    assert_eq!(timer.stats().window, 4);
+    assert_eq!(timer.cancel("a").expect("cancel"), Cancelled::Cancelled);
+    clock.advance(SECOND);
+    let mut under_way = deliveries.try_iter().collect::<Vec<_>>();
+    assert_eq!(under_way.iter().map(|d| d.id().as_str()).collect::<Vec<_>>(), ["b", "c", "d"]);
+    assert_eq!(timer.cancel("b").expect("cancel"), Cancelled::Delivering);
+    assert_eq!(timer.reschedule("c", DAY).expect("move"), Rescheduled::Delivering);
+    let replaced = timer.schedule("d", DAY, b"").expect("schedule");
+    assert_eq!(replaced, Scheduled::ReplacedDelivering);
+    under_way.remove(1).acknowledge();
+    // A failure does not bring back what was cancelled or replaced.
+    drop(under_way);
+    clock.advance(SECOND * 60);
+    assert_eq!(timer.get("b").expect("get"), None);
+    assert_eq!(timer.get("c").expect("get"), None);
+    assert_eq!(timer.get("d").expect("get").expect("kept").attempt, 0);
+    assert_eq!((timer.stats().acknowledged, timer.stats().fenced), (1, 3));
+}
+
+#[test]
+fn a_nearer_time_is_noticed_and_a_farther_one_too() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    timer.schedule("a", DAY, b"").expect("schedule");
+    timer.schedule("b", SECOND, b"").expect("schedule");
+    clock.advance(Duration::ZERO);
+    assert_eq!(timer.reschedule("a", SECOND).expect("move"), Rescheduled::Rescheduled);
+    assert_eq!(timer.reschedule("b", DAY).expect("move"), Rescheduled::Rescheduled);
+    assert_eq!(timer.reschedule("c", DAY).expect("move"), Rescheduled::NotFound);
+    clock.advance(SECOND);
+    assert_eq!(ids(&seen), ["a"]);
+    clock.advance(DAY);
+    assert_eq!(ids(&seen), ["b"]);
+}
+
+#[test]
+fn conflicts_follow_the_policy() {
+    let clock = ManualWallClock::new();
+    let (timer, _seen) = plain(&clock);
+    let new = |conflict| NewTimeout::new("a", clock.now(), b"").expect("valid").conflict(conflict);
+    assert_eq!(timer.schedule("a", SECOND, b"").expect("schedule"), Scheduled::Created);
+    assert_eq!(timer.schedule("a", SECOND, b"").expect("schedule"), Scheduled::Replaced);
+    let kept = timer.schedule_new(new(Conflict::Keep)).wait();
+    assert_eq!(kept.expect("schedule"), Scheduled::Kept);
+    let refused = timer.schedule_new(new(Conflict::Refuse)).wait();
+    assert!(matches!(refused, Err(DurableError::Exists)));
+}
+
+#[test]
+fn bad_input_is_a_typed_error() {
+    let clock = ManualWallClock::new();
+    let (timer, _seen) = plain(&clock);
+    let input = |result: Result<Scheduled, DurableError>| match result {
+        Err(DurableError::Input(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(input(timer.schedule("", SECOND, b"")), InputError::EmptyId);
+    assert_eq!(input(timer.schedule("a\0", SECOND, b"")), InputError::NulInId);
+    assert_eq!(input(timer.schedule("x".repeat(256), SECOND, b"")), InputError::LongId(256));
+    let large = vec![0; (1 << 20) + 1];
+    assert_eq!(input(timer.schedule("a", SECOND, &large)), InputError::LargePayload(1_048_577));
+    let before = UNIX_EPOCH - Duration::from_nanos(1);
+    assert_eq!(input(timer.schedule("a", before, b"")), InputError::Before1970);
+    assert_eq!(input(timer.schedule("a", Duration::MAX, b"")), InputError::AfterYear9999);
+    let last: SystemTime = WallTime::MAX.to_system_time();
+    assert_eq!(input(timer.schedule("a", last + MICRO, b"")), InputError::AfterYear9999);
+    assert_eq!(timer.schedule("a", last, b"").expect("schedule"), Scheduled::Created);
+    assert_eq!(timer.count().expect("count").live, 1);
+}
+
+/// Schedules an hourly timeout, lets 200 minutes pass while no timer runs, and returns the due
+/// times of what a new timer delivers in 60 minutes, in minutes.
+fn missed(policy: Missed) -> Vec<u128> {
+    let clock = ManualWallClock::new();
+    let store = MemoryStore::new();
+    let start_time = clock.now();
+    let hour = 3_600 * SECOND;
+    let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
+    let hourly = Repeat::every(hour).expect("valid").missed(policy);
+    let first = start_time.saturating_add(hour);
+    let new = NewTimeout::new("hourly", first, b"").expect("valid").repeat(hourly);
+    timer.schedule_new(new).wait().expect("schedule");
+    drop(timer);
+    clock.advance(200 * 60 * SECOND);
+    let (_timer, seen) = start(DurableTimer::builder(store), &clock);
+    clock.advance(60 * 60 * SECOND);
+    seen.try_iter().map(|seen| seen.1.since(start_time).as_secs() as u128 / 60).collect()
+}
+
+#[test]
+fn missed_occurrences_follow_the_policy() {
+    assert_eq!(missed(Missed::All), [60, 120, 180, 240]);
+    assert_eq!(missed(Missed::Once), [60, 240]);
+    assert_eq!(missed(Missed::Skip), [240]);
+}
+
+#[test]
+fn what_is_too_old_is_skipped() {
+    let clock = ManualWallClock::new();
+    let store = MemoryStore::new();
+    let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
+    for (id, delay) in [("old", 10), ("edge", 40), ("recent", 50)] {
+        timer.schedule(id, delay * SECOND, b"").expect("schedule");
+    }
+    drop(timer);
+    clock.advance(100 * SECOND);
+    let policy = CatchUp::SkipOlderThan(60 * SECOND);
+    let (timer, seen) = start(DurableTimer::builder(store).catch_up(policy), &clock);
+    clock.advance(Duration::ZERO);
+    assert_eq!(ids(&seen), ["edge", "recent"]);
+    assert_eq!(timer.stats().skipped, 1);
+    assert_eq!(timer.count().expect("count").live, 0);
+}
+
+#[test]
+fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
+    let clock = ManualWallClock::new();
+    let store = MemoryStore::new();
+    let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
+    let batch = (0..1_000_u64).map(|number| {
+        let due = clock.now().saturating_add(Duration::from_millis(number));
+        NewTimeout::new(format!("old/{number:03}"), due, b"").expect("valid")
+    });
+    timer.schedule_batch(batch.collect()).wait().expect("schedule");
+    drop(timer);
+    clock.advance(DAY);
+    let rate = NonZeroU32::new(100).expect("not zero");
+    let (timer, seen) = start(DurableTimer::builder(store).catch_up_rate(rate), &clock);
+    let began = clock.now();
+    for second in 0..10 {
+        timer.schedule(format!("new/{second}"), SECOND, b"").expect("schedule");
+        clock.advance(SECOND);
+    }
+    let all: Vec<_> = seen.try_iter().collect();
+    let (new, old): (Vec<_>, Vec<_>) = all.into_iter().partition(|seen| seen.0.starts_with("new"));
+    assert_eq!(new.len(), 10);
+    assert!(new.iter().all(|(_, due, at, _)| due == at), "what is due now is on time");
+    assert!(old.is_sorted(), "oldest first");
+    assert!((1_000..=1_001).contains(&(old.len() + 1)) || old.len() == 1_000, "{}", old.len());
+    for (number, (_, _, at, _)) in old.iter().enumerate() {
+        let since = at.since(began).as_millis();
+        assert_eq!(since, number as u128 * 10, "one in ten milliseconds");
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_delivers_nothing_early_or_twice() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    let start_time = clock.now();
+    let daily = Repeat::every(60 * SECOND).expect("valid");
+    let first = start_time.saturating_add(60 * SECOND);
+    let new = NewTimeout::new("minutely", first, b"").expect("valid").repeat(daily);
+    timer.schedule_new(new).wait().expect("schedule");
+    timer.schedule("once", 90 * SECOND, b"").expect("schedule");
+    clock.advance(70 * SECOND);
+    assert_eq!(ids(&seen), ["minutely"]);
+    clock.step_to(start_time);
+    clock.advance(90 * SECOND - MICRO);
+    assert!(ids(&seen).is_empty(), "the first minute is not delivered again");
+    clock.advance(MICRO);
+    assert_eq!(ids(&seen), ["once"]);
+    clock.advance(30 * SECOND);
+    assert_eq!(ids(&seen), ["minutely"]);
+    assert_eq!(timer.stats().clock_steps, 1);
+}
+
+#[test]
+fn a_clock_that_steps_forward_skips_nothing() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    for day in 0..5_u32 {
+        timer.schedule(format!("{day}"), DAY * day + 30 * SECOND, b"").expect("schedule");
+    }
+    clock.advance(SECOND);
+    clock.step_to(clock.now().saturating_add(3 * DAY));
+    assert_eq!(ids(&seen), ["0", "1", "2"]);
+    clock.advance(2 * DAY);
+    assert_eq!(ids(&seen), ["3", "4"]);
+}
+
+#[test]
+fn a_handler_that_never_returns_loses_its_permit() {
+    let clock = ManualWallClock::new();
+    let builder = DurableTimer::builder(MemoryStore::new())
+        .max_deliveries(1)
+        .handler_limit(Some(60 * SECOND));
+    let (timer, deliveries) = held(builder, &clock);
+    timer.schedule("stuck", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("next", SECOND, b"").expect("schedule");
+    clock.advance(59 * SECOND);
+    let stuck = deliveries.recv().expect("delivery");
+    assert!(deliveries.try_recv().is_err(), "one permit");
+    clock.advance(SECOND);
+    let next = deliveries.try_recv().expect("the permit is free");
+    assert_eq!(next.id().as_str(), "next");
+    next.acknowledge();
+    clock.advance(SECOND);
+    let again = deliveries.try_recv().expect("it is tried again");
+    assert_eq!((again.id().as_str(), again.attempt()), ("stuck", 2));
+    stuck.acknowledge();
+    assert!(timer.get("stuck").expect("get").is_some(), "the first attempt is void");
+    again.acknowledge();
+    assert_eq!(timer.get("stuck").expect("get"), None);
+    assert_eq!((timer.stats().overruns, timer.stats().fenced), (1, 1));
+}
+
+#[test]
+fn another_worker_takes_over_from_one_that_stopped() {
+    let (clock, stopped) = (ManualWallClock::new(), ManualWallClock::new());
+    let store = MemoryStore::new();
+    let builder = || DurableTimer::builder(store.clone()).lease(30 * SECOND);
+    let (paused, paused_deliveries) = held(builder(), &stopped);
+    paused.schedule("a", SECOND, b"").expect("schedule");
+    paused.schedule("b", 10 * SECOND, b"").expect("schedule");
+    stopped.advance(SECOND);
+    let late = paused_deliveries.try_recv().expect("delivery");
+    let (timer, seen) = start(builder(), &clock);
+    // The lease was taken at 0 s, and not needed before.
+    clock.advance(30 * SECOND);
+    assert!(ids(&seen).is_empty(), "both are claimed by the other worker");
+    clock.advance(2 * SECOND);
+    assert_eq!(ids(&seen), ["a", "b"]);
+    late.acknowledge();
+    stopped.advance(40 * SECOND);
+    assert!(paused_deliveries.try_recv().is_err());
+    assert_eq!(paused.stats().fenced, 1);
+    assert_eq!((paused.stats().lost_leases, timer.stats().acknowledged), (1, 2));
+}
+
+#[test]
+fn shutdown_gives_back_what_is_claimed() {
+    let clock = ManualWallClock::new();
+    let store = MemoryStore::new();
+    let (first, deliveries) = held(DurableTimer::builder(store.clone()), &clock);
+    first.schedule("a", Duration::ZERO, b"").expect("schedule");
+    first.schedule("b", SECOND, b"").expect("schedule");
+    clock.advance(Duration::ZERO);
+    let under_way = deliveries.try_recv().expect("delivery");
+    first.shutdown();
+    assert!(matches!(first.schedule("c", SECOND, b""), Err(DurableError::ShutDown)));
+    let (_second, seen) = start(DurableTimer::builder(store.clone()), &clock);
+    clock.advance(5 * SECOND);
+    assert_eq!(ids(&seen), ["b"], "a is under way still");
+    under_way.acknowledge();
+    assert_eq!(store.records().len(), 0);
+    assert!(first.finish(Duration::ZERO));
+}
+
+#[test]
+fn finish_delivers_what_is_due() {
+    let clock = ManualWallClock::new();
+    let (timer, seen) = plain(&clock);
+    timer.schedule("now", Duration::ZERO, b"").expect("schedule");
+    timer.schedule("later", SECOND, b"").expect("schedule");
+    assert!(timer.finish(SECOND));
+    assert_eq!(ids(&seen), ["now"]);
+    assert_eq!(timer.count().expect("count").live, 1);
+}
+
+#[cfg(feature = "cron")]
+#[test]
+fn cron_follows_its_time_zone() {
+    let summer: jiff::Timestamp = "2025-03-29T12:00:00Z".parse().expect("time");
+    let clock = ManualWallClock::at(WallTime::try_from(summer).expect("in range"));
+    let (timer, seen) = plain(&clock);
+    let at_nine = Repeat::cron("0 9 * * *", "Europe/Vienna").expect("valid");
+    let first = at_nine.after(clock.now(), clock.now()).expect("zone").expect("occurrence");
+    let new = NewTimeout::new("nine", first, b"").expect("valid").repeat(at_nine);
+    timer.schedule_new(new).wait().expect("schedule");
+    clock.advance(3 * DAY);
+    let times: Vec<_> = seen
+        .try_iter()
+        .map(|seen| jiff::Timestamp::try_from(seen.2.to_system_time()))
+        .map(|time| time.expect("in range").to_string())
+        .collect();
+    // Summer time began on the 30th.
+    assert_eq!(times, ["2025-03-30T07:00:00Z", "2025-03-31T07:00:00Z", "2025-04-01T07:00:00Z"]);
+    assert_eq!(Repeat::cron("nonsense", "UTC"), Err(InputError::Cron));
+    assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Cron));
+}
+
+#[cfg(feature = "redb")]
+#[test]
+fn many_callers_share_commits_and_none_is_lost_by_a_restart() {
+    use delaywheel_durable::RedbStore;
+
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("timeouts.redb");
+    let start = |sender: mpsc::Sender<String>| {
+        let store = RedbStore::open(&path).expect("open");
+        let handler = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
+        DurableTimer::builder(store).build_blocking(handler).expect("start")
+    };
+    let (sender, first) = mpsc::channel();
+    let timer = start(sender);
+    let callers: Vec<_> = (0..16)
+        .map(|caller| {
+            let timer = timer.clone();
+            thread::spawn(move || {
+                for number in 0..10 {
+                    // Half of them is due before the restart, and half long after.
+                    let delay = if number % 2 == 0 { Duration::ZERO } else { DAY };
+                    timer.schedule(format!("{caller}/{number}"), delay, b"x").expect("schedule");
+                }
+            })
+        })
+        .collect();
+    callers.into_iter().for_each(|caller| caller.join().expect("caller"));
+    for _ in 0..80 {
+        first.recv_timeout(Duration::from_secs(60)).expect("delivery");
+    }
+    assert!(timer.finish(Duration::from_secs(60)));
+    let stats = timer.stats();
+    assert!(stats.commits < stats.commands, "{stats:?}");
+    drop(timer);
+    let (sender, second) = mpsc::channel();
+    let timer = start(sender);
+    assert_eq!(timer.count().expect("count").live, 80);
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    for record in timer.list(&all, 1_000).expect("list") {
+        timer.reschedule(&record.id, Duration::ZERO).expect("move");
+    }
+    for _ in 0..80 {
+        second.recv_timeout(Duration::from_secs(60)).expect("delivery");
+    }
+    assert!(timer.finish(Duration::from_secs(60)));
+    assert_eq!(timer.count().expect("count").live, 0);
+}
+
+#[test]
+fn futures_schedule_and_handle() {
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(MemoryStore::new())
+        .build_async(
+            |future| drop(thread::spawn(|| pollster::block_on(future))),
+            move |delivery| {
+                let sender = sender.clone();
+                async move {
+                    let sent = sender.send(delivery.payload().to_vec());
+                    (delivery, sent)
+                }
+            },
+        )
+        .expect("start");
+    let scheduled = pollster::block_on(timer.schedule_async("a", SECOND / 100, b"hello"));
+    assert_eq!(scheduled.expect("schedule"), Scheduled::Created);
+    assert_eq!(seen.recv_timeout(Duration::from_secs(60)).expect("delivery"), b"hello");
+    assert!(timer.finish(Duration::from_secs(60)));
+    assert_eq!(timer.count().expect("count").live, 0);
+}

@@ -97,16 +97,19 @@ impl<T: Send + 'static> DelayQueue<T> {
     }
 
     /// Removes a value that is not due yet and returns it; `None` if it is due or gone.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.timer.cancel(key)
     }
 
     /// Moves the deadline of a value to `delay` from now. Returns whether the value was not due yet.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }
 
     /// Moves the deadline of a value to `instant`. Returns whether the value was not due yet.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
         self.timer.reset_at(key, instant)
     }
@@ -207,6 +210,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// assert_eq!(queue.iter().collect::<String>(), "ba");
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    #[must_use]
     pub fn iter(&self) -> QueueIter<'_, T> {
         QueueIter { queue: self }
     }

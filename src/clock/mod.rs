@@ -13,8 +13,9 @@ pub use self::manual::ManualClock;
 /// A source of time for a timer.
 ///
 /// A clock should not run backwards. If it does, or stands still, a timer takes the latest time
-/// that it has seen, and nothing expires early; if it jumps ahead, what is due by then expires, in
-/// order.
+/// that it has seen, and nothing expires early. If it jumps ahead, what is due by then expires, in
+/// order, as soon as the reaper notices: when it would have woken in any case, when a timeout is
+/// scheduled or reset at a time past that, or when [`Timer::wake`](crate::Timer::wake) is called.
 ///
 /// # Examples
 ///
@@ -40,8 +41,9 @@ pub use self::manual::ManualClock;
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current time. Must not panic: that ends the thread that waits for time to pass,
-    /// and the timer refuses timeouts from then on, as after a shutdown.
+    /// Returns the current time. Must not panic: a panic on the reaper's thread ends that thread. From
+    /// then on the timer refuses timeouts, as after a shutdown, and
+    /// [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns true.
     fn now(&self) -> Instant;
 
     /// Takes on a timer, which is then run by this clock instead of by a thread of its own.

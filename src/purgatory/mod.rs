@@ -520,6 +520,13 @@ where
         self.core().counts().0
     }
 
+    /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
+    ///
+    /// In full at [`Timer::wake`](crate::Timer::wake).
+    pub fn wake(&self) {
+        self.core().timer.wake();
+    }
+
     /// Returns what the purgatory holds and has done so far. *O*(shards).
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {

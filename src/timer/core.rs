@@ -211,9 +211,17 @@ impl<T> Core<T> {
         value: T,
     ) -> Result<Address, ScheduleError<T>> {
         if !self.limit.admit() {
-            return Err(ScheduleError::full(value));
+            return Err(self.refusal(shard, value));
         }
         self.insert_into(shard, now, deadline, value)
+    }
+
+    /// Why a timeout is refused for which there is no place: a timer that ends takes in none, full
+    /// or not.
+    #[cold]
+    fn refusal<V>(&self, shard: usize, value: V) -> ScheduleError<V> {
+        let is_closed = self.shards[shard].contents.lock().is_closed;
+        if is_closed { ScheduleError::shut_down(value) } else { ScheduleError::full(value) }
     }
 
     /// Adds a timeout, for which there is a place, to a shard.
@@ -227,9 +235,7 @@ impl<T> Core<T> {
     ) -> Result<Address, ScheduleError<T>> {
         let inserted = self.shards[shard].insert(now, deadline, value);
         let (key, earlier) = inserted.inspect_err(|_| self.limit.release(1))?;
-        if let Some(expiration) = earlier {
-            self.wake_before(expiration);
-        }
+        self.wake_if_needed(now, earlier);
         Ok(Address::new(shard, key))
     }
 
@@ -262,20 +268,22 @@ impl<T> Core<T> {
             let (earlier, stopped) = self.shards[index].insert_all(now, held, |key| {
                 addresses.push(Address::new(index, key));
             });
-            earlier.inspect(|&expiration| self.wake_before(expiration));
+            self.wake_if_needed(now, earlier);
             refused = stopped;
         }
         self.limit.refuse(places - addresses.len() as u64);
-        (addresses, Self::rest(refused, batch))
+        (addresses, self.rest(index, refused, batch))
     }
 
     /// What is left of a batch, one of which may have been refused by a shard.
     fn rest(
+        &self,
+        shard: usize,
         refused: Option<ScheduleError<(Duration, T)>>,
         batch: vec::IntoIter<(Duration, T)>,
     ) -> Rest<T> {
         let Some(refused) = refused else {
-            return (batch.len() > 0).then(|| ScheduleError::full(batch.collect()));
+            return (batch.len() > 0).then(|| self.refusal(shard, batch.collect()));
         };
         Some(refused.map(|first| iter::once(first).chain(batch).collect()))
     }
@@ -307,13 +315,9 @@ impl<T> Core<T> {
     /// pending.
     pub(super) fn reset_to(&self, address: Address, now: Tick, deadline: Tick) -> bool {
         let Some(shard) = self.shard(address) else { return false };
-        match shard.reset(address.key, now, deadline) {
-            Ok(earlier) => {
-                earlier.inspect(|&expiration| self.wake_before(expiration));
-                true
-            }
-            Err(Dead) => false,
-        }
+        let Ok(earlier) = shard.reset(address.key, now, deadline) else { return false };
+        self.wake_if_needed(now, earlier);
+        true
     }
 
     /// Moves a timeout to an instant. Returns whether it was pending.
@@ -323,9 +327,8 @@ impl<T> Core<T> {
 
     /// The time until a timeout expires; `None` if it has ended.
     pub(super) fn remaining(&self, address: Address) -> Option<Duration> {
-        let deadline = self.deadline(address)?.saturating_since(Tick::ZERO);
-        let elapsed = Duration::from_nanos(self.ticks.elapsed());
-        Some(self.ticks.duration(deadline).saturating_sub(elapsed))
+        let deadline = self.ticks.since_origin(self.deadline(address)?);
+        Some(deadline.saturating_sub(Duration::from_nanos(self.ticks.elapsed())))
     }
 
     /// When a timeout expires; `None` if it has ended.
@@ -383,6 +386,26 @@ impl<T> Core<T> {
         self.wakeup.stay_awake();
     }
 
+    /// Has the reaper look at the clock and at what is due.
+    pub(super) fn wake(&self) {
+        self.reaper.unpark();
+    }
+
+    /// Raises what the shards publish to what their wheels say: a cancelled timeout may have left
+    /// it too low. For the reaper alone.
+    pub(super) fn raise_published(&self) {
+        self.shards.iter().for_each(|shard| shard.raise_published());
+    }
+
+    /// The same, broken: what a wheel says may be wrong by the time that it is published.
+    #[cfg(all(test, loom))]
+    pub(super) fn raise_published_unlocked(&self) {
+        for shard in &self.shards {
+            let next = shard.contents.lock().wheel.next_expiration().unwrap_or(Tick::MAX);
+            shard.published.set(next);
+        }
+    }
+
     /// Takes in no more timeouts, and has the reaper end when none is left.
     pub(super) fn begin_to_drain(&self) {
         for shard in &self.shards {
@@ -436,9 +459,11 @@ impl<T> Core<T> {
         self.shards.get(address.shard as usize).map(|shard| &**shard)
     }
 
-    /// Wakes the reaper if it sleeps past an expiration that has been published.
-    fn wake_before(&self, expiration: Tick) {
-        if self.wakeup.must_wake(expiration) {
+    /// Wakes the reaper if it sleeps past an expiration that has been published, or past `now`.
+    #[inline]
+    fn wake_if_needed(&self, now: Tick, published: Option<Tick>) {
+        let must_wake = published.is_some_and(|expiration| self.wakeup.must_wake(expiration));
+        if must_wake || (self.wakeup.is_overdue(now) && self.wakeup.must_wake_overdue()) {
             self.reaper.unpark();
         }
     }
@@ -555,6 +580,13 @@ impl<T> Shard<T> {
         contents.stats.expired += (expired.len() - before) as u64;
         self.published.set(contents.wheel.next_expiration().unwrap_or(Tick::MAX));
         is_drained
+    }
+
+    /// For the reaper: publishes what the wheel says, unless that is earlier than what is published.
+    fn raise_published(&self) {
+        let contents = self.contents.lock();
+        let next = contents.wheel.next_expiration().unwrap_or(Tick::MAX);
+        self.published.set(next.max(self.published.get()));
     }
 
     /// When the reaper has something to do here that it has been told of.

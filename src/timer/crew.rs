@@ -15,6 +15,7 @@
 //! - The reaper, before it sleeps, looks whether (2) was stored, and then whether any shard has
 //!   timeouts left. If none has, it lets the executors end, and ends.
 //! - Whoever cancels the last timeout of a shard that refuses new ones wakes the reaper.
+//! - A reaper that ends by a panic does (1) to (3) itself, and lets the executors end.
 //! - A member that ends, a member that begins to wait, and a shutdown notify all drains, having
 //!   changed what these look at under the same lock.
 //!
@@ -68,9 +69,9 @@ impl Crew {
     /// Waits until no member is left that could run anything, the timer is shut down, or no time
     /// remains.
     pub(super) fn wait(&self, remaining: impl Fn() -> Duration) {
-        let is_member = self.begin_to_wait();
+        let _waiting = self.begin_to_wait();
         loop {
-            // This may ask a clock of the user's, so no lock is held.
+            // This may ask a clock of the user's, so no lock is held; and it may panic.
             let remaining = remaining();
             let muster = self.muster.lock();
             if remaining.is_zero() || muster.is_over() {
@@ -78,17 +79,28 @@ impl Crew {
             }
             drop(self.changed.wait_for(muster, remaining));
         }
-        self.muster.lock().waiting -= usize::from(is_member);
     }
 
-    /// Returns whether this thread is a member.
-    fn begin_to_wait(&self) -> bool {
+    /// Counts this thread as waiting, if it is a member, until what is returned is dropped.
+    fn begin_to_wait(&self) -> Waiting<'_> {
         let mut muster = self.muster.lock();
         let is_member = muster.threads.contains(&this_thread());
         muster.waiting += usize::from(is_member);
         drop(muster);
         self.changed.notify_all();
-        is_member
+        Waiting { crew: self, is_member }
+    }
+}
+
+/// A thread that waits in a drain.
+struct Waiting<'a> {
+    crew: &'a Crew,
+    is_member: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.crew.muster.lock().waiting -= usize::from(self.is_member);
     }
 }
 

@@ -37,8 +37,18 @@ pub(super) struct Engine<T> {
     is_stopped: AtomicBool,
     /// Whether the clock runs the timer.
     is_driven: AtomicBool,
+    /// Whether the reaper has ended by a panic, which only the user's clock can cause.
+    is_reaper_dead: AtomicBool,
     crew: Arc<Crew>,
     reaped: Mutex<Reaped>,
+}
+
+/// What the reaper did between two sleeps.
+struct Turn {
+    /// The time at its end.
+    now: Tick,
+    /// Whether a timeout expired.
+    has_expired: bool,
 }
 
 /// What is needed to start the threads.
@@ -74,6 +84,7 @@ impl<T: Send + 'static> Engine<T> {
             is_started: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
+            is_reaper_dead: AtomicBool::new(false),
             crew: Crew::new(),
             reaped: Mutex::new(Reaped { wakeups: 0, lateness: Histogram::new() }),
         });
@@ -164,16 +175,20 @@ impl<T: Send + 'static> Engine<T> {
 
     /// The life of the reaper: expires what is due, sleeps until more is.
     pub(super) fn reap(&self, parker: &Parker, member: Option<&Member>) {
-        let _obituary = Obituary(self);
+        let _on_panic = EndOnPanic(self);
         member.into_iter().for_each(Member::begin);
         let mut batch = Vec::new();
+        let mut slept_until = None;
         while !self.is_stopped.load(Ordering::Acquire) {
-            let now = self.expire_due(&self.delivery, &mut batch);
+            let turn = self.expire_due(&self.delivery, &mut batch);
             if self.core.has_drained() {
                 self.delivery.close(|| ());
                 break;
             }
-            let Some(until) = self.core.fall_asleep(now) else { continue };
+            if !turn.has_expired && slept_until.take().is_some_and(|until| until <= turn.now) {
+                self.core.raise_published();
+            }
+            let Some(until) = self.core.fall_asleep(turn.now) else { continue };
             if self.is_stopped.load(Ordering::Acquire) {
                 break;
             }
@@ -186,40 +201,46 @@ impl<T: Send + 'static> Engine<T> {
             }
             self.core.wake_up();
             self.reaped.lock().wakeups += 1;
+            slept_until = Some(until);
         }
     }
 
-    /// Expires what is due and passes it on, a bounded number at a time. Returns the tick at the
-    /// end.
-    fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Tick {
+    /// Expires what is due and passes it on, a bounded number at a time.
+    fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Turn {
+        let mut has_expired = false;
         loop {
-            let now = self.core.ticks().now();
+            let elapsed = self.core.ticks().elapsed();
+            let now = self.core.ticks().floor(elapsed);
             let mut latest_by = None;
             let is_drained = delivery.pass_on(&self.handler, batch, |batch| {
                 let is_drained = self.core.expire(now, batch);
-                latest_by = self.record(now, batch);
+                latest_by = self.record(elapsed, batch);
                 is_drained
             });
             if let Some(latest_by) = latest_by {
+                has_expired = true;
                 self.handler.events().expired(latest_by);
             }
             if is_drained {
-                return now;
+                return Turn { now, has_expired };
             }
             self.core.give_way();
         }
     }
 
-    /// Records how late a batch is. Returns that of the one that is most late.
-    fn record(&self, now: Tick, batch: &[Expired<T>]) -> Option<Duration> {
+    /// Records how late a batch is, which is passed on when so many nanoseconds have passed. Returns
+    /// that of the one that is most late.
+    fn record(&self, elapsed: u64, batch: &[Expired<T>]) -> Option<Duration> {
         if batch.is_empty() {
             return None;
         }
+        let elapsed = Duration::from_nanos(elapsed);
         let mut latest_by = Duration::ZERO;
         let mut reaped = self.reaped.lock();
         // Many are due at the same tick, and all of these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let late = self.core.ticks().duration(now.saturating_since(equal[0].deadline));
+            let due = self.core.ticks().since_origin(equal[0].deadline);
+            let late = elapsed.saturating_sub(due);
             reaped.lateness.record(late, equal.len() as u64);
             latest_by = latest_by.max(late);
         }
@@ -277,6 +298,18 @@ impl<T: Send + 'static> Engine<T> {
         })
     }
 
+    /// Ends everything that relies on the reaper, which has panicked.
+    fn end_after_panic(&self) {
+        self.is_reaper_dead.store(true, Ordering::Release);
+        self.core.begin_to_drain();
+        self.delivery.close(|| ());
+    }
+
+    /// Returns whether the reaper has ended by a panic.
+    pub(super) fn is_reaper_dead(&self) -> bool {
+        self.is_reaper_dead.load(Ordering::Acquire)
+    }
+
     pub(super) fn stats(&self) -> TimerStats {
         let (shards, pending) = self.core.stats();
         let reaped = self.reaped.lock();
@@ -321,15 +354,15 @@ impl<T: Send + 'static> Drop for Owner<T> {
 /// A reference that does not keep the timer running.
 pub(super) type WeakEngine<T> = Weak<Engine<T>>;
 
-/// Has a timer refuse timeouts from the moment on at which its reaper dies of a panic, which only
-/// the user's clock or subscriber can bring about. Those that wait then are handed back by a
-/// shutdown.
-struct Obituary<'a, T: Send + 'static>(&'a Engine<T>);
+/// Ends a timer whose reaper panics: it refuses timeouts from then on, its executors end when they
+/// have run what has expired, and whoever waits for the end is told. What is pending is handed back
+/// by a shutdown.
+struct EndOnPanic<'a, T: Send + 'static>(&'a Engine<T>);
 
-impl<T: Send + 'static> Drop for Obituary<'_, T> {
+impl<T: Send + 'static> Drop for EndOnPanic<'_, T> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.core.begin_to_drain();
+            self.0.end_after_panic();
         }
     }
 }

@@ -275,6 +275,56 @@ impl Timer {
         self.values.finish_by(deadline)
     }
 
+    /// Has the reaper look at the clock and expire what is due. For a clock that jumps ahead, such
+    /// as one that counts the time a machine is suspended: call this after the resume.
+    ///
+    /// Without this call the reaper notices the jump when it would have woken in any case, or at
+    /// the first timeout that is scheduled or reset at a time past that. With a
+    /// [`ManualClock`](crate::ManualClock) there is no reaper, and this does nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{
+    ///     sync::{Arc, Mutex, mpsc},
+    ///     time::{Duration, Instant},
+    /// };
+    ///
+    /// use delaywheel::{Clock, Timer};
+    ///
+    /// /// The system's clock, and for how long the machine was suspended.
+    /// #[derive(Debug, Clone, Default)]
+    /// struct Boot(Arc<Mutex<Duration>>);
+    ///
+    /// impl Clock for Boot {
+    ///     fn now(&self) -> Instant {
+    ///         Instant::now() + *self.0.lock().unwrap()
+    ///     }
+    /// }
+    ///
+    /// let clock = Boot::default();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let (ran, runs) = mpsc::channel();
+    /// timer.schedule(Duration::from_secs(3600), move || ran.send(()).unwrap())?;
+    ///
+    /// *clock.0.lock().unwrap() += Duration::from_secs(7200);
+    /// timer.wake();
+    /// runs.recv()?;
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn wake(&self) {
+        self.values.wake();
+    }
+
+    /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock).
+    ///
+    /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
+    /// `shutdown` hands back those that are pending.
+    #[must_use]
+    pub fn is_reaper_dead(&self) -> bool {
+        self.values.is_reaper_dead()
+    }
+
     /// Gives back the memory that pending timeouts do not need, after a burst of them.
     ///
     /// It holds the lock of each shard for longer than anything else does: in full at

@@ -6,6 +6,7 @@
 
 mod backlog;
 mod finish;
+mod wakeup;
 
 use std::{
     num::NonZeroU64,
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{
     Clock, Expired, Tick, WheelBuilder,
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore, fence},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore},
 };
 
 /// What is due in all models, and the time that it is in them.
@@ -84,148 +85,6 @@ fn values(expired: Vec<Expired<u32>>) -> Vec<u32> {
     let mut values: Vec<_> = expired.into_iter().map(|expired| expired.value).collect();
     values.sort_unstable();
     values
-}
-
-/// The life of the reaper until `count` have expired, at a time that stands still.
-fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
-    let mut expired = Vec::new();
-    loop {
-        core.expire(DUE, &mut expired);
-        if expired.len() == count {
-            return values(expired);
-        }
-        if core.fall_asleep(DUE).is_some() {
-            parker.park();
-            core.wake_up();
-        }
-    }
-}
-
-#[test]
-fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
-    check(|| {
-        let (core, parker) = core_of(1, None);
-        insert(&core, 0, FAR, 1);
-        let inserter = Arc::clone(&core);
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        assert_eq!(reap(&core, &parker, 1), [2]);
-        inserter.join().expect("no thread panics");
-    });
-}
-
-#[test]
-fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
-    check(|| {
-        let (core, parker) = core_of(2, None);
-        let inserters = [0, 1].map(|shard| {
-            let core = Arc::clone(&core);
-            thread::spawn(move || insert(&core, shard, DUE, u32::from(shard == 1)))
-        });
-        assert_eq!(reap(&core, &parker, 2), [0, 1]);
-        for inserter in inserters {
-            inserter.join().expect("no thread panics");
-        }
-    });
-}
-
-#[test]
-fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
-    check(|| {
-        let (core, parker) = core_of(1, None);
-        insert(&core, 0, DUE, 1);
-        let inserter = Arc::clone(&core);
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        assert_eq!(reap(&core, &parker, 2), [1, 2]);
-        inserter.join().expect("no thread panics");
-    });
-}
-
-#[test]
-fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
-    check(|| {
-        let (core, parker) = core_of(1, None);
-        let address = insert(&core, 0, FAR, 1);
-        let resetter = Arc::clone(&core);
-        let resetter = thread::spawn(move || assert!(resetter.reset(address, Duration::ZERO)));
-        assert_eq!(reap(&core, &parker, 1), [1]);
-        resetter.join().expect("no thread panics");
-    });
-}
-
-#[test]
-fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
-    check(|| {
-        let (core, parker) = core_of(1, None);
-        let (inserter, unparker) = (Arc::clone(&core), parker.unparker().clone());
-        let spurious = thread::spawn(move || unparker.unpark());
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 1));
-        assert_eq!(reap(&core, &parker, 1), [1]);
-        inserter.join().expect("no thread panics");
-        spurious.join().expect("no thread panics");
-    });
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    NoSecondLook,
-    AsksBeforePublishing,
-    NoFences,
-}
-
-/// The wake-up protocol with a fault: one thread inserts, the other sleeps until it sees that.
-fn insert_against_sleep(fault: Fault) {
-    const AWAKE: u64 = 0;
-    let atomics = Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE)));
-    let parker = Parker::new();
-    let (shared, unparker) = (Arc::clone(&atomics), parker.unparker().clone());
-    let order = move || (fault != Fault::NoFences).then(|| fence(Ordering::SeqCst));
-    let inserter = thread::spawn(move || {
-        let (published, asleep_until) = &*shared;
-        let must_wake = || {
-            order();
-            1 < asleep_until.load(Ordering::Relaxed)
-        };
-        let asked = fault == Fault::AsksBeforePublishing && must_wake();
-        published.store(1, Ordering::Relaxed);
-        if asked || (fault != Fault::AsksBeforePublishing && must_wake()) {
-            unparker.unpark();
-        }
-    });
-    let (published, asleep_until) = &*atomics;
-    while published.load(Ordering::Relaxed) != 1 {
-        let until = 9;
-        asleep_until.store(until, Ordering::Relaxed);
-        order();
-        if fault == Fault::NoSecondLook || published.load(Ordering::Relaxed) >= until {
-            parker.park();
-        }
-        asleep_until.store(AWAKE, Ordering::Relaxed);
-    }
-    inserter.join().expect("no thread panics");
-}
-
-#[test]
-fn the_wakeup_protocol_by_hand_holds() {
-    check(|| insert_against_sleep(Fault::None));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_does_not_look_again_sleeps_too_long() {
-    check(|| insert_against_sleep(Fault::NoSecondLook));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_an_inserter_that_asks_before_it_publishes_wakes_nobody() {
-    check(|| insert_against_sleep(Fault::AsksBeforePublishing));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_without_fences_neither_sees_the_other() {
-    check(|| insert_against_sleep(Fault::NoFences));
 }
 
 #[test]

@@ -275,6 +275,20 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.finish_by(deadline)
     }
 
+    /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
+    ///
+    /// In full at [`Timer::wake`](crate::Timer::wake).
+    pub fn wake(&self) {
+        self.timer.wake();
+    }
+
+    /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock). Then
+    /// no further value becomes due, and receivers are told the end.
+    #[must_use]
+    pub fn is_reaper_dead(&self) -> bool {
+        self.timer.is_reaper_dead()
+    }
+
     /// Returns the counts of the timer behind the queue. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {

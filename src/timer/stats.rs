@@ -70,12 +70,20 @@ pub struct TimerStats {
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,
-    /// Times that the reaper was woken, by the clock or by an insert. With a clock that runs the
+    /// Times that the reaper woke, at the time that it slept for or earlier, by an insert or `wake`. With a clock that runs the
     /// timer, as [`ManualClock`](crate::ManualClock) does, there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,
-    /// How late timeouts were when they were passed on, from their deadline, in a tick, on.
+    /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
+    ///
+    /// The wheel keeps only the tick, so the time from the instant that was asked for is longer by
+    /// less than a tick: with ticks of 1 ms, a delay of 20 ms that began 0.3 ms into a tick ends at
+    /// a deadline 20.3 ms after the start of that tick, which is rounded up to 21 ms. Handed off at
+    /// 21.1 ms, it has a lateness of 0.1 ms, and 20.8 ms have passed since the call.
+    ///
+    /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
+    /// for an executor.
     pub lateness: Histogram,
 }
 

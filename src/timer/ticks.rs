@@ -15,7 +15,7 @@ use std::{
 
 use strength_reduce::StrengthReducedU64;
 
-use crate::{Clock, Tick, TickSpan};
+use crate::{Clock, Tick};
 
 /// A clock that has been divided into ticks.
 #[derive(Debug)]
@@ -112,14 +112,14 @@ impl Ticks {
         self.origin.checked_add(since)
     }
 
-    /// How long a number of ticks takes.
-    pub(super) fn duration(&self, span: TickSpan) -> Duration {
-        Duration::from_nanos(span.get().saturating_mul(self.tick.get()))
+    /// The time from the start of tick 0 to that of another.
+    pub(super) fn since_origin(&self, tick: Tick) -> Duration {
+        Duration::from_nanos(tick.get().saturating_mul(self.tick.get()))
     }
 
     /// The present, rounded down.
     #[inline]
-    fn floor(&self, elapsed: u64) -> Tick {
+    pub(super) fn floor(&self, elapsed: u64) -> Tick {
         Tick::new(elapsed / self.tick)
     }
 

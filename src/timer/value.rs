@@ -187,6 +187,22 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.engine().core.remaining(key.0)
     }
 
+    /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
+    ///
+    /// In full at [`Timer::wake`](crate::Timer::wake).
+    pub fn wake(&self) {
+        self.engine().core.wake();
+    }
+
+    /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock).
+    ///
+    /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
+    /// `shutdown` hands back those that are pending.
+    #[must_use]
+    pub fn is_reaper_dead(&self) -> bool {
+        self.engine().is_reaper_dead()
+    }
+
     /// Shuts the timer down at once and returns the values that the handler never got, in any order.
     ///
     /// From then on, the timer refuses new values. This does not wait for a running handler, and the

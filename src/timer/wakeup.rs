@@ -1,16 +1,23 @@
 //! The wake-up promise: the reaper never sleeps past an expiration, and is not woken without need.
 //!
 //! One reaper sleeps on behalf of many shards. Each shard publishes the least tick at which it
-//! wants to be seen to, in [`Published`]; the reaper publishes the tick until which it sleeps, in
-//! [`Wakeup`]. Nobody takes a lock for this besides the shard's own.
+//! wants to be seen to, in [`Published`]. The reaper publishes the tick until which it sleeps, in
+//! [`Wakeup`]. No lock is taken for this but the shard's own.
 //!
 //! # Protocol
 //!
-//! - An inserter, under its shard's lock, (1) stores the lower expiration in its shard; (2) fence;
-//!   (3) loads the reaper's `asleep_until`; if its expiration is earlier, it wakes the reaper.
+//! - An inserter reads the clock; then, under its shard's lock, it (1) stores the lower expiration
+//!   in its shard; (2) fence; (3) loads the reaper's `asleep_until`. If its expiration is earlier,
+//!   it wakes the reaper.
 //! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) fence; (3) loads
-//!   what the shards publish once more; if one is earlier than `x`, it does not sleep; (4) parks
-//!   until `x`.
+//!   the published expirations once more; if one is earlier than `x`, it does not sleep; (4) reads
+//!   the clock; (5) parks until `x`, for as long as the clock says.
+//! - An inserter that published nothing, because its shard wants to be seen to earlier, loads
+//!   `asleep_until` all the same. If the clock that it has read is at or past `x`, the clock has
+//!   jumped ahead, and the inserter wakes the reaper.
+//! - A reaper that wakes at `x` and expires nothing slept for a timeout that was cancelled or put
+//!   off. It raises the published expiration of each shard, under the shard's lock, to what the
+//!   wheel says.
 //!
 //! # Why no wake-up is lost
 //!
@@ -21,8 +28,23 @@
 //! Of several inserters that see `x`, one swaps it for "awake" and wakes the reaper; the others
 //! rely on that one.
 //!
-//! An expiration is only ever raised by the reaper, under the shard's lock. One that is lower than
+//! Only the reaper raises an expiration, and only under the shard's lock. One that is lower than
 //! need be costs a turn without work; it is never higher than the least deadline in the shard.
+//!
+//! # Why a jump of the clock is noticed
+//!
+//! If the reaper's step 4 sees the clock after the jump, it does not park. Otherwise it read the
+//! clock before the jump, and the inserter reads it after the jump, so the reaper's step 1 is past
+//! by then. The inserter sees `x`, provided that a look at the clock orders what comes before it
+//! against what comes after later looks: a clock behind a lock does, and so does the counter that
+//! `Instant` reads on x86-64. Where it does not, a later insert sees `x`.
+//!
+//! # How often the reaper wakes for nothing
+//!
+//! Cancelling wakes no thread, and leaves the published expiration as it is. So the reaper may wake
+//! at the deadline of a cancelled timeout, at which it began to sleep. After that each shard
+//! publishes what its wheel says. While no timeout is cancelled or put off, no further wake-up is
+//! for a cancelled one, however many there were, on however many shards.
 
 use crate::{
     Tick,
@@ -72,6 +94,19 @@ impl Wakeup {
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
             && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
+    }
+
+    /// Whether the reaper sleeps until `now` or earlier, though it should have woken by then.
+    #[inline]
+    pub(super) fn is_overdue(&self, now: Tick) -> bool {
+        // One comparison: `AWAKE` wraps to the greatest number.
+        self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
+    }
+
+    /// Whether an inserter that found the reaper overdue is to wake it. It is told so once.
+    #[cold]
+    pub(super) fn must_wake_overdue(&self) -> bool {
+        self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
     /// The reaper is going to sleep until `until`; it is to look at the shards once more.

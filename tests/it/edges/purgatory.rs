@@ -99,6 +99,7 @@ fn a_purgatory_takes_every_delay_and_keys_every_state() {
     clock.advance(MS);
     announce(&purgatory);
     purgatory.shrink();
+    purgatory.wake();
     let waiting = keys.iter().filter(|&&key| use_key(&purgatory, key)).count();
     assert!(waiting > 0 && waiting < keys.len(), "some have expired, and some have not");
     let stats = purgatory.stats();

@@ -15,6 +15,8 @@ fn a_queue_takes_every_delay_and_instant() {
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
     assert_eq!(queue.len(), keys.len(), "those that are due are still in the queue");
+    queue.wake();
+    assert!(!queue.is_reaper_dead());
     assert!(queue.recv().is_ok() && queue.try_recv().is_ok());
     assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_ok()));
     while queue.try_recv().is_ok() {}

@@ -120,6 +120,8 @@ fn values_take_every_delay_and_instant_and_keys_every_state() {
     assert!(values.schedule_batch([]).unwrap().is_empty() && values.cancel_batch([]).is_empty());
     clock.advance(MS);
     values.shrink();
+    values.wake();
+    assert!(!values.is_reaper_dead());
     let pending = keys.iter().filter(|&&key| use_key(&values, key)).count();
     assert!(pending > 0 && pending < keys.len(), "some are due, and some are not");
     check(&values.stats());
@@ -231,6 +233,8 @@ fn closures_take_every_delay_and_handles_every_state() {
     assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
     assert!(instants().into_iter().all(|at| timer.finish_by(at).is_empty()));
     timer.shrink();
+    timer.wake();
+    assert!(!timer.is_reaper_dead());
     check(&timer.stats());
 }
 

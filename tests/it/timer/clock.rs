@@ -2,17 +2,13 @@
 //! millisecond.
 
 use std::{
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, ScheduleErrorKind, Timer, ValueTimer, clock::Driven};
+use delaywheel::{Clock, Timer, ValueTimer, clock::Driven};
 
-use super::support::{Log, MS, SECOND, YEAR, skewed, wait_until};
+use super::support::{Log, MS, SECOND, YEAR, skewed};
 
 /// A clock that shows what the test says, and drives its timers when the test says so.
 #[derive(Debug, Clone)]
@@ -208,39 +204,16 @@ fn lateness_is_what_a_clock_jumped_over() {
     assert!(median >= 49 * MS && median <= 56 * MS, "{median:?} is off by more than an eighth");
 }
 
-/// A clock that panics on the thread of a reaper, when the test says so.
-#[derive(Debug)]
-struct Deadly(Arc<AtomicBool>);
-
-impl Clock for Deadly {
-    fn now(&self) -> Instant {
-        let is_reaper = thread::current().name() == Some("mortal-reaper");
-        assert!(!is_reaper || !self.0.load(Ordering::Relaxed), "the clock has struck thirteen");
-        Instant::now()
-    }
-}
-
 #[test]
-fn a_timer_whose_reaper_a_clock_has_killed_refuses_and_hands_back() {
-    let is_deadly = Arc::new(AtomicBool::new(false));
-    let timer = ValueTimer::builder()
-        .clock(Deadly(Arc::clone(&is_deadly)))
-        .name("mortal")
-        .build_with(|_: u32| ())
-        .unwrap();
-    timer.schedule(YEAR, 1).unwrap();
-    is_deadly.store(true, Ordering::Relaxed);
-    // Due before the reaper means to wake up, so that it does now.
-    let mut accepted = vec![1];
-    wait_until("the reaper is dead", || match timer.schedule(Duration::ZERO, 2) {
-        Ok(_) => {
-            accepted.push(2);
-            false
-        }
-        Err(error) => (error.kind(), error.into_value()) == (ScheduleErrorKind::ShutDown, 2),
-    });
-    let mut returned = timer.shutdown();
-    returned.sort_unstable();
-    assert_eq!(returned, accepted);
-    assert_eq!(timer.stats().returned, accepted.len() as u64);
+fn lateness_counts_from_the_start_of_the_tick_of_the_deadline_to_the_nanosecond() {
+    let clock = Set::new();
+    let timer = Timer::builder().clock(clock.clone()).tick(10 * MS).build().unwrap();
+    timer.schedule(20 * MS, || ()).unwrap();
+    clock.show(21 * MS + Duration::from_nanos(17));
+    assert_eq!(timer.stats().lateness.max(), MS + Duration::from_nanos(17));
+    // 21 ms and a delay of 35 ms are rounded up to 60 ms.
+    timer.schedule(35 * MS, || ()).unwrap();
+    clock.show(62 * MS);
+    let lateness = timer.stats().lateness;
+    assert_eq!((lateness.count(), lateness.max()), (2, 2 * MS));
 }

@@ -9,6 +9,7 @@ mod finish;
 mod ledger;
 mod limits;
 mod order;
+mod reaper;
 mod shutdown;
 mod states;
 pub(crate) mod support;

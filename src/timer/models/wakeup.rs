@@ -1,0 +1,275 @@
+//! The reaper's sleep against threads that insert, reset and cancel, and against the clock.
+
+use std::{sync::Arc, time::Duration, vec::Vec};
+
+use loom::thread;
+
+use super::{DUE, FAR, check, core_of, insert, values};
+use crate::{
+    Tick,
+    sync::{AtomicU64, Mutex, Ordering, Parker, fence},
+    timer::core::Core,
+};
+
+/// The life of the reaper until `count` have expired, at a time that stands still.
+fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
+    let mut expired = Vec::new();
+    loop {
+        core.expire(DUE, &mut expired);
+        if expired.len() == count {
+            return values(expired);
+        }
+        if core.fall_asleep(DUE).is_some() {
+            parker.park();
+            core.wake_up();
+        }
+    }
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        insert(&core, 0, FAR, 1);
+        let inserter = Arc::clone(&core);
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        assert_eq!(reap(&core, &parker, 1), [2]);
+        inserter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
+    check(|| {
+        let (core, parker) = core_of(2, None);
+        let inserters = [0, 1].map(|shard| {
+            let core = Arc::clone(&core);
+            thread::spawn(move || insert(&core, shard, DUE, u32::from(shard == 1)))
+        });
+        assert_eq!(reap(&core, &parker, 2), [0, 1]);
+        for inserter in inserters {
+            inserter.join().expect("no thread panics");
+        }
+    });
+}
+
+#[test]
+fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        insert(&core, 0, DUE, 1);
+        let inserter = Arc::clone(&core);
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        assert_eq!(reap(&core, &parker, 2), [1, 2]);
+        inserter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        let address = insert(&core, 0, FAR, 1);
+        let resetter = Arc::clone(&core);
+        let resetter = thread::spawn(move || assert!(resetter.reset(address, Duration::ZERO)));
+        assert_eq!(reap(&core, &parker, 1), [1]);
+        resetter.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
+    check(|| {
+        let (core, parker) = core_of(1, None);
+        let (inserter, unparker) = (Arc::clone(&core), parker.unparker().clone());
+        let spurious = thread::spawn(move || unparker.unpark());
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 1));
+        assert_eq!(reap(&core, &parker, 1), [1]);
+        inserter.join().expect("no thread panics");
+        spurious.join().expect("no thread panics");
+    });
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    NoSecondLook,
+    AsksBeforePublishing,
+    NoFences,
+}
+
+/// The wake-up protocol with a fault: one thread inserts, the other sleeps until it sees that.
+fn insert_against_sleep(fault: Fault) {
+    const AWAKE: u64 = 0;
+    let atomics = Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE)));
+    let parker = Parker::new();
+    let (shared, unparker) = (Arc::clone(&atomics), parker.unparker().clone());
+    let order = move || (fault != Fault::NoFences).then(|| fence(Ordering::SeqCst));
+    let inserter = thread::spawn(move || {
+        let (published, asleep_until) = &*shared;
+        let must_wake = || {
+            order();
+            1 < asleep_until.load(Ordering::Relaxed)
+        };
+        let asked = fault == Fault::AsksBeforePublishing && must_wake();
+        published.store(1, Ordering::Relaxed);
+        if asked || (fault != Fault::AsksBeforePublishing && must_wake()) {
+            unparker.unpark();
+        }
+    });
+    let (published, asleep_until) = &*atomics;
+    while published.load(Ordering::Relaxed) != 1 {
+        let until = 9;
+        asleep_until.store(until, Ordering::Relaxed);
+        order();
+        if fault == Fault::NoSecondLook || published.load(Ordering::Relaxed) >= until {
+            parker.park();
+        }
+        asleep_until.store(AWAKE, Ordering::Relaxed);
+    }
+    inserter.join().expect("no thread panics");
+}
+
+#[test]
+fn the_wakeup_protocol_by_hand_holds() {
+    check(|| insert_against_sleep(Fault::None));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_does_not_look_again_sleeps_too_long() {
+    check(|| insert_against_sleep(Fault::NoSecondLook));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_an_inserter_that_asks_before_it_publishes_wakes_nobody() {
+    check(|| insert_against_sleep(Fault::AsksBeforePublishing));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_without_fences_neither_sees_the_other() {
+    check(|| insert_against_sleep(Fault::NoFences));
+}
+
+/// What the clock shows before and after a jump, and a deadline that is not due after it either.
+const LATER: Tick = Tick::new(200);
+const NEVER: Tick = Tick::new(300);
+
+/// A clock that jumps. Its lock orders what comes before a look against what comes after a later
+/// one.
+type Jumping = Arc<Mutex<Tick>>;
+
+fn jumping() -> Jumping {
+    Jumping::new(Mutex::new(DUE))
+}
+
+/// The life of the reaper until something has expired, by a clock that jumps.
+fn reap_by(clock: &Jumping, core: &Core<u32>, parker: &Parker) -> Vec<u32> {
+    let mut expired = Vec::new();
+    loop {
+        let now = *clock.lock();
+        core.expire(now, &mut expired);
+        if !expired.is_empty() {
+            return values(expired);
+        }
+        if let Some(until) = core.fall_asleep(now) {
+            if *clock.lock() < until {
+                parker.park();
+            }
+            core.wake_up();
+        }
+    }
+}
+
+/// A timeout that the clock jumps over, and a thread that does something about it after the jump.
+fn jump(then: fn(&Core<u32>, now: Tick)) {
+    check(move || {
+        let (core, parker) = core_of(2, None);
+        insert(&core, 0, FAR, 1);
+        let (clock, jumper) = (jumping(), Arc::clone(&core));
+        let shown = Arc::clone(&clock);
+        let jumper = thread::spawn(move || {
+            *shown.lock() = LATER;
+            let now = *shown.lock();
+            then(&jumper, now);
+        });
+        assert_eq!(reap_by(&clock, &core, &parker), [1]);
+        jumper.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_an_insert_after_the_clock_jumped() {
+    jump(|core, now| assert!(core.insert_into(0, now, NEVER, 2).is_ok()));
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_sees_an_insert_on_another_shard_after_the_clock_jumped() {
+    jump(|core, now| assert!(core.insert_into(1, now, NEVER, 2).is_ok()));
+}
+
+#[test]
+fn a_reaper_that_goes_to_sleep_is_woken_after_the_clock_jumped() {
+    jump(|core, _| core.wake());
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_after_a_jump_of_which_no_thread_tells_the_reaper_sleeps_on() {
+    jump(|_, _| ());
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_reads_the_clock_before_it_announces_misses_the_jump() {
+    check(|| {
+        let parker = Parker::new();
+        let shared = Arc::new((Mutex::new(0), AtomicU64::new(0)));
+        let (own, unparker) = (Arc::clone(&shared), parker.unparker().clone());
+        let jumper = thread::spawn(move || {
+            *own.0.lock() = 9;
+            let now = *own.0.lock();
+            if own.1.load(Ordering::Relaxed).wrapping_sub(1) < now {
+                unparker.unpark();
+            }
+        });
+        let (clock, asleep_until) = &*shared;
+        let now = *clock.lock();
+        asleep_until.store(5, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if now < 5 {
+            parker.park();
+        }
+        jumper.join().expect("no thread panics");
+    });
+}
+
+/// A reaper that has slept for a timeout which was cancelled raises what the shards publish, by
+/// `raise`, while a timeout is inserted.
+fn raise_against_insert(raise: fn(&Core<u32>)) {
+    check(move || {
+        let (core, parker) = core_of(1, None);
+        let key = insert(&core, 0, FAR, 1);
+        core.cancel(key);
+        let inserter = Arc::clone(&core);
+        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
+        raise(&core);
+        assert_eq!(reap(&core, &parker, 1), [2]);
+        inserter.join().expect("no thread panics");
+        raise(&core);
+        assert_eq!(core.next_expiration(), Tick::MAX, "a wake-up is left for a cancelled timeout");
+    });
+}
+
+#[test]
+fn a_reaper_that_raises_what_is_published_sees_what_is_inserted_meanwhile() {
+    raise_against_insert(Core::raise_published);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_an_expiration_that_is_raised_without_the_lock_hides_an_insert() {
+    raise_against_insert(Core::raise_published_unlocked);
+}

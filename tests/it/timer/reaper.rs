@@ -1,0 +1,268 @@
+//! The reaper as a thread, under clocks of the user's: one that jumps ahead, and one that panics.
+//!
+//! [`clock`](super::clock) drives its timers itself, which hides the reaper. Here the reaper sleeps
+//! by the real time, and the clock shows another.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Clock, DelayQueue, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
+};
+
+use super::support::{GENEROUS, Log, MS, SECOND, YEAR, must_return, wait_until};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The system's clock, and how far the test has moved it ahead: as after a resume.
+#[derive(Debug, Clone)]
+struct Jumping(Arc<Mutex<Duration>>);
+
+impl Jumping {
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    fn jump(&self, span: Duration) {
+        *self.0.lock().unwrap() += span;
+    }
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Instant {
+        Instant::now() + *self.0.lock().unwrap()
+    }
+}
+
+/// Lets the clock jump two hours ahead past a timeout of one hour, and does something that must
+/// make the reaper notice; three times.
+fn assert_noticed(shards: usize, notice: impl Fn(&Timer)) {
+    let clock = Jumping::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(shards).build().unwrap();
+    let log = Log::new();
+    for _ in 0..3 {
+        // Once this has run, the reaper goes to sleep.
+        timer.schedule(Duration::ZERO, log.note("at once")).unwrap();
+        wait_until("what is due at once runs", || log.take() == ["at once"]);
+        timer.schedule(HOUR, log.note("in an hour")).unwrap();
+        thread::yield_now();
+        clock.jump(2 * HOUR);
+        notice(&timer);
+        wait_until("what the clock jumped over runs", || log.take() == ["in an hour"]);
+    }
+}
+
+#[test]
+fn an_insert_after_the_clock_has_jumped_wakes_the_reaper() {
+    for shards in [1, 3] {
+        assert_noticed(shards, |timer| drop(timer.schedule(YEAR, || ()).unwrap()));
+    }
+}
+
+#[test]
+fn an_insert_on_another_shard_after_the_clock_has_jumped_wakes_the_reaper() {
+    // Its own shard wants to be seen to long after what the reaper sleeps for.
+    assert_noticed(3, |timer| {
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| timer.schedule(YEAR, || ()).unwrap());
+            }
+        });
+    });
+}
+
+#[test]
+fn a_batch_after_the_clock_has_jumped_wakes_the_reaper() {
+    assert_noticed(1, |timer| drop(timer.schedule_batch([(YEAR, || ())]).unwrap()));
+}
+
+#[test]
+fn a_reset_after_the_clock_has_jumped_wakes_the_reaper() {
+    let put_off = Mutex::new(None);
+    assert_noticed(1, |timer| {
+        let mut put_off = put_off.lock().unwrap();
+        let timeout = put_off.get_or_insert_with(|| {
+            let other = Timer::builder().clock(ManualClock::new()).build().unwrap();
+            other.schedule(YEAR, || ()).unwrap()
+        });
+        if !timeout.reset(YEAR) {
+            *timeout = timer.schedule(YEAR, || ()).unwrap();
+        }
+        assert!(timeout.reset(YEAR));
+    });
+}
+
+#[test]
+fn a_wake_after_the_clock_has_jumped_wakes_the_reaper() {
+    assert_noticed(1, Timer::wake);
+}
+
+#[test]
+fn a_wake_after_the_clock_has_jumped_wakes_the_reaper_of_a_queue() {
+    let clock = Jumping::new();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    queue.insert(Duration::ZERO, "at once").unwrap();
+    assert_eq!(queue.recv(), Ok("at once"));
+    queue.insert(HOUR, "in an hour").unwrap();
+    clock.jump(2 * HOUR);
+    queue.wake();
+    assert_eq!(queue.recv_timeout(GENEROUS), Ok("in an hour"));
+}
+
+/// Timeouts of several shards, a second ahead and more, all of which are cancelled in time.
+fn cancel_all(timer: &Timer) -> bool {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..6_u32)
+            .map(|thread| {
+                let delay = move |index: u32| SECOND / 2 + (50 * index + 7 * thread) * MS;
+                scope.spawn(move || {
+                    let timeouts: Vec<_> =
+                        (0..6).map(|index| timer.schedule(delay(index), || ()).unwrap()).collect();
+                    timeouts.iter().filter(|timeout| timeout.cancel()).count()
+                })
+            })
+            .collect();
+        let cancelled: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        cancelled == 36 && start.elapsed() < SECOND / 2
+    })
+}
+
+#[test]
+fn however_many_timeouts_were_cancelled_an_idle_reaper_wakes_once_for_them() {
+    let timer = Timer::builder().shards(3).build().unwrap();
+    let wakeups = loop {
+        // On a machine that stops for half a second, some have run.
+        if cancel_all(&timer) {
+            break timer.stats().wakeups;
+        }
+    };
+    let (ran, runs) = mpsc::channel();
+    timer.schedule(SECOND + SECOND / 10, move || ran.send(()).unwrap()).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+    let wakeups = timer.stats().wakeups - wakeups;
+    assert!(wakeups <= 2, "one for all that were cancelled, one for what runs: not {wakeups}");
+}
+
+/// A clock that panics on the thread of a reaper, when the test says so.
+#[derive(Debug, Clone)]
+struct Deadly(Arc<AtomicBool>);
+
+impl Deadly {
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Has the reaper of a timer die.
+    fn kill(&self, mut schedule: impl FnMut(Duration) -> bool) {
+        self.0.store(true, Ordering::Relaxed);
+        // Due before the reaper means to wake up, so that it does now.
+        wait_until("the reaper is dead", || !schedule(Duration::ZERO));
+    }
+}
+
+impl Clock for Deadly {
+    fn now(&self) -> Instant {
+        let is_reaper = thread::current().name() == Some("mortal-reaper");
+        assert!(!is_reaper || !self.0.load(Ordering::Relaxed), "the clock has struck thirteen");
+        Instant::now()
+    }
+}
+
+fn mortal() -> (Deadly, TimerBuilder) {
+    let clock = Deadly::new();
+    let builder = Timer::builder().clock(clock.clone()).name("mortal");
+    (clock, builder)
+}
+
+#[test]
+fn a_timer_whose_reaper_a_clock_has_killed_refuses_and_hands_back() {
+    let (clock, builder) = mortal();
+    let timer = builder.build_with(|_: u32| ()).unwrap();
+    timer.schedule(YEAR, 1).unwrap();
+    let mut accepted = vec![1];
+    clock.kill(|delay| match timer.schedule(delay, 2) {
+        Ok(_) => {
+            accepted.push(2);
+            true
+        }
+        Err(refused) => {
+            assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown);
+            false
+        }
+    });
+    let mut returned = timer.shutdown();
+    returned.sort_unstable();
+    assert_eq!(returned, accepted);
+    assert_eq!(timer.stats().returned, accepted.len() as u64);
+}
+
+#[test]
+fn a_wait_for_the_end_of_a_timer_whose_reaper_is_dead_is_over_at_once() {
+    let ways: [fn(TimerBuilder) -> TimerBuilder; 4] = [
+        |builder| builder,
+        |builder| builder.executor_threads(3),
+        TimerBuilder::inline,
+        |builder| builder.executor(|task: Box<dyn FnOnce() + Send>| task()),
+    ];
+    for way in ways {
+        let (clock, builder) = mortal();
+        let timer: ValueTimer<u32> = way(builder).build_with(|_| ()).unwrap();
+        timer.schedule(YEAR, 1).unwrap();
+        assert!(!timer.is_reaper_dead());
+        clock.kill(|delay| timer.schedule(delay, 2).is_ok());
+        let own = timer.clone();
+        let left = must_return(move || own.finish(YEAR));
+        assert!(left.contains(&1), "what is pending is handed back");
+        assert!(timer.is_reaper_dead());
+    }
+}
+
+#[test]
+fn the_death_of_the_reaper_ends_a_wait_for_the_end() {
+    let (clock, builder) = mortal();
+    let timer = builder.build_with(|_: u32| ()).unwrap();
+    timer.schedule(YEAR, 1).unwrap();
+    clock.0.store(true, Ordering::Relaxed);
+    // This wakes the reaper, whose clock panics.
+    let left = must_return(move || timer.finish(YEAR));
+    assert_eq!(left, [1]);
+}
+
+#[test]
+fn whoever_receives_from_a_queue_whose_reaper_is_dead_is_told_the_end() {
+    let (clock, builder) = mortal();
+    let queue = builder.build_queue().unwrap();
+    queue.insert(YEAR, 1).unwrap();
+    let queue = Arc::new(queue);
+    let own = Arc::clone(&queue);
+    let receiver = thread::spawn(move || while own.recv().is_ok() {});
+    assert!(!queue.is_reaper_dead());
+    clock.kill(|delay| queue.insert(delay, 2).is_ok());
+    must_return(|| receiver.join().unwrap());
+    assert!(queue.is_reaper_dead());
+    assert!(queue.shutdown().contains(&1), "what is pending is handed back");
+}
+
+#[test]
+fn a_draining_timer_at_its_limit_says_that_it_is_shut_down() {
+    let timer = Timer::builder().max_pending(1).shards(2).build().unwrap();
+    let kept = timer.schedule(YEAR, || ()).unwrap();
+    let own = timer.clone();
+    let drain = thread::spawn(move || own.finish(YEAR));
+    wait_until("it says so", || {
+        let refused = timer.schedule(YEAR, || ());
+        refused.is_err_and(|refused| refused.kind() == ScheduleErrorKind::ShutDown)
+    });
+    let batch = timer.schedule_batch([(YEAR, || ())]);
+    assert_eq!(batch.unwrap_err().kind(), ScheduleErrorKind::ShutDown);
+    assert!(kept.cancel());
+    assert!(must_return(|| drain.join().unwrap()).is_empty());
+}

@@ -48,14 +48,17 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Takes on a timer, which is then run by this clock instead of by a thread of its own.
     ///
-    /// Returns whether it does; by default it does not. Only [`ManualClock`] has a use for this.
+    /// Returns whether it does; by default it does not. Not part of the public interface: only
+    /// [`ManualClock`] and tests of this crate use it.
+    #[doc(hidden)]
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         let _ = timer;
         false
     }
 }
 
-/// A timer as the clock that drives it sees it.
+/// A timer as the clock that drives it sees it. Not part of the public interface.
+#[doc(hidden)]
 pub trait Driven: Send + Sync {
     /// Expires what is due, on this thread.
     fn turn(&self);

@@ -10,7 +10,7 @@ use std::{boxed::Box, ops::Deref, sync::Arc};
 
 use crossbeam::utils::CachePadded;
 
-use super::core::{Address, Core};
+use super::{core::Core, key::TimeoutKey};
 
 /// A way to the shards of a timer, counted apart from those of other shards.
 pub(super) struct Anchor<T>(Arc<CachePadded<Arc<Core<T>>>>);
@@ -50,7 +50,7 @@ impl<T> Anchors<T> {
 
     /// That of a timeout's shard.
     #[inline]
-    pub(super) fn of(&self, address: Address) -> Anchor<T> {
-        self.0[address.shard()].clone()
+    pub(super) fn of(&self, key: TimeoutKey) -> Anchor<T> {
+        self.0[key.shard()].clone()
     }
 }

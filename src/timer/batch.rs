@@ -5,11 +5,7 @@
 
 use std::{borrow::Borrow, boxed::Box, fmt, time::Duration, vec::Vec};
 
-use super::{
-    Task, Timeout, Timer,
-    error::ScheduleError,
-    value::{TimeoutKey, ValueTimer},
-};
+use super::{Task, Timeout, Timer, error::ScheduleError, key::TimeoutKey, value::ValueTimer};
 
 /// What became of a batch that was not scheduled as a whole.
 ///
@@ -105,8 +101,7 @@ impl<T: Send + 'static> ValueTimer<T> {
             let partial = PartialBatch { scheduled: Vec::new(), refused: batch };
             return Err(ScheduleError::no_thread(partial, cause));
         }
-        let (addresses, rest) = self.engine().core.schedule_batch(batch);
-        let scheduled = addresses.into_iter().map(TimeoutKey).collect();
+        let (scheduled, rest) = self.engine().core.schedule_batch(batch);
         match rest {
             None => Ok(scheduled),
             Some(error) => Err(error.map(|refused| PartialBatch { scheduled, refused })),
@@ -139,8 +134,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// As many cancellations, one lock for each 256 keys of a shard, and sorting the keys by shard.
     pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
-        let addresses: Vec<_> = keys.into_iter().map(|key| key.0).collect();
-        self.engine().core.cancel_batch(&addresses)
+        let keys: Vec<_> = keys.into_iter().collect();
+        self.engine().core.cancel_batch(&keys)
     }
 }
 
@@ -205,7 +200,7 @@ impl Timer {
         let core = &self.values.engine().core;
         let (own, others): (Vec<_>, Vec<_>) =
             timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(core));
-        let own: Vec<_> = own.into_iter().map(Timeout::address).collect();
+        let own: Vec<_> = own.into_iter().map(Timeout::key).collect();
         let tasks = core.cancel_batch(&own);
         let cancelled = others.into_iter().filter(|timeout| timeout.cancel()).count();
         cancelled + tasks.iter().flatten().count()

@@ -28,6 +28,7 @@ use crossbeam::utils::CachePadded;
 use super::{
     error::ScheduleError,
     gate::Gate,
+    key::TimeoutKey,
     limit::Limit,
     stats::ShardStats,
     ticks::Ticks,
@@ -55,31 +56,6 @@ const BATCH_PER_HOLD: usize = 256;
 /// ahead were 51 ms late, on two cores; with one every 64 inserts, 30 ms, and inserting took no
 /// longer.
 const INSERTS_PER_LOOK: u64 = 64;
-
-/// The name of a timeout in a timer: its shard, and its key there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    shard: u32,
-    key: Key,
-}
-
-impl Address {
-    #[inline]
-    pub(super) fn new(shard: usize, key: Key) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Self { shard: shard as u32, key }
-    }
-
-    #[inline]
-    pub(super) const fn shard(self) -> usize {
-        self.shard as usize
-    }
-
-    #[inline]
-    pub(super) const fn key(self) -> Key {
-        self.key
-    }
-}
 
 /// What is left of a batch, and why; `None` if nothing is.
 pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
@@ -163,7 +139,11 @@ impl<T> Core<T> {
 
     /// Adds a timeout that expires when `delay` is over.
     #[inline]
-    pub(super) fn schedule(&self, delay: Duration, value: T) -> Result<Address, ScheduleError<T>> {
+    pub(super) fn schedule(
+        &self,
+        delay: Duration,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         let (now, deadline) = self.ticks.now_and_after(delay);
         self.insert(now, deadline, value)
     }
@@ -173,7 +153,7 @@ impl<T> Core<T> {
         &self,
         instant: Instant,
         value: T,
-    ) -> Result<Address, ScheduleError<T>> {
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         self.insert(self.ticks.now(), self.ticks.at(instant), value)
     }
 
@@ -184,7 +164,7 @@ impl<T> Core<T> {
         now: u64,
         deadline: u64,
         value: T,
-    ) -> Result<Address, ScheduleError<T>> {
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         let (now, _) = self.ticks.at_and_after(now, Duration::ZERO);
         let (_, deadline) = self.ticks.at_and_after(deadline, Duration::ZERO);
         self.insert(now, deadline, value)
@@ -196,7 +176,7 @@ impl<T> Core<T> {
         now: Tick,
         deadline: Tick,
         value: T,
-    ) -> Result<Address, ScheduleError<T>> {
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         let (_, shard) = self.shards();
         self.insert_at(shard, now, deadline, value)
     }
@@ -209,7 +189,7 @@ impl<T> Core<T> {
         now: Tick,
         deadline: Tick,
         value: T,
-    ) -> Result<Address, ScheduleError<T>> {
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         if !self.limit.admit() {
             return Err(self.refusal(shard, value));
         }
@@ -232,47 +212,47 @@ impl<T> Core<T> {
         now: Tick,
         deadline: Tick,
         value: T,
-    ) -> Result<Address, ScheduleError<T>> {
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
         let inserted = self.shards[shard].insert(now, deadline, value);
         let (key, earlier) = inserted.inspect_err(|_| self.limit.release(1))?;
         self.wake_if_needed(now, earlier);
-        Ok(Address::new(shard, key))
+        Ok(TimeoutKey::new(shard, key))
     }
 
     /// Takes out a timeout; `None` if it has ended.
     #[inline]
-    pub(super) fn cancel(&self, address: Address) -> Option<T> {
-        let value = self.shard(address)?.cancel(address.key, &self.reaper)?;
+    pub(super) fn cancel(&self, key: TimeoutKey) -> Option<T> {
+        let value = self.shard(key)?.cancel(key.in_shard(), &self.reaper)?;
         self.limit.release(1);
         Some(value)
     }
 
-    /// Adds timeouts, in order, until one is refused. Returns their addresses, and the rest with the
+    /// Adds timeouts, in order, until one is refused. Returns their keys, and the rest with the
     /// reason, if any is left.
     ///
     /// The clock is read once. Whoever is to be woken is so after each hold of the lock: the reaper
     /// must not be late for the first of many.
-    pub(super) fn schedule_batch(&self, batch: Vec<(Duration, T)>) -> (Vec<Address>, Rest<T>) {
+    pub(super) fn schedule_batch(&self, batch: Vec<(Duration, T)>) -> (Vec<TimeoutKey>, Rest<T>) {
         let (now, deadline) = self.ticks.now_and_deadlines();
         let places = self.limit.admit_some(batch.len() as u64);
-        let mut addresses = Vec::with_capacity(batch.len());
+        let mut keys = Vec::with_capacity(batch.len());
         let mut batch = batch.into_iter();
         let index = current_shard(self.shards.len());
         let mut refused = None;
-        while refused.is_none() && (addresses.len() as u64) < places {
-            let left = places - addresses.len() as u64;
+        while refused.is_none() && (keys.len() as u64) < places {
+            let left = places - keys.len() as u64;
             let count =
                 usize::try_from(left).map_or(BATCH_PER_HOLD, |left| left.min(BATCH_PER_HOLD));
             let held = batch.by_ref().take(count);
             let held = held.map(|(delay, value)| (delay, deadline(delay), value));
             let (earlier, stopped) = self.shards[index].insert_all(now, held, |key| {
-                addresses.push(Address::new(index, key));
+                keys.push(TimeoutKey::new(index, key));
             });
             self.wake_if_needed(now, earlier);
             refused = stopped;
         }
-        self.limit.refuse(places - addresses.len() as u64);
-        (addresses, self.rest(index, refused, batch))
+        self.limit.refuse(places - keys.len() as u64);
+        (keys, self.rest(index, refused, batch))
     }
 
     /// What is left of a batch, one of which may have been refused by a shard.
@@ -289,15 +269,14 @@ impl<T> Core<T> {
     }
 
     /// Takes out timeouts. Returns the value of each, in order; `None` for those that have ended.
-    pub(super) fn cancel_batch(&self, addresses: &[Address]) -> Vec<Option<T>> {
-        let mut values: Vec<_> = addresses.iter().map(|_| None).collect();
-        let mut order: Vec<_> = (0..addresses.len()).collect();
-        order.sort_by_key(|&index| addresses[index].shard);
-        for of_shard in order.chunk_by(|&one, &next| addresses[one].shard == addresses[next].shard)
-        {
-            let Some(shard) = self.shard(addresses[of_shard[0]]) else { continue };
+    pub(super) fn cancel_batch(&self, keys: &[TimeoutKey]) -> Vec<Option<T>> {
+        let mut values: Vec<_> = keys.iter().map(|_| None).collect();
+        let mut order: Vec<_> = (0..keys.len()).collect();
+        order.sort_by_key(|&index| keys[index].shard());
+        for of_shard in order.chunk_by(|&one, &next| keys[one].shard() == keys[next].shard()) {
+            let Some(shard) = self.shard(keys[of_shard[0]]) else { continue };
             for held in of_shard.chunks(BATCH_PER_HOLD) {
-                let keys = held.iter().map(|&index| (index, addresses[index].key));
+                let keys = held.iter().map(|&index| (index, keys[index].in_shard()));
                 let count = shard.cancel_all(keys, &mut values, &self.reaper);
                 self.limit.release(count);
             }
@@ -306,34 +285,34 @@ impl<T> Core<T> {
     }
 
     /// Moves a timeout to a new deadline. Returns whether it was pending.
-    pub(super) fn reset(&self, address: Address, delay: Duration) -> bool {
+    pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         let (now, deadline) = self.ticks.now_and_after(delay);
-        self.reset_to(address, now, deadline)
+        self.reset_to(key, now, deadline)
     }
 
     /// Moves a timeout to a new deadline, without a look at the clock. Returns whether it was
     /// pending.
-    pub(super) fn reset_to(&self, address: Address, now: Tick, deadline: Tick) -> bool {
-        let Some(shard) = self.shard(address) else { return false };
-        let Ok(earlier) = shard.reset(address.key, now, deadline) else { return false };
+    pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
+        let Some(shard) = self.shard(key) else { return false };
+        let Ok(earlier) = shard.reset(key.in_shard(), now, deadline) else { return false };
         self.wake_if_needed(now, earlier);
         true
     }
 
     /// Moves a timeout to an instant. Returns whether it was pending.
-    pub(super) fn reset_at(&self, address: Address, instant: Instant) -> bool {
-        self.reset_to(address, self.ticks.now(), self.ticks.at(instant))
+    pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+        self.reset_to(key, self.ticks.now(), self.ticks.at(instant))
     }
 
     /// The time until a timeout expires; `None` if it has ended.
-    pub(super) fn remaining(&self, address: Address) -> Option<Duration> {
-        let deadline = self.ticks.since_origin(self.deadline(address)?);
+    pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        let deadline = self.ticks.since_origin(self.deadline(key)?);
         Some(deadline.saturating_sub(Duration::from_nanos(self.ticks.elapsed())))
     }
 
     /// When a timeout expires; `None` if it has ended.
-    pub(super) fn deadline(&self, address: Address) -> Option<Tick> {
-        self.shard(address)?.contents.lock().wheel.deadline(address.key)
+    pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
+        self.shard(key)?.contents.lock().wheel.deadline(key.in_shard())
     }
 
     /// Takes out some of what is due at `now`, from each shard; a bounded number. Returns whether
@@ -453,10 +432,10 @@ impl<T> Core<T> {
         (sum, pending)
     }
 
-    /// The shard of an address; `None` if that is one of another, larger timer.
+    /// The shard of a key; `None` if that is one of another, larger timer.
     #[inline]
-    fn shard(&self, address: Address) -> Option<&Shard<T>> {
-        self.shards.get(address.shard as usize).map(|shard| &**shard)
+    fn shard(&self, key: TimeoutKey) -> Option<&Shard<T>> {
+        self.shards.get(key.shard()).map(|shard| &**shard)
     }
 
     /// Wakes the reaper if it sleeps past an expiration that has been published, or past `now`.

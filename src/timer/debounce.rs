@@ -6,11 +6,7 @@
 
 use std::{boxed::Box, fmt, sync::Arc, time::Duration};
 
-use super::{
-    Task, Timer,
-    core::{Address, Core},
-    error::ScheduleError,
-};
+use super::{Task, Timer, core::Core, error::ScheduleError, key::TimeoutKey};
 use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a quiet period.
@@ -54,7 +50,7 @@ struct State {
     /// Time of the latest call, in nanoseconds of the timer.
     called: u64,
     /// The scheduled run; it may have ended since.
-    run: Option<Address>,
+    run: Option<TimeoutKey>,
 }
 
 impl Debounce {

@@ -45,6 +45,7 @@ mod executor;
 #[cfg(feature = "metrics")]
 mod export;
 mod gate;
+mod key;
 mod limit;
 #[cfg(all(test, loom))]
 mod models;
@@ -76,12 +77,13 @@ pub use self::{
         TryRecvError,
     },
     executor::Executor,
+    key::TimeoutKey,
     queue::{DelayQueue, QueueIter},
     repeat::{MissedTicks, RepeatBuilder, Repeating},
     stats::TimerStats,
     throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},
-    value::{TimeoutKey, ValueTimer},
+    value::ValueTimer,
 };
 pub(crate) use self::{error::Reason, limit::Limit};
 
@@ -341,7 +343,7 @@ impl Timer {
 
     /// The handle of a timeout of this timer.
     fn timeout(&self, key: TimeoutKey) -> Timeout {
-        Timeout::new(self.values.engine().anchors.of(key.0), key.0)
+        Timeout::new(self.values.engine().anchors.of(key), key)
     }
 }
 

@@ -21,11 +21,12 @@ use loom::thread;
 
 use super::{
     backlog::Backlog,
-    core::{Address, Core},
+    core::Core,
     engine::{Engine, Owner, Starter},
     error::{ScheduleError, ScheduleErrorKind},
     events::Events,
     executor::{Delivery, Handler, Passage},
+    key::TimeoutKey,
     limit::Limit,
     ticks::Ticks,
 };
@@ -70,7 +71,7 @@ fn core_with(shards: usize, max_pending: Option<u64>, parker: &Parker) -> Core<u
     Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), places)
 }
 
-fn insert(core: &Core<u32>, shard: usize, deadline: Tick, value: u32) -> Address {
+fn insert(core: &Core<u32>, shard: usize, deadline: Tick, value: u32) -> TimeoutKey {
     core.insert_into(shard, DUE, deadline, value).expect("the timer is neither full nor shut down")
 }
 
@@ -91,9 +92,9 @@ fn values(expired: Vec<Expired<u32>>) -> Vec<u32> {
 fn either_cancel_or_expire_gets_the_value() {
     check(|| {
         let (core, _parker) = core_of(1, Some(1));
-        let address = insert(&core, 0, DUE, 7);
+        let key = insert(&core, 0, DUE, 7);
         let canceller = Arc::clone(&core);
-        let canceller = thread::spawn(move || canceller.cancel(address));
+        let canceller = thread::spawn(move || canceller.cancel(key));
         let mut got = expire(&core);
         got.extend(canceller.join().expect("no thread panics"));
         assert_eq!(got, [7]);
@@ -120,9 +121,9 @@ fn broken_a_cancel_that_checks_and_acts_in_two_holds_gets_what_expired() {
 fn either_a_reset_puts_a_timeout_off_or_it_expires() {
     check(|| {
         let (core, _parker) = core_of(1, None);
-        let address = insert(&core, 0, DUE, 7);
+        let key = insert(&core, 0, DUE, 7);
         let resetter = Arc::clone(&core);
-        let resetter = thread::spawn(move || resetter.reset(address, Duration::from_millis(5)));
+        let resetter = thread::spawn(move || resetter.reset(key, Duration::from_millis(5)));
         let expired = expire(&core);
         let is_put_off = resetter.join().expect("no thread panics");
         assert_eq!(expired.len(), usize::from(!is_put_off), "put off, and expired all the same");
@@ -175,8 +176,8 @@ fn a_batch_that_is_scheduled_while_the_timer_closes_is_refused_or_returned_one_b
         let batch = vec![(Duration::ZERO, 7), (Duration::ZERO, 8), (Duration::ZERO, 9)];
         let inserter = thread::spawn(move || inserter.schedule_batch(batch));
         let mut got = core.close();
-        let (addresses, rest) = inserter.join().expect("no thread panics");
-        assert_eq!(got.len(), addresses.len());
+        let (keys, rest) = inserter.join().expect("no thread panics");
+        assert_eq!(got.len(), keys.len());
         let rest = rest.expect("there is room for two").into_value();
         got.extend(rest.into_iter().map(|(_, value)| value));
         got.sort_unstable();

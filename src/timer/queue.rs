@@ -17,9 +17,10 @@ use super::{
     backlog::{Backlog, Missing},
     builder::TimerBuilder,
     error::{RecvError, RecvTimeoutError, ScheduleError, TryRecvError},
+    key::TimeoutKey,
     stats::TimerStats,
     ticks::after,
-    value::{TimeoutKey, ValueTimer},
+    value::ValueTimer,
 };
 
 /// A queue from which each value can be received once its delay is over, in the order of the

@@ -14,9 +14,9 @@ use std::{
 
 use super::{
     Task, Timer,
-    core::Address,
     engine::WeakEngine,
     error::ScheduleError,
+    key::TimeoutKey,
     occurrences::{Occurrences, Rhythm},
     ticks::nanos,
 };
@@ -113,7 +113,7 @@ struct Next {
     /// When it starts, in nanoseconds of the timer.
     start: u64,
     /// Its timeout; `None` until the timer has taken it in.
-    address: Option<Address>,
+    key: Option<TimeoutKey>,
 }
 
 impl Timer {
@@ -284,14 +284,14 @@ impl RepeatBuilder<'_> {
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let mut occurrences =
             Occurrences::new(rhythm, nanos(period), first, nanos(self.jitter), seed);
-        let next = Next { number: 0, start: occurrences.start(), address: None };
+        let next = Next { number: 0, start: occurrences.start(), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, occurrences }, next });
         let engine = Arc::downgrade(values.engine());
         let repeating = Repeating { shared: Arc::new(Shared { engine, rhythm, period, state }) };
         let task = values.start(repeating.task())?;
-        let address = values.engine().core.insert_at_elapsed(now, next.start, task)?;
+        let key = values.engine().core.insert_at_elapsed(now, next.start, task)?;
         // The first occurrence may have begun, and stopped the repetition.
-        drop(repeating.note(next.number, address));
+        drop(repeating.note(next.number, key));
         Ok(repeating)
     }
 }
@@ -308,7 +308,7 @@ impl Repeating {
             State::Stopped => false,
             State::Running => true,
             State::Waiting { next, .. } => {
-                drop(next.address.and_then(|address| self.cancel(address)));
+                drop(next.key.and_then(|key| self.cancel(key)));
                 true
             }
         }
@@ -351,7 +351,7 @@ impl Repeating {
     }
 
     /// Takes back an occurrence that will not be run.
-    fn cancel(&self, scheduled: Address) -> Option<Task> {
+    fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
         self.shared.engine.upgrade()?.core.cancel(scheduled)
     }
 
@@ -373,10 +373,10 @@ impl Repeating {
         };
         let now = engine.core.ticks().elapsed();
         let start = work.occurrences.next_start(now);
-        let next = Next { number: number + 1, start, address: None };
+        let next = Next { number: number + 1, start, key: None };
         if self.resume(work, next) {
             match engine.core.insert_at_elapsed(now, start, self.task()) {
-                Ok(address) => drop(self.note(next.number, address)),
+                Ok(key) => drop(self.note(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
             }
@@ -409,10 +409,10 @@ impl Repeating {
     ///
     /// If the repetition was stopped while the timer took the occurrence in, cancels it here and
     /// returns it, so that it does not stay in the timer for nothing.
-    fn note(&self, number: u64, scheduled: Address) -> Option<Task> {
+    fn note(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
         match &mut *self.shared.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
-                next.address = Some(scheduled);
+                next.key = Some(scheduled);
                 return None;
             }
             State::Waiting { .. } | State::Running => return None,

@@ -5,7 +5,7 @@
 
 use std::{boxed::Box, fmt, sync::Arc, time::Duration};
 
-use super::{Task, Timer, core::Address, error::ScheduleError, ticks::nanos};
+use super::{Task, Timer, error::ScheduleError, key::TimeoutKey, ticks::nanos};
 use crate::sync::Mutex;
 
 /// Runs a callback at most once in a period.
@@ -51,8 +51,8 @@ pub struct Throttle {
 struct State {
     /// Start of the latest run, in nanoseconds of the timer; `None` before the first.
     last: Option<u64>,
-    /// Number and address of the scheduled run, until its callback begins or its task is dropped.
-    scheduled: Option<(u64, Address)>,
+    /// Number and key of the scheduled run, until its callback begins or its task is dropped.
+    scheduled: Option<(u64, TimeoutKey)>,
     /// Number of the latest run that a call tried to schedule.
     number: u64,
 }

@@ -3,15 +3,12 @@
 use std::{
     fmt,
     ops::Deref,
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{
-    Task,
-    anchor::Anchor,
-    core::{Address, Core},
-};
+use super::{Task, anchor::Anchor, core::Core, key::TimeoutKey};
 
 /// A timeout of a [`Timer`](crate::Timer): its handle, by which it can be cancelled or put off.
 ///
@@ -35,17 +32,17 @@ use super::{
 /// ```
 pub struct Timeout {
     anchor: Anchor<Task>,
-    address: Address,
+    key: TimeoutKey,
 }
 
 impl Timeout {
     #[inline]
-    pub(super) const fn new(anchor: Anchor<Task>, address: Address) -> Self {
-        Self { anchor, address }
+    pub(super) const fn new(anchor: Anchor<Task>, key: TimeoutKey) -> Self {
+        Self { anchor, key }
     }
 
-    pub(super) fn address(&self) -> Address {
-        self.address
+    pub(super) fn key(&self) -> TimeoutKey {
+        self.key
     }
 
     /// Whether it is one of this timer's.
@@ -60,13 +57,13 @@ impl Timeout {
     /// cancelled or returned by a shutdown before.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
-        self.anchor.cancel(self.address).is_some()
+        self.anchor.cancel(self.key).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.anchor.reset(self.address, delay)
+        self.anchor.reset(self.key, delay)
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -74,20 +71,20 @@ impl Timeout {
     /// A timeout whose new deadline has passed is due at once.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        self.anchor.reset_at(self.address, instant)
+        self.anchor.reset_at(self.key, instant)
     }
 
     /// Returns whether the timeout has not ended.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.anchor.deadline(self.address).is_some()
+        self.anchor.deadline(self.key).is_some()
     }
 
     /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later
     /// than an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.anchor.ticks().instant(self.anchor.deadline(self.address)?)
+        self.anchor.ticks().instant(self.anchor.deadline(self.key)?)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
@@ -111,7 +108,7 @@ impl Timeout {
     /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.anchor.remaining(self.address)
+        self.anchor.remaining(self.key)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.
@@ -120,9 +117,13 @@ impl Timeout {
     }
 }
 
+// No user code runs under a lock of the timer, so a panic cannot leave it in disorder.
+impl UnwindSafe for Timeout {}
+impl RefUnwindSafe for Timeout {}
+
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Timeout").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

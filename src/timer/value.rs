@@ -10,20 +10,13 @@ use std::{
 
 use super::{
     builder::TimerBuilder,
-    core::{Address, Core},
+    core::Core,
     engine::{Engine, Owner},
     error::ScheduleError,
+    key::TimeoutKey,
     stats::TimerStats,
 };
 use crate::Key;
-
-/// The name of a timeout in the [`ValueTimer`] that made it.
-///
-/// It is plain data, and good until the timeout ends; then it is dead for ever, and no other
-/// timeout of that timer answers to it. A key means nothing to another timer: it may name a timeout
-/// of that one's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TimeoutKey(pub(super) Address);
 
 /// A timer that passes plain values to one handler.
 ///
@@ -132,13 +125,13 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
-        self.engine().core.cancel(key.0)
+        self.engine().core.cancel(key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.engine().core.reset(key.0, delay)
+        self.engine().core.reset(key, delay)
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
@@ -146,20 +139,20 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// A timeout whose new deadline has passed is due at once.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.engine().core.reset_at(key.0, instant)
+        self.engine().core.reset_at(key, instant)
     }
 
     /// Returns whether a timeout has not ended.
     #[must_use]
     pub fn is_pending(&self, key: TimeoutKey) -> bool {
-        self.engine().core.deadline(key.0).is_some()
+        self.engine().core.deadline(key).is_some()
     }
 
     /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than
     /// an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
-        let tick = self.engine().core.deadline(key.0)?;
+        let tick = self.engine().core.deadline(key)?;
         self.engine().core.ticks().instant(tick)
     }
 
@@ -184,7 +177,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        self.engine().core.remaining(key.0)
+        self.engine().core.remaining(key)
     }
 
     /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
@@ -313,13 +306,13 @@ impl<T: Send + 'static> ValueTimer<T> {
             let (now, deadline) = core.ticks().at_and_after(elapsed, delay);
             core.insert_at(shard, now, deadline, value)
         };
-        self.add(value, schedule).map(|key| key.0.key())
+        self.add(value, schedule).map(|key| key.in_shard())
     }
 
     /// Takes a timeout out of a shard.
     #[inline]
     pub(crate) fn cancel_in(&self, shard: usize, key: Key) -> Option<T> {
-        self.engine().core.cancel(Address::new(shard, key))
+        self.engine().core.cancel(TimeoutKey::new(shard, key))
     }
 
     /// Starts the threads unless they run. Hands `value` back, also if that fails.
@@ -336,9 +329,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     fn add(
         &self,
         value: T,
-        insert: impl FnOnce(&Core<T>, T) -> Result<Address, ScheduleError<T>>,
+        insert: impl FnOnce(&Core<T>, T) -> Result<TimeoutKey, ScheduleError<T>>,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        insert(&self.engine().core, self.start(value)?).map(TimeoutKey)
+        insert(&self.engine().core, self.start(value)?)
     }
 }
 

@@ -51,9 +51,9 @@ fn a_finish_ends_when_what_is_due_has_run() {
 fn a_finish_ends_when_the_last_timeout_is_cancelled() {
     check(|| {
         let (engine, reaper, log) = begun();
-        let address = insert(&engine.core, 0, FAR, 7);
+        let key = insert(&engine.core, 0, FAR, 7);
         let canceller = Arc::clone(&engine);
-        let canceller = thread::spawn(move || canceller.core.cancel(address));
+        let canceller = thread::spawn(move || canceller.core.cancel(key));
         assert_eq!(finish(&engine), []);
         assert_eq!(canceller.join().expect("no thread panics"), Some(7));
         assert_eq!(*log.lock(), []);

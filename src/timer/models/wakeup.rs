@@ -69,9 +69,9 @@ fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
 fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
     check(|| {
         let (core, parker) = core_of(1, None);
-        let address = insert(&core, 0, FAR, 1);
+        let key = insert(&core, 0, FAR, 1);
         let resetter = Arc::clone(&core);
-        let resetter = thread::spawn(move || assert!(resetter.reset(address, Duration::ZERO)));
+        let resetter = thread::spawn(move || assert!(resetter.reset(key, Duration::ZERO)));
         assert_eq!(reap(&core, &parker, 1), [1]);
         resetter.join().expect("no thread panics");
     });

@@ -159,6 +159,17 @@ fn a_key_of_another_timer_is_a_mistake_but_never_a_panic() {
     }
 }
 
+/// As `catch_unwind` demands of whatever a closure borrows or owns.
+#[test]
+fn timers_and_queues_are_unwind_safe() {
+    fn assert_unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    assert_unwind_safe::<Timer>();
+    assert_unwind_safe::<ValueTimer<std::cell::Cell<u8>>>();
+    assert_unwind_safe::<delaywheel::DelayQueue<std::cell::Cell<u8>>>();
+    assert_unwind_safe::<TimeoutKey>();
+    assert_unwind_safe::<Timeout>();
+}
+
 #[test]
 fn handles_and_timers_can_be_sent_and_shared_and_shown() {
     fn is_shared<T: Send + Sync + std::fmt::Debug>(_: &T) {}

@@ -1,0 +1,34 @@
+//! The key of a timeout in a timer: its shard, and its key there.
+
+use crate::Key;
+
+/// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
+/// that made it.
+///
+/// It is plain data, and good until the timeout ends; then it is dead, and no later timeout of that
+/// timer answers to it. A key means nothing to another timer: it may name a timeout of that one's
+/// own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimeoutKey {
+    shard: u32,
+    key: Key,
+}
+
+impl TimeoutKey {
+    #[inline]
+    pub(super) fn new(shard: usize, key: Key) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Self { shard: shard as u32, key }
+    }
+
+    #[inline]
+    pub(super) const fn shard(self) -> usize {
+        self.shard as usize
+    }
+
+    /// Returns the key in the wheel of its shard.
+    #[inline]
+    pub(super) const fn in_shard(self) -> Key {
+        self.key
+    }
+}

@@ -15,7 +15,7 @@ impl Count {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
-    fn read(&self) -> u64 {
+    pub(super) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

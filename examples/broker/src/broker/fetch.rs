@@ -19,16 +19,19 @@ use super::{
     log::Partition,
     metadata::{Topics, own},
     request::{Header, Malformed},
-    waiting::{Ended, Waiting},
+    waiting::Waiting,
 };
 
 /// How long a client whose fetch had to make room is asked to stay away.
 const THROTTLE_MS: i32 = 100;
 
+/// What a fetch is to read, and how its wait has ended.
+type Ended = (Wanted, Completion);
+
 /// A fetch that waits.
 pub(super) struct Fetch {
     wanted: Wanted,
-    ended: oneshot::Sender<Ended<Wanted>>,
+    ended: oneshot::Sender<Ended>,
 }
 
 impl DelayedOperation<Arc<Partition>> for Fetch {

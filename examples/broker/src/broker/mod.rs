@@ -18,6 +18,7 @@ mod fetch;
 mod follower;
 mod frame;
 mod grammar;
+mod group;
 mod log;
 mod metadata;
 mod offsets;
@@ -38,11 +39,13 @@ use futures::future::BoxFuture;
 
 pub use self::{
     counts::{Counted, Counts},
+    group::{GroupConfig, GroupStats},
     server::Server,
 };
 use self::{
     fetch::Fetch,
     follower::Follower,
+    group::Coordinator,
     log::Partition,
     metadata::Topics,
     produce::Produce,
@@ -72,6 +75,8 @@ pub struct Config {
     pub max_waiting: u64,
     /// The longest wait, whatever a request says.
     pub max_wait: Duration,
+    /// Limits of consumer groups.
+    pub groups: GroupConfig,
     /// Virtual time, for tests. `None`: the time of the system.
     pub clock: Option<ManualClock>,
 }
@@ -88,6 +93,7 @@ impl Default for Config {
             max_connections: 10_000,
             max_waiting: 100_000,
             max_wait: Duration::from_secs(600),
+            groups: GroupConfig::default(),
             clock: None,
         }
     }
@@ -108,6 +114,7 @@ pub struct Broker {
     config: Config,
     topics: Topics,
     waiters: Waiters,
+    groups: Arc<Coordinator>,
     follower: Option<Follower>,
     /// Delays that are no request's: the follower's, and the patience of a shutdown.
     timer: Timer,
@@ -121,7 +128,8 @@ impl Broker {
         let follower =
             config.follower.map(|delay| Follower::new(timer.clone(), waiters.clone(), delay));
         let topics = Topics::new(config.max_topics, config.partitions);
-        Self { config, topics, waiters, follower, timer, counts: Counts::default() }
+        let groups = Coordinator::new(&config);
+        Self { config, topics, waiters, groups, follower, timer, counts: Counts::default() }
     }
 
     /// Returns what has been counted so far.
@@ -140,6 +148,12 @@ impl Broker {
     #[must_use]
     pub fn produces(&self) -> (PurgatoryStats, TimerStats) {
         (self.waiters.produces.stats(), self.waiters.produces.timer_stats())
+    }
+
+    /// Returns what the consumer groups hold and have done.
+    #[must_use]
+    pub fn groups(&self) -> GroupStats {
+        self.groups.stats()
     }
 
     /// Returns what the timer of the follower has done.
@@ -191,7 +205,7 @@ impl Broker {
 
     /// Answers all requests that wait, and has none wait from now on. Returns how many those were.
     fn answer_all(&self) -> usize {
-        self.waiters.fetches.shutdown() + self.waiters.produces.shutdown()
+        self.groups.close() + self.waiters.fetches.shutdown() + self.waiters.produces.shutdown()
     }
 }
 

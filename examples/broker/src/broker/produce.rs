@@ -21,13 +21,16 @@ use super::{
     log::Partition,
     metadata::own,
     request::{Header, Malformed},
-    waiting::{Ended, Waiting},
+    waiting::Waiting,
 };
+
+/// What a request has written, and how its wait has ended.
+type Ended = (Written, Completion);
 
 /// A produce request that waits for the follower.
 pub(super) struct Produce {
     written: Written,
-    ended: oneshot::Sender<Ended<Written>>,
+    ended: oneshot::Sender<Ended>,
 }
 
 impl DelayedOperation<Arc<Partition>> for Produce {

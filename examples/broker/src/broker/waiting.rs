@@ -1,6 +1,6 @@
 //! The bridge from a purgatory to a connection: an operation that ends sends on a channel.
 
-use std::sync::Arc;
+use std::hash::Hash;
 
 use delaywheel::{
     Completion, DelayedOperation, Purgatory, Watched,
@@ -8,26 +8,21 @@ use delaywheel::{
 };
 use tokio::sync::oneshot;
 
-use super::log::Partition;
-
-/// What an operation was about, and how it ended.
-pub(super) type Ended<T> = (T, Completion);
-
 /// A request that waits, in the hands of the connection that will answer it.
 ///
 /// Dropping it calls the wait off. So a connection that closes leaves nothing behind.
-pub(super) struct Waiting<O: DelayedOperation<Arc<Partition>>, T> {
+pub(super) struct Waiting<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> {
     /// Calls the wait off when it is dropped; `None` if there is none.
-    _guard: Option<OperationGuard<Arc<Partition>, O>>,
-    ended: oneshot::Receiver<Ended<T>>,
+    _guard: Option<OperationGuard<K, O>>,
+    ended: oneshot::Receiver<T>,
 }
 
-impl<O: DelayedOperation<Arc<Partition>>, T> Waiting<O, T> {
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> {
     /// Takes over an operation that was brought to a purgatory. One that was refused ends at once.
     pub(super) fn new(
-        purgatory: &Purgatory<Arc<Partition>, O>,
+        purgatory: &Purgatory<K, O>,
         watched: Result<Watched, WatchError<O>>,
-        ended: oneshot::Receiver<Ended<T>>,
+        ended: oneshot::Receiver<T>,
     ) -> Self {
         let guard = match watched {
             Ok(watched) => watched.key().map(|key| purgatory.guard(key)),
@@ -44,8 +39,14 @@ impl<O: DelayedOperation<Arc<Partition>>, T> Waiting<O, T> {
     }
 
     /// Waits until the operation has ended; `None` if it ended without a word, which a panic does.
-    pub(super) async fn ended(self) -> Option<Ended<T>> {
+    pub(super) async fn ended(self) -> Option<T> {
         let Self { _guard, ended } = self;
         ended.await.ok()
+    }
+
+    /// Returns what the operation has sent, if it has ended.
+    #[cfg(test)]
+    pub(super) fn try_ended(&mut self) -> Option<T> {
+        self.ended.try_recv().ok()
     }
 }

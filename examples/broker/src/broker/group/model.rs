@@ -1,0 +1,429 @@
+//! A model test of groups: simulated processes join, lag, die and come back in virtual time, beside
+//! an oracle that knows only the promises:
+//!
+//! - the generation never goes back;
+//! - in a generation no partition has two owners, and once the group is at rest each has one;
+//! - no join and no sync waits for longer than the longest rebalance timeout;
+//! - a process that dies stays a member until its session is over, and not a moment longer, unless
+//!   a step of a rebalance ends without it; one that leaves is no member any more;
+//! - what was committed stays committed.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use delaywheel::ManualClock;
+use fastrand::Rng;
+use kafka_protocol::ResponseError;
+
+use super::{
+    commits::Commit,
+    coordinator::{Coordinator, GroupConfig, Joining, Slot, Syncing},
+    state::{Client, Identity, Join, Joined, Name, NotJoined, Phase},
+};
+use crate::broker::Config;
+
+const GROUP: &str = "group";
+const PARTITIONS: u8 = 7;
+const STEP: Duration = Duration::from_millis(100);
+const BEAT: Duration = Duration::from_millis(500);
+const INITIAL_DELAY: Duration = Duration::from_millis(700);
+const SESSIONS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_millis(4_000)];
+const REBALANCES: [Duration; 2] = [Duration::from_millis(2_000), Duration::from_millis(5_000)];
+
+/// What a process does at the moment.
+enum State {
+    Dead,
+    /// It joins at that time.
+    Idle(Duration),
+    Joining(Joining),
+    Syncing(Syncing),
+    Member,
+}
+
+struct Process {
+    state: State,
+    instance: Option<Name>,
+    member: Name,
+    generation: i32,
+    session: Duration,
+    rebalance: Duration,
+    owned: Vec<u8>,
+    waiting_since: Duration,
+    last_beat: Duration,
+    /// When the coordinator last heard of it.
+    contact: Duration,
+}
+
+/// A process that has died, as a member.
+struct Ghost {
+    member: Name,
+    instance: Option<Name>,
+    /// The end of its session.
+    deadline: Duration,
+    /// That of the group when it died.
+    generation: i32,
+    /// Whether it had its assignment in that generation.
+    was_synced: bool,
+}
+
+struct World {
+    clock: ManualClock,
+    coordinator: Arc<Coordinator>,
+    random: Rng,
+    processes: Vec<Process>,
+    ghosts: Vec<Ghost>,
+    generation: i32,
+    /// The owner of each partition in each generation.
+    owners: HashMap<(i32, u8), Name>,
+    commits: HashMap<u8, i64>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let clock = ManualClock::new();
+        let groups = GroupConfig { initial_delay: INITIAL_DELAY, ..GroupConfig::default() };
+        let config = Config { groups, clock: Some(clock.clone()), ..Config::default() };
+        let mut random = Rng::with_seed(seed);
+        let processes = (0..5).map(|index| Process {
+            state: State::Dead,
+            instance: (index < 2).then(|| format!("instance-{index}").into()),
+            member: Name::default(),
+            generation: -1,
+            session: random.choice(SESSIONS).unwrap(),
+            rebalance: random.choice(REBALANCES).unwrap(),
+            owned: Vec::new(),
+            waiting_since: Duration::ZERO,
+            last_beat: Duration::ZERO,
+            contact: Duration::ZERO,
+        });
+        Self {
+            clock,
+            coordinator: Coordinator::new(&config),
+            processes: processes.collect(),
+            random,
+            ghosts: Vec::new(),
+            generation: 0,
+            owners: HashMap::new(),
+            commits: HashMap::new(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    fn slot(&self) -> Option<Arc<Slot>> {
+        self.coordinator.find(GROUP)
+    }
+
+    fn is_member(&self, id: &Name) -> bool {
+        self.slot().is_some_and(|slot| slot.lock().group.members().any(|(member, ..)| member == id))
+    }
+
+    /// Has one process do something that it may do at any time.
+    fn disturb(&mut self) {
+        let index = self.random.usize(..self.processes.len());
+        let is_dead = matches!(self.processes[index].state, State::Dead);
+        match self.random.u8(..10) {
+            0..=3 if is_dead => self.start(index),
+            0 => self.kill(index),
+            1 => self.leave(index),
+            2..=5 => self.commit(index),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        process.member = Name::default();
+        process.generation = -1;
+        process.owned.clear();
+        process.state = State::Idle(now);
+    }
+
+    /// Kills a process: its connection closes.
+    fn kill(&mut self, index: usize) {
+        let now = self.now();
+        let was_member = self.is_member(&self.processes[index].member);
+        let process = &mut self.processes[index];
+        let state = std::mem::replace(&mut process.state, State::Dead);
+        if !was_member {
+            return;
+        }
+        let mut deadline = process.contact + process.session;
+        if matches!(state, State::Joining(_) | State::Syncing(_)) {
+            let is_known = process.generation >= 0 || process.instance.is_some();
+            deadline = now + if is_known { process.session } else { Duration::ZERO };
+        }
+        let ghost = Ghost {
+            member: Arc::clone(&process.member),
+            instance: process.instance.clone(),
+            deadline,
+            generation: self.generation,
+            was_synced: !matches!(state, State::Joining(_) | State::Syncing(_)),
+        };
+        drop(state);
+        self.ghosts.push(ghost);
+    }
+
+    fn leave(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        if !matches!(process.state, State::Member) {
+            return;
+        }
+        process.state = State::Dead;
+        let (id, instance) = (process.member.clone(), process.instance.clone());
+        let Some(slot) = self.slot() else { return };
+        // It may have been removed before, and not know it yet.
+        let _ = self.coordinator.leave(&slot, &id, instance.as_ref());
+        assert!(!self.is_member(&id), "{id} has left");
+    }
+
+    fn commit(&mut self, index: usize) {
+        let process = &self.processes[index];
+        let (State::Member, Some(&partition)) = (&process.state, process.owned.first()) else {
+            return;
+        };
+        let offset = self.commits.get(&partition).map_or(1, |offset| offset + 1);
+        let identity = process.identity();
+        let commit = Commit { offset, leader_epoch: -1, metadata: None };
+        let outcome = self.coordinator.commit(GROUP, &identity, |commits| {
+            commits.set("topic", partition.into(), commit);
+        });
+        match outcome {
+            Ok(()) => {
+                self.processes[index].contact = self.now();
+                self.commits.insert(partition, offset);
+            }
+            Err(error) => self.recover(index, error),
+        }
+    }
+
+    /// Has every process do what is next for it, until nothing is.
+    fn settle(&mut self) {
+        while (0..self.processes.len()).any(|index| self.step(index)) {}
+    }
+
+    /// Returns whether a process has done something.
+    fn step(&mut self, index: usize) -> bool {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        match &mut process.state {
+            State::Idle(at) if *at <= now => self.join(index),
+            State::Joining(joining) => match joining.try_ended() {
+                Some(outcome) => self.joined(index, outcome),
+                None => return false,
+            },
+            State::Syncing(syncing) => match syncing.try_ended() {
+                Some(Ok(synced)) => self.synced(index, &synced.assignment),
+                Some(Err(error)) => self.recover(index, error),
+                None => return false,
+            },
+            State::Member if process.last_beat + BEAT <= now => self.beat(index),
+            State::Dead | State::Idle(_) | State::Member => return false,
+        }
+        true
+    }
+
+    fn join(&mut self, index: usize) {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        let join = Join {
+            member: Arc::clone(&process.member),
+            new_id: Name::default(),
+            must_know_id: true,
+            can_skip_assignment: false,
+            instance: process.instance.clone(),
+            client: Client { id: "client".into(), host: "host".into() },
+            session_timeout: process.session,
+            rebalance_timeout: process.rebalance,
+            protocol_type: "consumer".into(),
+            protocols: vec![("range".into(), Bytes::new())],
+        };
+        process.waiting_since = now;
+        match self.coordinator.join(GROUP, join) {
+            Ok(joining) => process.state = State::Joining(joining),
+            Err(refused) => self.joined(index, Err(refused)),
+        }
+        if let Some(instance) = &self.processes[index].instance {
+            // It takes the place of its predecessor.
+            self.ghosts.retain(|ghost| ghost.instance.as_ref() != Some(instance));
+        }
+    }
+
+    fn joined(&mut self, index: usize, outcome: Result<Joined, NotJoined>) {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        process.contact = now;
+        match outcome {
+            Ok(joined) => {
+                assert!(joined.generation >= self.generation, "generations go up");
+                assert!(joined.generation >= process.generation);
+                self.generation = joined.generation;
+                process.generation = joined.generation;
+                process.member = joined.member;
+                let identity = process.identity();
+                let synced = self.coordinator.sync(GROUP, identity, assign(&joined.members));
+                process.waiting_since = now;
+                match synced {
+                    Ok(syncing) => process.state = State::Syncing(syncing),
+                    Err(error) => self.recover(index, error),
+                }
+            }
+            Err(NotJoined { error: ResponseError::MemberIdRequired, member }) => {
+                process.member = member;
+                self.join(index);
+            }
+            Err(refused) => self.recover(index, refused.error),
+        }
+    }
+
+    fn synced(&mut self, index: usize, assignment: &Bytes) {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        process.state = State::Member;
+        (process.contact, process.last_beat) = (now, now);
+        process.owned = assignment.to_vec();
+        let owner = process.instance.clone().unwrap_or_else(|| Arc::clone(&process.member));
+        for &partition in assignment {
+            let key = (process.generation, partition);
+            let first = self.owners.entry(key).or_insert_with(|| Arc::clone(&owner));
+            assert_eq!(*first, owner, "partition {partition} has two owners");
+        }
+    }
+
+    fn beat(&mut self, index: usize) {
+        let now = self.now();
+        let process = &mut self.processes[index];
+        process.last_beat = now;
+        let outcome = self.coordinator.heartbeat(GROUP, &process.identity());
+        if matches!(outcome, Ok(()) | Err(ResponseError::RebalanceInProgress)) {
+            process.contact = now;
+        }
+        if let Err(error) = outcome {
+            self.recover(index, error);
+        }
+    }
+
+    /// Has a process join again after an error, soon or so late that the others go on without it.
+    fn recover(&mut self, index: usize, error: ResponseError) {
+        use ResponseError::{
+            FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId,
+        };
+        let delay = if self.random.u8(..8) == 0 { self.random.u64(..7_000) } else { 0 };
+        let now = self.now();
+        let process = &mut self.processes[index];
+        process.owned.clear();
+        match error {
+            RebalanceInProgress | IllegalGeneration => {}
+            UnknownMemberId => {
+                process.member = Name::default();
+                process.generation = -1;
+            }
+            FencedInstanceId => panic!("no instance runs twice"),
+            other => panic!("{other:?}"),
+        }
+        process.state = State::Idle(now + Duration::from_millis(delay));
+    }
+
+    /// Checks the promises that hold at any time.
+    fn check(&mut self) {
+        let now = self.now();
+        for process in &self.processes {
+            if matches!(process.state, State::Joining(_) | State::Syncing(_)) {
+                let waited = now - process.waiting_since;
+                assert!(waited <= REBALANCES[1], "{} has waited {waited:?}", process.member);
+            }
+        }
+        let members: Vec<Name> = match self.slot() {
+            Some(slot) => {
+                let contents = slot.lock();
+                contents.group.members().map(|(id, ..)| Arc::clone(id)).collect()
+            }
+            None => Vec::new(),
+        };
+        let generation = self.slot().map_or(0, |slot| slot.lock().group.generation());
+        self.ghosts.retain(|ghost| {
+            let is_member = members.contains(&ghost.member);
+            let is_over = now >= ghost.deadline;
+            assert!(!(is_member && is_over), "{} outlives its session", ghost.member);
+            let is_rebalanced =
+                !ghost.was_synced || members.is_empty() || generation != ghost.generation;
+            assert!(is_member || is_over || is_rebalanced, "{} ends early", ghost.member);
+            is_member
+        });
+    }
+
+    fn advance(&mut self) {
+        self.clock.advance(STEP);
+        self.check();
+        self.settle();
+        self.check();
+    }
+
+    /// Checks that a group which is left alone comes to rest, with all that it needs.
+    fn come_to_rest(&mut self) {
+        self.start(0);
+        for _ in 0..400 {
+            self.advance();
+        }
+        let slot = self.slot().expect("the group has a member");
+        let contents = slot.lock();
+        assert_eq!(contents.group.phase(), Phase::Stable);
+        assert_eq!(contents.group.generation(), self.generation);
+        let alive: Vec<_> =
+            self.processes.iter().filter(|process| !matches!(process.state, State::Dead)).collect();
+        assert_eq!(contents.group.members().count(), alive.len());
+        let mut owned: Vec<u8> = alive.iter().flat_map(|process| process.owned.clone()).collect();
+        owned.sort_unstable();
+        assert_eq!(owned, Vec::from_iter(0..PARTITIONS), "each partition has one owner");
+        for (&partition, &offset) in &self.commits {
+            let found = contents.commits.find("topic", partition.into());
+            assert_eq!(found.map(|commit| commit.offset), Some(offset));
+        }
+    }
+}
+
+impl Process {
+    fn identity(&self) -> Identity {
+        Identity {
+            member: Arc::clone(&self.member),
+            instance: self.instance.clone(),
+            generation: self.generation,
+        }
+    }
+}
+
+/// Shares the partitions out, as the client that leads does it.
+fn assign(members: &[super::state::JoinedMember]) -> Vec<(Name, Bytes)> {
+    let count = members.len();
+    let share = |index: usize| (0..PARTITIONS).filter(move |&p| usize::from(p) % count == index);
+    let assigned = members.iter().enumerate();
+    assigned.map(|(index, member)| (Arc::clone(&member.id), share(index).collect())).collect()
+}
+
+#[test]
+fn every_promise_holds_whatever_members_do() {
+    let mut rebalances = 0;
+    for seed in 0..1_000 {
+        let mut world = World::new(seed);
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..300 {
+                world.disturb();
+                world.settle();
+                world.check();
+                world.advance();
+            }
+            world.come_to_rest();
+        }));
+        assert!(run.is_ok(), "seed {seed} at {:?}", world.now());
+        let stats = world.coordinator.stats();
+        rebalances += stats.rebalances;
+        assert_eq!(
+            (stats.rounds.panicked, stats.joining.panicked, stats.syncing.panicked),
+            (0, 0, 0)
+        );
+    }
+    assert!(rebalances > 10_000, "{rebalances} rebalances are hardly a test");
+}

@@ -3,6 +3,8 @@
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::{ResponseError, records::RecordBatchDecoder};
 
+use super::producer::Stamp;
+
 /// Bytes of a batch before its records.
 const HEADER_BYTES: usize = 61;
 
@@ -21,6 +23,8 @@ pub(super) struct Batch {
     bytes: BytesMut,
     pub(super) count: i64,
     pub(super) max_timestamp: i64,
+    /// `None` if the producer is not idempotent.
+    pub(super) stamp: Option<Stamp>,
 }
 
 impl Batch {
@@ -44,8 +48,8 @@ impl Batch {
         if !is_counted || batch.control || !rest.is_empty() {
             return Err(ResponseError::InvalidRecord);
         }
-        if batch.producer_id >= 0 || batch.transactional {
-            return Err(ResponseError::InvalidRequest);
+        if batch.transactional {
+            return Err(ResponseError::InvalidTxnState);
         }
         let max_timestamp = (&bytes[MAX_TIMESTAMP_AT..]).get_i64();
         // A copy, so that the log does not keep the whole request.
@@ -53,6 +57,12 @@ impl Batch {
             bytes: BytesMut::from(&bytes[..]),
             count: batch.record_count.into(),
             max_timestamp,
+            stamp: Stamp::new(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.record_count,
+            ),
         })
     }
 

@@ -3,7 +3,7 @@
 //! One half reads, the other writes, and between them is a queue of replies, in which some are yet
 //! to come. When the client goes away the queue is dropped, and with it what waits.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, sync::Arc};
 
 use bytes::BytesMut;
 use tokio::{
@@ -15,7 +15,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use super::{Broker, Reply, frame};
+use super::{Broker, Ends, Reply, frame};
 
 /// Requests of a connection that may be unanswered. Beyond that it is not read.
 const MAX_UNANSWERED: usize = 64;
@@ -42,10 +42,10 @@ async fn converse(
     closing: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let host = stream.local_addr()?;
+    let ends = Ends { host: stream.local_addr()?, peer: stream.peer_addr()? };
     let (read, write) = stream.into_split();
     let (replies, queue) = mpsc::channel(MAX_UNANSWERED);
-    let reader = receive(read, broker, host, replies, closing);
+    let reader = receive(read, broker, ends, replies, closing);
     let writer = answer(write, queue);
     tokio::pin!(reader, writer);
     tokio::select! {
@@ -61,7 +61,7 @@ async fn converse(
 async fn receive(
     mut from: OwnedReadHalf,
     broker: &Broker,
-    host: SocketAddr,
+    ends: Ends,
     replies: mpsc::Sender<Reply>,
     mut closing: watch::Receiver<bool>,
 ) -> End {
@@ -74,7 +74,7 @@ async fn receive(
         };
         let reply = match frame {
             Ok(None) => return End::Closed,
-            Ok(Some(frame)) => broker.handle(frame, host),
+            Ok(Some(frame)) => broker.handle(frame, ends),
             Err(malformed) => Err(malformed),
         };
         let Ok(reply) = reply else {

@@ -29,6 +29,7 @@ pub struct Counts {
     pub(super) produces: Count,
     pub(super) fetches: Count,
     pub(super) records: Count,
+    pub(super) duplicates: Count,
 }
 
 impl Counts {
@@ -40,6 +41,7 @@ impl Counts {
             produces: self.produces.read(),
             fetches: self.fetches.read(),
             records: self.records.read(),
+            duplicates: self.duplicates.read(),
         }
     }
 }
@@ -59,4 +61,6 @@ pub struct Counted {
     pub fetches: u64,
     /// Records that were appended.
     pub records: u64,
+    /// Batches that an idempotent producer sent again, and that were not appended again.
+    pub duplicates: u64,
 }

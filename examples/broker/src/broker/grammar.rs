@@ -2,14 +2,17 @@
 //!
 //! The codec sets memory aside for as many elements as an array says it has. So a request is first
 //! walked along the grammar of its version: every length must fit into what is left of the frame,
-//! and all arrays together hold no more than [`MAX_ELEMENTS`]. Nothing is allocated for that. Only
-//! versions with lengths of a fixed size are on offer, which keeps the grammar short.
+//! and all arrays together hold no more than [`MAX_ELEMENTS`]. Nothing is allocated for that.
+//!
+//! Newer versions of a request are *compact*: lengths take as many bytes as they need, and each
+//! structure ends with tagged fields.
 
 use bytes::Buf;
+use kafka_protocol::messages::ApiKey;
 
 use super::request::Malformed;
 
-/// Elements of all arrays of a request: topics and partitions.
+/// Elements of all arrays of a request: topics, partitions, tagged fields.
 pub(super) const MAX_ELEMENTS: usize = 4_000;
 
 /// The longest string, in bytes.
@@ -19,53 +22,185 @@ const MAX_STRING_BYTES: usize = 1_000;
 pub(super) enum Part {
     /// So many bytes.
     Fixed(usize),
-    /// A string, or none: a length of two bytes.
+    /// A string, or none.
     Text,
-    /// Bytes, or none: a length of four bytes.
+    /// Bytes, or none.
     Blob,
-    /// An array, or none: a length of four bytes, and the parts of each element.
+    /// An array, or none, and the parts of each element.
     Each(&'static [Part]),
+    /// Tagged fields, if the version is compact.
+    Tags,
     /// A part that is there since a version.
     Since(i16, &'static Part),
+    /// A part that is there up to a version.
+    Until(i16, &'static Part),
 }
 
-use Part::{Blob, Each, Fixed, Since, Text};
+use Part::{Blob, Each, Fixed, Since, Tags, Text, Until};
 
-pub(super) const HEADER: &[Part] = &[Fixed(8), Text];
+const FLAG: Part = Fixed(1);
+const EPOCH: Part = Fixed(4);
 
-pub(super) const METADATA: &[Part] = &[Each(&[Text]), Since(4, &Fixed(1)), Since(8, &Fixed(2))];
-
-pub(super) const PRODUCE: &[Part] = &[Text, Fixed(6), Each(&[Text, Each(&[Fixed(4), Blob])])];
-
-pub(super) const LIST_OFFSETS: &[Part] = &[
-    Fixed(4),
-    Since(2, &Fixed(1)),
-    Each(&[Text, Each(&[Fixed(4), Since(4, &Fixed(4)), Fixed(8)])]),
+const METADATA: &[Part] = &[
+    Each(&[Since(10, &Fixed(16)), Text, Tags]),
+    Since(4, &FLAG),
+    Since(8, &Until(10, &FLAG)),
+    Since(8, &FLAG),
+    Tags,
 ];
 
-pub(super) const FETCH: &[Part] = &[
+const PRODUCE: &[Part] =
+    &[Text, Fixed(6), Each(&[Text, Each(&[Fixed(4), Blob, Tags]), Tags]), Tags];
+
+const LIST_OFFSETS: &[Part] = &[
+    Fixed(4),
+    Since(2, &FLAG),
+    Each(&[Text, Each(&[Fixed(4), Since(4, &EPOCH), Fixed(8), Tags]), Tags]),
+    Tags,
+];
+
+const FETCH: &[Part] = &[
     Fixed(17),
     Since(7, &Fixed(8)),
-    Each(&[Text, Each(&[Fixed(4), Since(9, &Fixed(4)), Fixed(8), Since(5, &Fixed(8)), Fixed(4)])]),
-    Since(7, &Each(&[Text, Each(&[Fixed(4)])])),
+    Each(&[Text, Each(FETCH_PARTITION), Tags]),
+    Since(7, &Each(&[Text, Each(&[Fixed(4)]), Tags])),
     Since(11, &Text),
+    Tags,
 ];
 
-/// Checks that a frame is a header and a request of that grammar, and nothing more.
-pub(super) fn check(mut frame: &[u8], grammar: &[Part], version: i16) -> Result<(), Malformed> {
-    let mut walk = Walk { version, elements: MAX_ELEMENTS };
-    walk.parts(&mut frame, HEADER)?;
+const FETCH_PARTITION: &[Part] =
+    &[Fixed(4), Since(9, &EPOCH), Fixed(8), Since(12, &EPOCH), Since(5, &Fixed(8)), Fixed(4), Tags];
+
+const FIND_COORDINATOR: &[Part] =
+    &[Until(3, &Text), Since(1, &FLAG), Since(4, &Each(&[Text])), Tags];
+
+const JOIN_GROUP: &[Part] = &[
+    Text,
+    Fixed(4),
+    Since(1, &Fixed(4)),
+    Text,
+    Since(5, &Text),
+    Text,
+    Each(&[Text, Blob, Tags]),
+    Since(8, &Text),
+    Tags,
+];
+
+const SYNC_GROUP: &[Part] = &[
+    Text,
+    Fixed(4),
+    Text,
+    Since(3, &Text),
+    Since(5, &Text),
+    Since(5, &Text),
+    Each(&[Text, Blob, Tags]),
+    Tags,
+];
+
+const HEARTBEAT: &[Part] = &[Text, Fixed(4), Text, Since(3, &Text), Tags];
+
+const LEAVE_GROUP: &[Part] =
+    &[Text, Until(2, &Text), Since(3, &Each(&[Text, Text, Since(5, &Text), Tags])), Tags];
+
+const OFFSET_COMMIT: &[Part] = &[
+    Text,
+    Fixed(4),
+    Text,
+    Since(7, &Text),
+    Until(4, &Fixed(8)),
+    Each(&[Text, Each(&[Fixed(12), Since(6, &EPOCH), Text, Tags]), Tags]),
+    Tags,
+];
+
+const OFFSET_FETCH: &[Part] = &[
+    Until(7, &Text),
+    Until(7, &Each(&[Text, Each(&[Fixed(4)]), Tags])),
+    Since(8, &Each(OFFSET_FETCH_GROUP)),
+    Since(7, &FLAG),
+    Tags,
+];
+
+const OFFSET_FETCH_GROUP: &[Part] =
+    &[Text, Since(9, &Text), Since(9, &EPOCH), Each(&[Text, Each(&[Fixed(4)]), Tags]), Tags];
+
+const DESCRIBE_GROUPS: &[Part] = &[Each(&[Text]), Since(3, &FLAG), Tags];
+
+const LIST_GROUPS: &[Part] = &[Since(4, &Each(&[Text])), Tags];
+
+const DELETE_GROUPS: &[Part] = &[Each(&[Text]), Tags];
+
+const INIT_PRODUCER_ID: &[Part] = &[Text, Fixed(4), Since(3, &Fixed(10)), Tags];
+
+const CREATE_TOPICS: &[Part] = &[
+    Each(&[
+        Text,
+        Fixed(6),
+        Each(&[Fixed(4), Each(&[Fixed(4)]), Tags]),
+        Each(&[Text, Text, Tags]),
+        Tags,
+    ]),
+    Fixed(5),
+    Tags,
+];
+
+const DELETE_TOPICS: &[Part] = &[Each(&[Text]), Fixed(4), Tags];
+
+const DESCRIBE_CONFIGS: &[Part] =
+    &[Each(&[FLAG, Text, Each(&[Text]), Tags]), FLAG, Since(3, &FLAG), Tags];
+
+const DESCRIBE_CLUSTER: &[Part] = &[FLAG, Since(1, &FLAG), Tags];
+
+/// Returns the grammar of a request; `None` if the broker does not know it.
+const fn of(key: ApiKey) -> Option<&'static [Part]> {
+    Some(match key {
+        ApiKey::Metadata => METADATA,
+        ApiKey::Produce => PRODUCE,
+        ApiKey::Fetch => FETCH,
+        ApiKey::ListOffsets => LIST_OFFSETS,
+        ApiKey::FindCoordinator => FIND_COORDINATOR,
+        ApiKey::JoinGroup => JOIN_GROUP,
+        ApiKey::SyncGroup => SYNC_GROUP,
+        ApiKey::Heartbeat => HEARTBEAT,
+        ApiKey::LeaveGroup => LEAVE_GROUP,
+        ApiKey::OffsetCommit => OFFSET_COMMIT,
+        ApiKey::OffsetFetch => OFFSET_FETCH,
+        ApiKey::DescribeGroups => DESCRIBE_GROUPS,
+        ApiKey::ListGroups => LIST_GROUPS,
+        ApiKey::DeleteGroups => DELETE_GROUPS,
+        ApiKey::InitProducerId => INIT_PRODUCER_ID,
+        ApiKey::CreateTopics => CREATE_TOPICS,
+        ApiKey::DeleteTopics => DELETE_TOPICS,
+        ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
+        ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
+        _ => return None,
+    })
+}
+
+/// Checks that a frame is a header and a request of its kind and version, and nothing more.
+pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Malformed> {
+    let grammar = of(key).ok_or(Malformed)?;
+    let is_compact = key.request_header_version(version) >= 2;
+    let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS };
+    walk.header(&mut frame)?;
     walk.parts(&mut frame, grammar)?;
     if frame.is_empty() { Ok(()) } else { Err(Malformed) }
 }
 
 struct Walk {
     version: i16,
+    is_compact: bool,
     /// Elements that may still come.
     elements: usize,
 }
 
 impl Walk {
+    /// The name of the client never has a compact length.
+    fn header(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
+        skip(rest, 8)?;
+        text(rest)?;
+        self.part(rest, &Tags)
+    }
+
     fn parts(&mut self, rest: &mut &[u8], parts: &[Part]) -> Result<(), Malformed> {
         parts.iter().try_for_each(|part| self.part(rest, part))
     }
@@ -73,22 +208,43 @@ impl Walk {
     fn part(&mut self, rest: &mut &[u8], part: &Part) -> Result<(), Malformed> {
         match part {
             Fixed(bytes) => skip(rest, *bytes),
-            Text => {
-                let bytes = length(rest.try_get_i16().ok().map(i32::from))?;
-                if bytes > MAX_STRING_BYTES { Err(Malformed) } else { skip(rest, bytes) }
-            }
+            Text if self.is_compact => compact_text(rest),
+            Text => text(rest),
             Blob => {
-                let bytes = length(rest.try_get_i32().ok())?;
+                let bytes = self.length(rest)?;
                 skip(rest, bytes)
             }
             Each(parts) => {
-                let count = length(rest.try_get_i32().ok())?;
-                self.elements = self.elements.checked_sub(count).ok_or(Malformed)?;
+                let count = self.length(rest)?;
+                self.count(count)?;
                 (0..count).try_for_each(|_| self.parts(rest, parts))
             }
+            Tags if self.is_compact => self.tags(rest),
             Since(version, part) if *version <= self.version => self.part(rest, part),
-            Since(..) => Ok(()),
+            Until(version, part) if *version >= self.version => self.part(rest, part),
+            Tags | Since(..) | Until(..) => Ok(()),
         }
+    }
+
+    fn tags(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
+        let count = varint(rest)?;
+        self.count(count)?;
+        for _ in 0..count {
+            varint(rest)?;
+            let bytes = varint(rest)?;
+            skip(rest, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, elements: usize) -> Result<(), Malformed> {
+        self.elements = self.elements.checked_sub(elements).ok_or(Malformed)?;
+        Ok(())
+    }
+
+    /// Reads the length of bytes or of an array.
+    fn length(&self, rest: &mut &[u8]) -> Result<usize, Malformed> {
+        if self.is_compact { compact_length(rest) } else { length(rest.try_get_i32().ok()) }
     }
 }
 
@@ -99,6 +255,38 @@ fn length(read: Option<i32>) -> Result<usize, Malformed> {
         Some(length) => usize::try_from(length).map_err(|_| Malformed),
         None => Err(Malformed),
     }
+}
+
+/// A length plus one; zero stands for nothing.
+fn compact_length(rest: &mut &[u8]) -> Result<usize, Malformed> {
+    varint(rest).map(|length| length.saturating_sub(1))
+}
+
+/// A number of up to 31 bits, seven in each byte, the lowest first.
+fn varint(rest: &mut &[u8]) -> Result<usize, Malformed> {
+    let mut number = 0_usize;
+    for shift in (0..35).step_by(7) {
+        let byte = rest.try_get_u8().map_err(|_| Malformed)?;
+        number |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return if i32::try_from(number).is_ok() { Ok(number) } else { Err(Malformed) };
+        }
+    }
+    Err(Malformed)
+}
+
+fn text(rest: &mut &[u8]) -> Result<(), Malformed> {
+    let bytes = length(rest.try_get_i16().ok().map(i32::from))?;
+    skip_text(rest, bytes)
+}
+
+fn compact_text(rest: &mut &[u8]) -> Result<(), Malformed> {
+    let bytes = compact_length(rest)?;
+    skip_text(rest, bytes)
+}
+
+fn skip_text(rest: &mut &[u8], bytes: usize) -> Result<(), Malformed> {
+    if bytes > MAX_STRING_BYTES { Err(Malformed) } else { skip(rest, bytes) }
 }
 
 fn skip(rest: &mut &[u8], bytes: usize) -> Result<(), Malformed> {

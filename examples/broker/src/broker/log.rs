@@ -10,12 +10,21 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
 
-use super::batch::Batch;
+use super::{batch::Batch, producer::Sequences, storage::Storage};
 
 /// A partition of a topic. It is what requests wait on, so two are equal if they are the same.
 pub(super) struct Partition {
     number: u64,
     log: Mutex<Log>,
+}
+
+/// Where a batch has been appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// The offset of the first record.
+    pub(super) base: i64,
+    /// Whether it has been appended now, and not by an earlier request of its producer.
+    pub(super) is_new: bool,
 }
 
 /// What a reader gets.
@@ -36,13 +45,36 @@ impl Partition {
         self.log.lock().expect("nothing panics under this lock")
     }
 
-    /// Appends a batch, and returns the offset of its first record.
+    /// Appends a batch, unless its producer has sent it before.
     ///
     /// # Errors
     ///
-    /// `NotEnoughReplicas` if that would be twice `retained` bytes, because nothing is replicated.
-    pub(super) fn append(&self, batch: Batch, retained: u64) -> Result<i64, ResponseError> {
-        self.log().append(batch, retained)
+    /// `NotEnoughReplicas` if that would be twice what may be kept, because nothing is replicated;
+    /// `UnknownTopicOrPartition` if the partition was deleted; and those of
+    /// [`Sequences::check`].
+    pub(super) fn append(&self, batch: Batch, storage: &Storage) -> Result<Placed, ResponseError> {
+        self.log().append(batch, storage)
+    }
+
+    /// Returns the number of the oldest batch, if it may be dropped.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let log = self.log();
+        log.droppable().map(|oldest| oldest.number)
+    }
+
+    /// Drops the oldest batch, if it may be dropped. Returns its bytes.
+    pub(super) fn drop_oldest(&self) -> u64 {
+        self.log().drop_oldest()
+    }
+
+    /// Drops everything, and appends nothing from now on. Returns how many bytes there were.
+    pub(super) fn delete(&self) -> u64 {
+        let mut log = self.log();
+        let kept = log.kept();
+        log.is_deleted = true;
+        log.batches.clear();
+        log.start = log.end;
+        kept
     }
 
     /// Returns the offset of the record to be appended next.
@@ -70,7 +102,8 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// `OffsetOutOfRange` if there is no such offset, or no longer.
+    /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if the
+    /// partition was deleted.
     pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
         let log = self.log();
         log.check(offset)?;
@@ -136,9 +169,13 @@ struct Log {
     high_watermark: i64,
     /// Bytes that were ever appended.
     appended: u64,
+    sequences: Sequences,
+    is_deleted: bool,
 }
 
 struct Entry {
+    /// Tells the older of two batches of any partitions.
+    number: u64,
     base: i64,
     /// One past the last.
     end: i64,
@@ -149,30 +186,54 @@ struct Entry {
 }
 
 impl Log {
-    fn append(&mut self, batch: Batch, retained: u64) -> Result<i64, ResponseError> {
+    fn append(&mut self, batch: Batch, storage: &Storage) -> Result<Placed, ResponseError> {
+        if self.is_deleted {
+            return Err(ResponseError::UnknownTopicOrPartition);
+        }
+        if let Some(stamp) = batch.stamp {
+            if let Some(base) = self.sequences.check(stamp)? {
+                return Ok(Placed { base, is_new: false });
+            }
+        }
         let length = batch.len() as u64;
-        self.retain(retained);
-        if self.kept() + length > retained.saturating_mul(2) {
+        storage.release(self.retain(storage.partition_bytes));
+        let most = storage.partition_bytes.saturating_mul(2);
+        if self.kept() + length > most || storage.is_full(length) {
             return Err(ResponseError::NotEnoughReplicas);
         }
         let base = self.end;
+        if let Some(stamp) = batch.stamp {
+            self.sequences.record(stamp, base);
+        }
         self.end += batch.count;
         let (position, max_timestamp) = (self.appended, batch.max_timestamp);
-        let bytes = batch.place(base);
-        self.batches.push_back(Entry { base, end: self.end, position, max_timestamp, bytes });
+        let (number, end, bytes) = (storage.add(length), self.end, batch.place(base));
+        self.batches.push_back(Entry { number, base, end, position, max_timestamp, bytes });
         self.appended += length;
-        Ok(base)
+        Ok(Placed { base, is_new: true })
     }
 
-    /// Drops the oldest batches that are replicated, until no more than so many bytes are kept.
-    fn retain(&mut self, bytes: u64) {
-        while self.kept() > bytes
-            && self.batches.len() > 1
-            && self.batches.front().is_some_and(|oldest| oldest.end <= self.high_watermark)
-        {
-            let oldest = self.batches.pop_front();
-            self.start = oldest.map_or(self.start, |oldest| oldest.end);
+    /// Drops the oldest batches that are replicated, until no more than so many bytes are kept, or
+    /// one batch. Returns how many bytes were dropped.
+    fn retain(&mut self, bytes: u64) -> u64 {
+        let mut dropped = 0;
+        while self.kept() > bytes && self.batches.len() > 1 && self.droppable().is_some() {
+            dropped += self.drop_oldest();
         }
+        dropped
+    }
+
+    fn droppable(&self) -> Option<&Entry> {
+        self.batches.front().filter(|oldest| oldest.end <= self.high_watermark)
+    }
+
+    fn drop_oldest(&mut self) -> u64 {
+        if self.droppable().is_none() {
+            return 0;
+        }
+        let Some(oldest) = self.batches.pop_front() else { return 0 };
+        self.start = oldest.end;
+        oldest.bytes.len() as u64
     }
 
     fn kept(&self) -> u64 {
@@ -180,7 +241,9 @@ impl Log {
     }
 
     fn check(&self, offset: i64) -> Result<(), ResponseError> {
-        if (self.start..=self.end).contains(&offset) {
+        if self.is_deleted {
+            Err(ResponseError::UnknownTopicOrPartition)
+        } else if (self.start..=self.end).contains(&offset) {
             Ok(())
         } else {
             Err(ResponseError::OffsetOutOfRange)
@@ -217,8 +280,9 @@ mod tests {
 
     /// Appends batches of so many records.
     fn append(partition: &Partition, counts: &[i64]) {
+        let storage = Storage::new(1 << 20, 1 << 20);
         for &count in counts {
-            partition.append(Batch::check(&batch(count)).unwrap(), 1 << 20).unwrap();
+            partition.append(Batch::check(&batch(count)).unwrap(), &storage).unwrap();
         }
     }
 
@@ -269,7 +333,11 @@ mod tests {
     fn the_oldest_are_dropped_once_they_are_replicated() {
         let partition = Partition::new(0);
         let one = batch(1).len() as u64;
-        let append = || partition.append(Batch::check(&batch(1)).unwrap(), 2 * one);
+        let storage = Storage::new(2 * one, 1 << 20);
+        let append = || {
+            let placed = partition.append(Batch::check(&batch(1)).unwrap(), &storage);
+            placed.map(|placed| placed.base)
+        };
         for _ in 0..4 {
             append().unwrap();
         }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use bytes::BytesMut;
@@ -19,13 +19,13 @@ use kafka_protocol::{
 };
 
 use super::{
-    frame,
+    Broker, frame,
     log::Partition,
     request::{Header, Malformed},
 };
 
 /// The one node.
-const NODE: BrokerId = BrokerId(1);
+pub(super) const NODE: BrokerId = BrokerId(1);
 
 /// The longest name of a topic.
 const MAX_NAME_BYTES: usize = 249;
@@ -37,61 +37,128 @@ type Partitions = Arc<[Arc<Partition>]>;
 
 /// The topics, by name.
 pub(super) struct Topics {
-    by_name: RwLock<BTreeMap<String, Partitions>>,
-    max_count: usize,
-    /// Of each topic.
-    partitions: u32,
+    table: RwLock<Table>,
+    max_topics: usize,
+    max_partitions: usize,
+    /// Of a topic that is made because a client asks for it.
+    partitions: i32,
+}
+
+#[derive(Default)]
+struct Table {
+    by_name: BTreeMap<String, Partitions>,
+    /// Partitions of all topics.
+    partitions: usize,
+    /// The number of the partition that is made next.
+    next_number: u64,
 }
 
 impl Topics {
-    /// Makes an empty table of at most so many topics, which will have so many partitions each.
-    pub(super) fn new(max_count: usize, partitions: i32) -> Self {
-        let partitions = u32::try_from(partitions).unwrap_or(1).max(1);
-        Self { by_name: RwLock::default(), max_count, partitions }
+    /// Makes an empty table, which will hold at most so many topics and partitions.
+    pub(super) fn new(max_topics: usize, max_partitions: usize, partitions: i32) -> Self {
+        Self { table: RwLock::default(), max_topics, max_partitions, partitions }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the partitions of a topic.
     pub(super) fn find(&self, name: &str) -> Option<Partitions> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.read().by_name.get(name).cloned()
     }
 
     /// Returns all partitions of all topics.
     pub(super) fn partitions(&self) -> Vec<Arc<Partition>> {
-        let topics = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
-        topics.values().flat_map(|partitions| partitions.iter().cloned()).collect()
+        let table = self.read();
+        table.by_name.values().flat_map(|partitions| partitions.iter().cloned()).collect()
     }
 
     fn names(&self) -> Vec<String> {
-        let topics = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
-        topics.keys().cloned().collect()
+        self.read().by_name.keys().cloned().collect()
     }
 
     /// Returns the partitions of a topic, which is made if it is not there.
     fn find_or_create(&self, name: &str) -> Result<Partitions, ResponseError> {
-        let mut topics = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(partitions) = topics.get(name) {
-            return Ok(Arc::clone(partitions));
+        let mut table = self.write();
+        match table.by_name.get(name) {
+            Some(partitions) => Ok(Arc::clone(partitions)),
+            None => self.insert(&mut table, name, self.partitions),
         }
-        if topics.len() >= self.max_count {
+    }
+
+    /// Makes a topic of so many partitions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check).
+    pub(super) fn create(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
+        self.insert(&mut self.write(), name, partitions).map(drop)
+    }
+
+    /// Returns whether a topic could be made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidTopicException`, `TopicAlreadyExists`, or `PolicyViolation` beyond the limits.
+    pub(super) fn check(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
+        self.check_in(&self.read(), name, partitions).map(drop)
+    }
+
+    fn check_in(&self, table: &Table, name: &str, count: i32) -> Result<usize, ResponseError> {
+        let count = usize::try_from(count).unwrap_or(1).max(1);
+        if !is_valid(name) {
+            return Err(ResponseError::InvalidTopicException);
+        }
+        if table.by_name.contains_key(name) {
+            return Err(ResponseError::TopicAlreadyExists);
+        }
+        let is_full = table.by_name.len() >= self.max_topics;
+        if is_full || table.partitions.saturating_add(count) > self.max_partitions {
             return Err(ResponseError::PolicyViolation);
         }
-        let first = topics.len() as u64 * u64::from(self.partitions);
-        let numbers = first..first + u64::from(self.partitions);
+        Ok(count)
+    }
+
+    fn insert(
+        &self,
+        table: &mut Table,
+        name: &str,
+        count: i32,
+    ) -> Result<Partitions, ResponseError> {
+        let count = self.check_in(table, name, count)?;
+        let numbers = table.next_number..table.next_number + count as u64;
+        table.next_number = numbers.end;
+        table.partitions += count;
         let partitions: Partitions =
             numbers.map(|number| Arc::new(Partition::new(number))).collect();
-        topics.insert(name.to_owned(), Arc::clone(&partitions));
+        table.by_name.insert(name.to_owned(), Arc::clone(&partitions));
         Ok(partitions)
+    }
+
+    /// Removes a topic, and returns its partitions.
+    pub(super) fn remove(&self, name: &str) -> Option<Partitions> {
+        let mut table = self.write();
+        let partitions = table.by_name.remove(name)?;
+        table.partitions -= partitions.len();
+        Some(partitions)
     }
 }
 
 /// Tells about the topics that a client asks for, or about all.
 pub(super) fn reply(
-    topics: &Topics,
+    broker: &Broker,
     header: Header,
     asked: &MetadataRequest,
     host: SocketAddr,
 ) -> Result<BytesMut, Malformed> {
-    let creates = header.version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
+    let topics = &broker.topics;
+    let may_create = header.version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
+    let creates = may_create && broker.config.creates_topics;
     let described = match &asked.topics {
         Some(some) if header.version > 0 || !some.is_empty() => {
             let names = some.iter().map(|topic| topic.name.as_deref().map_or("", |name| name));
@@ -100,12 +167,13 @@ pub(super) fn reply(
         _ => topics.names().iter().map(|name| describe(topics, name, false)).collect(),
     };
     // Where the client has reached us it will reach us again.
-    let broker = MetadataResponseBroker::default()
+    let node = MetadataResponseBroker::default()
         .with_node_id(NODE)
         .with_host(StrBytes::from_string(host.ip().to_string()))
         .with_port(host.port().into());
     let response = MetadataResponse::default()
-        .with_brokers(vec![broker])
+        .with_brokers(vec![node])
+        .with_cluster_id(Some(StrBytes::from_string(broker.cluster_id.clone())))
         .with_controller_id(NODE)
         .with_topics(described);
     frame::encode(ApiKey::Metadata, header, &response)
@@ -114,8 +182,8 @@ pub(super) fn reply(
 fn describe(topics: &Topics, name: &str, creates: bool) -> MetadataResponseTopic {
     let found = match topics.find(name) {
         Some(partitions) => Ok(partitions),
-        None if !is_valid(name) => Err(ResponseError::InvalidTopicException),
         None if creates => topics.find_or_create(name),
+        None if !is_valid(name) => Err(ResponseError::InvalidTopicException),
         None => Err(ResponseError::UnknownTopicOrPartition),
     };
     let described = MetadataResponseTopic::default()
@@ -156,14 +224,28 @@ mod tests {
 
     #[test]
     fn topics_are_made_once_and_only_so_many() {
-        let topics = Topics::new(2, 3);
+        let topics = Topics::new(2, 100, 3);
         let first = topics.find_or_create("a").unwrap();
         assert_eq!(first.len(), 3);
         assert_eq!(topics.find_or_create("a").unwrap()[2], first[2]);
+        assert_eq!(topics.create("a", 1), Err(ResponseError::TopicAlreadyExists));
         let second = topics.find_or_create("b").unwrap();
         assert!(first.iter().all(|partition| !second.contains(partition)));
         assert_eq!(topics.find_or_create("c").unwrap_err(), ResponseError::PolicyViolation);
         assert_eq!(topics.partitions().len(), 6);
+    }
+
+    #[test]
+    fn partitions_are_limited_and_a_topic_that_is_removed_makes_room() {
+        let topics = Topics::new(10, 5, 1);
+        topics.create("a", 3).unwrap();
+        assert_eq!(topics.check("b", 3), Err(ResponseError::PolicyViolation));
+        assert_eq!(topics.create("b", i32::MAX), Err(ResponseError::PolicyViolation));
+        let removed = topics.remove("a").unwrap();
+        assert!(topics.remove("a").is_none());
+        topics.create("a", 5).unwrap();
+        let again = topics.find("a").unwrap();
+        assert!(removed.iter().all(|partition| !again.contains(partition)), "others of that name");
     }
 
     #[test]

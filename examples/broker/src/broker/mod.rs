@@ -9,6 +9,7 @@
 //! A partition has a lock, and the table of topics has one. Neither is held while a purgatory is
 //! called, and no two are held at once.
 
+mod admin;
 mod batch;
 mod connection;
 #[cfg(test)]
@@ -23,8 +24,10 @@ mod log;
 mod metadata;
 mod offsets;
 mod produce;
+mod producer;
 mod request;
 mod server;
+mod storage;
 mod versions;
 mod waiting;
 
@@ -49,7 +52,9 @@ use self::{
     log::Partition,
     metadata::Topics,
     produce::Produce,
-    request::{Malformed, Request},
+    producer::Producers,
+    request::{Header, Malformed, Request},
+    storage::Storage,
 };
 
 /// Settings of a broker.
@@ -57,13 +62,23 @@ use self::{
 pub struct Config {
     /// Partitions of a topic that is made because a client asks for it.
     pub partitions: i32,
+    /// Topics that are there from the beginning, each with its number of partitions.
+    pub topics: Vec<(String, i32)>,
+    /// Whether a topic is made because a client asks for it.
+    pub creates_topics: bool,
     /// How many topics there may be.
     pub max_topics: usize,
+    /// How many partitions all topics may have together.
+    pub max_partitions: usize,
     /// How long the simulated follower takes to acknowledge an append. `None`: there is no
     /// follower, and what has been appended counts as replicated.
     pub follower: Option<Duration>,
     /// Bytes of records that a partition keeps; the oldest are dropped.
     pub retained_bytes: u64,
+    /// Bytes of records that all partitions keep together; the oldest are dropped.
+    pub max_stored_bytes: u64,
+    /// The longest batch of records, in bytes.
+    pub max_message_bytes: usize,
     /// The longest request, in bytes.
     pub max_frame_bytes: usize,
     /// The most records that one answer holds, in bytes, whatever a request says.
@@ -85,9 +100,14 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             partitions: 4,
-            max_topics: 100,
+            topics: Vec::new(),
+            creates_topics: true,
+            max_topics: 1_000,
+            max_partitions: 4_000,
             follower: None,
             retained_bytes: 64 << 20,
+            max_stored_bytes: 1 << 30,
+            max_message_bytes: 1 << 20,
             max_frame_bytes: 8 << 20,
             max_fetch_bytes: 8 << 20,
             max_connections: 10_000,
@@ -99,6 +119,9 @@ impl Default for Config {
     }
 }
 
+/// Characters of a cluster's id, as in Kafka.
+const CLUSTER_ID_CHARS: usize = 22;
+
 /// What is to be sent in answer to a request.
 enum Reply {
     /// Nothing: the client asked for none.
@@ -109,11 +132,24 @@ enum Reply {
     Later(BoxFuture<'static, Option<BytesMut>>),
 }
 
+/// The two ends of a connection.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    /// Where the client has reached this broker.
+    host: SocketAddr,
+    /// Where the client is.
+    peer: SocketAddr,
+}
+
 /// A broker, without its connections.
 pub struct Broker {
     config: Config,
     topics: Topics,
+    storage: Storage,
+    /// Different for each run.
+    cluster_id: String,
     waiters: Waiters,
+    producers: Producers,
     groups: Arc<Coordinator>,
     follower: Option<Follower>,
     /// Delays that are no request's: the follower's, and the patience of a shutdown.
@@ -127,9 +163,24 @@ impl Broker {
         let waiters = Waiters::new(&config);
         let follower =
             config.follower.map(|delay| Follower::new(timer.clone(), waiters.clone(), delay));
-        let topics = Topics::new(config.max_topics, config.partitions);
+        let topics = Topics::new(config.max_topics, config.max_partitions, config.partitions);
+        let storage = Storage::new(config.retained_bytes, config.max_stored_bytes);
+        let cluster_id = (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect();
         let groups = Coordinator::new(&config);
-        Self { config, topics, waiters, groups, follower, timer, counts: Counts::default() }
+        let producers = Producers::default();
+        let counts = Counts::default();
+        Self {
+            config,
+            topics,
+            storage,
+            cluster_id,
+            waiters,
+            producers,
+            groups,
+            follower,
+            timer,
+            counts,
+        }
     }
 
     /// Returns what has been counted so far.
@@ -177,22 +228,59 @@ impl Broker {
         }
     }
 
-    /// Deals with a request; `host` is where the client has reached this broker.
-    fn handle(&self, frame: bytes::Bytes, host: SocketAddr) -> Result<Reply, Malformed> {
+    /// Deals with a request.
+    fn handle(&self, frame: bytes::Bytes, ends: Ends) -> Result<Reply, Malformed> {
+        let host = ends.host;
         let (header, request) = request::decode(frame)?;
         self.counts.requests.add(1);
         match request {
             Request::UnknownVersions => versions::refuse(header).map(Reply::Now),
             Request::ApiVersions => versions::reply(header).map(Reply::Now),
-            Request::Metadata(asked) => {
-                metadata::reply(&self.topics, header, &asked, host).map(Reply::Now)
-            }
+            Request::Metadata(asked) => metadata::reply(self, header, &asked, host).map(Reply::Now),
             Request::ListOffsets(asked) => {
                 offsets::reply(&self.topics, header, &asked).map(Reply::Now)
             }
             Request::Produce(asked) => produce::handle(self, header, asked),
             Request::Fetch(asked) => fetch::handle(self, header, &asked),
+            Request::InitProducerId(asked) => self.producers.reply(header, &asked).map(Reply::Now),
+            Request::CreateTopics(asked) => admin::create(self, header, &asked).map(Reply::Now),
+            Request::DeleteTopics(asked) => admin::delete(self, header, &asked).map(Reply::Now),
+            Request::DescribeConfigs(asked) => {
+                admin::describe_configs(self, header, &asked).map(Reply::Now)
+            }
+            Request::DescribeCluster => admin::describe_cluster(self, header, host).map(Reply::Now),
+            request => self.handle_group(header, request, ends),
         }
+    }
+
+    /// Deals with a request about consumer groups.
+    fn handle_group(
+        &self,
+        header: Header,
+        request: Request,
+        ends: Ends,
+    ) -> Result<Reply, Malformed> {
+        let groups = &*self.groups;
+        match request {
+            Request::JoinGroup(client, asked) => {
+                return group::requests::join(groups, header, &client, &asked, ends.peer);
+            }
+            Request::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
+            Request::Heartbeat(asked) => group::requests::heartbeat(groups, header, &asked),
+            Request::LeaveGroup(asked) => group::requests::leave(groups, header, &asked),
+            Request::OffsetCommit(asked) => {
+                group::offsets::commit(groups, &self.topics, header, &asked)
+            }
+            Request::OffsetFetch(asked) => group::offsets::fetch(groups, header, &asked),
+            Request::FindCoordinator(asked) => {
+                group::admin::find_coordinator(header, &asked, ends.host)
+            }
+            Request::DescribeGroups(asked) => group::admin::describe(groups, header, &asked),
+            Request::ListGroups(asked) => group::admin::list(groups, header, &asked),
+            Request::DeleteGroups(asked) => group::admin::delete(groups, header, &asked),
+            _ => Err(Malformed),
+        }
+        .map(Reply::Now)
     }
 
     /// Makes known that records have been appended to some partitions.
@@ -201,6 +289,18 @@ impl Broker {
             Some(follower) => follower.replicate(partitions),
             None => self.waiters.announce(partitions),
         }
+    }
+
+    /// Deletes a topic. Returns whether it was there.
+    fn delete_topic(&self, name: &str) -> bool {
+        let Some(partitions) = self.topics.remove(name) else { return false };
+        for partition in &*partitions {
+            self.storage.release(partition.delete());
+            self.waiters.produces.cancel_for_key(&**partition);
+        }
+        self.waiters.fetches.check_and_complete_all(partitions.iter().map(|each| &**each));
+        self.groups.forget_topic(name);
+        true
     }
 
     /// Answers all requests that wait, and has none wait from now on. Returns how many those were.

@@ -18,7 +18,7 @@ use super::{
     Broker, Reply,
     batch::Batch,
     frame,
-    log::Partition,
+    log::{Partition, Placed},
     metadata::own,
     request::{Header, Malformed},
     waiting::Waiting,
@@ -85,6 +85,7 @@ const fn error(completion: Completion) -> Option<ResponseError> {
     match completion {
         Completion::Satisfied => None,
         Completion::ShutDown => Some(ResponseError::NotLeaderOrFollower),
+        Completion::Cancelled(()) => Some(ResponseError::UnknownTopicOrPartition),
         _ => Some(ResponseError::RequestTimedOut),
     }
 }
@@ -193,7 +194,7 @@ fn refusal(asked: &ProduceRequest) -> Option<ResponseError> {
     if !(-1..=1).contains(&asked.acks) {
         Some(ResponseError::InvalidRequiredAcks)
     } else if asked.transactional_id.is_some() {
-        Some(ResponseError::InvalidRequest)
+        Some(ResponseError::TransactionalIdAuthorizationFailed)
     } else {
         None
     }
@@ -205,12 +206,20 @@ fn append(
     data: &PartitionProduceData,
 ) -> Result<Appended, ResponseError> {
     let records = data.records.as_ref().ok_or(ResponseError::CorruptMessage)?;
+    if records.len() > broker.config.max_message_bytes {
+        return Err(ResponseError::MessageTooLarge);
+    }
     let batch = Batch::check(records)?;
     let count = batch.count;
-    let base = partition.append(batch, broker.config.retained_bytes)?;
-    if broker.follower.is_none() {
-        partition.replicated(base + count);
+    let Placed { base, is_new } = partition.append(batch, &broker.storage)?;
+    if is_new {
+        if broker.follower.is_none() {
+            partition.replicated(base + count);
+        }
+        broker.counts.records.add(count.unsigned_abs());
+        broker.storage.make_room(|| broker.topics.partitions());
+    } else {
+        broker.counts.duplicates.add(1);
     }
-    broker.counts.records.add(count.unsigned_abs());
     Ok(Appended { partition: Arc::clone(partition), base, end: base + count })
 }

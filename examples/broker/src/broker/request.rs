@@ -3,16 +3,16 @@
 use bytes::{Buf, Bytes};
 use kafka_protocol::{
     messages::{
-        ApiKey, ApiVersionsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest,
-        ProduceRequest, RequestHeader,
+        ApiKey, ApiVersionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
+        DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, FetchRequest,
+        FindCoordinatorRequest, HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest,
+        LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest, MetadataRequest,
+        OffsetCommitRequest, OffsetFetchRequest, ProduceRequest, RequestHeader, SyncGroupRequest,
     },
-    protocol::Decodable,
+    protocol::{Decodable, StrBytes},
 };
 
-use super::{
-    grammar::{self, Part},
-    versions,
-};
+use super::{grammar, versions};
 
 /// What came through a connection is not what the protocol allows, so that it has to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,22 @@ pub(super) enum Request {
     ListOffsets(ListOffsetsRequest),
     Produce(ProduceRequest),
     Fetch(FetchRequest),
+    FindCoordinator(FindCoordinatorRequest),
+    /// With the name of the client.
+    JoinGroup(StrBytes, JoinGroupRequest),
+    SyncGroup(SyncGroupRequest),
+    Heartbeat(HeartbeatRequest),
+    LeaveGroup(LeaveGroupRequest),
+    OffsetCommit(OffsetCommitRequest),
+    OffsetFetch(OffsetFetchRequest),
+    DescribeGroups(DescribeGroupsRequest),
+    ListGroups(ListGroupsRequest),
+    DeleteGroups(DeleteGroupsRequest),
+    InitProducerId(InitProducerIdRequest),
+    CreateTopics(CreateTopicsRequest),
+    DeleteTopics(DeleteTopicsRequest),
+    DescribeConfigs(DescribeConfigsRequest),
+    DescribeCluster,
 }
 
 /// The longest request for versions, in bytes: names and tags only.
@@ -54,14 +70,39 @@ pub(super) fn decode(mut frame: Bytes) -> Result<(Header, Request), Malformed> {
     if !versions::is_supported(key, version) {
         return Err(Malformed);
     }
+    grammar::check(&frame, key, version)?;
+    let header_version = key.request_header_version(version);
+    let name = RequestHeader::decode(&mut frame, header_version).map_err(|_| Malformed)?.client_id;
+    let frame = &mut frame;
     let request = match key {
-        ApiKey::Metadata => Request::Metadata(body(frame, grammar::METADATA, header)?),
-        ApiKey::ListOffsets => Request::ListOffsets(body(frame, grammar::LIST_OFFSETS, header)?),
-        ApiKey::Produce => Request::Produce(body(frame, grammar::PRODUCE, header)?),
-        ApiKey::Fetch => Request::Fetch(body(frame, grammar::FETCH, header)?),
+        ApiKey::Metadata => Request::Metadata(body(frame, version)?),
+        ApiKey::ListOffsets => Request::ListOffsets(body(frame, version)?),
+        ApiKey::Produce => Request::Produce(body(frame, version)?),
+        ApiKey::Fetch => Request::Fetch(body(frame, version)?),
+        ApiKey::FindCoordinator => Request::FindCoordinator(body(frame, version)?),
+        ApiKey::JoinGroup => Request::JoinGroup(name.unwrap_or_default(), body(frame, version)?),
+        ApiKey::SyncGroup => Request::SyncGroup(body(frame, version)?),
+        ApiKey::Heartbeat => Request::Heartbeat(body(frame, version)?),
+        ApiKey::LeaveGroup => Request::LeaveGroup(body(frame, version)?),
+        ApiKey::OffsetCommit => Request::OffsetCommit(body(frame, version)?),
+        ApiKey::OffsetFetch => Request::OffsetFetch(body(frame, version)?),
+        ApiKey::DescribeGroups => Request::DescribeGroups(body(frame, version)?),
+        ApiKey::ListGroups => Request::ListGroups(body(frame, version)?),
+        ApiKey::DeleteGroups => Request::DeleteGroups(body(frame, version)?),
+        ApiKey::InitProducerId => Request::InitProducerId(body(frame, version)?),
+        ApiKey::CreateTopics => Request::CreateTopics(body(frame, version)?),
+        ApiKey::DeleteTopics => Request::DeleteTopics(body(frame, version)?),
+        ApiKey::DescribeConfigs => Request::DescribeConfigs(body(frame, version)?),
+        ApiKey::DescribeCluster => {
+            body::<DescribeClusterRequest>(frame, version).map(|_| Request::DescribeCluster)?
+        }
         _ => return Err(Malformed),
     };
     Ok((header, request))
+}
+
+fn body<T: Decodable>(frame: &mut Bytes, version: i16) -> Result<T, Malformed> {
+    T::decode(frame, version).map_err(|_| Malformed)
 }
 
 /// Reads the request whose version a client cannot know to be supported.
@@ -78,25 +119,29 @@ fn decode_versions(frame: &mut Bytes, header: Header) -> Result<Request, Malform
     Ok(Request::ApiVersions)
 }
 
-/// Checks a frame against its grammar, and has the codec read it.
-fn body<T: Decodable>(mut frame: Bytes, grammar: &[Part], header: Header) -> Result<T, Malformed> {
-    grammar::check(&frame, grammar, header.version)?;
-    RequestHeader::decode(&mut frame, 1).map_err(|_| Malformed)?;
-    T::decode(&mut frame, header.version).map_err(|_| Malformed)
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::{BufMut, BytesMut};
     use kafka_protocol::{
         messages::{
-            TopicName,
+            BrokerId, GroupId, TopicName,
+            create_topics_request::{
+                CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
+            },
+            describe_configs_request::DescribeConfigsResource,
             fetch_request::{FetchPartition, FetchTopic, ForgottenTopic},
+            join_group_request::JoinGroupRequestProtocol,
+            leave_group_request::MemberIdentity,
             list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
             metadata_request::MetadataRequestTopic,
+            offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
+            offset_fetch_request::{
+                OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+            },
             produce_request::{PartitionProduceData, TopicProduceData},
+            sync_group_request::SyncGroupRequestAssignment,
         },
-        protocol::{Encodable, StrBytes},
+        protocol::Encodable,
     };
 
     use super::*;
@@ -158,7 +203,122 @@ mod tests {
             }
             frames.push(frame(ApiKey::Fetch, version, &body));
         }
+        frames.extend(group_requests());
+        frames.extend(admin_requests());
         frames
+    }
+
+    /// Frames of a request in all versions on offer.
+    fn versions<T: Encodable>(key: ApiKey, body: impl Fn(i16) -> T) -> Vec<Bytes> {
+        versions::range(key).map(|version| frame(key, version, &body(version))).collect()
+    }
+
+    fn text() -> StrBytes {
+        StrBytes::from_static_str("text")
+    }
+
+    fn since<T>(version: i16, first: i16, value: T) -> Option<T> {
+        (version >= first).then_some(value)
+    }
+
+    fn group_requests() -> Vec<Bytes> {
+        let group = || GroupId(text());
+        let mut frames = versions(ApiKey::FindCoordinator, |version| match version {
+            ..=3 => FindCoordinatorRequest::default().with_key(text()),
+            _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text(), text()]),
+        });
+        frames.extend(versions(ApiKey::JoinGroup, |version| {
+            let protocol = JoinGroupRequestProtocol::default()
+                .with_name(text())
+                .with_metadata(Bytes::from_static(b"metadata"));
+            JoinGroupRequest::default()
+                .with_group_id(group())
+                .with_group_instance_id(since(version, 5, text()))
+                .with_protocol_type(text())
+                .with_protocols(vec![protocol])
+        }));
+        frames.extend(versions(ApiKey::SyncGroup, |_| {
+            let assignment = SyncGroupRequestAssignment::default()
+                .with_member_id(text())
+                .with_assignment(Bytes::from_static(b"assignment"));
+            SyncGroupRequest::default().with_group_id(group()).with_assignments(vec![assignment])
+        }));
+        frames.extend(versions(ApiKey::Heartbeat, |_| {
+            HeartbeatRequest::default().with_group_id(group()).with_member_id(text())
+        }));
+        frames.extend(versions(ApiKey::LeaveGroup, |version| match version {
+            ..=2 => LeaveGroupRequest::default().with_member_id(text()),
+            _ => LeaveGroupRequest::default()
+                .with_members(vec![MemberIdentity::default().with_member_id(text())]),
+        }));
+        frames.extend(versions(ApiKey::OffsetCommit, |_| {
+            let partition = OffsetCommitRequestPartition::default();
+            let topic = OffsetCommitRequestTopic::default()
+                .with_name(topic())
+                .with_partitions(vec![partition.clone(), partition]);
+            OffsetCommitRequest::default().with_group_id(group()).with_topics(vec![topic])
+        }));
+        frames.extend(versions(ApiKey::OffsetFetch, |version| match version {
+            ..=7 => {
+                let topic = OffsetFetchRequestTopic::default()
+                    .with_name(topic())
+                    .with_partition_indexes(vec![1, 2]);
+                OffsetFetchRequest::default().with_topics(Some(vec![topic]))
+            }
+            _ => {
+                let topic = OffsetFetchRequestTopics::default()
+                    .with_name(topic())
+                    .with_partition_indexes(vec![1, 2]);
+                let group = OffsetFetchRequestGroup::default().with_topics(Some(vec![topic]));
+                OffsetFetchRequest::default().with_groups(vec![group])
+            }
+        }));
+        frames.extend(versions(ApiKey::DescribeGroups, |_| {
+            DescribeGroupsRequest::default().with_groups(vec![group(), group()])
+        }));
+        frames.extend(versions(ApiKey::ListGroups, |version| {
+            let states = since(version, 4, vec![text()]).unwrap_or_default();
+            ListGroupsRequest::default().with_states_filter(states)
+        }));
+        frames.extend(versions(ApiKey::DeleteGroups, |_| {
+            DeleteGroupsRequest::default().with_groups_names(vec![group()])
+        }));
+        frames
+    }
+
+    fn admin_requests() -> Vec<Bytes> {
+        let mut frames = versions(ApiKey::InitProducerId, |_| InitProducerIdRequest::default());
+        frames.extend(versions(ApiKey::CreateTopics, |_| {
+            let assignment =
+                CreatableReplicaAssignment::default().with_broker_ids(vec![BrokerId(1)]);
+            let config = CreatableTopicConfig::default().with_name(text()).with_value(Some(text()));
+            let topic = CreatableTopic::default()
+                .with_name(topic())
+                .with_assignments(vec![assignment])
+                .with_configs(vec![config]);
+            CreateTopicsRequest::default().with_topics(vec![topic])
+        }));
+        frames.extend(versions(ApiKey::DeleteTopics, |_| {
+            DeleteTopicsRequest::default().with_topic_names(vec![topic()])
+        }));
+        frames.extend(versions(ApiKey::DescribeConfigs, |_| {
+            let resource = DescribeConfigsResource::default()
+                .with_resource_name(text())
+                .with_configuration_keys(Some(vec![text(), text()]));
+            DescribeConfigsRequest::default().with_resources(vec![resource])
+        }));
+        frames.extend(versions(ApiKey::DescribeCluster, |_| DescribeClusterRequest::default()));
+        frames
+    }
+
+    #[test]
+    fn every_request_on_offer_is_among_those_that_are_tried() {
+        let frames = requests();
+        for key in versions::keys() {
+            let tried = frames.iter().filter(|frame| frame[..2] == (key as i16).to_be_bytes());
+            let range = versions::range(key);
+            assert_eq!(tried.count(), range.count(), "{key:?}");
+        }
     }
 
     #[test]

@@ -387,6 +387,13 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Forgets what was committed for a topic that was deleted.
+    pub(crate) fn forget_topic(&self, topic: &str) {
+        for slot in self.all() {
+            slot.lock().commits.remove(topic);
+        }
+    }
+
     /// Finds a group, which is made if that `creates`, and does something there, which returns
     /// whether the group was there: another thread may just have dropped it.
     fn enter(

@@ -1,16 +1,13 @@
 //! Consumer groups: their state machine, their coordinator, and their requests.
 
+pub(super) mod admin;
 mod commits;
 mod coordinator;
 #[cfg(test)]
 mod model;
+pub(super) mod offsets;
+pub(super) mod requests;
 mod state;
 
+pub(super) use self::coordinator::Coordinator;
 pub use self::coordinator::{GroupConfig, GroupStats};
-pub(crate) use self::{
-    commits::Commit,
-    coordinator::{Coordinator, Joining, Slot, Syncing},
-    state::{
-        Client, Identity, Join, JoinOutcome, Joined, Name, NotJoined, Phase, SyncOutcome, Synced,
-    },
-};

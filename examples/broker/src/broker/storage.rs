@@ -1,0 +1,111 @@
+//! The memory of all records together, and the policy for it: the oldest records are dropped first.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::log::Partition;
+
+/// When room is made, this part of all room is made at once: one in so many.
+const SLACK: u64 = 16;
+
+/// Bytes of records, of all partitions, and their limits.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// Bytes that a partition may keep.
+    pub(super) partition_bytes: u64,
+    /// Bytes that all partitions may keep.
+    max_bytes: u64,
+    used: AtomicU64,
+    /// Batches that were ever appended.
+    batches: AtomicU64,
+}
+
+impl Storage {
+    pub(super) fn new(partition_bytes: u64, max_bytes: u64) -> Self {
+        let (used, batches) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { partition_bytes, max_bytes, used, batches }
+    }
+
+    /// Takes note of a batch. Returns its number, which tells the older of two.
+    pub(super) fn add(&self, bytes: u64) -> u64 {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes note of batches that were dropped.
+    pub(super) fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how many bytes all partitions keep.
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a batch has to be refused, because nothing older may be dropped.
+    pub(super) fn is_full(&self, bytes: u64) -> bool {
+        self.used() + bytes > self.max_bytes.saturating_mul(2)
+    }
+
+    /// Drops the oldest batches that are replicated, wherever they are, if there are too many bytes.
+    pub(super) fn make_room(&self, partitions: impl FnOnce() -> Vec<Arc<Partition>>) {
+        if self.used() <= self.max_bytes {
+            return;
+        }
+        let goal = self.max_bytes - self.max_bytes / SLACK;
+        let partitions = partitions();
+        let oldest = |index: usize| partitions[index].oldest().map(|batch| Reverse((batch, index)));
+        let mut heap: BinaryHeap<_> = (0..partitions.len()).filter_map(oldest).collect();
+        while self.used() > goal {
+            let Some(Reverse((_, index))) = heap.pop() else { return };
+            self.release(partitions[index].drop_oldest());
+            heap.extend(oldest(index));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::batch::{Batch, tests::batch};
+
+    #[test]
+    fn the_oldest_batches_are_dropped_wherever_they_are() {
+        let one = batch(1).len() as u64;
+        let storage = Storage::new(1 << 20, 32 * one);
+        let partitions: Vec<_> = (0..4).map(|number| Arc::new(Partition::new(number))).collect();
+        let append = |index: usize| {
+            let placed = partitions[index].append(Batch::check(&batch(1)).unwrap(), &storage);
+            partitions[index].replicated(placed.unwrap().base + 1);
+            storage.make_room(|| partitions.clone());
+        };
+        for index in [0, 0, 1, 1] {
+            append(index);
+        }
+        (0..28).for_each(|_| append(2));
+        assert_eq!(storage.used(), 32 * one, "all that is allowed");
+        append(3);
+        assert_eq!(storage.used(), 30 * one);
+        let starts: Vec<_> = partitions.iter().map(|partition| partition.start()).collect();
+        assert_eq!(starts, [2, 1, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_not_replicated_is_kept_up_to_twice_the_limit() {
+        let one = batch(1).len() as u64;
+        let storage = Storage::new(1 << 20, 4 * one);
+        let partition = Arc::new(Partition::new(0));
+        for _ in 0..8 {
+            assert!(partition.append(Batch::check(&batch(1)).unwrap(), &storage).is_ok());
+            storage.make_room(|| vec![Arc::clone(&partition)]);
+        }
+        assert!(partition.append(Batch::check(&batch(1)).unwrap(), &storage).is_err());
+        assert_eq!(partition.start(), 0);
+    }
+}

@@ -100,5 +100,10 @@ fn runtime(name: &str, cpu: &Cpu) -> Result<Runtime, Fault> {
 
 fn config(settings: &Settings) -> Config {
     let partitions = settings.partitions;
-    Config { partitions, follower: Some(settings.follower), ..Config::default() }
+    Config {
+        partitions,
+        follower: Some(settings.follower),
+        print: |line| eprintln!("{line}"),
+        ..Config::default()
+    }
 }

@@ -12,13 +12,17 @@ use tokio::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
 };
 
 use super::{Broker, Ends, Reply, frame};
 
 /// Requests of a connection that may be unanswered. Beyond that it is not read.
 const MAX_UNANSWERED: usize = 64;
+
+/// Bytes of answers of a connection that may be ready and not written. Beyond that it is not read.
+/// The answers to fetches are made at their turn, and do not count.
+const MAX_READY_BYTES: usize = 1 << 20;
 
 /// How the reading half has ended.
 enum End {
@@ -27,6 +31,9 @@ enum End {
     /// The broker is closing, and answers what it has taken in.
     Closing,
 }
+
+/// A reply in the queue, and its share of the bytes that may be ready.
+type Queued = (Reply, Option<OwnedSemaphorePermit>);
 
 /// Serves a connection until one side closes it.
 pub(super) async fn serve(stream: TcpStream, broker: Arc<Broker>, closing: watch::Receiver<bool>) {
@@ -62,34 +69,43 @@ async fn receive(
     mut from: OwnedReadHalf,
     broker: &Broker,
     ends: Ends,
-    replies: mpsc::Sender<Reply>,
+    replies: mpsc::Sender<Queued>,
     mut closing: watch::Receiver<bool>,
 ) -> End {
     let mut buffer = BytesMut::new();
+    let ready = Arc::new(Semaphore::new(MAX_READY_BYTES));
     loop {
-        let frame = tokio::select! {
+        let handle = |frame| broker.handle(frame, ends);
+        let reply = tokio::select! {
             biased;
             _ = closing.wait_for(|&is_closing| is_closing) => return End::Closing,
-            frame = frame::read(&mut from, &mut buffer, broker.config.max_frame_bytes) => frame,
+            reply = frame::read(&mut from, &mut buffer, &broker.frame_limits, handle) => reply,
         };
-        let reply = match frame {
+        let reply = match reply {
             Ok(None) => return End::Closed,
-            Ok(Some(frame)) => broker.handle(frame, ends),
-            Err(malformed) => Err(malformed),
+            Ok(Some(reply)) => reply,
+            Err(refusal) => {
+                broker.counts.rejected.add(1);
+                broker.refusals.tell(refusal, ends.peer);
+                return End::Closed;
+            }
         };
-        let Ok(reply) = reply else {
-            broker.counts.rejected.add(1);
-            return End::Closed;
-        };
-        if replies.send(reply).await.is_err() {
+        let share = share(&ready, reply.ready_bytes()).await;
+        if replies.send((reply, share)).await.is_err() {
             return End::Closed;
         }
     }
 }
 
+/// Waits until a reply that is ready, and so long, may be queued.
+async fn share(ready: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let bytes = u32::try_from(bytes.min(MAX_READY_BYTES)).unwrap_or(u32::MAX);
+    Arc::clone(ready).acquire_many_owned(bytes).await.ok()
+}
+
 /// Writes replies, each when it is there, until no more can come.
-async fn answer(mut to: OwnedWriteHalf, mut queue: mpsc::Receiver<Reply>) -> io::Result<()> {
-    while let Some(reply) = queue.recv().await {
+async fn answer(mut to: OwnedWriteHalf, mut queue: mpsc::Receiver<Queued>) -> io::Result<()> {
+    while let Some((reply, _share)) = queue.recv().await {
         let frame = match reply {
             Reply::Nothing => None,
             Reply::Now(frame) => Some(frame),

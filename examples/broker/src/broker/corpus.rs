@@ -19,15 +19,17 @@ const MAX_FRAME_BYTES: usize = 1 << 20;
 /// Takes in frames until they end or one is malformed. Returns how many requests were read.
 pub(super) fn take_in(mut bytes: &[u8]) -> usize {
     let mut buffer = BytesMut::new();
+    let limits = frame::Limits::new(MAX_FRAME_BYTES, MAX_FRAME_BYTES);
     let mut count = 0;
     loop {
-        let read = pin!(frame::read(&mut bytes, &mut buffer, MAX_FRAME_BYTES));
+        let read = pin!(frame::read(&mut bytes, &mut buffer, &limits, Ok));
         // What is in memory can be read at once.
         let Poll::Ready(frame) = read.poll(&mut Context::from_waker(Waker::noop())) else {
             unreachable!("there is nothing to wait for");
         };
         let Ok(Some(frame)) = frame else { return count };
-        let Ok((_, request)) = request::decode(frame) else { return count };
+        let Ok((key, header)) = request::decode_header(&frame) else { return count };
+        let Ok(request) = request::decode(frame, key, header) else { return count };
         check_records(&request);
         count += 1;
     }

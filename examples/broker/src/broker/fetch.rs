@@ -25,6 +25,9 @@ use super::{
 /// How long a client whose fetch had to make room is asked to stay away.
 const THROTTLE_MS: i32 = 100;
 
+/// The first version whose answer has an error of its own, and not only those of partitions.
+const TELLS_ERROR: i16 = 7;
+
 /// What a fetch is to read, and how its wait has ended.
 type Ended = (Wanted, Completion);
 
@@ -54,13 +57,16 @@ pub(super) fn handle(
     asked: &FetchRequest,
 ) -> Result<Reply, Malformed> {
     broker.counts.fetches.add(1);
+    // There are no sessions here: a client gets none when it asks for one, and an error if it goes on
+    // with one that it had elsewhere.
     if asked.session_id != 0 && asked.session_epoch > 0 {
-        return refuse_session(header).map(Reply::Now);
+        return refuse(header, ResponseError::FetchSessionIdNotFound).map(Reply::Now);
     }
     let wanted = Wanted::new(broker, asked);
     let max_wait = Duration::from_millis(u64::try_from(asked.max_wait_ms).unwrap_or(0));
     if max_wait.is_zero() {
-        return wanted.encode(header, 0).map(Reply::Now);
+        // Read at its turn: a client may ask much faster than it takes its answers.
+        return Ok(Reply::Later(Box::pin(async move { wanted.encode(header, 0).ok() })));
     }
     let partitions = wanted.partitions();
     let (sender, ended) = oneshot::channel();
@@ -182,9 +188,12 @@ impl WantedPartition {
     }
 }
 
-/// There are no sessions here: a client gets none when it asks for one, and this if it goes on with
-/// one that it had elsewhere.
-fn refuse_session(header: Header) -> Result<BytesMut, Malformed> {
-    let error = ResponseError::FetchSessionIdNotFound;
+/// Returns whether an answer can say that the fetch as a whole has failed.
+pub(super) const fn has_error_code(header: Header) -> bool {
+    header.version >= TELLS_ERROR
+}
+
+/// Refuses a fetch as a whole.
+pub(super) fn refuse(header: Header, error: ResponseError) -> Result<BytesMut, Malformed> {
     frame::encode(ApiKey::Fetch, header, &FetchResponse::default().with_error_code(error.code()))
 }

@@ -5,9 +5,15 @@ use kafka_protocol::{
     messages::{ApiKey, ResponseHeader},
     protocol::Encodable,
 };
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::Semaphore,
+};
 
-use super::request::{Header, Malformed};
+use super::{
+    refusal::Refusal,
+    request::{Header, Malformed},
+};
 
 /// Bytes of a frame's length.
 const LENGTH_BYTES: usize = 4;
@@ -19,37 +25,70 @@ const MIN_FRAME_BYTES: usize = 8;
 /// that announcing a long frame costs nothing.
 const READ_BYTES: usize = 8 << 10;
 
-/// Reads a frame; `None` if the connection has been closed after the last one.
-pub(super) async fn read(
-    from: &mut (impl AsyncRead + Unpin),
-    buffer: &mut BytesMut,
+/// The limits of frames.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// The longest frame that is read at any time.
+    common_bytes: usize,
+    /// The longest frame.
     max_bytes: usize,
-) -> Result<Option<Bytes>, Malformed> {
-    loop {
-        if let Some(frame) = split(buffer, max_bytes)? {
-            return Ok(Some(frame));
-        }
-        buffer.reserve(READ_BYTES);
-        match from.read_buf(buffer).await {
-            Ok(0) | Err(_) if buffer.is_empty() => return Ok(None),
-            Ok(0) | Err(_) => return Err(Malformed),
-            Ok(_) => {}
-        }
+    /// Bytes of all frames that are longer than common ones. Who wants more waits for others.
+    large: Semaphore,
+}
+
+impl Limits {
+    pub(super) fn new(common_bytes: usize, max_bytes: usize) -> Self {
+        let max_bytes = max_bytes.max(common_bytes).min(Semaphore::MAX_PERMITS);
+        Self { common_bytes, max_bytes, large: Semaphore::new(max_bytes) }
     }
 }
 
-/// Takes the first frame out of a buffer; `None` if it is not there in full.
-fn split(buffer: &mut BytesMut, max_bytes: usize) -> Result<Option<Bytes>, Malformed> {
-    let Some(mut length) = buffer.get(..LENGTH_BYTES) else { return Ok(None) };
-    let length = usize::try_from(length.get_i32()).map_err(|_| Malformed)?;
-    if !(MIN_FRAME_BYTES..=max_bytes).contains(&length) {
-        return Err(Malformed);
+/// Reads a frame; `None` if the connection has been closed after the last one. Calls `use_it` while
+/// a large frame's share of the memory is still taken.
+pub(super) async fn read<T>(
+    from: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    limits: &Limits,
+    use_it: impl FnOnce(Bytes) -> Result<T, Refusal>,
+) -> Result<Option<T>, Refusal> {
+    let Some(length) = read_length(from, buffer, limits.max_bytes).await? else { return Ok(None) };
+    let is_large = length > limits.common_bytes;
+    let bytes = if is_large { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
+    let share = limits.large.acquire_many(bytes).await.map_err(|_| Refusal::Frame)?;
+    while buffer.len() < length {
+        if fill(from, buffer).await == 0 {
+            return Err(Refusal::Frame);
+        }
     }
-    if buffer.len() < LENGTH_BYTES + length {
-        return Ok(None);
+    let used = use_it(buffer.split_to(length).freeze());
+    if is_large {
+        // The buffer has grown for it.
+        *buffer = BytesMut::from(&buffer[..]);
     }
-    buffer.advance(LENGTH_BYTES);
-    Ok(Some(buffer.split_to(length).freeze()))
+    drop(share);
+    used.map(Some)
+}
+
+/// Reads the length of a frame.
+async fn read_length(
+    from: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    max_bytes: usize,
+) -> Result<Option<usize>, Refusal> {
+    while buffer.len() < LENGTH_BYTES {
+        if fill(from, buffer).await == 0 {
+            return if buffer.is_empty() { Ok(None) } else { Err(Refusal::Frame) };
+        }
+    }
+    let length = usize::try_from(buffer.get_i32()).map_err(|_| Refusal::Frame)?;
+    let is_allowed = (MIN_FRAME_BYTES..=max_bytes).contains(&length);
+    if is_allowed { Ok(Some(length)) } else { Err(Refusal::Frame) }
+}
+
+/// Reads what is there. Returns zero at the end.
+async fn fill(from: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> usize {
+    buffer.reserve(READ_BYTES);
+    from.read_buf(buffer).await.unwrap_or(0)
 }
 
 /// Makes the frame of a response.
@@ -72,7 +111,26 @@ pub(super) fn encode(
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    const LIMITS: (usize, usize) = (50, 100);
+
+    /// Reads frames from what has come, until they end. Returns their lengths, and the end.
+    fn lengths(mut from: &[u8]) -> (Vec<usize>, Result<(), Refusal>) {
+        let (limits, mut buffer) = (Limits::new(LIMITS.0, LIMITS.1), BytesMut::new());
+        let mut lengths = Vec::new();
+        loop {
+            let read = read(&mut from, &mut buffer, &limits, |frame| Ok(frame.len()));
+            match read.now_or_never().expect("what is in memory can be read at once") {
+                Ok(Some(length)) => lengths.push(length),
+                Ok(None) => return (lengths, Ok(())),
+                Err(refusal) => return (lengths, Err(refusal)),
+            }
+        }
+    }
 
     fn frame(length: i32, bytes: usize) -> BytesMut {
         let mut buffer = BytesMut::new();
@@ -84,22 +142,38 @@ mod tests {
     #[test]
     fn a_frame_is_taken_once_it_is_there_in_full() {
         for bytes in 0..20 {
-            let mut buffer = frame(20, bytes);
-            assert_eq!(split(&mut buffer, 100), Ok(None), "{bytes} of 20");
+            assert_eq!(lengths(&frame(20, bytes)), (vec![], Err(Refusal::Frame)), "{bytes} of 20");
         }
-        let mut buffer = frame(20, 25);
-        assert_eq!(
-            split(&mut buffer, 100).map(|frame| frame.map(|frame| frame.len())),
-            Ok(Some(20))
-        );
-        assert_eq!(buffer.len(), 5);
-        assert_eq!(split(&mut BytesMut::from(&[0, 0, 0][..]), 100), Ok(None));
+        let frames = [frame(20, 20), frame(100, 100), frame(8, 8)].concat();
+        assert_eq!(lengths(&frames), (vec![20, 100, 8], Ok(())));
+        assert_eq!(lengths(&[0, 0, 0]), (vec![], Err(Refusal::Frame)));
     }
 
     #[test]
-    fn a_length_out_of_bounds_is_malformed_before_its_bytes_come() {
+    fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
         for length in [i32::MIN, -1, 0, 7, 101, i32::MAX] {
-            assert_eq!(split(&mut frame(length, 0), 100), Err(Malformed), "{length}");
+            assert_eq!(lengths(&frame(length, 0)), (vec![], Err(Refusal::Frame)), "{length}");
         }
+    }
+
+    #[test]
+    fn large_frames_wait_for_each_other_and_common_ones_do_not() {
+        let limits = Limits::new(LIMITS.0, LIMITS.1);
+        let mut first = BytesMut::new();
+        let (mut nothing_yet, mut far_end) = tokio::io::duplex(1_000);
+        far_end.write_all(&frame(60, 0)).now_or_never().unwrap().unwrap();
+        let mut reading = Box::pin(read(&mut nothing_yet, &mut first, &limits, Ok));
+        assert!((&mut reading).now_or_never().is_none(), "its bytes are still to come");
+
+        let (large, common) = (frame(60, 60), frame(50, 50));
+        let mut buffers = [BytesMut::new(), BytesMut::new()];
+        let [one, other] = &mut buffers;
+        let (mut large, mut common) = (&large[..], &common[..]);
+        let mut waiting = Box::pin(read(&mut large, one, &limits, Ok));
+        assert!((&mut waiting).now_or_never().is_none(), "there is no room for both");
+        let read = read(&mut common, other, &limits, Ok).now_or_never();
+        assert!(matches!(read, Some(Ok(Some(_)))));
+        drop(reading);
+        assert!(matches!(waiting.now_or_never(), Some(Ok(Some(_)))));
     }
 }

@@ -10,7 +10,7 @@
 use bytes::Buf;
 use kafka_protocol::messages::ApiKey;
 
-use super::request::Malformed;
+use super::{refusal::Refusal, request::Malformed};
 
 /// Elements of all arrays of a request: topics, partitions, tagged fields.
 pub(super) const MAX_ELEMENTS: usize = 4_000;
@@ -176,14 +176,19 @@ const fn of(key: ApiKey) -> Option<&'static [Part]> {
     })
 }
 
-/// Checks that a frame is a header and a request of its kind and version, and nothing more.
-pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Malformed> {
-    let grammar = of(key).ok_or(Malformed)?;
+/// Checks that a frame is a header and a request of its kind and version.
+///
+/// Bytes behind it are ignored, as in Kafka: librdkafka leaves some behind a request for all topics.
+pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refusal> {
+    let grammar = of(key).ok_or(Refusal::Unknown(key as i16))?;
     let is_compact = key.request_header_version(version) >= 2;
-    let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS };
-    walk.header(&mut frame)?;
-    walk.parts(&mut frame, grammar)?;
-    if frame.is_empty() { Ok(()) } else { Err(Malformed) }
+    let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
+    let walked = walk.header(&mut frame).and_then(|()| walk.parts(&mut frame, grammar));
+    match walked {
+        Ok(()) => Ok(()),
+        Err(_) if walk.has_too_many => Err(Refusal::TooMany(key)),
+        Err(_) => Err(Refusal::Malformed(key, version)),
+    }
 }
 
 struct Walk {
@@ -191,6 +196,7 @@ struct Walk {
     is_compact: bool,
     /// Elements that may still come.
     elements: usize,
+    has_too_many: bool,
 }
 
 impl Walk {
@@ -238,7 +244,9 @@ impl Walk {
     }
 
     fn count(&mut self, elements: usize) -> Result<(), Malformed> {
-        self.elements = self.elements.checked_sub(elements).ok_or(Malformed)?;
+        let left = self.elements.checked_sub(elements);
+        self.has_too_many = left.is_none();
+        self.elements = left.ok_or(Malformed)?;
         Ok(())
     }
 

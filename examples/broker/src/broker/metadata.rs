@@ -38,7 +38,7 @@ type Partitions = Arc<[Arc<Partition>]>;
 /// The topics, by name.
 pub(super) struct Topics {
     table: RwLock<Table>,
-    max_topics: usize,
+    max_count: usize,
     max_partitions: usize,
     /// Of a topic that is made because a client asks for it.
     partitions: i32,
@@ -55,8 +55,8 @@ struct Table {
 
 impl Topics {
     /// Makes an empty table, which will hold at most so many topics and partitions.
-    pub(super) fn new(max_topics: usize, max_partitions: usize, partitions: i32) -> Self {
-        Self { table: RwLock::default(), max_topics, max_partitions, partitions }
+    pub(super) fn new(max_count: usize, max_partitions: usize, partitions: i32) -> Self {
+        Self { table: RwLock::default(), max_count, max_partitions, partitions }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
@@ -117,7 +117,7 @@ impl Topics {
         if table.by_name.contains_key(name) {
             return Err(ResponseError::TopicAlreadyExists);
         }
-        let is_full = table.by_name.len() >= self.max_topics;
+        let is_full = table.by_name.len() >= self.max_count;
         if is_full || table.partitions.saturating_add(count) > self.max_partitions {
             return Err(ResponseError::PolicyViolation);
         }

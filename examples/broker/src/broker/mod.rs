@@ -25,6 +25,7 @@ mod metadata;
 mod offsets;
 mod produce;
 mod producer;
+mod refusal;
 mod request;
 mod server;
 mod storage;
@@ -39,6 +40,7 @@ use delaywheel::{
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;
+use kafka_protocol::{ResponseError, messages::ApiKey};
 
 pub use self::{
     counts::{Counted, Counts},
@@ -53,6 +55,7 @@ use self::{
     metadata::Topics,
     produce::Produce,
     producer::Producers,
+    refusal::{Refusal, Refusals},
     request::{Header, Malformed, Request},
     storage::Storage,
 };
@@ -81,6 +84,9 @@ pub struct Config {
     pub max_message_bytes: usize,
     /// The longest request, in bytes.
     pub max_frame_bytes: usize,
+    /// A request that is longer waits until there is room: all of them together take no more memory
+    /// than the longest one may.
+    pub common_frame_bytes: usize,
     /// The most records that one answer holds, in bytes, whatever a request says.
     pub max_fetch_bytes: usize,
     /// How many clients may be connected; others wait to be accepted.
@@ -90,6 +96,8 @@ pub struct Config {
     pub max_waiting: u64,
     /// The longest wait, whatever a request says.
     pub max_wait: Duration,
+    /// Prints a line, such as why a connection was closed.
+    pub print: fn(&str),
     /// Limits of consumer groups.
     pub groups: GroupConfig,
     /// Virtual time, for tests. `None`: the time of the system.
@@ -108,11 +116,13 @@ impl Default for Config {
             retained_bytes: 64 << 20,
             max_stored_bytes: 1 << 30,
             max_message_bytes: 1 << 20,
-            max_frame_bytes: 8 << 20,
+            max_frame_bytes: 100 << 20,
+            common_frame_bytes: 4 << 20,
             max_fetch_bytes: 8 << 20,
             max_connections: 10_000,
             max_waiting: 100_000,
             max_wait: Duration::from_secs(600),
+            print: |_| (),
             groups: GroupConfig::default(),
             clock: None,
         }
@@ -130,6 +140,16 @@ enum Reply {
     Now(BytesMut),
     /// A frame, once the request has waited. Dropping this calls the wait off.
     Later(BoxFuture<'static, Option<BytesMut>>),
+}
+
+impl Reply {
+    /// Bytes that are ready to be sent.
+    fn ready_bytes(&self) -> usize {
+        match self {
+            Self::Now(frame) => frame.len(),
+            Self::Nothing | Self::Later(_) => 0,
+        }
+    }
 }
 
 /// The two ends of a connection.
@@ -155,6 +175,8 @@ pub struct Broker {
     /// Delays that are no request's: the follower's, and the patience of a shutdown.
     timer: Timer,
     counts: Counts,
+    refusals: Refusals,
+    frame_limits: frame::Limits,
 }
 
 impl Broker {
@@ -168,7 +190,8 @@ impl Broker {
         let cluster_id = (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect();
         let groups = Coordinator::new(&config);
         let producers = Producers::default();
-        let counts = Counts::default();
+        let frame_limits = frame::Limits::new(config.common_frame_bytes, config.max_frame_bytes);
+        let (counts, refusals) = (Counts::default(), Refusals::new(config.print));
         Self {
             config,
             topics,
@@ -180,6 +203,8 @@ impl Broker {
             follower,
             timer,
             counts,
+            refusals,
+            frame_limits,
         }
     }
 
@@ -229,10 +254,23 @@ impl Broker {
     }
 
     /// Deals with a request.
-    fn handle(&self, frame: bytes::Bytes, ends: Ends) -> Result<Reply, Malformed> {
-        let host = ends.host;
-        let (header, request) = request::decode(frame)?;
+    fn handle(&self, frame: bytes::Bytes, ends: Ends) -> Result<Reply, Refusal> {
+        let (key, header) = request::decode_header(&frame)?;
+        let request = match request::decode(frame, key, header) {
+            Err(Refusal::TooMany(ApiKey::Fetch)) if fetch::has_error_code(header) => {
+                return fetch::refuse(header, ResponseError::InvalidRequest)
+                    .map(Reply::Now)
+                    .map_err(|_| Refusal::TooMany(key));
+            }
+            request => request?,
+        };
         self.counts.requests.add(1);
+        let unanswerable = |_| Refusal::Unanswerable(key);
+        self.reply(header, request, ends).map_err(unanswerable)
+    }
+
+    fn reply(&self, header: Header, request: Request, ends: Ends) -> Result<Reply, Malformed> {
+        let host = ends.host;
         match request {
             Request::UnknownVersions => versions::refuse(header).map(Reply::Now),
             Request::ApiVersions => versions::reply(header).map(Reply::Now),

@@ -12,9 +12,9 @@ use kafka_protocol::{
     protocol::{Decodable, StrBytes},
 };
 
-use super::{grammar, versions};
+use super::{grammar, refusal::Refusal, versions};
 
-/// What came through a connection is not what the protocol allows, so that it has to be closed.
+/// A message is not what the protocol allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -56,24 +56,36 @@ pub(super) enum Request {
 /// The longest request for versions, in bytes: names and tags only.
 const MAX_VERSIONS_BYTES: usize = 4_000;
 
-/// Reads a request. The frame is at least as long as its fixed fields.
-pub(super) fn decode(mut frame: Bytes) -> Result<(Header, Request), Malformed> {
+/// Reads the fields that any request begins with.
+pub(super) fn decode_header(frame: &Bytes) -> Result<(ApiKey, Header), Refusal> {
     let mut fields = &frame[..];
-    let key = fields.try_get_i16().map_err(|_| Malformed)?;
-    let version = fields.try_get_i16().map_err(|_| Malformed)?;
-    let correlation_id = fields.try_get_i32().map_err(|_| Malformed)?;
-    let key = ApiKey::try_from(key).map_err(|()| Malformed)?;
-    let header = Header { version, correlation_id };
+    let key = fields.try_get_i16().map_err(|_| Refusal::Frame)?;
+    let version = fields.try_get_i16().map_err(|_| Refusal::Frame)?;
+    let correlation_id = fields.try_get_i32().map_err(|_| Refusal::Frame)?;
+    let known = ApiKey::try_from(key).map_err(|()| Refusal::Unknown(key))?;
+    Ok((known, Header { version, correlation_id }))
+}
+
+/// Reads a request that begins with these fields.
+pub(super) fn decode(mut frame: Bytes, key: ApiKey, header: Header) -> Result<Request, Refusal> {
+    let version = header.version;
+    let malformed = |_| Refusal::Malformed(key, version);
     if key == ApiKey::ApiVersions {
-        return decode_versions(&mut frame, header).map(|request| (header, request));
+        return decode_versions(&mut frame, header).map_err(malformed);
+    }
+    if !versions::is_known(key) {
+        return Err(Refusal::Unknown(key as i16));
     }
     if !versions::is_supported(key, version) {
-        return Err(Malformed);
+        return Err(Refusal::Version(key, version));
     }
     grammar::check(&frame, key, version)?;
+    decode_checked(&mut frame, key, version).map_err(malformed)
+}
+
+fn decode_checked(frame: &mut Bytes, key: ApiKey, version: i16) -> Result<Request, Malformed> {
     let header_version = key.request_header_version(version);
-    let name = RequestHeader::decode(&mut frame, header_version).map_err(|_| Malformed)?.client_id;
-    let frame = &mut frame;
+    let name = RequestHeader::decode(frame, header_version).map_err(|_| Malformed)?.client_id;
     let request = match key {
         ApiKey::Metadata => Request::Metadata(body(frame, version)?),
         ApiKey::ListOffsets => Request::ListOffsets(body(frame, version)?),
@@ -98,7 +110,7 @@ pub(super) fn decode(mut frame: Bytes) -> Result<(Header, Request), Malformed> {
         }
         _ => return Err(Malformed),
     };
-    Ok((header, request))
+    Ok(request)
 }
 
 fn body<T: Decodable>(frame: &mut Bytes, version: i16) -> Result<T, Malformed> {
@@ -145,6 +157,11 @@ mod tests {
     };
 
     use super::*;
+
+    fn decode(frame: Bytes) -> Result<(Header, Request), Refusal> {
+        let (key, header) = decode_header(&frame)?;
+        super::decode(frame, key, header).map(|request| (header, request))
+    }
 
     fn frame(key: ApiKey, version: i16, body: &impl Encodable) -> Bytes {
         let mut frame = BytesMut::new();
@@ -258,14 +275,13 @@ mod tests {
                 .with_partitions(vec![partition.clone(), partition]);
             OffsetCommitRequest::default().with_group_id(group()).with_topics(vec![topic])
         }));
-        frames.extend(versions(ApiKey::OffsetFetch, |version| match version {
-            ..=7 => {
+        frames.extend(versions(ApiKey::OffsetFetch, |version| {
+            if version <= 7 {
                 let topic = OffsetFetchRequestTopic::default()
                     .with_name(topic())
                     .with_partition_indexes(vec![1, 2]);
                 OffsetFetchRequest::default().with_topics(Some(vec![topic]))
-            }
-            _ => {
+            } else {
                 let topic = OffsetFetchRequestTopics::default()
                     .with_name(topic())
                     .with_partition_indexes(vec![1, 2]);
@@ -342,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_something_behind_it_is_malformed() {
-        for frame in requests().into_iter().filter(|frame| frame[1] != ApiKey::ApiVersions as u8) {
-            let longer: Vec<u8> = frame.iter().copied().chain([0]).collect();
-            assert!(decode(Bytes::from(longer)).is_err(), "{frame:?}");
+    fn bytes_behind_a_request_are_ignored() {
+        for frame in requests() {
+            let longer: Vec<u8> = frame.iter().copied().chain([1, 0, 0]).collect();
+            assert!(decode(Bytes::from(longer)).is_ok(), "{frame:?}");
         }
     }
 

@@ -54,6 +54,10 @@ pub(super) fn keys() -> impl Iterator<Item = ApiKey> {
     OFFERED.into_iter().map(|(key, _)| key)
 }
 
+pub(super) fn is_known(key: ApiKey) -> bool {
+    OFFERED.iter().any(|(offered, _)| *offered == key)
+}
+
 pub(super) fn is_supported(key: ApiKey, version: i16) -> bool {
     range(key).contains(&version)
 }

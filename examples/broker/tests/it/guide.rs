@@ -6,9 +6,10 @@ use std::{fs, path::Path};
 fn every_piece_of_code_in_the_guide_is_in_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = fs::read_to_string(root.join("../../docs/broker.md")).unwrap();
-    let sources = fs::read_dir(root.join("src/broker")).unwrap();
-    let sources: Vec<_> =
-        sources.map(|entry| normal(&fs::read_to_string(entry.unwrap().path()).unwrap())).collect();
+    let folders = ["src/broker", "src/broker/group"].map(|folder| root.join(folder));
+    let entries = folders.into_iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let sources: Vec<_> = paths.map(|path| normal(&fs::read_to_string(path).unwrap())).collect();
     let pieces: Vec<_> = guide.split("```rust\n").skip(1).collect();
     assert!(pieces.len() >= 4, "the guide shows hardly any code");
     for piece in pieces {

@@ -542,7 +542,7 @@ impl Coordinator {
         } else {
             round.timeout
         };
-        self.watch_round(slot, round, delay, round.timeout - delay);
+        self.watch_round(slot, round, delay, round.timeout.saturating_sub(delay));
     }
 
     fn watch_round(&self, slot: &Arc<Slot>, round: Round, delay: Duration, left: Duration) {
@@ -559,7 +559,7 @@ impl Coordinator {
         let goes_on = !left.is_zero() && slot.lock().group.take_growth(round);
         if goes_on {
             let delay = self.config.initial_delay.min(left);
-            self.watch_round(slot, round, delay, left - delay);
+            self.watch_round(slot, round, delay, left.saturating_sub(delay));
         } else {
             self.transition(slot, |group, effects| group.end_round(round, effects));
         }

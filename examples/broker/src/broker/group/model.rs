@@ -27,8 +27,8 @@ const PARTITIONS: u8 = 7;
 const STEP: Duration = Duration::from_millis(100);
 const BEAT: Duration = Duration::from_millis(500);
 const INITIAL_DELAY: Duration = Duration::from_millis(700);
-const SESSIONS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_millis(4_000)];
-const REBALANCES: [Duration; 2] = [Duration::from_millis(2_000), Duration::from_millis(5_000)];
+const SESSIONS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(4)];
+const REBALANCES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 
 /// What a process does at the moment.
 enum State {
@@ -332,7 +332,7 @@ impl World {
         let now = self.now();
         for process in &self.processes {
             if matches!(process.state, State::Joining(_) | State::Syncing(_)) {
-                let waited = now - process.waiting_since;
+                let waited = now.saturating_sub(process.waiting_since);
                 assert!(waited <= REBALANCES[1], "{} has waited {waited:?}", process.member);
             }
         }
@@ -377,7 +377,7 @@ impl World {
         assert_eq!(contents.group.members().count(), alive.len());
         let mut owned: Vec<u8> = alive.iter().flat_map(|process| process.owned.clone()).collect();
         owned.sort_unstable();
-        assert_eq!(owned, Vec::from_iter(0..PARTITIONS), "each partition has one owner");
+        assert_eq!(owned, (0..PARTITIONS).collect::<Vec<_>>(), "each partition has one owner");
         for (&partition, &offset) in &self.commits {
             let found = contents.commits.find("topic", partition.into());
             assert_eq!(found.map(|commit| commit.offset), Some(offset));

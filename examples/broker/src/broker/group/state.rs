@@ -710,9 +710,9 @@ impl Group {
         who: &Identity,
     ) -> (Option<Session>, Duration, Result<(), ResponseError>) {
         let checked = self.check_generation(who);
-        let member = match (&checked, self.members.get(&who.member)) {
-            (Ok(()), Some(member)) => member,
-            _ => return (None, Duration::ZERO, checked.and(Err(ResponseError::UnknownMemberId))),
+        let (Ok(()), Some(member)) = (&checked, self.members.get(&who.member)) else {
+            let outcome = checked.and(Err(ResponseError::UnknownMemberId));
+            return (None, Duration::ZERO, outcome);
         };
         let is_joining = self.phase == Phase::Joining;
         let outcome = if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) };

@@ -15,6 +15,12 @@ mod corpus;
 mod frame;
 #[path = "../../src/broker/grammar.rs"]
 mod grammar;
+#[path = "../../src/broker/producer.rs"]
+#[expect(dead_code, reason = "nothing is appended here")]
+mod producer;
+#[path = "../../src/broker/refusal.rs"]
+#[expect(dead_code, reason = "nothing is told here")]
+mod refusal;
 #[path = "../../src/broker/request.rs"]
 #[expect(dead_code, reason = "nothing is answered here")]
 mod request;

@@ -550,7 +550,7 @@ impl Coordinator {
         let key = Arc::clone(&slot);
         let rebalance = Rebalance { coordinator, slot, round, left };
         if let Err(refused) = self.rebalances.try_complete_else_watch(rebalance, [key], delay) {
-            refused.into_operation().complete(Completion::Displaced);
+            refused.into_value().complete(Completion::Displaced);
         }
     }
 

@@ -57,7 +57,8 @@ pub use self::{
     histogram::Histogram,
     purgatory::{
         Checks, Completion, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
-        PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind, Watched,
+        PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind,
+        Watched,
     },
     timer::{
         BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, RecvError,

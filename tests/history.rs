@@ -288,7 +288,7 @@ impl Actor {
             }
             750..850 => {
                 let keys = [self.some_key(), self.some_key()];
-                let mut checks = purgatory.checks(keys);
+                let mut checks = purgatory.checks(&keys);
                 checks.run(self.random.usize(..8));
             }
             850..950 => self.by_handle(),
@@ -317,7 +317,7 @@ impl Actor {
             0 => purgatory.check_and_complete(&keys[0]),
             1 => purgatory.check_and_complete_all(&keys),
             _ => {
-                let mut checks = purgatory.checks(keys);
+                let mut checks = purgatory.checks(&keys);
                 let mut completed = 0;
                 while !checks.is_done() {
                     completed += checks.run(5);
@@ -407,7 +407,9 @@ fn check_that_no_event_was_missed(world: &World) {
 /// Shuts down, and balances the books.
 fn end(world: &World) -> Ends {
     let purgatory = world.purgatory();
-    purgatory.shutdown();
+    for op in purgatory.shutdown() {
+        op.complete(Completion::ShutDown);
+    }
     let mut ends = Ends::default();
     for record in &world.records {
         ends[usize::from(record.end.load(Relaxed))] += 1;

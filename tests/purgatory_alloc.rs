@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
+    Completion, DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -103,6 +103,30 @@ fn a_crowd_gives_back_its_memory_when_it_has_ended() {
 }
 
 #[test]
+fn shrinking_gives_back_the_counts_of_keys_as_well() {
+    const KEYS: u64 = MILLION / 2;
+    let timer = Timer::builder().clock(ManualClock::new()).shards(2);
+    let builder = Purgatory::builder().timer(timer);
+    let purgatory: Requests = builder
+        .max_delayed_per_key(9, Overload::Refuse)
+        .build()
+        .expect("the settings are in range");
+    churn(&ManualClock::new(), &purgatory, 0..16);
+    let used = measure(|| {
+        for key in 0..KEYS {
+            let request = Request(Box::new(0));
+            assert!(purgatory.try_complete_else_watch(request, [key], HOUR).is_ok());
+        }
+        for key in 0..KEYS {
+            assert_eq!(purgatory.cancel_for_key(&key), 1);
+        }
+        purgatory.shrink();
+    });
+    assert!(used.bytes_max > 16 * KEYS, "{} bytes at the peak", used.bytes_max);
+    assert!(used.bytes_current < 256 << 10, "{} bytes are kept", used.bytes_current);
+}
+
+#[test]
 fn a_purgatory_that_is_dropped_gives_back_everything() {
     let used = measure(|| {
         let (clock, purgatory) = purgatory();
@@ -113,7 +137,7 @@ fn a_purgatory_that_is_dropped_gives_back_everything() {
         }
         purgatory.shrink();
         clock.advance(HOUR / 2);
-        let mut checks = purgatory.checks([1, 2, 3]);
+        let mut checks = purgatory.checks(&[1, 2, 3]);
         checks.run(1);
         drop(checks);
     });
@@ -129,7 +153,7 @@ fn checks_that_are_dropped_half_way_leave_nothing() {
     }
     let run = |count: usize| {
         for round in 0..count {
-            let mut checks = purgatory.checks([1]);
+            let mut checks = purgatory.checks(&[1]);
             checks.run(round % 99 + 1);
             assert!(!checks.is_done());
         }

@@ -2,6 +2,8 @@
 
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
+use smallvec::SmallVec;
+
 use super::{
     core::{Core, STEPS_PER_HOLD},
     filter::fence_event,
@@ -64,28 +66,34 @@ where
         while is_more {
             let now = self.timer.elapsed();
             let mut batch = Batch::new();
+            let mut timeouts = SmallVec::<[_; 2]>::new();
             let mut leavings = self.leavings(shard);
-            let ended = due.len();
             let mut contents = shard.contents.lock();
             is_more = false;
-            for step in 0..STEPS_PER_HOLD {
+            for step in 1..=STEPS_PER_HOLD {
                 // The list is gone when its last watcher has left.
                 let list = contents.lists.find(hash, |other| other.borrow() == key);
-                let first = list.and_then(|list| contents.lists.reach(list, value, &mut leavings));
+                let first = list.and_then(|list| contents.reach(list, value, &mut leavings));
                 let Some((at, waiter)) = first else { break };
                 match contents.on_threshold(waiter, now, &mut batch, &mut leavings) {
-                    Some(Claim::Finished(finished)) => due.push((at, finished)),
-                    Some(Claim::Noted) => completed += 1,
+                    Some(Claim::Finished(finished)) => {
+                        timeouts.push(finished.timeout);
+                        due.push((at, finished));
+                    }
+                    Some(Claim::Decided { timeout }) => {
+                        timeouts.push(timeout);
+                        completed += 1;
+                    }
                     Some(Claim::Lost(_)) | None => {}
                 }
-                is_more = step + 1 == STEPS_PER_HOLD || batch.len() == BATCH;
+                is_more = step == STEPS_PER_HOLD || batch.len() + timeouts.len() == BATCH;
                 if is_more {
                     break;
                 }
             }
             drop(contents);
             self.dispose(leavings);
-            due[ended..].iter().for_each(|(_, finished)| self.retire(number, finished.timeout));
+            timeouts.into_iter().for_each(|timeout| self.cancel_timeout(number, timeout));
             if !batch.is_empty() {
                 completed += self.check_out(number, &mut batch);
             }

@@ -2,18 +2,19 @@
 
 use std::{
     hash::Hash,
-    num::NonZeroU64,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use super::{
     Purgatory,
-    capacity::{Capacity, Overload},
-    core::{Core, Ticket},
+    capacity::{Capacity, Limit, Overload},
+    core::Core,
+    error::PurgatoryBuildError,
     operation::{Completion, DelayedOperation},
+    watch::OperationKey,
 };
-use crate::{TimerBuildError, TimerBuilder};
+use crate::TimerBuilder;
 
 /// Settings of a [`Purgatory`] that is to be made.
 ///
@@ -37,22 +38,29 @@ use crate::{TimerBuildError, TimerBuilder};
 ///     .max_delayed_per_key(1_000, Overload::DisplaceOldest)
 ///     .build::<u32, Fetch, ()>()?;
 /// # drop(purgatory);
-/// # Ok::<_, delaywheel::TimerBuildError>(())
+/// # Ok::<_, delaywheel::PurgatoryBuildError>(())
 /// ```
 #[derive(Debug)]
 #[must_use]
 pub struct PurgatoryBuilder {
     timer: TimerBuilder,
     max_delay: Duration,
-    max_delayed: Option<(u64, Overload)>,
-    max_delayed_per_key: Option<(u64, Overload)>,
+    max_delayed: Option<Limit>,
+    max_delayed_per_key: Option<Limit>,
+    max_keys: usize,
 }
 
 impl PurgatoryBuilder {
     /// Starts with the default settings.
     pub fn new() -> Self {
         let timer = TimerBuilder::new().name("purgatory");
-        Self { timer, max_delay: Duration::MAX, max_delayed: None, max_delayed_per_key: None }
+        Self {
+            timer,
+            max_delay: Duration::MAX,
+            max_delayed: None,
+            max_delayed_per_key: None,
+            max_keys: 1024,
+        }
     }
 
     /// Sets up the purgatory's timer: its tick, clock, and where operations expire. Default: that of
@@ -100,7 +108,7 @@ impl PurgatoryBuilder {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn max_delayed(mut self, operations: u64, overload: Overload) -> Self {
-        self.max_delayed = Some((operations, overload));
+        self.max_delayed = Some(Limit { operations, overload });
         self
     }
 
@@ -112,7 +120,40 @@ impl PurgatoryBuilder {
     /// [`Overload::DisplaceOldest`], the one displaced is that which has watched the key's events
     /// longest; if all wait for its value, that which waits for the greatest.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
-        self.max_delayed_per_key = Some((operations, overload));
+        self.max_delayed_per_key = Some(Limit { operations, overload });
+        self
+    }
+
+    /// Sets the number of keys and thresholds that one operation may wait on. Default: 1024.
+    ///
+    /// A lock is held while an operation begins to wait on its keys, and while up to 32 operations
+    /// leave theirs. An operation with more keys is refused as [`TooManyKeys`], so that a
+    /// client that names a million keys does not hold up the others.
+    ///
+    /// [`TooManyKeys`]: super::WatchErrorKind::TooManyKeys
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn complete(self, _: Completion) {}
+    /// }
+    ///
+    /// let purgatory = Purgatory::builder().max_keys(2).build()?;
+    /// let minute = Duration::from_secs(60);
+    /// purgatory.try_complete_else_watch(Fetch, [1, 2, 2, 1], minute)?;
+    /// let refused = purgatory.try_complete_else_watch(Fetch, [1, 2, 3], minute);
+    /// assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::TooManyKeys);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
         self
     }
 
@@ -120,20 +161,28 @@ impl PurgatoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`TimerBuildError`] if a setting is out of range. A limit of 0 is
-    /// [`TimerBuildError::NothingPending`].
-    pub fn build<K, O, R>(self) -> Result<Purgatory<K, O, R>, TimerBuildError>
+    /// [`PurgatoryBuildError`] if a limit is 0, or a setting of the timer is out of range.
+    pub fn build<K, O, R>(self) -> Result<Purgatory<K, O, R>, PurgatoryBuildError>
     where
         K: Hash + Eq + Send + 'static,
         O: DelayedOperation<K, R>,
         R: Send + 'static,
     {
-        let capacity = Capacity::new(limit(self.max_delayed)?, limit(self.max_delayed_per_key)?);
+        if self.max_delayed.is_some_and(|limit| limit.operations == 0) {
+            return Err(PurgatoryBuildError::NothingDelayed);
+        }
+        if self.max_delayed_per_key.is_some_and(|limit| limit.operations == 0) {
+            return Err(PurgatoryBuildError::NothingDelayedPerKey);
+        }
+        if self.max_keys == 0 {
+            return Err(PurgatoryBuildError::NoKeys);
+        }
+        let capacity = Capacity::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
         let core = Arc::new(OnceLock::<Weak<Core<K, O, R>>>::new());
         let expiring = Arc::clone(&core);
-        let timer = self.timer.build_with(move |ticket: Ticket| {
+        let timer = self.timer.build_with(move |key: OperationKey| {
             if let Some(core) = expiring.get().and_then(Weak::upgrade) {
-                core.claim(ticket, Completion::Expired);
+                core.claim(key, Completion::Expired);
             }
         })?;
         let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, capacity));
@@ -141,15 +190,6 @@ impl PurgatoryBuilder {
         let _ = core.set(purgatory.downgrade());
         Ok(purgatory)
     }
-}
-
-/// A limit that is not 0.
-fn limit(
-    setting: Option<(u64, Overload)>,
-) -> Result<(Option<NonZeroU64>, Overload), TimerBuildError> {
-    let Some((operations, overload)) = setting else { return Ok((None, Overload::Refuse)) };
-    let operations = NonZeroU64::new(operations).ok_or(TimerBuildError::NothingPending)?;
-    Ok((Some(operations), overload))
 }
 
 impl Default for PurgatoryBuilder {

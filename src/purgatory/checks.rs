@@ -1,6 +1,6 @@
 //! Events on several keys, dealt with a few operations at a time.
 
-use std::{collections::VecDeque, fmt, hash::Hash, vec::Vec};
+use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
 
 use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::Walk};
 
@@ -39,17 +39,17 @@ use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::
 ///     purgatory.try_complete_else_watch(Fetch, [1, 2], Duration::from_secs(60))?;
 /// }
 /// IS_READY.store(true, Ordering::Release);
-/// let mut checks = purgatory.checks([1, 2]);
+/// let mut checks = purgatory.checks(&[1, 2]);
 /// assert_eq!(checks.run(4), 4);
 /// assert!(!checks.is_done());
 /// assert_eq!(checks.run(usize::MAX), 6);
 /// assert!(checks.is_done());
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct Checks<'a, K, O, R> {
+pub struct Checks<'a, K, O, R = (), Q: ?Sized = K> {
     core: &'a Core<K, O, R>,
     turns: VecDeque<Turn<'a, K, O, R>>,
-    keys: Vec<(u64, K)>,
+    keys: Vec<(u64, &'a Q)>,
     /// The pass in each shard; 0 if it has not begun.
     passes: Vec<u64>,
 }
@@ -65,14 +65,15 @@ struct Turn<'a, K, O, R> {
 /// Operations of one key that are checked before it is another's turn.
 const TURN: usize = 32;
 
-impl<'a, K, O, R> Checks<'a, K, O, R>
+impl<'a, K, O, R, Q> Checks<'a, K, O, R, Q>
 where
-    K: Hash + Eq + Send + 'static,
+    K: Borrow<Q> + Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
     R: Send + 'static,
+    Q: Hash + Eq + ?Sized,
 {
-    pub(super) fn new(core: &'a Core<K, O, R>, keys: impl IntoIterator<Item = K>) -> Self {
-        let keys: Vec<_> = keys.into_iter().map(|key| (core.hash(&key), key)).collect();
+    pub(super) fn new(core: &'a Core<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
+        let keys: Vec<_> = keys.into_iter().map(|key| (core.hash(key), key)).collect();
         fence_event();
         let passes = core.passes().into_vec();
         let turns = (0..keys.len())
@@ -85,16 +86,16 @@ where
         let mut completed = 0;
         while budget > 0 {
             let Some(mut turn) = self.turns.pop_front() else { break };
-            let (hash, key) = &self.keys[turn.key];
+            let (hash, key) = self.keys[turn.key];
             let pass = &mut self.passes[turn.number];
             let Some(mut walk) =
-                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, *hash))
+                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, hash))
             else {
                 continue;
             };
             let mut share = TURN.min(budget);
             budget -= share;
-            completed += self.core.check_walk(turn.number, &mut walk, (*hash, key), &mut share);
+            completed += self.core.check_walk(turn.number, &mut walk, (hash, key), &mut share);
             budget += share;
             *pass = walk.pass();
             if !walk.is_done() {
@@ -112,7 +113,7 @@ where
     }
 }
 
-impl<K, O, R> fmt::Debug for Checks<'_, K, O, R> {
+impl<K, O, R, Q: ?Sized> fmt::Debug for Checks<'_, K, O, R, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Checks").field("turns", &self.turns.len()).finish_non_exhaustive()
     }

@@ -1,16 +1,22 @@
 //! What one operation waits for, with the hashes of its keys.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, hash_map::Entry};
 
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::rule::Rule;
 
 /// The keys and thresholds of an operation that is about to wait.
 pub(super) struct Demand<K> {
+    /// Each key once.
     pub(super) events: SmallVec<[(u64, K); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
+    /// The position of each hash in `events`, once there are many.
+    positions: HashMap<u64, usize, FxBuildHasher>,
+    max_keys: usize,
+    pub(super) is_too_large: bool,
 }
 
 /// A value that a key is to reach.
@@ -23,23 +29,112 @@ pub(super) struct Threshold<K> {
     pub(super) at: u64,
 }
 
+/// Keys that are compared one by one with a new one.
+const FEW: usize = 16;
+
 impl<K: Eq> Demand<K> {
-    /// Leaves out what is there twice, and returns the hashes of what remains: of one watcher each.
-    pub(super) fn hashes(&mut self) -> SmallVec<[u64; 4]> {
-        // Keys of one hash are rare, and compared each with each.
-        let mut seen = HashSet::new();
-        let mut index = 0;
-        while index < self.events.len() {
-            let (hash, key) = &self.events[index];
-            let is_new = seen.insert(*hash)
-                || !self.events[..index].iter().any(|(other, same)| other == hash && same == key);
-            if is_new {
-                index += 1;
-            } else {
-                self.events.remove(index);
+    #[inline]
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self {
+            events: SmallVec::new(),
+            thresholds: SmallVec::new(),
+            rule: Rule::CHECKED,
+            positions: HashMap::default(),
+            max_keys,
+            is_too_large: false,
+        }
+    }
+
+    /// Adds a key whose events are watched. Returns it if it is there already, or one too many.
+    #[inline]
+    pub(super) fn add_events(&mut self, hash: u64, key: K) -> Option<K> {
+        if self.is_too_large || self.is_watched(hash, &key) || !self.has_room() {
+            return Some(key);
+        }
+        self.events.push((hash, key));
+        None
+    }
+
+    /// Adds a threshold. Returns it if it is one too many.
+    pub(super) fn add_threshold(&mut self, threshold: Threshold<K>) -> Option<Threshold<K>> {
+        if !self.has_room() {
+            return Some(threshold);
+        }
+        self.thresholds.push(threshold);
+        None
+    }
+
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        self.is_too_large = self.events.len() + self.thresholds.len() == self.max_keys;
+        !self.is_too_large
+    }
+
+    #[inline]
+    fn is_watched(&mut self, hash: u64, key: &K) -> bool {
+        let is_it = |(other, same): &(u64, K)| *other == hash && same == key;
+        if self.events.len() < FEW {
+            return self.events.iter().any(is_it);
+        }
+        self.is_watched_among_many(hash, key)
+    }
+
+    #[cold]
+    fn is_watched_among_many(&mut self, hash: u64, key: &K) -> bool {
+        if self.positions.is_empty() {
+            let hashes = self.events.iter().map(|(hash, _)| *hash);
+            self.positions.extend(hashes.zip(0..));
+        }
+        match self.positions.entry(hash) {
+            Entry::Vacant(entry) => {
+                entry.insert(self.events.len());
+                false
+            }
+            // Keys that share a hash are rare, and compared one by one.
+            Entry::Occupied(entry) => {
+                self.events[*entry.get()].1 == *key
+                    || self.events.iter().any(|(other, same)| *other == hash && same == key)
             }
         }
+    }
+
+    /// The hashes of the keys: one for each watcher.
+    pub(super) fn hashes(&self) -> SmallVec<[u64; 4]> {
         let events = self.events.iter().map(|(hash, _)| *hash);
         events.chain(self.thresholds.iter().map(|threshold| threshold.hash)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_is_there_once_however_often_it_is_added() {
+        let mut demand = Demand::new(1000);
+        for number in (0..100_000).map(|number| number % 500) {
+            // Two keys share each hash.
+            demand.add_events(number / 2, number);
+        }
+        assert!(demand.events.iter().map(|(_, key)| *key).eq(0..500));
+        assert_eq!(demand.hashes().len(), 500);
+    }
+
+    #[test]
+    fn a_demand_has_room_for_so_many_keys_and_no_more() {
+        for max in 1..40 {
+            let mut demand = Demand::new(max);
+            for number in 0..max as u64 {
+                let threshold = Threshold { hash: 0, key: number, asked: number, at: 1 };
+                if number % 3 == 0 {
+                    assert!(demand.add_threshold(threshold).is_none());
+                } else {
+                    assert_eq!(demand.add_events(number, number), None);
+                    assert_eq!(demand.add_events(number, number), Some(number), "it is there");
+                }
+                assert!(!demand.is_too_large);
+            }
+            assert_eq!((demand.add_events(99, 99), demand.is_too_large), (Some(99), true));
+        }
     }
 }

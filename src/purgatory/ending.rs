@@ -5,11 +5,13 @@ use std::{borrow::Borrow, hash::Hash};
 use smallvec::SmallVec;
 
 use super::{
-    core::{Core, STEPS_PER_HOLD, Ticket},
+    core::{Core, STEPS_PER_HOLD},
     filter::fence_event,
+    lists::Leavings,
     operation::{Completion, DelayedOperation},
-    shard::{Claim, Finished, Finishes},
+    shard::{BATCH, Claim, Finishes},
     walk::Walk,
+    watch::OperationKey,
 };
 
 impl<K, O, R> Core<K, O, R>
@@ -60,6 +62,7 @@ where
         while !walk.is_done() {
             let mut reasons = Some(reason());
             let mut unsaid = None;
+            let mut decided = None;
             let now = self.timer.elapsed();
             let mut ended = Finishes::new();
             let mut leavings = self.leavings(shard);
@@ -72,13 +75,17 @@ where
                 let Some(reason) = reasons.take() else { return false };
                 match contents.claim(waiter, Completion::Cancelled(reason), now, &mut leavings) {
                     Claim::Finished(finished) => ended.push(finished),
-                    Claim::Noted => cancelled += 1,
+                    Claim::Decided { timeout } => decided = Some(timeout),
                     Claim::Lost(completion) => unsaid = Some(completion),
                 }
                 true
             });
             drop(contents);
             self.dispose(leavings);
+            if let Some(timeout) = decided {
+                self.cancel_timeout(number, timeout);
+                cancelled += 1;
+            }
             cancelled += self.conclude_all(number, ended);
             drop(unsaid);
         }
@@ -117,75 +124,93 @@ where
                 }
             };
             self.dispose(leavings);
-            cancelled += usize::from(!claim.is_lost());
-            if let Claim::Finished(finished) = claim {
-                self.conclude(number, finished);
-            }
+            cancelled += usize::from(self.settle_claim(number, claim));
         }
     }
 
     /// Ends an operation. Returns whether it had neither ended nor been told how it ends.
-    pub(super) fn claim(&self, ticket: Ticket, completion: Completion<R>) -> bool {
-        let number = ticket.shard();
-        let Some(shard) = self.shards.get(number) else { return false };
-        let now = self.timer.elapsed();
-        let mut leavings = self.leavings(shard);
-        let mut contents = shard.contents.lock();
-        let claim = contents.claim_ticket(ticket.place(), completion, now, &mut leavings);
-        drop(contents);
-        self.dispose(leavings);
-        let is_won = !claim.is_lost();
-        if let Claim::Finished(finished) = claim {
-            self.conclude(number, finished);
+    pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
+        if key.shard() >= self.shards.len() {
+            return false;
         }
-        is_won
+        let (claim, leavings) = self.claim_in_shard(key, completion);
+        self.dispose(leavings);
+        self.settle_claim(key.shard(), claim)
     }
 
-    pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
-        let shard = self.shards.get(ticket.shard());
-        let (index, serial) = ticket.place();
+    /// Decides how an operation ends, and leaves it to the caller to tell it so.
+    pub(super) fn claim_in_shard(
+        &self,
+        key: OperationKey,
+        completion: Completion<R>,
+    ) -> (Claim<O, R>, Leavings<'_, K>) {
+        let shard = &*self.shards[key.shard()];
+        let now = self.timer.elapsed();
+        let mut leavings = self.leavings(shard);
+        let claim = shard.contents.lock().claim_key(key.place(), completion, now, &mut leavings);
+        (claim, leavings)
+    }
+
+    /// Cancels the timeout of an operation whose end has been claimed, and tells it if it has ended.
+    /// Returns whether the claim was won.
+    pub(super) fn settle_claim(&self, number: usize, claim: Claim<O, R>) -> bool {
+        match claim {
+            Claim::Finished(finished) => self.conclude(number, finished),
+            Claim::Decided { timeout } => self.cancel_timeout(number, timeout),
+            Claim::Lost(_) => return false,
+        }
+        true
+    }
+
+    pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
+        let shard = self.shards.get(key.shard());
+        let (index, serial) = key.place();
         shard.is_some_and(|shard| shard.contents.lock().is_waiting(index, serial))
     }
 
-    /// Takes in no more operations, and ends those that wait. `conclude` says what becomes of each,
-    /// when it has left the timer and its place. Returns how many those were, and how many that are
-    /// out will end by this.
-    pub(super) fn shut_down(&self, mut conclude: impl FnMut(O, Completion<R>)) -> usize {
-        let mut count = 0;
+    /// Takes in no more operations, and ends those that wait. `take` is given each, when it has left
+    /// the timer and the limits. Those that are out end by this as well.
+    pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
         for shard in &self.shards {
             shard.contents.lock().is_closed = true;
         }
-        for (number, shard) in self.shards.iter().enumerate() {
-            let mut position = 0;
-            let mut is_more = true;
-            while is_more {
-                let now = self.timer.elapsed();
-                let mut ended = Finishes::new();
-                let mut leavings = self.leavings(shard);
-                let mut contents = shard.contents.lock();
-                let end = position + STEPS_PER_HOLD;
-                for position in position..end.min(contents.end()) {
-                    let index = contents.at(position);
-                    let claim = index.map(|index| {
-                        contents.claim(index, Completion::ShutDown, now, &mut leavings)
-                    });
-                    count += usize::from(matches!(claim, Some(Claim::Noted)));
-                    if let Some(Claim::Finished(finished)) = claim {
-                        ended.push(finished);
-                    }
-                }
-                position = end;
-                is_more = end < contents.end();
-                drop(contents);
-                self.dispose(leavings);
-                count += ended.len();
-                ended.iter().for_each(|finished| self.retire(number, finished.timeout));
-                for Finished { operation, completion, .. } in ended {
-                    conclude(operation, completion);
-                }
+        for number in 0..self.shards.len() {
+            let mut position = Some(0);
+            while let Some(start) = position {
+                position = self.shut_down_some(number, start, &mut take);
             }
         }
         self.timer.shutdown();
-        count
+    }
+
+    /// Ends operations of a shard from a position on, in one hold. Returns where to go on.
+    fn shut_down_some(&self, number: usize, start: u32, take: &mut impl FnMut(O)) -> Option<u32> {
+        let shard = &*self.shards[number];
+        let now = self.timer.elapsed();
+        let mut finishes = Finishes::new();
+        let mut timeouts = SmallVec::<[_; BATCH]>::new();
+        let mut leavings = self.leavings(shard);
+        let mut contents = shard.contents.lock();
+        let end = contents.end().min(start + STEPS_PER_HOLD);
+        let mut position = start;
+        while position < end && timeouts.len() < BATCH {
+            if let Some(index) = contents.at(position) {
+                match contents.claim(index, Completion::ShutDown, now, &mut leavings) {
+                    Claim::Finished(end) => {
+                        timeouts.push(end.timeout);
+                        finishes.push(end);
+                    }
+                    Claim::Decided { timeout } => timeouts.push(timeout),
+                    Claim::Lost(_) => {}
+                }
+            }
+            position += 1;
+        }
+        let is_more = position < contents.end();
+        drop(contents);
+        self.dispose(leavings);
+        timeouts.into_iter().for_each(|timeout| self.cancel_timeout(number, timeout));
+        finishes.into_iter().for_each(|finished| take(finished.operation));
+        is_more.then_some(position)
     }
 }

@@ -1,8 +1,9 @@
-//! Error of a purgatory that refuses an operation.
+//! Errors of a purgatory: it refuses an operation, or its settings.
 
 use std::{error::Error, fmt, io};
 
 use crate::{
+    TimerBuildError,
     error::Exclusive,
     timer::{self, ScheduleError},
 };
@@ -28,7 +29,7 @@ use crate::{
 /// }
 ///
 /// let purgatory = Purgatory::<u32, Never>::new();
-/// purgatory.shutdown();
+/// assert!(purgatory.shutdown().is_empty());
 /// let error =
 ///     purgatory.try_complete_else_watch(Never, [1], Duration::from_secs(1)).unwrap_err();
 /// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
@@ -48,6 +49,8 @@ pub enum WatchErrorKind {
     /// As many operations wait on one of the keys as
     /// [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key) allows.
     KeyFull,
+    /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys) allows.
+    TooManyKeys,
     /// The purgatory is shut down.
     ShutDown,
     /// The operating system refused to start a thread of the timer. The cause is the
@@ -60,6 +63,7 @@ pub enum WatchErrorKind {
 enum Reason {
     Full,
     KeyFull,
+    TooManyKeys,
     ShutDown,
     NoThread(io::Error),
 }
@@ -75,6 +79,10 @@ impl<O> WatchError<O> {
 
     pub(super) const fn key_full(operation: O) -> Self {
         Self::new(Reason::KeyFull, operation)
+    }
+
+    pub(super) const fn too_many_keys(operation: O) -> Self {
+        Self::new(Reason::TooManyKeys, operation)
     }
 
     pub(super) const fn shut_down(operation: O) -> Self {
@@ -97,6 +105,7 @@ impl<O> WatchError<O> {
         match self.reason {
             Reason::Full => WatchErrorKind::Full,
             Reason::KeyFull => WatchErrorKind::KeyFull,
+            Reason::TooManyKeys => WatchErrorKind::TooManyKeys,
             Reason::ShutDown => WatchErrorKind::ShutDown,
             Reason::NoThread(_) => WatchErrorKind::NoThread,
         }
@@ -113,6 +122,7 @@ impl fmt::Display for WatchErrorKind {
         f.write_str(match self {
             Self::Full => "purgatory is full",
             Self::KeyFull => "too many operations wait on a key",
+            Self::TooManyKeys => "operation waits on too many keys",
             Self::ShutDown => "purgatory is shut down",
             Self::NoThread => "cannot start a thread of the timer",
         })
@@ -135,7 +145,7 @@ impl<O> Error for WatchError<O> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.reason {
             Reason::NoThread(cause) => Some(cause),
-            Reason::Full | Reason::KeyFull | Reason::ShutDown => None,
+            Reason::Full | Reason::KeyFull | Reason::TooManyKeys | Reason::ShutDown => None,
         }
     }
 }
@@ -145,7 +155,7 @@ impl<O> Error for WatchError<O> {
 impl<O: Send + 'static> From<WatchError<O>> for io::Error {
     fn from(error: WatchError<O>) -> Self {
         let kind = match &error.reason {
-            Reason::Full | Reason::KeyFull => io::ErrorKind::QuotaExceeded,
+            Reason::Full | Reason::KeyFull | Reason::TooManyKeys => io::ErrorKind::QuotaExceeded,
             Reason::ShutDown => io::ErrorKind::BrokenPipe,
             Reason::NoThread(cause) => cause.kind(),
         };
@@ -153,8 +163,73 @@ impl<O: Send + 'static> From<WatchError<O>> for io::Error {
     }
 }
 
+/// Error of [`PurgatoryBuilder::build`](crate::PurgatoryBuilder::build): a setting is out of range.
+///
+/// # Examples
+///
+/// ```
+/// use delaywheel::{Completion, DelayedOperation, Overload, Purgatory, PurgatoryBuildError};
+///
+/// struct Fetch;
+///
+/// impl DelayedOperation<u32> for Fetch {
+///     fn complete(self, _: Completion) {}
+/// }
+///
+/// let builder = Purgatory::builder().max_delayed(0, Overload::Refuse);
+/// let refused = builder.build::<u32, Fetch, ()>().unwrap_err();
+/// assert!(matches!(refused, PurgatoryBuildError::NothingDelayed));
+/// assert_eq!(refused.to_string(), "limit on waiting operations is 0");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PurgatoryBuildError {
+    /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) is 0.
+    NothingDelayed,
+    /// [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key) is 0.
+    NothingDelayedPerKey,
+    /// [`max_keys`](crate::PurgatoryBuilder::max_keys) is 0.
+    NoKeys,
+    /// A setting of the timer is out of range.
+    Timer(TimerBuildError),
+}
+
+impl fmt::Display for PurgatoryBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NothingDelayed => "limit on waiting operations is 0",
+            Self::NothingDelayedPerKey => "limit on waiting operations per key is 0",
+            Self::NoKeys => "limit on keys per operation is 0",
+            Self::Timer(_) => "cannot build the timer of the purgatory",
+        })
+    }
+}
+
+impl Error for PurgatoryBuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Timer(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<TimerBuildError> for PurgatoryBuildError {
+    fn from(error: TimerBuildError) -> Self {
+        Self::Timer(error)
+    }
+}
+
+/// The kind is [`InvalidInput`](io::ErrorKind::InvalidInput).
+impl From<PurgatoryBuildError> for io::Error {
+    fn from(error: PurgatoryBuildError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
 /// The compiler rejects this if the error cannot be used with `?`.
 const _: () = {
     const fn is_error<E: Error + Send + Sync + 'static>() {}
     is_error::<WatchError<std::cell::Cell<u32>>>();
+    is_error::<PurgatoryBuildError>();
 };

@@ -1,6 +1,6 @@
-//! A handle that calls the wait off when it is dropped.
+//! A guard that cancels an operation when it is dropped.
 
-use std::{fmt, hash::Hash, mem, sync::Weak};
+use std::{fmt, hash::Hash, sync::Weak};
 
 use super::{
     core::Core,
@@ -10,8 +10,8 @@ use super::{
 
 /// Cancels an operation when it is dropped; from [`Purgatory::guard`](super::Purgatory::guard).
 ///
-/// For whoever waits for the answer, and may go away before: a connection that closes, a future
-/// that is dropped. It does not keep its purgatory.
+/// A connection that may close, or a future that may be dropped, keeps one while it waits for the
+/// answer. A guard does not keep its purgatory alive.
 ///
 /// # Examples
 ///
@@ -40,20 +40,22 @@ pub struct OperationGuard<K, O, R = ()>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
-    R: Default + Send + 'static,
+    R: Send + 'static,
 {
     core: Weak<Core<K, O, R>>,
     key: OperationKey,
+    /// `None` once it is disarmed or dropped.
+    reason: Option<R>,
 }
 
 impl<K, O, R> OperationGuard<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
-    R: Default + Send + 'static,
+    R: Send + 'static,
 {
-    pub(super) const fn new(core: Weak<Core<K, O, R>>, key: OperationKey) -> Self {
-        Self { core, key }
+    pub(super) const fn new(core: Weak<Core<K, O, R>>, key: OperationKey, reason: R) -> Self {
+        Self { core, key, reason: Some(reason) }
     }
 
     /// Returns the key of the operation.
@@ -62,10 +64,9 @@ where
         self.key
     }
 
-    /// Lets the operation wait when the guard is dropped.
+    /// Drops the guard without cancelling the operation.
     pub fn disarm(mut self) {
-        self.core = Weak::new();
-        mem::drop(self);
+        self.reason = None;
     }
 }
 
@@ -73,11 +74,12 @@ impl<K, O, R> Drop for OperationGuard<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
-    R: Default + Send + 'static,
+    R: Send + 'static,
 {
     fn drop(&mut self) {
+        let Some(reason) = self.reason.take() else { return };
         if let Some(core) = self.core.upgrade() {
-            core.claim(self.key.0, Completion::Cancelled(R::default()));
+            core.claim(self.key, Completion::Cancelled(reason));
         }
     }
 }
@@ -86,7 +88,7 @@ impl<K, O, R> fmt::Debug for OperationGuard<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
-    R: Default + Send + 'static,
+    R: Send + 'static,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperationGuard").field("key", &self.key).finish_non_exhaustive()

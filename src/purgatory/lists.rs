@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::{
+    capacity::Capacity,
     filter::Filter,
     slab::{Index, Slab},
     table::Table,
@@ -83,29 +84,28 @@ impl<K> List<K> {
 /// What leaves a shard and is dealt with when its lock has been released.
 pub(super) struct Leavings<'a, K> {
     filter: &'a Filter,
-    left: Vec<Leaving<K>>,
-    wants_hashes: bool,
+    limits: &'a Capacity,
+    /// Keys that nobody watches any more. Their drop is user code.
+    keys: Vec<K>,
     /// Memory that is given back, which takes its time.
     rubble: Option<Box<dyn Any + Send>>,
 }
 
-/// A part of that.
-pub(super) enum Leaving<K> {
-    /// A key that nobody watches any more. Its drop is user code.
-    Key(K),
-    /// A watcher of a key with this hash, if that is wanted.
-    Watcher(u64),
-}
-
 impl<'a, K> Leavings<'a, K> {
     #[inline]
-    pub(super) const fn new(filter: &'a Filter, wants_hashes: bool) -> Self {
-        Self { filter, left: Vec::new(), wants_hashes, rubble: None }
+    pub(super) const fn new(filter: &'a Filter, limits: &'a Capacity) -> Self {
+        Self { filter, limits, keys: Vec::new(), rubble: None }
+    }
+
+    /// The limits, in which places are given back under the lock: what they count and what waits
+    /// agree whenever the lock is free.
+    pub(super) const fn limits(&self) -> &'a Capacity {
+        self.limits
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.left.is_empty()
+        self.keys.is_empty()
     }
 
     /// Drops memory when the lock has been released.
@@ -115,26 +115,19 @@ impl<'a, K> Leavings<'a, K> {
     }
 
     #[inline]
-    fn note_watcher(&mut self, hash: impl FnOnce() -> u64) {
-        if self.wants_hashes {
-            self.left.push(Leaving::Watcher(hash()));
-        }
-    }
-
-    #[inline]
     fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.left.push(Leaving::Key(key));
+            self.keys.push(key);
         }
     }
 }
 
 impl<K> IntoIterator for Leavings<'_, K> {
-    type Item = Leaving<K>;
-    type IntoIter = std::vec::IntoIter<Leaving<K>>;
+    type Item = K;
+    type IntoIter = std::vec::IntoIter<K>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.left.into_iter()
+        self.keys.into_iter()
     }
 }
 
@@ -185,30 +178,27 @@ impl<K> Lists<K> {
         self.keys.find(hash, |list| is_key(&list.key))
     }
 
-    /// Puts an operation on the list of a key's events, with the head of its chain of siblings;
-    /// `None` if it is there already.
+    /// Puts an operation on the list of a key's events, on which it is not, with the head of its
+    /// chain of siblings.
     pub(super) fn watch_events(
         &mut self,
         (hash, key): (u64, K),
         waiter: Index,
         sibling: Option<Index>,
         leavings: &mut Leavings<'_, K>,
-    ) -> Option<Index>
+    ) -> Index
     where
         K: Eq,
     {
         let list = self.list_of(hash, key, leavings);
         let ends = &mut self.keys[list].events;
         let previous = ends.last;
-        // An operation comes to all of its lists in one go, so it is the last one if it is there.
-        if previous.is_some_and(|last| self.events[last].waiter == waiter) {
-            return None;
-        }
+        debug_assert!(previous.is_none_or(|last| self.events[last].waiter != waiter), "twice");
         let node = EventNode { waiter, list: Some(list), sibling, previous, next: None };
         let node = self.events.insert(node);
         ends.append(node, &mut self.events);
         self.watching += 1;
-        Some(node)
+        node
     }
 
     /// Puts an operation on the list of those that wait for a key's value.
@@ -239,23 +229,30 @@ impl<K> Lists<K> {
         node
     }
 
-    /// Takes an operation off all of its lists, given the heads of its chains.
+    /// Takes an operation off all of its lists, given the heads of its chains. `is_counted` says
+    /// whether the limits of its keys count it.
     pub(super) fn leave(
         &mut self,
         (mut events, mut thresholds): (Option<Index>, Option<Index>),
+        is_counted: bool,
         leavings: &mut Leavings<'_, K>,
     ) {
         while let Some(node) = events {
-            events = self.leave_events(node, leavings);
+            events = self.leave_events(node, is_counted, leavings);
         }
         while let Some(node) = thresholds {
-            self.mark_reached(node, leavings);
+            self.mark_reached(node, is_counted, leavings);
             thresholds = self.thresholds.remove(node).sibling;
         }
     }
 
     /// Takes a threshold off its list, unless it is off; returns whether it was on it.
-    pub(super) fn mark_reached(&mut self, node: Index, leavings: &mut Leavings<'_, K>) -> bool {
+    pub(super) fn mark_reached(
+        &mut self,
+        node: Index,
+        is_counted: bool,
+        leavings: &mut Leavings<'_, K>,
+    ) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
         let thresholds = &mut self.keys[list].thresholds;
@@ -266,24 +263,39 @@ impl<K> Lists<K> {
             }
         }
         let is_drained = thresholds.is_none();
-        self.left(list, is_drained, leavings);
+        self.left(list, is_drained, is_counted, leavings);
         true
     }
 
-    /// Takes the least threshold off a list if `value` reaches it. Returns it and who waits for it.
+    /// The least threshold on a list, its node, and who waits for it.
     #[inline]
-    pub(super) fn reach(
-        &mut self,
-        list: Index,
-        value: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Option<(u64, Index)> {
+    pub(super) fn least(&self, list: Index) -> Option<(u64, Index, Index)> {
         let &(at, node) = self.keys[list].thresholds.as_ref()?.first()?;
-        if at > value {
-            return None;
+        Some((at, node, self.thresholds[node].waiter))
+    }
+
+    /// The hashes of the keys that an operation watches, given the heads of its chains: one for each
+    /// node, in the order in which they came, those of events first.
+    pub(super) fn hashes(
+        &self,
+        (mut events, mut thresholds): (Option<Index>, Option<Index>),
+    ) -> SmallVec<[u64; 4]> {
+        let mut hashes = SmallVec::new();
+        while let Some(node) = events {
+            let EventNode { list, sibling, .. } = self.events[node];
+            hashes.extend(list.map(|list| self.keys.hash(list)));
+            events = sibling;
         }
-        self.mark_reached(node, leavings);
-        Some((at, self.thresholds[node].waiter))
+        // The latest is at the head of each chain.
+        hashes.reverse();
+        let events = hashes.len();
+        while let Some(node) = thresholds {
+            let ThresholdNode { list, sibling, .. } = self.thresholds[node];
+            hashes.extend(list.map(|list| self.keys.hash(list)));
+            thresholds = sibling;
+        }
+        hashes[events..].reverse();
+        hashes
     }
 
     /// Who waits for the least threshold after a place, and the place of that.
@@ -298,10 +310,29 @@ impl<K> Lists<K> {
         Some((place, self.thresholds[place.1].waiter))
     }
 
-    /// The greatest value of a key that is waited for, and who does.
-    pub(super) fn greatest(&self, list: Index) -> Option<(u64, Index)> {
-        let &(at, node) = self.keys[list].thresholds.as_ref()?.last()?;
-        Some((at, self.thresholds[node].waiter))
+    /// What `find` finds from the first watcher of events on, of a key with this hash.
+    pub(super) fn lists_of_hash<V>(
+        &self,
+        hash: u64,
+        find: impl Fn(Option<Index>) -> Option<V>,
+    ) -> Option<V> {
+        let list = self.keys.find(hash, |list| find(list.events.first).is_some())?;
+        find(self.keys[list].events.first)
+    }
+
+    /// What `find` finds among those who wait for values of a key with this hash, the greatest value
+    /// first; and that value.
+    pub(super) fn greatest<V>(
+        &self,
+        hash: u64,
+        find: impl Fn(Index) -> Option<V>,
+    ) -> Option<(u64, V)> {
+        let greatest = |list: &List<K>| {
+            let mut descending = list.thresholds.as_ref()?.iter().rev();
+            descending.find_map(|&(at, node)| Some((at, find(self.thresholds[node].waiter)?)))
+        };
+        let list = self.keys.find(hash, |list| greatest(list).is_some())?;
+        greatest(&self.keys[list])
     }
 
     /// The first watcher of a key's events.
@@ -360,6 +391,8 @@ impl<K> Lists<K> {
         self.keys.shrink();
         self.events.shrink();
         self.thresholds.shrink();
+        self.cursors.shrink();
+        self.marks.shrink_to_fit();
     }
 
     /// Takes out all room, when nobody watches.
@@ -393,7 +426,12 @@ impl<K> Lists<K> {
 
     /// Unlinks a node, and returns its sibling.
     #[inline]
-    fn leave_events(&mut self, node: Index, leavings: &mut Leavings<'_, K>) -> Option<Index> {
+    fn leave_events(
+        &mut self,
+        node: Index,
+        is_counted: bool,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Option<Index> {
         let EventNode { list, sibling, previous, next, .. } = self.events.remove(node);
         if !self.marks.is_empty() {
             self.move_on(node, next);
@@ -410,16 +448,24 @@ impl<K> Lists<K> {
             ends.last = if next.is_none() { previous } else { ends.last };
         }
         if let Some(list) = list {
-            self.left(list, previous.is_none() && next.is_none(), leavings);
+            self.left(list, previous.is_none() && next.is_none(), is_counted, leavings);
         }
         sibling
     }
 
     /// A watcher has left a list. If it may have been the last, and was, so does the key.
     #[inline]
-    fn left(&mut self, list: Index, may_be_last: bool, leavings: &mut Leavings<'_, K>) {
+    fn left(
+        &mut self,
+        list: Index,
+        may_be_last: bool,
+        is_counted: bool,
+        leavings: &mut Leavings<'_, K>,
+    ) {
         self.watching -= 1;
-        leavings.note_watcher(|| self.keys.hash(list));
+        if is_counted && leavings.limits.is_per_key() {
+            leavings.limits.release_from_key(self.keys.hash(list));
+        }
         if may_be_last && self.keys[list].is_empty() {
             let (hash, List { key, .. }) = self.keys.remove(list);
             leavings.filter.remove(hash);

@@ -13,14 +13,17 @@
 //!   waiting for its delay. An operation is checked, put on its lists, and checked again.
 //! - *Nothing lingers.* An operation that has ended is off all lists and out of the timer before it
 //!   is told so. There is no purge. A key that nobody watches is forgotten.
-//! - *No lock over user code*, but for `Eq` of keys. Checks and completions may take locks, and call
-//!   the purgatory. Two threads that complete each other's operations cannot deadlock in here.
+//! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may take
+//!   locks, and call the purgatory. Two threads that complete each other's operations cannot
+//!   deadlock in here.
 //! - *Never early.* An operation expires when its delay is over, and less than a tick plus
-//!   scheduling delay later. One that is out to be checked just then is told so when it is back,
-//!   which is when the others of its batch have been checked: up to 31 of them. Completions keep
-//!   nobody out.
-//! - *Bounded.* A lock is held for the keys of a batch of 32 operations, or for 256 steps along a
-//!   list. [`shrink`](Purgatory::shrink) holds one for longer.
+//!   scheduling delay later. One that a thread is checking expires when the checks of its batch are
+//!   over, which are at most 32. Neither completions nor further events prolong that.
+//! - *Bounded holds.* A lock is held for the keys of 32 operations, or for 256 steps along a list.
+//!   An operation has at most [`max_keys`](PurgatoryBuilder::max_keys) keys.
+//!   [`shrink`](Purgatory::shrink) holds a lock for longer.
+//! - *Bounded stack.* A completion that another completion causes on the same thread runs when that
+//!   one has returned, however long the chain is.
 //!
 //! # Implementation
 //!
@@ -38,6 +41,7 @@ mod capacity;
 mod checking;
 mod checks;
 mod core;
+mod deferral;
 mod demand;
 mod ending;
 mod error;
@@ -58,6 +62,7 @@ mod watching;
 
 use std::{
     borrow::Borrow,
+    convert::Infallible,
     fmt,
     hash::Hash,
     sync::{Arc, Weak},
@@ -65,13 +70,11 @@ use std::{
     vec::Vec,
 };
 
-use smallvec::SmallVec;
-
 pub use self::{
     builder::PurgatoryBuilder,
     capacity::Overload,
     checks::Checks,
-    error::{WatchError, WatchErrorKind},
+    error::{PurgatoryBuildError, WatchError, WatchErrorKind},
     guard::OperationGuard,
     operation::{Completion, DelayedOperation},
     stats::PurgatoryStats,
@@ -89,8 +92,9 @@ use crate::TimerStats;
 /// `K` is what events happen to; `O` an operation; `R` why one is cancelled. Comparing keys, hashing
 /// and dropping them must not panic.
 ///
-/// Clones are the same purgatory. When the last is dropped it [shuts down](Self::shutdown): nothing
-/// that waits goes unanswered. What it promises is written down in the [module](self#promises).
+/// Clones are the same purgatory. When the last one is dropped, the purgatory shuts down and completes
+/// the waiting operations as [`Completion::ShutDown`]: every request is answered. The
+/// [module](self#promises) lists what a purgatory promises.
 ///
 /// # Examples
 ///
@@ -175,14 +179,14 @@ where
     ///
     /// # Errors
     ///
-    /// [`WatchError`] hands the operation back if there is no room for it, the purgatory has been
-    /// shut down, or its timer's threads cannot be started, which the first operation that waits
-    /// does.
+    /// [`WatchError`] hands the operation back if a limit is reached, it has too many keys, the
+    /// purgatory is shut down, or a thread of the timer cannot be started, which the first operation
+    /// that waits does.
     ///
     /// # Complexity
     ///
-    /// *O*(keys), under one lock that is held twice. If the keys come from a client, bound their
-    /// number: a million keep others from the lock for a second.
+    /// *O*(keys), under one lock that is held twice. [`max_keys`](PurgatoryBuilder::max_keys) bounds
+    /// their number.
     #[inline]
     pub fn try_complete_else_watch(
         &self,
@@ -191,11 +195,14 @@ where
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let core = self.core();
-        let mut events = SmallVec::new();
+        let mut demand = Demand::new(core.capacity.max_keys);
         for key in keys {
-            events.push((core.hash(&key), key));
+            let is_not_added = demand.add_events(core.hash(&key), key);
+            core.catch(|| drop(is_not_added));
+            if demand.is_too_large {
+                break;
+            }
         }
-        let demand = Demand { events, thresholds: SmallVec::new(), rule: Rule::CHECKED };
         core.watch(operation, demand, delay)
     }
 
@@ -324,19 +331,28 @@ where
     where
         K: Clone,
     {
-        let (mut events, mut thresholds) = (SmallVec::new(), SmallVec::new());
+        let core = self.core();
+        let mut demand = Demand::new(core.capacity.max_keys);
         for watch in watches {
-            let hash = self.core().hash(watch.key());
+            let hash = core.hash(watch.key());
             match watch {
-                Watch::Events(key) => events.push((hash, key)),
+                Watch::Events(key) => {
+                    let is_not_added = demand.add_events(hash, key);
+                    core.catch(|| drop(is_not_added));
+                }
                 Watch::Threshold(key, at) => {
-                    thresholds.push(Threshold { hash, asked: key.clone(), key, at });
+                    let threshold = Threshold { hash, asked: key.clone(), key, at };
+                    let is_not_added = demand.add_threshold(threshold);
+                    core.catch(|| drop(is_not_added));
                 }
             }
+            if demand.is_too_large {
+                break;
+            }
         }
-        let is_checked = !events.is_empty() || thresholds.is_empty();
-        let demand = Demand { events, thresholds, rule: Rule::new(is_all, is_checked) };
-        self.core().watch(operation, demand, delay)
+        let is_checked = !demand.events.is_empty() || demand.thresholds.is_empty();
+        demand.rule = Rule::new(is_all, is_checked);
+        core.watch(operation, demand, delay)
     }
 
     /// Completes the operations that watch a key and can complete, after something happened to it.
@@ -370,7 +386,11 @@ where
 
     /// Begins the checks after something happened to some keys, to be made a few at a time.
     #[must_use = "no check is made until it is run"]
-    pub fn checks(&self, keys: impl IntoIterator<Item = K>) -> Checks<'_, K, O, R> {
+    pub fn checks<'a, Q>(&'a self, keys: impl IntoIterator<Item = &'a Q>) -> Checks<'a, K, O, R, Q>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'a,
+    {
         Checks::new(self.core(), keys)
     }
 
@@ -472,7 +492,7 @@ where
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn complete(&self, key: OperationKey) -> bool {
-        self.core().claim(key.0, Completion::Satisfied)
+        self.core().claim(key, Completion::Satisfied)
     }
 
     /// Cancels an operation. Returns whether it was waiting.
@@ -489,22 +509,27 @@ where
     /// Reasons are of the type that the purgatory was built for; see the example of
     /// [`cancel_for_key_with`](Self::cancel_for_key_with).
     pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
-        self.core().claim(key.0, Completion::Cancelled(reason))
+        self.core().claim(key, Completion::Cancelled(reason))
     }
 
-    /// Makes a guard that cancels an operation when it is dropped.
+    /// Returns a guard that cancels an operation when it is dropped.
     pub fn guard(&self, key: OperationKey) -> OperationGuard<K, O, R>
     where
         R: Default,
     {
-        OperationGuard::new(self.downgrade(), key)
+        self.guard_with(key, R::default())
+    }
+
+    /// Returns a guard that cancels an operation when it is dropped, and tells it the reason.
+    pub fn guard_with(&self, key: OperationKey, reason: R) -> OperationGuard<K, O, R> {
+        OperationGuard::new(self.downgrade(), key, reason)
     }
 
     /// Returns whether an operation has not ended. One that is being checked may have been told how
     /// it ends, and does not wait any more.
     #[must_use]
     pub fn is_waiting(&self, key: OperationKey) -> bool {
-        self.core().is_waiting(key.0)
+        self.core().is_waiting(key)
     }
 
     /// Returns the number of watchers: an operation counts once for each key that it waits on.
@@ -547,11 +572,13 @@ where
         self.core().shrink();
     }
 
-    /// Takes in no more operations, and completes those that wait as [`Completion::ShutDown`].
-    /// Returns how many those were. May be called from within an operation; the second call finds
-    /// nothing.
+    /// Shuts the purgatory down: it refuses new operations, and returns those that wait. The caller
+    /// answers them.
     ///
-    /// An operation that is being checked is completed by the thread that checks it, and counts.
+    /// An operation that another thread is checking is completed by that thread as
+    /// [`Completion::ShutDown`], and is not among them. All of them count as
+    /// [shut down](PurgatoryStats::shut_down). May be called from within an operation. The second
+    /// call returns nothing.
     ///
     /// # Examples
     ///
@@ -563,10 +590,6 @@ where
     /// struct Fetch;
     ///
     /// impl DelayedOperation<u32> for Fetch {
-    ///     fn try_complete(&mut self) -> bool {
-    ///         false
-    ///     }
-    ///
     ///     fn complete(self, completion: Completion) {
     ///         assert_eq!(completion, Completion::ShutDown);
     ///     }
@@ -574,25 +597,17 @@ where
     ///
     /// let purgatory = Purgatory::new();
     /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
-    /// assert_eq!(purgatory.shutdown(), 1);
+    /// for fetch in purgatory.shutdown() {
+    ///     fetch.complete(Completion::ShutDown);
+    /// }
     /// let late = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30));
     /// assert_eq!(late.unwrap_err().kind(), WatchErrorKind::ShutDown);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    #[expect(clippy::must_use_candidate, reason = "most callers do not care how many")]
-    pub fn shutdown(&self) -> usize {
-        self.core().shut_down(|operation, completion| self.core().complete(operation, completion))
-    }
-
-    /// Takes in no more operations, and hands back those that wait. They are not completed, and
-    /// count as [shut down](PurgatoryStats::shut_down).
-    ///
-    /// An operation that another thread is checking is completed by that thread, as
-    /// [`Completion::ShutDown`], and is not among them.
     #[must_use = "the operations have not been answered"]
-    pub fn close(&self) -> Vec<O> {
+    pub fn shutdown(&self) -> Vec<O> {
         let mut operations = Vec::new();
-        self.core().shut_down(|operation, _| operations.push(operation));
+        self.core().shut_down(|operation| operations.push(operation));
         operations
     }
 }
@@ -612,8 +627,11 @@ where
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
     }
+}
 
-    /// Starts with the default settings.
+impl Purgatory<(), Infallible> {
+    /// Returns a builder with the default settings. The types are those of the purgatory that it
+    /// builds.
     pub fn builder() -> PurgatoryBuilder {
         PurgatoryBuilder::new()
     }
@@ -670,6 +688,6 @@ where
 {
     fn drop(&mut self) {
         let core = &self.0;
-        core.shut_down(|operation, completion| core.complete(operation, completion));
+        core.shut_down(|operation| core.complete(operation, Completion::ShutDown));
     }
 }

@@ -14,11 +14,11 @@ use std::{
 use loom::thread;
 
 use super::{
-    Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
+    Completion::{self, Cancelled, Displaced, Expired, Satisfied, ShutDown},
     DelayedOperation, Watched,
-    capacity::{Capacity, Overload},
+    capacity::{Capacity, Limit, Overload},
     checks::Checks,
-    core::{Core, Ticket},
+    core::Core,
     demand::{Demand, Threshold},
     error::{WatchError, WatchErrorKind},
     filter::{Filter, fence_event, fence_watch},
@@ -91,10 +91,13 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(Capacity::new(None, None, 8))
+    }
+
+    fn with(capacity: Capacity) -> Self {
         let clock = Still(Instant::now());
         let builder = TimerBuilder::new().clock(clock).shards(1).wheel_size(2).inline();
-        let timer = builder.build_with(drop::<Ticket>).expect("the settings are in range");
-        let capacity = Capacity::new((None, Overload::Refuse), (None, Overload::Refuse));
+        let timer = builder.build_with(drop::<OperationKey>).expect("the settings are in range");
         let core = Arc::new(Core::new(timer, Duration::MAX, capacity));
         Self { core, state: Arc::default(), ends: Arc::default() }
     }
@@ -105,14 +108,15 @@ impl World {
 
     /// Has an operation wait for events on keys.
     fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
-        let events = keys.iter().map(|key| (self.core.hash(key), *key)).collect();
-        let demand = Demand { events, thresholds: Default::default(), rule: Rule::CHECKED };
+        let mut demand = Demand::new(8);
+        for key in keys {
+            demand.add_events(self.core.hash(key), *key);
+        }
         self.core.watch(self.op(), demand, HOUR)
     }
 
-    fn watch(&self, keys: &[usize]) -> Option<Ticket> {
-        let watched = self.try_watch(keys).expect("there is room");
-        watched.key().map(|OperationKey(ticket)| ticket)
+    fn watch(&self, keys: &[usize]) -> Option<OperationKey> {
+        self.try_watch(keys).expect("there is room").key()
     }
 
     /// Has an operation wait until the values of both keys have reached 5.
@@ -121,9 +125,11 @@ impl World {
             let hash = self.core.hash(&key);
             Threshold { hash, key, asked: key, at: 5 }
         };
-        let thresholds = [threshold(0), threshold(1)].into_iter().collect();
-        let rule = Rule::new(is_all, false);
-        let demand = Demand { events: Default::default(), thresholds, rule };
+        let mut demand = Demand::new(8);
+        for key in [0, 1] {
+            demand.add_threshold(threshold(key));
+        }
+        demand.rule = Rule::new(is_all, false);
         assert!(self.core.watch(self.op(), demand, HOUR).is_ok());
     }
 
@@ -420,7 +426,7 @@ fn what_comes_while_the_purgatory_shuts_down_is_refused_or_answered() {
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
             let core = &world.core;
-            core.shut_down(|operation, completion| core.complete(operation, completion));
+            core.shut_down(|operation| core.complete(operation, ShutDown));
         });
         let refused = world.try_watch(&[0]).err();
         join(event);
@@ -445,12 +451,12 @@ fn what_is_in_hand_while_the_purgatory_shuts_down_is_answered_once() {
         let event = world.spawn(|world| world.core.check_key(&0));
         let core = &world.core;
         let mut ended = 0;
-        let counted = core.shut_down(|operation, completion| {
+        core.shut_down(|operation| {
             ended += 1;
-            core.complete(operation, completion);
+            core.complete(operation, ShutDown);
         });
-        // It counts what the event has in hand and brings to its end.
-        assert_eq!((counted, join(event)), (1, 0));
+        // What the event has in hand is brought to its end by that.
+        assert_eq!(join(event), 0);
         assert!(ended <= 1);
         assert_eq!(world.ends(), [ShutDown]);
         world.check_empty();
@@ -486,7 +492,7 @@ fn two_walks_over_one_list_check_everybody_once_each_or_leave_it_to_the_other() 
         // One at a time, so that each is at a place in the list while the other changes it.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
-            let mut checks = Checks::new(&world.core, [0]);
+            let mut checks = Checks::new(&world.core, &[0]);
             let mut completed = 0;
             while !checks.is_done() {
                 completed += checks.run(1);
@@ -505,7 +511,7 @@ fn a_walk_passes_over_one_that_leaves_at_its_place() {
     check(|| {
         let world = World::new();
         let tickets = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
-        let mut checks = Checks::new(&world.core, [0]);
+        let mut checks = Checks::new(&world.core, &[0]);
         assert_eq!(checks.run(1), 0);
         let canceller = world.spawn(move |world| world.core.claim(tickets[1], Cancelled(7)));
         world.state.is_ready.store(true, Ordering::Relaxed);
@@ -519,4 +525,76 @@ fn a_walk_passes_over_one_that_leaves_at_its_place() {
         assert!(world.core.claim(tickets[0], Cancelled(8)), "it was checked before");
         world.check_empty();
     });
+}
+
+/// The oldest of the operations in all and on a key is displaced, of which one may wait.
+fn displacing() -> World {
+    let limit = Some(Limit { operations: 1, overload: Overload::DisplaceOldest });
+    World::with(Capacity::new(limit, limit, 8))
+}
+
+#[test]
+fn of_newcomers_at_once_each_displaces_one_and_one_remains() {
+    check(|| {
+        let world = displacing();
+        world.watch(&[0]);
+        let other = world.spawn(|world| world.watch(&[0]).is_some());
+        assert!(world.watch(&[0]).is_some());
+        assert!(join(other));
+        assert_eq!(world.ends(), [Displaced, Displaced]);
+        assert_eq!(world.core.stats().delayed, 1);
+        assert_eq!(world.core.cancel_key(&0, &|| 7), 1);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn one_that_is_displaced_while_it_is_checked_ends_once() {
+    check(|| {
+        let world = displacing();
+        world.watch(&[0]);
+        let event = world.spawn(|world| world.satisfy(0));
+        let is_waiting = world.try_watch(&[1]).expect("nothing is refused").key().is_some();
+        let completed = join(event);
+        let ends = world.ends();
+        let satisfied = ends.iter().filter(|end| **end == Satisfied).count();
+        // The newcomer may complete when it is checked again.
+        assert!(satisfied >= completed + usize::from(!is_waiting));
+        let delayed = world.core.stats().delayed;
+        assert_eq!(delayed + ends.len() as u64, 2);
+        assert_eq!(world.core.cancel_key(&1, &|| 7) as u64, delayed);
+        world.check_empty();
+    });
+}
+
+/// Two newcomers at a limit of one, by hand: each counts itself, and displaces.
+fn newcomers_at_a_limit(displaces_until_it_fits: bool) {
+    let count = Arc::new(AtomicU64::new(1));
+    let displaced = Arc::new(AtomicU64::new(0));
+    let newcomer = move |count: &AtomicU64, displaced: &AtomicU64| {
+        let mut is_exceeded = count.fetch_add(1, Ordering::Relaxed) >= 1;
+        while is_exceeded && count.load(Ordering::Relaxed) > 1 {
+            // The one that is displaced leaves the count a moment later.
+            displaced.fetch_add(1, Ordering::Relaxed);
+            count.fetch_sub(1, Ordering::Relaxed);
+            is_exceeded = displaces_until_it_fits;
+        }
+    };
+    let other = (Arc::clone(&count), Arc::clone(&displaced));
+    let other = thread::spawn(move || newcomer(&other.0, &other.1));
+    newcomer(&count, &displaced);
+    join(other);
+    assert_eq!(displaced.load(Ordering::Relaxed), 2, "displaced for nobody");
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn newcomers_that_displace_one_each_leave_as_many_as_may_wait() {
+    check(|| newcomers_at_a_limit(false));
+}
+
+#[test]
+#[should_panic(expected = "displaced for nobody")]
+fn broken_newcomers_that_displace_until_they_fit_displace_too_many() {
+    check(|| newcomers_at_a_limit(true));
 }

@@ -1,5 +1,7 @@
 //! What waits in a purgatory, and how it ends.
 
+use std::convert::Infallible;
+
 /// A request that waits for an event, and is answered exactly once.
 ///
 /// `K` is what events happen to, a partition of a topic for one; `R` is why a waiting operation is
@@ -41,7 +43,19 @@ pub trait DelayedOperation<K, R = ()>: Send + 'static {
     }
 
     /// Answers the request. Called once, on the thread that completed the operation.
+    ///
+    /// If the purgatory completes another operation meanwhile on the same thread, because this method
+    /// calls it, that completion runs when this one has returned. So do not wait in here for the
+    /// answer of another operation.
     fn complete(self, completion: Completion<R>);
+}
+
+/// Has no values. It stands for the operation where there is none, in the type of
+/// [`Purgatory::builder`](super::Purgatory::builder).
+impl<K, R> DelayedOperation<K, R> for Infallible {
+    fn complete(self, _: Completion<R>) {
+        match self {}
+    }
 }
 
 /// How an operation ended.

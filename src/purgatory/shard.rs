@@ -4,14 +4,16 @@
 //!
 //! An operation waits in its shard, or is *out*: in the hands of the one thread that checks it.
 //! Whoever takes it has it alone, with no lock held, and so completing it twice cannot be written
-//! down. What happens to an operation while it is out is noted in its place, and heeded by whoever
-//! brings it back: a verdict, which is final, or that it is to be checked again.
+//! down. What happens to an operation while it is out is noted in its slot, for the thread that
+//! brings it back: that an event was announced, or how the operation ends. An operation whose end is
+//! decided leaves all lists at once, so only its slot remains until it is brought back.
 
 use std::mem;
 
 use smallvec::SmallVec;
 
 use super::{
+    capacity::Capacity,
     filter::Filter,
     lists::{Leavings, Lists},
     operation::Completion,
@@ -35,6 +37,7 @@ impl<K, O, R> Shard<K, O, R> {
             lists: Lists::new(),
             serial: 0,
             passes: 0,
+            decided: 0,
             is_closed: false,
             stats: ShardStats::new(),
         };
@@ -42,15 +45,32 @@ impl<K, O, R> Shard<K, O, R> {
     }
 }
 
-/// Where an operation is, or was.
+/// Where an operation is.
 #[derive(Debug)]
 enum State<O, R> {
     Waiting(O),
-    Out { verdict: Option<Completion<R>>, is_to_check_again: bool },
+    /// A thread checks it. `is_announced` says whether an event was announced meanwhile.
+    Out {
+        is_announced: bool,
+    },
+    /// It is out, and this is how it ends.
+    Decided(Completion<R>),
 }
 
 impl<O, R> State<O, R> {
-    const OUT: Self = Self::Out { verdict: None, is_to_check_again: false };
+    const OUT: Self = Self::Out { is_announced: false };
+}
+
+/// Which limits count an operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) in_total: bool,
+    pub(super) on_keys: bool,
+}
+
+impl Counted {
+    const NOWHERE: Self = Self { in_total: false, on_keys: false };
+    const EVERYWHERE: Self = Self { in_total: true, on_keys: true };
 }
 
 /// An operation that has not ended, as its shard knows it.
@@ -68,6 +88,7 @@ struct Waiter<O, R> {
     /// The first of its nodes that wait for thresholds.
     thresholds: Option<Index>,
     rule: Rule,
+    counted: Counted,
     state: State<O, R>,
 }
 
@@ -78,7 +99,7 @@ pub(super) struct InHand<O, R> {
     pub(super) operation: Option<O>,
     /// Whether the last check found that it can complete, and that is how it has ended if it has.
     pub(super) is_satisfied: bool,
-    /// How it has ended, and what is to be cancelled in the timer.
+    /// How it has ended, and its timeout, if that is still to be cancelled.
     pub(super) end: Option<(Completion<R>, Option<Key>)>,
 }
 
@@ -87,25 +108,23 @@ impl<O, R> InHand<O, R> {
     pub(super) const fn new(index: Index, operation: O) -> Self {
         Self { index, operation: Some(operation), is_satisfied: false, end: None }
     }
-
-    /// Whether it has neither ended nor been brought back.
-    #[inline]
-    pub(super) const fn is_out(&self) -> bool {
-        self.operation.is_some() && self.end.is_none()
-    }
 }
 
-/// Operations that are out at once for one event.
+/// Operations that are out at once for one event, and operations that end in one hold.
 pub(super) const BATCH: usize = 32;
 
 /// Operations that are checked between two holds of the lock.
 pub(super) type Batch<O, R> = SmallVec<[InHand<O, R>; 2]>;
 
+/// Operations that wait again, but are to be checked again: an event was announced while they were
+/// out.
+pub(super) type Announced = SmallVec<[(Index, u64); 2]>;
+
 /// An operation that has ended, and is to be told so.
 pub(super) struct Finished<O, R> {
     pub(super) operation: O,
     pub(super) completion: Completion<R>,
-    /// What is to be cancelled in the timer.
+    /// Is still to be cancelled.
     pub(super) timeout: Option<Key>,
 }
 
@@ -116,17 +135,11 @@ pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
 pub(super) enum Claim<O, R> {
     /// That is how it ended.
     Finished(Finished<O, R>),
-    /// It is out, and will end so.
-    Noted,
+    /// That is how it ends, and the thread that holds it completes it.
+    Decided { timeout: Option<Key> },
     /// It has ended, or will, in another way, or in this. What it might have been told is user code
     /// and dropped when the lock has been released.
     Lost(Completion<R>),
-}
-
-impl<O, R> Claim<O, R> {
-    pub(super) const fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost(_))
-    }
 }
 
 /// The operation that has waited longest.
@@ -134,6 +147,14 @@ impl<O, R> Claim<O, R> {
 pub(super) struct Eldest {
     pub(super) since: u64,
     pub(super) place: (Index, u64),
+}
+
+/// The limits that a newcomer exceeds: for each, one operation is to be displaced.
+#[derive(Debug, Default)]
+pub(super) struct Surplus {
+    pub(super) is_total_exceeded: bool,
+    /// Hashes of the keys whose limits it exceeds.
+    pub(super) hashes: SmallVec<[u64; 4]>,
 }
 
 /// What is under the lock.
@@ -144,6 +165,8 @@ pub(super) struct Contents<K, O, R> {
     serial: u64,
     /// Number of passes over lists that have begun.
     passes: u64,
+    /// Number of operations that are out and whose end is decided.
+    decided: u32,
     pub(super) is_closed: bool,
     pub(super) stats: ShardStats,
 }
@@ -156,7 +179,7 @@ where
 {
     /// Takes in an operation that is out. It is on no list yet.
     #[inline]
-    pub(super) fn enter(&mut self, since: u64, rule: Rule) -> (Index, u64) {
+    pub(super) fn enter(&mut self, since: u64, rule: Rule, counted: Counted) -> (Index, u64) {
         let serial = self.serial;
         self.serial += 1;
         let index = self.waiters.insert(Waiter {
@@ -167,6 +190,7 @@ where
             events: None,
             thresholds: None,
             rule,
+            counted,
             state: State::OUT,
         });
         (index, serial)
@@ -183,9 +207,7 @@ where
         K: Eq,
     {
         let waiter = &mut self.waiters[index];
-        if let Some(node) = self.lists.watch_events(key, index, waiter.events, leavings) {
-            waiter.events = Some(node);
-        }
+        waiter.events = Some(self.lists.watch_events(key, index, waiter.events, leavings));
     }
 
     /// Has an operation wait for a key's value, and returns its node.
@@ -221,9 +243,9 @@ where
         self.waiters[index].serial < serial
     }
 
-    /// Number of operations that have not ended.
-    pub(super) const fn len(&self) -> u32 {
-        self.waiters.len()
+    /// Number of operations that wait: neither ended nor about to end in a way that is decided.
+    pub(super) const fn waiting(&self) -> u32 {
+        self.waiters.len() - self.decided
     }
 
     /// One more than the greatest position of an operation.
@@ -234,7 +256,7 @@ where
     /// Whether an operation has neither ended nor been told how it ends.
     pub(super) fn is_waiting(&self, index: Index, serial: u64) -> bool {
         let waiter = self.waiters.get(index).filter(|waiter| waiter.serial == serial);
-        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Out { verdict: Some(_), .. }))
+        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
     }
 
     /// Begins a pass: it sees each operation that is here by now at most once.
@@ -285,8 +307,37 @@ where
                 }
                 batch.push(InHand::new(index, operation));
             }
-            State::Out { verdict, .. } => *state = State::Out { verdict, is_to_check_again: true },
+            State::Out { .. } => *state = State::Out { is_announced: true },
+            decided @ State::Decided(_) => *state = decided,
         }
+    }
+
+    /// Takes those operations out that wait again and are to be checked again. One that another
+    /// thread has taken out since is checked by that thread.
+    pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
+        for &(index, serial) in announced {
+            let waiter = self.waiters.get(index).filter(|waiter| waiter.serial == serial);
+            if waiter.is_some_and(|waiter| matches!(waiter.state, State::Waiting(_))) {
+                self.take_out(index, batch);
+            }
+        }
+    }
+
+    /// Takes the least threshold of a key off its list if `value` reaches it. Returns it and who
+    /// waits for it.
+    #[inline]
+    pub(super) fn reach(
+        &mut self,
+        list: Index,
+        value: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Option<(u64, Index)> {
+        let (at, node, waiter) = self.lists.least(list)?;
+        if at > value {
+            return None;
+        }
+        self.lists.mark_reached(node, self.waiters[waiter].counted.on_keys, leavings);
+        Some((at, waiter))
     }
 
     /// A threshold of an operation has been reached, and is off its list. Returns whether the
@@ -316,17 +367,21 @@ where
         nodes: impl Iterator<Item = Index>,
         leavings: &mut Leavings<'_, K>,
     ) -> Effect {
+        if matches!(self.waiters[index].state, State::Decided(_)) {
+            return Effect::Nothing; // Its nodes have left.
+        }
         for node in nodes {
-            let is_news = self.lists.mark_reached(node, leavings);
-            if is_news && self.waiters[index].rule.on_threshold() == Effect::Satisfied {
+            let waiter = &mut self.waiters[index];
+            let is_news = self.lists.mark_reached(node, waiter.counted.on_keys, leavings);
+            if is_news && waiter.rule.on_threshold() == Effect::Satisfied {
                 return Effect::Satisfied;
             }
         }
         self.waiters[index].rule.on_event()
     }
 
-    /// Ends the operation of a ticket, unless it has ended.
-    pub(super) fn claim_ticket(
+    /// Ends the operation of a key, unless it has ended.
+    pub(super) fn claim_key(
         &mut self,
         (index, serial): (Index, u64),
         completion: Completion<R>,
@@ -354,20 +409,17 @@ where
                 let timeout = self.finish(index, &completion, now, leavings);
                 Claim::Finished(Finished { operation, completion, timeout })
             }
-            State::Out { verdict: None, is_to_check_again } => {
-                *state = State::Out { verdict: Some(completion), is_to_check_again };
-                Claim::Noted
+            State::Out { .. } => {
+                let timeout = self.leave(index, &completion, now, leavings);
+                self.waiters[index].state = State::Decided(completion);
+                self.decided += 1;
+                Claim::Decided { timeout }
             }
-            decided @ State::Out { .. } => {
+            decided @ State::Decided(_) => {
                 *state = decided;
                 Claim::Lost(completion)
             }
         }
-    }
-
-    /// Whether an operation is out, with nothing decided.
-    fn is_undecided_out(&self, index: Index) -> bool {
-        matches!(self.waiters[index].state, State::Out { verdict: None, .. })
     }
 
     /// The operation at a position; `None` if there is none.
@@ -376,56 +428,105 @@ where
         self.waiters.get(index).map(|_| index)
     }
 
-    /// The first of the operations from a node on that is not out, with the time at which it came.
-    /// Looks at a few only.
-    pub(super) fn oldest_from(&self, mut node: Option<Index>) -> Option<Eldest> {
-        const LOOKS: u32 = 64;
-        for _ in 0..LOOKS {
+    /// The operation that has waited longest, but for one, of those that the limit of all counts.
+    pub(super) fn eldest(&self, except: Option<Index>) -> Option<Eldest> {
+        self.eldest_from(self.lists.eldest(), |index, counted| {
+            counted.in_total && Some(index) != except
+        })
+    }
+
+    /// The operation that has watched the events of a key with this hash longest, but for one, of
+    /// those that the limit of the key counts.
+    pub(super) fn eldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Eldest> {
+        self.lists.lists_of_hash(hash, |first| {
+            self.eldest_from(first, |index, counted| counted.on_keys && Some(index) != except)
+        })
+    }
+
+    /// The operation that waits for the greatest value of a key with this hash, but for one, of those
+    /// that the limit of the key counts; and that value.
+    pub(super) fn greatest_on_key(
+        &self,
+        hash: u64,
+        except: Option<Index>,
+    ) -> Option<(u64, (Index, u64))> {
+        self.lists.greatest(hash, |index| {
+            let waiter = &self.waiters[index];
+            let is_victim = waiter.counted.on_keys && Some(index) != except;
+            is_victim.then_some((index, waiter.serial))
+        })
+    }
+
+    /// The first of the operations from a node on that `is_victim` allows. It passes over those only
+    /// that calls are taking in at this moment.
+    fn eldest_from(
+        &self,
+        mut node: Option<Index>,
+        is_victim: impl Fn(Index, Counted) -> bool,
+    ) -> Option<Eldest> {
+        loop {
             let (index, next) = self.lists.visit(node?);
-            if let Waiter { state: State::Waiting(_), since, serial, .. } = self.waiters[index] {
+            let Waiter { since, serial, counted, .. } = self.waiters[index];
+            if is_victim(index, counted) {
                 return Some(Eldest { since, place: (index, serial) });
             }
             node = next;
         }
-        None
     }
 
-    /// The operation that waits for the greatest value of a key, and that; unless it is out.
-    pub(super) fn greatest(&self, list: Index) -> Option<(u64, (Index, u64))> {
-        let (at, index) = self.lists.greatest(list)?;
-        let waiter = &self.waiters[index];
-        matches!(waiter.state, State::Waiting(_)).then_some((at, (index, waiter.serial)))
-    }
-
-    /// Brings back an operation that was out and has been checked. If it is to be checked again, it
-    /// stays in hand; if it has ended, it is told there how.
+    /// Brings back an operation that was out and has been checked. It waits again, or has ended and
+    /// stays in hand. If an event was announced meanwhile, it is noted in `announced`.
     #[inline]
     pub(super) fn bring_back(
         &mut self,
         in_hand: &mut InHand<O, R>,
         now: u64,
+        announced: &mut Announced,
         leavings: &mut Leavings<'_, K>,
     ) {
-        let waiter = &mut self.waiters[in_hand.index];
-        let State::Out { verdict, is_to_check_again } = &mut waiter.state else {
-            unreachable!("an operation that is out has not been brought back")
-        };
-        let completion = match verdict.take() {
-            Some(verdict) => {
+        let index = in_hand.index;
+        let waiter = &mut self.waiters[index];
+        match mem::replace(&mut waiter.state, State::OUT) {
+            State::Decided(completion) => {
                 in_hand.is_satisfied = false;
-                verdict
+                self.decided -= 1;
+                let timeout = self.remove(index, leavings).timeout;
+                in_hand.end = Some((completion, timeout));
             }
-            None if in_hand.is_satisfied => Completion::Satisfied,
-            None if mem::take(is_to_check_again) => return,
-            None => {
-                if let Some(operation) = in_hand.operation.take() {
-                    waiter.state = State::Waiting(operation);
+            State::Out { .. } if in_hand.is_satisfied => {
+                let completion = Completion::Satisfied;
+                let timeout = self.finish(index, &completion, now, leavings);
+                in_hand.end = Some((completion, timeout));
+            }
+            State::Out { is_announced } => {
+                if is_announced {
+                    announced.push((index, waiter.serial));
                 }
-                return;
+                let operation = in_hand.operation.take();
+                waiter.state = State::Waiting(operation.expect("it is in hand"));
             }
-        };
-        let timeout = self.finish(in_hand.index, &completion, now, leavings);
-        in_hand.end = Some((completion, timeout));
+            State::Waiting(_) => unreachable!("an operation that is out has not been brought back"),
+        }
+    }
+
+    /// Counts an operation that can no longer be refused with the limits that displace others.
+    /// Returns those that it exceeds.
+    #[inline]
+    pub(super) fn count_in(&mut self, index: Index, limits: &Capacity) -> Surplus {
+        let mut surplus = Surplus::default();
+        let waiter = &mut self.waiters[index];
+        if matches!(waiter.state, State::Decided(_)) {
+            return surplus;
+        }
+        let before = mem::replace(&mut waiter.counted, Counted::EVERYWHERE);
+        if !before.in_total {
+            surplus.is_total_exceeded = limits.exceed();
+        }
+        if !before.on_keys {
+            surplus.hashes = self.lists.hashes((waiter.events, waiter.thresholds));
+            surplus.hashes.retain(|hash| limits.exceed_key(*hash));
+        }
+        surplus
     }
 
     /// Sets by what the timeout of an operation can be cancelled.
@@ -436,15 +537,15 @@ where
     /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
     /// it has been forgotten.
     pub(super) fn withdraw(&mut self, index: Index, leavings: &mut Leavings<'_, K>) -> bool {
-        let is_undecided = self.is_undecided_out(index);
-        if is_undecided {
-            let waiter = self.waiters.remove(index);
-            self.lists.leave((waiter.events, waiter.thresholds), leavings);
+        if matches!(self.waiters[index].state, State::Decided(_)) {
+            return false;
         }
-        is_undecided
+        self.leave_lists(index, leavings);
+        self.remove(index, leavings);
+        true
     }
 
-    /// Takes an operation that has ended off all lists. Returns its timeout.
+    /// Takes an operation that has ended out of the shard. Returns its timeout.
     #[inline]
     fn finish(
         &mut self,
@@ -453,14 +554,48 @@ where
         now: u64,
         leavings: &mut Leavings<'_, K>,
     ) -> Option<Key> {
-        let Waiter { events, thresholds, since, timeout, .. } = self.waiters.remove(index);
-        self.lists.leave((events, thresholds), leavings);
-        self.stats.count(completion, now.saturating_sub(since));
+        let timeout = self.leave(index, completion, now, leavings);
+        self.remove(index, leavings);
+        timeout
+    }
+
+    /// Takes an operation whose end is decided off all lists and out of the limits, and counts the
+    /// end. Returns its timeout.
+    #[inline]
+    fn leave(
+        &mut self,
+        index: Index,
+        completion: &Completion<R>,
+        now: u64,
+        leavings: &mut Leavings<'_, K>,
+    ) -> Option<Key> {
+        self.leave_lists(index, leavings);
+        let waiter = &mut self.waiters[index];
+        self.stats.count(completion, now.saturating_sub(waiter.since));
+        // What has expired has left the timer.
+        waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired))
+    }
+
+    #[inline]
+    fn leave_lists(&mut self, index: Index, leavings: &mut Leavings<'_, K>) {
+        let waiter = &mut self.waiters[index];
+        let counted = mem::replace(&mut waiter.counted, Counted::NOWHERE);
+        let heads = (waiter.events.take(), waiter.thresholds.take());
+        self.lists.leave(heads, counted.on_keys, leavings);
+        if counted.in_total {
+            leavings.limits().release();
+        }
+    }
+
+    /// Takes an operation that is on no list out of its slot.
+    #[inline]
+    fn remove(&mut self, index: Index, leavings: &mut Leavings<'_, K>) -> Waiter<O, R> {
+        let waiter = self.waiters.remove(index);
+        debug_assert!(waiter.events.is_none() && waiter.thresholds.is_none());
         if self.waiters.is_spacious() {
             leavings.throw_away((mem::take(&mut self.waiters), self.lists.clear()));
         }
-        // What has expired has left the timer.
-        timeout.filter(|_| !matches!(completion, Completion::Expired))
+        waiter
     }
 
     /// Gives back the room of operations that have ended. *O*(capacity).

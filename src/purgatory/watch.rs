@@ -1,6 +1,6 @@
 //! What an operation waits for, and what comes of asking.
 
-use super::core::Ticket;
+use super::slab::Index;
 
 /// Something that an operation waits for.
 ///
@@ -43,7 +43,33 @@ impl<K> From<K> for Watch<K> {
 /// It is plain data, and good until the operation ends; then it is dead for ever, and no other
 /// operation answers to it. It means nothing to another purgatory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OperationKey(pub(super) Ticket);
+pub struct OperationKey {
+    /// Tells it from all others of the shard, past and future.
+    serial: u64,
+    index: Index,
+    shard: u32,
+}
+
+impl OperationKey {
+    #[inline]
+    pub(super) fn new(shard: usize, (index, serial): (Index, u64)) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Self { serial, index, shard: shard as u32 }
+    }
+
+    pub(super) const fn shard(self) -> usize {
+        self.shard as usize
+    }
+
+    pub(super) const fn place(self) -> (Index, u64) {
+        (self.index, self.serial)
+    }
+
+    /// Its index, if it is in this shard.
+    pub(super) fn index_in(self, shard: usize) -> Option<Index> {
+        (self.shard() == shard).then_some(self.index)
+    }
+}
 
 /// What became of an operation that was to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use std::{hash::Hash, mem, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    core::{Core, Ticket},
+    core::Core,
     demand::Demand,
     error::WatchError,
     filter::fence_watch,
     operation::{Completion, DelayedOperation},
     rule::Effect,
-    shard::{Finished, InHand, Shard},
+    shard::{Announced, Batch, Finished, InHand, Shard, Surplus},
     slab::Index,
     watch::{OperationKey, Watched},
 };
@@ -37,15 +37,40 @@ where
             self.complete(operation, Completion::Satisfied);
             return Ok(Watched::Completed);
         }
-        let hashes = match self.admit(&mut demand) {
+        let hashes = match self.admit(&demand) {
             Ok(hashes) => hashes,
-            Err(refused) => return Err(refused(operation)),
+            Err(refused) => {
+                self.capacity.refuse();
+                return Err(refused(operation));
+            }
         };
         let delay = delay.min(self.max_delay);
-        self.wait(shard, operation, &mut demand, &hashes, delay).inspect_err(|_| {
-            self.capacity.refuse();
+        self.wait(shard, operation, &mut demand, &hashes, delay)
+            .inspect_err(|_| self.capacity.refuse())
+    }
+
+    /// Takes the permits of an operation that are taken before it waits. Returns the hashes of the
+    /// keys whose permits it holds.
+    #[inline]
+    #[expect(clippy::type_complexity, reason = "the error is one of the variants")]
+    fn admit(&self, demand: &Demand<K>) -> Result<SmallVec<[u64; 4]>, fn(O) -> WatchError<O>> {
+        if demand.is_too_large {
+            return Err(WatchError::too_many_keys);
+        }
+        if !self.capacity.admit() {
+            return Err(WatchError::full);
+        }
+        if !self.capacity.is_per_key() || !self.capacity.counted_first().on_keys {
+            return Ok(SmallVec::new());
+        }
+        let hashes = demand.hashes();
+        if self.capacity.admit_to_keys(&hashes) {
+            return Ok(hashes);
+        }
+        if self.capacity.counted_first().in_total {
             self.capacity.release();
-        })
+        }
+        Err(WatchError::key_full)
     }
 
     /// Whether an operation can complete before it waits. Leaves out thresholds that were reached.
@@ -93,9 +118,13 @@ where
                 for &hash in hashes {
                     self.capacity.release_from_key(hash);
                 }
+                if self.capacity.counted_first().in_total {
+                    self.capacity.release();
+                }
                 return Err(WatchError::shut_down(operation));
             }
-            let (index, serial) = contents.enter(since, demand.rule);
+            let counted = self.capacity.counted_first();
+            let (index, serial) = contents.enter(since, demand.rule, counted);
             for key in demand.events.drain(..) {
                 contents.watch_events(index, key, &mut leavings);
             }
@@ -111,18 +140,18 @@ where
         };
         self.dispose(leavings);
         fence_watch();
-        let ticket = Ticket::new(number, (index, serial));
+        let key = OperationKey::new(number, (index, serial));
         let mut in_hand = InHand::new(index, operation);
         self.check_again(shard, &mut in_hand, demand.rule.on_event(), asked);
         if in_hand.is_satisfied {
-            self.bring_back(number, in_hand, since, None);
-            return Ok(Watched::Waiting(OperationKey(ticket)));
+            self.bring_back(key, in_hand, since, None);
+            return Ok(Watched::Waiting(key));
         }
-        match self.timer.schedule_in(number, since, delay, ticket) {
-            Ok(timeout) => self.bring_back(number, in_hand, since, Some(timeout)),
-            Err(refused) => self.withdraw(number, in_hand, since, refused)?,
+        match self.timer.schedule_in(number, since, delay, key) {
+            Ok(timeout) => self.bring_back(key, in_hand, since, Some(timeout)),
+            Err(refused) => self.withdraw(key, in_hand, since, refused)?,
         }
-        Ok(Watched::Waiting(OperationKey(ticket)))
+        Ok(Watched::Waiting(key))
     }
 
     /// Checks an operation that has just begun to wait, also for thresholds that were reached in
@@ -157,33 +186,39 @@ where
     }
 
     /// Brings an operation back that has just begun to wait, and sets its timeout. Almost always it
-    /// waits from then on; else it is checked again, or has ended.
+    /// waits from then on; else it is checked again, or has ended. If it exceeds a limit, another
+    /// one is displaced.
     #[inline]
     fn bring_back(
         &self,
-        number: usize,
+        key: OperationKey,
         mut in_hand: InHand<O, R>,
         since: u64,
         timeout: Option<Key>,
     ) {
+        let number = key.shard();
         let shard = &*self.shards[number];
-        let mut now = if in_hand.is_satisfied { self.timer.elapsed() } else { since };
-        loop {
-            let mut leavings = self.leavings(shard);
-            {
-                let mut contents = shard.contents.lock();
-                contents.set_timeout(in_hand.index, timeout);
-                contents.bring_back(&mut in_hand, now, &mut leavings);
+        let now = if in_hand.is_satisfied { self.timer.elapsed() } else { since };
+        let mut announced = Announced::new();
+        let mut surplus = Surplus::default();
+        let mut leavings = self.leavings(shard);
+        {
+            let mut contents = shard.contents.lock();
+            contents.set_timeout(in_hand.index, timeout);
+            if timeout.is_some() {
+                surplus = contents.count_in(in_hand.index, &self.capacity);
             }
-            self.dispose(leavings);
-            let Some(mut operation) = in_hand.operation.take() else { return };
-            if let Some((completion, timeout)) = in_hand.end.take() {
-                self.conclude(number, Finished { operation, completion, timeout });
-                return;
-            }
-            in_hand.is_satisfied = self.check(&mut operation);
-            in_hand.operation = Some(operation);
-            now = self.timer.elapsed();
+            contents.bring_back(&mut in_hand, now, &mut announced, &mut leavings);
+        }
+        self.dispose(leavings);
+        if let (Some(operation), Some((completion, timeout))) = (in_hand.operation, in_hand.end) {
+            self.conclude(number, Finished { operation, completion, timeout });
+        }
+        self.displace_for(key, &surplus);
+        if !announced.is_empty() {
+            let mut batch = Batch::new();
+            shard.contents.lock().take_out_again(&announced, &mut batch);
+            self.check_out(number, &mut batch);
         }
     }
 
@@ -192,17 +227,17 @@ where
     #[cold]
     fn withdraw(
         &self,
-        number: usize,
+        key: OperationKey,
         in_hand: InHand<O, R>,
         since: u64,
-        refused: ScheduleError<Ticket>,
+        refused: ScheduleError<OperationKey>,
     ) -> Result<(), WatchError<O>> {
-        let shard = &*self.shards[number];
+        let shard = &*self.shards[key.shard()];
         let mut leavings = self.leavings(shard);
         let is_withdrawn = shard.contents.lock().withdraw(in_hand.index, &mut leavings);
         self.dispose(leavings);
         if !is_withdrawn {
-            self.bring_back(number, in_hand, since, None);
+            self.bring_back(key, in_hand, since, None);
             return Ok(());
         }
         let operation = in_hand.operation.expect("it is in hand");

@@ -19,11 +19,6 @@ impl Limit {
         Self { free, refused: AtomicU64::new(0) }
     }
 
-    /// Whether there is a limit.
-    pub(crate) const fn is_limited(&self) -> bool {
-        self.free.is_some()
-    }
-
     /// Takes a place, if one is free.
     #[inline]
     pub(crate) fn admit(&self) -> bool {

@@ -66,6 +66,7 @@ use std::{
     vec::Vec,
 };
 
+pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
 pub use self::export::TimerMetrics;
 pub use self::{
@@ -85,7 +86,6 @@ pub use self::{
     timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
 };
-pub(crate) use self::{error::Reason, limit::Limit};
 
 /// A callback that waits for its time.
 pub struct Task(Box<dyn FnOnce() + Send>);

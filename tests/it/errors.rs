@@ -122,7 +122,7 @@ fn a_refused_operation_passes_through_a_question_mark() {
     let error = wait_io(&purgatory, 3).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
     assert_eq!(error.to_string(), "purgatory is full");
-    purgatory.shutdown();
+    drop(purgatory.shutdown());
     assert_eq!(wait_io(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     let refused = purgatory.try_complete_else_watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);

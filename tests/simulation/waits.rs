@@ -2,6 +2,7 @@
 
 use std::{
     mem,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -372,7 +373,13 @@ impl Waits {
 
     pub(crate) fn shut_down(&self) {
         self.ledger().is_shut_down = true;
-        self.purgatory.shutdown();
+        for op in self.purgatory.shutdown() {
+            let answer = AssertUnwindSafe(|| op.complete(Completion::ShutDown));
+            if panic::catch_unwind(answer).is_err() {
+                // Not within the purgatory, which does not count it.
+                self.ledger().counts.panicked -= 1;
+            }
+        }
     }
 
     pub(crate) fn announce(self: &Arc<Self>, world: &Arc<World>, announce: Announce) {
@@ -383,7 +390,7 @@ impl Waits {
             }
             Announce::ReadyByChecks(back, budget) => {
                 let keys = self.make_ready(back);
-                let mut checks = self.purgatory.checks(keys);
+                let mut checks = self.purgatory.checks(&keys);
                 while !checks.is_done() {
                     checks.run(budget);
                 }
@@ -402,7 +409,7 @@ impl Waits {
 
     fn close(&self, world: &World) {
         self.ledger().is_shut_down = true;
-        for op in self.purgatory.close() {
+        for op in self.purgatory.shutdown() {
             world.note(("closed", op.number));
             let mut ledger = self.ledger();
             ledger.waiting.remove(&op.number);

@@ -25,7 +25,7 @@ fn crowd(count: u32) -> World {
 #[test]
 fn a_budget_is_what_is_checked_and_no_more() {
     let world = crowd(1000);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     assert_eq!(world.checked(), [0; 0], "nothing is checked before it is run");
     let mut done = 0;
     for budget in [0, 1, 2, 31, 32, 33, 64, 100, 0, 300, 400] {
@@ -46,7 +46,7 @@ fn a_budget_is_what_is_checked_and_no_more() {
 fn those_that_can_complete_do_as_the_budget_goes() {
     let world = crowd(100);
     world.state().ready.extend((0..100).step_by(2));
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     let mut completed = 0;
     while !checks.is_done() {
         completed += checks.run(7);
@@ -60,8 +60,8 @@ fn those_that_can_complete_do_as_the_budget_goes() {
 #[test]
 fn checks_of_nothing_are_done_or_soon_are() {
     let world = World::new();
-    assert!(world.purgatory.checks([]).is_done());
-    let mut checks = world.purgatory.checks([1, 2, 3]);
+    assert!(world.purgatory.checks::<u32>([]).is_done());
+    let mut checks = world.purgatory.checks(&[1, 2, 3]);
     assert_eq!(checks.run(1), 0);
     assert!(checks.is_done());
     assert!(format!("{checks:?}").starts_with("Checks"));
@@ -73,7 +73,7 @@ fn a_key_with_few_watchers_does_not_wait_for_one_with_many() {
     world.watch(20_000, [2]);
     world.watch(20_001, [3]);
     world.checked();
-    let mut checks = world.purgatory.checks([1, 2, 3]);
+    let mut checks = world.purgatory.checks(&[1, 2, 3]);
     checks.run(100);
     let checked = world.checked();
     assert_eq!(checked.len(), 100);
@@ -87,7 +87,7 @@ fn keys_take_turns() {
         world.watch(name, [name % 3]);
     }
     world.checked();
-    let mut checks = world.purgatory.checks([0, 1, 2]);
+    let mut checks = world.purgatory.checks(&[0, 1, 2]);
     let mut counts = [0_usize; 3];
     while !checks.is_done() {
         checks.run(50);
@@ -113,19 +113,19 @@ fn an_operation_on_several_keys_is_checked_once_in_a_pass() {
     };
     assert_eq!(world.purgatory.check_and_complete_all([&1, &2, &3, &4, &1]), 0);
     in_one_go(&world);
-    let mut checks = world.purgatory.checks([4, 3, 2, 1, 2]);
+    let mut checks = world.purgatory.checks(&[4, 3, 2, 1, 2]);
     while !checks.is_done() {
         checks.run(3);
     }
     in_one_go(&world);
-    assert_eq!(world.purgatory.checks([1, 2]).run(usize::MAX), 0);
+    assert_eq!(world.purgatory.checks(&[1, 2]).run(usize::MAX), 0);
     in_one_go(&world);
 }
 
 #[test]
 fn two_passes_at_once_each_check_what_the_other_has_not() {
     let world = crowd(1000);
-    let (mut first, mut second) = (world.purgatory.checks([1]), world.purgatory.checks([1]));
+    let (mut first, mut second) = (world.purgatory.checks(&[1]), world.purgatory.checks(&[1]));
     while !first.is_done() || !second.is_done() {
         first.run(10);
         second.run(17);
@@ -140,7 +140,7 @@ fn two_passes_at_once_each_check_what_the_other_has_not() {
 #[test]
 fn an_event_while_checks_are_under_way_begins_from_the_start() {
     let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
     world.make_ready(10);
     assert_eq!(world.purgatory.check_and_complete(&1), 1, "it was checked before the event");
@@ -152,7 +152,7 @@ fn an_event_while_checks_are_under_way_begins_from_the_start() {
 #[test]
 fn what_comes_while_checks_are_under_way_is_left_to_the_next_event() {
     let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     let mut runs = 0;
     while !checks.is_done() {
         checks.run(10);
@@ -170,7 +170,7 @@ fn what_ends_while_checks_are_under_way_is_passed_over() {
     let world = World::new();
     let keys: Vec<_> = (0..300).map(|name| world.watch(name, [1])).collect();
     world.checked();
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     checks.run(100);
     // The one at which the checks stand, those around it, and then all others but the last.
     for at in (95..105).chain(0..95).chain(105..299) {
@@ -188,7 +188,7 @@ fn what_ends_while_checks_are_under_way_is_passed_over() {
 #[test]
 fn checks_end_when_all_that_is_left_has_ended() {
     let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
     assert_eq!(world.purgatory.cancel_for_key(&1), 100);
     world.check_empty();
@@ -207,7 +207,7 @@ fn checks_end_when_all_that_is_left_has_ended() {
 fn memory_may_be_given_back_while_checks_are_under_way() {
     let world = World::new();
     let keys: Vec<_> = (0..3000).map(|name| world.watch(name, [1])).collect();
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     checks.run(2900);
     for key in &keys[..2990] {
         world.purgatory.cancel(*key);
@@ -224,7 +224,7 @@ fn checks_that_are_dropped_half_way_give_up_their_place() {
     let world = crowd(100);
     // Places that were not given up would be moved along at every end, and never be used again.
     for round in 0..1000 {
-        let mut checks = world.purgatory.checks([1]);
+        let mut checks = world.purgatory.checks(&[1]);
         checks.run(round % 99 + 1);
         assert!(!checks.is_done());
     }
@@ -236,7 +236,7 @@ fn checks_that_are_dropped_half_way_give_up_their_place() {
 #[test]
 fn checks_that_are_leaked_hold_nothing_up() {
     let world = crowd(100);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
     std::mem::forget(checks);
     world.state().ready.extend(0..100);
@@ -244,7 +244,7 @@ fn checks_that_are_leaked_hold_nothing_up() {
     world.check_empty();
     world.watch(200, [1]);
     world.make_ready(200);
-    assert_eq!(world.purgatory.checks([1]).run(1), 1);
+    assert_eq!(world.purgatory.checks(&[1]).run(1), 1);
     world.check_empty();
 }
 
@@ -257,7 +257,7 @@ fn what_needs_no_check_costs_no_budget() {
     world.watch(1000, [1]);
     world.checked();
     world.make_ready(1000);
-    let mut checks = world.purgatory.checks([1]);
+    let mut checks = world.purgatory.checks(&[1]);
     assert_eq!((checks.run(1), world.checked()), (1, vec![1000]));
 }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
     thread,
@@ -71,6 +71,34 @@ fn a_completion_that_takes_long_does_not_hold_up_the_delays_of_others() {
 }
 
 #[test]
+fn one_that_has_ended_is_told_though_events_go_on_for_its_key() {
+    const EVENTS: u32 = 500;
+    let world = World::new();
+    let checks = Arc::new(AtomicU32::new(0));
+    let (seen, state) = (Arc::clone(&checks), Arc::clone(&world.state));
+    let op = world.op(1).end(move |end| {
+        assert_eq!(seen.load(Ordering::Relaxed), 1, "the other one was checked first");
+        state.lock().unwrap().ended.push((1, end));
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
+    let counter = Arc::clone(&checks);
+    let op = world.op(2).check(move || {
+        let is_ready = state.lock().unwrap().ready.contains(&1);
+        if is_ready && counter.fetch_add(1, Ordering::Relaxed) < EVENTS {
+            purgatory.check_and_complete(&1);
+        }
+        false
+    });
+    let key = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.make_ready(1);
+    assert_eq!(world.purgatory.check_and_complete(&1), 1);
+    assert_eq!(checks.load(Ordering::Relaxed), EVENTS + 1, "no event is missed");
+    assert_eq!((world.ended(), world.purgatory.stats().panicked), (vec![(1, Satisfied)], 0));
+    assert!(world.purgatory.is_waiting(key));
+}
+
+#[test]
 fn those_that_have_ended_give_up_their_places_before_any_is_told() {
     for overload in [Overload::Refuse, Overload::DisplaceOldest] {
         let world = World::with(|builder| builder.max_delayed(4, overload));
@@ -88,7 +116,7 @@ fn those_that_have_ended_give_up_their_places_before_any_is_told() {
         (0..4).for_each(|name| world.make_ready(name));
         assert_eq!(world.purgatory.check_and_complete(&1), 4);
         assert_eq!(world.ended(), all(0..4, Satisfied));
-        drop(world.purgatory.close());
+        drop(world.purgatory.shutdown());
     }
 }
 
@@ -200,14 +228,15 @@ fn an_end_amid_a_shutdown_is_counted_by_it() {
     let op = world.op(1).check(move || {
         checks += 1;
         if checks == 3 {
-            *count.lock().unwrap() = purgatory.shutdown();
+            *count.lock().unwrap() = purgatory.shutdown().len();
         }
         false
     });
     world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
     world.watch(2, [2]);
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!(*shut_down.lock().unwrap(), 2);
+    assert_eq!(*shut_down.lock().unwrap(), 1, "the other one is in hand");
+    assert_eq!(world.purgatory.stats().shut_down, 2);
     world.check_empty();
 }
 

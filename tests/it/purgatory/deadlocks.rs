@@ -52,7 +52,7 @@ fn a_check_may_take_a_lock_that_a_thread_holds_while_it_announces() {
                 });
             }
         });
-        purgatory.shutdown();
+        drop(purgatory.shutdown());
         assert_eq!(completed.load(Ordering::Relaxed), 4 * ROUNDS as usize);
     });
 }
@@ -193,7 +193,7 @@ fn locks_held_in_opposite_orders_around_announcements_do_not_deadlock() {
                 });
             }
         });
-        purgatory.shutdown();
+        drop(purgatory.shutdown());
         assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
     });
 }

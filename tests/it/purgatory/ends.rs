@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
+    DelayedOperation,
     Watch::{Events, Threshold},
     purgatory::{Overload, WatchErrorKind},
 };
@@ -18,7 +19,7 @@ fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::Oper
     world.state().ready.extend(0..100);
     assert_eq!(purgatory.check_and_complete(&1), 0);
     assert_eq!(purgatory.check_and_complete_all([&1, &2]), 0);
-    assert_eq!(purgatory.checks([1, 2]).run(usize::MAX), 0);
+    assert_eq!(purgatory.checks(&[1, 2]).run(usize::MAX), 0);
     assert_eq!(world.advance(1, u64::MAX) + world.advance(2, u64::MAX), 0);
     assert_eq!(purgatory.cancel_for_key(&1) + purgatory.cancel_for_key_with(&2, &"late"), 0);
     if let Some(key) = key {
@@ -27,8 +28,7 @@ fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::Oper
         assert!(!purgatory.cancel_with(key, "late"));
     }
     world.clock.advance(YEAR);
-    assert_eq!(purgatory.shutdown(), 0);
-    assert_eq!(purgatory.close().len(), 0);
+    assert_eq!(purgatory.shutdown().len(), 0);
     assert_eq!(world.ended(), [], "ended again");
     world.check_empty();
 }
@@ -112,7 +112,7 @@ fn an_event_on_several_keys_satisfies_an_operation() {
     ends_by(road, Satisfied);
     let road = |world: &World, _| {
         world.make_ready(7);
-        assert_eq!(world.purgatory.checks([3, 2, 1]).run(1), 1);
+        assert_eq!(world.purgatory.checks(&[3, 2, 1]).run(1), 1);
     };
     ends_by(road, Satisfied);
 }
@@ -163,8 +163,12 @@ fn an_operation_is_cancelled_through_any_of_its_keys() {
 }
 
 #[test]
-fn a_shutdown_answers_what_waits() {
-    let road = |world: &World, _| assert_eq!(world.purgatory.shutdown(), 1);
+fn an_operation_that_a_shutdown_hands_back_is_answered_by_the_caller() {
+    let road = |world: &World, _| {
+        let operations = world.purgatory.shutdown();
+        assert_eq!(operations.len(), 1);
+        operations.into_iter().for_each(|op| op.complete(ShutDown));
+    };
     ends_by(road, ShutDown);
 }
 
@@ -182,12 +186,12 @@ fn a_newer_operation_displaces_an_older_one_for_want_of_room() {
 }
 
 #[test]
-fn a_close_hands_back_what_waits_and_completes_nothing() {
+fn a_shutdown_hands_back_what_waits_and_completes_nothing() {
     let world = World::new();
     for name in 0..1000 {
         world.watch(name, [1, name]);
     }
-    let operations = world.purgatory.close();
+    let operations = world.purgatory.shutdown();
     assert_eq!((operations.len(), world.ended()), (1000, vec![]));
     assert_eq!((world.purgatory.delayed(), world.purgatory.watched()), (0, 0));
     drop(operations);
@@ -218,7 +222,7 @@ fn the_drop_of_the_last_clone_answers_what_waits() {
 #[test]
 fn after_a_shutdown_operations_are_refused_but_for_those_that_can_complete_at_once() {
     let world = World::new();
-    assert_eq!(world.purgatory.shutdown(), 0);
+    assert_eq!(world.purgatory.shutdown().len(), 0);
     let refused = world.purgatory.try_complete_else_watch(world.op(1), [1], HOUR);
     let error = refused.expect_err("it was shut down");
     assert_eq!(error.to_string(), "purgatory is shut down");
@@ -280,7 +284,9 @@ fn the_roads_may_be_mixed_and_the_books_balance_at_every_step() {
     assert_eq!(world.purgatory.check_and_complete(&9), 10);
     assert_eq!(world.ended(), all((31..60).step_by(3), Satisfied));
     world.check_books();
-    assert_eq!(world.purgatory.shutdown(), 10);
+    let operations = world.purgatory.shutdown();
+    assert_eq!(operations.len(), 10);
+    operations.into_iter().for_each(|op| op.complete(ShutDown));
     let mut ended = world.ended();
     ended.sort_by_key(|(name, _)| *name);
     assert_eq!(ended, all((32..60).step_by(3), ShutDown));

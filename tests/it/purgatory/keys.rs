@@ -21,7 +21,7 @@ fn an_operation_without_keys_waits_for_its_delay_or_its_handle() {
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
     let none: [&u32; 0] = [];
     assert_eq!(world.purgatory.check_and_complete_all(none), 0);
-    assert!(world.purgatory.checks([]).is_done());
+    assert!(world.purgatory.checks::<u32>([]).is_done());
     assert!(world.purgatory.complete(first));
     world.clock.advance(HOUR);
     assert_eq!(world.ended(), [(1, Satisfied), (2, Expired), (3, Expired)]);

@@ -1,34 +1,45 @@
 //! How many operations may wait, in all and on one key, and what becomes of one too many.
 
-use std::time::Duration;
+use std::{
+    error::Error,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Satisfied},
-    DelayedOperation, ManualClock, PurgatoryBuilder, Timer, TimerBuildError, Watch,
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError, Watch,
     Watch::{Events, Threshold},
     purgatory::{Overload, WatchErrorKind},
 };
 
-use super::support::{HOUR, MS, Op, Reason, World, YEAR, all};
+use super::support::{HOUR, MS, Op, Reason, World, YEAR, all, must_return};
 
 #[test]
 fn a_limit_of_nothing_is_refused_by_the_builder() {
+    let text = |builder: PurgatoryBuilder| {
+        builder.build::<u32, Op, Reason>().expect_err("it is 0").to_string()
+    };
     for overload in [Overload::Refuse, Overload::DisplaceOldest] {
-        let total = PurgatoryBuilder::new().max_delayed(0, overload);
-        let per_key = PurgatoryBuilder::new().max_delayed_per_key(0, overload);
-        for builder in [total, per_key] {
-            let refused = builder.build::<u32, Op, Reason>();
-            assert!(matches!(refused, Err(TimerBuildError::NothingPending)));
-        }
+        let total = Purgatory::builder().max_delayed(0, overload);
+        assert_eq!(text(total), "limit on waiting operations is 0");
+        let per_key = Purgatory::builder().max_delayed_per_key(0, overload);
+        assert_eq!(text(per_key), "limit on waiting operations per key is 0");
     }
+    assert_eq!(text(Purgatory::builder().max_keys(0)), "limit on keys per operation is 0");
 }
 
 #[test]
 fn settings_of_the_timer_are_checked() {
     let timer = delaywheel::Timer::builder().shards(0);
     let refused = PurgatoryBuilder::new().timer(timer).build::<u32, Op, Reason>();
-    assert!(matches!(refused, Err(TimerBuildError::ShardsOutOfRange { shards: 0 })));
+    let error = refused.expect_err("a timer has a shard");
+    assert_eq!(error.to_string(), "cannot build the timer of the purgatory");
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    assert!(matches!(cause, Some(TimerBuildError::ShardsOutOfRange { shards: 0 })));
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -186,21 +197,172 @@ fn a_displaced_operation_may_announce_and_watch() {
 }
 
 #[test]
-fn operations_that_are_all_in_hand_are_not_displaced() {
+fn an_operation_in_hand_is_displaced_by_the_thread_that_holds_it() {
     let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
-    let purgatory = world.purgatory.clone();
+    let (purgatory, newer) = (world.purgatory.clone(), world.op(2));
+    let mut newer = Some(newer);
     let mut checks = 0;
-    let op = Op::new().check(move || {
+    let op = world.op(1).check(move || {
         checks += 1;
-        if checks > 1 {
-            let refused = purgatory.try_complete_else_watch(Op::new(), [], HOUR);
-            assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
+        if checks == 3 {
+            let newer = newer.take().expect("it is checked a third time once");
+            assert!(purgatory.try_complete_else_watch(newer, [], HOUR).is_ok());
+            assert_eq!(purgatory.delayed(), 1, "it has been decided how the older one ends");
         }
         false
     });
     world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.state().accepted += 1;
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().refused), (1, 2));
+    assert_eq!(world.ended(), [(1, Displaced)]);
+    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().refused), (1, 0));
+    world.check_books();
+}
+
+/// Has an operation wait on three keys of which each has one watcher, and the last is in hand.
+#[test]
+fn a_newcomer_displaces_on_all_of_its_keys_also_one_in_hand() {
+    let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::DisplaceOldest));
+    world.watch(1, [1]);
+    world.watch(2, [2]);
+    let (purgatory, mut newer, mut checks) = (world.purgatory.clone(), Some(world.op(4)), 0);
+    let op = world.op(3).check(move || {
+        checks += 1;
+        if checks == 3 {
+            let newer = newer.take().expect("it is checked a third time once");
+            assert!(purgatory.try_complete_else_watch(newer, [1, 2, 3], HOUR).is_ok());
+        }
+        false
+    });
+    world.waits(world.purgatory.try_complete_else_watch(op, [3], HOUR));
+    world.state().accepted += 1;
+    world.purgatory.check_and_complete(&3);
+    assert_eq!(world.ended(), all([1, 2, 3], Displaced));
+    assert_eq!(world.purgatory.stats().refused, 0);
+    world.check_books();
+}
+
+#[test]
+fn nobody_is_displaced_for_one_that_is_refused() {
+    let clock = ManualClock::new();
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let op = || {
+        let ended = Arc::clone(&ended);
+        Op::new().end(move |end: Completion<Reason>| ended.lock().unwrap().push(end))
+    };
+    let timer = Timer::builder().clock(clock.clone()).max_pending(2);
+    let purgatory = PurgatoryBuilder::new()
+        .timer(timer)
+        .max_delayed(2, Overload::DisplaceOldest)
+        .max_delayed_per_key(1, Overload::DisplaceOldest)
+        .build::<u32, Op, Reason>()
+        .expect("the settings are valid");
+    for key in [1, 2] {
+        assert!(purgatory.try_complete_else_watch(op(), [key], HOUR).is_ok());
+    }
+    // The timer refuses it: its limit is not one of the purgatory.
+    let refused = purgatory.try_complete_else_watch(op(), [1, 2, 3], HOUR);
+    assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (2, 2));
+    assert_eq!(*ended.lock().unwrap(), []);
+    let operations = purgatory.shutdown();
+    let refused = purgatory.try_complete_else_watch(op(), [1, 2, 3], HOUR);
+    assert_eq!(refused.expect_err("it is shut down").kind(), WatchErrorKind::ShutDown);
+    assert_eq!((operations.len(), purgatory.stats().displaced), (2, 0));
+    assert_eq!(*ended.lock().unwrap(), []);
+}
+
+#[test]
+fn of_newcomers_at_once_each_displaces_one_and_none_is_refused() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 500;
+    must_return(|| {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(3);
+        let purgatory = PurgatoryBuilder::new()
+            .timer(timer)
+            .max_delayed(3, Overload::DisplaceOldest)
+            .build::<u32, Idle, ()>()
+            .expect("the settings are valid");
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        let keys = [1, u32::try_from(round % 3).unwrap()];
+                        assert!(purgatory.try_complete_else_watch(Idle, keys, HOUR).is_ok());
+                    }
+                });
+            }
+        });
+        let stats = purgatory.stats();
+        assert_eq!((stats.delayed, stats.displaced), (3, THREADS * ROUNDS - 3));
+        assert_eq!(purgatory.timer_stats().pending, 3);
+    });
+}
+
+#[test]
+fn of_newcomers_at_once_on_the_same_keys_as_many_wait_as_may() {
+    must_return(|| {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(3);
+        let purgatory = PurgatoryBuilder::new()
+            .timer(timer)
+            .max_delayed_per_key(2, Overload::DisplaceOldest)
+            .build::<u32, Idle, ()>()
+            .expect("the settings are valid");
+        std::thread::scope(|scope| {
+            for thread in 0..4_u32 {
+                let purgatory = &purgatory;
+                scope.spawn(move || {
+                    for round in 0..500_u32 {
+                        let keys = [round % 5, thread % 3, (round + 1) % 5];
+                        let watches = keys
+                            .map(|key| if thread == 3 { Threshold(key, 9) } else { Events(key) });
+                        assert!(purgatory.watch_any(Idle, watches, HOUR).is_ok());
+                        if round % 7 == 0 {
+                            purgatory.cancel_for_key(&(round % 5));
+                        }
+                    }
+                });
+            }
+        });
+        for key in 0..5 {
+            assert!(purgatory.cancel_for_key(&key) <= 2);
+        }
+        assert_eq!((purgatory.delayed(), purgatory.stats().refused), (0, 0));
+        // Every permit has been given back: as many wait again without displacing any.
+        let displaced = purgatory.stats().displaced;
+        for key in 0..10 {
+            assert!(purgatory.try_complete_else_watch(Idle, [key / 2], HOUR).is_ok());
+        }
+        assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (10, displaced));
+    });
+}
+
+#[test]
+fn an_operation_has_so_many_keys_and_no_more() {
+    let world = World::with(|builder| builder.max_keys(20));
+    world.watch(1, (0..100_000).map(|number| number % 20));
+    assert_eq!(world.purgatory.watched(), 20);
+    for extra in [Events(20), Threshold(1, 5)] {
+        let watches = (0..20).map(Events).chain([extra]);
+        let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
+        let error = refused.expect_err("it has one key too many");
+        assert_eq!(error.kind(), WatchErrorKind::TooManyKeys);
+        assert_eq!(error.to_string(), "operation waits on too many keys");
+    }
+    world.make_ready(3);
+    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(3), 0..100, HOUR)));
+    assert_eq!((world.ended(), world.purgatory.stats().refused), (vec![(3, Satisfied)], 2));
+    world.check_books();
+}
+
+#[test]
+fn very_many_copies_of_a_key_take_a_time_that_grows_with_their_number() {
+    must_return(|| {
+        let world = World::with(|builder| builder.max_delayed_per_key(9, Overload::Refuse));
+        // Moving those behind for each copy, as was once done, would take an hour.
+        world.watch(1, (0..3_000_000).map(|number| number % 1000));
+        assert_eq!(world.purgatory.watched(), 1000);
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{
 };
 
 use delaywheel::{
+    Completion, DelayedOperation,
     Watch::{Events, Threshold},
     purgatory::{OperationKey, Overload},
 };
@@ -34,6 +35,11 @@ fn look(purgatory: &Shared) -> Seen {
 
 /// Has one operation end by a road, and checks what it saw.
 fn leaves_nothing(road: impl FnOnce(&World, OperationKey)) {
+    leaves(NOTHING, road);
+}
+
+/// The same, if something else waits when it ends.
+fn leaves(left: Seen, road: impl FnOnce(&World, OperationKey)) {
     let world = World::with(|builder| {
         builder
             .max_delayed(1, Overload::DisplaceOldest)
@@ -52,7 +58,7 @@ fn leaves_nothing(road: impl FnOnce(&World, OperationKey)) {
     assert_eq!(look(&world.purgatory), waiting);
     assert_eq!(Arc::strong_count(&world.held), 2);
     road(&world, key);
-    assert_eq!(*seen.lock().unwrap(), Some(NOTHING));
+    assert_eq!(*seen.lock().unwrap(), Some(left));
     world.check_empty();
 }
 
@@ -72,22 +78,24 @@ fn whatever_ends_an_operation_it_has_left_before_it_is_told() {
     leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&2), 1));
     leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&3), 1));
     leaves_nothing(|world, _| world.clock.advance(HOUR));
-    leaves_nothing(|world, _| assert_eq!(world.purgatory.shutdown(), 1));
+    leaves_nothing(|world, _| {
+        world.purgatory.shutdown().into_iter().for_each(|op| op.complete(Completion::ShutDown));
+    });
 }
 
 #[test]
-fn what_is_displaced_has_left_before_it_is_told() {
-    leaves_nothing(|world, _| {
+fn what_is_displaced_has_left_before_it_is_told_and_the_newcomer_waits() {
+    leaves(Seen { delayed: 1, watched: 1, keys: 1, pending: 1 }, |world, _| {
         let key = world.watch(8, [4]);
         assert!(world.purgatory.complete(key));
     });
 }
 
 #[test]
-fn what_a_close_hands_back_has_left() {
+fn what_a_shutdown_hands_back_has_left() {
     let world = World::new();
     world.any(7, [Events(1), Threshold(2, 3)]);
-    let operations = world.purgatory.close();
+    let operations = world.purgatory.shutdown();
     assert_eq!(look(&world.purgatory), NOTHING);
     drop(operations);
     world.check_empty();

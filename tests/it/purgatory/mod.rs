@@ -6,6 +6,7 @@ mod crowds;
 mod deadlocks;
 mod delays;
 mod ends;
+mod holds;
 mod keys;
 mod limits;
 mod lingering;

@@ -9,7 +9,7 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
-    Watch,
+    DelayedOperation, Watch,
     Watch::{Events, Threshold},
     purgatory::OperationKey,
 };
@@ -220,7 +220,7 @@ impl Script {
     fn run_checks(&mut self) {
         let keys = self.some_keys();
         let mut due: Vec<_> = keys.iter().flat_map(|key| self.due_on(*key)).collect();
-        let mut checks = self.world.purgatory.checks(keys);
+        let mut checks = self.world.purgatory.checks(&keys);
         let mut completed = 0;
         while !checks.is_done() {
             completed += checks.run(self.random.usize(1..40));
@@ -368,7 +368,9 @@ impl Script {
     }
 
     fn shut_down(&mut self) {
-        assert_eq!(self.world.purgatory.shutdown(), self.waiting.len());
+        let operations = self.world.purgatory.shutdown();
+        assert_eq!((operations.len(), self.world.ended()), (self.waiting.len(), vec![]));
+        operations.into_iter().for_each(|op| op.complete(ShutDown));
         let ended = self.world.ended();
         assert!(ended.iter().all(|(_, end)| *end == ShutDown));
         let names: BTreeSet<_> = ended.iter().map(|(name, _)| *name).collect();

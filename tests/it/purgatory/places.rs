@@ -146,7 +146,7 @@ impl Script {
                 purgatory.check_and_complete(&some_key);
             }
             6 => {
-                let _ = purgatory.checks([some_key, 1]).run(3);
+                let _ = purgatory.checks(&[some_key, 1]).run(3);
             }
             7 => purgatory.shrink(),
             _ => self.world.clock.advance(self.random.u32(..20) * MS),

@@ -161,6 +161,14 @@ impl World {
         self.waits(self.purgatory.watch_all(self.op(name), watches, HOUR))
     }
 
+    pub(crate) fn any_of(
+        &self,
+        op: Op,
+        watches: impl IntoIterator<Item = Watch<u32>>,
+    ) -> OperationKey {
+        self.waits(self.purgatory.watch_any(op, watches, HOUR))
+    }
+
     pub(crate) fn all_of(&self, op: Op, watches: impl IntoIterator<Item = Watch<u32>>) {
         self.waits(self.purgatory.watch_all(op, watches, HOUR));
     }

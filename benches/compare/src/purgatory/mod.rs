@@ -29,7 +29,9 @@ pub type Requests = Purgatory<u32, Request>;
 #[track_caller]
 pub fn settle(purgatory: &Requests, satisfied: u64, waiting: u64) {
     assert_eq!(purgatory.delayed(), waiting, "requests that wait");
-    assert_eq!(purgatory.shutdown() as u64, waiting, "requests that were shut down");
+    let requests = purgatory.shutdown();
+    assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
+    requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
     assert_eq!(purgatory.stats().shut_down, waiting);
     settle_all(purgatory, [satisfied, 0]);
 }

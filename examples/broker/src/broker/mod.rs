@@ -343,7 +343,9 @@ impl Broker {
 
     /// Answers all requests that wait, and has none wait from now on. Returns how many those were.
     fn answer_all(&self) -> usize {
-        self.groups.close() + self.waiters.fetches.shutdown() + self.waiters.produces.shutdown()
+        self.groups.close()
+            + waiting::answer_all(&self.waiters.fetches)
+            + waiting::answer_all(&self.waiters.produces)
     }
 }
 

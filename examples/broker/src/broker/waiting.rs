@@ -8,6 +8,18 @@ use delaywheel::{
 };
 use tokio::sync::oneshot;
 
+/// Shuts a purgatory down, and answers the operations that wait. Returns how many those were.
+pub(super) fn answer_all<K, O>(purgatory: &Purgatory<K, O>) -> usize
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    let operations = purgatory.shutdown();
+    let answered = operations.len();
+    operations.into_iter().for_each(|operation| operation.complete(Completion::ShutDown));
+    answered
+}
+
 /// A request that waits, in the hands of the connection that will answer it.
 ///
 /// Dropping it calls the wait off. So a connection that closes leaves nothing behind.

@@ -188,7 +188,7 @@ fn on_purgatory(name: &str, attack: OnPurgatory) -> bool {
             purgatory.shrink();
         },
     );
-    purgatory.shutdown();
+    drop(purgatory.shutdown());
     is_clean
 }
 

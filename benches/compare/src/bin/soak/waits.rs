@@ -123,7 +123,8 @@ impl Waits {
         match random.u32(..8) {
             0 => drop(self.purgatory.check_and_complete_all([&key, &random.u32(..KEYS)])),
             1 => {
-                let mut checks = self.purgatory.checks([key, random.u32(..KEYS)]);
+                let keys = [key, random.u32(..KEYS)];
+                let mut checks = self.purgatory.checks(&keys);
                 while !checks.is_done() {
                     checks.run(16);
                 }
@@ -187,15 +188,15 @@ impl Waits {
         });
     }
 
-    /// Ends the purgatory: by closing or shutting it down.
-    pub(crate) fn end(&self, is_closed: bool) {
+    /// Ends the purgatory: takes its operations back, or answers them.
+    pub(crate) fn end(&self, is_taken_back: bool) {
         self.books().finish();
-        if is_closed {
-            for op in self.purgatory.close() {
+        for op in self.purgatory.shutdown() {
+            if is_taken_back {
                 self.books().give_back(op.hand_back());
+            } else {
+                op.complete(Completion::ShutDown);
             }
-        } else {
-            self.purgatory.shutdown();
         }
     }
 }

@@ -38,6 +38,7 @@ use super::{
         Session, SyncOutcome,
     },
 };
+use crate::broker::waiting::answer_all;
 use crate::broker::{Config, counts::Count, purgatory_builder, timer_builder, waiting::Waiting};
 
 /// Limits of groups.
@@ -225,8 +226,8 @@ impl Coordinator {
     pub(crate) fn close(&self) -> usize {
         self.is_closed.store(true, Ordering::Release);
         self.sessions.shutdown();
-        self.rebalances.shutdown();
-        self.joins.shutdown() + self.syncs.shutdown()
+        answer_all(&self.rebalances);
+        answer_all(&self.joins) + answer_all(&self.syncs)
     }
 
     /// Returns the group of a name.

@@ -1,0 +1,129 @@
+//! How long a lock is held: for the ends of 32 operations, and no more. A key that leaves is dropped
+//! between two holds, and tells how many operations have ended by then.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, Purgatory, Timer,
+    Watch::{self, Events, Threshold},
+};
+
+use super::support::{HOUR, must_return};
+
+const OPERATIONS: u64 = 1000;
+
+/// Operations that end in one hold.
+const BATCH: u64 = 32;
+
+/// What is to be done when a key is dropped.
+#[derive(Default)]
+struct Hook {
+    is_set: AtomicBool,
+    purgatory: Mutex<Option<Purgatory<Key, Idle>>>,
+    /// How many operations waited when a key was dropped.
+    seen: Mutex<Vec<u64>>,
+}
+
+#[derive(Clone)]
+struct Key(u64, Arc<Hook>);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        if self.1.is_set.load(Ordering::Relaxed) {
+            let purgatory = self.1.purgatory.lock().unwrap().clone();
+            self.1.seen.lock().unwrap().push(purgatory.expect("it is there").delayed());
+        }
+    }
+}
+
+struct Idle;
+
+impl DelayedOperation<Key> for Idle {
+    fn complete(self, _: Completion) {}
+}
+
+/// Has operations wait, each on a key of its own and on key 0, ends all by a road, and checks that
+/// they left a few at a time.
+fn ends_in_short_holds(
+    common: impl Fn(Key, u64) -> Watch<Key> + Send + 'static,
+    road: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
+) {
+    must_return(move || {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory = Purgatory::builder().timer(timer).build().unwrap();
+        let hook = Arc::new(Hook::default());
+        for number in 1..=OPERATIONS {
+            let own = Events(Key(number, Arc::clone(&hook)));
+            let common = common(Key(0, Arc::clone(&hook)), number);
+            assert!(purgatory.watch_any(Idle, [own, common], HOUR).is_ok());
+        }
+        *hook.purgatory.lock().unwrap() = Some(purgatory.clone());
+        let key = Key(0, Arc::clone(&hook));
+        hook.is_set.store(true, Ordering::Relaxed);
+        road(&purgatory, key);
+        hook.is_set.store(false, Ordering::Relaxed);
+        assert_eq!(purgatory.delayed(), 0);
+        let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
+        assert!(seen.len() as u64 >= OPERATIONS, "each has a key of its own");
+        let mut before = OPERATIONS;
+        for now in seen {
+            assert!(before - now <= BATCH, "{} ended in one hold", before - now);
+            before = now;
+        }
+        *hook.purgatory.lock().unwrap() = None;
+    });
+}
+
+#[test]
+fn an_advance_ends_so_many_in_a_hold() {
+    ends_in_short_holds(Threshold, |purgatory, key| {
+        assert_eq!(purgatory.advance(&key, OPERATIONS) as u64, OPERATIONS);
+    });
+}
+
+#[test]
+fn a_shutdown_ends_so_many_in_a_hold() {
+    ends_in_short_holds(Threshold, |purgatory, _| {
+        assert_eq!(purgatory.shutdown().len() as u64, OPERATIONS);
+    });
+}
+
+#[test]
+fn a_cancellation_by_key_ends_so_many_in_a_hold() {
+    ends_in_short_holds(Threshold, |purgatory, key| {
+        assert_eq!(purgatory.cancel_for_key(&key) as u64, OPERATIONS);
+    });
+    ends_in_short_holds(
+        |key, _| Events(key),
+        |purgatory, key| {
+            assert_eq!(purgatory.cancel_for_key(&key) as u64, OPERATIONS);
+        },
+    );
+}

@@ -47,6 +47,7 @@ mod segments;
 #[cfg(feature = "std")]
 mod sync;
 mod tick;
+mod ticks;
 #[cfg(feature = "std")]
 pub mod timer;
 pub mod wheel;
@@ -74,6 +75,7 @@ pub use self::timer::TimerMetrics;
 pub use self::{
     error::{BuildError, InsertError},
     tick::{Tick, TickSpan},
+    ticks::Ticks,
     wheel::{Advance, Drain, Expired, Iter, Key, TimingWheel, WheelBuilder},
 };
 

@@ -11,7 +11,7 @@ use super::{
     events::Events,
     executor::{Delivery, Executor, Handler, Passage},
     queue::DelayQueue,
-    ticks::Ticks,
+    ticks::TickClock,
     value::ValueTimer,
 };
 use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
@@ -233,7 +233,7 @@ impl TimerBuilder {
         let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
         let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
         let parker = Parker::new();
-        let ticks = Ticks::new(self.clock, self.tick);
+        let ticks = TickClock::new(self.clock, self.tick);
         let core = Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };

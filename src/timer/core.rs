@@ -31,7 +31,7 @@ use super::{
     key::TimeoutKey,
     limit::Limit,
     stats::ShardStats,
-    ticks::Ticks,
+    ticks::TickClock,
     wakeup::{Published, Wakeup},
 };
 use crate::{
@@ -95,7 +95,7 @@ struct Shard<T> {
 /// The shards of a timer.
 pub(super) struct Core<T> {
     shards: Box<[CachePadded<Shard<T>>]>,
-    ticks: Ticks,
+    ticks: TickClock,
     wakeup: Wakeup,
     /// Wakes the reaper.
     reaper: Unparker,
@@ -107,7 +107,7 @@ pub(super) struct Core<T> {
 impl<T> Core<T> {
     pub(super) fn new(
         wheels: impl Iterator<Item = TimingWheel<T>>,
-        ticks: Ticks,
+        ticks: TickClock,
         reaper: Unparker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
@@ -126,7 +126,7 @@ impl<T> Core<T> {
         }
     }
 
-    pub(super) fn ticks(&self) -> &Ticks {
+    pub(super) fn ticks(&self) -> &TickClock {
         &self.ticks
     }
 
@@ -619,7 +619,8 @@ mod tests {
     #[test]
     fn what_a_wheel_without_room_refuses_is_handed_back_and_counted() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
-        let ticks = Ticks::new(std::sync::Arc::new(ManualClock::new()), Duration::from_millis(1));
+        let ticks =
+            TickClock::new(std::sync::Arc::new(ManualClock::new()), Duration::from_millis(1));
         let core = Core::new(iter::once(wheel), ticks, Parker::new().unparker().clone(), None);
         let delay = Duration::from_secs(1);
         assert!(core.schedule(delay, 1).is_ok());

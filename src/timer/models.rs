@@ -28,7 +28,7 @@ use super::{
     executor::{Delivery, Handler, Passage},
     key::TimeoutKey,
     limit::Limit,
-    ticks::Ticks,
+    ticks::TickClock,
 };
 use crate::{
     Clock, Expired, Tick, WheelBuilder,
@@ -66,7 +66,7 @@ fn core_of(shards: usize, max_pending: Option<u64>) -> (Arc<Core<u32>>, Parker) 
 fn core_with(shards: usize, max_pending: Option<u64>, parker: &Parker) -> Core<u32> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..shards).filter_map(|_| wheel.clone().build().ok()).collect();
-    let ticks = Ticks::new(Arc::new(Still(Instant::now())), Duration::from_millis(1));
+    let ticks = TickClock::new(Arc::new(Still(Instant::now())), Duration::from_millis(1));
     let places = max_pending.and_then(NonZeroU64::new);
     Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), places)
 }

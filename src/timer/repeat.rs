@@ -18,9 +18,8 @@ use super::{
     error::ScheduleError,
     key::TimeoutKey,
     occurrences::{Occurrences, Rhythm},
-    ticks::nanos,
 };
-use crate::sync::Mutex;
+use crate::{sync::Mutex, ticks::nanos};
 
 /// When a repeated callback runs next if an occurrence ended after the next one was due.
 ///

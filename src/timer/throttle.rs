@@ -5,8 +5,8 @@
 
 use std::{boxed::Box, fmt, sync::Arc, time::Duration};
 
-use super::{Task, Timer, error::ScheduleError, key::TimeoutKey, ticks::nanos};
-use crate::sync::Mutex;
+use super::{Task, Timer, error::ScheduleError, key::TimeoutKey};
+use crate::{sync::Mutex, ticks::nanos};
 
 /// Runs a callback at most once in a period.
 ///

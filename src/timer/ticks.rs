@@ -1,7 +1,4 @@
-//! Between the clock's time and the wheel's ticks.
-//!
-//! A deadline is rounded up to a tick and the present down to one, in one function each. So nothing
-//! is early, and what is late is so by less than a tick.
+//! The clock of a timer, divided into ticks; [`Ticks`] has the rounding rules.
 //!
 //! The clock may step back; the present does not. It stays at the latest tick that was seen.
 
@@ -13,34 +10,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use strength_reduce::StrengthReducedU64;
-
-use crate::{Clock, Tick};
+use crate::{Clock, Tick, Ticks, ticks::nanos};
 
 /// A clock that has been divided into ticks.
 #[derive(Debug)]
-pub(super) struct Ticks {
+pub(super) struct TickClock {
     clock: Arc<dyn Clock>,
     /// Start of tick 0.
     origin: Instant,
-    /// Nanoseconds in a tick; not 0. Every timeout divides by it, and a division takes longer than
-    /// all else that is done to find a tick.
-    tick: StrengthReducedU64,
+    ticks: Ticks,
     /// The start of the latest tick that was seen, in nanoseconds. Written once a tick, so that
     /// threads seldom wait for its cache line.
     latest: AtomicU64,
 }
 
-impl Ticks {
+impl TickClock {
     /// Starts counting at the present; `tick` is at least a nanosecond.
     pub(super) fn new(clock: Arc<dyn Clock>, tick: Duration) -> Self {
         let origin = clock.now();
-        Self {
-            clock,
-            origin,
-            tick: StrengthReducedU64::new(nanos(tick).max(1)),
-            latest: AtomicU64::new(0),
-        }
+        let tick = tick.max(Duration::from_nanos(1));
+        let ticks = Ticks::new(Duration::ZERO, tick);
+        Self { clock, origin, ticks, latest: AtomicU64::new(0) }
     }
 
     pub(super) fn clock(&self) -> &dyn Clock {
@@ -52,8 +42,8 @@ impl Ticks {
     pub(super) fn elapsed(&self) -> u64 {
         let elapsed = nanos(self.clock.now().saturating_duration_since(self.origin));
         let latest = self.latest.load(Ordering::Relaxed);
-        if elapsed.saturating_sub(latest) >= self.tick.get() {
-            let begun = self.floor(elapsed).get() * self.tick.get();
+        if elapsed.saturating_sub(latest) >= self.ticks.length() {
+            let begun = self.floor(elapsed).get() * self.ticks.length();
             self.latest.fetch_max(begun, Ordering::Relaxed);
         }
         elapsed.max(latest)
@@ -103,42 +93,30 @@ impl Ticks {
 
     /// Returns the length of a tick.
     pub(super) fn tick(&self) -> Duration {
-        Duration::from_nanos(self.tick.get())
+        self.ticks.tick()
     }
 
     /// When a tick begins; `None` if that is later than the clock can tell.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
-        let since = Duration::from_nanos(tick.get().checked_mul(self.tick.get())?);
-        self.origin.checked_add(since)
+        self.origin.checked_add(Duration::from_nanos(self.ticks.nanos_until(tick)?))
     }
 
     /// The time from the start of tick 0 to that of another.
     pub(super) fn since_origin(&self, tick: Tick) -> Duration {
-        Duration::from_nanos(tick.get().saturating_mul(self.tick.get()))
+        self.ticks.start(tick)
     }
 
     /// The present, rounded down.
     #[inline]
     pub(super) fn floor(&self, elapsed: u64) -> Tick {
-        Tick::new(elapsed / self.tick)
+        self.ticks.floor(elapsed)
     }
 
-    /// A deadline, rounded up; the horizon stays the horizon.
+    /// A deadline, rounded up.
     #[inline]
     fn ceil(&self, elapsed: u64) -> Tick {
-        if elapsed == u64::MAX {
-            return Tick::MAX;
-        }
-        let (whole, rest) = StrengthReducedU64::div_rem(elapsed, self.tick);
-        Tick::new(whole + u64::from(rest > 0))
+        self.ticks.ceil(elapsed)
     }
-}
-
-/// Returns the nanoseconds of a duration; `u64::MAX` if it is longer than 584 years.
-#[inline]
-pub(super) fn nanos(duration: Duration) -> u64 {
-    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
-    seconds.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 /// The instant that lies `span` later, or one that is later than anybody waits for.

@@ -306,7 +306,7 @@ impl<T: Send + 'static> ValueTimer<T> {
             let (now, deadline) = core.ticks().at_and_after(elapsed, delay);
             core.insert_at(shard, now, deadline, value)
         };
-        self.add(value, schedule).map(|key| key.in_shard())
+        self.add(value, schedule).map(TimeoutKey::in_shard)
     }
 
     /// Takes a timeout out of a shard.

@@ -13,11 +13,12 @@ use std::{
 use crate::tokens::tokens;
 
 /// The modules of the crate and their layers.
-const LAYERS: [(&str, u8); 11] = [
+const LAYERS: [(&str, u8); 12] = [
     ("segments", 0),
     ("tick", 0),
     ("error", 0),
     ("histogram", 0),
+    ("ticks", 1),
     ("wheel", 1),
     ("clock", 2),
     ("sync", 2),

@@ -6,6 +6,7 @@ mod clock;
 mod names;
 mod purgatory;
 mod queue;
+mod ticks;
 mod timer;
 mod wheel;
 

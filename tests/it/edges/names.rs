@@ -13,7 +13,7 @@ use crate::tokens::tokens;
 
 /// What values of a type are called in the edge tests, or how they are come by. With `..`, whatever
 /// else is called on them in one chain counts as well, as is the way of builders.
-const RECEIVERS: [(&str, &[&str]); 30] = [
+const RECEIVERS: [(&str, &[&str]); 31] = [
     ("Advance", &["due", "wheel.advance"]),
     ("Checks", &["checks"]),
     ("Debounce", &["debounce"]),
@@ -38,6 +38,7 @@ const RECEIVERS: [(&str, &[&str]); 30] = [
     ("TimerBuilder", &["builder", "Timer.builder..", "TimerBuilder.new..", "DelayQueue.builder.."]),
     ("TimerMetrics", &["metrics"]),
     ("TimerStats", &["stats"]),
+    ("Ticks", &["ticks", "Ticks.new"]),
     ("TimingWheel", &["wheel"]),
     ("ValueTimer", &["values"]),
     ("Watch", &["Watch.from"]),

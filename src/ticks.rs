@@ -1,0 +1,229 @@
+//! Between a clock's time and the ticks of a wheel: the three rounding rules.
+//!
+//! The present is rounded down to a tick, and a deadline up. So a timeout is never early, and late
+//! by less than a tick. The wait until a tick ends when the tick begins or later, so a loop that
+//! waits does not spin.
+
+use core::{fmt, time::Duration};
+
+use crate::Tick;
+
+/// With `std`, a division by the length of a tick, which every timeout of a timer takes, is a
+/// multiplication.
+#[cfg(feature = "std")]
+type Divisor = strength_reduce::StrengthReducedU64;
+#[cfg(not(feature = "std"))]
+type Divisor = u64;
+
+/// Converts the time of a clock into ticks of a fixed length, and back.
+///
+/// For the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are durations
+/// since any fixed point, such as the start of the program or of the machine. Tick 0 begins at the
+/// *origin*. What is before the origin counts as the origin, and what is 584 years (2^64 ns) after
+/// it or later never comes.
+///
+/// # Examples
+///
+/// ```
+/// use core::time::Duration;
+///
+/// use delaywheel::{Tick, Ticks, TimingWheel};
+///
+/// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(1));
+/// let mut clock = Duration::from_micros(700); // of the owner: since it started, say
+/// let mut wheel = TimingWheel::new(ticks.now(clock));
+/// // 1.7 ms after the origin, rounded up to 2 ms.
+/// wheel.insert(ticks.deadline(clock + Duration::from_millis(1)), "a millisecond")?;
+/// wheel.insert(ticks.deadline(Duration::MAX), "never")?;
+///
+/// let next = wheel.next_expiration().unwrap();
+/// assert_eq!(ticks.wait(clock, next), Duration::from_micros(1_300));
+/// clock = Duration::from_micros(1_999);
+/// assert_eq!(wheel.advance(ticks.now(clock)).count(), 0, "only one tick is complete");
+/// clock = Duration::from_micros(2_000);
+/// assert_eq!(wheel.advance(ticks.now(clock)).next().unwrap().value, "a millisecond");
+/// # Ok::<_, delaywheel::InsertError<&str>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Ticks {
+    origin: Duration,
+    /// Nanoseconds in a tick; not 0.
+    length: Divisor,
+}
+
+impl Ticks {
+    /// Makes ticks of length `tick`, the first of which begins at `origin`.
+    ///
+    /// A tick has at least 1 ns. One of more than 584 years counts as 584 years.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `tick` is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn new(origin: Duration, tick: Duration) -> Self {
+        assert!(!tick.is_zero(), "a tick of {tick:?} has no length");
+        #[cfg(feature = "std")]
+        let length = Divisor::new(nanos(tick));
+        #[cfg(not(feature = "std"))]
+        let length = nanos(tick);
+        Self { origin, length }
+    }
+
+    /// Returns the time at which tick 0 begins.
+    #[must_use]
+    pub fn origin(&self) -> Duration {
+        self.origin
+    }
+
+    /// Returns the length of a tick.
+    #[must_use]
+    pub fn tick(&self) -> Duration {
+        Duration::from_nanos(self.length())
+    }
+
+    /// Returns the tick that has begun at `time`: rounded down, for
+    /// [`advance`](crate::TimingWheel::advance).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use core::time::Duration;
+    ///
+    /// use delaywheel::{Tick, Ticks};
+    ///
+    /// let ticks = Ticks::new(Duration::from_secs(5), Duration::from_secs(1));
+    /// assert_eq!(ticks.now(Duration::from_millis(7_999)), Tick::new(2));
+    /// assert_eq!(ticks.now(Duration::from_secs(8)), Tick::new(3));
+    /// assert_eq!(ticks.now(Duration::from_secs(1)), Tick::ZERO);
+    /// ```
+    #[must_use]
+    pub fn now(&self, time: Duration) -> Tick {
+        self.floor(nanos(time.saturating_sub(self.origin)))
+    }
+
+    /// Returns the first tick that begins at `time` or later: rounded up, for
+    /// [`insert`](crate::TimingWheel::insert). [`Tick::MAX`] for a time that never comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use core::time::Duration;
+    ///
+    /// use delaywheel::{Tick, Ticks};
+    ///
+    /// let ticks = Ticks::new(Duration::from_secs(5), Duration::from_secs(1));
+    /// assert_eq!(ticks.deadline(Duration::from_millis(7_001)), Tick::new(3));
+    /// assert_eq!(ticks.deadline(Duration::from_secs(8)), Tick::new(3));
+    /// assert_eq!(ticks.deadline(Duration::MAX), Tick::MAX);
+    /// ```
+    #[must_use]
+    pub fn deadline(&self, time: Duration) -> Tick {
+        self.ceil(nanos(time.saturating_sub(self.origin)))
+    }
+
+    /// Returns the time at which `tick` begins; [`Duration::MAX`] if it never comes.
+    #[must_use]
+    pub fn start(&self, tick: Tick) -> Duration {
+        let start = self.nanos_until(tick).map(Duration::from_nanos);
+        start.map_or(Duration::MAX, |start| self.origin.saturating_add(start))
+    }
+
+    /// Returns how long to wait from `time` until `tick` begins; zero if it has begun, and
+    /// [`Duration::MAX`] if it never comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use core::time::Duration;
+    ///
+    /// use delaywheel::{Tick, Ticks};
+    ///
+    /// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(10));
+    /// let time = Duration::from_micros(19_900);
+    /// assert_eq!(ticks.wait(time, Tick::new(3)), Duration::from_micros(10_100));
+    /// assert_eq!(ticks.wait(time, Tick::new(1)), Duration::ZERO);
+    /// ```
+    #[must_use]
+    pub fn wait(&self, time: Duration, tick: Tick) -> Duration {
+        match self.start(tick) {
+            Duration::MAX => Duration::MAX,
+            start => start.saturating_sub(time),
+        }
+    }
+
+    /// Returns the same in milliseconds, rounded up, as `poll` and `epoll_wait` take it; rounded
+    /// down, their loop would spin within the last one. `u64::MAX` if the tick never comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use core::time::Duration;
+    ///
+    /// use delaywheel::{Tick, Ticks};
+    ///
+    /// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(10));
+    /// assert_eq!(ticks.wait_millis(Duration::from_micros(19_900), Tick::new(3)), 11);
+    /// ```
+    #[must_use]
+    pub fn wait_millis(&self, time: Duration, tick: Tick) -> u64 {
+        let millis = self.wait(time, tick).as_nanos().div_ceil(1_000_000);
+        u64::try_from(millis).unwrap_or(u64::MAX)
+    }
+
+    /// The tick that has begun so many nanoseconds after the origin.
+    #[inline]
+    pub(crate) fn floor(&self, nanos: u64) -> Tick {
+        Tick::new(nanos / self.length)
+    }
+
+    /// The first tick that begins so many nanoseconds after the origin or later; the horizon stays
+    /// the horizon.
+    #[inline]
+    pub(crate) fn ceil(&self, nanos: u64) -> Tick {
+        if nanos == u64::MAX {
+            return Tick::MAX;
+        }
+        let whole = nanos / self.length;
+        Tick::new(whole + u64::from(whole * self.length() < nanos))
+    }
+
+    /// Nanoseconds from the origin to the start of a tick; `None` if it never comes.
+    #[inline]
+    pub(crate) fn nanos_until(&self, tick: Tick) -> Option<u64> {
+        tick.get().checked_mul(self.length()).filter(|&nanos| nanos < u64::MAX)
+    }
+
+    /// Nanoseconds in a tick.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        #[cfg(feature = "std")]
+        return self.length.get();
+        #[cfg(not(feature = "std"))]
+        self.length
+    }
+}
+
+impl PartialEq for Ticks {
+    fn eq(&self, other: &Self) -> bool {
+        (self.origin, self.length()) == (other.origin, other.length())
+    }
+}
+
+impl Eq for Ticks {}
+
+impl fmt::Debug for Ticks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticks")
+            .field("origin", &self.origin)
+            .field("tick", &self.tick())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the nanoseconds of a duration; `u64::MAX` if it is longer than 584 years.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_nanos()))
+}

@@ -1,0 +1,90 @@
+//! Ticks from a nanosecond to a day, at every end of the scale.
+
+use std::time::Duration;
+
+use delaywheel::{Tick, Ticks};
+
+use super::DELAYS;
+
+const NS: Duration = Duration::from_nanos(1);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The last time that comes, and so the horizon of ticks of a nanosecond.
+const LAST: Duration = Duration::from_nanos(u64::MAX - 1);
+
+fn lengths() -> [Duration; 7] {
+    let millis = Duration::from_millis;
+    [NS, 2 * NS, 999 * NS, Duration::from_micros(1), millis(1), millis(10), DAY]
+}
+
+#[test]
+fn the_present_is_rounded_down_and_a_deadline_up_to_the_nanosecond() {
+    for (length, origin) in lengths().into_iter().flat_map(|one| DELAYS.map(|at| (one, at))) {
+        let ticks = Ticks::new(origin, length);
+        assert_eq!((ticks.tick(), ticks.origin()), (length, origin));
+        for tick in [0_u32, 1, 2, 63, 64, 1000].map(|tick| (tick, Tick::new(u64::from(tick)))) {
+            let (count, tick) = tick;
+            let Some(start) = origin.checked_add(length * count) else { continue };
+            assert_eq!((ticks.now(start), ticks.deadline(start)), (tick, tick));
+            assert_eq!(ticks.start(tick), start);
+            if count > 0 && length > NS {
+                let (now, deadline) = (ticks.now(start - NS), ticks.deadline(start - NS));
+                assert_eq!((now, deadline), (Tick::new(u64::from(count) - 1), tick));
+            }
+            let Some(later) = start.checked_add(NS) else { continue };
+            assert_eq!(ticks.deadline(later), Tick::new(u64::from(count) + 1));
+        }
+    }
+}
+
+#[test]
+fn before_the_origin_it_is_the_origin_and_after_the_horizon_it_is_never() {
+    for length in lengths() {
+        let ticks = Ticks::new(DAY, length);
+        for early in [Duration::ZERO, NS, DAY - NS, DAY] {
+            assert_eq!((ticks.now(early), ticks.deadline(early)), (Tick::ZERO, Tick::ZERO));
+        }
+        for never in [Duration::MAX, DAY + LAST + NS] {
+            assert_eq!(ticks.deadline(never), Tick::MAX);
+        }
+        assert!(ticks.deadline(DAY + LAST) >= ticks.now(DAY + LAST));
+        assert_eq!(ticks.start(Tick::MAX), Duration::MAX);
+        assert_eq!(ticks.wait(DAY, Tick::MAX), Duration::MAX);
+        assert_eq!(ticks.wait_millis(DAY, Tick::MAX), u64::MAX);
+    }
+}
+
+#[test]
+fn a_wait_ends_when_the_tick_has_begun_and_not_a_nanosecond_earlier() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for length in lengths() {
+        let ticks = Ticks::new(DAY, length);
+        for _ in 0..1000 {
+            let end = 1 << random.u32(1..60);
+            let now = DAY + Duration::from_nanos(random.u64(..end));
+            let until = ticks.deadline(now + Duration::from_nanos(random.u64(..1 << 40)));
+            let wait = ticks.wait(now, until);
+            assert!(ticks.now(now + wait) >= until, "early");
+            assert!(wait.is_zero() || ticks.now(now + wait - NS) < until, "late");
+            let millis = Duration::from_millis(ticks.wait_millis(now, until));
+            assert!(millis >= wait && millis - wait < Duration::from_millis(1));
+            assert_eq!(ticks.wait(now, ticks.now(now)), Duration::ZERO);
+        }
+    }
+}
+
+#[test]
+fn a_tick_longer_than_the_horizon_is_as_long_as_that() {
+    let ticks = Ticks::new(Duration::ZERO, Duration::MAX);
+    assert_eq!(ticks.tick(), LAST + NS);
+    assert_eq!((ticks.now(LAST), ticks.deadline(LAST)), (Tick::ZERO, Tick::new(1)));
+    assert_eq!(ticks, Ticks::new(Duration::ZERO, LAST + NS));
+    assert_ne!(ticks, Ticks::new(NS, LAST + NS));
+    assert_eq!(format!("{:?}", Ticks::new(NS, DAY)), "Ticks { origin: 1ns, tick: 86400s, .. }");
+}
+
+#[test]
+#[should_panic(expected = "a tick of 0ns has no length")]
+fn a_tick_without_a_length_is_the_callers_fault() {
+    let _ = Ticks::new(Duration::ZERO, Duration::ZERO);
+}

@@ -32,7 +32,7 @@ struct Package {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let lock = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../Cargo.lock");
+    let lock = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("Cargo.lock");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", lock.display());
     let rustc = env::var_os("RUSTC").ok_or("cargo sets RUSTC")?;

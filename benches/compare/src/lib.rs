@@ -1,59 +1,47 @@
-//! One way to drive every contestant: a trait, the workloads, and the loops that are timed.
+//! Compares delaywheel with other timers: contestants, workloads, one runner and one report.
 //!
-//! All are deterministic: time is a tick of one millisecond that the benchmark counts, and random
-//! numbers are drawn from a stated seed before the clock starts. A loop in [`drive`] is compiled
-//! once for each contestant from the same source, so what differs is the contestant.
+//! `src/main.rs` is the runner. A contestant of [`timers`] is told the time and runs in virtual time, with ticks of
+//! one millisecond. A contestant of [`shared`] has threads and reads the clock itself. The timed loops are
+//! one source for all contestants, and every loop asserts its result.
 
 #![forbid(unsafe_code)]
 
-pub mod delivered;
-pub mod drive;
-pub mod promises;
+pub mod arrivals;
+pub mod bench;
+pub mod figures;
+pub mod measure;
+pub mod os;
 pub mod purgatory;
-pub mod real;
 pub mod report;
+pub mod rows;
 pub mod shared;
-pub mod side_by_side;
 pub mod timers;
 pub mod workload;
 
-pub use self::promises::{Promises, Wakes};
-
-/// A set of timeouts, each a payload of eight bytes and a deadline in ticks.
+/// A set of timeouts, each with a payload of eight bytes and a deadline in ticks.
 pub trait Timers {
-    /// What a timeout is cancelled by.
+    /// Names a timeout, to cancel or move it.
     type Key: Copy;
 
-    /// What the contestant is called in a report.
+    /// Name in the report.
     const NAME: &'static str;
 
-    /// What the contestant is, and how far it holds what is said of the methods below.
+    /// The structure, and its limits.
     const PROMISES: Promises;
 
     /// Adds a timeout.
-    ///
-    /// # Panics
-    ///
-    /// If it lies further ahead than [`Promises::max_delay`], which is counted from the latest
-    /// [`advance`](Self::advance).
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key;
 
-    /// Takes out a timeout. Returns whether it was pending; never if [`Promises::can_cancel`] is not
-    /// promised.
+    /// Removes a timeout. Returns whether it was pending.
     fn cancel(&mut self, key: Self::Key) -> bool;
 
-    /// Moves a timeout, which may give it another key; `None` if it was not pending, or could not be
-    /// cancelled.
-    ///
-    /// # Panics
-    ///
-    /// As [`insert`](Self::insert).
+    /// Moves a timeout, which may change its key. Returns `None` if it was not pending.
     fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key>;
 
     /// The tick at which to call [`advance`](Self::advance) next; `None` if nothing is pending.
     fn next_expiration(&mut self) -> Option<u64>;
 
-    /// Lets time pass until `now`; hands out what is due, in order. Returns how many that were.
+    /// Lets time pass until `now` and hands out the payloads of due timeouts. Returns their number.
     fn advance(&mut self, now: u64, expired: impl FnMut(u64)) -> usize;
 
     /// Number of pending timeouts.
@@ -64,13 +52,65 @@ pub trait Timers {
         self.len() == 0
     }
 
-    /// Makes one that is told tenths of its own tick, by which it is seen what it makes of times
-    /// between two ticks. One that has no ticks of its own takes any unit, and is as ever.
-    #[must_use]
+    /// Makes a contestant that is told tenths of its own tick, which shows how it rounds.
     fn in_tenths() -> impl Timers
     where
         Self: Default,
     {
         Self::default()
+    }
+}
+
+/// Structure and limits of a contestant. Times are in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promises {
+    /// The structure by its usual name, and its owner.
+    pub scheme: &'static str,
+    /// Surprising properties, as a phrase for a table cell; empty if there are none.
+    pub describes: &'static str,
+    /// The longest delay; `None` if there is no limit below a thousand years.
+    pub max_delay: Option<u64>,
+    /// By how much a timeout may expire before its deadline.
+    pub earliness: u64,
+    /// By how much a timeout may expire after its deadline, by design.
+    pub lateness: u64,
+    /// Whether one advance hands out timeouts in the order of deadlines.
+    pub ordered: bool,
+    /// Whether the key of an ended timeout is recognised. If not, it may panic or name another timeout.
+    pub safe_keys: bool,
+    /// When it asks to be woken.
+    pub wakes: Wakes,
+    /// The greatest number of pending timeouts that is worth measuring, since more take minutes.
+    pub largest: u32,
+}
+
+/// When a contestant asks to be woken while something is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wakes {
+    /// When it has something to do.
+    WhenBusy,
+    /// Also for cancelled timeouts, even if nothing is pending.
+    ForCancelled,
+    /// At least once in this many ticks. A year of that is estimated from a part.
+    Every(u64),
+}
+
+impl Promises {
+    /// No limits: any delay, any number, never early, never late, in order.
+    pub const STRICT: Self = Self {
+        scheme: "",
+        describes: "",
+        max_delay: None,
+        earliness: 0,
+        lateness: 0,
+        ordered: true,
+        safe_keys: true,
+        wakes: Wakes::WhenBusy,
+        largest: u32::MAX,
+    };
+
+    /// Whether it accepts this many timeouts with delays of up to `max_delay`.
+    pub fn admits(&self, pending: u32, max_delay: u64) -> bool {
+        pending <= self.largest && self.max_delay.is_none_or(|longest| max_delay <= longest)
     }
 }

@@ -1,5 +1,6 @@
-//! What the contestants are given: deadlines and victims from a seed, drawn before anything is
-//! timed.
+//! Deadlines, delays and victims from a seed, drawn before anything is timed.
+
+use std::time::Duration;
 
 use fastrand::Rng;
 
@@ -9,7 +10,7 @@ pub const SECOND: u64 = 1_000;
 /// Ticks of a day.
 pub const DAY: u64 = 86_400 * SECOND;
 
-/// How far ahead deadlines lie.
+/// Distribution of delays, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// Uniform in 1 ms to 60 s.
@@ -18,25 +19,48 @@ pub enum Spread {
     Month,
     /// Log-uniform in 1 s to 1 year.
     Year,
+    /// Always the same.
+    Fixed(u64),
 }
 
 impl Spread {
-    /// What it is called in a report.
-    #[must_use]
+    /// Name in a path of the report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Minute => "uniform",
             Self::Month => "log-uniform",
             Self::Year => "sparse",
+            Self::Fixed(_) => "fixed",
         }
     }
 
-    fn delay(self, rng: &mut Rng) -> u64 {
+    /// The longest delay.
+    pub const fn max(self) -> u64 {
         match self {
-            Self::Minute => rng.u64(1..=60 * SECOND),
-            Self::Month => log_uniform(rng, 1, 30 * DAY),
-            Self::Year => log_uniform(rng, SECOND, 365 * DAY),
+            Self::Minute => 60 * SECOND,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+            Self::Fixed(delay) => delay,
         }
+    }
+
+    fn draw(self, rng: &mut Rng) -> u64 {
+        match self {
+            Self::Minute => rng.u64(1..=self.max()),
+            Self::Month => log_uniform(rng, 1, self.max()),
+            Self::Year => log_uniform(rng, SECOND, self.max()),
+            Self::Fixed(delay) => delay,
+        }
+    }
+
+    /// Draws delays.
+    pub fn delays(self, rng: &mut Rng, count: u32) -> Vec<u64> {
+        (0..count).map(|_| self.draw(rng)).collect()
+    }
+
+    /// Draws pairs of cancel and insert over this many pending timeouts.
+    pub fn pairs(self, rng: &mut Rng, pending: u32, count: u32) -> Vec<Pair> {
+        (0..count).map(|_| Pair { victim: rng.u32(0..pending), delay: self.draw(rng) }).collect()
     }
 }
 
@@ -51,51 +75,57 @@ fn log_uniform(rng: &mut Rng, least: u64, greatest: u64) -> u64 {
     (least + rng.f64() * (greatest - least)).exp() as u64
 }
 
-/// A timeout to cancel or reset, and the deadline that is inserted in its stead, or that it moves
-/// to.
+/// A timeout to cancel or move, and the delay of its successor.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// Which of the pending timeouts it is.
+    /// Index of the victim.
     pub victim: u32,
-    /// The new deadline.
-    pub deadline: u64,
+    /// The new delay in ticks.
+    pub delay: u64,
 }
 
-/// A source of deadlines and victims. Two of the same seed yield the same.
-#[derive(Debug, Clone)]
-pub struct Workload {
-    spread: Spread,
-    rng: Rng,
+/// The same for timers with a clock of their own.
+#[derive(Debug, Clone, Copy)]
+pub struct Victim {
+    /// Index of the victim.
+    pub index: u32,
+    /// The new delay.
+    pub delay: Duration,
 }
 
-impl Workload {
-    /// Makes a source.
-    #[must_use]
-    pub fn new(spread: Spread, seed: u64) -> Self {
-        Self { spread, rng: Rng::with_seed(seed) }
-    }
+/// Draws delays of 1 to 60 s.
+pub fn delays(rng: &mut Rng, count: u32) -> Vec<Duration> {
+    (0..count).map(|_| delay(rng)).collect()
+}
 
-    /// Draws deadlines as seen from tick 0.
-    pub fn deadlines(&mut self, count: u32) -> Vec<u64> {
-        (0..count).map(|_| self.spread.delay(&mut self.rng)).collect()
-    }
+/// Draws victims among this many pending timeouts, each with a new delay of 1 to 60 s.
+pub fn victims(rng: &mut Rng, pending: u32, count: u32) -> Vec<Victim> {
+    (0..count).map(|_| Victim { index: rng.u32(0..pending), delay: delay(rng) }).collect()
+}
 
-    /// Draws pairs over this many pending timeouts, their deadlines as seen from tick 0.
-    pub fn pairs(&mut self, pending: u32, count: u32) -> Vec<Pair> {
-        let Self { spread, rng } = self;
-        let pair = |_| Pair { victim: rng.u32(0..pending), deadline: spread.delay(rng) };
-        (0..count).map(pair).collect()
-    }
+fn delay(rng: &mut Rng) -> Duration {
+    Duration::from_nanos(rng.u64(1_000_000_000..=60_000_000_000))
+}
 
-    /// Draws an order of this many timeouts.
-    pub fn order(&mut self, count: u32) -> Vec<u32> {
-        let mut order: Vec<_> = (0..count).collect();
-        self.rng.shuffle(&mut order);
-        order
-    }
+/// Draws instants in a span of time, in nanoseconds.
+pub fn instants(rng: &mut Rng, count: u32, start: Duration, span: Duration) -> Vec<u64> {
+    let (start, end) = (nanos(start), nanos(start + span));
+    (0..count).map(|_| rng.u64(start..end)).collect()
+}
 
-    /// Draws victims among this many pending timeouts.
-    pub fn victims(&mut self, pending: u32, count: u32) -> Vec<u32> {
-        (0..count).map(|_| self.rng.u32(0..pending)).collect()
-    }
+/// A duration in nanoseconds.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("a benchmark ends within centuries")
+}
+
+/// A count as a figure.
+#[expect(clippy::cast_precision_loss, reason = "nothing here is counted up to 2^53")]
+pub fn count(number: u64) -> f64 {
+    number as f64
+}
+
+/// A number of timeouts as it stands in a path: `1e6`.
+pub fn size(number: u32) -> String {
+    let power = number.max(1).ilog10();
+    if number == 10_u32.pow(power) { format!("1e{power}") } else { number.to_string() }
 }

@@ -1,7 +1,6 @@
-//! `async_io::Timer`: a tree behind one lock, which the thread of the reactor looks at.
+//! `async_io::Timer`: a tree behind one lock, which the reactor thread checks.
 //!
-//! Expected timeouts are awaited by tasks of an executor with a thread of its own, which is how smol,
-//! whose reactor it is, runs tasks.
+//! Tasks of an executor with its own thread await noted timeouts, as smol does, which uses this reactor.
 
 use std::{
     pin::Pin,
@@ -11,26 +10,12 @@ use std::{
 
 use async_io::Timer;
 
-use super::{Expectation, SharedTimer, executor::Executor};
+use super::{Note, SharedTimer, executor::Executor};
 use crate::Promises;
 
 /// [`Timer`], polled once, so that it is in the tree.
 #[derive(Debug, Clone)]
 pub struct AsyncIo(Executor);
-
-impl AsyncIo {
-    /// Starts the executor. All share one reactor, which never ends.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Executor::start("async-io-tasks", |run| async_io::block_on(run)))
-    }
-}
-
-impl Default for AsyncIo {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl SharedTimer for AsyncIo {
     type Timeout = Timer;
@@ -39,6 +24,11 @@ impl SharedTimer for AsyncIo {
 
     const PROMISES: Promises =
         Promises { scheme: "scheme 3: tree behind one lock, async-io's Timer", ..Promises::STRICT };
+
+    /// Starts the executor. All share one reactor, which never ends.
+    fn start() -> Self {
+        Self(Executor::start("async-io-tasks", |run| async_io::block_on(run)))
+    }
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Timer {
@@ -54,11 +44,11 @@ impl SharedTimer for AsyncIo {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+    fn schedule_noted(&self, delay: Duration, note: Note) {
         let timer = Timer::after(delay);
         self.0.spawn(async move {
             timer.await;
-            expectation.meet();
+            note.run();
         });
     }
 }

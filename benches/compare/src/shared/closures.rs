@@ -1,48 +1,41 @@
-//! [`Timer`], with closures that capture eight bytes.
+//! [`Timer`] with closures that capture eight bytes.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::AtomicU64, time::Duration};
 
-use delaywheel::{Timeout, Timer, TimerBuilder, TimerStats};
+use delaywheel::{Timeout, Timer, TimerBuilder};
 
-use super::{Accountable, Expectation, SharedTimer, counting};
+use super::{Note, SharedTimer, counter, counting, settings, settle_own};
 use crate::Promises;
 
 /// [`Timer`], whose closures count.
 #[derive(Debug, Clone)]
 pub struct Closures {
     timer: Timer,
-    /// Never freed, so that a closure captures no more than where it is, and counts no references.
     ran: &'static AtomicU64,
 }
 
 impl Closures {
-    /// Makes one with these settings.
-    ///
-    /// # Panics
-    ///
-    /// If the settings are refused.
-    #[must_use]
+    /// Starts one with these settings.
     pub fn new(settings: TimerBuilder) -> Self {
-        let timer = settings.build().expect("the settings are valid");
-        Self { timer, ran: Box::leak(Box::new(AtomicU64::new(0))) }
+        Self { timer: settings.build().expect("the settings are valid"), ran: counter() }
     }
 }
 
 impl SharedTimer for Closures {
     type Timeout = Timeout;
 
-    const NAME: &'static str = "closures";
+    const NAME: &'static str = "delaywheel closures";
 
     const PROMISES: Promises =
-        Promises { scheme: "our timer, with a closure for each timeout", ..Promises::STRICT };
+        Promises { scheme: "this crate, a closure for each timeout", ..Promises::STRICT };
+
+    fn start() -> Self {
+        Self::new(settings())
+    }
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Timeout {
-        let callback = counting(self.ran);
-        self.timer.schedule(delay, callback).expect("the timer takes 2^32 timeouts")
+        self.timer.schedule(delay, counting(self.ran)).expect("the timer takes 2^32 timeouts")
     }
 
     #[inline]
@@ -52,27 +45,13 @@ impl SharedTimer for Closures {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        let timeout = self.timer.schedule(delay, move || expectation.meet());
+    fn schedule_noted(&self, delay: Duration, note: Note) {
+        let timeout = self.timer.schedule(delay, move || note.run());
         drop(timeout.expect("the timer takes 2^32 timeouts"));
     }
-}
 
-impl Accountable for Closures {
-    #[inline]
-    fn reset(&self, timeout: &Timeout, delay: Duration) -> bool {
-        timeout.reset(delay)
-    }
-
-    fn ran(&self) -> u64 {
-        self.ran.load(Ordering::Relaxed)
-    }
-
-    fn stats(&self) -> TimerStats {
-        self.timer.stats()
-    }
-
-    fn shutdown(&self) -> usize {
-        self.timer.shutdown().len()
+    fn settle(&self, scheduled: u64, cancelled: u64) {
+        let returned = self.timer.shutdown().len();
+        settle_own(Self::NAME, returned, &self.timer.stats(), self.ran, [scheduled, cancelled]);
     }
 }

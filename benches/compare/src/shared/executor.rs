@@ -1,4 +1,4 @@
-//! One thread that runs tasks, for timers of no runtime of their own.
+//! One thread that runs tasks, for timers without a runtime.
 
 use std::{pin::Pin, sync::Arc, thread};
 

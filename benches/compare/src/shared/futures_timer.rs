@@ -1,6 +1,6 @@
-//! `futures_timer::Delay`: a heap that a helper thread owns, to which others send updates.
+//! `futures_timer::Delay`: a heap that a helper thread owns; other threads send it updates.
 //!
-//! Expected timeouts are awaited by tasks of an executor with a thread of its own.
+//! Tasks of an executor with its own thread await noted timeouts.
 
 use std::{
     pin::Pin,
@@ -11,26 +11,12 @@ use std::{
 use futures_lite::future;
 use futures_timer::Delay;
 
-use super::{Expectation, SharedTimer, executor::Executor};
+use super::{Note, SharedTimer, executor::Executor};
 use crate::Promises;
 
-/// [`Delay`], polled once, so that it would wake somebody.
+/// [`Delay`], polled once, so that it is registered.
 #[derive(Debug, Clone)]
 pub struct FuturesTimer(Executor);
-
-impl FuturesTimer {
-    /// Starts the executor. All share one helper thread, which never ends.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Executor::start("futures-tasks", |run| future::block_on(run)))
-    }
-}
-
-impl Default for FuturesTimer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl SharedTimer for FuturesTimer {
     type Timeout = Delay;
@@ -42,6 +28,11 @@ impl SharedTimer for FuturesTimer {
         describes: "every operation wakes its thread",
         ..Promises::STRICT
     };
+
+    /// Starts the executor. All share one helper thread, which never ends.
+    fn start() -> Self {
+        Self(Executor::start("futures-tasks", |run| future::block_on(run)))
+    }
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Delay {
@@ -57,16 +48,15 @@ impl SharedTimer for FuturesTimer {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+    fn schedule_noted(&self, delay: Duration, note: Note) {
         let timeout = Delay::new(delay);
         self.0.spawn(async move {
             timeout.await;
-            expectation.meet();
+            note.run();
         });
     }
 
-    /// Waits for a timeout that is due at once: the helper thread takes in all updates that were sent
-    /// before it looks for what is due.
+    /// Waits for a timeout that is due at once: the helper thread processes all earlier updates first.
     fn catch_up(&self) {
         future::block_on(Delay::new(Duration::ZERO));
     }

@@ -1,4 +1,4 @@
-//! The thread of `hierarchical_hash_wheel_timer`, which owns the wheels; others send it messages.
+//! The thread of `hierarchical_hash_wheel_timer`, which owns the wheels; other threads send it messages.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use hierarchical_hash_wheel_timer::{
     thread_timer::{TimerRef, TimerWithThread},
 };
 
-use super::{Expectation, SharedTimer, counting};
+use super::{Note, SharedTimer, counter, counting};
 use crate::{Promises, Wakes};
 
 type Once = OneShotClosureState<u64>;
@@ -24,10 +24,9 @@ type Periodic = PeriodicClosureState<u64>;
 /// [`TimerWithThread`], with closures that capture eight bytes.
 #[derive(Clone)]
 pub struct HashWheelThread {
-    /// By which a thread sends; that takes exclusive access, for no reason that matters here.
+    /// Sends to the thread, which takes exclusive access.
     sender: RefCell<TimerRef<u64, Once, Periodic>>,
     scheduled: Arc<AtomicU64>,
-    /// Never freed, as that of our closures.
     ran: &'static AtomicU64,
     _running: Arc<Running>,
 }
@@ -42,24 +41,7 @@ impl Drop for Running {
 }
 
 impl HashWheelThread {
-    /// Starts the thread.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be started.
-    #[must_use]
-    pub fn new() -> Self {
-        let timer = TimerWithThread::new().expect("a thread can be started");
-        Self {
-            sender: RefCell::new(timer.timer_ref()),
-            scheduled: Arc::default(),
-            ran: Box::leak(Box::default()),
-            _running: Arc::new(Running(timer)),
-        }
-    }
-
-    /// How many timeouts have run that nobody expected.
-    #[must_use]
+    /// How many timeouts have run that count.
     pub fn ran(&self) -> u64 {
         self.ran.load(Ordering::Relaxed)
     }
@@ -69,12 +51,6 @@ impl HashWheelThread {
         let id = self.scheduled.fetch_add(1, Ordering::Relaxed);
         self.sender.borrow_mut().schedule_action_once(id, delay, move |_| action());
         id
-    }
-}
-
-impl Default for HashWheelThread {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -101,12 +77,22 @@ impl SharedTimer for HashWheelThread {
         ..Promises::STRICT
     };
 
+    fn start() -> Self {
+        let timer = TimerWithThread::new().expect("a thread can be started");
+        Self {
+            sender: RefCell::new(timer.timer_ref()),
+            scheduled: Arc::default(),
+            ran: counter(),
+            _running: Arc::new(Running(timer)),
+        }
+    }
+
     #[inline]
     fn schedule(&self, delay: Duration) -> u64 {
         self.send(delay, counting(self.ran))
     }
 
-    /// Cancels and schedules. It is never told whether the one was pending, so it says that it was.
+    /// Cancels and schedules. The thread does not tell whether a timeout was pending, so this claims that it was.
     #[inline]
     fn replace(&self, timeout: &mut u64, delay: Duration) -> bool {
         self.sender.borrow_mut().cancel(timeout);
@@ -114,15 +100,14 @@ impl SharedTimer for HashWheelThread {
         true
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        self.send(delay, move || expectation.meet());
+    fn schedule_noted(&self, delay: Duration, note: Note) {
+        self.send(delay, move || note.run());
     }
 
-    /// Waits for a message that is worked off at once: the thread takes them in the order in which
-    /// they were sent.
+    /// Waits for a timeout that is due at once: the thread takes messages in the order of sending.
     fn catch_up(&self) {
         let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.send(Duration::ZERO, move || sender.send(()).expect("somebody waits"));
+        self.send(Duration::ZERO, move || sender.send(()).expect("the caller waits"));
         receiver.recv().expect("the thread runs while this is there");
     }
 }

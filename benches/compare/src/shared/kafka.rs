@@ -1,13 +1,12 @@
 //! Kafka's `SystemTimer`, written after it: wheels behind a read-write lock, and a reaper.
 //!
-//! To add takes the read lock and that of a bucket, to cancel that of a bucket; the reaper flushes
-//! buckets under the write lock and hands what is due to an executor of one thread. It waits on the
-//! queue of buckets for 200 ms at most, whatever is in it. Its ticks are of a millisecond.
+//! An insert takes the read lock and that of a bucket, a cancel that of a bucket. The reaper flushes buckets
+//! under the write lock and hands due timeouts to an executor of one thread. It waits on the queue of
+//! buckets for at most 200 ms. Ticks are of a millisecond. A timeout is one allocation.
 
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
-    fmt::{self, Debug, Formatter},
     mem,
     sync::{
         Arc,
@@ -21,8 +20,8 @@ use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slotmap::{DefaultKey, SlotMap};
 
-use super::{Expectation, SharedTimer, counting};
-use crate::{Promises, Wakes};
+use super::{Note, SharedTimer, Task, counter};
+use crate::{Promises, Wakes, workload::nanos};
 
 /// Kafka's default.
 const BUCKETS: u64 = 20;
@@ -33,11 +32,10 @@ const POLL: Duration = Duration::from_millis(200);
 /// The expiration of a bucket that is not in the queue.
 const NOT_QUEUED: u64 = u64::MAX;
 
-/// The timer, whose timeouts count.
+/// The timer.
 #[derive(Debug, Clone)]
 pub struct KafkaTimer {
     core: Arc<Core>,
-    /// Never freed, as that of our closures.
     ran: &'static AtomicU64,
     _running: Arc<Running>,
 }
@@ -53,14 +51,14 @@ struct Core {
     is_stopped: AtomicBool,
 }
 
-/// When a bucket comes up, its level and its place there.
+/// The expiration of a bucket, its level and its index there.
 type Queued = (u64, usize, usize);
 
 #[derive(Debug)]
 struct Level {
     tick: u64,
     current_time: u64,
-    /// Never freed, so that a timeout need not count who refers to its bucket; there are a few dozen.
+    /// Never freed, so that a timeout counts no reference to its bucket; there are a few dozen.
     buckets: Vec<&'static Bucket>,
 }
 
@@ -82,10 +80,11 @@ impl Level {
 }
 
 /// A timeout of [`KafkaTimer`].
+#[derive(Debug)]
 pub struct Timeout {
     /// In milliseconds since the start.
     deadline: u64,
-    task: Box<dyn Fn() + Send + Sync>,
+    task: Task,
     /// Locked before a bucket.
     place: Mutex<Place>,
 }
@@ -114,12 +113,6 @@ impl Timeout {
     }
 }
 
-impl Debug for Timeout {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
-}
-
 /// Stops the reaper when it is dropped; and with it the executor, which has no other sender.
 #[derive(Debug)]
 struct Running(Arc<Core>);
@@ -131,40 +124,15 @@ impl Drop for Running {
 }
 
 impl KafkaTimer {
-    /// Starts the reaper and the executor.
-    ///
-    /// # Panics
-    ///
-    /// If they cannot be started.
-    #[must_use]
-    pub fn new() -> Self {
-        let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout>>();
-        let core = Arc::new(Core {
-            start: Instant::now(),
-            levels: RwLock::new(vec![Level::new(1, 0)]),
-            queue: Mutex::default(),
-            head: Condvar::new(),
-            executor,
-            is_stopped: AtomicBool::new(false),
-        });
-        let reaper = Arc::clone(&core);
-        start("kafka-reaper", move || reaper.reap());
-        start("kafka-executor", move || due.iter().for_each(|timeout| (timeout.task)()));
-        let running = Arc::new(Running(Arc::clone(&core)));
-        Self { core, ran: Box::leak(Box::default()), _running: running }
-    }
-
-    /// How many timeouts have run that nobody expected.
-    #[must_use]
+    /// How many timeouts have run that count.
     pub fn ran(&self) -> u64 {
         self.ran.load(Ordering::Relaxed)
     }
 
-    /// Adds a timeout, whose delay is rounded up to the milliseconds that Kafka takes.
+    /// Adds a timeout. Rounds the delay up to milliseconds, as Kafka's callers do.
     #[inline]
-    fn add(&self, delay: Duration, task: Box<dyn Fn() + Send + Sync>) -> Arc<Timeout> {
-        let delay = u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        let deadline = self.core.now().saturating_add(delay);
+    fn add(&self, delay: Duration, task: Task) -> Arc<Timeout> {
+        let deadline = self.core.now().saturating_add(nanos(delay).div_ceil(1_000_000));
         let timeout = Arc::new(Timeout { deadline, task, place: Mutex::new(Place::New) });
         self.core.add(&timeout);
         timeout
@@ -173,12 +141,6 @@ impl KafkaTimer {
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) {
     thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started");
-}
-
-impl Default for KafkaTimer {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl SharedTimer for KafkaTimer {
@@ -196,9 +158,26 @@ impl SharedTimer for KafkaTimer {
         ..Promises::STRICT
     };
 
+    fn start() -> Self {
+        let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout>>();
+        let core = Arc::new(Core {
+            start: Instant::now(),
+            levels: RwLock::new(vec![Level::new(1, 0)]),
+            queue: Mutex::default(),
+            head: Condvar::new(),
+            executor,
+            is_stopped: AtomicBool::new(false),
+        });
+        let reaper = Arc::clone(&core);
+        start("kafka-reaper", move || reaper.reap());
+        start("kafka-executor", move || due.iter().for_each(|timeout| timeout.task.run()));
+        let running = Arc::new(Running(Arc::clone(&core)));
+        Self { core, ran: counter(), _running: running }
+    }
+
     #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout> {
-        self.add(delay, Box::new(counting(self.ran)))
+        self.add(delay, Task::Count(self.ran))
     }
 
     #[inline]
@@ -208,14 +187,14 @@ impl SharedTimer for KafkaTimer {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        self.add(delay, Box::new(move || expectation.meet()));
+    fn schedule_noted(&self, delay: Duration, note: Note) {
+        self.add(delay, Task::Note(note));
     }
 }
 
 impl Core {
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).expect("it runs for less than an aeon")
+        nanos(self.start.elapsed()) / 1_000_000
     }
 
     #[inline]

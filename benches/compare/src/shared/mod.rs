@@ -1,18 +1,13 @@
-//! Timers that threads share and that read the clock themselves, behind one trait.
-//!
-//! As with [`Timers`](crate::Timers), the loops that are timed are one source for all contestants.
+//! The contestants with threads of their own, which read the clock themselves.
 
 mod async_io;
 mod closures;
 mod executor;
-mod expiries;
 mod futures_timer;
 mod hash_wheel;
 mod kafka;
-mod load;
 mod netty;
 mod pingora;
-mod sleeps;
 mod tokio;
 mod typed;
 
@@ -24,78 +19,95 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::Timer;
-
-use crate::{Promises, real::wait_until};
+use delaywheel::{Timer, TimerBuilder, TimerStats};
 
 pub use self::{
-    async_io::AsyncIo,
-    closures::Closures,
-    expiries::{Expectation, Expiries, Expiry},
-    futures_timer::FuturesTimer,
-    hash_wheel::HashWheelThread,
-    kafka::KafkaTimer,
-    load::{Load, Victim},
-    netty::NettyTimer,
-    pingora::Pingora,
-    sleeps::Sleeps,
-    tokio::Tokio,
-    typed::Typed,
+    async_io::AsyncIo, closures::Closures, futures_timer::FuturesTimer,
+    hash_wheel::HashWheelThread, kafka::KafkaTimer, netty::NettyTimer, pingora::Pingora,
+    tokio::Tokio, typed::Typed,
+};
+use crate::{
+    Promises,
+    arrivals::Arrivals,
+    bench::Figure,
+    measure::{memory, shared as measure},
+    os::wait_until,
+    workload::Victim,
 };
 
-/// A timer of which threads may have clones.
+/// A timer that threads share.
 pub trait SharedTimer: Clone + Send {
-    /// By what a timeout is cancelled.
+    /// Names a timeout, to cancel it.
     type Timeout: Send;
 
-    /// What the contestant is called in a report.
+    /// Name in the report.
     const NAME: &'static str;
 
-    /// What the contestant is and promises, in milliseconds. Lateness is what it adds by design to
-    /// that of the threads which run timeouts.
+    /// Structure and limits. Lateness is what it adds by design to that of the threads that run timeouts.
     const PROMISES: Promises;
 
-    /// What a thread holds while it uses the timer; most need nothing.
+    /// Makes and starts one, which ends when the last clone is dropped.
+    fn start() -> Self;
+
+    /// A guard that a thread holds while it uses the timer.
     fn enter(&self) -> impl Sized {}
 
     /// Adds a timeout.
     fn schedule(&self, delay: Duration) -> Self::Timeout;
 
-    /// Cancels a timeout and schedules another in its stead. Returns whether the one was pending.
+    /// Cancels a timeout and schedules another. Returns whether the former was pending.
     fn replace(&self, timeout: &mut Self::Timeout, delay: Duration) -> bool;
 
-    /// Adds a timeout that is taken down when it comes, and that nobody can cancel.
-    ///
-    /// # Panics
-    ///
-    /// If an earlier one of this timer is to be taken down elsewhere.
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation);
+    /// Adds a timeout that notes when it runs.
+    fn schedule_noted(&self, delay: Duration, note: Note);
 
-    /// Waits until what its callers have left to threads of its own is worked off; most leave
-    /// nothing.
+    /// Waits until the timer's threads have processed everything that callers left to them.
     fn catch_up(&self) {}
+
+    /// Checks that every timeout is accounted for; contestants that do not count do not check.
+    fn settle(&self, _scheduled: u64, _cancelled: u64) {}
 }
 
-/// Something to do with each contestant.
-pub trait SharedVisitor {
-    /// Does it with one, of which as many can be made as are needed; each ends when it is dropped.
-    fn visit<S: SharedTimer>(&mut self, make: impl Fn() -> S);
+/// A timeout that notes when it runs.
+#[derive(Debug, Clone)]
+pub struct Note {
+    arrivals: Arc<Arrivals>,
+    due: u64,
 }
 
-/// Has a visitor visit every contestant, ours first.
-pub fn visit_all_shared(visitor: &mut impl SharedVisitor) {
-    visitor.visit(|| Typed::new(Timer::builder()));
-    visitor.visit(|| Closures::new(Timer::builder()));
-    visitor.visit(Tokio::new);
-    visitor.visit(AsyncIo::new);
-    visitor.visit(FuturesTimer::new);
-    visitor.visit(Pingora::new);
-    visitor.visit(HashWheelThread::new);
-    visitor.visit(NettyTimer::new);
-    visitor.visit(KafkaTimer::new);
+impl Note {
+    /// Notes that the timeout runs now.
+    #[inline]
+    pub fn run(&self) {
+        self.arrivals.note(self.due);
+    }
 }
 
-/// What a timeout does that nobody expects: it counts.
+/// The work of a timeout of Netty's and Kafka's timers: a counter costs no allocation, as a task that is shared.
+#[derive(Debug)]
+enum Task {
+    Count(&'static AtomicU64),
+    Note(Note),
+}
+
+impl Task {
+    #[inline]
+    fn run(&self) {
+        match self {
+            Self::Count(ran) => {
+                ran.fetch_add(1, Ordering::Relaxed);
+            }
+            Self::Note(note) => note.run(),
+        }
+    }
+}
+
+/// Makes a counter that is never freed, so a callback captures eight bytes and counts no references.
+fn counter() -> &'static AtomicU64 {
+    Box::leak(Box::default())
+}
+
+/// A callback that counts.
 #[inline]
 fn counting(ran: &'static AtomicU64) -> impl Fn() + Send + Sync {
     move || {
@@ -103,36 +115,27 @@ fn counting(ran: &'static AtomicU64) -> impl Fn() + Send + Sync {
     }
 }
 
-/// One of our own timers, which can account for its timeouts.
-pub trait Accountable: SharedTimer {
-    /// Has a timeout expire when a delay is over from now. Returns whether it was pending.
-    fn reset(&self, timeout: &Self::Timeout, delay: Duration) -> bool;
-
-    /// How many timeouts have run.
-    fn ran(&self) -> u64;
-
-    /// What the timer has counted.
-    fn stats(&self) -> delaywheel::TimerStats;
-
-    /// Shuts the timer down. Returns how many timeouts never ran.
-    fn shutdown(&self) -> usize;
-}
-
 /// Adds a timeout for each delay.
 pub fn schedule_all<S: SharedTimer>(timer: &S, delays: &[Duration]) -> Vec<S::Timeout> {
     delays.iter().map(|&delay| timer.schedule(delay)).collect()
 }
 
-/// Adds a timeout for each delay, each to be taken down when it comes.
-pub fn schedule_all_expected<S: SharedTimer>(timer: &S, delays: &[Duration]) -> Arc<Expiries> {
-    let expiries = Expiries::with_capacity(delays.len());
-    for (&delay, index) in delays.iter().zip(0..) {
-        timer.schedule_expected(delay, expiries.expect(index, delay));
-    }
-    expiries
+/// Adds a timeout for each delay that notes when it runs. Returns the notes, and the deadlines.
+pub fn schedule_all_noted<S: SharedTimer>(
+    timer: &S,
+    delays: &[Duration],
+) -> (Arc<Arrivals>, Vec<u64>) {
+    let arrivals = Arrivals::new(delays.len());
+    let schedule = |&delay| {
+        let due = arrivals.due_in(delay);
+        timer.schedule_noted(delay, Note { arrivals: Arc::clone(&arrivals), due });
+        due
+    };
+    let due = delays.iter().map(schedule).collect();
+    (arrivals, due)
 }
 
-/// Cancels each victim and schedules another timeout in its stead. Returns how many were pending.
+/// Cancels each victim and schedules another timeout. Returns how many were pending.
 pub fn replace_all<S: SharedTimer>(
     timer: &S,
     timeouts: &mut [S::Timeout],
@@ -146,17 +149,74 @@ pub fn replace_all<S: SharedTimer>(
     pending
 }
 
-/// Shuts a timer down and checks that every timeout is accounted for: it ran, was cancelled or was
-/// handed back.
-///
-/// # Panics
-///
-/// If one was lost or doubled.
-pub fn settle<S: Accountable>(timer: &S, scheduled: u64, cancelled: u64) {
-    let returned = timer.shutdown() as u64;
-    let stats = timer.stats();
-    assert_eq!((stats.scheduled, stats.cancelled), (scheduled, cancelled), "{}", S::NAME);
-    assert_eq!((stats.pending, stats.rejected, stats.panicked), (0, 0, 0), "{}", S::NAME);
-    let run = scheduled - cancelled - returned;
-    wait_until("the last callbacks have run", || timer.ran() == run);
+/// Checks one of our own timers after its end: every timeout ran, was cancelled or was handed back.
+fn settle_own(
+    name: &str,
+    returned: usize,
+    stats: &TimerStats,
+    ran: &AtomicU64,
+    expected: [u64; 2],
+) {
+    assert_eq!([stats.scheduled, stats.cancelled], expected, "{name}");
+    assert_eq!((stats.pending, stats.rejected, stats.panicked), (0, 0, 0), "{name}");
+    let run = expected[0] - expected[1] - returned as u64;
+    wait_until("the last callbacks have run", || ran.load(Ordering::Relaxed) == run);
+}
+
+/// The settings of our own timers.
+fn settings() -> TimerBuilder {
+    Timer::builder()
+}
+
+/// A contestant whose type is hidden: its name, and every measurement.
+pub trait Entrant {
+    /// Name in the report.
+    fn name(&self) -> &'static str;
+
+    /// Structure and limits.
+    fn promises(&self) -> Promises;
+
+    /// Takes a turn in this process.
+    fn take(&self, turn: &measure::Turn) -> Vec<Figure>;
+
+    /// See [`memory::shared`].
+    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<Figure>;
+}
+
+struct Of<S>(std::marker::PhantomData<S>);
+
+impl<S: SharedTimer + 'static> Entrant for Of<S> {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn promises(&self) -> Promises {
+        S::PROMISES
+    }
+
+    fn take(&self, turn: &measure::Turn) -> Vec<Figure> {
+        turn.take::<S>()
+    }
+
+    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<Figure> {
+        memory::shared::<S>(turn, heap)
+    }
+}
+
+/// All contestants, ours first.
+pub fn all() -> Vec<Box<dyn Entrant>> {
+    fn of<S: SharedTimer + 'static>() -> Box<dyn Entrant> {
+        Box::new(Of::<S>(std::marker::PhantomData))
+    }
+    vec![
+        of::<Typed>(),
+        of::<Closures>(),
+        of::<Tokio>(),
+        of::<AsyncIo>(),
+        of::<FuturesTimer>(),
+        of::<Pingora>(),
+        of::<HashWheelThread>(),
+        of::<NettyTimer>(),
+        of::<KafkaTimer>(),
+    ]
 }

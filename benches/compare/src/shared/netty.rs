@@ -1,14 +1,13 @@
-//! Netty's `HashedWheelTimer`, written after it: a thread that ticks, and queues before it.
+//! Netty's `HashedWheelTimer`, written after it: a thread that ticks, and queues in front of it.
 //!
-//! Callers touch no bucket: a new timeout goes into one queue and a cancelled one into another, and
-//! the worker empties both once in a tick. Its ticks are of a millisecond, the shortest that Netty
-//! allows; its own default is 100. As there, timeouts run on the worker.
+//! Callers touch no bucket: a new timeout goes into one queue and a cancelled one into another, and the worker
+//! empties both once in a tick. Ticks are of a millisecond, the shortest that Netty allows; its own default is
+//! 100. As there, timeouts run on the worker, and a timeout is one allocation.
 
 use std::{
-    fmt::{self, Debug, Formatter},
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -16,41 +15,38 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
-use slotmap::DefaultKey;
 
-use super::{Expectation, SharedTimer, counting};
-use crate::{Promises, Wakes, real::wait_until, timers::Lists};
+use super::{Note, SharedTimer, Task, counter};
+use crate::{Promises, Wakes, os::wait_until, workload::nanos};
 
 /// Netty's default.
-const BUCKETS: u64 = 512;
+const BUCKETS: u32 = 512;
 
-/// The same, of lists.
-const LISTS: usize = 512;
+/// Nanoseconds of a tick.
+const TICK: u64 = 1_000_000;
 
-const _: () = assert!(LISTS as u64 == BUCKETS);
-
-const TICK: Duration = Duration::from_millis(1);
-
-/// How many new timeouts Netty takes from the queue in one tick.
+/// New timeouts that Netty takes from the queue in one tick.
 const TRANSFERS_PER_TICK: usize = 100_000;
 
-/// The timer, whose timeouts count.
+/// No link, or no node.
+const NONE: u32 = u32::MAX;
+
+/// The timer.
 #[derive(Debug, Clone)]
 pub struct NettyTimer {
     queues: Arc<Queues>,
-    /// Never freed, as that of our closures.
     ran: &'static AtomicU64,
     _running: Arc<Running>,
 }
 
-/// What callers and the worker share.
+/// Shared by callers and the worker.
 #[derive(Debug)]
 struct Queues {
     start: Instant,
     inbox: SegQueue<Arc<Timeout>>,
     cancelled: SegQueue<Arc<Timeout>>,
     is_stopped: AtomicBool,
-    /// Held by the worker while it works.
+    /// The worker holds it while it works.
     at_work: Mutex<()>,
 }
 
@@ -65,20 +61,15 @@ impl Drop for Running {
 }
 
 /// A timeout of [`NettyTimer`].
+#[derive(Debug)]
 pub struct Timeout {
-    /// Since the start.
-    deadline: Duration,
-    task: Box<dyn Fn() + Send + Sync>,
-    /// Whether it was cancelled or has expired, of which only one succeeds.
+    /// The tick in which it is due.
+    tick: u64,
+    task: Task,
+    /// Whether it was cancelled or has expired, of which one succeeds.
     is_over: AtomicBool,
-    /// Where the worker has it; unset until it is taken from the queue.
-    place: OnceLock<DefaultKey>,
-}
-
-impl Debug for Timeout {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
+    /// Its node; only the worker uses it.
+    node: AtomicU32,
 }
 
 impl Timeout {
@@ -90,49 +81,18 @@ impl Timeout {
 }
 
 impl NettyTimer {
-    /// Starts the worker.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be started.
-    #[must_use]
-    pub fn new() -> Self {
-        let queues = Arc::new(Queues {
-            start: Instant::now(),
-            inbox: SegQueue::new(),
-            cancelled: SegQueue::new(),
-            is_stopped: AtomicBool::new(false),
-            at_work: Mutex::new(()),
-        });
-        let worker = Worker { queues: Arc::clone(&queues), buckets: Lists::new(LISTS), tick: 0 };
-        let builder = thread::Builder::new().name("netty-worker".into());
-        builder.spawn(move || worker.run()).expect("a thread can be started");
-        Self {
-            _running: Arc::new(Running(Arc::clone(&queues))),
-            queues,
-            ran: Box::leak(Box::default()),
-        }
-    }
-
-    /// How many timeouts have run that nobody expected.
-    #[must_use]
+    /// How many timeouts have run that count.
     pub fn ran(&self) -> u64 {
         self.ran.load(Ordering::Relaxed)
     }
 
     #[inline]
-    fn add(&self, delay: Duration, task: Box<dyn Fn() + Send + Sync>) -> Arc<Timeout> {
-        let deadline = self.queues.start.elapsed() + delay;
-        let (is_over, place) = (AtomicBool::new(false), OnceLock::new());
-        let timeout = Arc::new(Timeout { deadline, task, is_over, place });
+    fn add(&self, delay: Duration, task: Task) -> Arc<Timeout> {
+        let tick = nanos(self.queues.start.elapsed()).saturating_add(nanos(delay)) / TICK;
+        let (is_over, node) = (AtomicBool::new(false), AtomicU32::new(NONE));
+        let timeout = Arc::new(Timeout { tick, task, is_over, node });
         self.queues.inbox.push(Arc::clone(&timeout));
         timeout
-    }
-}
-
-impl Default for NettyTimer {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -149,9 +109,29 @@ impl SharedTimer for NettyTimer {
         ..Promises::STRICT
     };
 
+    fn start() -> Self {
+        let queues = Arc::new(Queues {
+            start: Instant::now(),
+            inbox: SegQueue::new(),
+            cancelled: SegQueue::new(),
+            is_stopped: AtomicBool::new(false),
+            at_work: Mutex::new(()),
+        });
+        let worker = Worker {
+            queues: Arc::clone(&queues),
+            nodes: Vec::new(),
+            vacant: NONE,
+            buckets: [NONE; BUCKETS as usize],
+            tick: 0,
+        };
+        let builder = thread::Builder::new().name("netty-worker".into());
+        builder.spawn(move || worker.run()).expect("a thread can be started");
+        Self { _running: Arc::new(Running(Arc::clone(&queues))), queues, ran: counter() }
+    }
+
     #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout> {
-        self.add(delay, Box::new(counting(self.ran)))
+        self.add(delay, Task::Count(self.ran))
     }
 
     #[inline]
@@ -164,11 +144,11 @@ impl SharedTimer for NettyTimer {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        self.add(delay, Box::new(move || expectation.meet()));
+    fn schedule_noted(&self, delay: Duration, note: Note) {
+        self.add(delay, Task::Note(note));
     }
 
-    /// Waits until both queues are empty, and what was in them is in its bucket or gone.
+    /// Waits until both queues are empty and the worker has processed their timeouts.
     fn catch_up(&self) {
         let Queues { inbox, cancelled, at_work, .. } = &*self.queues;
         wait_until("the queues are empty", || inbox.is_empty() && cancelled.is_empty());
@@ -179,14 +159,23 @@ impl SharedTimer for NettyTimer {
 /// The thread that ticks.
 struct Worker {
     queues: Arc<Queues>,
-    buckets: Lists<Entry>,
+    nodes: Vec<Node>,
+    /// The first vacant node; the others follow by `next`.
+    vacant: u32,
+    /// The first node of each bucket.
+    buckets: [u32; BUCKETS as usize],
     tick: u64,
 }
 
-struct Entry {
-    timeout: Arc<Timeout>,
-    /// Laps that it has still to wait.
-    rounds: u64,
+/// A timeout in the list of its bucket.
+struct Node {
+    /// `None` if the node is vacant.
+    timeout: Option<Arc<Timeout>>,
+    previous: u32,
+    next: u32,
+    /// Rounds of the wheel that it still waits.
+    rounds: u32,
+    bucket: u32,
 }
 
 impl Worker {
@@ -195,7 +184,13 @@ impl Worker {
         while !queues.is_stopped.load(Ordering::Acquire) {
             self.wait();
             let at_work = queues.at_work.lock();
-            self.remove_cancelled();
+            while let Some(timeout) = queues.cancelled.pop() {
+                let node = timeout.node.load(Ordering::Relaxed);
+                // A timeout that is still in the inbox has no node yet.
+                if node != NONE {
+                    self.remove(node);
+                }
+            }
             self.transfer();
             self.expire();
             self.tick += 1;
@@ -205,52 +200,81 @@ impl Worker {
 
     /// Sleeps until the tick is over, for whole milliseconds as Netty does.
     fn wait(&self) {
-        let end = TICK * u32::try_from(self.tick + 1).expect("it runs for less than 49 days");
         loop {
-            let rest = end.saturating_sub(self.queues.start.elapsed());
-            if rest.is_zero() {
+            let rest = ((self.tick + 1) * TICK).saturating_sub(nanos(self.queues.start.elapsed()));
+            if rest == 0 {
                 return;
             }
-            let millis = rest.as_nanos().div_ceil(1_000_000);
-            thread::sleep(Duration::from_millis(u64::try_from(millis).expect("a tick or less")));
-        }
-    }
-
-    fn remove_cancelled(&mut self) {
-        while let Some(timeout) = self.queues.cancelled.pop() {
-            if let Some(&key) = timeout.place.get() {
-                self.buckets.remove(key);
-            }
+            thread::sleep(Duration::from_millis(rest.div_ceil(1_000_000)));
         }
     }
 
     fn transfer(&mut self) {
+        let queues = Arc::clone(&self.queues);
         for _ in 0..TRANSFERS_PER_TICK {
-            let Some(timeout) = self.queues.inbox.pop() else { break };
-            if timeout.is_over.load(Ordering::Acquire) {
-                continue;
+            let Some(timeout) = queues.inbox.pop() else { break };
+            if !timeout.is_over.load(Ordering::Acquire) {
+                self.insert(timeout);
             }
-            let tick = timeout.deadline.as_nanos() / TICK.as_nanos();
-            let tick = u64::try_from(tick).unwrap_or(u64::MAX);
-            let rounds = tick.saturating_sub(self.tick) / BUCKETS;
-            let bucket = (tick.max(self.tick) % BUCKETS) as usize;
-            let key = self.buckets.push(bucket, Entry { timeout: Arc::clone(&timeout), rounds });
-            timeout.place.set(key).expect("it comes out of the queue once");
         }
     }
 
+    fn insert(&mut self, timeout: Arc<Timeout>) {
+        let buckets = u64::from(BUCKETS);
+        let rounds = timeout.tick.saturating_sub(self.tick) / buckets;
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+        let bucket = u32::try_from(timeout.tick.max(self.tick) % buckets).expect("few buckets");
+        let next = self.buckets[bucket as usize];
+        let index = if self.vacant == NONE {
+            u32::try_from(self.nodes.len()).expect("fewer than 2^32 timeouts")
+        } else {
+            self.vacant
+        };
+        timeout.node.store(index, Ordering::Relaxed);
+        let node = Node { timeout: Some(timeout), previous: NONE, next, rounds, bucket };
+        if self.vacant == NONE {
+            self.nodes.push(node);
+        } else {
+            let vacant = &mut self.nodes[index as usize];
+            self.vacant = vacant.next;
+            *vacant = node;
+        }
+        if next != NONE {
+            self.nodes[next as usize].previous = index;
+        }
+        self.buckets[bucket as usize] = index;
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Arc<Timeout>> {
+        let node = &mut self.nodes[index as usize];
+        let (timeout, previous, next, bucket) =
+            (node.timeout.take(), node.previous, node.next, node.bucket);
+        node.next = self.vacant;
+        self.vacant = index;
+        match previous {
+            NONE => self.buckets[bucket as usize] = next,
+            previous => self.nodes[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.nodes[next as usize].previous = previous;
+        }
+        timeout
+    }
+
     fn expire(&mut self) {
-        let mut cursor = self.buckets.first((self.tick % BUCKETS) as usize);
-        while let Some(key) = cursor {
-            cursor = self.buckets.next(key);
-            let entry = self.buckets.get_mut(key).expect("a bucket holds what is there");
-            if entry.rounds > 0 {
-                entry.rounds -= 1;
+        let bucket = usize::try_from(self.tick % u64::from(BUCKETS)).expect("few buckets");
+        let mut cursor = self.buckets[bucket];
+        while cursor != NONE {
+            let (index, node) = (cursor, &mut self.nodes[cursor as usize]);
+            cursor = node.next;
+            if node.rounds > 0 {
+                node.rounds -= 1;
                 continue;
             }
-            let entry = self.buckets.remove(key).expect("it was there just now");
-            if entry.timeout.end() {
-                (entry.timeout.task)();
+            let timeout = self.remove(index).expect("a bucket holds occupied nodes");
+            timeout.node.store(NONE, Ordering::Relaxed);
+            if timeout.end() {
+                timeout.task.run();
             }
         }
     }

@@ -1,8 +1,7 @@
-//! `pingora_timeout`: a tree for each thread, which a clock thread looks at every 10 ms.
+//! `pingora_timeout`: a tree for each thread, which a clock thread checks every 10 ms.
 //!
 //! All timeouts of a thread that are due in the same 10 ms share one entry of its tree, which stays
-//! until then, be they cancelled or not. Expected timeouts are awaited by tasks of a tokio runtime,
-//! for which it is made.
+//! until then, cancelled or not. Tasks of a tokio runtime await noted timeouts.
 
 use std::{
     pin::Pin,
@@ -12,20 +11,12 @@ use std::{
 
 use pingora_timeout::{ToTimeout, fast_timeout::FastTimeout};
 
-use super::{Expectation, SharedTimer, Tokio};
+use super::{Note, SharedTimer, Tokio};
 use crate::Promises;
 
-/// What its `timeout` waits for, polled once, so that it would wake somebody.
-#[derive(Debug, Clone, Default)]
+/// The future that its `timeout` awaits, polled once, so that it is registered.
+#[derive(Debug, Clone)]
 pub struct Pingora(Tokio);
-
-impl Pingora {
-    /// Starts a runtime. All share one clock thread, which never ends.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
@@ -36,13 +27,18 @@ impl SharedTimer for Pingora {
 
     const PROMISES: Promises = Promises {
         scheme: "a tree a thread in steps of 10 ms, pingora-timeout",
-        describes: "early by up to 1 ms and late by up to 20; wakes every 10 ms; what is cancelled \
-                    stays",
+        describes: "early by up to 1 ms and late by up to 20; wakes every 10 ms; cancelled timeouts \
+                    stay",
         earliness: 1,
         lateness: 20,
         wakes: crate::Wakes::Every(10),
         ..Promises::STRICT
     };
+
+    /// Starts a runtime. All share one clock thread, which never ends.
+    fn start() -> Self {
+        Self(Tokio::start())
+    }
 
     fn enter(&self) -> impl Sized {
         self.0.enter()
@@ -62,11 +58,11 @@ impl SharedTimer for Pingora {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+    fn schedule_noted(&self, delay: Duration, note: Note) {
         let sleep = FastTimeout::create(delay).timeout();
         self.0.spawn(async move {
             sleep.await;
-            expectation.meet();
+            note.run();
         });
     }
 }

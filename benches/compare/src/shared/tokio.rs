@@ -1,49 +1,50 @@
-//! `tokio::time::Sleep` on a runtime of its own, whose one thread also turns its timer driver.
+//! `tokio::time::Sleep`, polled once, so that it is registered with its runtime.
+//!
+//! A timeout is a slot on the heap that is reused, as a `Sleep` within a future is; so a pair allocates nothing.
+//! The runtime has one worker thread, which also turns the timer driver; other threads enter the runtime.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
 
 use tokio::{
     runtime::{Builder, Runtime},
-    time::Sleep,
+    time::{Sleep, sleep},
 };
 
-use super::{Expectation, SharedTimer, Sleeps};
+use super::{Note, SharedTimer};
 use crate::Promises;
 
-/// [`Sleeps`] of a runtime that is there while this is. Each thread that uses it enters it.
+/// Sleeps of a runtime of their own.
 #[derive(Debug, Clone)]
 pub struct Tokio(Arc<Runtime>);
 
 impl Tokio {
-    /// Starts a runtime.
-    ///
-    /// # Panics
-    ///
-    /// If its thread cannot be started.
-    #[must_use]
-    pub fn new() -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build();
-        Self(Arc::new(runtime.expect("a thread can be started")))
-    }
-
     /// Runs a task to its end.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.spawn(task));
     }
 }
 
-impl Default for Tokio {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl SharedTimer for Tokio {
     type Timeout = Pin<Box<Option<Sleep>>>;
 
-    const NAME: &'static str = Sleeps::NAME;
+    const NAME: &'static str = "tokio";
 
-    const PROMISES: Promises = Sleeps::PROMISES;
+    const PROMISES: Promises = Promises {
+        scheme: "hierarchical wheel behind one lock, tokio's sleep",
+        describes: "rounds up to a millisecond; needs its runtime",
+        lateness: 1,
+        ..Promises::STRICT
+    };
+
+    fn start() -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build();
+        Self(Arc::new(runtime.expect("a thread can be started")))
+    }
 
     fn enter(&self) -> impl Sized {
         self.0.enter()
@@ -51,16 +52,35 @@ impl SharedTimer for Tokio {
 
     #[inline]
     fn schedule(&self, delay: Duration) -> Self::Timeout {
-        Sleeps.schedule(delay)
+        let mut slot = Box::pin(None);
+        register(slot.as_mut(), delay);
+        slot
     }
 
     #[inline]
-    fn replace(&self, timeout: &mut Self::Timeout, delay: Duration) -> bool {
-        Sleeps.replace(timeout, delay)
+    fn replace(&self, slot: &mut Self::Timeout, delay: Duration) -> bool {
+        let was_pending = slot.as_ref().as_pin_ref().is_some_and(|sleep| !sleep.is_elapsed());
+        slot.set(None);
+        register(slot.as_mut(), delay);
+        was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
+    /// Spawns a task that sleeps, as users do.
+    fn schedule_noted(&self, delay: Duration, note: Note) {
         let _entered = self.enter();
-        Sleeps.schedule_expected(delay, expectation);
+        let sleep = sleep(delay);
+        self.spawn(async move {
+            sleep.await;
+            note.run();
+        });
     }
+}
+
+/// Polls outside of a task, hence without tokio's cooperative budget.
+#[inline]
+fn register(mut slot: Pin<&mut Option<Sleep>>, delay: Duration) {
+    slot.set(Some(sleep(delay)));
+    let sleep = slot.as_pin_mut().expect("it has just been set");
+    // A short delay may be over at once on a busy machine.
+    let _ = sleep.poll(&mut Context::from_waker(Waker::noop()));
 }

@@ -1,4 +1,4 @@
-//! [`ValueTimer`], with values of eight bytes.
+//! [`ValueTimer`] with values of eight bytes.
 
 use std::{
     sync::{
@@ -8,56 +8,54 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{TimeoutKey, TimerBuilder, TimerStats, ValueTimer};
+use delaywheel::{TimeoutKey, TimerBuilder, ValueTimer};
 
-use super::{Accountable, Expectation, Expiries, SharedTimer};
-use crate::Promises;
+use super::{Note, SharedTimer, counter, settings, settle_own};
+use crate::{Promises, arrivals::Arrivals};
 
-/// A value that stands for that of a user. Others are where a timeout is to be taken down.
-const VALUE: u64 = u64::MAX;
+/// The value of a timeout that counts. Other values are deadlines of timeouts that note when they run.
+const COUNTS: u64 = u64::MAX;
 
 /// [`ValueTimer`], whose handler counts.
 #[derive(Debug, Clone)]
 pub struct Typed {
     timer: ValueTimer<u64>,
-    ran: Arc<AtomicU64>,
-    /// Where the handler takes down timeouts that are expected; unset until one is.
-    expiries: Arc<OnceLock<Arc<Expiries>>>,
+    ran: &'static AtomicU64,
+    /// Where the handler notes timeouts; unset until one is to be noted.
+    arrivals: Arc<OnceLock<Arc<Arrivals>>>,
 }
 
 impl Typed {
-    /// Makes one with these settings.
-    ///
-    /// # Panics
-    ///
-    /// If the settings are refused.
-    #[must_use]
+    /// Starts one with these settings.
     pub fn new(settings: TimerBuilder) -> Self {
-        let ran = Arc::new(AtomicU64::new(0));
-        let expiries = Arc::new(OnceLock::<Arc<Expiries>>::new());
-        let (counter, expected) = (Arc::clone(&ran), Arc::clone(&expiries));
+        let (ran, arrivals) = (counter(), Arc::new(OnceLock::<Arc<Arrivals>>::new()));
+        let noted = Arc::clone(&arrivals);
         let handler = move |value| {
-            counter.fetch_add(1, Ordering::Relaxed);
-            if let (Ok(index), Some(expiries)) = (u32::try_from(value), expected.get()) {
-                expiries.take_down(index);
+            ran.fetch_add(1, Ordering::Relaxed);
+            if let Some(arrivals) = noted.get().filter(|_| value != COUNTS) {
+                arrivals.note(value);
             }
         };
         let timer = settings.build_with(handler).expect("the settings are valid");
-        Self { timer, ran, expiries }
+        Self { timer, ran, arrivals }
     }
 }
 
 impl SharedTimer for Typed {
     type Timeout = TimeoutKey;
 
-    const NAME: &'static str = "typed";
+    const NAME: &'static str = "delaywheel typed";
 
     const PROMISES: Promises =
-        Promises { scheme: "our timer, with a value for each timeout", ..Promises::STRICT };
+        Promises { scheme: "this crate, a value for each timeout", ..Promises::STRICT };
+
+    fn start() -> Self {
+        Self::new(settings())
+    }
 
     #[inline]
     fn schedule(&self, delay: Duration) -> TimeoutKey {
-        self.timer.schedule(delay, VALUE).expect("the timer takes 2^32 timeouts")
+        self.timer.schedule(delay, COUNTS).expect("the timer takes 2^32 timeouts")
     }
 
     #[inline]
@@ -67,30 +65,14 @@ impl SharedTimer for Typed {
         was_pending
     }
 
-    fn schedule_expected(&self, delay: Duration, expectation: Expectation) {
-        let (expiries, index) = expectation.into_parts();
-        let place = self.expiries.get_or_init(|| Arc::clone(&expiries));
-        assert!(Arc::ptr_eq(place, &expiries), "a typed timer expects timeouts in one place");
-        let timeout = self.timer.schedule(delay, u64::from(index));
-        timeout.expect("the timer takes 2^32 timeouts");
-    }
-}
-
-impl Accountable for Typed {
-    #[inline]
-    fn reset(&self, timeout: &TimeoutKey, delay: Duration) -> bool {
-        self.timer.reset(*timeout, delay)
+    fn schedule_noted(&self, delay: Duration, note: Note) {
+        let arrivals = self.arrivals.get_or_init(|| Arc::clone(&note.arrivals));
+        assert!(Arc::ptr_eq(arrivals, &note.arrivals), "a typed timer notes timeouts in one place");
+        self.timer.schedule(delay, note.due).expect("the timer takes 2^32 timeouts");
     }
 
-    fn ran(&self) -> u64 {
-        self.ran.load(Ordering::Relaxed)
-    }
-
-    fn stats(&self) -> TimerStats {
-        self.timer.stats()
-    }
-
-    fn shutdown(&self) -> usize {
-        self.timer.shutdown().len()
+    fn settle(&self, scheduled: u64, cancelled: u64) {
+        let returned = self.timer.shutdown().len();
+        settle_own(Self::NAME, returned, &self.timer.stats(), self.ran, [scheduled, cancelled]);
     }
 }

@@ -50,7 +50,6 @@ impl Default for Kafka {
 
 impl Kafka {
     /// Makes one whose finest buckets span so many of our ticks.
-    #[must_use]
     pub fn with_tick(tick: u64) -> Self {
         let mut kafka = Self {
             lists: Lists::new(1),

@@ -10,7 +10,7 @@ const UNLINKED: u32 = u32::MAX;
 
 /// Lists of values, each list under an index.
 #[derive(Debug)]
-pub(crate) struct Lists<T> {
+pub struct Lists<T> {
     nodes: SlotMap<DefaultKey, Node<T>>,
     ends: Vec<Ends>,
 }
@@ -31,24 +31,24 @@ struct Ends {
 
 impl<T> Lists<T> {
     /// Makes this many empty lists.
-    pub(crate) fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Self {
         Self { nodes: SlotMap::new(), ends: vec![Ends::default(); count] }
     }
 
     /// Adds empty lists behind the others.
-    pub(crate) fn add_lists(&mut self, count: usize) {
+    pub fn add_lists(&mut self, count: usize) {
         self.ends.resize(self.ends.len() + count, Ends::default());
     }
 
     /// Adds a value that is in no list until it is moved to one.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> DefaultKey {
+    pub fn insert(&mut self, value: T) -> DefaultKey {
         self.nodes.insert(Node { value, list: UNLINKED, previous: None, next: None })
     }
 
     /// Adds a value to the end of a list.
     #[inline]
-    pub(crate) fn push(&mut self, list: usize, value: T) -> DefaultKey {
+    pub fn push(&mut self, list: usize, value: T) -> DefaultKey {
         let key = self.insert(value);
         self.link_after(self.ends[list].last, list, key);
         key
@@ -56,7 +56,7 @@ impl<T> Lists<T> {
 
     /// Adds a value behind the last one in its list that must not come after it.
     #[inline]
-    pub(crate) fn push_behind(
+    pub fn push_behind(
         &mut self,
         list: usize,
         value: T,
@@ -73,7 +73,7 @@ impl<T> Lists<T> {
 
     /// Takes a value out of its list, and ends its key.
     #[inline]
-    pub(crate) fn remove(&mut self, key: DefaultKey) -> Option<T> {
+    pub fn remove(&mut self, key: DefaultKey) -> Option<T> {
         let node = self.nodes.remove(key)?;
         self.bridge(node.list, node.previous, node.next);
         Some(node.value)
@@ -81,40 +81,40 @@ impl<T> Lists<T> {
 
     /// Moves a value to the end of another list.
     #[inline]
-    pub(crate) fn relink(&mut self, key: DefaultKey, list: usize) {
+    pub fn relink(&mut self, key: DefaultKey, list: usize) {
         let Node { list: from, previous, next, .. } = self.nodes[key];
         self.bridge(from, previous, next);
         self.link_after(self.ends[list].last, list, key);
     }
 
     #[inline]
-    pub(crate) fn first(&self, list: usize) -> Option<DefaultKey> {
+    pub fn first(&self, list: usize) -> Option<DefaultKey> {
         self.ends[list].first
     }
 
     /// The one behind it in its list.
     #[inline]
-    pub(crate) fn next(&self, key: DefaultKey) -> Option<DefaultKey> {
+    pub fn next(&self, key: DefaultKey) -> Option<DefaultKey> {
         self.nodes[key].next
     }
 
     #[inline]
-    pub(crate) fn get(&self, key: DefaultKey) -> Option<&T> {
+    pub fn get(&self, key: DefaultKey) -> Option<&T> {
         self.nodes.get(key).map(|node| &node.value)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: DefaultKey) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: DefaultKey) -> Option<&mut T> {
         self.nodes.get_mut(key).map(|node| &mut node.value)
     }
 
     /// All values, in no order.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+    pub fn values(&self) -> impl Iterator<Item = &T> {
         self.nodes.values().map(|node| &node.value)
     }
 
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
@@ -153,7 +153,7 @@ impl<T> Lists<T> {
 
 /// What a scheme keeps of a timeout that needs nothing besides.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timeout {
-    pub(crate) deadline: u64,
-    pub(crate) payload: u64,
+pub struct Timeout {
+    pub deadline: u64,
+    pub payload: u64,
 }

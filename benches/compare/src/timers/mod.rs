@@ -1,4 +1,4 @@
-//! The contestants.
+//! The contestants that are told the time.
 
 mod bit_wheel;
 mod btree;
@@ -10,86 +10,140 @@ mod lazy_heap;
 mod lists;
 mod netty;
 mod nexus_timer;
-mod ordered_list;
 mod priority_queue;
 mod ring_queue;
 mod rounded;
-mod simple_wheel;
-mod sorted_hashed_wheel;
-mod ticking_wheel;
+mod schemes;
 mod timer_queue;
-mod unordered_list;
 mod wheel;
 
-pub(crate) use self::lists::Lists;
+use std::time::Duration;
+
 pub use self::{
-    bit_wheel::BitWheel, btree::BTree, delay_queue::DelayQueue, hash_wheel::HashWheel,
-    kafka::Kafka, lazy_heap::LazyHeap, netty::Netty, nexus_timer::NexusTimer,
-    ordered_list::OrderedList, priority_queue::IndexedHeap, ring_queue::RingQueue,
-    simple_wheel::SimpleWheel, sorted_hashed_wheel::SortedHashedWheel, ticking_wheel::TickingWheel,
-    timer_queue::TimerQueue, unordered_list::UnorderedList, wheel::Wheel,
+    bit_wheel::BitWheel,
+    btree::BTree,
+    delay_queue::DelayQueue,
+    hash_wheel::HashWheel,
+    kafka::Kafka,
+    lazy_heap::LazyHeap,
+    netty::Netty,
+    nexus_timer::NexusTimer,
+    priority_queue::IndexedHeap,
+    ring_queue::RingQueue,
+    schemes::{OrderedList, SimpleWheel, SortedHashedWheel, TickingWheel, UnorderedList},
+    timer_queue::TimerQueue,
+    wheel::Wheel,
 };
-use crate::Timers;
+use crate::{
+    Promises, Timers,
+    measure::{
+        memory,
+        seen::{self, Seen},
+        traffic::{AtWork, Traffic},
+        wheel::{self as measure, Churning, Drained, Filled},
+    },
+    workload::Pair,
+};
 
-/// Something to do with each contestant.
-pub trait Visitor {
-    /// Does it with one.
-    fn visit<T: Timers + Default>(&mut self);
+/// A contestant whose type is hidden: its name, and every measurement.
+pub trait Entrant {
+    /// Name in the report.
+    fn name(&self) -> &'static str;
+
+    /// Structure and limits.
+    fn promises(&self) -> Promises;
+
+    /// See [`measure::fill_once`].
+    fn fill(&self, deadlines: &[u64], long: Duration) -> Filled;
+
+    /// See [`measure::churning`].
+    fn churning(&self, deadlines: Vec<u64>) -> Box<dyn Churning>;
+
+    /// See [`measure::reset_once`].
+    fn reset(&self, deadlines: &[u64], moves: &[Pair]) -> f64;
+
+    /// See [`measure::at_work`].
+    fn at_work<'a>(&self, traffic: &'a Traffic, limit: Duration) -> (bool, Box<dyn AtWork + 'a>);
+
+    /// See [`measure::drain_once`].
+    fn drain(&self, deadlines: &[u64], patience: Duration) -> (Duration, Drained);
+
+    /// See [`seen::look`].
+    fn seen(&self, pending: u32, seed: u64) -> Seen;
+
+    /// See [`memory::told`].
+    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<crate::bench::Figure>;
 }
 
-/// Has a visitor visit every contestant, ours first.
-pub fn visit_all(visitor: &mut impl Visitor) {
-    visitor.visit::<Wheel>();
-    visitor.visit::<UnorderedList>();
-    visitor.visit::<OrderedList>();
-    visitor.visit::<LazyHeap>();
-    visitor.visit::<IndexedHeap>();
-    visitor.visit::<BTree>();
-    visitor.visit::<SimpleWheel>();
-    visitor.visit::<SortedHashedWheel>();
-    visitor.visit::<Netty>();
-    visitor.visit::<RingQueue>();
-    visitor.visit::<TickingWheel>();
-    visitor.visit::<Kafka>();
-    visitor.visit::<DelayQueue>();
-    visitor.visit::<HashWheel>();
-    visitor.visit::<NexusTimer>();
-    visitor.visit::<TimerQueue>();
-    visitor.visit::<BitWheel>();
+/// A contestant, and how to make one.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<T> {
+    /// Name in the report.
+    pub name: &'static str,
+    /// Makes an empty one.
+    pub make: fn() -> T,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::{Spread, Workload};
-
-    /// What each tick handed out, sorted since the order of equal deadlines is free.
-    fn script<T: Timers + Default>() -> Vec<(u64, Vec<u64>)> {
-        let (mut timers, mut keys, mut outcome) = (T::default(), Vec::new(), Vec::new());
-        let mut workload = Workload::new(Spread::Minute, 8);
-        for (&deadline, payload) in workload.deadlines(3_000).iter().zip(0..) {
-            keys.push(timers.insert(deadline, payload));
-        }
-        for (&deadline, victims) in workload.deadlines(1_000).iter().zip(keys.chunks_mut(3)) {
-            assert!(timers.cancel(victims[0]));
-            victims[1] = timers.reset(victims[1], deadline).unwrap();
-        }
-        for now in (0..=60_000).step_by(25) {
-            let mut due = Vec::new();
-            assert_eq!(timers.advance(now, |payload| due.push(payload)), due.len());
-            due.sort_unstable();
-            outcome.push((now, due));
-        }
-        assert!(timers.is_empty());
-        outcome
+impl<T: Timers + Default + 'static> Entrant for Told<T> {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    #[test]
-    fn contestants_do_the_same() {
-        let expected = script::<BTree>();
-        assert_eq!(expected.iter().map(|(_, due)| due.len()).sum::<usize>(), 2_000);
-        assert_eq!(script::<Wheel>(), expected);
-        assert_eq!(script::<LazyHeap>(), expected);
-        assert_eq!(script::<DelayQueue>(), expected);
+    fn promises(&self) -> Promises {
+        T::PROMISES
     }
+
+    fn fill(&self, deadlines: &[u64], long: Duration) -> Filled {
+        measure::fill_once(self.make, deadlines, long)
+    }
+
+    fn churning(&self, deadlines: Vec<u64>) -> Box<dyn Churning> {
+        measure::churning(self.make, deadlines)
+    }
+
+    fn reset(&self, deadlines: &[u64], moves: &[Pair]) -> f64 {
+        measure::reset_once(self.make, deadlines, moves)
+    }
+
+    fn at_work<'a>(&self, traffic: &'a Traffic, limit: Duration) -> (bool, Box<dyn AtWork + 'a>) {
+        measure::at_work(self.make, traffic, limit)
+    }
+
+    fn drain(&self, deadlines: &[u64], patience: Duration) -> (Duration, Drained) {
+        measure::drain_once(self.make, deadlines, patience)
+    }
+
+    fn seen(&self, pending: u32, seed: u64) -> Seen {
+        seen::look::<T>(pending, seed)
+    }
+
+    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<crate::bench::Figure> {
+        memory::told(self.make, turn, heap)
+    }
+}
+
+/// All contestants, ours first.
+pub fn all() -> Vec<Box<dyn Entrant>> {
+    fn told<T: Timers + Default + 'static>() -> Box<dyn Entrant> {
+        Box::new(Told { name: T::NAME, make: T::default })
+    }
+    vec![
+        told::<Wheel>(),
+        told::<UnorderedList>(),
+        told::<OrderedList>(),
+        told::<LazyHeap>(),
+        told::<IndexedHeap>(),
+        told::<BTree>(),
+        told::<SimpleWheel>(),
+        told::<SortedHashedWheel>(),
+        told::<Netty>(),
+        told::<RingQueue>(),
+        told::<TickingWheel>(),
+        told::<Kafka>(),
+        told::<DelayQueue>(),
+        told::<HashWheel>(),
+        told::<NexusTimer>(),
+        told::<TimerQueue>(),
+        told::<BitWheel>(),
+    ]
 }

@@ -46,10 +46,6 @@ impl Default for RingQueue {
 
 impl RingQueue {
     /// The second in which a deadline expires.
-    ///
-    /// # Panics
-    ///
-    /// If the deadline is out of range.
     #[inline]
     #[track_caller]
     fn second_of(&self, deadline: u64) -> u64 {

@@ -1,14 +1,23 @@
-//! What is told whole ticks, used by somebody whose clock is finer.
+//! A contestant that is told whole ticks, used by a caller with a finer clock.
 
 use crate::{Promises, Timers};
 
-/// Units of its user in a tick.
+/// Units of the caller in a tick.
 pub(super) const TENTHS: u64 = 10;
 
-/// Contestants that are told whole ticks: deadlines are rounded up and the present down, as our timer
-/// does, and anybody who must not be early.
-#[derive(Debug, Default)]
-pub(super) struct Rounded<T>(T);
+/// Rounds deadlines up and the present down, as our timer does.
+#[derive(Debug)]
+pub(super) struct Rounded<T> {
+    timers: T,
+    /// Units of the caller in a tick; 1 for a contestant without ticks.
+    parts: u64,
+}
+
+impl<T: Default> Rounded<T> {
+    pub(super) fn new(has_ticks: bool) -> Self {
+        Self { timers: T::default(), parts: if has_ticks { TENTHS } else { 1 } }
+    }
+}
 
 impl<T: Timers> Timers for Rounded<T> {
     type Key = T::Key;
@@ -18,26 +27,26 @@ impl<T: Timers> Timers for Rounded<T> {
     const PROMISES: Promises = T::PROMISES;
 
     fn insert(&mut self, deadline: u64, payload: u64) -> T::Key {
-        self.0.insert(deadline.div_ceil(TENTHS), payload)
+        self.timers.insert(deadline.div_ceil(self.parts), payload)
     }
 
     fn cancel(&mut self, key: T::Key) -> bool {
-        self.0.cancel(key)
+        self.timers.cancel(key)
     }
 
     fn reset(&mut self, key: T::Key, deadline: u64) -> Option<T::Key> {
-        self.0.reset(key, deadline.div_ceil(TENTHS))
+        self.timers.reset(key, deadline.div_ceil(self.parts))
     }
 
     fn next_expiration(&mut self) -> Option<u64> {
-        self.0.next_expiration().map(|tick| tick * TENTHS)
+        self.timers.next_expiration().map(|tick| tick * self.parts)
     }
 
     fn advance(&mut self, now: u64, expired: impl FnMut(u64)) -> usize {
-        self.0.advance(now / TENTHS, expired)
+        self.timers.advance(now / self.parts, expired)
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.timers.len()
     }
 }

@@ -11,11 +11,6 @@ pub struct Wheel(TimingWheel<u64>);
 
 impl Wheel {
     /// Makes a wheel with this many buckets a level.
-    ///
-    /// # Panics
-    ///
-    /// If the wheel refuses the size.
-    #[must_use]
     pub fn with_size(buckets: usize) -> Self {
         Self(WheelBuilder::new().size(buckets).build().expect("the size is in range"))
     }
@@ -29,7 +24,7 @@ impl Wheel {
 impl Timers for Wheel {
     type Key = Key;
 
-    const NAME: &'static str = "wheel";
+    const NAME: &'static str = "delaywheel";
 
     const PROMISES: Promises =
         Promises { scheme: "hierarchical wheel with a bucket delay queue", ..Promises::STRICT };
@@ -65,6 +60,6 @@ impl Timers for Wheel {
     }
 
     fn in_tenths() -> impl Timers {
-        Rounded::<Self>::default()
+        Rounded::<Self>::new(true)
     }
 }

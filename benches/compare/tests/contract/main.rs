@@ -1,5 +1,4 @@
-//! Every contestant beside an oracle, held to what it promises, and shown where that is less than
-//! everything.
+//! Every contestant beside an oracle: it keeps its promises, and its limits are real.
 
 #![forbid(unsafe_code)]
 
@@ -16,21 +15,20 @@ use std::{
 
 use delaywheel_compare::Timers;
 
-/// Held by a test that may let the time of a `DelayQueue` pass, as all of them share one clock.
+/// A lock for tests that let the time of a `DelayQueue` pass: all queues share one clock.
 fn hold_paused_clock() -> MutexGuard<'static, ()> {
     static CLOCK: Mutex<()> = Mutex::new(());
     CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an advance hands out.
+/// Returns the payloads that an advance hands out.
 fn advance<T: Timers>(timers: &mut T, now: u64) -> Vec<u64> {
     let mut payloads = Vec::new();
     assert_eq!(timers.advance(now, |payload| payloads.push(payload)), payloads.len());
     payloads
 }
 
-/// Sleeps until the next expiration until something expires. Returns when that was, and how often it
-/// was woken.
+/// Wakes a contestant as it asks until something expires. Returns the tick, and the number of wake-ups.
 fn wake_until_expired<T: Timers>(timers: &mut T) -> (u64, u32) {
     let mut wakeups = 0;
     while let Some(now) = timers.next_expiration() {

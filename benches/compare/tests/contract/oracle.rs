@@ -1,4 +1,4 @@
-//! A contestant beside a map that is obviously right; each call is checked as far as is promised.
+//! A contestant beside an ordered map; each call is checked as far as the contestant promises.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

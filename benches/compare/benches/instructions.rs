@@ -1,0 +1,306 @@
+//! Operations under callgrind, for `delaywheel_compare::measure::instructions`.
+//!
+//! Everything is drawn from a seed, time is virtual, and nothing runs beside, so counts hardly differ between runs. A
+//! thousand other timeouts are pending, a minute ahead at most; none where all expire. Each operation is counted 200
+//! and 400 times; the difference is free of work that is done once.
+
+#![expect(missing_docs, reason = "the macros make public modules")]
+
+use std::{hint::black_box, time::Duration};
+
+use delaywheel::{Key, ManualClock, PurgatoryBuilder, Tick, TimeoutKey, TimingWheel, ValueTimer};
+use delaywheel_compare::purgatory::{Announce, ClosedLoop, Crowd, Demand, Requests, demands};
+use fastrand::Rng;
+use gungraun::prelude::*;
+
+const ONCE: usize = 200;
+const TWICE: usize = 2 * ONCE;
+
+/// Milliseconds of the longest delay.
+const MINUTE: u64 = 60_000;
+
+/// Milliseconds within which all timeouts of a crowd expire.
+const SHORT: u64 = 100;
+
+/// Timeouts or requests besides.
+const OTHERS: usize = 1_000;
+
+/// A set of timeouts that is told the time.
+trait Subject {
+    type Key: Copy;
+
+    fn new() -> Self;
+
+    fn insert(&mut self, millis: u64) -> Self::Key;
+
+    fn cancel(&mut self, key: Self::Key) -> bool;
+
+    fn reset(&mut self, key: Self::Key, millis: u64) -> bool;
+
+    /// Lets time pass, stopping wherever something expires.
+    fn pass(&mut self, millis: u64);
+}
+
+/// [`TimingWheel`] with ticks of a millisecond.
+struct Wheel(TimingWheel<u64>, u64);
+
+impl Subject for Wheel {
+    type Key = Key;
+
+    fn new() -> Self {
+        Self(TimingWheel::default(), 0)
+    }
+
+    #[inline]
+    fn insert(&mut self, millis: u64) -> Key {
+        self.0.insert(Tick::new(self.1 + millis), millis).expect("the wheel takes 2^32 timeouts")
+    }
+
+    #[inline]
+    fn cancel(&mut self, key: Key) -> bool {
+        self.0.cancel(key).is_some()
+    }
+
+    #[inline]
+    fn reset(&mut self, key: Key, millis: u64) -> bool {
+        self.0.reset(key, Tick::new(self.1 + millis)).is_some()
+    }
+
+    #[inline]
+    fn pass(&mut self, millis: u64) {
+        let end = Tick::new(self.1 + millis);
+        while let Some(next) = self.0.next_expiration().filter(|&next| next <= end) {
+            self.0.advance(next).for_each(drop);
+        }
+        self.0.advance(end).for_each(drop);
+        self.1 += millis;
+    }
+}
+
+/// [`ValueTimer`] with two shards, whatever the machine has: the reaper checks each.
+struct Timer(ValueTimer<u64>, ManualClock);
+
+impl Subject for Timer {
+    type Key = TimeoutKey;
+
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let timer = ValueTimer::builder().clock(clock.clone()).shards(2).build_with(drop);
+        Self(timer.expect("the settings are valid"), clock)
+    }
+
+    #[inline]
+    fn insert(&mut self, millis: u64) -> TimeoutKey {
+        self.0
+            .schedule(Duration::from_millis(millis), millis)
+            .expect("the timer takes 2^32 timeouts")
+    }
+
+    #[inline]
+    fn cancel(&mut self, key: TimeoutKey) -> bool {
+        self.0.cancel(key).is_some()
+    }
+
+    #[inline]
+    fn reset(&mut self, key: TimeoutKey, millis: u64) -> bool {
+        self.0.reset(key, Duration::from_millis(millis))
+    }
+
+    #[inline]
+    fn pass(&mut self, millis: u64) {
+        self.1.advance(Duration::from_millis(millis));
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Insert,
+    Cancel,
+    ResetLater,
+    Expire,
+}
+
+use Operation::{Cancel, Expire, Insert, ResetLater};
+
+/// A subject with timeouts, and the next operations.
+struct Setting<S: Subject> {
+    subject: S,
+    rng: Rng,
+    keys: Vec<S::Key>,
+    delays: Vec<u64>,
+}
+
+impl<S: Subject> Setting<S> {
+    /// Brings a subject into its steady state, before this many operations.
+    fn new(operation: Operation, count: usize) -> Self {
+        let (mut subject, mut rng) = (S::new(), Rng::with_seed(1));
+        let others = if operation == Expire { 0 } else { OTHERS };
+        for _ in 0..others {
+            subject.insert(rng.u64(1..=MINUTE));
+        }
+        let (keys, delays) = (Vec::with_capacity(TWICE), Vec::with_capacity(TWICE));
+        let mut setting = Self { subject, rng, keys, delays };
+        for _ in 0..3 {
+            setting.prepare(operation, TWICE);
+            setting.perform(operation);
+        }
+        setting.prepare(operation, count);
+        setting
+    }
+
+    fn prepare(&mut self, operation: Operation, count: usize) {
+        self.perform(Cancel);
+        let longest = if operation == Expire { SHORT } else { MINUTE };
+        self.delays.clear();
+        self.delays.extend((0..count).map(|_| self.rng.u64(1..=longest)));
+        if operation == Insert {
+            return;
+        }
+        self.perform(Insert);
+        match operation {
+            Cancel => self.rng.shuffle(&mut self.keys),
+            Expire => self.keys.clear(),
+            _ => {
+                let mut timeouts: Vec<_> = self.keys.drain(..).zip(self.delays.drain(..)).collect();
+                self.rng.shuffle(&mut timeouts);
+                self.keys.extend(timeouts.iter().map(|(key, _)| key));
+                self.delays.extend(timeouts.iter().map(|(_, delay)| delay + MINUTE));
+            }
+        }
+    }
+
+    #[inline]
+    fn perform(&mut self, operation: Operation) {
+        match operation {
+            Insert => self.keys.extend(self.delays.iter().map(|&delay| self.subject.insert(delay))),
+            Cancel => {
+                self.keys
+                    .drain(..)
+                    .for_each(|key| assert!(self.subject.cancel(key), "not pending"));
+            }
+            ResetLater => {
+                for (&key, &delay) in self.keys.iter().zip(&self.delays) {
+                    assert!(self.subject.reset(key, delay), "not pending");
+                }
+            }
+            Expire => self.subject.pass(SHORT),
+        }
+    }
+}
+
+macro_rules! operations {
+    ($($name:ident: $subject:ident $operation:ident;)*) => {$(
+        #[library_benchmark]
+        #[bench::once(Setting::new($operation, ONCE))]
+        #[bench::twice(Setting::new($operation, TWICE))]
+        fn $name(mut setting: Setting<$subject>) -> Setting<$subject> {
+            setting.perform($operation);
+            setting
+        }
+    )*};
+}
+
+operations! {
+    wheel_insert: Wheel Insert;
+    wheel_cancel: Wheel Cancel;
+    wheel_reset_later: Wheel ResetLater;
+    wheel_expire: Wheel Expire;
+    timer_schedule: Timer Insert;
+    timer_cancel: Timer Cancel;
+    timer_reset_later: Timer ResetLater;
+    timer_expire: Timer Expire;
+}
+
+/// The key of which an event is announced.
+const KEY: u32 = 0;
+
+/// A purgatory with two shards, whatever the machine has. Never freed, so that loops may borrow it.
+fn purgatory() -> &'static Requests {
+    let timer = delaywheel::Timer::builder().clock(ManualClock::new()).shards(2);
+    let purgatory = PurgatoryBuilder::new().timer(timer).build();
+    Box::leak(Box::new(purgatory.expect("the settings are valid")))
+}
+
+type Loop = (ClosedLoop<'static, 3>, Vec<Demand<3>>);
+
+fn closed_loop(count: usize) -> Loop {
+    let purgatory = purgatory();
+    let _others = Crowd::new(purgatory, &demands::<3>(0, 1_000..1_100, OTHERS));
+    let mut requests = ClosedLoop::new(purgatory, Announce::One, &demands(0, 0..100, 1));
+    requests.run(&demands(1, 0..100, 3 * TWICE));
+    (requests, demands(2, 0..100, count))
+}
+
+// A request waits on three keys out of 100 and completes through one.
+#[library_benchmark]
+#[bench::once(closed_loop(ONCE))]
+#[bench::twice(closed_loop(TWICE))]
+fn purgatory_watch_complete((mut requests, demands): Loop) -> Loop {
+    requests.run(&demands);
+    (requests, demands)
+}
+
+fn unwatched(count: u32) -> (&'static Requests, u32) {
+    let purgatory = purgatory();
+    (0..count).for_each(|key| assert_eq!(purgatory.check_and_complete(&key), 0));
+    (purgatory, count)
+}
+
+// Events on keys that no request watches.
+#[library_benchmark]
+#[bench::once(unwatched(200))]
+#[bench::twice(unwatched(400))]
+fn purgatory_check_none((purgatory, count): (&'static Requests, u32)) {
+    (0..count).for_each(|key| assert_eq!(purgatory.check_and_complete(&key), 0));
+}
+
+fn crowded(count: usize) -> (&'static Requests, Crowd) {
+    let purgatory = purgatory();
+    let crowd = Crowd::new(purgatory, &demands::<1>(0, KEY..KEY + 1, count));
+    assert_eq!(purgatory.check_and_complete(&KEY), 0);
+    (purgatory, crowd)
+}
+
+// An event on a key whose requests cannot complete; counted is each request.
+#[library_benchmark]
+#[bench::once(crowded(ONCE))]
+#[bench::twice(crowded(TWICE))]
+fn purgatory_check_waiting((purgatory, crowd): (&'static Requests, Crowd)) -> Crowd {
+    assert_eq!(black_box(purgatory).check_and_complete(&KEY), 0);
+    crowd
+}
+
+fn thresholds(count: u64) -> (&'static Requests, u64) {
+    let purgatory = purgatory();
+    let _waiting = Crowd::on_value(purgatory, KEY, u64::from(u32::MAX), OTHERS);
+    (0..count).for_each(|value| assert_eq!(purgatory.advance(&KEY, value), 0));
+    (purgatory, count)
+}
+
+// Values below the thresholds of the requests that wait for them.
+#[library_benchmark]
+#[bench::once(thresholds(200))]
+#[bench::twice(thresholds(400))]
+fn purgatory_advance_none((purgatory, count): (&'static Requests, u64)) {
+    (0..count).for_each(|value| assert_eq!(purgatory.advance(&KEY, count + value), 0));
+}
+
+library_benchmark_group!(
+    name = operations,
+    benchmarks = [
+        wheel_insert,
+        wheel_cancel,
+        wheel_reset_later,
+        wheel_expire,
+        timer_schedule,
+        timer_cancel,
+        timer_reset_later,
+        timer_expire,
+        purgatory_watch_complete,
+        purgatory_check_none,
+        purgatory_check_waiting,
+        purgatory_advance_none
+    ]
+);
+
+main!(library_benchmark_groups = operations);

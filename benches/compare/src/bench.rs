@@ -1,0 +1,431 @@
+//! One run: its options, its sections, and the figures of all rounds.
+//!
+//! Contestants take turns within a round, and a figure is the median over the rounds. So a busy machine
+//! affects all contestants of a row alike.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    env,
+    error::Error,
+    fs, io,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Promises,
+    os::Load,
+    rows::{self, Section},
+    shared, timers,
+};
+
+/// Whether a measurement succeeded.
+pub type Done = Result<(), Box<dyn Error>>;
+
+/// A contestant that took longer than this for one turn does not take part in larger sizes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scale {
+    /// Checks in seconds that everything works. The figures mean nothing.
+    Smoke,
+    /// Under fifteen minutes.
+    Usual,
+    /// More rounds and sizes of up to ten million; about an hour.
+    Long,
+}
+
+/// The part of the command line that decides what is measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How much to measure.
+    pub scale: Scale,
+    /// Prefixes of paths; everything if empty.
+    pub only: Vec<String>,
+    /// Turns of each contestant.
+    pub rounds: Option<usize>,
+    /// Seed of all random numbers.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { scale: Scale::Usual, only: Vec::new(), rounds: None, seed: 1 }
+    }
+}
+
+/// Everything that a run measured, and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Processor, system, compiler, commit, and the versions of the other crates.
+    pub machine: BTreeMap<String, String>,
+    /// How much was measured.
+    pub scale: Scale,
+    /// Turns of each contestant; fewer where a turn takes seconds.
+    pub rounds: usize,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// Length of the run in seconds.
+    pub seconds: u64,
+    /// The sections that ran.
+    pub sections: Vec<Ran>,
+    /// All contestants; the order decides on colours.
+    pub contestants: Vec<Contestant>,
+    /// The figures, in the order in which they were measured.
+    pub figures: Vec<Figure>,
+}
+
+/// A section that ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Its first row.
+    pub name: String,
+    /// Length in seconds.
+    pub seconds: f64,
+    /// The share of the processors that other processes used meanwhile.
+    pub others: Option<f64>,
+}
+
+/// A contestant, as it describes itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contestant {
+    /// Name in all rows.
+    pub name: String,
+    /// The structure.
+    pub scheme: String,
+    /// Surprising properties.
+    pub describes: String,
+    /// The longest delay in milliseconds.
+    pub max_delay: Option<u64>,
+    /// Whether it has threads and a clock of its own.
+    pub is_shared: bool,
+}
+
+impl Contestant {
+    fn new(name: &str, promises: &Promises, is_shared: bool) -> Self {
+        Self {
+            name: name.to_owned(),
+            scheme: promises.scheme.to_owned(),
+            describes: promises.describes.to_owned(),
+            max_delay: promises.max_delay,
+            is_shared,
+        }
+    }
+}
+
+/// All figures of one contestant in one row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The path of the row.
+    pub row: String,
+    /// The contestant.
+    pub contestant: String,
+    /// The figure of each round.
+    pub rounds: Vec<f64>,
+    /// A caveat, such as an estimate.
+    pub note: Option<String>,
+}
+
+impl Figure {
+    /// A figure of one round.
+    pub fn new(row: impl Into<String>, contestant: impl Into<String>, value: f64) -> Self {
+        Self { row: row.into(), contestant: contestant.into(), rounds: vec![value], note: None }
+    }
+
+    /// Adds a caveat.
+    pub fn with_note(mut self, note: Option<String>) -> Self {
+        self.note = note;
+        self
+    }
+
+    /// The median over the rounds.
+    pub fn value(&self) -> f64 {
+        median(&self.rounds)
+    }
+}
+
+/// The middle figure, or the lower of two.
+pub fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    assert!(!sorted.is_empty(), "a median of nothing");
+    sorted[(sorted.len() - 1) / 2]
+}
+
+impl Results {
+    /// Results of a machine that is not known.
+    pub fn of(figures: Vec<Figure>) -> Self {
+        let (machine, sections, contestants) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self {
+            machine,
+            scale: Scale::Usual,
+            rounds: 1,
+            seed: 1,
+            seconds: 0,
+            sections,
+            contestants,
+            figures,
+        }
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
+    }
+
+    /// Writes a file, and creates its folder.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        fs::write(path, serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// The figure of a contestant in a row.
+    pub fn find(&self, row: &str, contestant: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.row == row && figure.contestant == contestant)
+    }
+
+    /// All figures of a row.
+    pub fn row<'a>(&'a self, row: &str) -> impl Iterator<Item = &'a Figure> + use<'a> {
+        let row = row.to_owned();
+        self.figures.iter().filter(move |figure| figure.row == row)
+    }
+}
+
+/// A run that is under way.
+#[derive(Debug)]
+pub struct Bench {
+    /// What to measure.
+    pub options: Options,
+    start: Instant,
+    figures: Vec<Figure>,
+    /// Rows without size, and contestants that were too slow for more.
+    slow: HashSet<(String, String)>,
+}
+
+impl Bench {
+    /// Runs all sections that the options select.
+    pub fn run(options: Options) -> Result<Results, Box<dyn Error>> {
+        let start = Instant::now();
+        let mut bench = Self { options, start, figures: Vec::new(), slow: HashSet::new() };
+        let mut sections = Vec::new();
+        for section in rows::SECTIONS {
+            if !bench.selects(section) {
+                continue;
+            }
+            bench.tell(section.rows[0]);
+            let (began, before) = (Instant::now(), Load::now());
+            (section.run)(&mut bench)?;
+            let others = before.zip(Load::now()).map(|(before, now)| now.others_since(&before));
+            let seconds = began.elapsed().as_secs_f64();
+            sections.push(Ran { name: section.rows[0].to_owned(), seconds, others });
+        }
+        eprintln!();
+        let told = timers::all();
+        let told = told.iter().map(|one| Contestant::new(one.name(), &one.promises(), false));
+        let shared = shared::all();
+        let shared = shared.iter().map(|one| Contestant::new(one.name(), &one.promises(), true));
+        Ok(Results {
+            machine: machine(),
+            scale: bench.options.scale,
+            rounds: bench.rounds(),
+            seed: bench.options.seed,
+            seconds: start.elapsed().as_secs(),
+            sections,
+            contestants: told.chain(shared).collect(),
+            figures: bench.figures,
+        })
+    }
+
+    fn selects(&self, section: &Section) -> bool {
+        let only = &self.options.only;
+        let is_asked = |row: &&str| {
+            only.iter().any(|only| rows::is_under(row, only) || rows::is_under(only, row))
+        };
+        if only.is_empty() { section.is_default } else { section.rows.iter().any(is_asked) }
+    }
+
+    /// Turns of each contestant.
+    pub fn rounds(&self) -> usize {
+        let usual = self.pick(1, 3, 5);
+        self.options.rounds.unwrap_or(usual).max(1)
+    }
+
+    /// The same where a turn may take seconds.
+    pub fn rounds_at(&self, pending: u32) -> usize {
+        let most = if pending >= 10_000_000 { 1 } else { 3 };
+        if pending >= 1_000_000 { self.rounds().min(most) } else { self.rounds() }
+    }
+
+    /// One of three values, by scale.
+    pub fn pick<V>(&self, smoke: V, usual: V, long: V) -> V {
+        match self.options.scale {
+            Scale::Smoke => smoke,
+            Scale::Usual => usual,
+            Scale::Long => long,
+        }
+    }
+
+    /// Milliseconds, which are fewer in a smoke run.
+    pub fn millis(&self, smoke: u64, full: u64) -> Duration {
+        Duration::from_millis(self.pick(smoke, full, full))
+    }
+
+    /// Prints progress.
+    pub fn tell(&self, what: &str) {
+        eprint!("\n[{:>4} s] {what} ", self.start.elapsed().as_secs());
+    }
+
+    /// Adds a figure of one round.
+    pub fn add(&mut self, row: &str, contestant: &str, value: f64) {
+        self.add_all(vec![Figure::new(row, contestant, value)]);
+    }
+
+    /// Adds figures of one round, such as those of a child process.
+    pub fn add_all(&mut self, figures: Vec<Figure>) {
+        eprint!(".");
+        for figure in figures {
+            let is_same = |other: &&mut Figure| {
+                (&other.row, &other.contestant) == (&figure.row, &figure.contestant)
+            };
+            match self.figures.iter_mut().find(is_same) {
+                Some(known) => {
+                    known.rounds.extend(figure.rounds);
+                    known.note = known.note.take().or(figure.note);
+                }
+                None => self.figures.push(figure),
+            }
+        }
+    }
+
+    /// Adds the quotient of two rows for every contestant that has both.
+    pub fn add_quotient(&mut self, row: &str, dividend: &str, divisor: &str) {
+        let of = |path: &str| {
+            let found = self.figures.iter().filter(|figure| figure.row == path);
+            found
+                .map(|figure| (figure.contestant.clone(), figure.value()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let divisors = of(divisor);
+        for (contestant, value) in of(dividend) {
+            if let Some(by) = divisors.get(&contestant) {
+                self.add(row, &contestant, value / by);
+            }
+        }
+    }
+
+    /// Whether a contestant takes part in a row: it was not too slow at a smaller size.
+    pub fn admits(&self, row: &str, contestant: &str) -> bool {
+        !self.slow.contains(&(row.to_owned(), contestant.to_owned()))
+    }
+
+    /// Notes the length of a turn.
+    pub fn took(&mut self, row: &str, contestant: &str, time: Duration) {
+        if time > PATIENCE {
+            self.slow.insert((row.to_owned(), contestant.to_owned()));
+        }
+    }
+
+    /// Has a child process take a turn: so threads of one contestant are gone when the next one starts.
+    pub fn delegate(&mut self, program: &Path, turn: &impl Serialize) -> Done {
+        let turn = serde_json::to_string(turn)?;
+        let mut child = Command::new(program);
+        child.args(["--turn", &turn]).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = child.output()?;
+        if !output.status.success() {
+            return Err(format!("a child failed with {}: {turn}", output.status).into());
+        }
+        self.add_all(serde_json::from_slice(&output.stdout)?);
+        Ok(())
+    }
+}
+
+/// Facts about the machine and the build. A fact that the system does not tell is left out.
+fn machine() -> BTreeMap<String, String> {
+    let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let model = text.lines().find_map(|line| line.strip_prefix("model name"))?;
+        Some(model.trim_start_matches([' ', '\t', ':']).to_owned())
+    });
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let system = fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|release| {
+        let is_version = |letter: &char| letter.is_ascii_digit() || *letter == '.';
+        format!("Linux {}", release.chars().take_while(is_version).collect::<String>())
+    });
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let commit = output("git", &["-C", root, "describe", "--always", "--dirty", "--abbrev=12"]);
+    let date = output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]);
+    let rustc = output("rustc", &["--version"]);
+    let facts = [
+        ("cpu", cpu.or_else(|| Some(env::consts::ARCH.to_owned()))),
+        ("cores", Some(cores.to_string())),
+        ("system", system.or_else(|| Some(env::consts::OS.to_owned()))),
+        ("rustc", rustc),
+        ("commit", commit),
+        ("date", date),
+        ("versions", versions()),
+    ];
+    facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?))).collect()
+}
+
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).stderr(Stdio::null()).output().ok()?;
+    let text = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;
+    Some(text.trim().to_owned())
+}
+
+/// The direct dependencies with their versions.
+fn versions() -> Option<String> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let tree = ["tree", "--manifest-path", manifest, "--depth", "1", "--prefix", "none"];
+    let tree = output("cargo", &[&tree[..], &["--edges", "normal"]].concat())?;
+    let crates = tree.lines().skip(1).filter(|line| !line.contains('/'));
+    Some(crates.map(|line| line.replacen(" v", " ", 1)).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench() -> Bench {
+        let (options, figures, slow) = (Options::default(), Vec::new(), HashSet::new());
+        Bench { options, start: Instant::now(), figures, slow }
+    }
+
+    #[test]
+    fn the_figure_of_a_row_is_the_median_over_the_rounds() {
+        let mut bench = bench();
+        for value in [3.0, 1.0, 2.0] {
+            bench.add("wheel/insert/1e3", "one", value);
+            bench.add("wheel/insert/1e3", "other", 10.0 * value);
+        }
+        bench.add_quotient("quotient", "wheel/insert/1e3", "wheel/insert/1e3");
+        let values: Vec<_> = bench.figures.iter().map(Figure::value).collect();
+        assert_eq!(values, [2.0, 20.0, 1.0, 1.0]);
+        assert_eq!(bench.figures[0].rounds, [3.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_slow_contestant_does_not_take_part_in_larger_sizes() {
+        let mut bench = bench();
+        bench.took("wheel/insert", "one", PATIENCE + Duration::from_secs(1));
+        assert!(!bench.admits("wheel/insert", "one"));
+        assert!(bench.admits("wheel/insert", "other"));
+        assert!(bench.admits("wheel/expire", "one"));
+    }
+
+    #[test]
+    fn a_prefix_selects_the_sections_of_its_rows() {
+        let mut bench = bench();
+        let selected = |bench: &Bench| {
+            let sections = rows::SECTIONS.iter().filter(|section| bench.selects(section));
+            sections.map(|section| section.rows[0]).collect::<Vec<_>>()
+        };
+        assert!(selected(&bench).len() > 10);
+        bench.options.only = vec!["wheel/insert/1e6".to_owned()];
+        assert_eq!(selected(&bench), ["wheel/insert"]);
+    }
+}

@@ -1,0 +1,399 @@
+//! Pictures, drawn from results alone: lines of cost by size, bars, and percentiles of lateness.
+
+use std::{error::Error, fs, path::Path};
+
+use plotters::{
+    coord::Shift,
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
+
+use crate::{
+    bench::Results,
+    measure::shared::PERCENTILES,
+    report::{is_ours, number},
+};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+const WIDTH: i32 = 960;
+/// Height of the title and the line below it.
+const HEAD: i32 = 64;
+const INK: RGBColor = RGBColor(0x24, 0x29, 0x2f);
+const FAINT: RGBColor = RGBColor(0x6a, 0x73, 0x7d);
+const GRID: RGBColor = RGBColor(0xe3, 0xe6, 0xe9);
+const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
+const OURS: [RGBColor; 3] =
+    [RGBColor(0xd9, 0x1e, 0x36), RGBColor(0xf0, 0x7c, 0x12), RGBColor(0x9d, 0x12, 0x55)];
+
+/// What a picture shows.
+enum Kind {
+    /// A line for each contestant over the sizes below a row.
+    Lines(&'static str),
+    /// Bars for each contestant, sorted by the last; each with a label.
+    Bars(&'static [(&'static str, &'static str)], Axis),
+    /// A line for each contestant over the percentiles of lateness.
+    Percentiles,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Axis {
+    Linear,
+    Log,
+}
+
+struct Picture {
+    file: &'static str,
+    title: &'static str,
+    below: &'static str,
+    kind: Kind,
+}
+
+const COST: &str = "nanoseconds of one operation by pending timeouts; less is better";
+
+const PICTURES: &[Picture] = &[
+    Picture {
+        file: "insert.svg",
+        title: "Insert into an empty contestant, 1 ms to 60 s ahead",
+        below: COST,
+        kind: Kind::Lines("wheel/insert"),
+    },
+    Picture {
+        file: "expire.svg",
+        title: "Expire all, 1 ms to 60 s ahead",
+        below: COST,
+        kind: Kind::Lines("wheel/expire"),
+    },
+    Picture {
+        file: "churn.svg",
+        title: "Cancel one and insert another, steady state, 1 ms to 60 s ahead",
+        below: COST,
+        kind: Kind::Lines("wheel/churn/uniform"),
+    },
+    Picture {
+        file: "churn-month.svg",
+        title: "Cancel one and insert another, steady state, 1 ms to 30 days ahead",
+        below: COST,
+        kind: Kind::Lines("wheel/churn/log-uniform"),
+    },
+    Picture {
+        file: "server.svg",
+        title: "A request server, and connections that are kept alive, in the steady state",
+        below: "nanoseconds of one request or message; less is better",
+        kind: Kind::Bars(
+            &[("wheel/keep_alive", "message"), ("wheel/server/random", "request")],
+            Axis::Log,
+        ),
+    },
+    Picture {
+        file: "sparse.svg",
+        title: "Wake-ups to expire 1000 timeouts within a year",
+        below: "wake-ups of one timeout; less is better, 1 is needed; ≈ is estimated from a part of the year",
+        kind: Kind::Bars(&[("wheel/sparse/wakeups", "")], Axis::Log),
+    },
+    Picture {
+        file: "memory.svg",
+        title: "Memory of one timeout of 8 bytes",
+        below: "bytes; with the key or handle, of contestants with threads; less is better",
+        kind: Kind::Bars(
+            &[
+                ("wheel/memory/peak/random", "peak of a server"),
+                ("wheel/memory/pending", "pending"),
+                ("timer/memory/peak", "peak of a server"),
+                ("timer/memory/pending", "pending"),
+            ],
+            Axis::Log,
+        ),
+    },
+    Picture {
+        file: "threads.svg",
+        title: "Threads that cancel and schedule at once",
+        below: "million pairs a second, of all threads together, 100,000 pending; more is better",
+        kind: Kind::Bars(
+            &[("timer/threads/1", "1 thread"), ("timer/threads/2", "2 threads")],
+            Axis::Linear,
+        ),
+    },
+    Picture {
+        file: "lateness.svg",
+        title: "When timeouts run, in real time",
+        below: "milliseconds after the instant that was asked for; below 0 is early",
+        kind: Kind::Percentiles,
+    },
+];
+
+/// Draws all pictures for which there are figures. Returns files and titles.
+pub fn draw_all(
+    results: &Results,
+    folder: &Path,
+) -> Result<Vec<(&'static str, &'static str)>, Box<dyn Error>> {
+    fs::create_dir_all(folder)?;
+    let mut drawn = Vec::new();
+    for picture in PICTURES {
+        let path = folder.join(picture.file);
+        let is_drawn = match picture.kind {
+            Kind::Lines(row) => draw_lines(results, row, picture, &path)?,
+            Kind::Bars(series, axis) => draw_bars(results, series, axis, picture, &path)?,
+            Kind::Percentiles => draw_percentiles(results, picture, &path)?,
+        };
+        if is_drawn {
+            drawn.push((picture.file, picture.title));
+        }
+    }
+    Ok(drawn)
+}
+
+/// A contestant's colour: one of ours, or a hue by its position among all, neither red nor orange.
+fn color(results: &Results, contestant: &str) -> RGBColor {
+    let position = |name: &str| results.contestants.iter().position(|one| one.name == name);
+    if is_ours(contestant) {
+        let ours = results.contestants.iter().filter(|one| is_ours(&one.name));
+        let index = ours.take_while(|one| one.name != contestant).count();
+        return OURS[index % OURS.len()];
+    }
+    let index = position(contestant).unwrap_or(0);
+    let step = f64::from(u32::try_from(index).unwrap_or(0));
+    // Neighbours are far apart: the golden ratio spreads hues evenly between yellow and violet.
+    let hue = 0.17 + 0.66 * (step * 0.618_034).fract();
+    let lightness = [0.33, 0.45, 0.57][index % 3];
+    let (red, green, blue) = HSLColor(hue, 0.55, lightness).rgb();
+    RGBColor(red, green, blue)
+}
+
+fn text(size: i32, color: RGBColor, hpos: HPos) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&color).pos(Pos::new(hpos, VPos::Center))
+}
+
+fn bold_if(is_bold: bool, style: TextStyle<'_>) -> TextStyle<'_> {
+    if is_bold { TextStyle { font: style.font.style(FontStyle::Bold), ..style } } else { style }
+}
+
+/// Makes a card with a title.
+fn card<'a>(path: &'a Path, height: i32, picture: &Picture) -> Result<Area<'a>, Box<dyn Error>> {
+    let area =
+        SVGBackend::new(path, (u32::try_from(WIDTH)?, u32::try_from(height)?)).into_drawing_area();
+    area.fill(&PAPER)?;
+    let title = bold_if(true, text(20, INK, HPos::Left));
+    area.draw(&Text::new(picture.title, (20, 22), title))?;
+    area.draw(&Text::new(picture.below, (20, 46), text(14, FAINT, HPos::Left)))?;
+    Ok(area)
+}
+
+/// A line of a chart: a contestant, and its points.
+type Curve<'a> = (&'a str, Vec<(f64, f64)>);
+
+/// Draws lines on linear axes of transformed values, with a name where each ends.
+fn draw_chart(
+    results: &Results,
+    mut curves: Vec<Curve<'_>>,
+    picture: &Picture,
+    path: &Path,
+    marks: [&[(f64, String)]; 2],
+) -> Result<bool, Box<dyn Error>> {
+    const HEIGHT: i32 = 620;
+    const LEFT: i32 = 90;
+    const RIGHT: i32 = WIDTH - 230;
+    const TOP: i32 = HEAD + 12;
+    const BOTTOM: i32 = HEIGHT - 50;
+    if curves.is_empty() {
+        return Ok(false);
+    }
+    // Ours are drawn last, above the others.
+    curves.sort_by_key(|(name, _)| is_ours(name));
+    let bounds = |of: fn(&(f64, f64)) -> f64| {
+        let values = || curves.iter().flat_map(|(_, points)| points).map(of);
+        (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max))
+    };
+    let (xs, ys) = (bounds(|point| point.0), bounds(|point| point.1));
+    let x = |value: f64| LEFT + scaled(value, xs, RIGHT - LEFT);
+    let y = |value: f64| BOTTOM - scaled(value, ys, BOTTOM - TOP);
+    let area = card(path, HEIGHT, picture)?;
+    let within = |value: f64, (least, greatest): (f64, f64)| {
+        (least - 1e-9..=greatest + 1e-9).contains(&value)
+    };
+    for (mark, label) in marks[0].iter().filter(|(mark, _)| within(*mark, xs)) {
+        area.draw(&PathElement::new([(x(*mark), TOP), (x(*mark), BOTTOM)], GRID))?;
+        area.draw(&Text::new(
+            label.as_str(),
+            (x(*mark), BOTTOM + 16),
+            text(13, INK, HPos::Center),
+        ))?;
+    }
+    for (mark, label) in marks[1].iter().filter(|(mark, _)| within(*mark, ys)) {
+        area.draw(&PathElement::new([(LEFT, y(*mark)), (RIGHT, y(*mark))], GRID))?;
+        area.draw(&Text::new(label.as_str(), (LEFT - 8, y(*mark)), text(13, INK, HPos::Right)))?;
+    }
+    let mut ends = Vec::new();
+    for (name, points) in &curves {
+        let color = color(results, name);
+        let points: Vec<_> = points.iter().map(|point| (x(point.0), y(point.1))).collect();
+        let width = if is_ours(name) { 4 } else { 2 };
+        area.draw(&PathElement::new(points.clone(), color.stroke_width(width)))?;
+        for &point in &points {
+            area.draw(&Circle::new(point, width + 1, color.filled()))?;
+        }
+        ends.extend(points.last().map(|&end| (end, *name, color)));
+    }
+    ends.sort_by_key(|((_, y), ..)| *y);
+    let heights = spread(ends.iter().map(|((_, y), ..)| *y).collect(), TOP, BOTTOM);
+    for ((end, name, color), height) in ends.into_iter().zip(heights) {
+        area.draw(&PathElement::new([end, (RIGHT + 14, height)], color.mix(0.4)))?;
+        let style = bold_if(is_ours(name), text(13, color, HPos::Left));
+        area.draw(&Text::new(name, (RIGHT + 18, height), style))?;
+    }
+    area.present()?;
+    Ok(true)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a picture is less than 1000 pixels wide")]
+fn scaled(value: f64, (least, greatest): (f64, f64), length: i32) -> i32 {
+    let share = (value - least) / (greatest - least).max(f64::MIN_POSITIVE);
+    (share.clamp(0.0, 1.0) * f64::from(length)).round() as i32
+}
+
+/// Moves ascending heights apart, within a range.
+fn spread(mut heights: Vec<i32>, top: i32, bottom: i32) -> Vec<i32> {
+    const LINE: i32 = 17;
+    let mut least = top;
+    for height in &mut heights {
+        *height = (*height).max(least);
+        least = *height + LINE;
+    }
+    let mut greatest = bottom;
+    for height in heights.iter_mut().rev() {
+        *height = (*height).min(greatest);
+        greatest = *height - LINE;
+    }
+    heights
+}
+
+fn draw_lines(
+    results: &Results,
+    row: &str,
+    picture: &Picture,
+    path: &Path,
+) -> Result<bool, Box<dyn Error>> {
+    let mut curves: Vec<Curve<'_>> = Vec::new();
+    for figure in &results.figures {
+        let size = figure
+            .row
+            .strip_prefix(row)
+            .and_then(|rest| rest.strip_prefix("/1e")?.parse::<f64>().ok());
+        let Some(size) = size else { continue };
+        let point = (size, figure.value().max(0.1).log10());
+        match curves.iter_mut().find(|(name, _)| *name == figure.contestant) {
+            Some((_, points)) => points.push(point),
+            None => curves.push((&figure.contestant, vec![point])),
+        }
+    }
+    curves
+        .iter_mut()
+        .for_each(|(_, points)| points.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    let sizes: Vec<_> =
+        (0..9).map(|power| (f64::from(power), number(10_f64.powi(power)))).collect();
+    let factors = [1.0, 2.0, 5.0];
+    let costs = (0..9).flat_map(|power| factors.map(|factor| factor * 10_f64.powi(power)));
+    let costs: Vec<_> = costs.map(|cost| (cost.log10(), format!("{} ns", number(cost)))).collect();
+    draw_chart(results, curves, picture, path, [&sizes, &costs])
+}
+
+fn draw_percentiles(
+    results: &Results,
+    picture: &Picture,
+    path: &Path,
+) -> Result<bool, Box<dyn Error>> {
+    // Linear near zero and logarithmic beyond.
+    let bent = |millis: f64| (millis / 0.1).asinh();
+    let steps = || (0..PERCENTILES.len()).map(|step| f64::from(u32::try_from(step).unwrap_or(0)));
+    let mut curves: Vec<Curve<'_>> = Vec::new();
+    for one in &results.contestants {
+        let value = |name: &str| results.find(&format!("timer/lateness/{name}"), &one.name);
+        let values: Option<Vec<_>> = PERCENTILES.iter().map(|(name, _)| value(name)).collect();
+        if let Some(values) = values {
+            let points = steps().zip(values).map(|(step, figure)| (step, bent(figure.value())));
+            curves.push((&one.name, points.collect()));
+        }
+    }
+    let names: Vec<_> =
+        steps().zip(PERCENTILES).map(|(step, (name, _))| (step, name.to_owned())).collect();
+    let millis = [-10.0, -1.0, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0];
+    let millis: Vec<_> = millis.map(|millis| (bent(millis), format!("{millis} ms"))).into();
+    draw_chart(results, curves, picture, path, [&names, &millis])
+}
+
+fn draw_bars(
+    results: &Results,
+    series: &[(&str, &str)],
+    axis: Axis,
+    picture: &Picture,
+    path: &Path,
+) -> Result<bool, Box<dyn Error>> {
+    const NAMES: i32 = 200;
+    const ENDS: i32 = 190;
+    const BAR: i32 = 14;
+    const GAP: i32 = 8;
+    let of = |name: &str| -> Vec<_> {
+        series.iter().filter_map(|(row, label)| Some((results.find(row, name)?, *label))).collect()
+    };
+    let mut groups: Vec<_> =
+        results.contestants.iter().map(|one| (one.name.as_str(), of(&one.name))).collect();
+    groups.retain(|(_, bars)| !bars.is_empty());
+    if groups.is_empty() {
+        return Ok(false);
+    }
+    let last = |bars: &[(&crate::bench::Figure, &str)]| {
+        bars.last().map_or(0.0, |(figure, _)| figure.value())
+    };
+    groups.sort_by(|one, other| last(&one.1).total_cmp(&last(&other.1)));
+    if axis == Axis::Linear {
+        groups.reverse();
+    }
+    let transform = |value: f64| if axis == Axis::Log { value.max(0.1).log10() } else { value };
+    let values =
+        || groups.iter().flat_map(|(_, bars)| bars).map(|(figure, _)| transform(figure.value()));
+    let bottom =
+        if axis == Axis::Log { values().fold(f64::INFINITY, f64::min).floor() - 0.1 } else { 0.0 };
+    let range = (bottom, values().fold(f64::NEG_INFINITY, f64::max));
+    let bars = i32::try_from(groups.iter().map(|(_, bars)| bars.len()).sum::<usize>())?;
+    let height = HEAD + bars * BAR + i32::try_from(groups.len())? * GAP + 12;
+    let area = card(path, height, picture)?;
+    let mut top = HEAD;
+    for (name, bars) in &groups {
+        let color = color(results, name);
+        let middle = top + i32::try_from(bars.len())? * BAR / 2;
+        let ink = if is_ours(name) { color } else { INK };
+        let style = bold_if(is_ours(name), text(13, ink, HPos::Right));
+        area.draw(&Text::new(*name, (NAMES - 10, middle), style))?;
+        for (index, (figure, label)) in bars.iter().enumerate() {
+            let end = NAMES + 1 + scaled(transform(figure.value()), range, WIDTH - NAMES - ENDS);
+            // The last bar is the one by which contestants are sorted.
+            let strength = if index + 1 == bars.len() { 1.0 } else { 0.45 };
+            let fill = color.mix(strength).filled();
+            area.draw(&Rectangle::new([(NAMES, top), (end, top + BAR - 2)], fill))?;
+            let about = if figure.note.is_some() { "≈ " } else { "" };
+            let label = format!("{about}{} {label}", number(figure.value()));
+            area.draw(&Text::new(
+                label,
+                (end + 6, top + BAR / 2 - 1),
+                text(12, FAINT, HPos::Left),
+            ))?;
+            top += BAR;
+        }
+        top += GAP;
+    }
+    area.present()?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_distance_and_stay_inside() {
+        let heights = spread(vec![0, 70, 70, 71, 300, 590, 591, 2_000], HEAD, 600);
+        assert!(heights.windows(2).all(|pair| pair[1] - pair[0] >= 17), "{heights:?}");
+        assert!(heights[0] >= HEAD && heights[7] <= 600, "{heights:?}");
+        assert_eq!(heights[4], 300, "a name with room stays where it is");
+    }
+}

@@ -1,0 +1,255 @@
+//! Behaviour in virtual time: how early and how late timeouts expire, in which order, and whether all do.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use crate::{
+    Timers, Wakes,
+    bench::{Bench, Done},
+    timers,
+    workload::{Spread, count},
+};
+
+/// Wake-ups after the last deadline, before a timeout counts as lost.
+const LATEST: u32 = 100_000;
+
+/// A tick that is round in no base, within the range of every contestant.
+const LONE: u64 = 54_321;
+
+/// Behaviour of a contestant.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Seen {
+    /// The most by which a timeout was early, in milliseconds.
+    pub early: f64,
+    /// The most by which a timeout was late, in milliseconds.
+    pub late: f64,
+    /// Timeouts that one call handed out behind one with a later deadline.
+    pub unordered: u64,
+    /// Timeouts that never expired.
+    pub lost: u64,
+    /// Of 100 cancelled timeouts, how many never expired.
+    pub cancelled: u64,
+    /// Wake-ups without work while one timeout waits.
+    pub wakeups_one: u64,
+    /// Wake-ups after that timeout was cancelled.
+    pub wakeups_none: u64,
+}
+
+impl Seen {
+    fn add(&mut self, other: Self) {
+        self.early = self.early.max(other.early);
+        self.late = self.late.max(other.late);
+        self.unordered += other.unordered;
+        self.lost += other.lost;
+    }
+}
+
+/// Measures the behaviour of all contestants.
+pub(crate) fn run(bench: &mut Bench) -> Done {
+    for one in timers::all() {
+        let seen = one.seen(bench.pick(200, 2_000, 2_000), bench.options.seed);
+        for (row, value) in [
+            ("early", seen.early),
+            ("late", seen.late),
+            ("unordered", count(seen.unordered)),
+            ("lost", count(seen.lost)),
+            ("cancelled", count(seen.cancelled)),
+            ("wakeups_one", count(seen.wakeups_one)),
+            ("wakeups_none", count(seen.wakeups_none)),
+        ] {
+            bench.add(&format!("seen/{row}"), one.name(), value);
+        }
+    }
+    Ok(())
+}
+
+/// Measures the behaviour of one contestant.
+///
+/// Delays are of up to a minute and of up to a month, unless these are too long or a month of ticks would be
+/// stepped through; then as long as they may be. Deadlines in tenths of a tick show how it rounds.
+pub fn look<T: Timers + Default>(pending: u32, random: u64) -> Seen {
+    let draw = |spread: Spread| spread.delays(&mut Rng::with_seed(random), pending);
+    let longest = T::PROMISES.max_delay.unwrap_or(u64::MAX);
+    let mut near = draw(Spread::Minute);
+    if longest < Spread::Minute.max() {
+        near.iter_mut().for_each(|deadline| *deadline = 1 + *deadline % longest);
+    }
+    let mut seen = observe(&mut T::default(), &near, 1.0, random);
+    if longest >= Spread::Month.max() && !matches!(T::PROMISES.wakes, Wakes::Every(_)) {
+        seen.add(observe(&mut T::default(), &draw(Spread::Month), 1.0, random));
+    }
+    seen.add(observe(&mut T::in_tenths(), &draw(Spread::Minute), 10.0, random));
+    seen.cancelled = cancel_half(&mut T::default(), random);
+    let mut one = T::default();
+    one.insert(LONE, LONE);
+    seen.wakeups_one = wake(&mut one);
+    let mut none = T::default();
+    let key = none.insert(LONE, LONE);
+    none.cancel(key);
+    seen.wakeups_none = wake(&mut none);
+    seen
+}
+
+/// Inserts every second timeout at once and the others some time before they are due. Stops just before each
+/// deadline, at it and just after it, and whenever the contestant asks to be woken.
+fn observe<T: Timers>(timers: &mut T, deadlines: &[u64], parts: f64, seed: u64) -> Seen {
+    let mut rng = Rng::with_seed(seed);
+    // The deadlines to insert at each stop.
+    let mut stops = BTreeMap::<u64, Vec<u64>>::new();
+    for (nth, &deadline) in deadlines.iter().enumerate() {
+        let at = if nth % 2 == 0 { 0 } else { rng.u64(0..deadline) };
+        stops.entry(at).or_default().push(deadline);
+        for stop in [deadline.saturating_sub(1), deadline, deadline + 1] {
+            stops.entry(stop).or_default();
+        }
+    }
+    let (mut early, mut late, mut unordered, mut expired) = (0, 0, 0, 0);
+    let mut advance = |timers: &mut T, now: u64| {
+        let mut last = 0;
+        expired += timers.advance(now, |deadline| {
+            early = early.max(deadline.saturating_sub(now));
+            late = late.max(now.saturating_sub(deadline));
+            unordered += u64::from(deadline < last);
+            last = deadline;
+        });
+    };
+    let mut latest = 0;
+    for (stop, inserted) in stops {
+        while let Some(now) =
+            timers.next_expiration().filter(|next| (latest + 1..stop).contains(next))
+        {
+            advance(timers, now);
+            latest = now;
+        }
+        advance(timers, stop);
+        latest = stop;
+        for deadline in inserted {
+            timers.insert(deadline, deadline);
+        }
+    }
+    for _ in 0..LATEST {
+        let next = timers.next_expiration().filter(|_| !timers.is_empty());
+        let Some(next) = next else { break };
+        latest = next.max(latest + 1);
+        advance(timers, latest);
+    }
+    let lost = deadlines.len().saturating_sub(expired) as u64;
+    Seen {
+        early: count(early) / parts,
+        late: count(late) / parts,
+        unordered,
+        lost,
+        ..Seen::default()
+    }
+}
+
+/// Inserts 200 timeouts and cancels every second one. Returns how many of these never expired.
+fn cancel_half<T: Timers>(timers: &mut T, seed: u64) -> u64 {
+    let deadlines = Spread::Minute.delays(&mut Rng::with_seed(seed), 200);
+    let insert = |(&deadline, payload)| timers.insert(deadline, payload);
+    let keys: Vec<_> = deadlines.iter().zip(0..).map(insert).collect();
+    let mut gone: u64 = keys.iter().step_by(2).map(|&key| u64::from(timers.cancel(key))).sum();
+    let mut now = 0;
+    for _ in 0..LATEST {
+        let next = timers.next_expiration().filter(|_| !timers.is_empty());
+        let Some(next) = next else { break };
+        now = next.max(now + 1);
+        timers.advance(now, |payload| gone -= u64::from(payload % 2 == 0));
+    }
+    gone
+}
+
+/// Wakes a contestant as it asks, until it hands something out or asks no more. Returns the wake-ups before.
+fn wake<T: Timers>(timers: &mut T) -> u64 {
+    let mut now = 0;
+    for wakeups in 0..LATEST {
+        let Some(next) = timers.next_expiration() else { return wakeups.into() };
+        now = next.max(now + 1);
+        if timers.advance(now, |_| ()) > 0 {
+            return wakeups.into();
+        }
+    }
+    LATEST.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Promises,
+        timers::{BTree, HashWheel, Kafka, Netty, NexusTimer, TickingWheel, Wheel},
+    };
+
+    /// A map whose time is wrong by some ticks, and which forgets a timeout.
+    struct Skewed {
+        timers: BTree,
+        skew: i64,
+        forgotten: u64,
+    }
+
+    impl Timers for Skewed {
+        type Key = <BTree as Timers>::Key;
+
+        const NAME: &'static str = "skewed";
+
+        const PROMISES: Promises = BTree::PROMISES;
+
+        fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {
+            let key = self.timers.insert(deadline, payload);
+            if deadline == self.forgotten {
+                self.timers.cancel(key);
+            }
+            key
+        }
+
+        fn cancel(&mut self, key: Self::Key) -> bool {
+            self.timers.cancel(key)
+        }
+
+        fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key> {
+            self.timers.reset(key, deadline)
+        }
+
+        fn next_expiration(&mut self) -> Option<u64> {
+            self.timers.next_expiration()
+        }
+
+        fn advance(&mut self, now: u64, expired: impl FnMut(u64)) -> usize {
+            self.timers.advance(now.saturating_add_signed(self.skew), expired)
+        }
+
+        fn len(&self) -> usize {
+            self.timers.len()
+        }
+    }
+
+    #[test]
+    fn early_late_and_lost_timeouts_are_found() {
+        let skewed = |skew, forgotten| {
+            let mut skewed = Skewed { timers: BTree::default(), skew, forgotten };
+            observe(&mut skewed, &[10, 20, 30], 1.0, 3)
+        };
+        assert_eq!(skewed(1, 0), Seen { early: 1.0, ..Seen::default() });
+        assert_eq!(skewed(-1, 0), Seen { late: 1.0, ..Seen::default() });
+        assert_eq!(skewed(0, 20), Seen { lost: 1, ..Seen::default() });
+    }
+
+    #[test]
+    fn times_between_ticks_show_who_rounds_which_way() {
+        let exact = Seen { cancelled: 100, ..Seen::default() };
+        assert_eq!(look::<BTree>(500, 3), exact);
+        assert_eq!(look::<Wheel>(500, 3), Seen { late: 0.9, ..exact });
+        let ticking = Seen { late: 0.9, wakeups_one: LONE - 1, ..exact };
+        assert_eq!(look::<TickingWheel>(500, 3), ticking);
+        let kafka = look::<Kafka>(500, 3);
+        assert_eq!((kafka.early, kafka.late, kafka.wakeups_none), (0.9, 0.0, 1));
+        let nexus = look::<NexusTimer>(500, 3);
+        assert_eq!((nexus.early, nexus.late), (0.9, 0.0));
+        let netty = look::<Netty>(500, 3);
+        assert_eq!((netty.early, netty.late), (0.0, 1.0));
+        // It rounds the delay down, and also the present.
+        let hash = look::<HashWheel>(500, 3);
+        assert!((1.0..=1.8).contains(&hash.early) && hash.late == 0.0, "{hash:?}");
+    }
+}

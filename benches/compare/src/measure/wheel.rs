@@ -1,0 +1,477 @@
+//! Operations of the contestants that are told the time.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use fastrand::Rng;
+
+use super::traffic::{AtWork, Steady, Traffic};
+use crate::{
+    Timers,
+    bench::{Bench, Done},
+    timers::{self, Entrant, Told, Wheel},
+    workload::{Pair, SECOND, Spread, count, size},
+};
+
+/// Runs something. Returns its time and its result.
+pub fn timed<R>(work: impl FnOnce() -> R) -> (Duration, R) {
+    let begin = Instant::now();
+    let result = black_box(work());
+    (begin.elapsed(), result)
+}
+
+/// Nanoseconds of each of `number`.
+pub fn nanos_per(duration: Duration, number: u64) -> f64 {
+    duration.as_secs_f64() * 1e9 / count(number)
+}
+
+/// Inserts timeouts whose payload is their deadline.
+pub fn insert_all<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Vec<T::Key> {
+    deadlines.iter().map(|&deadline| timers.insert(deadline, deadline)).collect()
+}
+
+/// Expired timeouts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Their number.
+    pub expired: u64,
+    /// The sum of their payloads.
+    pub sum: u64,
+    /// How often the contestant was woken.
+    pub wakeups: u64,
+    /// The tick that was reached.
+    pub now: u64,
+    /// Whether the time was up before all had expired.
+    pub is_cut_off: bool,
+}
+
+impl Drained {
+    /// Asserts that exactly these timeouts expired, unless the time was up.
+    fn check(&self, deadlines: &[u64], name: &str) {
+        let sum = deadlines.iter().fold(0, |sum: u64, deadline| sum.wrapping_add(*deadline));
+        let expected = (deadlines.len() as u64, sum);
+        assert!(self.is_cut_off || (self.expired, self.sum) == expected, "{name} lost timeouts");
+    }
+
+    /// The factor from the part that was measured to the whole time until `end`.
+    pub fn factor(&self, end: u64) -> f64 {
+        if self.is_cut_off { count(end) / count(self.now.max(1)) } else { 1.0 }
+    }
+
+    /// A caveat.
+    pub fn note(&self) -> Option<String> {
+        self.is_cut_off.then(|| format!("estimated from the first {} ticks", self.now))
+    }
+}
+
+/// Sleeps until the next expiration in virtual time and expires due timeouts, until none is pending or
+/// the real time is over.
+pub fn drain<T: Timers>(timers: &mut T, patience: Duration) -> Drained {
+    let start = Instant::now();
+    let (mut drained, mut pause) = (Drained::default(), 0);
+    // Some are woken even if nothing is pending.
+    while !timers.is_empty() {
+        let Some(next) = timers.next_expiration() else { break };
+        // A contestant that asks for the same tick again, with nothing to do, is woken later.
+        let now = next.max(drained.now + pause);
+        drained.now = now;
+        drained.wakeups += 1;
+        let mut last = 0;
+        let expired = timers.advance(now, |deadline| {
+            let is_in_time = deadline <= now + T::PROMISES.earliness;
+            assert!(
+                is_in_time && (!T::PROMISES.ordered || last <= deadline),
+                "{deadline} at {now}"
+            );
+            last = deadline;
+            drained.sum = drained.sum.wrapping_add(deadline);
+        });
+        drained.expired += expired as u64;
+        pause = u64::from(expired == 0);
+        if drained.wakeups % 64 == 0 && start.elapsed() > patience {
+            drained.is_cut_off = true;
+            break;
+        }
+    }
+    drained
+}
+
+/// Nanoseconds of one insert and of one expiry.
+#[derive(Debug)]
+pub struct Filled {
+    insert: f64,
+    expire: f64,
+    note: Option<String>,
+}
+
+/// Fills contestants and expires everything, for at least `long` or 200,000 timeouts.
+pub fn fill_once<T: Timers>(make: fn() -> T, deadlines: &[u64], long: Duration) -> Filled {
+    let start = Instant::now();
+    let mut filled = Filled { insert: 0.0, expire: 0.0, note: None };
+    let mut done = 0;
+    while done < 200_000 && (done == 0 || start.elapsed() < long) {
+        let mut timers = make();
+        let (inserting, keys) = timed(|| insert_all(&mut timers, deadlines));
+        let (expiring, drained) = timed(|| drain(&mut timers, Duration::from_secs(10)));
+        drop(keys);
+        drained.check(deadlines, T::NAME);
+        done += deadlines.len() as u64;
+        filled.insert += inserting.as_secs_f64() * 1e9;
+        filled.expire += expiring.as_secs_f64() * 1e9 * drained.factor(Spread::Minute.max());
+        filled.note = drained.note();
+    }
+    filled.insert /= count(done);
+    filled.expire /= count(done);
+    filled
+}
+
+/// Insert into an empty contestant, and expire all.
+pub(crate) fn fill(bench: &mut Bench) -> Done {
+    let sizes: &[u32] = bench.pick(
+        &[100, 1_000],
+        &[100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000],
+        &[100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000],
+    );
+    let long = bench.millis(10, 150);
+    for &pending in sizes {
+        let deadlines = Spread::Minute.delays(&mut Rng::with_seed(bench.options.seed), pending);
+        for _ in 0..bench.rounds_at(pending) {
+            bench.tell(&format!("insert and expire {pending}"));
+            for one in timers::all() {
+                // Others take minutes with ten million.
+                let is_small = pending < 10_000_000 || bench.pick(true, false, true);
+                if !one.promises().admits(pending, Spread::Minute.max())
+                    || !bench.admits("wheel/insert", one.name())
+                    || !(is_small || FEW.contains(&one.name()))
+                {
+                    continue;
+                }
+                let (time, filled) = timed(|| one.fill(&deadlines, long));
+                let size = size(pending);
+                bench.add(&format!("wheel/insert/{size}"), one.name(), filled.insert);
+                let expire = crate::bench::Figure::new(
+                    format!("wheel/expire/{size}"),
+                    one.name(),
+                    filled.expire,
+                );
+                bench.add_all(vec![expire.with_note(filled.note)]);
+                bench.took("wheel/insert", one.name(), time);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Contestants with ten million timeouts.
+const FEW: [&str; 2] = [Wheel::NAME, "lazy_heap"];
+
+/// Contestants in the fresh state, where the steady state costs more time than it tells.
+const FRESH: [&str; 5] = [Wheel::NAME, "lazy_heap", "btree", "delay_queue", "timer_queue"];
+
+/// Cancel and insert while time stands still.
+#[derive(Debug)]
+struct Churn<T: Timers> {
+    timers: T,
+    keys: Vec<T::Key>,
+    deadlines: Vec<u64>,
+}
+
+/// Cancel and insert; the type is hidden.
+pub trait Churning {
+    /// Performs pairs. Returns their time.
+    fn churn(&mut self, pairs: &[Pair]) -> Duration;
+
+    /// Asserts that exactly the timeouts that were not cancelled expire.
+    fn check(&mut self);
+}
+
+/// Fills a contestant.
+pub fn churning<T: Timers + 'static>(make: fn() -> T, deadlines: Vec<u64>) -> Box<dyn Churning> {
+    let mut timers = make();
+    let keys = insert_all(&mut timers, &deadlines);
+    Box::new(Churn { timers, keys, deadlines })
+}
+
+impl<T: Timers> Churning for Churn<T> {
+    fn churn(&mut self, pairs: &[Pair]) -> Duration {
+        let (time, ()) = timed(|| {
+            for pair in pairs {
+                let key = &mut self.keys[pair.victim as usize];
+                assert!(self.timers.cancel(*key), "a victim was not pending");
+                *key = self.timers.insert(pair.delay, pair.delay);
+            }
+        });
+        for pair in pairs {
+            self.deadlines[pair.victim as usize] = pair.delay;
+        }
+        time
+    }
+
+    fn check(&mut self) {
+        drain(&mut self.timers, Duration::from_secs(20)).check(&self.deadlines, T::NAME);
+    }
+}
+
+/// Moves every timeout to a later deadline. Returns nanoseconds of one move.
+pub fn reset_once<T: Timers>(make: fn() -> T, deadlines: &[u64], moves: &[Pair]) -> f64 {
+    let mut timers = make();
+    let later = |deadline: u64| deadline + Spread::Minute.max();
+    let mut keys: Vec<_> =
+        deadlines.iter().map(|&deadline| timers.insert(deadline, later(deadline))).collect();
+    let (time, ()) = timed(|| {
+        for turn in moves {
+            let key = &mut keys[turn.victim as usize];
+            *key = timers.reset(*key, turn.delay).expect("a victim was not pending");
+        }
+    });
+    let later: Vec<_> = deadlines.iter().map(|&deadline| later(deadline)).collect();
+    drain(&mut timers, Duration::from_secs(20)).check(&later, T::NAME);
+    nanos_per(time, moves.len() as u64)
+}
+
+/// Cancel and insert, and reset, from a fresh fill.
+pub(crate) fn fresh(bench: &mut Bench) -> Done {
+    let sizes: &[u32] =
+        bench.pick(&[1_000], &[1_000, 100_000, 1_000_000], &[1_000, 100_000, 1_000_000]);
+    for spread in [Spread::Minute, Spread::Month] {
+        for &pending in sizes {
+            fresh_at(bench, spread, pending);
+        }
+    }
+    Ok(())
+}
+
+fn fresh_at(bench: &mut Bench, spread: Spread, pending: u32) {
+    let name = format!("{}/{}", spread.name(), size(pending));
+    let mut rng = Rng::with_seed(bench.options.seed);
+    let deadlines = spread.delays(&mut rng, pending);
+    let entrants = || timers::all().into_iter().filter(|one| FRESH.contains(&one.name()));
+    bench.tell(&format!("churn, fresh, {name}"));
+    let warm_up = spread.pairs(&mut rng, pending, 4 * pending);
+    let start = |one: Box<dyn Entrant>| {
+        let mut churning = one.churning(deadlines.clone());
+        churning.churn(&warm_up);
+        (one.name(), churning)
+    };
+    let mut turns: Vec<_> = entrants().map(start).collect();
+    for _ in 0..bench.rounds_at(pending) {
+        let pairs = spread.pairs(&mut rng, pending, bench.pick(10_000, 500_000, 1_000_000));
+        for (one, churning) in &mut turns {
+            churning.churn(&pairs[..pairs.len() / 4]);
+            let value = nanos_per(churning.churn(&pairs), pairs.len() as u64);
+            bench.add(&format!("wheel/churn_fresh/{name}"), one, value);
+        }
+    }
+    turns.iter_mut().for_each(|(_, churning)| churning.check());
+    drop(turns);
+    let mut order: Vec<_> = (0..pending).collect();
+    rng.shuffle(&mut order);
+    let later = |victim| Pair { victim, delay: deadlines[victim as usize] + Spread::Minute.max() };
+    let moves: Vec<_> = order.into_iter().map(later).collect();
+    for _ in 0..bench.rounds_at(pending) {
+        for one in entrants() {
+            let value = one.reset(&deadlines, &moves);
+            bench.add(&format!("wheel/reset_fresh/{name}"), one.name(), value);
+        }
+    }
+}
+
+/// How long a contestant may take to reach its steady state, besides the inserts.
+const WARM_UP: Duration = Duration::from_secs(8);
+
+/// Starts a contestant and brings it into its steady state. Returns whether it was reached.
+pub fn at_work<'a, T: Timers + 'static>(
+    make: fn() -> T,
+    traffic: &'a Traffic,
+    limit: Duration,
+) -> (bool, Box<dyn AtWork + 'a>) {
+    let mut steady = Steady::new(make(), traffic);
+    steady.ramp_up();
+    let is_steady = steady.pass(traffic.max_delay.min(60 * SECOND), limit);
+    (is_steady, Box::new(steady))
+}
+
+fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: &Traffic) {
+    let path = format!("{row}{parameter}");
+    let limit = bench.pick(Duration::from_millis(50), WARM_UP, WARM_UP);
+    bench.tell(&path);
+    let mut turns = Vec::new();
+    for one in timers::all() {
+        if one.promises().admits(pending, traffic.max_delay) && bench.admits(row, one.name()) {
+            let (time, (is_steady, at_work)) = timed(|| one.at_work(traffic, limit));
+            // The limit itself does not make a contestant slow.
+            bench.took(row, one.name(), time.saturating_sub(limit / 2));
+            eprint!("-");
+            turns.push((one.name(), is_steady, at_work));
+        }
+    }
+    let (operations, limit) = (bench.pick(20_000, 500_000, 1_000_000), bench.millis(50, 500));
+    for _ in 0..bench.rounds_at(pending) {
+        for (name, is_steady, at_work) in &mut turns {
+            let value = at_work.measure(operations, limit);
+            let not_steady = || (!*is_steady).then(|| "not steady: too slow".to_owned());
+            let note = at_work.fault().or_else(not_steady);
+            bench.add_all(vec![
+                crate::bench::Figure::new(path.as_str(), *name, value).with_note(note),
+            ]);
+        }
+    }
+}
+
+/// Cancel and insert in the steady state.
+pub(crate) fn churn(bench: &mut Bench) -> Done {
+    let all = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+    for spread in [Spread::Minute, Spread::Month] {
+        let usual = if spread == Spread::Minute { &all[..5] } else { &all[1..4] };
+        let long = if spread == Spread::Minute { &all[..] } else { &all[..5] };
+        for &pending in bench.pick(&all[..2], usual, long) {
+            let traffic = Traffic::churn(spread, pending, bench.options.seed);
+            let parameter = format!("/{}/{}", spread.name(), size(pending));
+            steady(bench, "wheel/churn", &parameter, pending, &traffic);
+        }
+    }
+    Ok(())
+}
+
+/// A request server, answered in two orders, and connections that are kept alive.
+pub(crate) fn server(bench: &mut Bench) -> Done {
+    let (pending, seed) = (bench.pick(1_000, 100_000, 100_000), bench.options.seed);
+    for (row, traffic) in [
+        ("wheel/server/random", Traffic::requests(pending, seed)),
+        ("wheel/server/oldest", Traffic::requests_in_order(pending, seed)),
+        ("wheel/keep_alive", Traffic::connections(pending, seed)),
+    ] {
+        steady(bench, row, "", pending, &traffic);
+    }
+    Ok(())
+}
+
+/// Fills a contestant and expires everything. Returns the time of the latter.
+pub fn drain_once<T: Timers>(
+    make: fn() -> T,
+    deadlines: &[u64],
+    patience: Duration,
+) -> (Duration, Drained) {
+    let mut timers = make();
+    insert_all(&mut timers, deadlines);
+    let (time, drained) = timed(|| drain(&mut timers, patience));
+    drained.check(deadlines, T::NAME);
+    (time, drained)
+}
+
+/// A thousand timeouts within a year.
+pub(crate) fn sparse(bench: &mut Bench) -> Done {
+    const COUNT: u32 = 1_000;
+    let patience = bench.millis(30, 500);
+    let draw = |seed| Spread::Year.delays(&mut Rng::with_seed(seed), COUNT);
+    let first = 20 * bench.options.seed;
+    let workloads: Vec<_> = (first..first + 20).map(draw).collect();
+    for _ in 0..bench.rounds() {
+        bench.tell("sparse year");
+        for one in timers::all() {
+            if one.promises().admits(COUNT, Spread::Year.max()) {
+                sparse_turn(bench, &*one, &workloads, patience);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sparse_turn(bench: &mut Bench, one: &dyn Entrant, workloads: &[Vec<u64>], patience: Duration) {
+    let (mut micros, mut wakeups, mut note) = (Vec::new(), Vec::new(), None);
+    for deadlines in workloads {
+        let (time, drained) = one.drain(deadlines, patience);
+        let factor = drained.factor(deadlines.iter().copied().max().unwrap_or(1));
+        micros.push(time.as_secs_f64() * 1e6 * factor);
+        wakeups.push(count(drained.wakeups) * factor / count(deadlines.len() as u64));
+        note = drained.note();
+        // More seeds would take as long each.
+        if drained.is_cut_off {
+            break;
+        }
+    }
+    let mean = |figures: &[f64]| figures.iter().sum::<f64>() / count(figures.len() as u64);
+    let worst = wakeups.iter().copied().fold(0.0, f64::max);
+    let figures = [("time", mean(&micros)), ("wakeups", mean(&wakeups)), ("worst", worst)];
+    bench.add_all(
+        figures
+            .map(|(row, value)| {
+                crate::bench::Figure::new(format!("wheel/sparse/{row}"), one.name(), value)
+                    .with_note(note.clone())
+            })
+            .into(),
+    );
+}
+
+/// Wheels of other sizes beside the default.
+pub(crate) fn sizes(bench: &mut Bench) -> Done {
+    const WHEELS: [Told<Wheel>; 8] = [
+        Told { name: "delaywheel default", make: Wheel::default },
+        Told { name: "delaywheel 16", make: || Wheel::with_size(16) },
+        Told { name: "delaywheel 32", make: || Wheel::with_size(32) },
+        Told { name: "delaywheel 64", make: || Wheel::with_size(64) },
+        Told { name: "delaywheel 128", make: || Wheel::with_size(128) },
+        Told { name: "delaywheel 256", make: || Wheel::with_size(256) },
+        Told { name: "delaywheel 512", make: || Wheel::with_size(512) },
+        Told { name: "delaywheel 1024", make: || Wheel::with_size(1_024) },
+    ];
+    let long = bench.millis(10, 150);
+    for pending in [1_000, bench.pick(10_000, 1_000_000, 1_000_000)] {
+        for spread in [Spread::Minute, Spread::Month] {
+            let name = format!("{}/{}", spread.name(), size(pending));
+            let mut rng = Rng::with_seed(bench.options.seed);
+            let deadlines = spread.delays(&mut rng, pending);
+            let pairs = spread.pairs(&mut rng, pending, 4 * pending.max(100_000));
+            for _ in 0..bench.rounds() {
+                bench.tell(&format!("sizes, {name}"));
+                for one in WHEELS {
+                    let filled = one.fill(&deadlines, long);
+                    bench.add(&format!("wheel/size/insert/{name}"), one.name, filled.insert);
+                    bench.add(&format!("wheel/size/expire/{name}"), one.name, filled.expire);
+                    let value = nanos_per(
+                        one.churning(deadlines.clone()).churn(&pairs),
+                        pairs.len() as u64,
+                    );
+                    bench.add(&format!("wheel/size/churn/{name}"), one.name, value);
+                }
+            }
+        }
+    }
+    let deadlines = Spread::Year.delays(&mut Rng::with_seed(bench.options.seed), 1_000);
+    for _ in 0..bench.rounds() {
+        for one in WHEELS {
+            let (time, drained) = one.drain(&deadlines, Duration::from_secs(1));
+            bench.add("wheel/size/sparse", one.name, nanos_per(time, 1_000));
+            bench.add("wheel/size/sparse_wakeups", one.name, count(drained.wakeups) / 1e3);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timers::BTree;
+
+    #[test]
+    fn everything_expires_and_wake_ups_are_counted() {
+        let deadlines = Spread::Year.delays(&mut Rng::with_seed(3), 1_000);
+        let patience = Duration::from_mins(10);
+        let (_, exact) = drain_once(BTree::default, &deadlines, patience);
+        // Two timeouts in one tick share a wake-up.
+        assert!((990..=1_000).contains(&exact.wakeups), "{exact:?}");
+        let (_, ours) = drain_once(Wheel::default, &deadlines, patience);
+        assert!((exact.wakeups..1_200).contains(&ours.wakeups), "{ours:?}");
+        assert_eq!(ours.now, deadlines.into_iter().max().unwrap());
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "the figures are exact")]
+    fn a_part_is_extrapolated() {
+        let drained = Drained { now: 250, is_cut_off: true, ..Drained::default() };
+        assert_eq!(drained.factor(1_000), 4.0);
+        assert_eq!(Drained { is_cut_off: false, ..drained }.factor(1_000), 1.0);
+    }
+}

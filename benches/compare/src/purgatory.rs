@@ -1,0 +1,309 @@
+//! Requests that wait in a purgatory, events for them, and a check that each is accounted for.
+//!
+//! The timed loops are one source for all measurements. A request is eight bytes: a reference to its answer.
+
+use std::{
+    hint::spin_loop,
+    ops::{Range, RangeInclusive},
+    sync::atomic::{AtomicU8, Ordering},
+    thread,
+    time::Duration,
+};
+
+use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+use fastrand::Rng;
+
+/// A purgatory of requests, whose keys are numbers.
+pub type Requests = Purgatory<u32, Request>;
+
+/// Shuts a purgatory down and checks that these numbers were satisfied and still waiting.
+#[track_caller]
+pub fn settle(purgatory: &Requests, satisfied: u64, waiting: u64) {
+    assert_eq!(purgatory.delayed(), waiting, "requests that wait");
+    assert_eq!(purgatory.shutdown() as u64, waiting, "requests that were shut down");
+    assert_eq!(purgatory.stats().shut_down, waiting);
+    settle_all(purgatory, [satisfied, 0]);
+}
+
+/// Checks that nothing waits, and that these numbers were satisfied and expired.
+#[track_caller]
+pub fn settle_all(purgatory: &Requests, [satisfied, expired]: [u64; 2]) {
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "requests that still wait");
+    let stats = purgatory.stats();
+    assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
+    assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
+    assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
+    assert_eq!(purgatory.timer_stats().pending, 0, "pending timeouts");
+}
+
+/// State of a request. A change costs a load and a store; an assertion checks that a request ends once.
+#[derive(Debug, Default)]
+pub struct Answer(AtomicU8);
+
+/// Not ended; cannot complete.
+const WAITING: u8 = 0;
+/// Not ended; completes when it is checked next.
+const READY: u8 = 1;
+const SATISFIED: u8 = 2;
+const EXPIRED: u8 = 3;
+/// Ended in another way.
+const RETURNED: u8 = 4;
+
+impl Answer {
+    /// Makes some that are never freed, so a request is a plain reference.
+    pub fn leak(count: usize) -> &'static [Self] {
+        Vec::leak((0..count).map(|_| Self::default()).collect())
+    }
+
+    /// Lets the request complete when it is checked next.
+    #[inline]
+    pub fn make_ready(&self) {
+        self.0.store(READY, Ordering::Release);
+    }
+
+    /// Lets the request complete when it is checked next, unless it has ended.
+    #[inline]
+    pub fn make_ready_if_waiting(&self) {
+        let _ = self.0.compare_exchange(WAITING, READY, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Waits until the request is satisfied, perhaps by another thread, and makes the answer available again.
+    #[inline]
+    pub fn reuse(&self) {
+        let mut looks = 0_u32;
+        while !self.has_ended() {
+            looks += 1;
+            if looks.is_multiple_of(64) { thread::yield_now() } else { spin_loop() }
+        }
+        assert!(self.is_satisfied(), "a request was not satisfied");
+        self.0.store(WAITING, Ordering::Release);
+    }
+
+    /// Whether the request has ended.
+    pub fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= SATISFIED
+    }
+
+    /// Whether the request has completed before its delay was over.
+    pub fn is_satisfied(&self) -> bool {
+        self.0.load(Ordering::Acquire) == SATISFIED
+    }
+
+    /// Whether the request has expired.
+    pub fn is_expired(&self) -> bool {
+        self.0.load(Ordering::Acquire) == EXPIRED
+    }
+}
+
+/// An operation that completes when its answer is ready.
+#[derive(Debug)]
+pub struct Request(pub &'static Answer);
+
+impl DelayedOperation<u32> for Request {
+    #[inline]
+    fn try_complete(&mut self) -> bool {
+        self.0.0.load(Ordering::Acquire) == READY
+    }
+
+    #[inline]
+    fn complete(self, completion: Completion) {
+        let Self(Answer(state)) = self;
+        assert!(state.load(Ordering::Acquire) <= READY, "a request was answered twice");
+        let end = match completion {
+            Completion::Satisfied => SATISFIED,
+            Completion::Expired => EXPIRED,
+            _ => RETURNED,
+        };
+        state.store(end, Ordering::Release);
+    }
+}
+
+/// Delays in milliseconds: longer than anything here takes.
+const DELAYS_MS: RangeInclusive<u32> = 30_000..=90_000;
+
+/// Keys and delay of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Demand<const KEYS: usize> {
+    /// Different ones.
+    pub keys: [u32; KEYS],
+    delay_ms: u32,
+}
+
+impl<const KEYS: usize> Demand<KEYS> {
+    /// Its delay.
+    #[inline]
+    pub fn delay(&self) -> Duration {
+        Duration::from_millis(u64::from(self.delay_ms))
+    }
+}
+
+/// Draws requests on different keys of a range, with delays of 30 to 90 s.
+pub fn demands<const KEYS: usize>(seed: u64, keys: Range<u32>, count: usize) -> Vec<Demand<KEYS>> {
+    let mut rng = Rng::with_seed(seed);
+    let demand = |_| Demand { keys: distinct(&mut rng, &keys), delay_ms: rng.u32(DELAYS_MS) };
+    (0..count).map(demand).collect()
+}
+
+/// Draws requests, each on keys of its own.
+pub fn demands_apart<const KEYS: usize>(seed: u64, count: usize) -> Vec<Demand<KEYS>> {
+    let mut rng = Rng::with_seed(seed);
+    let mut numbers = 0..u32::MAX;
+    let demand = |_| {
+        let keys = [(); KEYS].map(|()| numbers.next().expect("fewer than 2^32 keys are needed"));
+        Demand { keys, delay_ms: rng.u32(DELAYS_MS) }
+    };
+    (0..count).map(demand).collect()
+}
+
+fn distinct<const KEYS: usize>(rng: &mut Rng, range: &Range<u32>) -> [u32; KEYS] {
+    assert!(range.len() >= KEYS, "there are not {KEYS} different keys in {range:?}");
+    let mut keys = [0; KEYS];
+    for index in 0..KEYS {
+        keys[index] = rng.u32(range.clone());
+        while keys[..index].contains(&keys[index]) {
+            keys[index] = rng.u32(range.clone());
+        }
+    }
+    keys
+}
+
+/// The keys on which an event is announced that completes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announce {
+    /// On one of them.
+    One,
+    /// On one after the other.
+    Each,
+    /// On all in one call.
+    Together,
+}
+
+/// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its place.
+#[derive(Debug)]
+pub struct ClosedLoop<'a, const KEYS: usize> {
+    purgatory: &'a Requests,
+    announce: Announce,
+    in_flight: Vec<InFlight<KEYS>>,
+    /// Index of the oldest request.
+    oldest: usize,
+    share: Share,
+}
+
+#[derive(Debug)]
+struct InFlight<const KEYS: usize> {
+    answer: &'static Answer,
+    keys: [u32; KEYS],
+}
+
+/// Requests of one loop. Another thread may complete them, so the counts are equal over all threads only.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Share {
+    /// Requests that it registered, all of which were satisfied.
+    pub watched: u64,
+    /// Requests that its announcements completed.
+    pub completed: u64,
+}
+
+impl<'a, const KEYS: usize> ClosedLoop<'a, KEYS> {
+    /// Registers the first requests.
+    pub fn new(purgatory: &'a Requests, announce: Announce, demands: &[Demand<KEYS>]) -> Self {
+        let answers = Answer::leak(demands.len());
+        let mut share = Share::default();
+        let mut bring = |(demand, answer): (&Demand<KEYS>, _)| {
+            watch(purgatory, answer, demand);
+            share.watched += 1;
+            InFlight { answer, keys: demand.keys }
+        };
+        let in_flight = demands.iter().zip(answers).map(&mut bring).collect();
+        Self { purgatory, announce, in_flight, oldest: 0, share }
+    }
+
+    /// Completes the oldest request and registers another, for each demand.
+    #[inline]
+    pub fn run(&mut self, demands: &[Demand<KEYS>]) {
+        for demand in demands {
+            self.complete_oldest();
+            let in_flight = &mut self.in_flight[self.oldest];
+            in_flight.keys = demand.keys;
+            watch(self.purgatory, in_flight.answer, demand);
+            self.share.watched += 1;
+            self.oldest += 1;
+            if self.oldest == self.in_flight.len() {
+                self.oldest = 0;
+            }
+        }
+    }
+
+    /// Completes the requests in flight. Returns the counts of the whole life.
+    pub fn finish(mut self) -> Share {
+        for _ in 0..self.in_flight.len() {
+            self.complete_oldest();
+            self.oldest = (self.oldest + 1) % self.in_flight.len();
+        }
+        self.share
+    }
+
+    #[inline]
+    fn complete_oldest(&mut self) {
+        let InFlight { answer, keys } = &self.in_flight[self.oldest];
+        answer.make_ready();
+        let completed = match self.announce {
+            Announce::One => self.purgatory.check_and_complete(&keys[0]),
+            Announce::Each => keys.iter().map(|key| self.purgatory.check_and_complete(key)).sum(),
+            Announce::Together => self.purgatory.check_and_complete_all(keys),
+        };
+        self.share.completed += completed as u64;
+        answer.reuse();
+    }
+}
+
+#[inline]
+fn watch<const KEYS: usize>(purgatory: &Requests, answer: &'static Answer, demand: &Demand<KEYS>) {
+    let watched = purgatory.try_complete_else_watch(Request(answer), demand.keys, demand.delay());
+    assert!(!watched.expect("there is room").is_completed(), "a request was not made to wait");
+}
+
+/// Requests that wait and cannot complete until they are let.
+#[derive(Debug)]
+pub struct Crowd {
+    answers: &'static [Answer],
+}
+
+impl Crowd {
+    /// Registers requests that wait for events.
+    pub fn new<const KEYS: usize>(purgatory: &Requests, demands: &[Demand<KEYS>]) -> Self {
+        let answers = Answer::leak(demands.len());
+        for (answer, demand) in answers.iter().zip(demands) {
+            let watched =
+                purgatory.try_complete_else_watch(Request(answer), demand.keys, demand.delay());
+            assert!(!watched.expect("there is room").is_completed());
+        }
+        Self { answers }
+    }
+
+    /// Registers requests that wait until the value of a key reaches different numbers, from `least` on.
+    pub fn on_value(purgatory: &Requests, key: u32, least: u64, count: usize) -> Self {
+        const DELAY: Duration = Duration::from_mins(1);
+        let answers = Answer::leak(count);
+        for (answer, at) in answers.iter().zip(least..) {
+            let watched = purgatory.watch_all(Request(answer), [Watch::Threshold(key, at)], DELAY);
+            assert!(!watched.expect("there is room").is_completed());
+        }
+        Self { answers }
+    }
+
+    /// Lets all complete when they are checked next.
+    pub fn make_ready(&self) {
+        self.answers.iter().for_each(Answer::make_ready);
+    }
+
+    /// Number of satisfied requests.
+    pub fn satisfied(&self) -> u64 {
+        self.answers.iter().filter(|answer| answer.is_satisfied()).count() as u64
+    }
+
+    /// Number of requests.
+    pub fn count(&self) -> u64 {
+        self.answers.len() as u64
+    }
+}

@@ -1,0 +1,244 @@
+//! Every row of the report: the sections that measure rows; their definitions and targets.
+//!
+//! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one place.
+
+use std::sync::LazyLock;
+
+use crate::{
+    bench::{Bench, Done, Figure, Results},
+    measure::{instructions, latency, load, memory, purgatory, seen, shared, timer, wheel},
+};
+
+const DOCS: &str = include_str!("../../../docs/benchmarks.md");
+
+/// The cells of a table of the documentation, line by line.
+fn table<const CELLS: usize>(head: &str) -> impl Iterator<Item = [&'static str; CELLS]> {
+    let lines = DOCS.lines().skip_while(move |line| *line != head).skip(2);
+    lines.take_while(|line| line.starts_with('|')).map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
+        let cells: [&str; CELLS] = cells.try_into().expect("a line has as many cells as the head");
+        cells.map(|cell| cell.trim().trim_matches('`'))
+    })
+}
+
+/// Which figure of a row is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Best {
+    /// The least.
+    Least,
+    /// The greatest.
+    Greatest,
+    /// None.
+    Neither,
+}
+
+/// Unit and state of the rows below a path.
+#[derive(Debug)]
+pub struct Definition {
+    /// The path, without the size and other parameters.
+    pub row: &'static str,
+    /// Unit of the figures.
+    pub unit: &'static str,
+    /// Which figure is the best.
+    pub best: Best,
+    /// `fresh` or `steady`; empty for rows that count, or cover the whole life of a contestant.
+    pub state: &'static str,
+}
+
+/// All definitions. The longest path that a row starts with decides.
+static DEFINITIONS: LazyLock<Vec<Definition>> = LazyLock::new(|| {
+    let definition = |[row, unit, better, state, _]: [&'static str; 5]| {
+        let best = match better {
+            "less" => Best::Least,
+            "more" => Best::Greatest,
+            _ => Best::Neither,
+        };
+        Definition { row, unit, best, state }
+    };
+    table("| Row | Unit | Better | State | Definition |").map(definition).collect()
+});
+
+/// Measurements that are made together.
+#[derive(Debug)]
+pub struct Section {
+    /// The definitions of its rows.
+    pub rows: &'static [&'static str],
+    /// Whether it runs unless `--only` names it.
+    pub is_default: bool,
+    /// Measures all rows.
+    pub run: fn(&mut Bench) -> Done,
+}
+
+const fn section(rows: &'static [&'static str], run: fn(&mut Bench) -> Done) -> Section {
+    Section { rows, is_default: true, run }
+}
+
+/// All sections, in the order in which they run.
+pub const SECTIONS: &[Section] = &[
+    section(&["instructions"], instructions::run),
+    section(
+        &[
+            "seen/early",
+            "seen/late",
+            "seen/unordered",
+            "seen/lost",
+            "seen/cancelled",
+            "seen/wakeups_one",
+            "seen/wakeups_none",
+        ],
+        seen::run,
+    ),
+    section(&["wheel/insert", "wheel/expire"], wheel::fill),
+    section(&["wheel/churn_fresh", "wheel/reset_fresh"], wheel::fresh),
+    section(&["wheel/churn"], wheel::churn),
+    section(&["wheel/server/random", "wheel/server/oldest", "wheel/keep_alive"], wheel::server),
+    section(&["wheel/sparse/time", "wheel/sparse/wakeups", "wheel/sparse/worst"], wheel::sparse),
+    section(&["wheel/advance", "wheel/cancel", "wheel/grow", "wheel/century"], latency::run),
+    Section { rows: &["wheel/size"], is_default: false, run: wheel::sizes },
+    section(
+        &[
+            "wheel/memory/pending",
+            "wheel/memory/one",
+            "wheel/memory/peak",
+            "wheel/memory/left",
+            "timer/memory/bare",
+            "timer/memory/pending",
+            "timer/memory/peak",
+            "purgatory/memory",
+            "purgatory/memory/left",
+        ],
+        memory::run,
+    ),
+    section(&["timer/clock"], timer::clock),
+    section(&["timer/pair", "timer/threads", "timer/scaling"], shared::pairs),
+    section(&["timer/idle/switches", "timer/idle/threads"], shared::idle),
+    section(&["timer/lateness", "timer/faults"], shared::lateness),
+    section(&["timer/oversubscribed", "timer/oversubscribed/pair"], shared::oversubscribed),
+    section(&["timer/idle/wakeups", "timer/idle/cancelled"], timer::idle),
+    section(&["timer/burst", "timer/burst/cpu", "timer/fine"], timer::burst),
+    section(&["timer/steady", "timer/steady/cpu"], timer::steady),
+    section(&["timer/crowd"], timer::crowd),
+    section(&["timer/slow"], timer::slow),
+    section(&["purgatory/closed", "purgatory/closed_median"], purgatory::closed),
+    section(&["purgatory/threads", "purgatory/scaling", "purgatory/beside"], purgatory::threads),
+    section(&["purgatory/check"], purgatory::checks),
+    section(&["purgatory/late", "purgatory/late/cpu"], purgatory::late),
+    section(&["purgatory/longest"], purgatory::longest),
+    section(
+        &["purgatory/load/sustained", "purgatory/load/punctual", "purgatory/load/cpu"],
+        load::run,
+    ),
+];
+
+/// Whether a path is `prefix` or lies below it.
+pub fn is_under(path: &str, prefix: &str) -> bool {
+    let rest = path.strip_prefix(prefix.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The definition of a row.
+pub fn definition(row: &str) -> &'static Definition {
+    let known = DEFINITIONS.iter().filter(|definition| is_under(row, definition.row));
+    let longest = known.max_by_key(|definition| definition.row.len());
+    longest.unwrap_or_else(|| panic!("{row} has no definition"))
+}
+
+/// A bound on one of our figures, or on its quotient by another.
+#[derive(Debug)]
+pub struct Target {
+    /// The path of the row.
+    pub row: &'static str,
+    /// Which of our contestants.
+    pub contestant: &'static str,
+    /// The bound in words: `<= 0.9 of lazy_heap`.
+    pub bound: &'static str,
+}
+
+/// All targets.
+pub static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
+    let target = |[row, contestant, bound]: [&'static str; 3]| Target { row, contestant, bound };
+    table("| Row | Contestant | Bound |").map(target).collect()
+});
+
+impl Target {
+    /// Judges a run: the figure or quotient, and whether the bound holds. `None` if the run lacks the figures.
+    pub fn judge(&self, results: &Results) -> Option<(f64, bool)> {
+        let ours = results.find(self.row, self.contestant)?.value();
+        let (bound, peer) = self.bound.split_once(" of ").unwrap_or((self.bound, ""));
+        let divisor = match peer {
+            "" => 1.0,
+            "the best other" => {
+                let others =
+                    results.row(self.row).filter(|figure| figure.contestant != self.contestant);
+                let others = others.map(Figure::value);
+                let is_greatest = definition(self.row).best == Best::Greatest;
+                if is_greatest { others.reduce(f64::max)? } else { others.reduce(f64::min)? }
+            }
+            peer => results.find(self.row, peer)?.value(),
+        };
+        let value = ours / divisor;
+        let number = |text: &str| text.parse::<f64>().expect("a bound is a number");
+        let is_met = match bound.split_once(' ') {
+            Some(("<=", most)) => value <= number(most),
+            Some((">=", least)) => value >= number(least),
+            _ => panic!("{} has a bound that is none: {bound}", self.row),
+        };
+        Some((value, is_met))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_definition_and_a_section() {
+        assert!(DEFINITIONS.len() > 50 && TARGETS.len() > 50);
+        for section in SECTIONS {
+            for row in section.rows {
+                assert_eq!(definition(row).row, *row);
+            }
+        }
+        for definition in &*DEFINITIONS {
+            let is_measured = SECTIONS.iter().any(|section| section.rows.contains(&definition.row));
+            assert!(is_measured, "no section measures {}", definition.row);
+            assert!(["", "fresh", "steady"].contains(&definition.state), "{}", definition.row);
+        }
+    }
+
+    #[test]
+    fn the_longest_path_defines_a_row() {
+        assert_eq!(definition("timer/burst/p99").unit, "ms");
+        assert_eq!(definition("timer/burst/cpu").unit, "ns");
+        assert!(is_under("wheel/churn/uniform/1e3", "wheel/churn"));
+        assert!(!is_under("wheel/churn_fresh/uniform/1e3", "wheel/churn"));
+    }
+
+    #[test]
+    fn a_target_is_a_bound_on_a_figure_or_on_a_quotient() {
+        let figures = [("delaywheel", 3.0), ("lazy_heap", 4.0), ("btree", 2.0)];
+        let figures = figures.map(|(name, value)| Figure::new("wheel/insert/1e3", name, value));
+        let results = Results::of(figures.into());
+        let judge = |bound| {
+            Target { row: "wheel/insert/1e3", contestant: "delaywheel", bound }
+                .judge(&results)
+                .unwrap()
+        };
+        assert_eq!(judge("<= 3"), (3.0, true));
+        assert_eq!(judge("<= 0.7 of lazy_heap"), (0.75, false));
+        assert_eq!(judge("<= 1.5 of the best other"), (1.5, true));
+        assert_eq!(judge(">= 3.1"), (3.0, false));
+        for target in &*TARGETS {
+            definition(target.row);
+            let row = [
+                (target.contestant, 1.0),
+                ("lazy_heap", 1.0),
+                ("btree", 1.0),
+                ("tokio", 1.0),
+                ("delay_queue", 1.0),
+            ];
+            let figures = row.map(|(name, value)| Figure::new(target.row, name, value));
+            assert!(target.judge(&Results::of(figures.into())).is_some(), "{}", target.row);
+        }
+    }
+}

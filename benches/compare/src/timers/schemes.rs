@@ -1,0 +1,326 @@
+//! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists; they differ in where they put
+//! a timeout and in what happens when time passes.
+
+use std::marker::PhantomData;
+
+use slotmap::DefaultKey;
+
+use super::{
+    lists::{Lists, Timeout},
+    rounded::Rounded,
+};
+use crate::{Promises, Timers, Wakes};
+
+/// One of the schemes.
+pub trait Scheme {
+    /// Name in the report.
+    const NAME: &'static str;
+    /// Structure and limits.
+    const PROMISES: Promises;
+    /// Number of lists; one more holds timeouts that were due when they were inserted.
+    const LISTS: usize;
+    /// Whether a list is sorted by deadline.
+    const IS_SORTED: bool = false;
+    /// Whether it moves by ticks. If so, users with a finer clock must round.
+    const TICKS: bool = true;
+
+    /// The list for a deadline after `now`.
+    fn list(now: u64, deadline: u64) -> usize;
+
+    /// Moves timeouts down when a tick begins.
+    fn cascade(_: &mut Lists<Timeout>, _now: u64) {}
+}
+
+/// A scheme at work.
+#[derive(Debug)]
+pub struct Listed<S> {
+    lists: Lists<Timeout>,
+    now: u64,
+    scheme: PhantomData<S>,
+}
+
+impl<S: Scheme> Default for Listed<S> {
+    fn default() -> Self {
+        Self { lists: Lists::new(S::LISTS + 1), now: 0, scheme: PhantomData }
+    }
+}
+
+impl<S: Scheme> Listed<S> {
+    #[inline]
+    #[track_caller]
+    fn list(&self, deadline: u64) -> usize {
+        let delay = deadline.saturating_sub(self.now);
+        if let Some(longest) = S::PROMISES.max_delay {
+            assert!(delay <= longest, "a delay of {delay} ticks, beyond the longest of {longest}");
+        }
+        if S::TICKS && delay == 0 { S::LISTS } else { S::list(self.now, deadline) }
+    }
+
+    /// Expires timeouts at the head of a list, until one is not due.
+    #[inline]
+    fn expire(&mut self, list: usize, expired: &mut impl FnMut(u64)) {
+        while let Some(key) = self.lists.first(list) {
+            if S::IS_SORTED && self.lists.get(key).is_none_or(|timeout| timeout.deadline > self.now)
+            {
+                break;
+            }
+            self.lists.remove(key).inspect(|timeout| expired(timeout.payload));
+        }
+    }
+
+    /// Looks at every timeout of a list in no order.
+    fn expire_unsorted(&mut self, list: usize, expired: &mut impl FnMut(u64)) {
+        let mut cursor = self.lists.first(list);
+        while let Some(key) = cursor {
+            cursor = self.lists.next(key);
+            if self.lists.get(key).is_some_and(|timeout| timeout.deadline <= self.now) {
+                self.lists.remove(key).inspect(|timeout| expired(timeout.payload));
+            }
+        }
+    }
+}
+
+impl<S: Scheme> Timers for Listed<S> {
+    type Key = DefaultKey;
+
+    const NAME: &'static str = S::NAME;
+
+    const PROMISES: Promises = S::PROMISES;
+
+    #[inline]
+    fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
+        let (list, timeout) = (self.list(deadline), Timeout { deadline, payload });
+        if S::IS_SORTED {
+            self.lists.push_behind(list, timeout, |other| other.deadline <= deadline)
+        } else {
+            self.lists.push(list, timeout)
+        }
+    }
+
+    #[inline]
+    fn cancel(&mut self, key: DefaultKey) -> bool {
+        self.lists.remove(key).is_some()
+    }
+
+    #[inline]
+    fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
+        if S::IS_SORTED {
+            let timeout = self.lists.remove(key)?;
+            return Some(self.insert(deadline, timeout.payload));
+        }
+        let list = self.list(deadline);
+        self.lists.get_mut(key)?.deadline = deadline;
+        self.lists.relink(key, list);
+        Some(key)
+    }
+
+    #[inline]
+    fn next_expiration(&mut self) -> Option<u64> {
+        if S::TICKS {
+            let is_due = self.lists.first(S::LISTS).is_some();
+            return (self.lists.len() > 0).then_some(self.now + u64::from(!is_due));
+        }
+        if S::IS_SORTED {
+            return self
+                .lists
+                .first(0)
+                .and_then(|key| self.lists.get(key))
+                .map(|first| first.deadline);
+        }
+        self.lists.values().map(|timeout| timeout.deadline).min()
+    }
+
+    #[inline]
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+        let before = self.lists.len();
+        if S::TICKS {
+            self.expire(S::LISTS, &mut expired);
+            while self.now < now {
+                self.now += 1;
+                S::cascade(&mut self.lists, self.now);
+                self.expire(S::list(self.now - 1, self.now), &mut expired);
+            }
+        } else {
+            self.now = now;
+            if S::IS_SORTED {
+                self.expire(0, &mut expired);
+            } else {
+                self.expire_unsorted(0, &mut expired);
+            }
+        }
+        before - self.lists.len()
+    }
+
+    fn len(&self) -> usize {
+        self.lists.len()
+    }
+
+    fn in_tenths() -> impl Timers {
+        Rounded::<Self>::new(S::TICKS)
+    }
+}
+
+/// Scheme 1: one list in no order. Each look at the time takes *O*(n).
+pub type UnorderedList = Listed<Unordered>;
+
+/// [`UnorderedList`].
+#[derive(Debug)]
+pub struct Unordered;
+
+impl Scheme for Unordered {
+    const NAME: &'static str = "unordered_list";
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 1: unordered list",
+        describes: "looks at every timeout each time",
+        ordered: false,
+        largest: 10_000,
+        ..Promises::STRICT
+    };
+    const LISTS: usize = 1;
+    const TICKS: bool = false;
+
+    fn list(_: u64, _: u64) -> usize {
+        0
+    }
+}
+
+/// Scheme 2: one list in the order of deadlines. An insert takes *O*(n).
+pub type OrderedList = Listed<Ordered>;
+
+/// [`OrderedList`].
+#[derive(Debug)]
+pub struct Ordered;
+
+impl Scheme for Ordered {
+    const NAME: &'static str = "ordered_list";
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 2: ordered list",
+        describes: "searches for the position of each timeout",
+        largest: 10_000,
+        ..Promises::STRICT
+    };
+    const LISTS: usize = 1;
+    const IS_SORTED: bool = true;
+    const TICKS: bool = false;
+
+    fn list(_: u64, _: u64) -> usize {
+        0
+    }
+}
+
+/// Slots of schemes 4 and 5; more than the ticks of a minute.
+const SLOTS: u64 = 1 << 16;
+
+#[inline]
+fn slot(tick: u64) -> usize {
+    (tick % SLOTS) as usize
+}
+
+/// Scheme 4: one slot for each tick of a bounded range, stepped through.
+pub type SimpleWheel = Listed<Simple>;
+
+/// [`SimpleWheel`].
+#[derive(Debug)]
+pub struct Simple;
+
+impl Scheme for Simple {
+    const NAME: &'static str = "simple_wheel";
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 4: simple wheel",
+        describes: "refuses delays beyond its 65,536 slots; wakes at every tick",
+        max_delay: Some(SLOTS - 1),
+        wakes: Wakes::Every(1),
+        ..Promises::STRICT
+    };
+    const LISTS: usize = 1 << 16;
+
+    #[inline]
+    fn list(_: u64, deadline: u64) -> usize {
+        slot(deadline)
+    }
+}
+
+/// Scheme 5: a hashed wheel whose buckets are sorted by deadline. Each tick looks at the head of one bucket.
+pub type SortedHashedWheel = Listed<SortedHashed>;
+
+/// [`SortedHashedWheel`].
+#[derive(Debug)]
+pub struct SortedHashed;
+
+impl Scheme for SortedHashed {
+    const NAME: &'static str = "sorted_hashed_wheel";
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 5: hashed wheel with sorted buckets",
+        describes: "searches a bucket for the position of each timeout; wakes at every tick",
+        wakes: Wakes::Every(1),
+        largest: 1_000_000,
+        ..Promises::STRICT
+    };
+    const LISTS: usize = 1 << 16;
+    const IS_SORTED: bool = true;
+
+    #[inline]
+    fn list(_: u64, deadline: u64) -> usize {
+        slot(deadline)
+    }
+}
+
+const FIRST_BITS: u32 = 8;
+const BITS: u32 = 6;
+const WHEELS: u32 = 5;
+
+/// Scheme 7: a hierarchy of wheels that ticks, as Linux's until 2015.
+///
+/// The first wheel has 256 slots of a tick, four more have 64 slots each, of which one spans the whole
+/// wheel below. Whenever a wheel has come round, the next slot of the one above is spread over it.
+pub type TickingWheel = Listed<Ticking>;
+
+/// [`TickingWheel`].
+#[derive(Debug)]
+pub struct Ticking;
+
+impl Ticking {
+    /// The slot of a wheel for a tick.
+    #[inline]
+    fn slot(wheel: u32, tick: u64) -> usize {
+        if wheel == 0 {
+            return (tick & ((1 << FIRST_BITS) - 1)) as usize;
+        }
+        let below = (1 << FIRST_BITS) + (wheel as usize - 1) * (1 << BITS);
+        let index = tick >> (FIRST_BITS + (wheel - 1) * BITS) & ((1 << BITS) - 1);
+        below + index as usize
+    }
+}
+
+impl Scheme for Ticking {
+    const NAME: &'static str = "ticking_wheel";
+    const PROMISES: Promises = Promises {
+        scheme: "scheme 7: hierarchical wheel that ticks, as Linux's until 2015",
+        describes: "refuses delays beyond 49 days; wakes at every tick",
+        max_delay: Some((1 << (FIRST_BITS + (WHEELS - 1) * BITS)) - 1),
+        wakes: Wakes::Every(1),
+        ..Promises::STRICT
+    };
+    const LISTS: usize = (1 << FIRST_BITS) + (WHEELS as usize - 1) * (1 << BITS);
+
+    #[inline]
+    fn list(now: u64, deadline: u64) -> usize {
+        let delay = deadline - now;
+        let is_within = |wheel: &u32| delay < 1 << (FIRST_BITS + wheel * BITS);
+        let wheel = (0..WHEELS).find(is_within).expect("the range is that of the last wheel");
+        Self::slot(wheel, deadline)
+    }
+
+    fn cascade(lists: &mut Lists<Timeout>, now: u64) {
+        for wheel in 1..WHEELS {
+            if now.trailing_zeros() < FIRST_BITS + (wheel - 1) * BITS {
+                return;
+            }
+            let slot = Self::slot(wheel, now);
+            while let Some(key) = lists.first(slot) {
+                let deadline = lists.get(key).expect("a slot holds pending timeouts").deadline;
+                lists.relink(key, Self::list(now, deadline));
+            }
+        }
+    }
+}

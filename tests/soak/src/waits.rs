@@ -6,8 +6,8 @@ use std::{
 };
 
 use delaywheel::{
-    OperationKey, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats, TimerBuilder, TimerStats,
-    Watch, WatchError, Watched,
+    Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
+    PurgatoryStats, TimerBuilder, TimerStats, Watch, WatchError, Watched,
 };
 
 use crate::{

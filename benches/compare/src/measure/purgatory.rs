@@ -354,7 +354,9 @@ impl Service {
     /// Shuts the purgatory down and checks that every request is accounted for.
     fn settle(&self, purgatory: &Purgatory<u32, Operation>) {
         assert_eq!(purgatory.watched(), 3 * self.waiting as u64);
-        purgatory.shutdown();
+        let operations = purgatory.shutdown();
+        assert_eq!(operations.len(), self.waiting);
+        operations.into_iter().for_each(|operation| operation.complete(Completion::ShutDown));
         assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
         let (steps, stats) = (self.victims.len() as u64, purgatory.stats());
         assert_eq!((stats.satisfied, stats.expired), (steps * PER_MILLI as u64, steps));

@@ -1,36 +1,40 @@
-//! Timeouts at scale: hierarchical timing wheels for programs that hold very many timeouts, most of
-//! which are cancelled, and some of which lie months ahead.
-//!
-//! [`TimingWheel`] is the heart: a plain value that is told the time. It inserts, cancels and
-//! resets in constant time, steps through no empty bucket, and always knows when it wants to be
-//! woken next. What it promises is the [contract](wheel#contract) of its module. The `timer` module
-//! puts wheels behind locks, for threads: callbacks, plain values, repetition, a delay queue, and
-//! virtual time for tests. The `purgatory` module holds requests that wait for events on keys or
-//! for their delay, and completes each exactly once.
+//! Timeouts at scale: hierarchical timing wheels for programs that hold millions of timeouts, cancel
+//! most of them, and keep some for months.
 //!
 //! ```
-//! use delaywheel::{Tick, TimingWheel};
+//! # #[cfg(feature = "std")] {
+//! use std::time::Duration;
+//! use delaywheel::Timer;
 //!
-//! let mut wheel = TimingWheel::new(Tick::ZERO);
-//! let request = wheel.insert(Tick::new(2_000), "request")?;
-//! wheel.insert(Tick::new(500), "heartbeat")?;
-//!
-//! assert_eq!(wheel.next_expiration(), Some(Tick::new(500)));
-//! let due: Vec<_> = wheel.advance(Tick::new(500)).map(|expired| expired.value).collect();
-//! assert_eq!(due, ["heartbeat"]);
-//! assert_eq!(wheel.cancel(request), Some("request"));
-//! assert_eq!(wheel.next_expiration(), None);
-//! # Ok::<_, delaywheel::InsertError<&str>>(())
+//! let timer = Timer::new();
+//! let request = timer.schedule(Duration::from_secs(2), || println!("the request timed out"))?;
+//! assert!(request.cancel(), "the answer came first");
+//! # }
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
+//!
+//! | You have | Use |
+//! |---|---|
+//! | callbacks to run later | [`Timer`] |
+//! | millions of plain values, such as request ids | [`ValueTimer`] |
+//! | threads that receive values when these are due | [`DelayQueue`] |
+//! | a callback to repeat, or to run less often | [`Timer::schedule_at_fixed_rate`], [`Debounce`], [`Throttle`] |
+//! | requests that wait for an event or a timeout | [`Purgatory`] |
+//! | an event loop, no threads, or no `std` | [`TimingWheel`] |
+//! | a test that must not sleep | [`ManualClock`] |
+//!
+//! The module [`guide`] has recipes. Each module states its guarantees: the [wheel](wheel#contract),
+//! the [timer] and the [purgatory].
 //!
 //! # Features
 //!
-//! - `std` (default): timers, clocks and the purgatory. Without it the wheel and its vocabulary
-//!   remain, on `core` and `alloc`.
-//! - `metrics`: `TimerMetrics`, which publishes what a timer counts to the facade of that name.
-//! - `tracing`: a timer tells that its threads start, that it shuts down, that a callback panicked,
-//!   and that timeouts are late.
+//! - `std` (default): timers, clocks and the purgatory. Without it, [`TimingWheel`] and its types
+//!   build on `core` and `alloc`.
+//! - `metrics`: `TimerMetrics`, which publishes the counts of a timer through the `metrics` crate.
+//! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
+//!   are late.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 extern crate alloc;
 #[cfg(any(test, feature = "std"))]
@@ -39,6 +43,8 @@ extern crate std;
 #[cfg(feature = "std")]
 pub mod clock;
 mod error;
+#[cfg(feature = "std")]
+pub mod guide;
 #[cfg(feature = "std")]
 mod histogram;
 #[cfg(feature = "std")]

@@ -13,7 +13,7 @@ use std::{
 use crate::tokens::tokens;
 
 /// The modules of the crate and their layers.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 13] = [
     ("segments", 0),
     ("tick", 0),
     ("error", 0),
@@ -24,6 +24,7 @@ const LAYERS: [(&str, u8); 12] = [
     ("sync", 2),
     ("timer", 3),
     ("purgatory", 4),
+    ("guide", 4),
     ("future", 4),
     ("durable", 4),
 ];

@@ -1,0 +1,302 @@
+//! Recipes: how to do common things with this crate.
+//!
+//! # Where callbacks run
+//!
+//! A timer has one reaper thread, which sleeps until a timeout is due, and executor threads, which
+//! run callbacks. The default is one executor thread. Callbacks may also run on the reaper itself
+//! or on a pool of yours.
+//!
+//! ```
+//! use std::{sync::LazyLock, thread, time::Duration};
+//! use delaywheel::Timer;
+//!
+//! let timer = Timer::builder()
+//!     .tick(Duration::from_micros(100)) // 1 ms by default
+//!     .wheel_size(256) // buckets in each level of a wheel
+//!     .shards(4) // wheels, each with its own lock; by default one for each core, at most 16
+//!     .max_pending(1_000_000) // above it, `ScheduleError` hands the callback back
+//!     .executor_threads(2) // named "requests-0" and "requests-1"
+//!     .name("requests")
+//!     .build()?;
+//! Timer::builder().inline().build()?; // runs short callbacks on the reaper
+//! Timer::builder().executor(|task| drop(thread::spawn(task))).build()?; // or `rayon::spawn(task)`
+//!
+//! // One timer for the whole program:
+//! static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
+//! assert_eq!(TIMER.stats().pending, 0);
+//! # Ok::<_, delaywheel::TimerBuildError>(())
+//! ```
+//!
+//! With tokio, pass the callbacks to its blocking pool:
+//!
+//! ```ignore
+//! let handle = tokio::runtime::Handle::current();
+//! Timer::builder().executor(move |task: Box<dyn FnOnce() + Send>| drop(handle.spawn_blocking(task)))
+//! ```
+//!
+//! # Handles, guards and batches
+//!
+//! [`Timer::schedule`](crate::Timer::schedule) returns a handle. Dropping the handle leaves the
+//! timeout pending. Dropping a guard cancels it.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use delaywheel::Timer;
+//!
+//! let timer = Timer::new();
+//! let hour = Duration::from_secs(3600);
+//! let session = timer.schedule(hour, || println!("the session has ended"))?;
+//! assert!(session.reset(2 * hour) && session.is_pending());
+//! assert!(session.deadline().unwrap() >= Instant::now() + hour);
+//! assert!(session.cancel() && !session.cancel());
+//! let guard = timer.schedule_at(Instant::now() + hour, || ())?.cancel_on_drop();
+//! drop(guard); // or `guard.disarm()`
+//!
+//! let batch = (0..100).map(|number| (hour, move || println!("{number}")));
+//! let timeouts = timer.schedule_batch(batch)?; // one lock for 256 timeouts
+//! assert_eq!(timer.cancel_batch(&timeouts), 100);
+//! timer.shrink(); // returns memory after a burst
+//! assert_eq!(timer.stats().cancelled, 102);
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Millions of plain values
+//!
+//! [`ValueTimer`](crate::ValueTimer) passes values to one handler. It allocates nothing for each
+//! timeout, and a key is plain data.
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{ScheduleErrorKind, ValueTimer};
+//!
+//! let timer = ValueTimer::builder().max_pending(2).build_with(|request: u64| println!("{request}"))?;
+//! let second = Duration::from_secs(1);
+//! let key = timer.schedule(second, 17)?;
+//! assert_eq!(timer.cancel(key), Some(17));
+//! // An error holds the refused value, or the rest of a batch.
+//! let error = timer.schedule_batch([1, 2, 3].map(|id| (second, id))).unwrap_err();
+//! assert_eq!(error.kind(), ScheduleErrorKind::Full);
+//! let partial = error.into_value();
+//! assert_eq!((partial.scheduled.len(), partial.refused), (2, vec![(second, 3)]));
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Errors
+//!
+//! Every error works with `?` into `io::Error`, `anyhow::Error` and `Box<dyn Error + Send + Sync>`,
+//! even if the refused value is not `Sync`. `kind` tells the reason, and `into_value` returns the
+//! refused value.
+//!
+//! ```
+//! use std::{io, time::Duration};
+//! use delaywheel::{ScheduleErrorKind, Timer};
+//!
+//! fn remind(timer: &Timer) -> io::Result<()> {
+//!     timer.schedule(Duration::from_secs(60), || println!("a minute has passed"))?;
+//!     Ok(())
+//! }
+//!
+//! let timer = Timer::builder().max_pending(1).build()?;
+//! remind(&timer)?;
+//! assert_eq!(remind(&timer).unwrap_err().to_string(), "timer is full");
+//! let error = timer.schedule(Duration::ZERO, || println!("run elsewhere")).unwrap_err();
+//! match error.kind() {
+//!     ScheduleErrorKind::Full => error.into_value().run(), // the callback, on this thread
+//!     _ => return Err(error.into()),
+//! }
+//! # Ok::<_, io::Error>(())
+//! ```
+//!
+//! # Repeat, debounce and throttle
+//!
+//! The runs of one repeated callback never overlap. [`MissedTicks`](crate::MissedTicks) decides
+//! what happens to occurrences that a slow callback delayed.
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{Debounce, ManualClock, MissedTicks, Throttle, Timer};
+//!
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let second = Duration::from_secs(1);
+//! // `Burst` runs missed occurrences at once, `Skip` drops them, `Delay` moves the schedule.
+//! let beat = timer.schedule_at_fixed_rate(second, MissedTicks::Skip, |_| println!("beat"))?;
+//! // The delay starts when the callback returns. The callback receives its own handle.
+//! timer.schedule_with_fixed_delay(second, |itself| assert!(itself.stop(), "once is enough"))?;
+//! let save = Debounce::new(&timer, second, || println!("no change for a second: saved"));
+//! let draw = Throttle::new(&timer, second, || println!("drawn, at most once a second"));
+//! save.call()?;
+//! draw.call()?;
+//!
+//! assert_eq!(clock.advance_to_next(), Some(Duration::ZERO)); // `draw` runs at once
+//! clock.advance(second);
+//! assert!(beat.stop() && clock.run_until_idle(100), "nothing is left");
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Receive values
+//!
+//! [`DelayQueue`](crate::DelayQueue) works like `java.util.concurrent.DelayQueue`: threads receive
+//! each value once its delay is over.
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::{DelayQueue, TryRecvError};
+//!
+//! let queue = DelayQueue::new();
+//! let key = queue.insert(Duration::from_secs(3600), "in an hour")?;
+//! queue.insert(Duration::from_millis(2), "retry")?;
+//! assert_eq!((queue.try_recv(), queue.len()), (Err(TryRecvError::Empty), 2));
+//! assert_eq!(queue.recv_timeout(Duration::from_secs(60))?, "retry");
+//! assert!(queue.reset(key, Duration::from_millis(1)));
+//! // The queue refuses new values. Values that become due within a minute can still be received.
+//! assert!(queue.finish(Duration::from_secs(60)).is_empty());
+//! assert_eq!(queue.iter().collect::<Vec<_>>(), ["in an hour"]);
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Shut down
+//!
+//! A timer shuts down when its last clone is dropped, and drops the pending callbacks. `shutdown`
+//! hands them back instead. `finish` first waits for callbacks that are due soon.
+//!
+//! ```
+//! use std::time::Duration;
+//! use delaywheel::Timer;
+//!
+//! let timer = Timer::new();
+//! timer.schedule(Duration::from_millis(1), || println!("soon"))?;
+//! timer.schedule(Duration::from_secs(3600), || println!("in an hour"))?;
+//! // Refuses new callbacks and runs those that become due within 20 ms.
+//! let left = timer.finish(Duration::from_millis(20));
+//! assert_eq!(left.len(), 1);
+//! left.into_iter().for_each(|task| task.run());
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # A wheel without a timer
+//!
+//! [`TimingWheel`](crate::TimingWheel) reads no clock and starts no thread. Its owner passes the
+//! time in, and asks for the next expiration.
+//!
+//! ```
+//! use delaywheel::{Tick, TimingWheel};
+//!
+//! let mut wheel = TimingWheel::new(Tick::ZERO);
+//! let request = wheel.insert(Tick::new(2_000), "request")?;
+//! wheel.insert(Tick::new(500), "heartbeat")?;
+//! wheel.insert(Tick::new(31_536_000_000), "licence")?; // in a year of milliseconds
+//!
+//! assert_eq!(wheel.next_expiration(), Some(Tick::new(500)));
+//! let due: Vec<_> = wheel.advance(Tick::new(500)).map(|expired| expired.value).collect();
+//! assert_eq!(due, ["heartbeat"]);
+//!
+//! // The answer came. The cancelled timeout leaves no wake-up behind.
+//! assert_eq!(wheel.cancel(request), Some("request"));
+//! assert_eq!(wheel.next_expiration(), Some(Tick::new(31_536_000_000)));
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! The owner decides how long a tick is. To be never early, round *now* down and deadlines up:
+//!
+//! ```
+//! use core::time::Duration;
+//! use delaywheel::{Tick, TimingWheel};
+//!
+//! /// What time it is, in whole milliseconds. Rounded down, so that now is never ahead of the clock.
+//! fn now(clock: Duration) -> Tick {
+//!     Tick::new(clock.as_millis().try_into().unwrap_or(u64::MAX))
+//! }
+//!
+//! /// When a delay is over. Rounded up, so that nothing is early.
+//! fn deadline(clock: Duration, delay: Duration) -> Tick {
+//!     let ticks = clock.saturating_add(delay).as_nanos().div_ceil(1_000_000);
+//!     Tick::new(ticks.try_into().unwrap_or(u64::MAX))
+//! }
+//!
+//! let mut clock = Duration::from_micros(700); // of the owner: since it started, say
+//! let mut wheel = TimingWheel::new(now(clock));
+//! wheel.insert(deadline(clock, Duration::from_millis(1)), "a millisecond")?;
+//! wheel.insert(deadline(clock, Duration::MAX), "never")?;
+//!
+//! clock = Duration::from_micros(1_999);
+//! assert_eq!(wheel.advance(now(clock)).count(), 0, "1.299 ms have passed, but only one tick is complete");
+//! clock = Duration::from_micros(2_000);
+//! // At most 256 steps in one go, so that events wait for no more; what is left stays due.
+//! let mut due = wheel.advance(now(clock)).limit(256);
+//! assert_eq!(due.next().unwrap().value, "a millisecond");
+//! assert!(due.is_drained());
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! A limit on the pending timeouts:
+//!
+//! ```
+//! use delaywheel::{Tick, TimingWheel, WheelBuilder};
+//!
+//! let mut wheel = WheelBuilder::new().size(200).max_pending(1).build()?;
+//! assert_eq!(wheel.size(), 256, "buckets per level, rounded up to a power of two");
+//! wheel.insert(Tick::new(5), "first")?;
+//! let error = wheel.insert(Tick::new(5), "second").unwrap_err();
+//! assert_eq!((error.to_string(), error.into_value()), ("wheel is full".into(), "second"));
+//! assert_eq!(TimingWheel::<()>::default().size(), 64);
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # An event loop
+//!
+//! A program that waits in `epoll`, `kqueue` or `mio` needs no timer thread and no lock.
+//! `next_expiration` gives the timeout of the poll. After the poll, the program advances the wheel.
+//!
+//! ```
+//! use std::{sync::mpsc, thread, time::{Duration, Instant}};
+//! use delaywheel::{Tick, TimingWheel};
+//!
+//! /// Stands in for `mio::Poll`: waits for an event, at most for `timeout`.
+//! fn poll(events: &mpsc::Receiver<u64>, timeout: Option<Duration>) -> Option<u64> {
+//!     match timeout {
+//!         Some(timeout) => events.recv_timeout(timeout).ok(),
+//!         None => events.recv().ok(),
+//!     }
+//! }
+//!
+//! let begun = Instant::now();
+//! let now = || Tick::new(begun.elapsed().as_millis() as u64); // rounded down
+//! let deadline = |delay: u64| Tick::new(begun.elapsed().as_millis() as u64 + 1 + delay); // up
+//! let mut wheel = TimingWheel::new(now());
+//! let (socket, events) = mpsc::channel();
+//! thread::spawn(move || socket.send(7)); // one answer arrives
+//!
+//! let waiting = [7, 8].map(|request| (request, wheel.insert(deadline(5), request).unwrap()));
+//! let mut timed_out = Vec::new();
+//! while !wheel.is_empty() {
+//!     let timeout = wheel.next_expiration().map(|next| {
+//!         let next = begun + Duration::from_millis(next.get());
+//!         next.saturating_duration_since(Instant::now())
+//!     });
+//!     if let Some(answer) = poll(&events, timeout) {
+//!         let request = waiting.iter().find(|(request, _)| *request == answer);
+//!         request.and_then(|(_, key)| wheel.cancel(*key));
+//!     }
+//!     // The limit lets events through while a million timeouts are due.
+//!     timed_out.extend(wheel.advance(now()).limit(1024).map(|expired| expired.value));
+//! }
+//! assert!(timed_out.contains(&8));
+//! ```
+//!
+//! Round the timeout up if the poll takes whole milliseconds, as `epoll_wait` does. Otherwise the
+//! loop spins during the last millisecond.
+//!
+//! # When another crate is the better choice
+//!
+//! - You hold fewer than about 100,000 timeouts on one thread, and pauses of milliseconds do no
+//!   harm: use a `BinaryHeap` and skip cancelled entries.
+//! - You need ranges or iteration in the order of deadlines: use `BTreeMap<(Tick, Id), T>`.
+//! - Equal deadlines must expire in the order of insertion: use a heap or map with a sequence
+//!   number.
+//! - Your program is async: use `tokio::time` or `tokio_util::time::DelayQueue`. This crate has no
+//!   futures yet.
+//! - Timeouts must survive a restart, or follow a calendar: use a job queue on a database, or a
+//!   cron crate.
+//! - Your program must not allocate: use an intrusive wheel. This crate allocates while it grows,
+//!   and not in a steady state.

@@ -197,33 +197,24 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The owner decides how long a tick is. To be never early, round *now* down and deadlines up:
+//! The owner decides how long a tick is. [`Ticks`](crate::Ticks) rounds so that nothing is early:
+//! *now* down, deadlines up, and waits up.
 //!
 //! ```
 //! use core::time::Duration;
-//! use delaywheel::{Tick, TimingWheel};
+//! use delaywheel::{Ticks, TimingWheel};
 //!
-//! /// What time it is, in whole milliseconds. Rounded down, so that now is never ahead of the clock.
-//! fn now(clock: Duration) -> Tick {
-//!     Tick::new(clock.as_millis().try_into().unwrap_or(u64::MAX))
-//! }
-//!
-//! /// When a delay is over. Rounded up, so that nothing is early.
-//! fn deadline(clock: Duration, delay: Duration) -> Tick {
-//!     let ticks = clock.saturating_add(delay).as_nanos().div_ceil(1_000_000);
-//!     Tick::new(ticks.try_into().unwrap_or(u64::MAX))
-//! }
-//!
-//! let mut clock = Duration::from_micros(700); // of the owner: since it started, say
-//! let mut wheel = TimingWheel::new(now(clock));
-//! wheel.insert(deadline(clock, Duration::from_millis(1)), "a millisecond")?;
-//! wheel.insert(deadline(clock, Duration::MAX), "never")?;
+//! let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(1));
+//! let mut clock = Duration::from_micros(700);
+//! let mut wheel = TimingWheel::new(ticks.now(clock));
+//! wheel.insert(ticks.deadline(clock + Duration::from_millis(1)), "a millisecond")?;
+//! wheel.insert(ticks.deadline(Duration::MAX), "never")?;
 //!
 //! clock = Duration::from_micros(1_999);
-//! assert_eq!(wheel.advance(now(clock)).count(), 0, "1.299 ms have passed, but only one tick is complete");
+//! assert_eq!(wheel.advance(ticks.now(clock)).count(), 0, "1.7 ms rounds up to tick 2");
 //! clock = Duration::from_micros(2_000);
-//! // At most 256 steps in one go, so that events wait for no more; what is left stays due.
-//! let mut due = wheel.advance(now(clock)).limit(256);
+//! // At most 256 steps in one call, so that other events do not wait. The rest stays due.
+//! let mut due = wheel.advance(ticks.now(clock)).limit(256);
 //! assert_eq!(due.next().unwrap().value, "a millisecond");
 //! assert!(due.is_drained());
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -250,7 +241,7 @@
 //!
 //! ```
 //! use std::{sync::mpsc, thread, time::{Duration, Instant}};
-//! use delaywheel::{Tick, TimingWheel};
+//! use delaywheel::{Ticks, TimingWheel};
 //!
 //! /// Stands in for `mio::Poll`: waits for an event, at most for `timeout`.
 //! fn poll(events: &mpsc::Receiver<u64>, timeout: Option<Duration>) -> Option<u64> {
@@ -260,28 +251,27 @@
 //!     }
 //! }
 //!
-//! let begun = Instant::now();
-//! let now = || Tick::new(begun.elapsed().as_millis() as u64); // rounded down
-//! let deadline = |delay: u64| Tick::new(begun.elapsed().as_millis() as u64 + 1 + delay); // up
-//! let mut wheel = TimingWheel::new(now());
+//! let start = Instant::now();
+//! let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(1));
+//! let mut wheel = TimingWheel::new(ticks.now(start.elapsed()));
 //! let (socket, events) = mpsc::channel();
-//! thread::spawn(move || socket.send(7)); // one answer arrives
+//! thread::spawn(move || socket.send(7)); // request 7 is answered, request 8 is not
 //!
-//! let waiting = [7, 8].map(|request| (request, wheel.insert(deadline(5), request).unwrap()));
+//! let deadline = ticks.deadline(start.elapsed() + Duration::from_millis(5));
+//! let waiting = [(7, wheel.insert(deadline, 7)?), (8, wheel.insert(deadline, 8)?)];
 //! let mut timed_out = Vec::new();
 //! while !wheel.is_empty() {
-//!     let timeout = wheel.next_expiration().map(|next| {
-//!         let next = begun + Duration::from_millis(next.get());
-//!         next.saturating_duration_since(Instant::now())
-//!     });
+//!     let timeout = wheel.next_expiration().map(|next| ticks.wait(start.elapsed(), next));
 //!     if let Some(answer) = poll(&events, timeout) {
-//!         let request = waiting.iter().find(|(request, _)| *request == answer);
-//!         request.and_then(|(_, key)| wheel.cancel(*key));
+//!         let (_, key) = waiting[answer as usize - 7];
+//!         wheel.cancel(key);
 //!     }
 //!     // The limit lets events through while a million timeouts are due.
-//!     timed_out.extend(wheel.advance(now()).limit(1024).map(|expired| expired.value));
+//!     let now = ticks.now(start.elapsed());
+//!     timed_out.extend(wheel.advance(now).limit(1024).map(|expired| expired.value));
 //! }
 //! assert!(timed_out.contains(&8));
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
 //! Round the timeout up if the poll takes whole milliseconds, as `epoll_wait` does. Otherwise the

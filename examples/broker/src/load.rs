@@ -30,7 +30,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Fault, report, settings::Settings};
+use crate::{Fault, report, settings::Settings, signal};
 
 /// The topic that is produced to.
 const BUSY: &str = "busy";
@@ -106,7 +106,7 @@ impl<'a> Load<'a> {
         self.progress(began).await?;
         let serving = began.elapsed();
         stop.send_replace(true);
-        goals.send_replace(Some(sums(&mut producers, self.settings.partitions).await?));
+        goals.send_replace(Some(sums(&mut producers, self.settings.config.partitions).await?));
         tokio::select! {
             outcome = all(&mut consumers) => { outcome?; }
             () = pause(&self.timer, PATIENCE) => return Err("records did not arrive".into()),
@@ -125,7 +125,8 @@ impl<'a> Load<'a> {
         let mut producers = JoinSet::new();
         for number in 0..self.settings.producers {
             let client = self.client().await?;
-            let partitions = self.partitions(&client, BUSY, self.settings.partitions).await?;
+            let partitions =
+                self.partitions(&client, BUSY, self.settings.config.partitions).await?;
             let tally = Arc::clone(&self.tally);
             let producer = Producer::new(number, partitions, tally);
             producers.spawn(producer.run(stopped.clone()));
@@ -136,7 +137,7 @@ impl<'a> Load<'a> {
     async fn consumers(&self, goal: &watch::Receiver<Goal>) -> Result<Set<()>, Fault> {
         let client = self.client().await?;
         let mut consumers = JoinSet::new();
-        for partition in self.partitions(&client, BUSY, self.settings.partitions).await? {
+        for partition in self.partitions(&client, BUSY, self.settings.config.partitions).await? {
             let consumer = Consumer::new(partition, Arc::clone(&self.tally));
             consumers.spawn(consumer.run(goal.clone()));
         }
@@ -174,14 +175,14 @@ impl<'a> Load<'a> {
 
     /// Prints how it goes, once a second, until the time is over.
     async fn progress(&self, began: Instant) -> Result<(), Fault> {
-        let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+        let mut interrupted = std::pin::pin!(signal::ended()?);
         let end = began + self.settings.duration;
         report::print_heading();
         for second in 1.. {
             let next = (began + Duration::from_secs(second)).min(end);
             tokio::select! {
                 () = pause(&self.timer, next.saturating_duration_since(Instant::now())) => {}
-                outcome = &mut interrupted => return Ok(outcome?),
+                () = &mut interrupted => return Ok(()),
             }
             let consumed = self.tally.consumed.load(Ordering::Relaxed);
             report::print_progress(began.elapsed(), self.broker, consumed);

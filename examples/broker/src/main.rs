@@ -1,7 +1,7 @@
 //! A small Kafka broker: serves a load of real clients for a while and reports, or just listens.
 //!
 //! ```text
-//! cargo run --release -p delaywheel-broker [-- --seconds 5] [-- --listen 127.0.0.1:9092]
+//! cargo run --release -p delaywheel-broker [-- --seconds 5] [-- --listen localhost:9092]
 //! ```
 #![forbid(unsafe_code)]
 
@@ -9,10 +9,11 @@ mod cpu;
 mod load;
 mod report;
 mod settings;
+mod signal;
 
-use std::{error::Error, net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{error::Error, process::ExitCode, sync::Arc};
 
-use delaywheel_broker::broker::{Config, Server};
+use delaywheel_broker::broker::Server;
 use tokio::runtime::{Builder, Runtime};
 
 use self::{
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = match settings.mode {
+    let outcome = match &settings.mode {
         Mode::Help => {
             println!("{USAGE}");
             Ok(())
@@ -52,29 +53,42 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves until Ctrl-C.
-fn listen(settings: &Settings, address: SocketAddr) -> Result<(), Fault> {
+/// Serves until Ctrl-C or SIGTERM.
+fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
     runtime("broker", &Cpu::default())?.block_on(async {
-        let server = Server::start(address, config(settings)).await?;
+        let ended = signal::ended()?;
+        let server = start(settings, address).await?;
         println!("listening at {}; Ctrl-C ends it", server.address());
-        tokio::signal::ctrl_c().await?;
-        let counted = server.broker().counts();
+        ended.await;
+        let broker = Arc::clone(server.broker());
         let answered = server.shutdown().await;
+        let counted = broker.counts();
         println!("{} requests served; {answered} that waited have been answered", counted.requests);
+        report::print_groups(&broker.groups());
+        println!("refused    {} connections closed because of what came", counted.rejected);
         Ok(())
     })
+}
+
+async fn start(settings: &Settings, address: &str) -> Result<Server, Fault> {
+    let server = Server::start(address, settings.config.clone()).await;
+    let server = server.map_err(|error| format!("--listen {address}: {error}"))?;
+    if settings.stops_follower {
+        server.broker().stop_follower();
+    }
+    Ok(server)
 }
 
 /// Serves a load of clients, which have threads of their own, and reports.
 fn load(settings: &Settings) -> Result<(), Fault> {
     let (broker_cpu, client_cpu) = (Cpu::default(), Cpu::default());
     let (broker, clients) = (runtime("broker", &broker_cpu)?, runtime("client", &client_cpu)?);
-    let server = broker.block_on(Server::start("127.0.0.1:0", config(settings)))?;
+    let server = broker.block_on(start(settings, "127.0.0.1:0"))?;
     println!(
         "{} serves {} producers, {} consumers and {} idle pollers for {} s",
         server.address(),
         settings.producers,
-        settings.partitions,
+        settings.config.partitions,
         settings.pollers,
         settings.duration.as_secs_f64()
     );
@@ -96,14 +110,4 @@ fn runtime(name: &str, cpu: &Cpu) -> Result<Runtime, Fault> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(THREADS).thread_name(name).enable_io();
     Ok(builder.on_thread_park(move || cpu.record()).build()?)
-}
-
-fn config(settings: &Settings) -> Config {
-    let partitions = settings.partitions;
-    Config {
-        partitions,
-        follower: Some(settings.follower),
-        print: |line| eprintln!("{line}"),
-        ..Config::default()
-    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cpu_time::ProcessTime;
 use delaywheel::{TimerStats, purgatory::PurgatoryStats};
-use delaywheel_broker::broker::{Broker, Counted};
+use delaywheel_broker::broker::{Broker, Counted, GroupStats};
 
 use crate::{cpu::Cpu, load::Done};
 
@@ -17,6 +17,7 @@ pub(crate) struct Snapshot {
     produces: PurgatoryStats,
     produce_timer: TimerStats,
     follower_timer: TimerStats,
+    groups: GroupStats,
 }
 
 impl Snapshot {
@@ -24,14 +25,18 @@ impl Snapshot {
         let (fetches, fetch_timer) = broker.fetches();
         let (produces, produce_timer) = broker.produces();
         let (counts, follower_timer) = (broker.counts(), broker.follower_timer());
-        Self { counts, fetches, fetch_timer, produces, produce_timer, follower_timer }
+        let groups = broker.groups();
+        Self { counts, fetches, fetch_timer, produces, produce_timer, follower_timer, groups }
     }
 
     /// Everything that is left anywhere: operations, watchers, timeouts.
     pub(crate) fn waiting(&self) -> u64 {
         let purgatories = [&self.fetches, &self.produces];
         let watched: u64 = purgatories.iter().map(|stats| stats.delayed + stats.watched).sum();
-        watched + self.fetch_timer.pending + self.produce_timer.pending
+        let groups = &self.groups;
+        let requests = [&groups.rounds, &groups.joining, &groups.syncing];
+        let waiting: u64 = requests.iter().map(|stats| stats.delayed + stats.watched).sum();
+        watched + waiting + self.fetch_timer.pending + self.produce_timer.pending
     }
 }
 
@@ -64,6 +69,7 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: usi
     println!("records    {records} produced, {} consumed, in order", done.consumed);
     print_fetches(done, end);
     print_produces(end);
+    print_groups(&end.groups);
     print_wake_ups(end);
     println!(
         "shutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
@@ -123,6 +129,7 @@ fn print_wake_ups(end: &Snapshot) {
         ("fetches", &end.fetch_timer),
         ("produce", &end.produce_timer),
         ("follower", &end.follower_timer),
+        ("sessions", &end.groups.sessions),
     ];
     for (name, stats) in timers {
         println!(
@@ -130,6 +137,30 @@ fn print_wake_ups(end: &Snapshot) {
             stats.scheduled, stats.cancelled, stats.expired, stats.cascades, stats.wakeups
         );
     }
+}
+
+/// Prints what consumer groups have done.
+pub(crate) fn print_groups(stats: &GroupStats) {
+    let GroupStats { groups, joins, rebalances, heartbeats, sessions_ended, left, .. } = stats;
+    println!(
+        "\ngroups     {groups} with {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats"
+    );
+    println!(
+        "  joins    {} waited: 50 % {}, longest {}",
+        stats.joining.waits.count(),
+        show(stats.joining.wait_percentile(50.0)),
+        show(stats.joining.waits.max())
+    );
+    println!(
+        "  rounds   {} ended with all members, {} when their time was over, at most {} late",
+        stats.rounds.satisfied,
+        stats.rounds.expired,
+        show(stats.timers[0].lateness.max())
+    );
+    println!(
+        "  members  {left} left, {sessions_ended} sessions timed out, at most {} late",
+        show(stats.sessions.lateness.max())
+    );
 }
 
 /// Prints CPU time for each request, by whose threads it was.

@@ -32,7 +32,7 @@ mod storage;
 mod versions;
 mod waiting;
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use delaywheel::{
@@ -180,19 +180,26 @@ pub struct Broker {
 }
 
 impl Broker {
-    fn new(config: Config) -> Self {
+    fn new(config: Config) -> io::Result<Self> {
         let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
         let waiters = Waiters::new(&config);
         let follower =
             config.follower.map(|delay| Follower::new(timer.clone(), waiters.clone(), delay));
         let topics = Topics::new(config.max_topics, config.max_partitions, config.partitions);
+        for (name, count) in &config.topics {
+            let made = topics.create(name, *count);
+            made.map_err(|error| {
+                let text = format!("topic {name}:{count}: {error}");
+                io::Error::new(io::ErrorKind::InvalidInput, text)
+            })?;
+        }
         let storage = Storage::new(config.retained_bytes, config.max_stored_bytes);
         let cluster_id = (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect();
         let groups = Coordinator::new(&config);
         let producers = Producers::default();
         let frame_limits = frame::Limits::new(config.common_frame_bytes, config.max_frame_bytes);
         let (counts, refusals) = (Counts::default(), Refusals::new(config.print));
-        Self {
+        Ok(Self {
             config,
             topics,
             storage,
@@ -205,7 +212,7 @@ impl Broker {
             counts,
             refusals,
             frame_limits,
-        }
+        })
     }
 
     /// Returns what has been counted so far.

@@ -12,7 +12,7 @@ use tokio::{
 use super::{Broker, Config, connection};
 
 /// How long a shutdown waits for clients to take their answers.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long nothing is accepted after the system has refused a connection, for want of
 /// descriptors for one.
@@ -34,11 +34,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of the system, if the address cannot be listened at.
+    /// Those of the system, if the address cannot be listened at; `InvalidInput` if one of the
+    /// topics cannot be made.
     pub async fn start(address: impl ToSocketAddrs, config: Config) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let broker = Arc::new(Broker::new(config));
+        let broker = Arc::new(Broker::new(config)?);
         let (closing, is_closing) = watch::channel(false);
         let accepting = tokio::spawn(accept(listener, Arc::clone(&broker), is_closing));
         Ok(Self { broker, address, closing, accepting })
@@ -59,7 +60,7 @@ impl Server {
     /// Takes in nothing more, answers every request that waits, and closes all connections. Returns
     /// how many requests waited.
     ///
-    /// A client that does not take its answers is left behind after five seconds.
+    /// A client that does not take its answers is left behind after a second.
     pub async fn shutdown(mut self) -> usize {
         let answered = self.close();
         tokio::select! {

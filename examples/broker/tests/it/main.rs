@@ -7,6 +7,7 @@
 
 mod connections;
 mod fetch;
+mod groups;
 mod guide;
 mod harness;
 mod idle;

@@ -427,3 +427,54 @@ fn every_promise_holds_whatever_members_do() {
     }
     assert!(rebalances > 10_000, "{rebalances} rebalances are hardly a test");
 }
+
+/// What members cost that only send heartbeats: the reaper is woken for deadlines only, also for
+/// those that a heartbeat has put off since.
+#[test]
+fn a_thousand_members_that_send_heartbeats_wake_the_reaper_only_for_their_deadlines() {
+    const GROUPS: usize = 100;
+    const MEMBERS: usize = 10;
+    const ROUNDS: u64 = 100;
+    let clock = ManualClock::new();
+    let config = Config { clock: Some(clock.clone()), ..Config::default() };
+    let coordinator = Coordinator::new(&config);
+    let (mut joining, mut members) = (Vec::new(), Vec::new());
+    for index in 0..GROUPS * MEMBERS {
+        let group = format!("group-{}", index % GROUPS);
+        let join = Join {
+            member: Name::default(),
+            new_id: Name::default(),
+            must_know_id: false,
+            can_skip_assignment: false,
+            instance: None,
+            client: Client { id: "client".into(), host: "host".into() },
+            session_timeout: Duration::from_secs(10),
+            rebalance_timeout: Duration::from_secs(60),
+            protocol_type: "consumer".into(),
+            protocols: vec![("range".into(), Bytes::new())],
+        };
+        joining.push((group.clone(), coordinator.join(&group, join).unwrap()));
+    }
+    clock.advance(Duration::from_secs(6));
+    for (group, mut joining) in joining {
+        let joined = joining.try_ended().expect("the first round is over").unwrap();
+        let (member, generation) = (joined.member, joined.generation);
+        members.push((group, Identity { member, instance: None, generation }));
+    }
+    let wakeups = |coordinator: &Coordinator| {
+        let stats = coordinator.stats();
+        stats.timers.iter().map(|timer| timer.wakeups).sum::<u64>() + stats.sessions.wakeups
+    };
+    let before = wakeups(&coordinator);
+    for _ in 0..ROUNDS {
+        clock.advance(Duration::from_secs(3));
+        for (group, identity) in &members {
+            assert_eq!(coordinator.heartbeat(group, identity), Ok(()));
+        }
+    }
+    let stats = coordinator.stats();
+    assert_eq!((stats.sessions_ended, stats.sessions.pending), (0, 1_000));
+    // Sessions of ten seconds: every third or fourth round passes what was a deadline.
+    let woken = wakeups(&coordinator) - before;
+    assert!(woken <= ROUNDS, "{woken} wake-ups in {ROUNDS} rounds of heartbeats");
+}

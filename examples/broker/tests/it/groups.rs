@@ -1,0 +1,421 @@
+//! Consumer groups from outside: rebalances, deaths, commits, and every version of every request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use delaywheel::ManualClock;
+use delaywheel_broker::broker::Server;
+use kafka_protocol::{
+    ResponseError,
+    messages::{
+        ApiVersionsRequest, DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest,
+        GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+        ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+        SyncGroupResponse,
+        join_group_request::JoinGroupRequestProtocol,
+        leave_group_request::MemberIdentity,
+        offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
+        offset_fetch_request::{
+            OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+        },
+        sync_group_request::SyncGroupRequestAssignment,
+    },
+    protocol::{Request, StrBytes},
+};
+
+use crate::harness::{Raw, TOPIC, name, soon, system_broker, until, virtual_broker};
+
+const INITIAL_DELAY: Duration = Duration::from_secs(3);
+const SESSION: Duration = Duration::from_secs(10);
+const JOIN_VERSION: i16 = 5;
+const SYNC_VERSION: i16 = 3;
+const HEARTBEAT_VERSION: i16 = 3;
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn group() -> GroupId {
+    GroupId(text("group"))
+}
+
+fn join(member: &StrBytes) -> JoinGroupRequest {
+    let protocol =
+        JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(Bytes::new());
+    JoinGroupRequest::default()
+        .with_group_id(group())
+        .with_member_id(member.clone())
+        .with_session_timeout_ms(10_000)
+        .with_rebalance_timeout_ms(60_000)
+        .with_protocol_type(text("consumer"))
+        .with_protocols(vec![protocol])
+}
+
+/// A member of the group, with a connection of its own.
+struct Member {
+    client: Raw,
+    id: StrBytes,
+    generation: i32,
+}
+
+impl Member {
+    /// Asks for an id, and sends the join that waits.
+    async fn start(server: &Server) -> Self {
+        let mut client = Raw::connect(server).await;
+        let refused = client.call(JOIN_VERSION, &join(&StrBytes::default())).await;
+        assert_eq!(refused.error_code, ResponseError::MemberIdRequired.code());
+        let mut member = Self { client, id: refused.member_id, generation: -1 };
+        member.send_join().await;
+        member
+    }
+
+    async fn send_join(&mut self) {
+        self.client.send(JOIN_VERSION, &join(&self.id)).await;
+    }
+
+    async fn joined(&mut self) -> JoinGroupResponse {
+        let (_, joined) = self.client.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+        assert_eq!(joined.error_code, 0);
+        self.generation = joined.generation_id;
+        joined
+    }
+
+    /// Sends a sync; that of a leader gives each of these members its name as its assignment.
+    async fn send_sync(&mut self, members: &[StrBytes]) {
+        let assignments = members.iter().map(|id| {
+            SyncGroupRequestAssignment::default()
+                .with_member_id(id.clone())
+                .with_assignment(Bytes::copy_from_slice(id.as_bytes()))
+        });
+        let request = SyncGroupRequest::default()
+            .with_group_id(group())
+            .with_generation_id(self.generation)
+            .with_member_id(self.id.clone())
+            .with_assignments(assignments.collect());
+        self.client.send(SYNC_VERSION, &request).await;
+    }
+
+    async fn synced(&mut self) -> SyncGroupResponse {
+        self.client.receive::<SyncGroupRequest>(SYNC_VERSION).await.1
+    }
+
+    async fn heartbeat(&mut self) -> i16 {
+        let request = HeartbeatRequest::default()
+            .with_group_id(group())
+            .with_generation_id(self.generation)
+            .with_member_id(self.id.clone());
+        self.client.call(HEARTBEAT_VERSION, &request).await.error_code
+    }
+
+    async fn commit(&mut self, offset: i64) -> i16 {
+        let request = commit(&self.id, self.generation, offset);
+        let response = self.client.call(7, &request).await;
+        response.topics[0].partitions[0].error_code
+    }
+}
+
+fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitRequest {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_partition_index(1)
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(text("note")));
+    let topic =
+        OffsetCommitRequestTopic::default().with_name(name(TOPIC)).with_partitions(vec![partition]);
+    OffsetCommitRequest::default()
+        .with_group_id(group())
+        .with_generation_id_or_member_epoch(generation)
+        .with_member_id(member.clone())
+        .with_topics(vec![topic])
+}
+
+async fn committed(client: &mut Raw) -> i64 {
+    let topic =
+        OffsetFetchRequestTopic::default().with_name(name(TOPIC)).with_partition_indexes(vec![1]);
+    let request =
+        OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![topic]));
+    client.call(5, &request).await.topics[0].partitions[0].committed_offset
+}
+
+async fn until_joining(server: &Server, count: u64) {
+    until("joins", || server.broker().groups().joining.delayed == count).await;
+}
+
+/// Has all members that have joined share the group out.
+async fn settle(members: &mut [Member]) {
+    let (mut leader, mut all) = (0, Vec::new());
+    for (index, member) in members.iter_mut().enumerate() {
+        let joined = member.joined().await;
+        if joined.leader == joined.member_id {
+            leader = index;
+            all = joined.members.into_iter().map(|member| member.member_id).collect();
+        }
+    }
+    assert_eq!(all.len(), members.len());
+    for (index, member) in members.iter_mut().enumerate() {
+        member.send_sync(if index == leader { &all } else { &[] }).await;
+    }
+    for member in members {
+        let synced = member.synced().await;
+        assert_eq!((synced.error_code, &synced.assignment[..]), (0, member.id.as_bytes()));
+    }
+}
+
+/// A stable group of so many members.
+async fn stable(server: &Server, clock: &ManualClock, count: u64) -> Vec<Member> {
+    let mut members = Vec::new();
+    for number in 1..=count {
+        members.push(Member::start(server).await);
+        until_joining(server, number).await;
+    }
+    // A first round goes on as long as members come.
+    clock.advance(2 * INITIAL_DELAY);
+    settle(&mut members).await;
+    members
+}
+
+#[tokio::test]
+async fn the_first_members_wait_for_others_and_no_longer() {
+    let (server, clock) = virtual_broker().await;
+    let mut first = Member::start(&server).await;
+    until_joining(&server, 1).await;
+    clock.advance(INITIAL_DELAY - Duration::from_millis(1));
+    assert_eq!(server.broker().groups().joining.delayed, 1);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(first.joined().await.members.len(), 1);
+}
+
+#[tokio::test]
+async fn a_member_that_is_killed_is_replaced_when_its_session_is_over_and_not_before() {
+    let (server, clock) = virtual_broker().await;
+    let mut members = stable(&server, &clock, 2).await;
+    assert_eq!(members[0].commit(17).await, 0);
+    drop(members.pop());
+    let second = Duration::from_secs(1);
+    for _ in 0..9 {
+        clock.advance(second);
+        assert_eq!(members[0].heartbeat().await, 0);
+    }
+    clock.advance(second - Duration::from_millis(1));
+    assert_eq!(members[0].heartbeat().await, 0);
+    clock.advance(Duration::from_millis(1));
+    let rebalance = ResponseError::RebalanceInProgress.code();
+    assert_eq!(members[0].heartbeat().await, rebalance);
+    assert_eq!(server.broker().groups().sessions_ended, 1);
+
+    // It joins again, and has all to itself without waiting for anything.
+    members[0].send_join().await;
+    settle(&mut members).await;
+    assert_eq!(members[0].heartbeat().await, 0);
+    assert_eq!(committed(&mut members[0].client).await, 17);
+    let stats = server.broker().groups();
+    assert_eq!((stats.groups, stats.rebalances), (1, 2));
+    assert_eq!((stats.rounds.delayed, stats.joining.delayed, stats.syncing.delayed), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_member_that_leaves_is_replaced_at_once() {
+    let (server, clock) = virtual_broker().await;
+    let mut members = stable(&server, &clock, 2).await;
+    let mut leaving = members.pop().unwrap();
+    let request = LeaveGroupRequest::default()
+        .with_group_id(group())
+        .with_members(vec![MemberIdentity::default().with_member_id(leaving.id.clone())]);
+    assert_eq!(leaving.client.call(3, &request).await.members[0].error_code, 0);
+    assert_eq!(members[0].heartbeat().await, ResponseError::RebalanceInProgress.code());
+    members[0].send_join().await;
+    settle(&mut members).await;
+    assert_eq!(leaving.heartbeat().await, ResponseError::UnknownMemberId.code());
+}
+
+#[tokio::test]
+async fn a_member_of_the_past_commits_nothing() {
+    let (server, clock) = virtual_broker().await;
+    let mut members = stable(&server, &clock, 1).await;
+    assert_eq!(members[0].commit(5).await, 0);
+    members[0].generation -= 1;
+    assert_eq!(members[0].commit(6).await, ResponseError::IllegalGeneration.code());
+    clock.advance(SESSION);
+    assert_eq!(members[0].commit(6).await, ResponseError::UnknownMemberId.code());
+    assert_eq!(committed(&mut members[0].client).await, 5);
+}
+
+#[tokio::test]
+async fn a_join_whose_connection_closes_leaves_nothing() {
+    let (server, clock) = virtual_broker().await;
+    drop(Member::start(&server).await);
+    until("the end of the group", || server.broker().groups().groups == 0).await;
+    let stats = server.broker().groups();
+    assert_eq!((stats.joining.delayed, stats.rounds.delayed, stats.sessions.pending), (0, 0, 0));
+    // And others are served.
+    stable(&server, &clock, 1).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_joins_and_syncs() {
+    let (server, clock) = virtual_broker().await;
+    let mut members = vec![Member::start(&server).await];
+    until_joining(&server, 1).await;
+    members.push(Member::start(&server).await);
+    until_joining(&server, 2).await;
+    clock.advance(2 * INITIAL_DELAY);
+    let mut follower = None;
+    for mut member in members {
+        let joined = member.joined().await;
+        if joined.leader != joined.member_id {
+            follower = Some(member);
+        }
+    }
+    let mut follower = follower.unwrap();
+    follower.send_sync(&[]).await;
+    until("a sync", || server.broker().groups().syncing.delayed == 1).await;
+    assert_eq!(soon(server.shutdown()).await, 1);
+    assert_eq!(follower.synced().await.error_code, {
+        ResponseError::CoordinatorNotAvailable.code()
+    });
+}
+
+/// The versions of a request that the broker says it knows.
+async fn versions<R: Request>(client: &mut Raw) -> std::ops::RangeInclusive<i16> {
+    let response = client.call(3, &ApiVersionsRequest::default()).await;
+    let offered = response.api_keys.iter().find(|offered| offered.api_key == R::KEY).unwrap();
+    offered.min_version..=offered.max_version
+}
+
+/// Sends a request in every version, and checks each answer.
+async fn in_every_version<R: Request>(
+    client: &mut Raw,
+    request: impl Fn(i16) -> R,
+    check: impl Fn(i16, R::Response),
+) {
+    for version in versions::<R>(client).await {
+        let response = client.call(version, &request(version)).await;
+        check(version, response);
+    }
+}
+
+#[tokio::test]
+async fn members_are_served_in_every_version() {
+    let server = system_broker().await;
+    let client = &mut Raw::connect(&server).await;
+    let unknown = ResponseError::UnknownMemberId.code();
+    let nobody = text("nobody");
+    in_every_version::<FindCoordinatorRequest>(
+        client,
+        |version| match version {
+            ..=3 => FindCoordinatorRequest::default().with_key(text("group")),
+            _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text("group")]),
+        },
+        |version, found| match version {
+            ..=3 => assert_eq!((found.error_code, found.node_id.0), (0, 1)),
+            _ => assert_eq!(
+                (found.coordinators[0].error_code, found.coordinators[0].node_id.0),
+                (0, 1)
+            ),
+        },
+    )
+    .await;
+    in_every_version::<JoinGroupRequest>(
+        client,
+        |version| {
+            let rebalance_timeout = if version == 0 { -1 } else { 60_000 };
+            join(&nobody).with_rebalance_timeout_ms(rebalance_timeout)
+        },
+        |_, joined| assert_eq!(joined.error_code, unknown),
+    )
+    .await;
+    in_every_version::<SyncGroupRequest>(
+        client,
+        |_| SyncGroupRequest::default().with_group_id(group()).with_member_id(nobody.clone()),
+        |_, synced| assert_eq!(synced.error_code, unknown),
+    )
+    .await;
+    in_every_version::<HeartbeatRequest>(
+        client,
+        |_| HeartbeatRequest::default().with_group_id(group()).with_member_id(nobody.clone()),
+        |_, answered| assert_eq!(answered.error_code, unknown),
+    )
+    .await;
+    in_every_version::<LeaveGroupRequest>(
+        client,
+        |version| {
+            let who = MemberIdentity::default().with_member_id(nobody.clone());
+            let request = LeaveGroupRequest::default().with_group_id(group());
+            match version {
+                ..=2 => request.with_member_id(nobody.clone()),
+                _ => request.with_members(vec![who]),
+            }
+        },
+        |version, left| match version {
+            ..=2 => assert_eq!(left.error_code, unknown),
+            _ => assert_eq!(left.members[0].error_code, unknown),
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn groups_are_told_of_and_commits_are_kept_in_every_version() {
+    let server = system_broker().await;
+    let client = &mut Raw::connect(&server).await;
+    in_every_version::<OffsetCommitRequest>(
+        client,
+        |version| commit(&StrBytes::default(), -1, version.into()),
+        |_, answered| assert_eq!(answered.topics[0].partitions[0].error_code, 0),
+    )
+    .await;
+    in_every_version::<OffsetFetchRequest>(
+        client,
+        |version| {
+            let (topic, partitions) = (name(TOPIC), vec![1, 2]);
+            if version <= 7 {
+                let topic = OffsetFetchRequestTopic::default()
+                    .with_name(topic)
+                    .with_partition_indexes(partitions);
+                let request = OffsetFetchRequest::default().with_group_id(group());
+                return request.with_topics(Some(vec![topic]));
+            }
+            let topic = OffsetFetchRequestTopics::default()
+                .with_name(topic)
+                .with_partition_indexes(partitions);
+            let group = OffsetFetchRequestGroup::default().with_group_id(group());
+            OffsetFetchRequest::default().with_groups(vec![group.with_topics(Some(vec![topic]))])
+        },
+        |version, found| {
+            let offsets: Vec<_> = if version <= 7 {
+                let partitions = found.topics[0].partitions.iter();
+                partitions.map(|partition| partition.committed_offset).collect()
+            } else {
+                let partitions = found.groups[0].topics[0].partitions.iter();
+                partitions.map(|partition| partition.committed_offset).collect()
+            };
+            assert_eq!(offsets, [9, -1], "version {version}");
+        },
+    )
+    .await;
+    in_every_version::<DescribeGroupsRequest>(
+        client,
+        |_| DescribeGroupsRequest::default().with_groups(vec![group(), GroupId(text("other"))]),
+        |_, described| {
+            let states: Vec<_> = described.groups.iter().map(|group| &*group.group_state).collect();
+            assert_eq!(states, ["Empty", "Dead"]);
+        },
+    )
+    .await;
+    in_every_version::<ListGroupsRequest>(
+        client,
+        |_| ListGroupsRequest::default(),
+        |_, listed| assert_eq!(listed.groups[0].group_id, group()),
+    )
+    .await;
+    let missing = ResponseError::GroupIdNotFound.code();
+    in_every_version::<DeleteGroupsRequest>(
+        client,
+        |_| DeleteGroupsRequest::default().with_groups_names(vec![group()]),
+        |version, deleted| {
+            let expected = if version == 0 { 0 } else { missing };
+            assert_eq!(deleted.results[0].error_code, expected);
+        },
+    )
+    .await;
+    assert_eq!(committed(client).await, -1);
+}

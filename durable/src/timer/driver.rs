@@ -91,6 +91,8 @@ pub(crate) struct Driver {
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
+    /// Workers that this driver was, before it lost touch with the store.
+    abandoned: Vec<WorkerId>,
     /// No more claims; what is held is given back.
     is_closing: bool,
 }
@@ -115,6 +117,7 @@ impl Driver {
             is_full: false,
             paused_until: None,
             pause: Duration::ZERO,
+            abandoned: Vec::new(),
             is_closing: false,
         }
     }
@@ -190,7 +193,7 @@ impl Driver {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
         let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
-        let renew = self.has_held().then_some(self.renew_at);
+        let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let claims = [
             self.window_at.filter(|_| self.has_room()),
             self.backlog_at.filter(|_| self.backlog_permits() > 0),
@@ -252,6 +255,10 @@ impl Driver {
         counters: &Counters,
         step: &mut Step,
     ) -> Result<(), StoreError> {
+        while let Some(&worker) = self.abandoned.last() {
+            store.leave(worker)?;
+            self.abandoned.pop();
+        }
         let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= now);
         if lapsed && self.worker.is_none() {
             self.enter(store, now)?;
@@ -260,6 +267,8 @@ impl Driver {
             self.renew(store, now, counters)?;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= now) {
+            // The claims may have to wait for room, and set the next time when they are made.
+            self.recheck_at = None;
             self.claim_soon(now);
         }
         if !self.is_closing {
@@ -268,6 +277,7 @@ impl Driver {
         for expired in self.wheel.advance(tick(now)) {
             self.due.push_back(expired.value);
         }
+        debug_assert!(self.due.iter().all(|record| record.next <= now), "a record is early");
         self.begin_due(store, now, counters, step)?;
         if !self.is_closing {
             self.take_backlog(store, now, counters, step)?;
@@ -313,6 +323,17 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!("lease was lost");
         self.worker = None;
+        self.drop_held(now);
+    }
+
+    /// Becomes another worker after a claim or begin that failed: the store may have carried it out,
+    /// and then this worker holds records that it does not know.
+    fn abandon(&mut self, now: WallTime) {
+        self.abandoned.extend(self.worker.take());
+        self.drop_held(now);
+    }
+
+    fn drop_held(&mut self, now: WallTime) {
         self.wheel.clear();
         self.due.clear();
         self.bytes = 0;
@@ -336,9 +357,12 @@ impl Driver {
                 Some(worker) => worker,
                 None => self.enter(store, now)?,
             };
-            match store.claim(worker, request)? {
+            let claimed = store.claim(worker, request);
+            match claimed.inspect_err(|_| self.abandon(now))? {
                 Some(batch) => {
-                    let lapse = batch.lapse.map(|lapse| lapse.max(now));
+                    // A lease that seems to have ended just now may be renewed this moment.
+                    let soon = now.saturating_add(self.settings.lease / 10);
+                    let lapse = batch.lapse.map(|lapse| lapse.max(soon));
                     self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
                     let recheck = store.recheck();
                     self.recheck_at = recheck.map(|recheck| now.saturating_add(recheck));
@@ -408,7 +432,7 @@ impl Driver {
             return Ok(());
         }
         let claims: Vec<_> = self.due.iter().take(count).map(Record::claim).collect();
-        let begun = store.begin(now, &claims)?;
+        let begun = store.begin(now, &claims).inspect_err(|_| self.abandon(now))?;
         let records: Vec<_> = self.due.drain(..count).collect();
         self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
         for (mut record, begun) in records.into_iter().zip(begun) {

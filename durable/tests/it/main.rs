@@ -1,4 +1,6 @@
 //! Tests of the public interface, in virtual time as far as possible.
+#![expect(clippy::unchecked_time_subtraction, reason = "of constants, in tests")]
 
+mod simulation;
 mod stores;
 mod timer;

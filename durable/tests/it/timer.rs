@@ -117,20 +117,20 @@ fn a_failed_delivery_is_retried_with_backoff_and_dies() {
         })
         .expect("start");
     timer.schedule("a", SECOND, b"").expect("schedule");
-    let mut times = Vec::new();
+    let mut seconds = Vec::new();
     for second in 0..20 {
         clock.advance(SECOND - MICRO);
-        assert_eq!(attempts.load(SeqCst), times.len());
+        assert_eq!(attempts.load(SeqCst), seconds.len());
         clock.advance(MICRO);
-        if attempts.load(SeqCst) > times.len() {
-            times.push(second + 1);
+        if attempts.load(SeqCst) > seconds.len() {
+            seconds.push(second + 1);
         }
     }
-    assert_eq!(times, [1, 2, 4, 7], "after 1, 2 and 3 seconds");
+    assert_eq!(seconds, [1, 2, 4, 7], "after 1, 2 and 3 seconds");
     let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
     assert_eq!((dead[0].state, dead[0].error.as_deref()), (State::Dead, Some("no route")));
     assert_eq!((timer.stats().retries, timer.stats().dead), (3, 1));
-    assert_eq!(timer.requeue("a", Duration::ZERO).expect("requeue"), true);
+    assert!(timer.requeue("a", Duration::ZERO).expect("requeue"));
     clock.advance(Duration::ZERO);
     assert_eq!(attempts.load(SeqCst), 5);
 }
@@ -241,7 +241,7 @@ fn bad_input_is_a_typed_error() {
 
 /// Schedules an hourly timeout, lets 200 minutes pass while no timer runs, and returns the due
 /// times of what a new timer delivers in 60 minutes, in minutes.
-fn missed(policy: Missed) -> Vec<u128> {
+fn missed(policy: Missed) -> Vec<u64> {
     let clock = ManualWallClock::new();
     let store = MemoryStore::new();
     let start_time = clock.now();
@@ -255,7 +255,7 @@ fn missed(policy: Missed) -> Vec<u128> {
     clock.advance(200 * 60 * SECOND);
     let (_timer, seen) = start(DurableTimer::builder(store), &clock);
     clock.advance(60 * 60 * SECOND);
-    seen.try_iter().map(|seen| seen.1.since(start_time).as_secs() as u128 / 60).collect()
+    seen.try_iter().map(|seen| seen.1.since(start_time).as_secs() / 60).collect()
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
     assert_eq!(new.len(), 10);
     assert!(new.iter().all(|(_, due, at, _)| due == at), "what is due now is on time");
     assert!(old.is_sorted(), "oldest first");
-    assert!((1_000..=1_001).contains(&(old.len() + 1)) || old.len() == 1_000, "{}", old.len());
+    assert_eq!(old.len(), 1_000);
     for (number, (_, _, at, _)) in old.iter().enumerate() {
         let since = at.since(began).as_millis();
         assert_eq!(since, number as u128 * 10, "one in ten milliseconds");
@@ -434,11 +434,11 @@ fn finish_delivers_what_is_due() {
 fn cron_follows_its_time_zone() {
     let summer: jiff::Timestamp = "2025-03-29T12:00:00Z".parse().expect("time");
     let clock = ManualWallClock::at(WallTime::try_from(summer).expect("in range"));
-    let (timer, seen) = plain(&clock);
+    let (daily, seen) = plain(&clock);
     let at_nine = Repeat::cron("0 9 * * *", "Europe/Vienna").expect("valid");
     let first = at_nine.after(clock.now(), clock.now()).expect("zone").expect("occurrence");
     let new = NewTimeout::new("nine", first, b"").expect("valid").repeat(at_nine);
-    timer.schedule_new(new).wait().expect("schedule");
+    daily.schedule_new(new).wait().expect("schedule");
     clock.advance(3 * DAY);
     let times: Vec<_> = seen
         .try_iter()

@@ -1,0 +1,539 @@
+//! Workers on one store in virtual time: crashes, pauses, lost replies, and messages that come late
+//! or twice. An oracle knows what each answer promised.
+//!
+//! Faults are seeded into the store on purpose, and every one of them must be found.
+//! `SIMULATION_SEEDS` sets the number of runs.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    Answer, Backoff, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts, Delivery,
+    DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record, Rescheduled,
+    Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, TimeoutId, WallClock,
+    WallTime, WorkerId,
+};
+use fastrand::Rng;
+use parking_lot::Mutex;
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// What is wrong with a store, on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// A settlement counts though its token is void.
+    NoFence,
+    /// Deliveries begin a second early.
+    Early,
+    /// A cancel hides the delivery that is under way.
+    CancelHidesDelivery,
+    /// A delivery begins though the claim is void.
+    BeginAnyway,
+    /// The records of dead workers stay theirs.
+    NoLapse,
+    /// A timeout is acknowledged as scheduled and not kept.
+    LostSchedule,
+    /// An acknowledgement is accepted and not kept.
+    LostAcknowledgement,
+}
+
+/// What the network does to one worker.
+struct Network {
+    rng: Rng,
+    /// Chances in a thousand that a request, or a reply, is lost.
+    loss: u32,
+    is_dead: bool,
+    /// Settlements that arrive once more, later.
+    echoes: Vec<Command>,
+    /// Settlements that the store accepted, and whether they were acknowledgements.
+    accepted: Vec<(Claim, bool)>,
+}
+
+/// The store as one worker sees it.
+#[derive(Clone)]
+struct RemoteStore {
+    store: MemoryStore,
+    network: Arc<Mutex<Network>>,
+    fault: Option<Fault>,
+}
+
+impl RemoteStore {
+    /// Carries a request out, unless the network loses it or its reply.
+    fn call<R>(&self, run: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+        let (lose_request, lose_reply) = {
+            let mut network = self.network.lock();
+            let loss = network.loss;
+            (network.is_dead || network.rng.u32(..1_000) < loss, network.rng.u32(..1_000) < loss)
+        };
+        if lose_request {
+            return Err(StoreError::new(StoreErrorReason::Unavailable));
+        }
+        let reply = run()?;
+        if lose_reply {
+            return Err(StoreError::new(StoreErrorReason::OutcomeUnknown));
+        }
+        Ok(reply)
+    }
+
+    fn faulty_write(&self, now: WallTime, command: &Command) -> Result<Answer, StoreError> {
+        let old = self.store.get(command.id())?;
+        let delivering = old.as_ref().is_some_and(|old| old.state == State::Delivering);
+        let mut command = command.clone();
+        match (self.fault, &mut command) {
+            (Some(Fault::NoFence), Command::Settle(claim, _)) => {
+                claim.token = old.map_or(claim.token, |old| old.token);
+            }
+            (Some(Fault::LostSchedule), Command::Schedule(new))
+                if new.id.as_str().ends_with('7') =>
+            {
+                return Ok(Answer::Scheduled(Scheduled::Created));
+            }
+            (Some(Fault::LostAcknowledgement), Command::Settle(claim, settlement))
+                if claim.id.as_str().ends_with('7') =>
+            {
+                *settlement = Settlement::Release;
+            }
+            (Some(Fault::CancelHidesDelivery), Command::Cancel(_)) if delivering => {
+                self.store.write(now, &[command])?;
+                return Ok(Answer::Cancelled(Cancelled::Cancelled));
+            }
+            _ => (),
+        }
+        Ok(self.store.write(now, &[command])?[0])
+    }
+}
+
+impl Store for RemoteStore {
+    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+        self.call(|| {
+            let mut answers = Vec::new();
+            for command in commands {
+                let answer = self.faulty_write(now, command)?;
+                let mut network = self.network.lock();
+                if let Command::Settle(claim, settlement) = command {
+                    if answer == Answer::Settled(true) {
+                        let is_done = *settlement == Settlement::Done;
+                        network.accepted.push((claim.clone(), is_done));
+                    }
+                    if network.rng.u8(..8) == 0 {
+                        network.echoes.push(command.clone());
+                    }
+                }
+                answers.push(answer);
+            }
+            Ok(answers)
+        })
+    }
+
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+        self.call(|| self.store.get(id))
+    }
+
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        self.call(|| self.store.list(query, limit))
+    }
+
+    fn count(&self) -> Result<Counts, StoreError> {
+        self.call(|| self.store.count())
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+        self.call(|| self.store.enter(now, lease))
+    }
+
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+        let now = if self.fault == Some(Fault::NoLapse) { WallTime::MIN } else { now };
+        self.call(|| self.store.renew(worker, now, lease))
+    }
+
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+        self.call(|| self.store.leave(worker))
+    }
+
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        self.call(|| {
+            let mut batch = self.store.claim(worker, request)?;
+            if let (Some(Fault::Early), Some(batch)) = (self.fault, &mut batch) {
+                for record in &mut batch.records {
+                    record.next = record.next.saturating_sub(SECOND);
+                }
+            }
+            Ok(batch)
+        })
+    }
+
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+        self.call(|| match self.fault {
+            Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims),
+            Some(Fault::BeginAnyway) => {
+                self.store.begin(now, claims)?;
+                Ok(vec![true; claims.len()])
+            }
+            _ => self.store.begin(now, claims),
+        })
+    }
+
+    fn listen(&self, notice: Notice) {
+        self.store.listen(notice);
+    }
+
+    fn recheck(&self) -> Option<Duration> {
+        Some(60 * SECOND)
+    }
+}
+
+impl std::fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteStore").finish_non_exhaustive()
+    }
+}
+
+struct Worker {
+    timer: DurableTimer<RemoteStore>,
+    clock: ManualWallClock,
+    network: Arc<Mutex<Network>>,
+    is_paused: bool,
+}
+
+/// What the answers so far promise about a timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Promise {
+    /// It is delivered, and not before this.
+    Kept(WallTime),
+    /// It is not delivered any more.
+    Gone,
+    /// The reply was lost.
+    Unknown,
+}
+
+struct Known {
+    promise: Promise,
+    deliveries: u32,
+    /// Token of the latest delivery.
+    token: u64,
+}
+
+struct World {
+    rng: Rng,
+    store: MemoryStore,
+    fault: Option<Fault>,
+    now: WallTime,
+    workers: Vec<Worker>,
+    sender: Sender<(WallTime, Delivery)>,
+    begun: Receiver<(WallTime, Delivery)>,
+    under_way: Vec<Delivery>,
+    oracle: BTreeMap<TimeoutId, Known>,
+    last_id: u32,
+}
+
+type Verdict = Result<(), String>;
+
+impl World {
+    fn new(seed: u64, fault: Option<Fault>) -> Self {
+        let (sender, begun) = mpsc::channel();
+        let mut world = Self {
+            rng: Rng::with_seed(seed),
+            store: MemoryStore::new(),
+            fault,
+            now: ManualWallClock::new().now(),
+            workers: Vec::new(),
+            sender,
+            begun,
+            under_way: Vec::new(),
+            oracle: BTreeMap::new(),
+            last_id: 0,
+        };
+        for _ in 0..3 {
+            world.start_worker();
+        }
+        world
+    }
+
+    fn start_worker(&mut self) {
+        let clock = ManualWallClock::at(self.now);
+        let network = Arc::new(Mutex::new(Network {
+            rng: self.rng.fork(),
+            loss: if self.rng.bool() { 30 } else { 0 },
+            is_dead: false,
+            echoes: Vec::new(),
+            accepted: Vec::new(),
+        }));
+        let store = RemoteStore {
+            store: self.store.clone(),
+            network: Arc::clone(&network),
+            fault: self.fault,
+        };
+        let (sender, time) = (self.sender.clone(), clock.clone());
+        let timer = DurableTimer::builder(store)
+            .clock(clock.clone())
+            .lease(LEASE)
+            .window(SECOND * self.rng.u32(1..60))
+            .window_capacity(self.rng.usize(1..20), 1 << 20)
+            .max_deliveries(self.rng.usize(1..8))
+            .handler_limit(Some(600 * SECOND))
+            .backoff(Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX))
+            .seed(self.rng.u64(..))
+            .build_with(move |delivery| drop(sender.send((time.now(), delivery))))
+            .expect("start");
+        self.workers.push(Worker { timer, clock, network, is_paused: false });
+    }
+
+    fn run(&mut self, steps: usize) -> Verdict {
+        for _ in 0..steps {
+            match self.rng.u8(..20) {
+                0..6 => self.schedule()?,
+                6 => self.cancel()?,
+                7 => self.reschedule()?,
+                8..13 => self.pass_time()?,
+                13..17 => self.end_delivery()?,
+                17 => self.echo()?,
+                18 => self.pause(),
+                _ => self.crash(),
+            }
+            self.take_events()?;
+        }
+        self.settle_down()
+    }
+
+    fn worker(&mut self) -> usize {
+        self.rng.usize(..self.workers.len())
+    }
+
+    fn some_id(&mut self) -> Option<TimeoutId> {
+        let ids: Vec<_> = self.oracle.keys().collect();
+        self.rng.choice(ids).cloned()
+    }
+
+    fn schedule(&mut self) -> Verdict {
+        let worker = self.worker();
+        let due = self.now.saturating_add(SECOND * self.rng.u32(..120));
+        let old = if self.rng.u8(..4) == 0 { self.some_id() } else { None };
+        let id = old.unwrap_or_else(|| {
+            self.last_id += 1;
+            TimeoutId::new(format!("{:04}", self.last_id)).expect("valid")
+        });
+        let promise = match self.workers[worker].timer.schedule(&id, due, b"") {
+            Ok(_) => Promise::Kept(due),
+            Err(error) if is_unknown(&error) => Promise::Unknown,
+            Err(_) => return Ok(()),
+        };
+        self.take_events()?;
+        let known = self.oracle.entry(id);
+        known.or_insert(Known { promise, deliveries: 0, token: 0 }).promise = promise;
+        Ok(())
+    }
+
+    fn cancel(&mut self) -> Verdict {
+        let Some(id) = self.some_id() else { return Ok(()) };
+        let worker = self.worker();
+        let answer = self.workers[worker].timer.cancel(&id);
+        let known = self.oracle.get_mut(&id).expect("known");
+        let promise = known.promise;
+        known.promise = match &answer {
+            Ok(_) => Promise::Gone,
+            Err(error) if is_unknown(error) => Promise::Unknown,
+            Err(_) => promise,
+        };
+        match (answer, promise) {
+            (Ok(Cancelled::NotFound), Promise::Kept(_)) => Err(format!("{id} was lost")),
+            (Ok(Cancelled::Cancelled), _) if self.is_under_way(&id) => {
+                Err(format!("{id} is being delivered, and the cancel hid it"))
+            }
+            (Ok(Cancelled::Cancelled | Cancelled::Delivering), Promise::Gone) => {
+                Err(format!("{id} was gone, and a cancel found it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a delivery is surely under way: the first one, so recent that no lease can
+    /// have ended since, and by a worker that cannot have lost touch with the store.
+    fn is_under_way(&self, id: &TimeoutId) -> bool {
+        if self.workers.iter().any(|worker| worker.network.lock().loss > 0) {
+            return false;
+        }
+        let known = &self.oracle[id];
+        let latest = self
+            .under_way
+            .iter()
+            .find(|delivery| delivery.id() == id && delivery.claim().token == known.token);
+        known.deliveries == 1
+            && latest.is_some_and(|delivery| self.now.since(delivery.record().next) < LEASE / 3)
+    }
+
+    fn reschedule(&mut self) -> Verdict {
+        let Some(id) = self.some_id() else { return Ok(()) };
+        let worker = self.worker();
+        let due = self.now.saturating_add(SECOND * self.rng.u32(..120));
+        let answer = self.workers[worker].timer.reschedule(&id, due);
+        let known = self.oracle.get_mut(&id).expect("known");
+        match answer {
+            Ok(Rescheduled::Rescheduled) => {
+                if known.promise == Promise::Gone {
+                    return Err(format!("{id} was gone, and was moved"));
+                }
+                known.promise = Promise::Kept(due);
+            }
+            Ok(Rescheduled::NotFound) => {
+                if let Promise::Kept(_) = known.promise {
+                    return Err(format!("{id} was lost"));
+                }
+                known.promise = Promise::Gone;
+            }
+            Err(error) if is_unknown(&error) => known.promise = Promise::Unknown,
+            _ => (),
+        }
+        Ok(())
+    }
+
+    fn pass_time(&mut self) -> Verdict {
+        let span = if self.rng.u8(..10) == 0 { 60 * SECOND } else { SECOND * self.rng.u32(1..10) };
+        self.now = self.now.saturating_add(span);
+        for index in 0..self.workers.len() {
+            let worker = &self.workers[index];
+            if !worker.is_paused {
+                worker.clock.advance(self.now.since(worker.clock.now()));
+            }
+            self.take_events()?;
+        }
+        Ok(())
+    }
+
+    fn end_delivery(&mut self) -> Verdict {
+        if self.under_way.is_empty() {
+            return Ok(());
+        }
+        let delivery = self.under_way.swap_remove(self.rng.usize(..self.under_way.len()));
+        match self.rng.u8(..4) {
+            0 => delivery.retry("busy"),
+            _ => delivery.acknowledge(),
+        }
+        self.take_events()
+    }
+
+    /// A settlement arrives once more.
+    fn echo(&mut self) -> Verdict {
+        let worker = self.worker();
+        let echo = self.workers[worker].network.lock().echoes.pop();
+        if let Some(command) = echo {
+            let answer = self.workers[worker].timer.store().faulty_write(self.now, &command);
+            if answer.expect("write") == Answer::Settled(true) {
+                return Err(format!("{} was settled twice", command.id()));
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) {
+        let worker = self.worker();
+        let worker = &mut self.workers[worker];
+        worker.is_paused = !worker.is_paused;
+    }
+
+    fn crash(&mut self) {
+        let worker = self.worker();
+        let worker = self.workers.swap_remove(worker);
+        worker.network.lock().is_dead = true;
+        drop(worker);
+        // What its handlers do after this does not reach the store.
+        self.start_worker();
+    }
+
+    /// Checks what has happened against the oracle.
+    fn take_events(&mut self) -> Verdict {
+        while let Ok((at, delivery)) = self.begun.try_recv() {
+            let id = delivery.id().clone();
+            let known = self.oracle.get_mut(&id).ok_or("a delivery of nothing")?;
+            match known.promise {
+                Promise::Gone => return Err(format!("{id} was delivered though it is gone")),
+                Promise::Kept(due) if at < due => return Err(format!("{id} was early")),
+                _ => (),
+            }
+            known.deliveries += 1;
+            known.token = delivery.claim().token;
+            self.under_way.push(delivery);
+        }
+        for worker in &self.workers {
+            for (claim, is_done) in std::mem::take(&mut worker.network.lock().accepted) {
+                let known = self.oracle.get_mut(&claim.id).ok_or("a settlement of nothing")?;
+                if is_done && known.token != claim.token {
+                    return Err(format!("{} was acknowledged with a void token", claim.id));
+                }
+                if is_done {
+                    known.promise = Promise::Gone;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all faults of the network and waits until everything is delivered.
+    fn settle_down(&mut self) -> Verdict {
+        for worker in &mut self.workers {
+            worker.is_paused = false;
+            worker.network.lock().loss = 0;
+        }
+        for _ in 0..200 {
+            self.pass_time()?;
+            while let Some(delivery) = self.under_way.pop() {
+                delivery.acknowledge();
+                self.take_events()?;
+            }
+        }
+        for (id, known) in &self.oracle {
+            if let Promise::Kept(due) = known.promise {
+                return Err(format!("{id}, due at {due:?}, was not delivered"));
+            }
+        }
+        match self.store.records().first() {
+            Some(record) => Err(format!("{} is stuck: {record:?}", record.id)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_unknown(error: &DurableError) -> bool {
+    matches!(error, DurableError::Store(error) if error.reason() == StoreErrorReason::OutcomeUnknown)
+}
+
+fn seeds() -> u64 {
+    env::var("SIMULATION_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number"))
+}
+
+#[test]
+fn every_promise_holds_among_crashing_workers() {
+    for seed in 0..seeds() {
+        if let Err(violation) = World::new(seed, None).run(400) {
+            panic!("seed {seed}: {violation}");
+        }
+    }
+}
+
+#[test]
+fn every_seeded_fault_is_found() {
+    let faults = [
+        Fault::NoFence,
+        Fault::Early,
+        Fault::CancelHidesDelivery,
+        Fault::BeginAnyway,
+        Fault::NoLapse,
+        Fault::LostSchedule,
+        Fault::LostAcknowledgement,
+    ];
+    for fault in faults {
+        let found = (0..200).find_map(|seed| World::new(seed, Some(fault)).run(400).err());
+        println!("{fault:?}: {}", found.unwrap_or_else(|| panic!("{fault:?} was not found")));
+    }
+}

@@ -9,18 +9,18 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "shared/requests.rs"]
+mod requests;
 mod shared;
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use criterion::Bencher;
-use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
-use fastrand::Rng;
 
-use crate::shared::{SEED, SIZES, criterion, per_operation};
+use crate::{
+    requests::{KEY, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch_and_complete},
+    shared::{SEED, SIZES, criterion, per_operation},
+};
 
 fn main() {
     let mut criterion = criterion();
@@ -39,72 +39,20 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Longer than any benchmark takes.
-const DELAY: Duration = Duration::from_secs(3_600);
-
-/// The key of which an event is announced.
-const KEY: u32 = 0;
-
-/// An operation that completes once its flag is set.
-struct Request(&'static AtomicBool);
-
-impl DelayedOperation<u32> for Request {
-    fn try_complete(&mut self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn complete(self, completion: Completion) {
-        let is_expected = matches!(completion, Completion::Satisfied | Completion::ShutDown);
-        assert!(is_expected, "an operation ended by {completion:?}");
-    }
-}
-
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-fn watch<const KEYS: usize>(
-    purgatory: &Purgatory<u32, Request>,
-    flag: &'static AtomicBool,
-    keys: [u32; KEYS],
-) {
-    let watched = purgatory.try_complete_else_watch(Request(flag), keys, DELAY);
-    assert!(!watched.expect("the purgatory has room").is_completed());
-}
-
-/// Makes a purgatory in which operations wait on three keys out of a range of 100.
-fn crowded(waiting: u32) -> Purgatory<u32, Request> {
-    let (purgatory, mut rng) = (Purgatory::new(), Rng::with_seed(SEED));
-    for _ in 0..waiting {
-        let first = rng.u32(1_000..1_098);
-        watch(&purgatory, &NEVER, [first, first + 1, first + 2]);
-    }
-    purgatory
-}
-
 /// One operation at a time waits on some keys and is completed through one of them.
 fn watch_complete<const KEYS: usize>(bencher: &mut Bencher<'_>) {
-    static FLAG: AtomicBool = AtomicBool::new(false);
-    let (purgatory, mut rng) = (Purgatory::new(), Rng::with_seed(SEED));
-    let demands: Vec<[u32; KEYS]> = (0..10_000)
-        .map(|_| {
-            let first = rng.u32(0..100);
-            std::array::from_fn(|index| first + 100 * u32::try_from(index).expect("few keys"))
-        })
-        .collect();
+    let (purgatory, demands) = (Requests::new(), draw::<KEYS>(10_000));
     per_operation(bencher, 10_000, || {
         let start = Instant::now();
-        for keys in &demands {
-            FLAG.store(false, Ordering::Release);
-            watch(&purgatory, &FLAG, *keys);
-            FLAG.store(true, Ordering::Release);
-            assert_eq!(purgatory.check_and_complete(&keys[0]), 1);
-        }
+        watch_and_complete(&purgatory, &demands);
         start.elapsed()
     });
 }
 
 /// Announces events on keys that no operation watches, while others wait on other keys.
 fn check_none(bencher: &mut Bencher<'_>, waiting: u32) {
-    let purgatory = crowded(waiting);
+    let purgatory = Requests::new();
+    crowd(&purgatory, waiting);
     let mut key = 1_000_000;
     bencher.iter(|| {
         key += 1;
@@ -114,8 +62,8 @@ fn check_none(bencher: &mut Bencher<'_>, waiting: u32) {
 
 /// Announces an event on a key whose operations cannot complete yet. Reports the time of one operation.
 fn check_waiting(bencher: &mut Bencher<'_>, waiting: u32) {
-    let purgatory = Purgatory::new();
-    (0..waiting).for_each(|_| watch(&purgatory, &NEVER, [KEY]));
+    let purgatory = Requests::new();
+    crowd_on_key(&purgatory, waiting);
     per_operation(bencher, waiting, || {
         let start = Instant::now();
         assert_eq!(purgatory.check_and_complete(&KEY), 0);
@@ -125,11 +73,7 @@ fn check_waiting(bencher: &mut Bencher<'_>, waiting: u32) {
 
 /// Advances a value that stays below all thresholds.
 fn advance_none(bencher: &mut Bencher<'_>, waiting: u32) {
-    let purgatory = Purgatory::new();
-    for threshold in 0..u64::from(waiting) {
-        let condition = Watch::Threshold(KEY, 1_000 + threshold);
-        let watched = purgatory.watch_all(Request(&NEVER), [condition], DELAY);
-        assert!(!watched.expect("the purgatory has room").is_completed());
-    }
+    let purgatory = Requests::new();
+    crowd_on_value(&purgatory, waiting);
     bencher.iter(|| assert_eq!(purgatory.advance(&KEY, 999), 0));
 }

@@ -7,8 +7,7 @@
 //!
 //! A run takes under fifteen minutes; `--smoke` checks in a minute that everything works, `--long` takes an hour. `--only`
 //! selects rows by the start of their path. Results, tables and pictures go to `target/compare`. `--docs` also puts
-//! tables and pictures into `docs`. `--from` reads results instead of measuring. `--check` fails if a target is missed, or
-//! if instructions are above their baseline; `--bless` makes them the baseline.
+//! tables and pictures into `docs`. `--from` reads results instead of measuring. `--check` fails if a target is missed.
 
 #![forbid(unsafe_code)]
 
@@ -23,20 +22,19 @@ use std::{
 use delaywheel_compare::{
     bench::{Bench, Options, Results, Scale},
     figures,
-    measure::{instructions, shared},
+    measure::shared,
     report,
 };
 use lexopt::prelude::*;
 
-const USAGE: &str = "options: [--only PATH]... [--smoke | --long] [--rounds N] [--seed N] [--check] [--bless] \
-                     [--docs] [--from FILE]";
+const USAGE: &str = "options: [--only PATH]... [--smoke | --long] [--rounds N] [--seed N] [--check] [--docs] \
+                     [--from FILE]";
 
 /// The command line.
 #[derive(Default)]
 struct Arguments {
     options: Options,
     is_checked: bool,
-    is_blessed: bool,
     is_documented: bool,
     from: Option<PathBuf>,
     /// A turn that this process takes for its parent.
@@ -56,7 +54,6 @@ impl Arguments {
                 Long("rounds") => options.rounds = Some(parser.value()?.parse()?),
                 Long("seed") => options.seed = parser.value()?.parse()?,
                 Long("check") => arguments.is_checked = true,
-                Long("bless") => arguments.is_blessed = true,
                 Long("docs") => arguments.is_documented = true,
                 Long("from") => arguments.from = Some(PathBuf::from(parser.value()?)),
                 Long("turn") => arguments.turn = Some(parser.value()?.string()?),
@@ -110,14 +107,9 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     fs::write(made.join("tables.md"), report::markdown(&results))?;
     figures::draw_all(&results, &made.join("figures"))?;
     eprintln!("results, tables and pictures are in {}", made.display());
-    if arguments.is_blessed {
-        instructions::bless(&results)?;
-    }
-    let (counts, above) = instructions::check(&results)?;
-    print!("{counts}");
     if arguments.is_documented {
         report::update_docs(&results, &root)?;
     }
     let (_, missed) = report::verdicts(&results);
-    Ok(!arguments.is_checked || missed + above == 0)
+    Ok(!arguments.is_checked || missed == 0)
 }

@@ -224,7 +224,6 @@ const OWN: &[&str] = &[
     "timer/slow",
     "timer/memory/bare",
     "purgatory",
-    "instructions",
 ];
 
 /// The tables in Markdown.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use crate::{
     bench::{Bench, Done, Figure, Results},
-    measure::{instructions, latency, load, memory, purgatory, seen, shared, timer, wheel},
+    measure::{latency, load, memory, purgatory, seen, shared, timer, wheel},
 };
 
 const DOCS: &str = include_str!("../../../docs/benchmarks.md");
@@ -75,7 +75,6 @@ const fn section(rows: &'static [&'static str], run: fn(&mut Bench) -> Done) -> 
 
 /// All sections, in the order in which they run.
 pub const SECTIONS: &[Section] = &[
-    section(&["instructions"], instructions::run),
     section(
         &[
             "seen/early",

@@ -1,6 +1,5 @@
 //! The measurements. Each section of the report is one function of one of these modules.
 
-pub mod instructions;
 pub mod latency;
 pub mod load;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! Operations under callgrind, for `delaywheel_compare::measure::instructions`.
+//! Instructions of single operations, counted under valgrind by gungraun. `.ci/instructions` compares them with a baseline.
 //!
 //! Everything is drawn from a seed, time is virtual, and nothing runs beside, so counts hardly differ between runs. A
 //! thousand other timeouts are pending, a minute ahead at most; none where all expire. Each operation is counted 200
@@ -6,12 +6,21 @@
 
 #![expect(missing_docs, reason = "the macros make public modules")]
 
-use std::{hint::black_box, time::Duration};
+#[path = "shared/requests.rs"]
+mod requests;
+
+use std::time::Duration;
 
 use delaywheel::{Key, ManualClock, PurgatoryBuilder, Tick, TimeoutKey, TimingWheel, ValueTimer};
-use delaywheel_compare::purgatory::{Announce, ClosedLoop, Crowd, Demand, Requests, demands};
 use fastrand::Rng;
 use gungraun::prelude::*;
+
+use crate::requests::{
+    KEY, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch_and_complete,
+};
+
+/// Seed of all random numbers.
+const SEED: u64 = 1;
 
 const ONCE: usize = 200;
 const TWICE: usize = 2 * ONCE;
@@ -22,8 +31,8 @@ const MINUTE: u64 = 60_000;
 /// Milliseconds within which all timeouts of a crowd expire.
 const SHORT: u64 = 100;
 
-/// Timeouts or requests besides.
-const OTHERS: usize = 1_000;
+/// Timeouts or operations besides.
+const OTHERS: u32 = 1_000;
 
 /// A set of timeouts that is told the time.
 trait Subject {
@@ -133,7 +142,7 @@ struct Setting<S: Subject> {
 impl<S: Subject> Setting<S> {
     /// Brings a subject into its steady state, before this many operations.
     fn new(operation: Operation, count: usize) -> Self {
-        let (mut subject, mut rng) = (S::new(), Rng::with_seed(1));
+        let (mut subject, mut rng) = (S::new(), Rng::with_seed(SEED));
         let others = if operation == Expire { 0 } else { OTHERS };
         for _ in 0..others {
             subject.insert(rng.u64(1..=MINUTE));
@@ -211,78 +220,73 @@ operations! {
     timer_expire: Timer Expire;
 }
 
-/// The key of which an event is announced.
-const KEY: u32 = 0;
-
-/// A purgatory with two shards, whatever the machine has. Never freed, so that loops may borrow it.
-fn purgatory() -> &'static Requests {
+/// A purgatory with two shards, whatever the machine has.
+fn purgatory() -> Requests {
     let timer = delaywheel::Timer::builder().clock(ManualClock::new()).shards(2);
-    let purgatory = PurgatoryBuilder::new().timer(timer).build();
-    Box::leak(Box::new(purgatory.expect("the settings are valid")))
+    PurgatoryBuilder::new().timer(timer).build().expect("the settings are valid")
 }
 
-type Loop = (ClosedLoop<'static, 3>, Vec<Demand<3>>);
-
-fn closed_loop(count: usize) -> Loop {
+fn demands(count: usize) -> (Requests, Vec<[u32; 3]>) {
     let purgatory = purgatory();
-    let _others = Crowd::new(purgatory, &demands::<3>(0, 1_000..1_100, OTHERS));
-    let mut requests = ClosedLoop::new(purgatory, Announce::One, &demands(0, 0..100, 1));
-    requests.run(&demands(1, 0..100, 3 * TWICE));
-    (requests, demands(2, 0..100, count))
+    crowd(&purgatory, OTHERS);
+    watch_and_complete(&purgatory, &draw::<3>(3 * TWICE));
+    (purgatory, draw(count))
 }
 
-// A request waits on three keys out of 100 and completes through one.
+// An operation waits on three keys and completes through one.
 #[library_benchmark]
-#[bench::once(closed_loop(ONCE))]
-#[bench::twice(closed_loop(TWICE))]
-fn purgatory_watch_complete((mut requests, demands): Loop) -> Loop {
-    requests.run(&demands);
-    (requests, demands)
+#[bench::once(demands(ONCE))]
+#[bench::twice(demands(TWICE))]
+fn purgatory_watch_complete((purgatory, demands): (Requests, Vec<[u32; 3]>)) -> Requests {
+    watch_and_complete(&purgatory, &demands);
+    purgatory
 }
 
-fn unwatched(count: u32) -> (&'static Requests, u32) {
+fn unwatched(count: u32) -> (Requests, u32) {
     let purgatory = purgatory();
-    (0..count).for_each(|key| assert_eq!(purgatory.check_and_complete(&key), 0));
+    assert_eq!(purgatory.check_and_complete(&KEY), 0);
     (purgatory, count)
 }
 
-// Events on keys that no request watches.
+// Events on keys that no operation watches.
 #[library_benchmark]
 #[bench::once(unwatched(200))]
 #[bench::twice(unwatched(400))]
-fn purgatory_check_none((purgatory, count): (&'static Requests, u32)) {
+fn purgatory_check_none((purgatory, count): (Requests, u32)) -> Requests {
     (0..count).for_each(|key| assert_eq!(purgatory.check_and_complete(&key), 0));
+    purgatory
 }
 
-fn crowded(count: usize) -> (&'static Requests, Crowd) {
+fn crowded(count: u32) -> Requests {
     let purgatory = purgatory();
-    let crowd = Crowd::new(purgatory, &demands::<1>(0, KEY..KEY + 1, count));
+    crowd_on_key(&purgatory, count);
     assert_eq!(purgatory.check_and_complete(&KEY), 0);
-    (purgatory, crowd)
+    purgatory
 }
 
-// An event on a key whose requests cannot complete; counted is each request.
+// An event on a key whose operations cannot complete; counted is each operation.
 #[library_benchmark]
-#[bench::once(crowded(ONCE))]
-#[bench::twice(crowded(TWICE))]
-fn purgatory_check_waiting((purgatory, crowd): (&'static Requests, Crowd)) -> Crowd {
-    assert_eq!(black_box(purgatory).check_and_complete(&KEY), 0);
-    crowd
+#[bench::once(crowded(200))]
+#[bench::twice(crowded(400))]
+fn purgatory_check_waiting(purgatory: Requests) -> Requests {
+    assert_eq!(purgatory.check_and_complete(&KEY), 0);
+    purgatory
 }
 
-fn thresholds(count: u64) -> (&'static Requests, u64) {
+fn thresholds(count: u64) -> (Requests, u64) {
     let purgatory = purgatory();
-    let _waiting = Crowd::on_value(purgatory, KEY, u64::from(u32::MAX), OTHERS);
-    (0..count).for_each(|value| assert_eq!(purgatory.advance(&KEY, value), 0));
+    crowd_on_value(&purgatory, OTHERS);
+    assert_eq!(purgatory.advance(&KEY, 1), 0);
     (purgatory, count)
 }
 
-// Values below the thresholds of the requests that wait for them.
+// Values below the thresholds of the operations that wait for them.
 #[library_benchmark]
 #[bench::once(thresholds(200))]
 #[bench::twice(thresholds(400))]
-fn purgatory_advance_none((purgatory, count): (&'static Requests, u64)) {
-    (0..count).for_each(|value| assert_eq!(purgatory.advance(&KEY, count + value), 0));
+fn purgatory_advance_none((purgatory, count): (Requests, u64)) -> Requests {
+    (0..count).for_each(|value| assert_eq!(purgatory.advance(&KEY, 2 + value), 0));
+    purgatory
 }
 
 library_benchmark_group!(

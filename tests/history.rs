@@ -31,7 +31,7 @@ use crate::variable::variable;
 const THREADS: usize = 4;
 
 /// Operations of one round, at the end of which all is checked.
-const ROUND: usize = 50_000;
+const ROUND: usize = if cfg!(debug_assertions) { 20_000 } else { 50_000 };
 
 const KEYS: usize = 64;
 
@@ -44,7 +44,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const GENEROUS: Duration = Duration::from_secs(300);
 
 fn operations() -> usize {
-    let default = if cfg!(debug_assertions) { 300_000 } else { 1_500_000 };
+    let default = if cfg!(debug_assertions) { 80_000 } else { 1_500_000 };
     variable("HISTORY_OPERATIONS").unwrap_or(default)
 }
 

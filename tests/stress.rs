@@ -32,7 +32,7 @@ const MAX_PENDING: u64 = 30_000;
 const SHARED: usize = 64;
 
 fn operations() -> usize {
-    let default = if cfg!(debug_assertions) { 10_000_000 } else { 20_000_000 };
+    let default = if cfg!(debug_assertions) { 1_000_000 } else { 20_000_000 };
     variable("STRESS_OPERATIONS").unwrap_or(default)
 }
 

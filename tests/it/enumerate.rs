@@ -21,16 +21,24 @@ const ALPHABET: [Op; 13] = [
     advance(When::now(40), None),
 ];
 
+/// Operations of the longest script. Without optimization, the longest ones take minutes.
+const LONGEST: u32 = if cfg!(debug_assertions) { 3 } else { 5 };
+
 #[test]
-fn all_scripts_of_up_to_five_operations_agree_with_the_oracle() {
-    assert_eq!(run_all(0, 5), 13 + 169 + 2197 + 28_561 + 371_293);
+fn all_short_scripts_agree_with_the_oracle() {
+    assert_eq!(run_all(0, LONGEST), scripts_of_up_to(LONGEST));
 }
 
 #[test]
-fn all_scripts_of_up_to_four_operations_agree_with_the_oracle_from_every_border() {
+fn all_shorter_scripts_agree_with_the_oracle_from_every_border() {
+    let longest = LONGEST - 1;
     for start in [1, 2, 3, 6, 7, (1 << 32) - 2, u64::MAX - 41, u64::MAX - 5, u64::MAX] {
-        assert_eq!(run_all(start, 4), 13 + 169 + 2197 + 28_561);
+        assert_eq!(run_all(start, longest), scripts_of_up_to(longest));
     }
+}
+
+fn scripts_of_up_to(longest: u32) -> usize {
+    (1..=longest).map(|length| ALPHABET.len().pow(length)).sum()
 }
 
 /// Runs all scripts of one to `longest` operations on a wheel of size 2, and counts them.

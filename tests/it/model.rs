@@ -14,7 +14,7 @@ use std::{
 use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
 /// Operations in all if the environment does not say.
-const DEFAULT_OPS: u64 = 1_200_000;
+const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 60_000 } else { 1_200_000 };
 
 /// Bytes that a script is made from; two or three make an operation.
 const SCRIPT_BYTES: usize = 1500;

@@ -104,6 +104,8 @@
 pub mod conformance;
 mod error;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 #[cfg(feature = "redb")]
 mod redb;
@@ -113,6 +115,8 @@ mod time;
 mod timer;
 mod transition;
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::PostgresStore;
 #[cfg(feature = "redb")]
 pub use self::redb::RedbStore;
 pub use self::{

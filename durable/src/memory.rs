@@ -73,12 +73,14 @@ impl Contents {
         self.last_token = token;
     }
 
-    fn take_from_lapsed(&mut self, now: WallTime) {
+    /// Returns whether there was such a worker.
+    fn take_from_lapsed(&mut self, now: WallTime) -> bool {
         let lapsed = |(&worker, &lease): (&WorkerId, &WallTime)| (lease < now).then_some(worker);
         let workers: Vec<_> = self.workers.iter().filter_map(lapsed).collect();
-        for worker in workers {
+        for &worker in &workers {
             self.take_from(worker);
         }
+        !workers.is_empty()
     }
 
     /// Returns the ids of pending records from a time on, in the order of their next attempts.
@@ -157,7 +159,11 @@ impl Store for MemoryStore {
                 true
             }
         };
-        state.take_from_lapsed(now);
+        let has_taken = state.take_from_lapsed(now);
+        drop(state);
+        if has_taken {
+            self.listeners.tell(WallTime::MIN);
+        }
         Ok(known)
     }
 

@@ -295,8 +295,12 @@ impl Store for RedbStore {
         let known = state.workers.get_mut(&worker).map(|old| *old = until.max(*old)).is_some();
         let lapsed = state.workers.iter().filter(|&(_, &lease)| lease < now);
         let lapsed: Vec<_> = lapsed.map(|(&worker, _)| worker).collect();
-        for worker in lapsed {
+        for &worker in &lapsed {
             state.take_from(worker);
+        }
+        drop(state);
+        if !lapsed.is_empty() {
+            self.shared.listeners.tell(WallTime::MIN);
         }
         Ok(known)
     }

@@ -30,7 +30,7 @@ const BATCH: usize = 512;
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// Longest delay after a failure of the store.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Settings of a driver.
 #[derive(Debug, Clone)]

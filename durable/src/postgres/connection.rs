@@ -1,0 +1,181 @@
+//! A connection that is opened when it is needed, and again after it was lost.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use postgres::{Client, Config, Error, NoTls, Row, Statement, error::SqlState, types::ToSql};
+use rustc_hash::FxHashMap;
+
+use crate::error::{StoreError, StoreErrorReason};
+
+pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Tries of a transaction that the server ended because of a deadlock or a conflict.
+const TRIES: usize = 10;
+
+/// One connection, used by one thread at a time.
+pub(super) struct Connection {
+    config: Config,
+    schema: String,
+    session: Mutex<Option<Session>>,
+}
+
+/// A connection that is open, with its prepared statements.
+pub(super) struct Session {
+    client: Client,
+    schema: String,
+    statements: FxHashMap<String, Statement>,
+    /// The statement that runs commits, so its outcome is unknown if the connection is lost.
+    may_commit: bool,
+}
+
+impl Connection {
+    /// `options` are settings of the session, such as `-c synchronous_commit=off`.
+    pub(super) fn new(config: &Config, schema: &str, options: &str) -> Self {
+        let mut config = config.clone();
+        if !options.is_empty() {
+            let old = config.get_options().unwrap_or_default().to_owned();
+            config.options(format!("{old} {options}").trim());
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(5));
+        }
+        Self { config, schema: schema.to_owned(), session: Mutex::new(None) }
+    }
+
+    /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
+    pub(super) fn run<R>(
+        &self,
+        mut run: impl FnMut(&mut Session) -> Result<R, Error>,
+    ) -> Result<R, StoreError> {
+        let mut slot = self.session.lock();
+        let mut tries = 0;
+        loop {
+            let session = self.session(&mut slot)?;
+            session.may_commit = false;
+            let error = match run(session) {
+                Ok(result) => return Ok(result),
+                Err(error) => error,
+            };
+            let may_commit = session.may_commit;
+            let is_lost = error.as_db_error().is_none() || session.client.is_closed();
+            if is_lost {
+                *slot = None;
+            }
+            tries += 1;
+            if !is_conflict(&error) || tries == TRIES {
+                return Err(store_error(error, may_commit));
+            }
+        }
+    }
+
+    fn session<'s>(&self, slot: &'s mut Option<Session>) -> Result<&'s mut Session, StoreError> {
+        // A connection that was lost while nobody used it is no error.
+        if slot.as_mut().is_some_and(|session| session.client.check_connection().is_err()) {
+            *slot = None;
+        }
+        if slot.is_none() {
+            let client = self.config.connect(NoTls).map_err(unavailable)?;
+            let statements = FxHashMap::default();
+            let schema = self.schema.clone();
+            *slot = Some(Session { client, schema, statements, may_commit: false });
+        }
+        slot.as_mut().ok_or_else(|| StoreError::new(StoreErrorReason::Unavailable))
+    }
+}
+
+impl Session {
+    /// Runs a statement that changes nothing, or within a transaction.
+    pub(super) fn query(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query(&statement, parameters)
+    }
+
+    /// Runs a statement that is a transaction by itself.
+    pub(super) fn commit(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let statement = self.prepare(sql)?;
+        self.may_commit = true;
+        self.client.query(&statement, parameters)
+    }
+
+    /// Runs statements in one transaction.
+    pub(super) fn transaction<R>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.client.batch_execute("BEGIN")?;
+        match run(self) {
+            Ok(result) => {
+                self.may_commit = true;
+                self.client.batch_execute("COMMIT")?;
+                Ok(result)
+            }
+            Err(error) => {
+                // If this fails, the connection is lost, and with it the transaction.
+                let _ = self.client.batch_execute("ROLLBACK");
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs a statement within a transaction, and returns the number of rows that it changed.
+    pub(super) fn execute_count(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<u64, Error> {
+        let statement = self.prepare(sql)?;
+        self.client.execute(&statement, parameters)
+    }
+
+    /// Runs a text of several statements.
+    pub(super) fn execute(&mut self, sql: &str) -> Result<(), Error> {
+        self.client.batch_execute(sql)
+    }
+
+    fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(&sql.replace("{schema}", &self.schema))?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+}
+
+fn is_conflict(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)
+    )
+}
+
+pub(super) fn unavailable(error: Error) -> StoreError {
+    StoreError::with_source(StoreErrorReason::Unavailable, error)
+}
+
+/// `may_commit` says whether the failed statement may have taken effect.
+pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
+    let reason = match error.code() {
+        None if may_commit => StoreErrorReason::OutcomeUnknown,
+        None => StoreErrorReason::Unavailable,
+        Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) if may_commit => {
+            StoreErrorReason::OutcomeUnknown
+        }
+        Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) => {
+            StoreErrorReason::Unavailable
+        }
+        Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
+        Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,
+        Some(_) => StoreErrorReason::Other,
+    };
+    StoreError::with_source(reason, error)
+}

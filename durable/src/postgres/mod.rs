@@ -1,0 +1,704 @@
+//! The store for many processes: tables in a schema of a PostgreSQL database.
+//!
+//! Workers claim with `FOR UPDATE SKIP LOCKED` on an index by time, so they do not wait for each
+//! other. A lease is one row for each worker, so its renewal costs one row, however many timeouts
+//! the worker holds. `NOTIFY` tells workers of timeouts that are due within an hour.
+
+mod clock;
+mod connection;
+mod sql;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use postgres::{
+    Client, Config, Error, GenericClient, NoTls, Row, fallible_iterator::FallibleIterator,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use self::{
+    clock::ServerClock,
+    connection::{Connection, Session, store_error, unavailable},
+};
+use crate::{
+    error::{StoreError, StoreErrorReason},
+    record::{Claim, Record, State, TimeoutId},
+    repeat::Repeat,
+    store::{
+        Answer, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
+        NewTimeout, Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+    },
+    time::{WallClock, WallTime},
+};
+
+/// Statements that lead from one version of the tables to the next.
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+
+/// How often a worker looks for records that no notification told of.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// Timeouts that are due later than this are found by the next look.
+const NOTICE: Duration = Duration::from_secs(3_600);
+
+/// Time between attempts to listen again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
+///
+/// Clones share their connections: one for writes, two for the deliveries of a timer, one for
+/// reads, and one that listens.
+///
+/// Its methods block, also within `async` code, where they panic if a runtime runs on the thread.
+/// The methods of [`DurableTimer`](crate::DurableTimer) that end in `_async`, `schedule_new` and
+/// `schedule_batch` are safe there.
+///
+/// # Transactions of your own
+///
+/// [`schedule_in`](Self::schedule_in) and [`cancel_in`](Self::cancel_in) work within a transaction
+/// of the caller: the timeout is scheduled together with the caller's rows, or not at all.
+/// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so the
+/// handler takes effect exactly once. From other drivers, call the SQL functions
+/// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
+/// `delaywheel.acknowledge(id, token)`.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    schema: String,
+    writer: Connection,
+    worker: Connection,
+    /// Commits without waiting for the disk: a begin needs to be seen, not to be durable.
+    starter: Connection,
+    reader: Connection,
+    clock: Arc<ServerClock>,
+    listeners: Listeners,
+    is_listening: AtomicBool,
+    /// Names this process in notifications, which it ignores.
+    sender: u64,
+}
+
+impl PostgresStore {
+    /// Connects, and creates or migrates the schema `delaywheel`.
+    ///
+    /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
+    /// not encrypted: for a server on another machine use a tunnel or a pooler on this one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
+    /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of
+    /// this crate has migrated the schema.
+    pub fn connect(parameters: &str) -> Result<Self, StoreError> {
+        Self::connect_schema(parameters, "delaywheel")
+    }
+
+    /// Connects like [`connect`](Self::connect), with another schema. Its name consists of
+    /// lower-case letters, digits and underscores, at most 48.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
+    pub fn connect_schema(parameters: &str, schema: &str) -> Result<Self, StoreError> {
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+        if !is_name || schema.len() > 48 || !schema.bytes().all(is_plain) {
+            let message = format!("{schema:?} is not a plain name of a schema");
+            return Err(StoreError::with_source(StoreErrorReason::Other, message));
+        }
+        let config: Config = parameters.parse().map_err(unavailable)?;
+        let connection = |options| Connection::new(&config, schema, options);
+        let writer = connection("");
+        let shown = migrate(&writer, schema)?;
+        let shared = Shared {
+            writer,
+            worker: connection(""),
+            starter: connection("-c synchronous_commit=off"),
+            reader: connection(""),
+            clock: Arc::new(ServerClock::new(shown)),
+            listeners: Listeners::default(),
+            is_listening: AtomicBool::new(false),
+            sender: fastrand::u64(1..),
+            schema: schema.to_owned(),
+            config,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it
+    /// replaces the timeout of the same id.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the caller's transaction has failed then.
+    pub fn schedule_in(
+        &self,
+        client: &mut impl GenericClient,
+        new: &NewTimeout,
+    ) -> Result<Scheduled, StoreError> {
+        let sql = self.own("SELECT {schema}.schedule($1, $2, $3, $4)");
+        let repeat = new.repeat.as_ref().map(Repeat::to_text);
+        let due = new.due.to_system_time();
+        let row = client.query_one(&sql, &[&new.id.as_str(), &due, &&*new.payload, &repeat]);
+        let row = row.map_err(|error| store_error(error, false))?;
+        Ok(match row.get::<_, &str>(0) {
+            "created" => Scheduled::Created,
+            "replaced" => Scheduled::Replaced,
+            _ => Scheduled::ReplacedDelivering,
+        })
+    }
+
+    /// Cancels a timeout within a transaction of the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the caller's transaction has failed then.
+    pub fn cancel_in(
+        &self,
+        client: &mut impl GenericClient,
+        id: &TimeoutId,
+    ) -> Result<Cancelled, StoreError> {
+        let sql = self.own("SELECT {schema}.cancel($1)");
+        let row = client.query_one(&sql, &[&id.as_str()]);
+        let row = row.map_err(|error| store_error(error, false))?;
+        Ok(match row.get::<_, &str>(0) {
+            "cancelled" => Cancelled::Cancelled,
+            "delivering" => Cancelled::Delivering,
+            _ => Cancelled::NotFound,
+        })
+    }
+
+    /// Acknowledges a delivery within a transaction of its handler. Returns whether the claim is
+    /// good; if it is not, another worker has the timeout, and the handler must roll back.
+    ///
+    /// After the commit, end the delivery with
+    /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the caller's transaction has failed then.
+    pub fn acknowledge_in(
+        &self,
+        client: &mut impl GenericClient,
+        record: &Record,
+    ) -> Result<bool, StoreError> {
+        let again = match crate::timer::driver::following(record, self.shared.clock.now()) {
+            Settlement::Again(next) => Some(next.to_system_time()),
+            _ => None,
+        };
+        let sql = self.own("SELECT {schema}.acknowledge($1, $2, $3)");
+        let token = record.token.cast_signed();
+        let row = client.query_one(&sql, &[&record.id.as_str(), &token, &again]);
+        Ok(row.map_err(|error| store_error(error, false))?.get(0))
+    }
+
+    fn own(&self, sql: &str) -> String {
+        sql.replace("{schema}", &self.shared.schema)
+    }
+
+    /// Returns the notification of commands, if other processes need one.
+    fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
+        let due = commands.iter().filter_map(Command::due).min()?;
+        let is_near = due <= now.saturating_add(NOTICE);
+        is_near.then(|| format!("{} {}", due.as_micros(), self.shared.sender))
+    }
+
+    fn tell_all(&self, session: &mut Session) -> Result<(), Error> {
+        session.query(sql::NOTIFY, &[&format!("0 {}", self.shared.sender)])?;
+        Ok(())
+    }
+}
+
+impl Store for PostgresStore {
+    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let notification = self.notification(now, commands);
+        let groups = Groups::of(commands);
+        let answers = self.shared.writer.run(|session| {
+            let mut answers = vec![None; commands.len()];
+            if let [group] = &groups.0[..] {
+                if let Some(kind) = group.single_statement() {
+                    // One statement needs no transaction around it, and two round trips less.
+                    group.run_kind(kind, session, true, &notification, &mut answers)?;
+                    return Ok(answers);
+                }
+            }
+            session.transaction(|session| {
+                for group in &groups.0 {
+                    for &kind in KINDS {
+                        group.run_kind(kind, session, false, &None, &mut answers)?;
+                    }
+                }
+                if let Some(notification) = &notification {
+                    session.query(sql::NOTIFY, &[notification])?;
+                }
+                Ok(())
+            })?;
+            Ok(answers)
+        })?;
+        self.shared.listeners.tell_of(commands);
+        let missing = || StoreError::new(StoreErrorReason::Other);
+        answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
+    }
+
+    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
+        let sql = sql::get();
+        let rows = self.shared.reader.run(|session| session.query(&sql, &[&id.as_str()]))?;
+        rows.first().map(read_row).transpose()
+    }
+
+    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let places = |states: [i16; 2],
+                      from: WallTime,
+                      until: SystemTime,
+                      after: Option<&(WallTime, TimeoutId)>| {
+            let sql = sql::list_places();
+            let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
+            // The empty string is before every id.
+            let (time, id) = after.max((from, ""));
+            let time = time.to_system_time();
+            self.shared.reader.run(|session| {
+                session.query(&sql, &[&states[0], &states[1], &time, &id, &until, &limit])
+            })
+        };
+        let rows = match query {
+            Query::Prefix { prefix, after } => {
+                let after = after.as_ref().map_or("", TimeoutId::as_str);
+                let sql = sql::list_prefix();
+                self.shared.reader.run(|session| session.query(&sql, &[prefix, &after, &limit]))
+            }
+            Query::Times { from, until, after } => {
+                places([0, 1], *from, until.to_system_time(), after.as_ref())
+            }
+            Query::Dead { after } => {
+                let end = WallTime::MAX.to_system_time() + Duration::from_secs(1);
+                places([3, 3], WallTime::MIN, end, after.as_ref())
+            }
+        }?;
+        rows.iter().map(read_row).collect()
+    }
+
+    fn count(&self) -> Result<Counts, StoreError> {
+        let rows = self.shared.reader.run(|session| session.query(sql::COUNT, &[]))?;
+        let count = |column| rows[0].get::<_, i64>(column).cast_unsigned();
+        Ok(Counts { live: count(0), dead: count(1) })
+    }
+
+    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+        let until = now.saturating_add(lease).to_system_time();
+        let rows = self.shared.worker.run(|session| session.commit(sql::ENTER, &[&until]))?;
+        Ok(WorkerId(rows[0].get::<_, i64>(0).cast_unsigned()))
+    }
+
+    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
+        let until = now.saturating_add(lease).to_system_time();
+        let (id, now) = (worker.0.cast_signed(), now.to_system_time());
+        let (is_known, has_taken) = self.shared.worker.run(|session| {
+            session.transaction(|session| {
+                let is_known = session.execute_count(sql::RENEW, &[&id, &until])? == 1;
+                let has_taken = session.execute_count(sql::TAKE_LAPSED, &[&now, &id])? > 0;
+                if has_taken {
+                    self.tell_all(session)?;
+                }
+                Ok((is_known, has_taken))
+            })
+        })?;
+        if has_taken {
+            self.shared.listeners.tell(WallTime::MIN);
+        }
+        Ok(is_known)
+    }
+
+    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let id = worker.0.cast_signed();
+        self.shared.worker.run(|session| {
+            session.transaction(|session| {
+                session.execute_count(sql::LEAVE, &[&id])?;
+                self.tell_all(session)
+            })
+        })?;
+        self.shared.listeners.tell(WallTime::MIN);
+        Ok(())
+    }
+
+    fn claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        let id = worker.0.cast_signed();
+        let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let bytes = i64::try_from(request.max_bytes).unwrap_or(i64::MAX);
+        let begin = request.begin.then(|| request.now.to_system_time());
+        // Nothing is due before the start of 1970.
+        let begin = begin.unwrap_or(SystemTime::UNIX_EPOCH - Duration::from_secs(1));
+        let (rows, after) = self.shared.worker.run(|session| {
+            let rows = session.commit(sql::CLAIM, &[&id, &from, &until, &limit, &bytes, &begin])?;
+            Ok((rows, session.query(sql::AFTER_CLAIM, &[&id, &from])?))
+        })?;
+        let after = &after[0];
+        self.shared.clock.adjust(WallTime::now_of(after.get(3)));
+        if !after.get::<_, bool>(2) {
+            return Ok(None);
+        }
+        let mut records = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
+        records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
+        let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
+        Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
+    }
+
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+        let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
+        let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
+        let now = now.to_system_time();
+        let rows = self
+            .shared
+            .starter
+            .run(|session| session.commit(sql::BEGIN, &[&ids, &tokens, &now]))?;
+        let begun: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        Ok(ids.iter().map(|id| begun.contains(id)).collect())
+    }
+
+    fn listen(&self, notice: Notice) {
+        self.shared.listeners.add(notice);
+        if !self.shared.is_listening.swap(true, SeqCst) {
+            let shared = Arc::downgrade(&self.shared);
+            let name = "delaywheel-listen".to_owned();
+            // Without a thread, records are found by the regular look.
+            let _ = thread::Builder::new().name(name).spawn(move || listen(&shared));
+        }
+    }
+
+    fn recheck(&self) -> Option<Duration> {
+        Some(RECHECK)
+    }
+
+    fn clock(&self) -> Option<Arc<dyn WallClock>> {
+        Some(self.shared.clock.clone())
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("schema", &self.shared.schema).finish_non_exhaustive()
+    }
+}
+
+/// Passes notifications on until the store is dropped.
+fn listen(shared: &Weak<Shared>) {
+    while let Some(store) = shared.upgrade() {
+        let (mut config, schema, sender) =
+            (store.config.clone(), store.schema.clone(), store.sender);
+        drop(store);
+        config.connect_timeout(Duration::from_secs(5));
+        if let Ok(mut client) = config.connect(NoTls) {
+            // The error is that the connection was lost.
+            let _ = pass_on(&mut client, shared, &schema, sender);
+        }
+        thread::sleep(LISTEN_AGAIN);
+    }
+}
+
+fn pass_on(
+    client: &mut Client,
+    shared: &Weak<Shared>,
+    schema: &str,
+    sender: u64,
+) -> Result<(), Error> {
+    client.batch_execute(&format!("LISTEN {schema}"))?;
+    // What happened before is not told.
+    if let Some(shared) = shared.upgrade() {
+        shared.listeners.tell(WallTime::MIN);
+    }
+    loop {
+        let next = client.notifications().timeout_iter(Duration::from_secs(30)).next()?;
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let Some(notification) = next else {
+            // Does the server still answer?
+            client.batch_execute("")?;
+            continue;
+        };
+        let (due, from) = notification.payload().split_once(' ').unwrap_or(("0", "0"));
+        if from.parse() != Ok(sender) {
+            let due = due.parse().ok().and_then(|micros| WallTime::from_micros(micros).ok());
+            shared.listeners.tell(due.unwrap_or(WallTime::MIN));
+        }
+    }
+}
+
+/// Creates or migrates the tables. Returns what the server's clock shows.
+fn migrate(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
+    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
+    let (version, shown) = connection.run(|session| {
+        session.transaction(|session| {
+            // One process at a time.
+            session.execute("SELECT pg_advisory_xact_lock(7205759403792793600)")?;
+            session.execute(&format!(
+                "CREATE SCHEMA IF NOT EXISTS {schema};
+                 CREATE TABLE IF NOT EXISTS {schema}.version (version integer NOT NULL);"
+            ))?;
+            let sql = format!("SELECT max(version), clock_timestamp() FROM {schema}.version");
+            let rows = session.query(&sql, &[])?;
+            let version: i32 = rows[0].get::<_, Option<i32>>(0).unwrap_or(0);
+            let known = usize::try_from(version).unwrap_or(0);
+            for (index, migration) in MIGRATIONS.iter().enumerate().skip(known) {
+                session.execute(&migration.replace("{schema}", schema))?;
+                session.execute(&format!("INSERT INTO {schema}.version VALUES ({})", index + 1))?;
+            }
+            Ok((version, WallTime::now_of(rows[0].get(1))))
+        })
+    })?;
+    if version > newest {
+        return Err(StoreError::new(StoreErrorReason::NewerVersion));
+    }
+    Ok(shown)
+}
+
+/// Kinds of statements of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Replace,
+    Create,
+    Cancel,
+    Reschedule,
+    Requeue,
+    Acknowledge,
+    Settle,
+}
+
+const KINDS: &[Kind] = &[
+    Kind::Replace,
+    Kind::Create,
+    Kind::Cancel,
+    Kind::Reschedule,
+    Kind::Requeue,
+    Kind::Acknowledge,
+    Kind::Settle,
+];
+
+impl Kind {
+    fn of(command: &Command) -> Self {
+        match command {
+            Command::Schedule(new) if new.conflict == Conflict::Replace => Self::Replace,
+            Command::Schedule(_) => Self::Create,
+            Command::Cancel(_) => Self::Cancel,
+            Command::Reschedule(..) => Self::Reschedule,
+            Command::Requeue(..) => Self::Requeue,
+            Command::Settle(_, Settlement::Done) => Self::Acknowledge,
+            Command::Settle(..) => Self::Settle,
+        }
+    }
+}
+
+/// Commands in groups in which every id occurs once, so that their order within the group does not
+/// matter, and one statement carries out all commands of a kind.
+struct Groups<'a>(Vec<Group<'a>>);
+
+/// Commands in the order of their ids, with their numbers.
+struct Group<'a>(Vec<(usize, &'a Command)>);
+
+impl<'a> Groups<'a> {
+    fn of(commands: &'a [Command]) -> Self {
+        let mut groups = vec![Group(Vec::new())];
+        let mut ids = FxHashSet::default();
+        for (number, command) in commands.iter().enumerate() {
+            if !ids.insert(command.id()) {
+                ids.clear();
+                ids.insert(command.id());
+                groups.push(Group(Vec::new()));
+            }
+            if let Some(group) = groups.last_mut() {
+                group.0.push((number, command));
+            }
+        }
+        for group in &mut groups {
+            group.0.sort_unstable_by_key(|(_, command)| command.id());
+        }
+        Self(groups)
+    }
+}
+
+impl Group<'_> {
+    /// Returns the kind of the commands if one statement is enough for them.
+    fn single_statement(&self) -> Option<Kind> {
+        let kind = Kind::of(self.0.first()?.1);
+        let is_single = self.0.iter().all(|(_, command)| Kind::of(command) == kind);
+        let has_notice = matches!(kind, Kind::Replace | Kind::Create);
+        let is_silent = matches!(kind, Kind::Cancel | Kind::Acknowledge);
+        (is_single && (has_notice || is_silent)).then_some(kind)
+    }
+
+    /// Carries out the commands of a kind, and fills in their answers.
+    fn run_kind(
+        &self,
+        kind: Kind,
+        session: &mut Session,
+        is_alone: bool,
+        notification: &Option<String>,
+        answers: &mut [Option<Answer>],
+    ) -> Result<(), Error> {
+        let commands: Vec<_> =
+            self.0.iter().copied().filter(|(_, command)| Kind::of(command) == kind).collect();
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let rows = Columns::of(&commands).run(kind, session, is_alone, notification)?;
+        let mut found: FxHashMap<&str, i16> = FxHashMap::default();
+        for row in &rows {
+            let detail = match kind {
+                Kind::Replace | Kind::Create => row.get(1),
+                Kind::Cancel => i16::from(row.get::<_, bool>(1)),
+                _ => 0,
+            };
+            found.insert(row.get(0), detail);
+        }
+        let live =
+            if kind == Kind::Reschedule { Some(live(&commands, &found, session)?) } else { None };
+        for (number, command) in commands {
+            let id = command.id().as_str();
+            let detail = found.get(id).copied();
+            answers[number] = Some(match kind {
+                Kind::Replace | Kind::Create => Answer::Scheduled(match detail {
+                    None => Scheduled::Kept,
+                    Some(0) => Scheduled::Created,
+                    Some(1) => Scheduled::Replaced,
+                    Some(_) => Scheduled::ReplacedDelivering,
+                }),
+                Kind::Cancel => Answer::Cancelled(match detail {
+                    None => Cancelled::NotFound,
+                    Some(0) => Cancelled::Cancelled,
+                    Some(_) => Cancelled::Delivering,
+                }),
+                Kind::Reschedule => Answer::Rescheduled(match detail {
+                    Some(_) => Rescheduled::Rescheduled,
+                    None if live.as_ref().is_some_and(|live| live.contains(id)) => {
+                        Rescheduled::Delivering
+                    }
+                    None => Rescheduled::NotFound,
+                }),
+                Kind::Requeue => Answer::Requeued(detail.is_some()),
+                Kind::Acknowledge | Kind::Settle => Answer::Settled(detail.is_some()),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns which of the timeouts that were not moved exist and are not dead: they are being
+/// delivered.
+fn live(
+    commands: &[(usize, &Command)],
+    moved: &FxHashMap<&str, i16>,
+    session: &mut Session,
+) -> Result<FxHashSet<String>, Error> {
+    let ids = commands.iter().map(|(_, command)| command.id().as_str());
+    let ids: Vec<_> = ids.filter(|id| !moved.contains_key(id)).collect();
+    if ids.is_empty() {
+        return Ok(FxHashSet::default());
+    }
+    Ok(session.query(sql::LIVE, &[&ids])?.iter().map(|row| row.get(0)).collect())
+}
+
+/// Commands of one kind as arrays, one for each column.
+#[derive(Default)]
+struct Columns<'a> {
+    ids: Vec<&'a str>,
+    times: Vec<Option<SystemTime>>,
+    repeats: Vec<Option<String>>,
+    payloads: Vec<&'a [u8]>,
+    tokens: Vec<i64>,
+    kinds: Vec<i16>,
+    errors: Vec<Option<&'a str>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(commands: &[(usize, &'a Command)]) -> Self {
+        let mut columns = Self::default();
+        for &(_, command) in commands {
+            columns.ids.push(command.id().as_str());
+            match command {
+                Command::Schedule(new) => {
+                    columns.times.push(Some(new.due.to_system_time()));
+                    columns.repeats.push(new.repeat.as_ref().map(Repeat::to_text));
+                    columns.payloads.push(&new.payload);
+                }
+                Command::Reschedule(_, due) | Command::Requeue(_, due) => {
+                    columns.times.push(Some(due.to_system_time()));
+                }
+                Command::Cancel(_) => (),
+                Command::Settle(claim, settlement) => {
+                    columns.tokens.push(claim.token.cast_signed());
+                    let (kind, time, error) = match settlement {
+                        Settlement::Retry { at, error } => (0, Some(*at), Some(error.as_str())),
+                        Settlement::Dead { error } => (1, None, Some(error.as_str())),
+                        Settlement::Again(due) => (2, Some(*due), None),
+                        Settlement::Release | Settlement::Done => (3, None, None),
+                    };
+                    columns.kinds.push(kind);
+                    columns.times.push(time.map(WallTime::to_system_time));
+                    columns.errors.push(error);
+                }
+            }
+        }
+        columns
+    }
+
+    fn run(
+        &self,
+        kind: Kind,
+        session: &mut Session,
+        is_alone: bool,
+        notification: &Option<String>,
+    ) -> Result<Vec<Row>, Error> {
+        let Self { ids, times, repeats, payloads, tokens, kinds, errors } = self;
+        let (sql, parameters): (_, &[&(dyn postgres::types::ToSql + Sync)]) = match kind {
+            Kind::Replace => (sql::REPLACE, &[ids, times, repeats, payloads, notification]),
+            Kind::Create => (sql::CREATE, &[ids, times, repeats, payloads, notification]),
+            Kind::Cancel => (sql::CANCEL, &[ids]),
+            Kind::Reschedule => (sql::RESCHEDULE, &[ids, times]),
+            Kind::Requeue => (sql::REQUEUE, &[ids, times]),
+            Kind::Acknowledge => (sql::ACKNOWLEDGE, &[ids, tokens]),
+            Kind::Settle => (sql::SETTLE, &[ids, tokens, kinds, times, errors]),
+        };
+        if is_alone { session.commit(sql, parameters) } else { session.query(sql, parameters) }
+    }
+}
+
+fn read_row(row: &Row) -> Result<Record, StoreError> {
+    let damaged = |what: &'static str| StoreError::with_source(StoreErrorReason::Corrupt, what);
+    let repeat = match row.get::<_, Option<&str>>(7) {
+        None => None,
+        Some(text) => Some(Repeat::from_text(text).ok_or_else(|| damaged("unknown rule"))?),
+    };
+    let state = match (row.get::<_, i16>(5), row.get::<_, bool>(6)) {
+        (3, _) => State::Dead,
+        (0, _) => State::Pending,
+        (_, false) => State::Claimed,
+        (_, true) => State::Delivering,
+    };
+    Ok(Record {
+        id: TimeoutId::new(row.get::<_, &str>(0)).map_err(|_| damaged("id"))?,
+        due: WallTime::now_of(row.get(1)),
+        next: WallTime::now_of(row.get(2)),
+        payload: row.get::<_, &[u8]>(9).into(),
+        repeat,
+        attempt: row.get::<_, i32>(4).cast_unsigned(),
+        state,
+        token: row.get::<_, i64>(3).cast_unsigned(),
+        error: row.get(8),
+    })
+}

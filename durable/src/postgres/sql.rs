@@ -1,0 +1,151 @@
+//! The statements of the store. `{schema}` stands for the name of the schema.
+//!
+//! Each statement works on arrays, so that one statement serves all commands of its kind in a group.
+//! Rows are named in the order of ids where the statement allows it; two groups that lock the same
+//! rows in different orders are a deadlock, which the server ends, and the group is written again.
+
+/// Replaces timeouts. `$5` is the notification, or null.
+pub(super) const REPLACE: &str = "
+    WITH put AS (
+        INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload)
+        SELECT id, due, due, nextval('{schema}.token'), repeat, payload
+        FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bytea[])
+            AS new (id, due, repeat, payload)
+        ON CONFLICT (id) DO UPDATE SET
+            due = excluded.due, next_at = excluded.next_at, token = excluded.token,
+            repeat = excluded.repeat, payload = excluded.payload, worker = NULL, attempt = 0,
+            state = 0, begun = false, error = NULL,
+            previous = CASE WHEN t.begun THEN 2 ELSE 1 END
+        RETURNING id, previous
+    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $5) WHERE $5::text IS NOT NULL)
+    SELECT id, previous, (SELECT count(*) FROM told) FROM put";
+
+/// Adds timeouts whose id is free. `$5` is the notification, or null.
+pub(super) const CREATE: &str = "
+    WITH put AS (
+        INSERT INTO {schema}.timeouts (id, due, next_at, token, repeat, payload)
+        SELECT id, due, due, nextval('{schema}.token'), repeat, payload
+        FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bytea[])
+            AS new (id, due, repeat, payload)
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $5) WHERE $5::text IS NOT NULL)
+    SELECT id, 0::smallint, (SELECT count(*) FROM told) FROM put";
+
+pub(super) const CANCEL: &str = "
+    DELETE FROM {schema}.timeouts WHERE id = ANY($1) RETURNING id, begun";
+
+pub(super) const RESCHEDULE: &str = "
+    UPDATE {schema}.timeouts t SET
+        due = new.due, next_at = new.due, token = nextval('{schema}.token'), worker = NULL,
+        attempt = 0, state = 0
+    FROM unnest($1::text[], $2::timestamptz[]) AS new (id, due)
+    WHERE t.id = new.id AND t.state < 3 AND NOT t.begun RETURNING t.id";
+
+pub(super) const LIVE: &str = "SELECT id FROM {schema}.timeouts WHERE id = ANY($1) AND state < 3";
+
+pub(super) const REQUEUE: &str = "
+    UPDATE {schema}.timeouts t SET
+        next_at = new.due, token = nextval('{schema}.token'), attempt = 0, state = 0
+    FROM unnest($1::text[], $2::timestamptz[]) AS new (id, due)
+    WHERE t.id = new.id AND t.state = 3 RETURNING t.id";
+
+pub(super) const ACKNOWLEDGE: &str = "
+    DELETE FROM {schema}.timeouts t USING unnest($1::text[], $2::bigint[]) AS old (id, token)
+    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL RETURNING t.id";
+
+/// Kinds: 0 retry, 1 dead, 2 next occurrence, 3 release.
+pub(super) const SETTLE: &str = "
+    UPDATE {schema}.timeouts t SET
+        state = CASE old.kind WHEN 1 THEN 3 ELSE 0 END,
+        worker = NULL, begun = false, token = nextval('{schema}.token'),
+        next_at = CASE WHEN old.kind IN (0, 2) THEN old.at ELSE t.next_at END,
+        due = CASE old.kind WHEN 2 THEN old.at ELSE t.due END,
+        attempt = CASE old.kind WHEN 2 THEN 0 ELSE t.attempt END,
+        error = CASE WHEN old.kind IN (0, 1) THEN old.error WHEN old.kind = 2 THEN NULL ELSE t.error END
+    FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::timestamptz[], $5::text[])
+        AS old (id, token, kind, at, error)
+    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL RETURNING t.id";
+
+pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
+
+/// The key lock keeps the worker from being removed before the claim has committed.
+pub(super) const CLAIM: &str = "
+    WITH picked AS (
+        SELECT t.id, t.next_at, octet_length(t.payload) AS size
+        FROM {schema}.timeouts t
+        WHERE EXISTS (SELECT FROM {schema}.workers WHERE id = $1 FOR KEY SHARE)
+            AND t.state = 0 AND t.next_at >= $2 AND t.next_at < $3
+        ORDER BY t.next_at, t.id LIMIT $4 FOR UPDATE OF t SKIP LOCKED
+    ), fitting AS (
+        SELECT id FROM (
+            SELECT id, sum(size) OVER (ORDER BY next_at, id) - size AS before FROM picked
+        ) sizes WHERE before < $5
+    )
+    UPDATE {schema}.timeouts t SET
+        state = 1, worker = $1, token = nextval('{schema}.token'),
+        begun = t.next_at <= $6, attempt = t.attempt + (t.next_at <= $6)::integer
+    FROM fitting WHERE t.id = fitting.id
+    RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload";
+
+pub(super) const AFTER_CLAIM: &str = "
+    SELECT
+        (SELECT min(next_at) FROM {schema}.timeouts WHERE state = 0 AND next_at >= $2),
+        (SELECT min(lease_until) FROM {schema}.workers w WHERE id <> $1
+            AND EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)),
+        EXISTS (SELECT FROM {schema}.workers WHERE id = $1),
+        clock_timestamp()";
+
+pub(super) const BEGIN: &str = "
+    UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
+    FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL AND NOT t.begun
+        AND t.next_at <= $3
+    RETURNING t.id";
+
+pub(super) const ENTER: &str =
+    "INSERT INTO {schema}.workers (lease_until) VALUES ($1) RETURNING id";
+
+pub(super) const RENEW: &str = "
+    UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2) WHERE id = $1";
+
+/// Takes the records of workers whose lease ended before a time.
+pub(super) const TAKE_LAPSED: &str = "
+    WITH gone AS (
+        DELETE FROM {schema}.workers WHERE lease_until < $1 AND id <> $2 RETURNING id
+    )
+    UPDATE {schema}.timeouts t SET
+        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
+    FROM gone WHERE t.worker = gone.id";
+
+pub(super) const LEAVE: &str = "
+    WITH gone AS (DELETE FROM {schema}.workers WHERE id = $1)
+    UPDATE {schema}.timeouts t SET
+        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
+    WHERE t.worker = $1";
+
+const COLUMNS: &str = "id, due, next_at, token, attempt, state, begun, repeat, error, payload";
+
+pub(super) fn get() -> String {
+    format!("SELECT {COLUMNS} FROM {{schema}}.timeouts WHERE id = $1")
+}
+
+pub(super) fn list_prefix() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM {{schema}}.timeouts
+         WHERE id >= $1 AND starts_with(id, $1) AND id > $2 ORDER BY id LIMIT $3"
+    )
+}
+
+/// Lists records of two states whose place lies after `($3, $4)` and before `$5`.
+pub(super) fn list_places() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM {{schema}}.timeouts
+         WHERE state IN ($1, $2) AND (next_at, id) > ($3, $4) AND next_at < $5
+         ORDER BY next_at, id LIMIT $6"
+    )
+}
+
+pub(super) const COUNT: &str = "
+    SELECT count(*) FILTER (WHERE state < 3), count(*) FILTER (WHERE state = 3)
+    FROM {schema}.timeouts";

@@ -1,0 +1,235 @@
+//! The PostgreSQL store on a private server: conformance, transactions of the user, and what
+//! happens when connections, the server or a worker fail.
+
+#![cfg(all(unix, feature = "postgres"))]
+
+mod server;
+
+use std::{
+    collections::BTreeSet,
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    Answer, Cancelled, Command, Delivery, DurableTimer, NewTimeout, PostgresStore, Query,
+    Scheduled, Settlement, Store, StoreErrorReason, TimeoutId, conformance,
+};
+
+use self::server::Server;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Long enough for a machine that is busy.
+const LONG: Duration = Duration::from_secs(90);
+
+type Timer = DurableTimer<PostgresStore>;
+
+/// Starts a timer that acknowledges everything and tells the ids.
+fn start(server: &Server) -> (Timer, Receiver<String>) {
+    let (sender, seen) = mpsc::channel();
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let timer = DurableTimer::builder(store)
+        .lease(3 * SECOND)
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
+    (timer, seen)
+}
+
+fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
+    let (sender, deliveries) = mpsc::channel();
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let timer = DurableTimer::builder(store)
+        .lease(lease)
+        .build_with(move |delivery| drop(sender.send(delivery)))
+        .expect("start");
+    (timer, deliveries)
+}
+
+#[test]
+fn postgres_conforms() {
+    let Some(server) = Server::start() else { return };
+    let number = std::cell::Cell::new(0);
+    let open = || {
+        number.set(number.get() + 1);
+        let schema = format!("s{}", number.get());
+        PostgresStore::connect_schema(&server.parameters(), &schema).expect("connect")
+    };
+    conformance::check(open, 1_000);
+}
+
+#[test]
+fn postgres_refuses_a_newer_version_and_odd_names() {
+    let Some(server) = Server::start() else { return };
+    let parameters = server.parameters();
+    drop(PostgresStore::connect(&parameters).expect("create"));
+    drop(PostgresStore::connect(&parameters).expect("open"));
+    let mut client = server.client();
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (2)").expect("insert");
+    let error = PostgresStore::connect(&parameters).expect_err("newer");
+    assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
+    for name in ["", "Caps", "a-b", "1a", "a\"b"] {
+        let error = PostgresStore::connect_schema(&parameters, name).expect_err("odd");
+        assert_eq!(error.reason(), StoreErrorReason::Other);
+    }
+    drop(server);
+    let error = PostgresStore::connect(&parameters).expect_err("gone");
+    assert_eq!(error.reason(), StoreErrorReason::Unavailable);
+}
+
+#[test]
+fn a_transaction_of_the_user_decides() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 30 * SECOND);
+    let store = timer.store().clone();
+    let mut client = server.client();
+    client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").expect("table");
+    let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
+
+    let mut transaction = client.transaction().expect("begin");
+    store.schedule_in(&mut transaction, &new("undone")).expect("schedule");
+    transaction.rollback().expect("rollback");
+    let mut transaction = client.transaction().expect("begin");
+    let answer = store.schedule_in(&mut transaction, &new("a")).expect("schedule");
+    assert_eq!(answer, Scheduled::Created);
+    let answer = store.schedule_in(&mut transaction, &new("b")).expect("schedule");
+    assert_eq!(answer, Scheduled::Created);
+    let b = TimeoutId::new("b").expect("valid");
+    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::Cancelled);
+    assert_eq!(store.cancel_in(&mut transaction, &b).expect("cancel"), Cancelled::NotFound);
+    transaction.commit().expect("commit");
+    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+    assert_eq!(delivery.id().as_str(), "a");
+    assert_eq!(timer.get("undone").expect("get"), None);
+
+    // The handler's row and the acknowledgement, or neither.
+    for commits in [false, true] {
+        let mut transaction = client.transaction().expect("begin");
+        transaction
+            .execute("INSERT INTO paid VALUES ($1)", &[&delivery.id().as_str()])
+            .expect("row");
+        assert!(store.acknowledge_in(&mut transaction, delivery.record()).expect("acknowledge"));
+        if commits {
+            transaction.commit().expect("commit");
+        }
+    }
+    let record = delivery.record().clone();
+    delivery.acknowledged_in_transaction();
+    let mut transaction = client.transaction().expect("begin");
+    let again = store.acknowledge_in(&mut transaction, &record).expect("acknowledge");
+    assert!(!again, "the claim is void");
+    drop(transaction);
+    assert_eq!(timer.count().expect("count").live, 0);
+    let paid: i64 = client.query_one("SELECT count(*) FROM paid", &[]).expect("count").get(0);
+    assert_eq!(paid, 1);
+
+    // Any driver can call the functions.
+    let sql = "SELECT delaywheel.schedule('sql', now(), 'x'), delaywheel.cancel('none')";
+    let row = client.query_one(sql, &[]).expect("functions");
+    assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("created", "not_found"));
+    let delivery = deliveries.recv_timeout(LONG).expect("delivery");
+    assert_eq!(delivery.id().as_str(), "sql");
+    delivery.acknowledge();
+    assert!(timer.finish(LONG));
+}
+
+#[test]
+fn another_process_is_told_of_a_nearer_timeout() {
+    let Some(server) = Server::start() else { return };
+    let (first, seen) = start(&server);
+    first.schedule("far", 3_000 * SECOND, b"").expect("schedule");
+    // A store without a timer, as another process has one.
+    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let now = other.clock().expect("clock").now();
+    let started = Instant::now();
+    for id in ["a", "b", "c"] {
+        let new = NewTimeout::new(id, now, b"").expect("valid");
+        other.write(now, &[Command::Schedule(new)]).expect("write");
+        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+    }
+    // Without the notification each would take the regular look, every minute.
+    assert!(started.elapsed() < Duration::from_secs(60));
+    assert!(first.finish(LONG));
+}
+
+#[test]
+fn a_worker_that_was_paused_cannot_acknowledge() {
+    let Some(server) = Server::start() else { return };
+    let paused = PostgresStore::connect(&server.parameters()).expect("connect");
+    let clock = paused.clock().expect("clock");
+    let now = clock.now();
+    let new = NewTimeout::new("a", now, b"").expect("valid");
+    paused.write(now, &[Command::Schedule(new)]).expect("write");
+    // It claims, begins, and does nothing more.
+    let worker = paused.enter(now, SECOND / 10).expect("enter");
+    let request = delaywheel_durable::ClaimRequest {
+        now,
+        from: delaywheel_durable::WallTime::MIN,
+        until: now.saturating_add(SECOND),
+        limit: 9,
+        max_bytes: 9,
+        begin: true,
+    };
+    let batch = paused.claim(worker, request).expect("claim").expect("lease");
+    let (timer, seen) = start(&server);
+    assert_eq!(seen.recv_timeout(LONG).expect("taken over"), "a");
+    let done = Command::Settle(batch.records[0].claim(), Settlement::Done);
+    let answer = paused.write(now, &[done]).expect("write");
+    assert_eq!(answer, [Answer::Settled(false)]);
+    assert!(!paused.renew(worker, now, SECOND).expect("renew"));
+    assert!(timer.finish(LONG));
+}
+
+#[test]
+fn nothing_is_lost_when_connections_and_the_server_end() {
+    let Some(mut server) = Server::start() else { return };
+    let (first, seen) = start(&server);
+    let (second, also_seen) = start(&server);
+    let mut acknowledged = BTreeSet::new();
+    for round in 0..6 {
+        thread::scope(|scope| {
+            let callers: Vec<_> = (0..4)
+                .map(|caller| {
+                    let timer = if caller % 2 == 0 { &first } else { &second };
+                    scope.spawn(move || {
+                        let ids = (0..50).map(|number| format!("{round}/{caller}/{number}"));
+                        let answered = ids.filter(|id| timer.schedule(id, SECOND / 2, b"").is_ok());
+                        answered.collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            if round % 3 == 2 {
+                server.crash();
+                server.resume();
+            } else {
+                let mut client = server.client();
+                for _ in 0..20 {
+                    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                        WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+                    client.query(sql, &[]).expect("terminate");
+                }
+            }
+            for caller in callers {
+                acknowledged.extend(caller.join().expect("caller"));
+            }
+        });
+    }
+    assert!(!acknowledged.is_empty());
+    let deadline = Instant::now() + LONG;
+    while !acknowledged.is_empty() {
+        assert!(Instant::now() < deadline, "lost: {acknowledged:?}, {:?}", first.stats());
+        for id in
+            [seen.recv_timeout(SECOND / 10), also_seen.recv_timeout(SECOND / 10)].iter().flatten()
+        {
+            acknowledged.remove(id);
+        }
+    }
+    assert!(first.finish(LONG));
+    assert!(second.finish(LONG));
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
+    let left = store.list(&all, 10).expect("list");
+    assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
+}

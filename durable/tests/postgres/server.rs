@@ -1,0 +1,137 @@
+//! A private PostgreSQL server in a temporary directory, on a free port.
+
+use std::{
+    fs,
+    io::Write,
+    net::TcpListener,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+/// A server that ends when it is dropped.
+pub(crate) struct Server {
+    folder: TempDir,
+    programs: PathBuf,
+    user: Option<String>,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Server {
+    /// Starts a server. Prints one line and returns `None` if PostgreSQL is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            eprintln!("PostgreSQL is not installed: the tests of its store did not run");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("folder");
+        let user = unprivileged_user(folder.path());
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = socket.local_addr().expect("an address").port();
+        drop(socket);
+        let mut server = Self { folder, programs, user, port, process: None };
+        let data = server.data();
+        let mut initdb = server.command("initdb");
+        initdb.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D"]).arg(data);
+        assert!(initdb.stdout(Stdio::null()).status().expect("initdb").success());
+        server.resume();
+        Some(server)
+    }
+
+    /// Returns the parameters of a connection.
+    pub(crate) fn parameters(&self) -> String {
+        format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
+    }
+
+    pub(crate) fn client(&self) -> postgres::Client {
+        postgres::Client::connect(&self.parameters(), postgres::NoTls).expect("connect")
+    }
+
+    /// Ends the server as a crash does: the processes are gone, and the log has to be replayed.
+    pub(crate) fn crash(&mut self) {
+        let data = self.data();
+        let status =
+            self.command("pg_ctl").args(["stop", "-s", "-m", "immediate", "-D"]).arg(data).status();
+        assert!(status.expect("pg_ctl").success());
+        if let Some(mut process) = self.process.take() {
+            process.wait().expect("end");
+        }
+    }
+
+    /// Starts the server and waits until it answers.
+    pub(crate) fn resume(&mut self) {
+        let (data, log) = (self.data(), self.folder.path().join("log"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("log");
+        let mut command = self.command("postgres");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k", ""]);
+        command.arg("-D").arg(data).stderr(log).stdout(Stdio::null());
+        self.process = Some(command.spawn().expect("postgres"));
+        for _ in 0..600 {
+            if postgres::Client::connect(&self.parameters(), postgres::NoTls).is_ok() {
+                return;
+            }
+            // There is nothing to wait on but its answer.
+            thread::sleep(Duration::from_millis(100));
+        }
+        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        panic!("the server does not answer: {log}");
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// A program of the server, which refuses to run as root.
+    fn command(&self, program: &str) -> Command {
+        let program = self.programs.join(program);
+        match &self.user {
+            None => Command::new(program),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+                command.arg("--clear-groups").arg(program).current_dir("/");
+                command
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.crash();
+        }
+        let _ = std::io::stderr().flush();
+    }
+}
+
+/// Finds the newest server that is installed.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    let folders = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
+    let mut found: Vec<_> = folders.filter(|folder| folder.join("postgres").exists()).collect();
+    found.sort();
+    found.pop()
+}
+
+/// Returns a user for the server if this process is root's, and gives it the folder.
+fn unprivileged_user(folder: &Path) -> Option<String> {
+    let id = |arguments: &[&str]| {
+        let output = Command::new("id").args(arguments).output().ok()?;
+        let id = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        output.status.success().then_some(id)
+    };
+    if id(&["-u"])? != "0" {
+        return None;
+    }
+    let user = ["postgres", "nobody"].into_iter().find_map(|user| id(&["-u", user]))?;
+    let number = user.parse().expect("a user id");
+    chown(folder, Some(number), None).expect("chown");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("permissions");
+    Some(user)
+}

@@ -228,21 +228,22 @@ impl Store for PostgresStore {
         let groups = Groups::of(commands);
         let answers = self.shared.writer.run(|session| {
             let mut answers = vec![None; commands.len()];
-            if let [group] = &groups.0[..] {
-                if let Some(kind) = group.single_statement() {
-                    // One statement needs no transaction around it, and two round trips less.
-                    group.run_kind(kind, session, true, &notification, &mut answers)?;
-                    return Ok(answers);
-                }
+            let told = notification.as_deref();
+            if let [group] = &groups.0[..]
+                && let Some(kind) = group.single_statement()
+            {
+                // One statement needs no transaction around it, and two round trips less.
+                group.run_kind(kind, session, true, told, &mut answers)?;
+                return Ok(answers);
             }
             session.transaction(|session| {
                 for group in &groups.0 {
                     for &kind in KINDS {
-                        group.run_kind(kind, session, false, &None, &mut answers)?;
+                        group.run_kind(kind, session, false, None, &mut answers)?;
                     }
                 }
-                if let Some(notification) = &notification {
-                    session.query(sql::NOTIFY, &[notification])?;
+                if let Some(told) = told {
+                    session.query(sql::NOTIFY, &[&told])?;
                 }
                 Ok(())
             })?;
@@ -548,7 +549,7 @@ impl Group<'_> {
         kind: Kind,
         session: &mut Session,
         is_alone: bool,
-        notification: &Option<String>,
+        notification: Option<&str>,
         answers: &mut [Option<Answer>],
     ) -> Result<(), Error> {
         let commands: Vec<_> =
@@ -662,12 +663,12 @@ impl<'a> Columns<'a> {
         kind: Kind,
         session: &mut Session,
         is_alone: bool,
-        notification: &Option<String>,
+        notification: Option<&str>,
     ) -> Result<Vec<Row>, Error> {
         let Self { ids, times, repeats, payloads, tokens, kinds, errors } = self;
         let (sql, parameters): (_, &[&(dyn postgres::types::ToSql + Sync)]) = match kind {
-            Kind::Replace => (sql::REPLACE, &[ids, times, repeats, payloads, notification]),
-            Kind::Create => (sql::CREATE, &[ids, times, repeats, payloads, notification]),
+            Kind::Replace => (sql::REPLACE, &[ids, times, repeats, payloads, &notification]),
+            Kind::Create => (sql::CREATE, &[ids, times, repeats, payloads, &notification]),
             Kind::Cancel => (sql::CANCEL, &[ids]),
             Kind::Reschedule => (sql::RESCHEDULE, &[ids, times]),
             Kind::Requeue => (sql::REQUEUE, &[ids, times]),

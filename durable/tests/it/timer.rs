@@ -477,7 +477,9 @@ fn many_callers_share_commits_and_none_is_lost_by_a_restart() {
             })
         })
         .collect();
-    callers.into_iter().for_each(|caller| caller.join().expect("caller"));
+    for caller in callers {
+        caller.join().expect("caller");
+    }
     for _ in 0..80 {
         first.recv_timeout(Duration::from_secs(60)).expect("delivery");
     }

@@ -6,13 +6,13 @@
 pub(crate) use self::model::explore;
 #[cfg(loom)]
 pub(crate) use self::model::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Parker, ThreadId, Unparker, fence,
-    this_thread,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
+    Unparker, fence, this_thread, unlock_fair,
 };
 #[cfg(not(loom))]
 pub(crate) use self::real::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Parker, ThreadId, Unparker, fence,
-    this_thread,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
+    Unparker, fence, this_thread, unlock_fair,
 };
 
 #[cfg(not(loom))]
@@ -24,8 +24,7 @@ mod real {
     use std::{thread, time::Duration};
 
     pub(crate) use crossbeam::sync::{Parker, Unparker};
-    pub(crate) use parking_lot::Mutex;
-    use parking_lot::MutexGuard;
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
 
     #[derive(Debug)]
     pub(crate) struct Condvar(parking_lot::Condvar);
@@ -60,6 +59,11 @@ mod real {
         }
     }
 
+    /// Lets go of a lock, and gives it to the thread that has waited longest, if any.
+    pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+        MutexGuard::unlock_fair(guard);
+    }
+
     pub(crate) fn this_thread() -> ThreadId {
         thread::current().id()
     }
@@ -73,8 +77,8 @@ mod model {
     use std::{println, sync::atomic};
     use std::{sync::Arc, time::Duration};
 
-    use loom::sync::MutexGuard;
     pub(crate) use loom::{
+        sync::MutexGuard,
         sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
         thread::ThreadId,
     };
@@ -124,6 +128,11 @@ mod model {
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
         }
+    }
+
+    /// Lets go of a lock: which thread gets it is no part of any protocol.
+    pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+        drop(guard);
     }
 
     pub(crate) fn this_thread() -> ThreadId {

@@ -39,10 +39,6 @@ use crate::{
     sync::{AtomicBool, Ordering, Unparker},
 };
 
-/// Steps that the reaper takes before it lets go of a shard's lock: 5 to 10 us, if each misses the
-/// cache.
-const STEPS_PER_HOLD: u64 = 64;
-
 /// Timeouts of a batch that are inserted or cancelled before a shard's lock is let go of.
 ///
 /// About 10 us of inserts at 40 ns each, so that the reaper does not wait for longer; and the lock
@@ -315,21 +311,16 @@ impl<T> Core<T> {
         self.shard(key)?.contents.lock().wheel.deadline(key.in_shard())
     }
 
-    /// Takes out some of what is due at `now`, from each shard; a bounded number. Returns whether
-    /// that was all.
-    pub(super) fn expire(&self, now: Tick, expired: &mut Vec<Expired<T>>) -> bool {
+    /// Takes out some of the timeouts that are due at `now`, in at most `steps` steps a shard.
+    /// Returns whether these were all.
+    pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
         let before = expired.len();
         let mut is_drained = true;
         for shard in self.shards.iter().filter(|shard| shard.published.get() <= now) {
-            is_drained &= shard.expire(now, expired);
+            is_drained &= shard.expire(now, steps, expired);
         }
         self.limit.release((expired.len() - before) as u64);
         is_drained
-    }
-
-    /// Lets those who wait for a shard go first.
-    pub(super) fn give_way(&self) {
-        self.shards.iter().for_each(|shard| shard.contents.give_way());
     }
 
     /// The least expiration that a shard has published; `Tick::MAX` also stands for none.
@@ -550,14 +541,15 @@ impl<T> Shard<T> {
     }
 
     /// Takes out what is due, in a bounded number of steps. Returns whether that was all.
-    fn expire(&self, now: Tick, expired: &mut Vec<Expired<T>>) -> bool {
+    fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
         let mut contents = self.contents.lock();
         let before = expired.len();
-        let mut due = contents.wheel.advance(now).limit(STEPS_PER_HOLD);
+        let mut due = contents.wheel.advance(now).limit(steps);
         expired.extend(due.by_ref());
         let is_drained = due.is_drained();
         contents.stats.expired += (expired.len() - before) as u64;
         self.published.set(contents.wheel.next_expiration().unwrap_or(Tick::MAX));
+        self.contents.hand_over(contents);
         is_drained
     }
 

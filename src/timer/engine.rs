@@ -15,6 +15,7 @@ use super::{
     core::Core,
     crew::{Crew, Member},
     executor::{Delivery, Handler},
+    gate::steps_per_hold,
     stats::TimerStats,
     ticks::after,
 };
@@ -208,23 +209,24 @@ impl<T: Send + 'static> Engine<T> {
     /// Expires what is due and passes it on, a bounded number at a time.
     fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Turn {
         let mut has_expired = false;
+        let mut late = Duration::ZERO;
         loop {
             let elapsed = self.core.ticks().elapsed();
             let now = self.core.ticks().floor(elapsed);
             let mut latest_by = None;
             let is_drained = delivery.pass_on(&self.handler, batch, |batch| {
-                let is_drained = self.core.expire(now, batch);
+                let is_drained = self.core.expire(now, steps_per_hold(late), batch);
                 latest_by = self.record(elapsed, batch);
                 is_drained
             });
             if let Some(latest_by) = latest_by {
                 has_expired = true;
+                late = latest_by;
                 self.handler.events().expired(latest_by);
             }
             if is_drained {
                 return Turn { now, has_expired };
             }
-            self.core.give_way();
         }
     }
 

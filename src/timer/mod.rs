@@ -16,7 +16,8 @@
 //!   also its own timer, and drop it. A value's drop is user code as well.
 //! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
 //!   expiry, but what waits behind it for the same executor thread.
-//! - A lock is held for one operation, for 256 of a batch, or for 64 steps of the reaper. Only
+//! - A lock is held for one operation, for 256 of a batch, or for 64 to 4096 steps of the reaper,
+//!   the more the later it is; then a thread that waits for it is next. Only
 //!   `shrink` holds one for longer.
 //!
 //! # Locks

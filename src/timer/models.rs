@@ -78,7 +78,7 @@ fn insert(core: &Core<u32>, shard: usize, deadline: Tick, value: u32) -> Timeout
 /// What is due, in the order of its values.
 fn expire(core: &Core<u32>) -> Vec<u32> {
     let mut expired = Vec::new();
-    core.expire(DUE, &mut expired);
+    core.expire(DUE, 64, &mut expired);
     values(expired)
 }
 
@@ -128,9 +128,9 @@ fn either_a_reset_puts_a_timeout_off_or_it_expires() {
         let is_put_off = resetter.join().expect("no thread panics");
         assert_eq!(expired.len(), usize::from(!is_put_off), "put off, and expired all the same");
         let mut later = Vec::new();
-        core.expire(Tick::new(4), &mut later);
+        core.expire(Tick::new(4), 64, &mut later);
         assert!(later.is_empty(), "early");
-        core.expire(Tick::new(5), &mut later);
+        core.expire(Tick::new(5), 64, &mut later);
         assert_eq!(later.len(), usize::from(is_put_off));
     });
 }

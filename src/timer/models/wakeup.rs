@@ -15,7 +15,7 @@ use crate::{
 fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        core.expire(DUE, &mut expired);
+        core.expire(DUE, 64, &mut expired);
         if expired.len() == count {
             return values(expired);
         }
@@ -170,7 +170,7 @@ fn reap_by(clock: &Jumping, core: &Core<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        core.expire(now, &mut expired);
+        core.expire(now, 64, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }

@@ -251,6 +251,51 @@ fn whoever_receives_from_a_queue_whose_reaper_is_dead_is_told_the_end() {
     assert!(queue.shutdown().contains(&1), "what is pending is handed back");
 }
 
+/// Schedules and cancels until it is over. One timeout in a hundred is left to expire.
+fn load(timer: &ValueTimer<Option<Instant>>, seed: u64, is_over: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    while !is_over.load(Ordering::Relaxed) {
+        if random.u32(..100) == 0 {
+            timer.schedule(random.u32(5..25) * MS, None).unwrap();
+        } else {
+            let key = timer.schedule(SECOND, None).unwrap();
+            timer.cancel(key);
+        }
+    }
+}
+
+/// A reaper that yields to threads that wait for a lock starves: each yield costs a time slice of
+/// each thread that can run. So does one that takes few steps in a hold.
+#[test]
+fn what_is_due_expires_while_many_more_threads_than_cores_schedule_and_cancel() {
+    let (ran, runs) = mpsc::channel();
+    let handler = move |due: Option<Instant>| {
+        if let Some(due) = due {
+            ran.send(due.elapsed()).unwrap();
+        }
+    };
+    let timer = ValueTimer::builder().shards(2).build_with(handler).unwrap();
+    let is_over = AtomicBool::new(false);
+    let threads = 8 * thread::available_parallelism().map_or(2, usize::from) as u64;
+    let mut late: Vec<_> = thread::scope(|scope| {
+        for seed in 0..threads {
+            let (timer, is_over) = (&timer, &is_over);
+            scope.spawn(move || load(timer, seed, is_over));
+        }
+        let late = (0..25).map(|_| {
+            timer.schedule(20 * MS, Some(Instant::now() + 20 * MS)).unwrap();
+            runs.recv_timeout(GENEROUS).ok()
+        });
+        let late = late.map_while(|late| late).collect();
+        is_over.store(true, Ordering::Relaxed);
+        late
+    });
+    assert_eq!(late.len(), 25, "one has not expired in a minute");
+    // Of an order of magnitude only: some 30 ms. The machine may stop during a few of them.
+    late.sort_unstable();
+    assert!(late[12] < SECOND, "half of the timeouts were later than {:?}", late[12]);
+}
+
 #[test]
 fn a_draining_timer_at_its_limit_says_that_it_is_shut_down() {
     let timer = Timer::builder().max_pending(1).shards(2).build().unwrap();

@@ -1,4 +1,4 @@
-//! How to set up a purgatory.
+//! The settings of a purgatory.
 
 use std::{
     hash::Hash,
@@ -8,15 +8,14 @@ use std::{
 
 use super::{
     Purgatory,
-    capacity::{Capacity, Limit, Overload},
     core::Core,
     error::PurgatoryBuildError,
-    operation::{Completion, DelayedOperation},
-    watch::OperationKey,
+    limits::{Limit, Limits, Overload},
+    operation::{Completion, DelayedOperation, OperationKey},
 };
 use crate::TimerBuilder;
 
-/// Settings of a [`Purgatory`] that is to be made.
+/// Settings of a [`Purgatory`].
 ///
 /// # Examples
 ///
@@ -51,7 +50,7 @@ pub struct PurgatoryBuilder {
 }
 
 impl PurgatoryBuilder {
-    /// Starts with the default settings.
+    /// Returns a builder with the default settings.
     pub fn new() -> Self {
         let timer = TimerBuilder::new().name("purgatory");
         Self {
@@ -72,15 +71,15 @@ impl PurgatoryBuilder {
         self
     }
 
-    /// Sets how long an operation waits at most: a longer delay is taken for this one. Default: as
-    /// long as it says.
+    /// Sets the longest time that an operation waits. A longer delay is shortened to it. Default: no
+    /// limit.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = delay;
         self
     }
 
-    /// Sets how many operations may wait at once, and what becomes of one for which there is no
-    /// room. Default: any number.
+    /// Sets how many operations may wait at once, and the policy when the limit is reached. Default:
+    /// no limit.
     ///
     /// The limit is exact.
     ///
@@ -112,13 +111,13 @@ impl PurgatoryBuilder {
         self
     }
 
-    /// Sets how many operations may wait at once on any one key, and what becomes of one for which
-    /// there is no room. Default: any number.
+    /// Sets how many operations may wait at once on any one key, and the policy when the limit is
+    /// reached. Default: no limit.
     ///
-    /// The limit is exact, and costs a short lock more for each key of an operation. An operation
-    /// that watches a key's events and waits for its value as well takes a place for each. With
-    /// [`Overload::DisplaceOldest`], the one displaced is that which has watched the key's events
-    /// longest; if all wait for its value, that which waits for the greatest.
+    /// The limit is exact, and costs another short lock for each key of an operation. An operation
+    /// that watches a key's events and waits for its value takes a permit for each. With
+    /// [`Overload::DisplaceOldest`], the operation that has watched the key's events longest is
+    /// displaced. If all wait for its value, the one that waits for the greatest is.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
         self.max_delayed_per_key = Some(Limit { operations, overload });
         self
@@ -157,7 +156,7 @@ impl PurgatoryBuilder {
         self
     }
 
-    /// Makes a purgatory. Starts no thread; the first operation that waits does.
+    /// Builds the purgatory. Starts no thread: the first operation that waits starts them.
     ///
     /// # Errors
     ///
@@ -177,7 +176,7 @@ impl PurgatoryBuilder {
         if self.max_keys == 0 {
             return Err(PurgatoryBuildError::NoKeys);
         }
-        let capacity = Capacity::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
+        let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
         let core = Arc::new(OnceLock::<Weak<Core<K, O, R>>>::new());
         let expiring = Arc::clone(&core);
         let timer = self.timer.build_with(move |key: OperationKey| {
@@ -185,7 +184,7 @@ impl PurgatoryBuilder {
                 core.claim(key, Completion::Expired);
             }
         })?;
-        let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, capacity));
+        let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, limits));
         // Nothing expires before there is an operation.
         let _ = core.set(purgatory.downgrade());
         Ok(purgatory)

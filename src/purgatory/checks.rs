@@ -1,16 +1,15 @@
-//! Events on several keys, dealt with a few operations at a time.
+//! Checks after events on several keys, a few operations at a time.
 
 use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
 
 use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::Walk};
 
-/// Checks that are still to be made after events on some keys; from
+/// Checks that are still to be run after events on some keys, from
 /// [`Purgatory::checks`](super::Purgatory::checks).
 ///
-/// Each operation that waited when they began is checked at most once. Keys take turns, so that one
-/// with very many watchers does not keep the others waiting. Dropping this leaves out the checks
-/// that have not been made; operations that could have completed by them wait for the next event, or
-/// for their delay.
+/// Each operation that waited when they began is checked at most once. Keys take turns, so a key with
+/// very many watchers does not delay the others. Dropping the value skips the remaining checks:
+/// operations that could have completed by them wait for the next event, or for their delay.
 ///
 /// # Examples
 ///
@@ -81,7 +80,7 @@ where
         Self { core, turns: turns.collect(), keys, passes }
     }
 
-    /// Checks at most so many operations. Returns how many of them completed.
+    /// Checks at most `budget` operations. Returns how many of them completed.
     pub fn run(&mut self, mut budget: usize) -> usize {
         let mut completed = 0;
         while budget > 0 {
@@ -106,7 +105,7 @@ where
         completed
     }
 
-    /// Returns whether all checks have been made.
+    /// Returns whether all checks have been run.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.turns.is_empty()

@@ -2,10 +2,10 @@
 //!
 //! # Protocol
 //!
-//! - A watcher, under its shard's lock, (1) counts its keys in the filter, if nobody watched them,
+//! - A watcher, under its shard's lock, (1) counts its keys in the filter, if they had no watcher,
 //!   and is on their lists when it lets go; (2) fence; (3) has its operation checked once more.
-//! - Whoever announces an event (1) has changed what the check looks at; (2) fence; (3) looks at the
-//!   filter, and if that does not rule the key out, takes the lock and checks whom it finds.
+//! - A thread that announces an event (1) has changed what the check looks at; (2) fence; (3) looks at the
+//!   filter, and if that does not rule the key out, takes the lock and checks the operations that it finds.
 //!
 //! # Why no event is missed
 //!
@@ -44,7 +44,22 @@ impl Filter {
     #[inline]
     pub(super) fn remove(&self, hash: u64) {
         let count = self.count(hash);
-        count.store(count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let before = count.load(Ordering::Relaxed);
+        debug_assert_ne!(before, 0, "a key was removed twice");
+        count.store(before - 1, Ordering::Relaxed);
+    }
+
+    /// Checks that each key is counted once.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub(super) fn check_invariants(&self, hashes: &[u64]) {
+        let counted = self.0.iter().map(|count| count.load(Ordering::Relaxed) as usize);
+        assert_eq!(counted.sum::<usize>(), hashes.len(), "the filter counts each key once");
+        for &hash in hashes {
+            assert!(self.may_have(hash), "the filter does not rule out a key that is watched");
+        }
     }
 
     #[inline]

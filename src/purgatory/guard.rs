@@ -4,8 +4,7 @@ use std::{fmt, hash::Hash, sync::Weak};
 
 use super::{
     core::Core,
-    operation::{Completion, DelayedOperation},
-    watch::OperationKey,
+    operation::{Completion, DelayedOperation, OperationKey},
 };
 
 /// Cancels an operation when it is dropped; from [`Purgatory::guard`](super::Purgatory::guard).

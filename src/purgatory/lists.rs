@@ -1,24 +1,18 @@
-//! Who watches which key: a list for each key that has watchers, and none for others.
+//! The watchers of each key: a list for each key that has watchers, and none for others.
 //!
 //! A watcher is a node. The nodes of a key's events are linked in the order in which they came;
 //! those of its thresholds are in a tree by threshold. All nodes of one operation are chained as
 //! *siblings*, so that it leaves every list in a time that depends on its own keys only. A key
 //! leaves with its last watcher.
 
-use std::{
-    any::Any,
-    boxed::Box,
-    collections::{BTreeSet, HashMap, hash_map::Entry},
-    ops::Bound,
-    vec::Vec,
-};
+use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
-use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::{
-    capacity::Capacity,
+    cursors::Cursors,
     filter::Filter,
+    hold::Hold,
     slab::{Index, Slab},
     table::Table,
 };
@@ -27,7 +21,7 @@ use super::{
 #[derive(Debug)]
 struct EventNode {
     waiter: Index,
-    /// The list that it is on; `None` stands for that of the eldest.
+    /// The list that it is on; `None` stands for that of the oldest.
     list: Option<Index>,
     sibling: Option<Index>,
     previous: Option<Index>,
@@ -68,84 +62,28 @@ impl Ends {
 struct List<K> {
     key: K,
     events: Ends,
-    /// `None` if nobody waits for the key's value.
+    /// `None` if no operation waits for the key's value.
     #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
     thresholds: Option<Box<BTreeSet<(u64, Index)>>>,
 }
 
 impl<K> List<K> {
-    /// Whether nobody watches the key.
+    /// Whether the key has no watcher.
     #[inline]
     const fn is_empty(&self) -> bool {
         self.events.first.is_none() && self.thresholds.is_none()
     }
 }
 
-/// What leaves a shard and is dealt with when its lock has been released.
-pub(super) struct Leavings<'a, K> {
-    filter: &'a Filter,
-    limits: &'a Capacity,
-    /// Keys that nobody watches any more. Their drop is user code.
-    keys: Vec<K>,
-    /// Memory that is given back, which takes its time.
-    rubble: Option<Box<dyn Any + Send>>,
-}
-
-impl<'a, K> Leavings<'a, K> {
-    #[inline]
-    pub(super) const fn new(filter: &'a Filter, limits: &'a Capacity) -> Self {
-        Self { filter, limits, keys: Vec::new(), rubble: None }
-    }
-
-    /// The limits, in which places are given back under the lock: what they count and what waits
-    /// agree whenever the lock is free.
-    pub(super) const fn limits(&self) -> &'a Capacity {
-        self.limits
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// Drops memory when the lock has been released.
-    #[cold]
-    pub(super) fn throw_away(&mut self, rubble: impl Send + 'static) {
-        self.rubble = Some(Box::new(rubble));
-    }
-
-    #[inline]
-    fn discard(&mut self, key: K) {
-        if std::mem::needs_drop::<K>() {
-            self.keys.push(key);
-        }
-    }
-}
-
-impl<K> IntoIterator for Leavings<'_, K> {
-    type Item = K;
-    type IntoIter = std::vec::IntoIter<K>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.keys.into_iter()
-    }
-}
-
-/// A place in a list that outlives the node there: it moves on to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cursor(Index);
-
 /// All lists of a shard.
 pub(super) struct Lists<K> {
     keys: Table<List<K>>,
     events: Slab<EventNode>,
     thresholds: Slab<ThresholdNode>,
-    /// The node that each cursor is at; `None` at the end.
-    cursors: Slab<Option<Index>>,
-    /// The cursors at each node that has some.
-    marks: HashMap<Index, SmallVec<[Index; 2]>, FxBuildHasher>,
+    /// The positions of walks.
+    pub(super) cursors: Cursors,
     /// All operations in the order in which they came, if that is kept.
-    eldest: Ends,
+    oldest: Ends,
     watching: u64,
 }
 
@@ -155,9 +93,8 @@ impl<K> Lists<K> {
             keys: Table::new(),
             events: Slab::new(),
             thresholds: Slab::new(),
-            cursors: Slab::new(),
-            marks: HashMap::default(),
-            eldest: Ends { first: None, last: None },
+            cursors: Cursors::new(),
+            oldest: Ends { first: None, last: None },
             watching: 0,
         }
     }
@@ -185,12 +122,12 @@ impl<K> Lists<K> {
         (hash, key): (u64, K),
         waiter: Index,
         sibling: Option<Index>,
-        leavings: &mut Leavings<'_, K>,
+        hold: &mut Hold<'_, K>,
     ) -> Index
     where
         K: Eq,
     {
-        let list = self.list_of(hash, key, leavings);
+        let list = self.list_of(hash, key, hold);
         let ends = &mut self.keys[list].events;
         let previous = ends.last;
         debug_assert!(previous.is_none_or(|last| self.events[last].waiter != waiter), "twice");
@@ -201,18 +138,18 @@ impl<K> Lists<K> {
         node
     }
 
-    /// Puts an operation on the list of those that wait for a key's value.
+    /// Adds an operation to the list of a key's thresholds.
     pub(super) fn watch_threshold(
         &mut self,
         (hash, key, at): (u64, K, u64),
         waiter: Index,
         sibling: Option<Index>,
-        leavings: &mut Leavings<'_, K>,
+        hold: &mut Hold<'_, K>,
     ) -> Index
     where
         K: Eq,
     {
-        let list = self.list_of(hash, key, leavings);
+        let list = self.list_of(hash, key, hold);
         let node = ThresholdNode { waiter, list: Some(list), sibling, at };
         let node = self.thresholds.insert(node);
         self.keys[list].thresholds.get_or_insert_default().insert((at, node));
@@ -221,11 +158,11 @@ impl<K> Lists<K> {
     }
 
     /// Puts an operation behind those that came before it.
-    pub(super) fn join_eldest(&mut self, waiter: Index, sibling: Option<Index>) -> Index {
-        let previous = self.eldest.last;
+    pub(super) fn join_oldest(&mut self, waiter: Index, sibling: Option<Index>) -> Index {
+        let previous = self.oldest.last;
         let node = EventNode { waiter, list: None, sibling, previous, next: None };
         let node = self.events.insert(node);
-        self.eldest.append(node, &mut self.events);
+        self.oldest.append(node, &mut self.events);
         node
     }
 
@@ -235,13 +172,13 @@ impl<K> Lists<K> {
         &mut self,
         (mut events, mut thresholds): (Option<Index>, Option<Index>),
         is_counted: bool,
-        leavings: &mut Leavings<'_, K>,
+        hold: &mut Hold<'_, K>,
     ) {
         while let Some(node) = events {
-            events = self.leave_events(node, is_counted, leavings);
+            events = self.leave_events(node, is_counted, hold);
         }
         while let Some(node) = thresholds {
-            self.mark_reached(node, is_counted, leavings);
+            self.mark_reached(node, is_counted, hold);
             thresholds = self.thresholds.remove(node).sibling;
         }
     }
@@ -251,7 +188,7 @@ impl<K> Lists<K> {
         &mut self,
         node: Index,
         is_counted: bool,
-        leavings: &mut Leavings<'_, K>,
+        hold: &mut Hold<'_, K>,
     ) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
@@ -263,7 +200,7 @@ impl<K> Lists<K> {
             }
         }
         let is_drained = thresholds.is_none();
-        self.left(list, is_drained, is_counted, leavings);
+        self.left(list, is_drained, is_counted, hold);
         true
     }
 
@@ -342,8 +279,8 @@ impl<K> Lists<K> {
     }
 
     /// The node of the operation that came first.
-    pub(super) const fn eldest(&self) -> Option<Index> {
-        self.eldest.first
+    pub(super) const fn oldest(&self) -> Option<Index> {
+        self.oldest.first
     }
 
     /// Who a node stands for, and the node after it.
@@ -353,66 +290,32 @@ impl<K> Lists<K> {
         (node.waiter, node.next)
     }
 
-    /// Marks a place; it is to be [closed](Self::close).
-    pub(super) fn open(&mut self, node: Option<Index>) -> Cursor {
-        let cursor = self.cursors.insert(node);
-        if let Some(node) = node {
-            self.marks.entry(node).or_default().push(cursor);
-        }
-        Cursor(cursor)
-    }
-
-    /// Gives up a mark, and returns the node there.
-    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Index> {
-        let node = self.cursors.remove(cursor)?;
-        if let Entry::Occupied(mut marks) = self.marks.entry(node) {
-            marks.get_mut().retain(|other| *other != cursor);
-            if marks.get().is_empty() {
-                marks.remove();
-            }
-        }
-        Some(node)
-    }
-
-    /// Has the cursors at a node that leaves move on to the next.
-    #[cold]
-    fn move_on(&mut self, node: Index, next: Option<Index>) {
-        let Some(cursors) = self.marks.remove(&node) else { return };
-        for &cursor in &cursors {
-            self.cursors[cursor] = next;
-        }
-        if let Some(next) = next {
-            self.marks.entry(next).or_default().extend(cursors);
-        }
-    }
-
-    /// Gives back the room of what has left. *O*(capacity).
+    /// Frees the memory of nodes that have left. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.keys.shrink();
         self.events.shrink();
         self.thresholds.shrink();
         self.cursors.shrink();
-        self.marks.shrink_to_fit();
     }
 
-    /// Takes out all room, when nobody watches.
+    /// Takes out all memory, when there are no watchers.
     pub(super) fn clear(&mut self) -> Self {
         // They are at the end, as there is no node.
-        let cursors = std::mem::take(&mut self.cursors);
+        let cursors = std::mem::replace(&mut self.cursors, Cursors::new());
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
     /// The list of a key, made if there is none.
     #[inline]
-    fn list_of(&mut self, hash: u64, key: K, leavings: &mut Leavings<'_, K>) -> Index
+    fn list_of(&mut self, hash: u64, key: K, hold: &mut Hold<'_, K>) -> Index
     where
         K: Eq,
     {
         if let Some(list) = self.find(hash, |other| *other == key) {
-            leavings.discard(key);
+            hold.discard(key);
             return list;
         }
-        leavings.filter.add(hash);
+        hold.filter.add(hash);
         self.keys.insert(hash, List { key, events: Ends::default(), thresholds: None })
     }
 
@@ -420,7 +323,7 @@ impl<K> Lists<K> {
     fn ends(&mut self, list: Option<Index>) -> &mut Ends {
         match list {
             Some(list) => &mut self.keys[list].events,
-            None => &mut self.eldest,
+            None => &mut self.oldest,
         }
     }
 
@@ -430,12 +333,10 @@ impl<K> Lists<K> {
         &mut self,
         node: Index,
         is_counted: bool,
-        leavings: &mut Leavings<'_, K>,
+        hold: &mut Hold<'_, K>,
     ) -> Option<Index> {
         let EventNode { list, sibling, previous, next, .. } = self.events.remove(node);
-        if !self.marks.is_empty() {
-            self.move_on(node, next);
-        }
+        self.cursors.move_on(node, next);
         if let Some(previous) = previous {
             self.events[previous].next = next;
         }
@@ -448,28 +349,90 @@ impl<K> Lists<K> {
             ends.last = if next.is_none() { previous } else { ends.last };
         }
         if let Some(list) = list {
-            self.left(list, previous.is_none() && next.is_none(), is_counted, leavings);
+            self.left(list, previous.is_none() && next.is_none(), is_counted, hold);
         }
         sibling
     }
 
     /// A watcher has left a list. If it may have been the last, and was, so does the key.
     #[inline]
-    fn left(
-        &mut self,
-        list: Index,
-        may_be_last: bool,
-        is_counted: bool,
-        leavings: &mut Leavings<'_, K>,
-    ) {
+    fn left(&mut self, list: Index, may_be_last: bool, is_counted: bool, hold: &mut Hold<'_, K>) {
         self.watching -= 1;
-        if is_counted && leavings.limits.is_per_key() {
-            leavings.limits.release_from_key(self.keys.hash(list));
+        if is_counted && hold.limits().is_per_key() {
+            hold.limits().release_from_key(self.keys.hash(list));
         }
         if may_be_last && self.keys[list].is_empty() {
             let (hash, List { key, .. }) = self.keys.remove(list);
-            leavings.filter.remove(hash);
-            leavings.discard(key);
+            hold.filter.remove(hash);
+            hold.discard(key);
         }
+    }
+
+    /// Checks the chains of an operation. Returns how many of its nodes are on lists of keys, and how
+    /// many of these are thresholds.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant is broken.
+    pub(super) fn check_chains(
+        &self,
+        waiter: Index,
+        (mut events, mut thresholds): (Option<Index>, Option<Index>),
+    ) -> (u64, u32) {
+        let (mut listed, mut missing) = (0, 0);
+        while let Some(node) = events {
+            let EventNode { waiter: owner, list, sibling, .. } = self.events[node];
+            assert_eq!(owner, waiter, "a node of events is in the chain of its operation");
+            listed += u64::from(list.is_some());
+            events = sibling;
+        }
+        while let Some(node) = thresholds {
+            let ThresholdNode { waiter: owner, list, sibling, at } = self.thresholds[node];
+            assert_eq!(owner, waiter, "a threshold is in the chain of its operation");
+            if let Some(list) = list {
+                let tree = self.keys[list].thresholds.as_ref();
+                assert!(tree.is_some_and(|tree| tree.contains(&(at, node))), "it is in its tree");
+                missing += 1;
+            }
+            thresholds = sibling;
+        }
+        (listed + u64::from(missing), missing)
+    }
+
+    /// Checks the lists, but for what the chains of operations tell.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant is broken.
+    pub(super) fn check_invariants(&self, filter: &Filter) {
+        let mut watching = 0;
+        let mut hashes = Vec::new();
+        for (index, hash, list) in self.keys.iter() {
+            assert!(!list.is_empty(), "a key leaves with its last watcher");
+            watching += self.check_links(list.events, Some(index));
+            let thresholds = list.thresholds.as_ref().map_or(0, |tree| tree.len());
+            assert_ne!(Some(thresholds), list.thresholds.as_ref().map(|_| 0), "it is not empty");
+            watching += thresholds as u64;
+            hashes.push(hash);
+        }
+        assert_eq!(watching, self.watching, "each watcher is on its list");
+        let oldest = self.check_links(self.oldest, None);
+        let events = u64::from(self.events.len()) - oldest;
+        assert!(events <= self.watching, "each node of events is on a list");
+        filter.check_invariants(&hashes);
+        self.cursors.check_invariants(|node| self.events.get(node).is_some());
+    }
+
+    /// Checks the links of a list of events. Returns its length.
+    fn check_links(&self, ends: Ends, list: Option<Index>) -> u64 {
+        let (mut previous, mut next, mut length) = (None, ends.first, 0);
+        while let Some(node) = next {
+            let here = &self.events[node];
+            assert_eq!((here.list, here.previous), (list, previous), "links lead back");
+            (previous, next) = (Some(node), here.next);
+            length += 1;
+        }
+        assert_eq!(previous, ends.last, "the last node is the end");
+        length
     }
 }

@@ -5,7 +5,10 @@
 //! that nothing but the protocols orders it. Each protocol has twins that are broken on purpose,
 //! and must fail; they are written out by hand, because the real one cannot be broken from outside.
 
+mod displacing;
+
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Weak, atomic},
     time::{Duration, Instant},
     vec::Vec,
@@ -14,16 +17,16 @@ use std::{
 use loom::thread;
 
 use super::{
-    Completion::{self, Cancelled, Displaced, Expired, Satisfied, ShutDown},
+    Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
     DelayedOperation, Watched,
-    capacity::{Capacity, Limit, Overload},
     checks::Checks,
+    conditions::{Conditions, Threshold},
     core::Core,
-    demand::{Demand, Threshold},
     error::{WatchError, WatchErrorKind},
     filter::{Filter, fence_event, fence_watch},
+    limits::Limits,
+    operation::OperationKey,
     rule::Rule,
-    watch::OperationKey,
 };
 use crate::{
     Clock, TimerBuilder,
@@ -91,14 +94,14 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::with(Capacity::new(None, None, 8))
+        Self::with(Limits::new(None, None, 8))
     }
 
-    fn with(capacity: Capacity) -> Self {
+    fn with(limits: Limits) -> Self {
         let clock = Still(Instant::now());
         let builder = TimerBuilder::new().clock(clock).shards(1).wheel_size(2).inline();
         let timer = builder.build_with(drop::<OperationKey>).expect("the settings are in range");
-        let core = Arc::new(Core::new(timer, Duration::MAX, capacity));
+        let core = Arc::new(Core::new(timer, Duration::MAX, limits));
         Self { core, state: Arc::default(), ends: Arc::default() }
     }
 
@@ -108,11 +111,13 @@ impl World {
 
     /// Has an operation wait for events on keys.
     fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
-        let mut demand = Demand::new(8);
+        let mut conditions = Conditions::new(8);
         for key in keys {
-            demand.add_events(self.core.hash(key), *key);
+            conditions.add_events(self.core.hash(key), *key);
         }
-        self.core.watch(self.op(), demand, HOUR)
+        let watched = self.core.watch(self.op(), conditions, HOUR);
+        self.check_shard();
+        watched
     }
 
     fn watch(&self, keys: &[usize]) -> Option<OperationKey> {
@@ -125,23 +130,33 @@ impl World {
             let hash = self.core.hash(&key);
             Threshold { hash, key, asked: key, at: 5 }
         };
-        let mut demand = Demand::new(8);
+        let mut conditions = Conditions::new(8);
         for key in [0, 1] {
-            demand.add_threshold(threshold(key));
+            conditions.add_threshold(threshold(key));
         }
-        demand.rule = Rule::new(is_all, false);
-        assert!(self.core.watch(self.op(), demand, HOUR).is_ok());
+        conditions.rule = Rule::new(is_all, false);
+        assert!(self.core.watch(self.op(), conditions, HOUR).is_ok());
+        self.check_shard();
     }
 
     /// Changes the state, and announces an event on a key.
     fn satisfy(&self, key: usize) -> usize {
         self.state.is_ready.store(true, Ordering::Relaxed);
-        self.core.check_key(&key)
+        let completed = self.core.check_key(&key);
+        self.check_shard();
+        completed
     }
 
     fn advance(&self, key: usize) -> usize {
         self.state.values[key].store(5, Ordering::Relaxed);
-        self.core.advance(&key, 5)
+        let completed = self.core.advance(&key, 5);
+        self.check_shard();
+        completed
+    }
+
+    /// Checks what holds whenever the lock is free, also while others use the purgatory.
+    fn check_shard(&self) {
+        self.core.shards[0].check_invariants(&mut BTreeMap::new());
     }
 
     /// Runs something on a thread of its own.
@@ -158,6 +173,7 @@ impl World {
     /// taken out before it said that it was over.
     fn check_empty(&self) {
         let stats = self.core.stats();
+        self.core.check_invariants();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "missed");
         let expired = self.ends().iter().filter(|end| **end == Expired).count();
         assert_eq!(self.core.timer.stats().pending, expired as u64);
@@ -525,76 +541,4 @@ fn a_walk_passes_over_one_that_leaves_at_its_place() {
         assert!(world.core.claim(tickets[0], Cancelled(8)), "it was checked before");
         world.check_empty();
     });
-}
-
-/// The oldest of the operations in all and on a key is displaced, of which one may wait.
-fn displacing() -> World {
-    let limit = Some(Limit { operations: 1, overload: Overload::DisplaceOldest });
-    World::with(Capacity::new(limit, limit, 8))
-}
-
-#[test]
-fn of_newcomers_at_once_each_displaces_one_and_one_remains() {
-    check(|| {
-        let world = displacing();
-        world.watch(&[0]);
-        let other = world.spawn(|world| world.watch(&[0]).is_some());
-        assert!(world.watch(&[0]).is_some());
-        assert!(join(other));
-        assert_eq!(world.ends(), [Displaced, Displaced]);
-        assert_eq!(world.core.stats().delayed, 1);
-        assert_eq!(world.core.cancel_key(&0, &|| 7), 1);
-        world.check_empty();
-    });
-}
-
-#[test]
-fn one_that_is_displaced_while_it_is_checked_ends_once() {
-    check(|| {
-        let world = displacing();
-        world.watch(&[0]);
-        let event = world.spawn(|world| world.satisfy(0));
-        let is_waiting = world.try_watch(&[1]).expect("nothing is refused").key().is_some();
-        let completed = join(event);
-        let ends = world.ends();
-        let satisfied = ends.iter().filter(|end| **end == Satisfied).count();
-        // The newcomer may complete when it is checked again.
-        assert!(satisfied >= completed + usize::from(!is_waiting));
-        let delayed = world.core.stats().delayed;
-        assert_eq!(delayed + ends.len() as u64, 2);
-        assert_eq!(world.core.cancel_key(&1, &|| 7) as u64, delayed);
-        world.check_empty();
-    });
-}
-
-/// Two newcomers at a limit of one, by hand: each counts itself, and displaces.
-fn newcomers_at_a_limit(displaces_until_it_fits: bool) {
-    let count = Arc::new(AtomicU64::new(1));
-    let displaced = Arc::new(AtomicU64::new(0));
-    let newcomer = move |count: &AtomicU64, displaced: &AtomicU64| {
-        let mut is_exceeded = count.fetch_add(1, Ordering::Relaxed) >= 1;
-        while is_exceeded && count.load(Ordering::Relaxed) > 1 {
-            // The one that is displaced leaves the count a moment later.
-            displaced.fetch_add(1, Ordering::Relaxed);
-            count.fetch_sub(1, Ordering::Relaxed);
-            is_exceeded = displaces_until_it_fits;
-        }
-    };
-    let other = (Arc::clone(&count), Arc::clone(&displaced));
-    let other = thread::spawn(move || newcomer(&other.0, &other.1));
-    newcomer(&count, &displaced);
-    join(other);
-    assert_eq!(displaced.load(Ordering::Relaxed), 2, "displaced for nobody");
-    assert_eq!(count.load(Ordering::Relaxed), 1);
-}
-
-#[test]
-fn newcomers_that_displace_one_each_leave_as_many_as_may_wait() {
-    check(|| newcomers_at_a_limit(false));
-}
-
-#[test]
-#[should_panic(expected = "displaced for nobody")]
-fn broken_newcomers_that_displace_until_they_fit_displace_too_many() {
-    check(|| newcomers_at_a_limit(true));
 }

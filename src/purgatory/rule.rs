@@ -1,6 +1,6 @@
-//! When what has happened is enough.
+//! Decides whether the conditions of an operation hold.
 
-/// What is still to happen to an operation, besides its check.
+/// Which conditions of an operation are still to hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     /// Whether all of its conditions are to hold, not one.
@@ -11,7 +11,7 @@ pub(super) struct Rule {
     missing: u32,
 }
 
-/// What follows from an event.
+/// Consequence of an event for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,
@@ -33,7 +33,12 @@ impl Rule {
         self.missing += 1;
     }
 
-    /// What follows when something happened to a key.
+    /// Number of thresholds that have not been reached.
+    pub(super) const fn missing(self) -> u32 {
+        self.missing
+    }
+
+    /// The consequence of an event on a key.
     #[inline]
     pub(super) const fn on_event(self) -> Effect {
         match self {
@@ -44,8 +49,9 @@ impl Rule {
         }
     }
 
-    /// What follows when a threshold has been reached.
+    /// The consequence when a threshold has been reached.
     pub(super) fn on_threshold(&mut self) -> Effect {
+        debug_assert_ne!(self.missing, 0, "a threshold is reached once");
         self.missing -= 1;
         match self {
             Self { is_all: false, .. } => Effect::Satisfied,

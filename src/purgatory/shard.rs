@@ -1,606 +1,440 @@
-//! What is under the lock of a shard: the operations that wait, and who watches which key.
+//! A shard of a purgatory: the only file in which its lock is taken.
 //!
-//! # Ownership
+//! Each method holds the lock once. What must not be dropped under the lock is returned in a
+//! [`Hold`]; the caller drops it.
 //!
-//! An operation waits in its shard, or is *out*: in the hands of the one thread that checks it.
-//! Whoever takes it has it alone, with no lock held, and so completing it twice cannot be written
-//! down. What happens to an operation while it is out is noted in its slot, for the thread that
-//! brings it back: that an event was announced, or how the operation ends. An operation whose end is
-//! decided leaves all lists at once, so only its slot remains until it is brought back.
+//! # Locks
+//!
+//! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a list.
+//! No method of an operation runs under it, nor does the clone of a reason or the drop of a key.
+//! `Eq` and `Borrow` of keys do, as in any map. So they must not call the purgatory, nor wait for a
+//! lock that is held while the purgatory is called.
+//!
+//! Two other locks exist if there are limits. A thread that displaces an operation holds a lock
+//! while it takes the locks of the shards, one after the other. A count of the operations on a key
+//! has a lock, which is taken under that of a shard. So the order is: displacing, shard, count. No
+//! thread holds two shards, nor a shard and one of the timer's locks. A check may wait for a user's
+//! lock, also if a thread holds that while it announces an event.
 
-use std::mem;
+use std::borrow::Borrow;
 
 use smallvec::SmallVec;
 
 use super::{
-    capacity::Capacity,
+    conditions::Conditions,
+    cursors::Cursor,
     filter::Filter,
-    lists::{Leavings, Lists},
+    hold::Hold,
+    limits::{Limits, Surplus},
     operation::Completion,
-    rule::{Effect, Rule},
-    slab::{Index, Slab},
-    stats::ShardStats,
+    outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand, Oldest},
+    rule::Effect,
+    slab::Index,
+    stats::PurgatoryStats,
+    waiters::Waiters,
+    walk::Walk,
 };
 use crate::{Key, sync::Mutex};
 
-/// A part of a purgatory: threads are spread over shards, and an operation is wholly in that of the
-/// thread which brought it.
+/// Steps along a list between two holds of a lock.
+pub(super) const STEPS_PER_HOLD: u32 = 256;
+
+/// A part of a purgatory: threads are spread over shards, and an operation is wholly in the shard of
+/// the thread that registered it.
 pub(super) struct Shard<K, O, R> {
-    pub(super) filter: Filter,
-    pub(super) contents: Mutex<Contents<K, O, R>>,
+    filter: Filter,
+    waiters: Mutex<Waiters<K, O, R>>,
+}
+
+/// An operation that has just been put on its lists.
+pub(super) struct Entered<K> {
+    pub(super) place: (Index, u64),
+    /// Its thresholds, to be asked for once more: key, value and node.
+    pub(super) asked: SmallVec<[(K, u64, Index); 1]>,
+}
+
+/// Operations that reached thresholds in one hold.
+pub(super) struct Reached<O, R> {
+    /// Those that are to be checked.
+    pub(super) batch: Batch<O, R>,
+    /// The timeouts of those whose end is decided.
+    pub(super) timeouts: SmallVec<[Option<Key>; 2]>,
+    /// How many of these another thread completes.
+    pub(super) decided: usize,
+    /// Whether there may be more of them.
+    pub(super) is_more: bool,
+}
+
+/// Operations that a shutdown ended in one hold.
+pub(super) struct ShutDown<O, R> {
+    pub(super) finishes: Finishes<O, R>,
+    /// The timeouts of those that are out.
+    pub(super) timeouts: SmallVec<[Option<Key>; 2]>,
+    /// Where to go on; `None` if this was the last.
+    pub(super) next: Option<u32>,
 }
 
 impl<K, O, R> Shard<K, O, R> {
     pub(super) fn new() -> Self {
-        let contents = Contents {
-            waiters: Slab::new(),
-            lists: Lists::new(),
-            serial: 0,
-            passes: 0,
-            decided: 0,
-            is_closed: false,
-            stats: ShardStats::new(),
-        };
-        Self { filter: Filter::new(), contents: Mutex::new(contents) }
+        Self { filter: Filter::new(), waiters: Mutex::new(Waiters::new()) }
     }
-}
 
-/// Where an operation is.
-#[derive(Debug)]
-enum State<O, R> {
-    Waiting(O),
-    /// A thread checks it. `is_announced` says whether an event was announced meanwhile.
-    Out {
-        is_announced: bool,
-    },
-    /// It is out, and this is how it ends.
-    Decided(Completion<R>),
-}
-
-impl<O, R> State<O, R> {
-    const OUT: Self = Self::Out { is_announced: false };
-}
-
-/// Which limits count an operation.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Counted {
-    pub(super) in_total: bool,
-    pub(super) on_keys: bool,
-}
-
-impl Counted {
-    const NOWHERE: Self = Self { in_total: false, on_keys: false };
-    const EVERYWHERE: Self = Self { in_total: true, on_keys: true };
-}
-
-/// An operation that has not ended, as its shard knows it.
-#[derive(Debug)]
-struct Waiter<O, R> {
-    /// Tells it from all others of the shard, past and future.
-    serial: u64,
-    /// The last pass that saw it, or that had begun when it came.
-    seen: u64,
-    /// When it came, in nanoseconds of the timer.
-    since: u64,
-    timeout: Option<Key>,
-    /// The first of its nodes that watch events.
-    events: Option<Index>,
-    /// The first of its nodes that wait for thresholds.
-    thresholds: Option<Index>,
-    rule: Rule,
-    counted: Counted,
-    state: State<O, R>,
-}
-
-/// An operation that is out, until it has ended or is brought back.
-pub(super) struct InHand<O, R> {
-    pub(super) index: Index,
-    /// `None` once it waits again.
-    pub(super) operation: Option<O>,
-    /// Whether the last check found that it can complete, and that is how it has ended if it has.
-    pub(super) is_satisfied: bool,
-    /// How it has ended, and its timeout, if that is still to be cancelled.
-    pub(super) end: Option<(Completion<R>, Option<Key>)>,
-}
-
-impl<O, R> InHand<O, R> {
+    /// Whether there may be a watcher of a key. Takes no lock; the caller has passed
+    /// [`fence_event`](super::filter::fence_event).
     #[inline]
-    pub(super) const fn new(index: Index, operation: O) -> Self {
-        Self { index, operation: Some(operation), is_satisfied: false, end: None }
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.filter.may_have(hash)
+    }
+
+    /// Removes the cursor of a walk that is dropped.
+    pub(super) fn close_cursor(&self, cursor: Cursor) {
+        self.waiters.lock().lists.cursors.close(cursor);
     }
 }
 
-/// Operations that are out at once for one event, and operations that end in one hold.
-pub(super) const BATCH: usize = 32;
-
-/// Operations that are checked between two holds of the lock.
-pub(super) type Batch<O, R> = SmallVec<[InHand<O, R>; 2]>;
-
-/// Operations that wait again, but are to be checked again: an event was announced while they were
-/// out.
-pub(super) type Announced = SmallVec<[(Index, u64); 2]>;
-
-/// An operation that has ended, and is to be told so.
-pub(super) struct Finished<O, R> {
-    pub(super) operation: O,
-    pub(super) completion: Completion<R>,
-    /// Is still to be cancelled.
-    pub(super) timeout: Option<Key>,
-}
-
-/// Operations that have ended in one hold of the lock.
-pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
-
-/// What comes of saying how an operation ends.
-pub(super) enum Claim<O, R> {
-    /// That is how it ended.
-    Finished(Finished<O, R>),
-    /// That is how it ends, and the thread that holds it completes it.
-    Decided { timeout: Option<Key> },
-    /// It has ended, or will, in another way, or in this. What it might have been told is user code
-    /// and dropped when the lock has been released.
-    Lost(Completion<R>),
-}
-
-/// The operation that has waited longest.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Eldest {
-    pub(super) since: u64,
-    pub(super) place: (Index, u64),
-}
-
-/// The limits that a newcomer exceeds: for each, one operation is to be displaced.
-#[derive(Debug, Default)]
-pub(super) struct Surplus {
-    pub(super) is_total_exceeded: bool,
-    /// Hashes of the keys whose limits it exceeds.
-    pub(super) hashes: SmallVec<[u64; 4]>,
-}
-
-/// What is under the lock.
-pub(super) struct Contents<K, O, R> {
-    waiters: Slab<Waiter<O, R>>,
-    pub(super) lists: Lists<K>,
-    /// Serial number of the next operation.
-    serial: u64,
-    /// Number of passes over lists that have begun.
-    passes: u64,
-    /// Number of operations that are out and whose end is decided.
-    decided: u32,
-    pub(super) is_closed: bool,
-    pub(super) stats: ShardStats,
-}
-
-impl<K, O, R> Contents<K, O, R>
+impl<K, O, R> Shard<K, O, R>
 where
     K: Send + 'static,
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Takes in an operation that is out. It is on no list yet.
     #[inline]
-    pub(super) fn enter(&mut self, since: u64, rule: Rule, counted: Counted) -> (Index, u64) {
-        let serial = self.serial;
-        self.serial += 1;
-        let index = self.waiters.insert(Waiter {
-            serial,
-            seen: self.passes,
-            since,
-            timeout: None,
-            events: None,
-            thresholds: None,
-            rule,
-            counted,
-            state: State::OUT,
-        });
-        (index, serial)
+    fn hold<'a>(&'a self, limits: &'a Limits) -> Hold<'a, K> {
+        Hold::new(&self.filter, limits)
     }
 
-    /// Has an operation watch a key's events.
-    #[inline]
-    pub(super) fn watch_events(
-        &mut self,
-        index: Index,
-        key: (u64, K),
-        leavings: &mut Leavings<'_, K>,
-    ) where
-        K: Eq,
-    {
-        let waiter = &mut self.waiters[index];
-        waiter.events = Some(self.lists.watch_events(key, index, waiter.events, leavings));
-    }
+    // Registering.
 
-    /// Has an operation wait for a key's value, and returns its node.
-    pub(super) fn watch_threshold(
-        &mut self,
-        index: Index,
-        key: (u64, K, u64),
-        leavings: &mut Leavings<'_, K>,
-    ) -> Index
+    /// Puts an operation that is out on all of its lists. Returns `None` if the shard is closed.
+    #[inline]
+    pub(super) fn enter<'a>(
+        &'a self,
+        since: u64,
+        conditions: &mut Conditions<K>,
+        limits: &'a Limits,
+    ) -> Option<(Entered<K>, Hold<'a, K>)>
     where
         K: Eq,
     {
-        let waiter = &mut self.waiters[index];
-        waiter.rule.add_threshold();
-        let node = self.lists.watch_threshold(key, index, waiter.thresholds, leavings);
-        waiter.thresholds = Some(node);
-        node
-    }
-
-    /// Remembers that an operation is younger than those that came before it.
-    pub(super) fn join_eldest(&mut self, index: Index) {
-        let waiter = &mut self.waiters[index];
-        waiter.events = Some(self.lists.join_eldest(index, waiter.events));
-    }
-
-    /// What tells operations that have come so far from those that come from now on.
-    pub(super) const fn serial(&self) -> u64 {
-        self.serial
-    }
-
-    /// Whether an operation came before a serial number was the next.
-    pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
-        self.waiters[index].serial < serial
-    }
-
-    /// Number of operations that wait: neither ended nor about to end in a way that is decided.
-    pub(super) const fn waiting(&self) -> u32 {
-        self.waiters.len() - self.decided
-    }
-
-    /// One more than the greatest position of an operation.
-    pub(super) fn end(&self) -> u32 {
-        self.waiters.end()
-    }
-
-    /// Whether an operation has neither ended nor been told how it ends.
-    pub(super) fn is_waiting(&self, index: Index, serial: u64) -> bool {
-        let waiter = self.waiters.get(index).filter(|waiter| waiter.serial == serial);
-        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
-    }
-
-    /// Begins a pass: it sees each operation that is here by now at most once.
-    #[inline]
-    pub(super) fn begin_pass(&mut self) -> u64 {
-        self.passes += 1;
-        self.passes
-    }
-
-    /// Has `visit` see an operation, unless that has been seen in a pass. If it returns false, it
-    /// has not been seen after all.
-    #[inline]
-    pub(super) fn see(
-        &mut self,
-        pass: u64,
-        index: Index,
-        mut visit: impl FnMut(&mut Self, Index) -> bool,
-    ) -> bool {
-        let seen = self.waiters[index].seen;
-        if seen >= pass {
-            return true;
-        }
-        self.waiters[index].seen = pass;
-        let is_seen = visit(self, index);
-        if !is_seen {
-            self.waiters[index].seen = seen;
-        }
-        is_seen
-    }
-
-    /// Something happened to a key that an operation watches: takes it out, to be checked, if that
-    /// may help.
-    #[inline]
-    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O, R>) {
-        if self.waiters[index].rule.on_event() == Effect::Check {
-            self.take_out(index, batch);
-        }
-    }
-
-    /// Takes an operation out, or has whoever holds it check it again.
-    #[inline]
-    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
-        let state = &mut self.waiters[index].state;
-        match mem::replace(state, State::OUT) {
-            State::Waiting(operation) => {
-                if batch.len() == batch.inline_size() {
-                    batch.reserve_exact(BATCH - batch.len());
-                }
-                batch.push(InHand::new(index, operation));
-            }
-            State::Out { .. } => *state = State::Out { is_announced: true },
-            decided @ State::Decided(_) => *state = decided,
-        }
-    }
-
-    /// Takes those operations out that wait again and are to be checked again. One that another
-    /// thread has taken out since is checked by that thread.
-    pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
-        for &(index, serial) in announced {
-            let waiter = self.waiters.get(index).filter(|waiter| waiter.serial == serial);
-            if waiter.is_some_and(|waiter| matches!(waiter.state, State::Waiting(_))) {
-                self.take_out(index, batch);
-            }
-        }
-    }
-
-    /// Takes the least threshold of a key off its list if `value` reaches it. Returns it and who
-    /// waits for it.
-    #[inline]
-    pub(super) fn reach(
-        &mut self,
-        list: Index,
-        value: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Option<(u64, Index)> {
-        let (at, node, waiter) = self.lists.least(list)?;
-        if at > value {
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        if waiters.is_closed {
             return None;
         }
-        self.lists.mark_reached(node, self.waiters[waiter].counted.on_keys, leavings);
-        Some((at, waiter))
+        let place = waiters.enter(since, conditions.rule, limits.counted_first());
+        let (index, _) = place;
+        for key in conditions.events.drain(..) {
+            waiters.watch_events(index, key, &mut hold);
+        }
+        let mut asked = SmallVec::new();
+        for threshold in conditions.thresholds.drain(..) {
+            let key = (threshold.hash, threshold.key, threshold.at);
+            let node = waiters.watch_threshold(index, key, &mut hold);
+            asked.push((threshold.asked, threshold.at, node));
+        }
+        if limits.needs_order() {
+            waiters.join_oldest(index);
+        }
+        Some((Entered { place, asked }, hold))
     }
 
-    /// A threshold of an operation has been reached, and is off its list. Returns whether the
-    /// operation ends by that; `None` if it is taken out, to be checked, or nothing follows.
-    pub(super) fn on_threshold(
-        &mut self,
+    /// Takes thresholds that an operation has found reached off their lists. Returns what follows for
+    /// the operation, which is out.
+    pub(super) fn on_found<'a>(
+        &'a self,
         index: Index,
+        nodes: &[Index],
+        limits: &'a Limits,
+    ) -> (Effect, Hold<'a, K>) {
+        let mut hold = self.hold(limits);
+        let effect = self.waiters.lock().on_found(index, nodes, &mut hold);
+        (effect, hold)
+    }
+
+    /// Brings an operation back that has just been registered, and sets its timeout. If it has one,
+    /// nothing refuses the operation any more, and all limits count it.
+    #[inline]
+    pub(super) fn settle_in<'a>(
+        &'a self,
+        in_hand: &mut InHand<O, R>,
+        timeout: Option<Key>,
         now: u64,
+        limits: &'a Limits,
+    ) -> (Surplus, Announced, Hold<'a, K>) {
+        let (mut surplus, mut announced) = (Surplus::default(), Announced::new());
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        if timeout.is_some() {
+            waiters.set_timeout(in_hand.index, timeout);
+            surplus = waiters.count_in(in_hand.index, limits);
+        }
+        waiters.bring_back(in_hand, now, &mut announced, &mut hold);
+        drop(waiters);
+        (surplus, announced, hold)
+    }
+
+    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
+    /// it has been forgotten.
+    pub(super) fn withdraw<'a>(&'a self, index: Index, limits: &'a Limits) -> (bool, Hold<'a, K>) {
+        let mut hold = self.hold(limits);
+        let is_withdrawn = self.waiters.lock().withdraw(index, &mut hold);
+        (is_withdrawn, hold)
+    }
+
+    // Checking.
+
+    /// Takes operations out that a walk comes to, to be checked: at most `size` of them.
+    #[inline]
+    pub(super) fn take_out<Q>(
+        &self,
+        walk: &mut Walk<'_, K, O, R>,
+        key: (u64, &Q),
+        size: usize,
         batch: &mut Batch<O, R>,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Option<Claim<O, R>> {
-        match self.waiters[index].rule.on_threshold() {
-            Effect::Nothing => None,
-            Effect::Check => {
-                self.take_out(index, batch);
-                None
+    ) where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        walk.go_on(&mut self.waiters.lock(), key, |waiters, waiter| {
+            let has_room = batch.len() < size;
+            if has_room {
+                waiters.call(waiter, batch);
             }
-            Effect::Satisfied => Some(self.claim(index, Completion::Satisfied, now, leavings)),
-        }
+            has_room
+        });
     }
 
-    /// The values of some nodes' keys had been reached when these came on their lists, or soon
-    /// after. Returns what follows for the operation, which is out.
-    pub(super) fn on_found(
-        &mut self,
-        index: Index,
-        nodes: impl Iterator<Item = Index>,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Effect {
-        if matches!(self.waiters[index].state, State::Decided(_)) {
-            return Effect::Nothing; // Its nodes have left.
+    /// Brings back operations that were out and have been checked. Returns those that are to be
+    /// checked again.
+    #[inline]
+    pub(super) fn bring_back<'a>(
+        &'a self,
+        batch: &mut Batch<O, R>,
+        now: u64,
+        limits: &'a Limits,
+    ) -> (Announced, Hold<'a, K>) {
+        let mut announced = Announced::new();
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        for in_hand in batch {
+            waiters.bring_back(in_hand, now, &mut announced, &mut hold);
         }
-        for node in nodes {
-            let waiter = &mut self.waiters[index];
-            let is_news = self.lists.mark_reached(node, waiter.counted.on_keys, leavings);
-            if is_news && waiter.rule.on_threshold() == Effect::Satisfied {
-                return Effect::Satisfied;
-            }
-        }
-        self.waiters[index].rule.on_event()
+        drop(waiters);
+        (announced, hold)
     }
 
-    /// Ends the operation of a key, unless it has ended.
-    pub(super) fn claim_key(
-        &mut self,
-        (index, serial): (Index, u64),
+    /// Takes those operations out that are to be checked again.
+    pub(super) fn take_out_again(&self, announced: &Announced, batch: &mut Batch<O, R>) {
+        self.waiters.lock().take_out_again(announced, batch);
+    }
+
+    // Advancing.
+
+    /// Takes thresholds that `value` reaches off the list of a key. Adds the operations that end by
+    /// that to `due`, with their thresholds.
+    pub(super) fn reach<'a, Q>(
+        &'a self,
+        (hash, key): (u64, &Q),
+        value: u64,
+        now: u64,
+        due: &mut std::vec::Vec<(u64, Finished<O, R>)>,
+        limits: &'a Limits,
+    ) -> (Reached<O, R>, Hold<'a, K>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut reached =
+            Reached { batch: Batch::new(), timeouts: SmallVec::new(), decided: 0, is_more: false };
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        for step in 1..=STEPS_PER_HOLD {
+            // The list is gone when its last watcher has left.
+            let list = waiters.lists.find(hash, |other| other.borrow() == key);
+            let first = list.and_then(|list| waiters.reach(list, value, &mut hold));
+            let Some((at, waiter)) = first else { break };
+            match waiters.on_threshold(waiter, now, &mut reached.batch, &mut hold) {
+                Some(Claim::Finished(finished)) => {
+                    reached.timeouts.push(finished.timeout);
+                    due.push((at, finished));
+                }
+                Some(Claim::Decided { timeout }) => {
+                    reached.timeouts.push(timeout);
+                    reached.decided += 1;
+                }
+                Some(Claim::Lost(_)) | None => {}
+            }
+            let ended = reached.batch.len() + reached.timeouts.len();
+            reached.is_more = step == STEPS_PER_HOLD || ended == BATCH;
+            if reached.is_more {
+                break;
+            }
+        }
+        drop(waiters);
+        (reached, hold)
+    }
+
+    // Completing.
+
+    /// Decides how an operation ends, unless that is decided.
+    pub(super) fn claim<'a>(
+        &'a self,
+        place: (Index, u64),
         completion: Completion<R>,
         now: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Claim<O, R> {
-        if self.waiters.get(index).is_some_and(|waiter| waiter.serial == serial) {
-            self.claim(index, completion, now, leavings)
-        } else {
-            Claim::Lost(completion)
-        }
+        limits: &'a Limits,
+    ) -> (Claim<O, R>, Hold<'a, K>) {
+        let mut hold = self.hold(limits);
+        let claim = self.waiters.lock().claim_at(place, completion, now, &mut hold);
+        (claim, hold)
     }
 
-    /// Ends an operation.
-    pub(super) fn claim(
-        &mut self,
-        index: Index,
+    /// Decides how the next operation ends that a walk comes to and that came before `newcomers`.
+    /// Returns `None` and the completion if the hold ended before there was one.
+    pub(super) fn claim_next<'a, Q>(
+        &'a self,
+        walk: &mut Walk<'_, K, O, R>,
+        (key, newcomers): ((u64, &Q), u64),
         completion: Completion<R>,
         now: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Claim<O, R> {
-        let state = &mut self.waiters[index].state;
-        match mem::replace(state, State::OUT) {
-            State::Waiting(operation) => {
-                let timeout = self.finish(index, &completion, now, leavings);
-                Claim::Finished(Finished { operation, completion, timeout })
+        limits: &'a Limits,
+    ) -> (Claim<O, R>, Hold<'a, K>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut hold = self.hold(limits);
+        let (mut completion, mut claim) = (Some(completion), None);
+        walk.go_past(&mut self.waiters.lock(), key, |waiters, waiter| {
+            if !waiters.is_before(waiter, newcomers) {
+                return true;
             }
-            State::Out { .. } => {
-                let timeout = self.leave(index, &completion, now, leavings);
-                self.waiters[index].state = State::Decided(completion);
-                self.decided += 1;
-                Claim::Decided { timeout }
+            let Some(completion) = completion.take() else { return false };
+            claim = Some(waiters.claim(waiter, completion, now, &mut hold));
+            true
+        });
+        let unused = || Claim::Lost(completion.expect("no operation has taken it"));
+        (claim.unwrap_or_else(unused), hold)
+    }
+
+    /// Decides how the operation ends that waits for the least value of a key after a place, if it
+    /// came before `newcomers`. Returns its place; `None` if there is none.
+    pub(super) fn claim_threshold<'a, Q>(
+        &'a self,
+        ((hash, key), newcomers): ((u64, &Q), u64),
+        after: Option<(u64, Index)>,
+        completion: Completion<R>,
+        now: u64,
+        limits: &'a Limits,
+    ) -> (Option<(u64, Index)>, Claim<O, R>, Hold<'a, K>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        let list = waiters.lists.find(hash, |other| other.borrow() == key);
+        let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
+        let claim = match next {
+            Some((_, waiter)) if waiters.is_before(waiter, newcomers) => {
+                waiters.claim(waiter, completion, now, &mut hold)
             }
-            decided @ State::Decided(_) => {
-                *state = decided;
-                Claim::Lost(completion)
+            _ => Claim::Lost(completion),
+        };
+        drop(waiters);
+        (next.map(|(place, _)| place), claim, hold)
+    }
+
+    /// The serial number of the next operation.
+    pub(super) fn next_serial(&self) -> u64 {
+        self.waiters.lock().serial()
+    }
+
+    pub(super) fn is_waiting(&self, place: (Index, u64)) -> bool {
+        self.waiters.lock().is_waiting(place)
+    }
+
+    /// Takes in no more operations.
+    pub(super) fn close(&self) {
+        self.waiters.lock().is_closed = true;
+    }
+
+    /// Ends operations from a position on, because the purgatory shuts down.
+    pub(super) fn shut_down_some<'a>(
+        &'a self,
+        start: u32,
+        now: u64,
+        limits: &'a Limits,
+    ) -> (ShutDown<O, R>, Hold<'a, K>) {
+        let (mut finishes, mut timeouts) = (Finishes::new(), SmallVec::new());
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        let end = waiters.end().min(start + STEPS_PER_HOLD);
+        let mut position = start;
+        while position < end && finishes.len() + timeouts.len() < BATCH {
+            if let Some(index) = waiters.at(position) {
+                match waiters.claim(index, Completion::ShutDown, now, &mut hold) {
+                    Claim::Finished(finished) => finishes.push(finished),
+                    Claim::Decided { timeout } => timeouts.push(timeout),
+                    Claim::Lost(_) => {}
+                }
             }
+            position += 1;
         }
+        let next = (position < waiters.end()).then_some(position);
+        drop(waiters);
+        (ShutDown { finishes, timeouts, next }, hold)
     }
 
-    /// The operation at a position; `None` if there is none.
-    pub(super) fn at(&self, position: u32) -> Option<Index> {
-        let index = Index::at(position);
-        self.waiters.get(index).map(|_| index)
+    // Limits.
+
+    /// The operation that has waited longest, but for one.
+    pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
+        self.waiters.lock().oldest(except)
     }
 
-    /// The operation that has waited longest, but for one, of those that the limit of all counts.
-    pub(super) fn eldest(&self, except: Option<Index>) -> Option<Eldest> {
-        self.eldest_from(self.lists.eldest(), |index, counted| {
-            counted.in_total && Some(index) != except
-        })
+    /// The operation that has watched the events of a key with this hash longest, but for one.
+    pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
+        self.waiters.lock().oldest_on_key(hash, except)
     }
 
-    /// The operation that has watched the events of a key with this hash longest, but for one, of
-    /// those that the limit of the key counts.
-    pub(super) fn eldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Eldest> {
-        self.lists.lists_of_hash(hash, |first| {
-            self.eldest_from(first, |index, counted| counted.on_keys && Some(index) != except)
-        })
-    }
-
-    /// The operation that waits for the greatest value of a key with this hash, but for one, of those
-    /// that the limit of the key counts; and that value.
+    /// The operation that waits for the greatest value of a key with this hash, but for one.
     pub(super) fn greatest_on_key(
         &self,
         hash: u64,
         except: Option<Index>,
     ) -> Option<(u64, (Index, u64))> {
-        self.lists.greatest(hash, |index| {
-            let waiter = &self.waiters[index];
-            let is_victim = waiter.counted.on_keys && Some(index) != except;
-            is_victim.then_some((index, waiter.serial))
-        })
+        self.waiters.lock().greatest_on_key(hash, except)
     }
 
-    /// The first of the operations from a node on that `is_victim` allows. It passes over those only
-    /// that calls are taking in at this moment.
-    fn eldest_from(
-        &self,
-        mut node: Option<Index>,
-        is_victim: impl Fn(Index, Counted) -> bool,
-    ) -> Option<Eldest> {
-        loop {
-            let (index, next) = self.lists.visit(node?);
-            let Waiter { since, serial, counted, .. } = self.waiters[index];
-            if is_victim(index, counted) {
-                return Some(Eldest { since, place: (index, serial) });
-            }
-            node = next;
-        }
+    // Looking.
+
+    /// Number of operations that wait, and of their watchers.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let waiters = self.waiters.lock();
+        (u64::from(waiters.waiting()), waiters.lists.watching())
     }
 
-    /// Brings back an operation that was out and has been checked. It waits again, or has ended and
-    /// stays in hand. If an event was announced meanwhile, it is noted in `announced`.
-    #[inline]
-    pub(super) fn bring_back(
-        &mut self,
-        in_hand: &mut InHand<O, R>,
-        now: u64,
-        announced: &mut Announced,
-        leavings: &mut Leavings<'_, K>,
-    ) {
-        let index = in_hand.index;
-        let waiter = &mut self.waiters[index];
-        match mem::replace(&mut waiter.state, State::OUT) {
-            State::Decided(completion) => {
-                in_hand.is_satisfied = false;
-                self.decided -= 1;
-                let timeout = self.remove(index, leavings).timeout;
-                in_hand.end = Some((completion, timeout));
-            }
-            State::Out { .. } if in_hand.is_satisfied => {
-                let completion = Completion::Satisfied;
-                let timeout = self.finish(index, &completion, now, leavings);
-                in_hand.end = Some((completion, timeout));
-            }
-            State::Out { is_announced } => {
-                if is_announced {
-                    announced.push((index, waiter.serial));
-                }
-                let operation = in_hand.operation.take();
-                waiter.state = State::Waiting(operation.expect("it is in hand"));
-            }
-            State::Waiting(_) => unreachable!("an operation that is out has not been brought back"),
-        }
-    }
-
-    /// Counts an operation that can no longer be refused with the limits that displace others.
-    /// Returns those that it exceeds.
-    #[inline]
-    pub(super) fn count_in(&mut self, index: Index, limits: &Capacity) -> Surplus {
-        let mut surplus = Surplus::default();
-        let waiter = &mut self.waiters[index];
-        if matches!(waiter.state, State::Decided(_)) {
-            return surplus;
-        }
-        let before = mem::replace(&mut waiter.counted, Counted::EVERYWHERE);
-        if !before.in_total {
-            surplus.is_total_exceeded = limits.exceed();
-        }
-        if !before.on_keys {
-            surplus.hashes = self.lists.hashes((waiter.events, waiter.thresholds));
-            surplus.hashes.retain(|hash| limits.exceed_key(*hash));
-        }
-        surplus
-    }
-
-    /// Sets by what the timeout of an operation can be cancelled.
-    pub(super) fn set_timeout(&mut self, index: Index, timeout: Option<Key>) {
-        self.waiters[index].timeout = timeout;
-    }
-
-    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
-    /// it has been forgotten.
-    pub(super) fn withdraw(&mut self, index: Index, leavings: &mut Leavings<'_, K>) -> bool {
-        if matches!(self.waiters[index].state, State::Decided(_)) {
-            return false;
-        }
-        self.leave_lists(index, leavings);
-        self.remove(index, leavings);
-        true
-    }
-
-    /// Takes an operation that has ended out of the shard. Returns its timeout.
-    #[inline]
-    fn finish(
-        &mut self,
-        index: Index,
-        completion: &Completion<R>,
-        now: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Option<Key> {
-        let timeout = self.leave(index, completion, now, leavings);
-        self.remove(index, leavings);
-        timeout
-    }
-
-    /// Takes an operation whose end is decided off all lists and out of the limits, and counts the
-    /// end. Returns its timeout.
-    #[inline]
-    fn leave(
-        &mut self,
-        index: Index,
-        completion: &Completion<R>,
-        now: u64,
-        leavings: &mut Leavings<'_, K>,
-    ) -> Option<Key> {
-        self.leave_lists(index, leavings);
-        let waiter = &mut self.waiters[index];
-        self.stats.count(completion, now.saturating_sub(waiter.since));
-        // What has expired has left the timer.
-        waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired))
-    }
-
-    #[inline]
-    fn leave_lists(&mut self, index: Index, leavings: &mut Leavings<'_, K>) {
-        let waiter = &mut self.waiters[index];
-        let counted = mem::replace(&mut waiter.counted, Counted::NOWHERE);
-        let heads = (waiter.events.take(), waiter.thresholds.take());
-        self.lists.leave(heads, counted.on_keys, leavings);
-        if counted.in_total {
-            leavings.limits().release();
-        }
-    }
-
-    /// Takes an operation that is on no list out of its slot.
-    #[inline]
-    fn remove(&mut self, index: Index, leavings: &mut Leavings<'_, K>) -> Waiter<O, R> {
-        let waiter = self.waiters.remove(index);
-        debug_assert!(waiter.events.is_none() && waiter.thresholds.is_none());
-        if self.waiters.is_spacious() {
-            leavings.throw_away((mem::take(&mut self.waiters), self.lists.clear()));
-        }
-        waiter
+    /// Adds what this shard holds and has done.
+    pub(super) fn add_stats(&self, stats: &mut PurgatoryStats) {
+        let waiters = self.waiters.lock();
+        stats.delayed += u64::from(waiters.waiting());
+        stats.watched += waiters.lists.watching();
+        stats.keys += u64::from(waiters.lists.keys());
+        waiters.stats.add_to(stats);
     }
 
     /// Gives back the room of operations that have ended. *O*(capacity).
-    pub(super) fn shrink(&mut self) {
-        self.waiters.shrink();
-        self.lists.shrink();
+    pub(super) fn shrink(&self) {
+        self.waiters.lock().shrink();
+    }
+
+    /// Checks the invariants of this shard. Returns how many operations the limit of all counts, and
+    /// adds how often each key is counted by its hash.
+    pub(super) fn check_invariants(
+        &self,
+        on_keys: &mut std::collections::BTreeMap<u64, u64>,
+    ) -> u64 {
+        self.waiters.lock().check_invariants(&self.filter, on_keys)
     }
 }

@@ -1,7 +1,6 @@
 //! A slab: elements with a number each, which is used again once its element is gone.
 //!
-//! It grows by segments, so that nothing that is there is copied, and nobody waits for that under a
-//! lock.
+//! It grows by segments, so that growth copies no element and is short under a lock.
 
 use core::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! What a purgatory counts; each shard under its own lock.
+//! The counts of a purgatory; each shard's under its lock.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl ShardStats {
     }
 }
 
-/// What a purgatory holds and has done so far; from [`Purgatory::stats`](super::Purgatory::stats).
+/// Counts of a purgatory, from [`Purgatory::stats`](super::Purgatory::stats).
 ///
 /// Each operation that was not refused is in exactly one of `at_once`, `delayed`, `satisfied`,
 /// `expired`, `cancelled`, `displaced` and `shut_down`. Shards are counted one after the other, so
@@ -103,8 +103,8 @@ impl PurgatoryStats {
         }
     }
 
-    /// Returns how long at most `percent` of the operations waited that waited and have ended; zero
-    /// if none did.
+    /// Returns the wait that `percent` of the operations did not exceed, of those that waited and
+    /// have ended. Returns zero if there are none.
     #[must_use]
     pub fn wait_percentile(&self, percent: f64) -> Duration {
         self.waits.percentile(percent)

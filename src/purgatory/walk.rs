@@ -1,4 +1,4 @@
-//! Going along the watchers of a key, with the lock released from time to time.
+//! Walks along the watchers of a key, with the lock released from time to time.
 //!
 //! A walk marks its place by a cursor, which moves on when the node there leaves. It sees each
 //! operation once that waited when its *pass* began: walks of one pass, over several keys, see it
@@ -7,10 +7,10 @@
 use std::borrow::Borrow;
 
 use super::{
-    core::STEPS_PER_HOLD,
-    lists::Cursor,
-    shard::{Contents, Shard},
+    cursors::Cursor,
+    shard::{STEPS_PER_HOLD, Shard},
     slab::Index,
+    waiters::Waiters,
 };
 
 /// Where a walk is.
@@ -61,42 +61,42 @@ where
     #[inline]
     pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
-        contents: &mut Contents<K, O, R>,
+        waiters: &mut Waiters<K, O, R>,
         key: (u64, &Q),
-        mut visit: impl FnMut(&mut Contents<K, O, R>, Index) -> bool,
+        mut visit: impl FnMut(&mut Waiters<K, O, R>, Index) -> bool,
     ) where
         K: Borrow<Q>,
     {
         if self.pass == 0 {
-            self.pass = contents.begin_pass();
+            self.pass = waiters.begin_pass();
         }
         let pass = self.pass;
-        self.go_past(contents, key, |contents, waiter| contents.see(pass, waiter, &mut visit));
+        self.go_past(waiters, key, |waiters, waiter| waiters.see(pass, waiter, &mut visit));
     }
 
     /// The same with every operation, whoever has seen it.
     #[inline]
     pub(super) fn go_past<Q: Eq + ?Sized>(
         &mut self,
-        contents: &mut Contents<K, O, R>,
+        waiters: &mut Waiters<K, O, R>,
         (hash, key): (u64, &Q),
-        mut visit: impl FnMut(&mut Contents<K, O, R>, Index) -> bool,
+        mut visit: impl FnMut(&mut Waiters<K, O, R>, Index) -> bool,
     ) where
         K: Borrow<Q>,
     {
         let mut node = match self.place {
             Place::Start => {
-                let list = contents.lists.find(hash, |other| other.borrow() == key);
-                list.and_then(|list| contents.lists.first(list))
+                let list = waiters.lists.find(hash, |other| other.borrow() == key);
+                list.and_then(|list| waiters.lists.first(list))
             }
-            Place::At(cursor) => contents.lists.close(cursor),
+            Place::At(cursor) => waiters.lists.cursors.close(cursor),
             Place::End => return,
         };
         let mut steps = STEPS_PER_HOLD;
         while let Some(here) = node {
-            let (waiter, next) = contents.lists.visit(here);
-            if steps == 0 || !visit(contents, waiter) {
-                self.place = Place::At(contents.lists.open(node));
+            let (waiter, next) = waiters.lists.visit(here);
+            if steps == 0 || !visit(waiters, waiter) {
+                self.place = Place::At(waiters.lists.cursors.open(node));
                 return;
             }
             steps -= 1;
@@ -110,7 +110,7 @@ impl<K, O, R> Drop for Walk<'_, K, O, R> {
     #[inline]
     fn drop(&mut self) {
         if let Place::At(cursor) = self.place {
-            self.shard.contents.lock().lists.close(cursor);
+            self.shard.close_cursor(cursor);
         }
     }
 }

@@ -69,6 +69,8 @@ fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     assert!(!purgatory.complete(key) && !purgatory.cancel(key));
     assert!(!purgatory.cancel_with(key, ()));
     drop(purgatory.guard(key));
+    purgatory.guard_with(key, ()).disarm();
+    drop(purgatory.guard_with(key, ()));
     is_waiting
 }
 
@@ -173,6 +175,16 @@ fn limits_take_every_number() {
             assert_eq!(total.build::<u64, Never, ()>().is_err(), limit == 0);
             let each = PurgatoryBuilder::new().max_delayed_per_key(limit, overload);
             assert_eq!(each.build::<u64, Never, ()>().is_err(), limit == 0);
+        }
+        let keys = usize::try_from(limit).unwrap_or(usize::MAX);
+        let many = PurgatoryBuilder::new().max_keys(keys).build::<u64, Never, ()>();
+        assert_eq!(many.is_err(), limit == 0);
+        if let Ok(purgatory) = many {
+            let is_refused = |count: usize| {
+                purgatory.watch_any(Never, (0..count as u64).map(Watch::Events), SECOND).is_err()
+            };
+            assert_eq!((is_refused(keys.min(50)), is_refused(51)), (false, keys < 51));
+            purgatory.check_invariants();
         }
     }
     let (_clock, one) = purgatory(|settings| {

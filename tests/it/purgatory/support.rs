@@ -211,6 +211,7 @@ impl World {
     /// Checks the books, which must balance after every step.
     #[track_caller]
     pub(crate) fn check_books(&self) {
+        self.purgatory.check_invariants();
         let stats = self.purgatory.stats();
         assert_eq!(sum(&stats), self.state().accepted, "{stats:?}");
         assert_eq!(stats.delayed, self.purgatory.delayed());

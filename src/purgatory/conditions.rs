@@ -1,4 +1,4 @@
-//! What one operation waits for, with the hashes of its keys.
+//! The conditions of an operation that is about to wait: its keys and thresholds, with hashes.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::rule::Rule;
 
-/// The keys and thresholds of an operation that is about to wait.
-pub(super) struct Demand<K> {
+/// The keys and thresholds of an operation that is about to wait, at most so many.
+pub(super) struct Conditions<K> {
     /// Each key once.
     pub(super) events: SmallVec<[(u64, K); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
@@ -32,7 +32,7 @@ pub(super) struct Threshold<K> {
 /// Keys that are compared one by one with a new one.
 const FEW: usize = 16;
 
-impl<K: Eq> Demand<K> {
+impl<K: Eq> Conditions<K> {
     #[inline]
     pub(super) fn new(max_keys: usize) -> Self {
         Self {
@@ -111,30 +111,30 @@ mod tests {
 
     #[test]
     fn each_key_is_there_once_however_often_it_is_added() {
-        let mut demand = Demand::new(1000);
+        let mut conditions = Conditions::new(1000);
         for number in (0..100_000).map(|number| number % 500) {
             // Two keys share each hash.
-            demand.add_events(number / 2, number);
+            conditions.add_events(number / 2, number);
         }
-        assert!(demand.events.iter().map(|(_, key)| *key).eq(0..500));
-        assert_eq!(demand.hashes().len(), 500);
+        assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
+        assert_eq!(conditions.hashes().len(), 500);
     }
 
     #[test]
-    fn a_demand_has_room_for_so_many_keys_and_no_more() {
+    fn conditions_have_room_for_so_many_keys_and_no_more() {
         for max in 1..40 {
-            let mut demand = Demand::new(max);
+            let mut conditions = Conditions::new(max);
             for number in 0..max as u64 {
                 let threshold = Threshold { hash: 0, key: number, asked: number, at: 1 };
                 if number % 3 == 0 {
-                    assert!(demand.add_threshold(threshold).is_none());
+                    assert!(conditions.add_threshold(threshold).is_none());
                 } else {
-                    assert_eq!(demand.add_events(number, number), None);
-                    assert_eq!(demand.add_events(number, number), Some(number), "it is there");
+                    assert_eq!(conditions.add_events(number, number), None);
+                    assert_eq!(conditions.add_events(number, number), Some(number), "it is there");
                 }
-                assert!(!demand.is_too_large);
+                assert!(!conditions.is_too_large);
             }
-            assert_eq!((demand.add_events(99, 99), demand.is_too_large), (Some(99), true));
+            assert_eq!((conditions.add_events(99, 99), conditions.is_too_large), (Some(99), true));
         }
     }
 }

@@ -1,17 +1,27 @@
-//! How many operations may wait, in all and on one key; exact, also under concurrency.
+//! The limits on waiting operations: how many may wait, in all and on one key; what is refused, and
+//! which operation is displaced.
+//!
+//! An operation takes a permit of the limit of all, and one of the limit of each key for each of its
+//! watchers. Permits are given back under the lock of its shard, together with leaving the lists.
 
 use std::{
     boxed::Box,
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    hash::Hash,
 };
 
 use crossbeam::utils::CachePadded;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
-use super::shard::Counted;
+use super::{
+    core::Core,
+    operation::{Completion, DelayedOperation, OperationKey},
+    outcome::Claim,
+};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// What becomes of an operation for which there is no room.
+/// Policy when a limit is reached.
 ///
 /// # Examples
 ///
@@ -19,15 +29,14 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Overload {
-    /// It is refused, and handed back.
+    /// The new operation is refused, and handed back.
     #[default]
     Refuse,
-    /// It waits, and the one that has waited longest is completed as
-    /// [`Completion::Displaced`](super::Completion::Displaced). One that is being checked at that
-    /// moment is completed by the thread that checks it.
+    /// The new operation waits, and the one that has waited longest is completed as
+    /// [`Completion::Displaced`]. If a thread is checking that one, that thread completes it.
     ///
-    /// The newcomer waits before the other one leaves, so that none is displaced for one that is
-    /// then refused: for a moment, each call in progress may exceed the limit by one.
+    /// No operation is displaced for one that is then refused, as the new operation waits before
+    /// another one leaves. So each call in progress may exceed the limit by one.
     DisplaceOldest,
 }
 
@@ -38,12 +47,32 @@ pub(super) struct Limit {
     pub(super) overload: Overload,
 }
 
+/// Which limits count an operation: it holds permits of these.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) in_total: bool,
+    pub(super) on_keys: bool,
+}
+
+impl Counted {
+    pub(super) const NOWHERE: Self = Self { in_total: false, on_keys: false };
+    pub(super) const EVERYWHERE: Self = Self { in_total: true, on_keys: true };
+}
+
+/// The limits that a newcomer exceeds: for each, one operation is to be displaced.
+#[derive(Debug, Default)]
+pub(super) struct Surplus {
+    pub(super) is_total_exceeded: bool,
+    /// Hashes of the keys whose limits it exceeds.
+    pub(super) hashes: SmallVec<[u64; 4]>,
+}
+
 /// The limits of a purgatory.
 ///
 /// A limit that refuses counts an operation before it is taken in, and never exceeds its number. A
 /// limit that displaces counts an operation once nothing can refuse it any more. An operation by
 /// which the count exceeds the limit displaces one other, unless the count has gone down by then.
-pub(super) struct Capacity {
+pub(super) struct Limits {
     total: Option<Total>,
     per_key: Option<PerKey>,
     pub(super) max_keys: usize,
@@ -69,7 +98,7 @@ type Counts = HashMap<u64, u64, FxBuildHasher>;
 /// Locks that the counts are spread over.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
 
-impl Capacity {
+impl Limits {
     pub(super) fn new(total: Option<Limit>, per_key: Option<Limit>, max_keys: usize) -> Self {
         let total = total.map(|limit| Total { limit, count: AtomicU64::new(0) });
         let per_key = per_key.map(|limit| {
@@ -176,6 +205,17 @@ impl Capacity {
         }
     }
 
+    /// Gives back the permits of an operation that is refused before it is on any list, given the
+    /// hashes of the keys of which it holds some.
+    pub(super) fn give_back(&self, hashes: &[u64]) {
+        for &hash in hashes {
+            self.release_from_key(hash);
+        }
+        if self.counted_first().in_total {
+            self.release();
+        }
+    }
+
     /// Counts an operation that was refused.
     pub(super) fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -183,6 +223,25 @@ impl Capacity {
 
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Checks that permits are taken by the operations that are counted, and by no others.
+    ///
+    /// # Panics
+    ///
+    /// If they are not.
+    pub(super) fn check_invariants(&self, in_total: u64, on_keys: &BTreeMap<u64, u64>) {
+        if let Some(Total { limit, count }) = &self.total {
+            let count = count.load(Ordering::Relaxed);
+            assert_eq!(count, in_total, "each permit is held by an operation");
+            assert!(count <= limit.operations, "{count} operations exceed {limit:?}");
+        }
+        let Some(per_key) = &self.per_key else { return };
+        let stripes = per_key.stripes.iter().map(|stripe| stripe.lock().clone());
+        let counts: BTreeMap<_, _> = stripes.flatten().collect();
+        assert_eq!(&counts, on_keys, "each permit of a key is held by a watcher");
+        let most = counts.values().max().copied().unwrap_or(0);
+        assert!(most <= per_key.limit.operations, "{most} operations on a key exceed its limit");
     }
 
     /// Gives back the memory of keys that no operation watches. *O*(capacity), a part at a time under
@@ -213,5 +272,86 @@ impl PerKey {
         #[expect(clippy::cast_possible_truncation, reason = "any of the bits will do")]
         let bits = hash as usize;
         &self.stripes[bits % STRIPES]
+    }
+}
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Displaces one operation for each limit that a newcomer exceeds.
+    #[inline]
+    pub(super) fn displace_for(&self, newcomer: OperationKey, surplus: &Surplus) {
+        if surplus.is_total_exceeded || !surplus.hashes.is_empty() {
+            self.displace_surplus(newcomer, surplus);
+        }
+    }
+
+    #[cold]
+    fn displace_surplus(&self, newcomer: OperationKey, surplus: &Surplus) {
+        // One that is displaced for a key may leave others of these keys, and leaves the total.
+        for &hash in &surplus.hashes {
+            self.displace_one(
+                || self.limits.is_key_exceeded(hash),
+                || self.oldest_on_key(hash, newcomer),
+            );
+        }
+        if surplus.is_total_exceeded {
+            self.displace_one(|| self.limits.is_exceeded(), || self.oldest(newcomer));
+        }
+    }
+
+    /// Displaces one operation, while a limit is exceeded. If the one that is found has ended by
+    /// itself, it looks again.
+    fn displace_one(
+        &self,
+        is_exceeded: impl Fn() -> bool,
+        find: impl Fn() -> Option<OperationKey>,
+    ) {
+        let mut displaced = None;
+        // One displacement at a time: two that see the same excess would displace two.
+        let turn = self.displacing.lock();
+        while displaced.is_none() && is_exceeded() {
+            let Some(key) = find() else { break };
+            let (claim, hold) = self.claim_in_shard(key, Completion::Displaced);
+            if !matches!(claim, Claim::Lost(_)) {
+                displaced = Some((key.shard(), claim, hold));
+            }
+        }
+        drop(turn);
+        if let Some((number, claim, hold)) = displaced {
+            self.dispose(hold);
+            self.settle_claim(number, claim);
+        }
+    }
+
+    /// The operation that has waited longest, but for a newcomer.
+    fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
+        let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
+            let oldest = shard.oldest(newcomer.index_in(number))?;
+            Some((oldest.since, OperationKey::new(number, oldest.place)))
+        });
+        oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
+    }
+
+    /// The operation that has watched a key's events longest, but for a newcomer; or, if all others
+    /// wait for its value, the one that waits for the greatest.
+    fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<OperationKey> {
+        let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
+            let except = newcomer.index_in(number);
+            let oldest = shard.oldest_on_key(hash, except)?;
+            Some((oldest.since, OperationKey::new(number, oldest.place)))
+        });
+        let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
+        oldest.or_else(|| {
+            let greatest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
+                let except = newcomer.index_in(number);
+                let (at, place) = shard.greatest_on_key(hash, except)?;
+                Some((at, OperationKey::new(number, place)))
+            });
+            greatest.max_by_key(|&(at, _)| at).map(|(_, key)| key)
+        })
     }
 }

@@ -1,0 +1,198 @@
+//! Checks after events: the operations on a key are checked, and those that can complete do.
+
+use std::{borrow::Borrow, hash::Hash};
+
+use smallvec::SmallVec;
+
+use super::{
+    Checks, Purgatory,
+    core::Core,
+    filter::fence_event,
+    operation::DelayedOperation,
+    outcome::{BATCH, Batch, InHand},
+    walk::Walk,
+};
+
+impl<K, O, R> Purgatory<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Checks the operations that watch a key, after an event on it, and completes those that can
+    /// complete. Returns their number.
+    ///
+    /// An operation that another thread is checking is checked again by that thread, and not counted
+    /// here. Neither is one that ends in another way meanwhile.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(shards), and a check for each operation that watches the key.
+    #[inline]
+    pub fn check_and_complete<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.core().check_key(key)
+    }
+
+    /// Like [`check_and_complete`](Self::check_and_complete) for several keys. An operation that
+    /// watches several of them is checked once. [`checks`](Self::checks), whose example shows such
+    /// an event, makes the checks a few at a time.
+    pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'q,
+    {
+        self.core().check_keys(keys)
+    }
+
+    /// Returns the checks that events on some keys call for, to be run a few at a time.
+    #[must_use = "no check is made until it is run"]
+    pub fn checks<'a, Q>(&'a self, keys: impl IntoIterator<Item = &'a Q>) -> Checks<'a, K, O, R, Q>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'a,
+    {
+        Checks::new(self.core(), keys)
+    }
+}
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Something happened to a key: completes the operations on it that can. Returns how many those
+    /// were.
+    #[inline]
+    pub(super) fn check_key<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = (self.hash(key), key);
+        fence_event();
+        let mut completed = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            if shard.may_have(key.0) {
+                let mut walk = Walk::new(shard, 0);
+                completed += self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+            }
+        }
+        completed
+    }
+
+    /// The same for several keys; each operation is checked once.
+    pub(super) fn check_keys<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'q,
+    {
+        // The caller's iterator may change what the checks look at.
+        let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| (self.hash(key), key)).collect();
+        fence_event();
+        let mut passes = self.passes();
+        let mut completed = 0;
+        for key in keys {
+            for (number, pass) in passes.iter_mut().enumerate() {
+                completed += self.check_in_pass(number, pass, key);
+            }
+        }
+        completed
+    }
+
+    /// Passes that have not begun, one for each shard.
+    pub(super) fn passes(&self) -> SmallVec<[u64; 16]> {
+        SmallVec::from_elem(0, self.shards.len())
+    }
+
+    fn check_in_pass<Q>(&self, number: usize, pass: &mut u64, key: (u64, &Q)) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some(mut walk) = self.walk(number, *pass, key.0) else { return 0 };
+        let completed = self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+        *pass = walk.pass();
+        completed
+    }
+
+    /// A walk, in a pass, along the watchers of a key in a shard, unless there are none.
+    pub(super) fn walk(&self, number: usize, pass: u64, hash: u64) -> Option<Walk<'_, K, O, R>> {
+        let shard = &*self.shards[number];
+        shard.may_have(hash).then(|| Walk::new(shard, pass))
+    }
+
+    /// Goes on with a walk until its end, or until `budget` is used up, one for each operation that
+    /// is checked. Returns how many have completed.
+    #[inline]
+    pub(super) fn check_walk<Q>(
+        &self,
+        number: usize,
+        walk: &mut Walk<'_, K, O, R>,
+        key: (u64, &Q),
+        budget: &mut usize,
+    ) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = walk.shard();
+        let mut batch = Batch::new();
+        let mut completed = 0;
+        while !walk.is_done() && *budget > 0 {
+            let size = BATCH.min(*budget);
+            shard.take_out(walk, key, size, &mut batch);
+            *budget -= batch.len();
+            if !batch.is_empty() {
+                completed += self.check_out(number, &mut batch);
+            }
+        }
+        completed
+    }
+
+    /// Checks operations that are out, brings them back, and completes those that have ended. Then it
+    /// checks those again for which an event was announced meanwhile, until there are none. Returns
+    /// how many completed by a check.
+    ///
+    /// In between all wait again, so no end is withheld while events go on.
+    #[inline]
+    pub(super) fn check_out(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+        let shard = &*self.shards[number];
+        let mut completed = 0;
+        loop {
+            debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
+            for in_hand in batch.iter_mut() {
+                in_hand.is_satisfied =
+                    in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
+            }
+            let (announced, hold) = shard.bring_back(batch, self.timer.elapsed(), &self.limits);
+            self.dispose(hold);
+            completed += self.settle(number, batch);
+            if announced.is_empty() {
+                return completed;
+            }
+            shard.take_out_again(&announced, batch);
+        }
+    }
+
+    /// Tells operations that they have ended, and empties the batch. Returns how many of them did by
+    /// a check.
+    #[inline]
+    fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+        for (_, timeout) in batch.iter().filter_map(|in_hand| in_hand.end.as_ref()) {
+            self.cancel_timeout(number, *timeout);
+        }
+        let mut completed = 0;
+        for InHand { operation, end, is_satisfied, .. } in batch.drain(..) {
+            if let (Some(operation), Some((completion, _))) = (operation, end) {
+                completed += usize::from(is_satisfied);
+                self.complete(operation, completion);
+            }
+        }
+        completed
+    }
+}

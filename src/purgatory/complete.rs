@@ -1,0 +1,328 @@
+//! Ends that no check finds: by a handle, by a key, by a shutdown.
+
+use std::{borrow::Borrow, hash::Hash, vec::Vec};
+
+use smallvec::SmallVec;
+
+use super::{
+    OperationGuard, Purgatory,
+    core::Core,
+    filter::fence_event,
+    hold::Hold,
+    operation::{Completion, DelayedOperation, OperationKey},
+    outcome::{Claim, Finished},
+    walk::Walk,
+};
+
+impl<K, O, R> Purgatory<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Cancels every operation that watches a key, for example because the key has moved away.
+    /// Returns their number.
+    pub fn cancel_for_key<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        R: Default,
+    {
+        self.core().cancel_key(key, &R::default)
+    }
+
+    /// Cancels every operation that watches a key, and tells each the reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32, &'static str> for Fetch {
+    ///     fn try_complete(&mut self) -> bool {
+    ///         false
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion<&'static str>) {
+    ///         assert_eq!(completion, Completion::Cancelled("moved"));
+    ///     }
+    /// }
+    ///
+    /// let purgatory = PurgatoryBuilder::new().build::<u32, Fetch, &'static str>()?;
+    /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// assert_eq!(purgatory.cancel_for_key_with(&3, &"moved"), 1);
+    /// assert_eq!(purgatory.stats().panicked, 0);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn cancel_for_key_with<Q>(&self, key: &Q, reason: &R) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        R: Clone,
+    {
+        self.core().cancel_key(key, &|| reason.clone())
+    }
+
+    /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
+    ///
+    /// If another thread is checking it, that thread completes it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, Watched};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn try_complete(&mut self) -> bool {
+    ///         false
+    ///     }
+    ///
+    ///     fn complete(self, _: Completion) {}
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let watched = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// let Watched::Waiting(fetch) = watched else { panic!("nothing is there to be fetched") };
+    /// assert!(purgatory.is_waiting(fetch));
+    /// assert!(purgatory.complete(fetch));
+    /// assert!(!purgatory.cancel(fetch), "it has ended");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn complete(&self, key: OperationKey) -> bool {
+        self.core().claim(key, Completion::Satisfied)
+    }
+
+    /// Cancels an operation. Returns whether it was waiting.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn cancel(&self, key: OperationKey) -> bool
+    where
+        R: Default,
+    {
+        self.cancel_with(key, R::default())
+    }
+
+    /// Cancels an operation, and tells it the reason. Returns whether it was waiting.
+    ///
+    /// Reasons are of the type that the purgatory was built for; see the example of
+    /// [`cancel_for_key_with`](Self::cancel_for_key_with).
+    pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
+        self.core().claim(key, Completion::Cancelled(reason))
+    }
+
+    /// Returns a guard that cancels an operation when it is dropped.
+    pub fn guard(&self, key: OperationKey) -> OperationGuard<K, O, R>
+    where
+        R: Default,
+    {
+        self.guard_with(key, R::default())
+    }
+
+    /// Returns a guard that cancels an operation when it is dropped, and tells it the reason.
+    pub fn guard_with(&self, key: OperationKey, reason: R) -> OperationGuard<K, O, R> {
+        OperationGuard::new(self.downgrade(), key, reason)
+    }
+
+    /// Returns whether an operation has not ended. One that is being checked may have been told how
+    /// it ends, and does not wait any more.
+    #[must_use]
+    pub fn is_waiting(&self, key: OperationKey) -> bool {
+        self.core().is_waiting(key)
+    }
+
+    /// Shuts the purgatory down: it refuses new operations, and returns those that wait. The caller
+    /// answers them.
+    ///
+    /// An operation that another thread is checking is completed by that thread as
+    /// [`Completion::ShutDown`], and is not among them. All of them count as
+    /// [shut down](PurgatoryStats::shut_down). May be called from within an operation. The second
+    /// call returns nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::ShutDown);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30))?;
+    /// for fetch in purgatory.shutdown() {
+    ///     fetch.complete(Completion::ShutDown);
+    /// }
+    /// let late = purgatory.try_complete_else_watch(Fetch, [3], Duration::from_secs(30));
+    /// assert_eq!(late.unwrap_err().kind(), WatchErrorKind::ShutDown);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use = "the operations have not been answered"]
+    pub fn shutdown(&self) -> Vec<O> {
+        let mut operations = Vec::new();
+        self.core().shut_down(|operation| operations.push(operation));
+        operations
+    }
+}
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Cancels all operations that watch a key. Returns how many those were.
+    pub(super) fn cancel_key<Q>(&self, key: &Q, reason: &impl Fn() -> R) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let key = (self.hash(key), key);
+        fence_event();
+        // An operation that waits again when it is cancelled is not cancelled again.
+        let newcomers = self.shards.iter().map(|shard| {
+            let is_watched = shard.may_have(key.0);
+            is_watched.then(|| shard.next_serial())
+        });
+        let newcomers: SmallVec<[_; 16]> = newcomers.collect();
+        let mut cancelled = 0;
+        for (number, newcomers) in newcomers.into_iter().enumerate() {
+            if let Some(newcomers) = newcomers {
+                cancelled += self.cancel_events(number, key, newcomers, reason);
+                cancelled += self.cancel_thresholds(number, key, newcomers, reason);
+            }
+        }
+        cancelled
+    }
+
+    /// Cancels the operations of a shard that watch a key's events, but for newcomers.
+    fn cancel_events<Q>(
+        &self,
+        number: usize,
+        key: (u64, &Q),
+        newcomers: u64,
+        reason: &impl Fn() -> R,
+    ) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = &*self.shards[number];
+        let mut walk = Walk::new(shard, 0);
+        let mut cancelled = 0;
+        while !walk.is_done() {
+            // One reason for each, made and dropped with no lock held.
+            let completion = Completion::Cancelled(reason());
+            let (now, key) = (self.timer.elapsed(), (key, newcomers));
+            let (claim, hold) = shard.claim_next(&mut walk, key, completion, now, &self.limits);
+            self.dispose(hold);
+            cancelled += usize::from(self.settle_claim(number, claim));
+        }
+        cancelled
+    }
+
+    /// Cancels the operations of a shard that wait for a key's value, but for newcomers.
+    fn cancel_thresholds<Q>(
+        &self,
+        number: usize,
+        key: (u64, &Q),
+        newcomers: u64,
+        reason: &impl Fn() -> R,
+    ) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = &*self.shards[number];
+        let mut cancelled = 0;
+        let mut place = None;
+        loop {
+            let completion = Completion::Cancelled(reason());
+            let (now, key) = (self.timer.elapsed(), (key, newcomers));
+            let (next, claim, hold) =
+                shard.claim_threshold(key, place, completion, now, &self.limits);
+            self.dispose(hold);
+            cancelled += usize::from(self.settle_claim(number, claim));
+            if next.is_none() {
+                return cancelled;
+            }
+            place = next;
+        }
+    }
+
+    /// Ends an operation. Returns whether it had neither ended nor been told how it ends.
+    pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
+        if key.shard() >= self.shards.len() {
+            return false;
+        }
+        let (claim, hold) = self.claim_in_shard(key, completion);
+        self.dispose(hold);
+        self.settle_claim(key.shard(), claim)
+    }
+
+    /// Decides how an operation ends, and leaves it to the caller to tell it so.
+    pub(super) fn claim_in_shard(
+        &self,
+        key: OperationKey,
+        completion: Completion<R>,
+    ) -> (Claim<O, R>, Hold<'_, K>) {
+        let shard = &*self.shards[key.shard()];
+        shard.claim(key.place(), completion, self.timer.elapsed(), &self.limits)
+    }
+
+    /// Cancels the timeout of an operation whose end has been claimed, and tells it if it has ended.
+    /// Returns whether the claim was won.
+    pub(super) fn settle_claim(&self, number: usize, claim: Claim<O, R>) -> bool {
+        match claim {
+            Claim::Finished(finished) => self.conclude(number, finished),
+            Claim::Decided { timeout } => self.cancel_timeout(number, timeout),
+            Claim::Lost(_) => return false,
+        }
+        true
+    }
+
+    pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
+        let shard = self.shards.get(key.shard());
+        shard.is_some_and(|shard| shard.is_waiting(key.place()))
+    }
+
+    /// Takes in no more operations, and ends those that wait. `take` is given each, when it has left
+    /// the timer and the limits. Those that are out end by this as well.
+    pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
+        self.shards.iter().for_each(|shard| shard.close());
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut position = Some(0);
+            while let Some(start) = position {
+                let now = self.timer.elapsed();
+                let (ended, hold) = shard.shut_down_some(start, now, &self.limits);
+                self.dispose(hold);
+                for timeout in ended.timeouts {
+                    self.cancel_timeout(number, timeout);
+                }
+                ended.finishes.iter().for_each(|end| self.cancel_timeout(number, end.timeout));
+                ended.finishes.into_iter().for_each(|end| take(end.operation));
+                position = ended.next;
+            }
+        }
+        self.timer.shutdown();
+    }
+
+    /// Tells an operation that it has ended, when it has left the timer.
+    #[inline]
+    pub(super) fn conclude(&self, number: usize, finished: Finished<O, R>) {
+        self.cancel_timeout(number, finished.timeout);
+        self.complete(finished.operation, finished.completion);
+    }
+}

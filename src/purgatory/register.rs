@@ -1,0 +1,403 @@
+//! Registering an operation: it is checked, put on its lists, and checked again.
+
+use std::{hash::Hash, mem, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::{
+    Purgatory, Watch,
+    conditions::{Conditions, Threshold},
+    core::Core,
+    error::WatchError,
+    filter::fence_watch,
+    operation::{Completion, DelayedOperation, OperationKey, Watched},
+    outcome::{Batch, Finished, InHand},
+    rule::{Effect, Rule},
+    shard::Shard,
+    slab::Index,
+};
+use crate::{Key, ScheduleError, sync::Ordering};
+
+impl<K, O, R> Purgatory<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Completes an operation if it can complete. Otherwise the operation waits for events on its keys,
+    /// until `delay` is over.
+    ///
+    /// A key that is given twice is watched once. Without a key the operation waits for its delay or
+    /// its handle. A delay of zero expires at once, if the operation cannot complete. A delay longer
+    /// than the clock can count, such as [`Duration::MAX`], never expires.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError`] hands the operation back if a limit is reached, it has too many keys, the
+    /// purgatory is shut down, or a thread of the timer cannot be started, which the first operation
+    /// that waits does.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(keys), under one lock that is held twice. [`max_keys`](PurgatoryBuilder::max_keys) bounds
+    /// their number.
+    #[inline]
+    pub fn try_complete_else_watch(
+        &self,
+        operation: O,
+        keys: impl IntoIterator<Item = K>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let core = self.core();
+        let mut conditions = Conditions::new(core.limits.max_keys);
+        for key in keys {
+            let is_not_added = conditions.add_events(core.hash(&key), key);
+            core.catch(|| drop(is_not_added));
+            if conditions.is_too_large {
+                break;
+            }
+        }
+        core.watch(operation, conditions, delay)
+    }
+
+    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
+    /// satisfied when *one* of its conditions holds: a threshold is reached, or its check says so
+    /// after an event on one of its other keys. Without any watch it waits for its delay or its
+    /// handle.
+    ///
+    /// # Examples
+    ///
+    /// A read that wants a record past the log's end, on either of two partitions:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+    ///
+    /// struct Read;
+    ///
+    /// impl DelayedOperation<u32> for Read {
+    ///     fn has_reached(&mut self, _partition: &u32, _offset: u64) -> bool {
+    ///         false // A look at the log.
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::Satisfied);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let watches = [Watch::Threshold(3, 100), Watch::Threshold(4, 200)];
+    /// purgatory.watch_any(Read, watches, Duration::from_secs(30))?;
+    /// assert_eq!(purgatory.advance(&3, 99), 0);
+    /// assert_eq!(purgatory.advance(&4, 250), 1);
+    /// assert_eq!(purgatory.watched(), 0);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `try_complete_else_watch`.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(keys + thresholds log n), with n watchers of a value.
+    pub fn watch_any(
+        &self,
+        operation: O,
+        watches: impl IntoIterator<Item = Watch<K>>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>>
+    where
+        K: Clone,
+    {
+        self.watch(operation, watches, false, delay)
+    }
+
+    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
+    /// satisfied when *all* of its conditions hold: every threshold is reached, and, if it watches
+    /// the events of other keys, its check says so. Without any watch the check is its only
+    /// condition: it completes at once, or waits for its delay or its handle.
+    ///
+    /// # Examples
+    ///
+    /// A write that waits until two partitions have been replicated up to its offsets:
+    ///
+    /// ```
+    /// use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+    ///
+    /// /// The high watermark of each partition.
+    /// type Replicated = Arc<Mutex<HashMap<u32, u64>>>;
+    ///
+    /// struct Produce(Replicated);
+    ///
+    /// impl DelayedOperation<u32> for Produce {
+    ///     fn has_reached(&mut self, partition: &u32, offset: u64) -> bool {
+    ///         self.0.lock().unwrap().get(partition).is_some_and(|&at| at >= offset)
+    ///     }
+    ///
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::Satisfied);
+    ///     }
+    /// }
+    ///
+    /// let replicated = Replicated::default();
+    /// let purgatory = Purgatory::new();
+    /// let watches = [Watch::Threshold(3, 100), Watch::Threshold(4, 200)];
+    /// let produce = Produce(Arc::clone(&replicated));
+    /// purgatory.watch_all(produce, watches, Duration::from_secs(30))?;
+    ///
+    /// replicated.lock().unwrap().insert(3, 150);
+    /// assert_eq!(purgatory.advance(&3, 150), 0);
+    /// replicated.lock().unwrap().insert(4, 200);
+    /// assert_eq!(purgatory.advance(&4, 200), 1);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `try_complete_else_watch`.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(keys + thresholds log n), with n watchers of a value.
+    pub fn watch_all(
+        &self,
+        operation: O,
+        watches: impl IntoIterator<Item = Watch<K>>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>>
+    where
+        K: Clone,
+    {
+        self.watch(operation, watches, true, delay)
+    }
+
+    fn watch(
+        &self,
+        operation: O,
+        watches: impl IntoIterator<Item = Watch<K>>,
+        is_all: bool,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>>
+    where
+        K: Clone,
+    {
+        let core = self.core();
+        let mut conditions = Conditions::new(core.limits.max_keys);
+        for watch in watches {
+            let hash = core.hash(watch.key());
+            match watch {
+                Watch::Events(key) => {
+                    let is_not_added = conditions.add_events(hash, key);
+                    core.catch(|| drop(is_not_added));
+                }
+                Watch::Threshold(key, at) => {
+                    let threshold = Threshold { hash, asked: key.clone(), key, at };
+                    let is_not_added = conditions.add_threshold(threshold);
+                    core.catch(|| drop(is_not_added));
+                }
+            }
+            if conditions.is_too_large {
+                break;
+            }
+        }
+        let is_checked = !conditions.events.is_empty() || conditions.thresholds.is_empty();
+        conditions.rule = Rule::new(is_all, is_checked);
+        core.watch(operation, conditions, delay)
+    }
+}
+
+impl<K, O, R> Core<K, O, R>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K, R>,
+    R: Send + 'static,
+{
+    /// Completes an operation if it can, and else has it wait.
+    #[inline]
+    pub(super) fn watch(
+        &self,
+        mut operation: O,
+        mut conditions: Conditions<K>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let (_, shard) = self.timer.shards();
+        if self.can_complete(&mut operation, &mut conditions) {
+            self.at_once[shard].fetch_add(1, Ordering::Relaxed);
+            self.complete(operation, Completion::Satisfied);
+            return Ok(Watched::Completed);
+        }
+        let hashes = match self.admit(&conditions) {
+            Ok(hashes) => hashes,
+            Err(refused) => {
+                self.limits.refuse();
+                return Err(refused(operation));
+            }
+        };
+        let delay = delay.min(self.max_delay);
+        self.wait(shard, operation, &mut conditions, &hashes, delay)
+            .inspect_err(|_| self.limits.refuse())
+    }
+
+    /// Takes the permits of an operation that are taken before it waits. Returns the hashes of the
+    /// keys whose permits it holds.
+    #[inline]
+    #[expect(clippy::type_complexity, reason = "the error is one of the variants")]
+    fn admit(
+        &self,
+        conditions: &Conditions<K>,
+    ) -> Result<SmallVec<[u64; 4]>, fn(O) -> WatchError<O>> {
+        if conditions.is_too_large {
+            return Err(WatchError::too_many_keys);
+        }
+        if !self.limits.admit() {
+            return Err(WatchError::full);
+        }
+        if !self.limits.is_per_key() || !self.limits.counted_first().on_keys {
+            return Ok(SmallVec::new());
+        }
+        let hashes = conditions.hashes();
+        if self.limits.admit_to_keys(&hashes) {
+            return Ok(hashes);
+        }
+        self.limits.give_back(&[]);
+        Err(WatchError::key_full)
+    }
+
+    /// Whether an operation can complete before it waits. Leaves out thresholds that were reached.
+    #[inline]
+    fn can_complete(&self, operation: &mut O, conditions: &mut Conditions<K>) -> bool {
+        let count = conditions.thresholds.len();
+        let mut rule = conditions.rule;
+        if count > 0 {
+            let mut is_missing = |key: &K, at| !self.catch(|| operation.has_reached(key, at));
+            let asked = mem::take(&mut conditions.thresholds);
+            for threshold in asked {
+                if is_missing(&threshold.key, threshold.at) {
+                    conditions.thresholds.push(threshold);
+                } else {
+                    self.catch(|| drop(threshold));
+                }
+            }
+            conditions.thresholds.iter().for_each(|_| rule.add_threshold());
+        }
+        match rule.at_first(conditions.thresholds.len() < count) {
+            Effect::Nothing => false,
+            Effect::Check => self.check(operation),
+            Effect::Satisfied => true,
+        }
+    }
+
+    /// Puts an operation on its lists, checks it once more, and starts its timeout. If it is refused,
+    /// it holds no permits.
+    fn wait(
+        &self,
+        number: usize,
+        operation: O,
+        conditions: &mut Conditions<K>,
+        hashes: &[u64],
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let shard = &*self.shards[number];
+        let since = self.timer.elapsed();
+        let Some((entered, hold)) = shard.enter(since, conditions, &self.limits) else {
+            self.limits.give_back(hashes);
+            return Err(WatchError::shut_down(operation));
+        };
+        self.dispose(hold);
+        fence_watch();
+        let key = OperationKey::new(number, entered.place);
+        let mut in_hand = InHand::new(entered.place.0, operation);
+        self.check_again(shard, &mut in_hand, conditions.rule.on_event(), entered.asked);
+        if in_hand.is_satisfied {
+            self.bring_back(key, in_hand, since, None);
+            return Ok(Watched::Waiting(key));
+        }
+        match self.timer.schedule_in(number, since, delay, key) {
+            Ok(timeout) => self.bring_back(key, in_hand, since, Some(timeout)),
+            Err(refused) => self.withdraw(key, in_hand, since, refused)?,
+        }
+        Ok(Watched::Waiting(key))
+    }
+
+    /// Checks an operation that has just begun to wait, also for thresholds that were reached in
+    /// between.
+    #[inline]
+    fn check_again(
+        &self,
+        shard: &Shard<K, O, R>,
+        in_hand: &mut InHand<O, R>,
+        mut effect: Effect,
+        asked: SmallVec<[(K, u64, Index); 1]>,
+    ) {
+        let Some(operation) = &mut in_hand.operation else { return };
+        if !asked.is_empty() {
+            let mut found = SmallVec::<[Index; 4]>::new();
+            for (key, at, node) in asked {
+                if self.catch(|| operation.has_reached(&key, at)) {
+                    found.push(node);
+                }
+                self.catch(|| drop(key));
+            }
+            let (after, hold) = shard.on_found(in_hand.index, &found, &self.limits);
+            self.dispose(hold);
+            effect = after;
+        }
+        in_hand.is_satisfied = match effect {
+            Effect::Nothing => false,
+            Effect::Check => self.check(operation),
+            Effect::Satisfied => true,
+        };
+    }
+
+    /// Brings an operation back that has just begun to wait, and sets its timeout. Almost always it
+    /// waits from then on; else it is checked again, or has ended. If it exceeds a limit, another
+    /// one is displaced.
+    #[inline]
+    fn bring_back(
+        &self,
+        key: OperationKey,
+        mut in_hand: InHand<O, R>,
+        since: u64,
+        timeout: Option<Key>,
+    ) {
+        let number = key.shard();
+        let shard = &*self.shards[number];
+        let now = if in_hand.is_satisfied { self.timer.elapsed() } else { since };
+        let (surplus, announced, hold) = shard.settle_in(&mut in_hand, timeout, now, &self.limits);
+        self.dispose(hold);
+        if let (Some(operation), Some((completion, timeout))) = (in_hand.operation, in_hand.end) {
+            self.conclude(number, Finished { operation, completion, timeout });
+        }
+        self.displace_for(key, &surplus);
+        if !announced.is_empty() {
+            let mut batch = Batch::new();
+            shard.take_out_again(&announced, &mut batch);
+            self.check_out(number, &mut batch);
+        }
+    }
+
+    /// Takes out an operation whose timeout was refused; or completes it, if its end was decided in
+    /// the meantime.
+    #[cold]
+    fn withdraw(
+        &self,
+        key: OperationKey,
+        in_hand: InHand<O, R>,
+        since: u64,
+        refused: ScheduleError<OperationKey>,
+    ) -> Result<(), WatchError<O>> {
+        let shard = &*self.shards[key.shard()];
+        let (is_withdrawn, hold) = shard.withdraw(in_hand.index, &self.limits);
+        self.dispose(hold);
+        if !is_withdrawn {
+            self.bring_back(key, in_hand, since, None);
+            return Ok(());
+        }
+        let operation = in_hand.operation.expect("it is in hand");
+        Err(WatchError::from_timer(refused, operation))
+    }
+}

@@ -1,0 +1,560 @@
+//! The operations of a shard: where each is, how it ends, and who watches which key.
+//!
+//! # Ownership
+//!
+//! An operation waits in its slot, or is *out*: in the hands of the one thread that checks it. That
+//! thread has it alone, with no lock held, so completing it twice cannot be written down. What
+//! happens to an operation while it is out is noted in its slot, for the thread that brings it back:
+//! that an event was announced, or how the operation ends. An operation whose end is decided leaves
+//! all lists at once, so only its slot remains until it is brought back.
+
+use std::{collections::BTreeMap, mem};
+
+use super::{
+    filter::Filter,
+    hold::Hold,
+    limits::{Counted, Limits, Surplus},
+    lists::Lists,
+    operation::Completion,
+    outcome::{Announced, BATCH, Batch, Claim, Finished, InHand, Oldest},
+    rule::{Effect, Rule},
+    slab::{Index, Slab},
+    stats::ShardStats,
+};
+use crate::Key;
+
+/// Where an operation is.
+#[derive(Debug)]
+enum State<O, R> {
+    Waiting(O),
+    /// A thread checks it. `is_announced` says whether an event was announced meanwhile.
+    Out {
+        is_announced: bool,
+    },
+    /// It is out, and this is how it ends.
+    Decided(Completion<R>),
+}
+
+impl<O, R> State<O, R> {
+    const OUT: Self = Self::Out { is_announced: false };
+}
+
+/// An operation that has not ended, as its shard knows it.
+#[derive(Debug)]
+struct Waiter<O, R> {
+    /// Tells it from all others of the shard, past and future.
+    serial: u64,
+    /// The last pass that saw it, or that had begun when it came.
+    seen: u64,
+    /// When it came, in nanoseconds of the timer.
+    since: u64,
+    timeout: Option<Key>,
+    /// The first of its nodes that watch events.
+    events: Option<Index>,
+    /// The first of its nodes that wait for thresholds.
+    thresholds: Option<Index>,
+    rule: Rule,
+    counted: Counted,
+    state: State<O, R>,
+}
+
+/// The operations of a shard that have not ended.
+pub(super) struct Waiters<K, O, R> {
+    slots: Slab<Waiter<O, R>>,
+    pub(super) lists: Lists<K>,
+    /// Serial number of the next operation.
+    serial: u64,
+    /// Number of passes over lists that have begun.
+    passes: u64,
+    /// Number of operations that are out and whose end is decided.
+    decided: u32,
+    pub(super) is_closed: bool,
+    pub(super) stats: ShardStats,
+}
+
+impl<K, O, R> Waiters<K, O, R> {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: Slab::new(),
+            lists: Lists::new(),
+            serial: 0,
+            passes: 0,
+            decided: 0,
+            is_closed: false,
+            stats: ShardStats::new(),
+        }
+    }
+}
+
+impl<K, O, R> Waiters<K, O, R>
+where
+    K: Send + 'static,
+    O: Send + 'static,
+    R: Send + 'static,
+{
+    /// Takes in an operation that is out. It is on no list yet.
+    #[inline]
+    pub(super) fn enter(&mut self, since: u64, rule: Rule, counted: Counted) -> (Index, u64) {
+        let serial = self.serial;
+        self.serial += 1;
+        let index = self.slots.insert(Waiter {
+            serial,
+            seen: self.passes,
+            since,
+            timeout: None,
+            events: None,
+            thresholds: None,
+            rule,
+            counted,
+            state: State::OUT,
+        });
+        (index, serial)
+    }
+
+    /// Has an operation watch a key's events.
+    #[inline]
+    pub(super) fn watch_events(&mut self, index: Index, key: (u64, K), hold: &mut Hold<'_, K>)
+    where
+        K: Eq,
+    {
+        let waiter = &mut self.slots[index];
+        debug_assert!(!matches!(waiter.state, State::Waiting(_)), "it is registered in one go");
+        waiter.events = Some(self.lists.watch_events(key, index, waiter.events, hold));
+    }
+
+    /// Has an operation wait for a key's value, and returns its node.
+    pub(super) fn watch_threshold(
+        &mut self,
+        index: Index,
+        key: (u64, K, u64),
+        hold: &mut Hold<'_, K>,
+    ) -> Index
+    where
+        K: Eq,
+    {
+        let waiter = &mut self.slots[index];
+        waiter.rule.add_threshold();
+        let node = self.lists.watch_threshold(key, index, waiter.thresholds, hold);
+        waiter.thresholds = Some(node);
+        node
+    }
+
+    /// Puts an operation behind all that came before it.
+    pub(super) fn join_oldest(&mut self, index: Index) {
+        let waiter = &mut self.slots[index];
+        waiter.events = Some(self.lists.join_oldest(index, waiter.events));
+    }
+
+    /// The serial number of the next operation.
+    pub(super) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether an operation came before a serial number was the next.
+    pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
+        self.slots[index].serial < serial
+    }
+
+    /// Number of operations that wait: neither ended nor about to end in a way that is decided.
+    pub(super) const fn waiting(&self) -> u32 {
+        self.slots.len() - self.decided
+    }
+
+    /// One more than the greatest position of an operation.
+    pub(super) fn end(&self) -> u32 {
+        self.slots.end()
+    }
+
+    /// Whether an operation has neither ended nor been told how it ends.
+    pub(super) fn is_waiting(&self, (index, serial): (Index, u64)) -> bool {
+        let waiter = self.slots.get(index).filter(|waiter| waiter.serial == serial);
+        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
+    }
+
+    /// Begins a pass: it sees each operation that is here by now at most once.
+    #[inline]
+    pub(super) fn begin_pass(&mut self) -> u64 {
+        self.passes += 1;
+        self.passes
+    }
+
+    /// Has `visit` see an operation, unless that has been seen in a pass. If it returns false, it
+    /// has not been seen after all.
+    #[inline]
+    pub(super) fn see(
+        &mut self,
+        pass: u64,
+        index: Index,
+        mut visit: impl FnMut(&mut Self, Index) -> bool,
+    ) -> bool {
+        let seen = self.slots[index].seen;
+        if seen >= pass {
+            return true;
+        }
+        self.slots[index].seen = pass;
+        let is_seen = visit(self, index);
+        if !is_seen {
+            self.slots[index].seen = seen;
+        }
+        is_seen
+    }
+
+    /// Something happened to a key that an operation watches: takes it out, to be checked, if that
+    /// may help.
+    #[inline]
+    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O, R>) {
+        if self.slots[index].rule.on_event() == Effect::Check {
+            self.take_out(index, batch);
+        }
+    }
+
+    /// Takes an operation out, or has the thread that holds it check it again.
+    #[inline]
+    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
+        let state = &mut self.slots[index].state;
+        match mem::replace(state, State::OUT) {
+            State::Waiting(operation) => {
+                if batch.len() == batch.inline_size() {
+                    batch.reserve_exact(BATCH - batch.len());
+                }
+                batch.push(InHand::new(index, operation));
+            }
+            State::Out { .. } => *state = State::Out { is_announced: true },
+            decided @ State::Decided(_) => *state = decided,
+        }
+    }
+
+    /// Takes those operations out that wait again and are to be checked again. One that another
+    /// thread has taken out since is checked by that thread.
+    pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
+        for &(index, serial) in announced {
+            let waiter = self.slots.get(index).filter(|waiter| waiter.serial == serial);
+            if waiter.is_some_and(|waiter| matches!(waiter.state, State::Waiting(_))) {
+                self.take_out(index, batch);
+            }
+        }
+    }
+
+    /// Takes the least threshold of a key off its list if `value` reaches it. Returns it and who
+    /// waits for it.
+    #[inline]
+    pub(super) fn reach(
+        &mut self,
+        list: Index,
+        value: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Option<(u64, Index)> {
+        let (at, node, waiter) = self.lists.least(list)?;
+        if at > value {
+            return None;
+        }
+        self.lists.mark_reached(node, self.slots[waiter].counted.on_keys, hold);
+        Some((at, waiter))
+    }
+
+    /// A threshold of an operation has been reached, and is off its list. Returns whether the
+    /// operation ends by that; `None` if it is taken out, to be checked, or nothing follows.
+    pub(super) fn on_threshold(
+        &mut self,
+        index: Index,
+        now: u64,
+        batch: &mut Batch<O, R>,
+        hold: &mut Hold<'_, K>,
+    ) -> Option<Claim<O, R>> {
+        match self.slots[index].rule.on_threshold() {
+            Effect::Nothing => None,
+            Effect::Check => {
+                self.take_out(index, batch);
+                None
+            }
+            Effect::Satisfied => Some(self.claim(index, Completion::Satisfied, now, hold)),
+        }
+    }
+
+    /// The values of some nodes' keys had been reached when these came on their lists, or soon
+    /// after. Returns what follows for the operation, which is out.
+    pub(super) fn on_found(
+        &mut self,
+        index: Index,
+        nodes: &[Index],
+        hold: &mut Hold<'_, K>,
+    ) -> Effect {
+        if matches!(self.slots[index].state, State::Decided(_)) {
+            return Effect::Nothing; // Its nodes have left.
+        }
+        for &node in nodes {
+            let waiter = &mut self.slots[index];
+            let is_news = self.lists.mark_reached(node, waiter.counted.on_keys, hold);
+            if is_news && waiter.rule.on_threshold() == Effect::Satisfied {
+                return Effect::Satisfied;
+            }
+        }
+        self.slots[index].rule.on_event()
+    }
+
+    /// Ends the operation of a key, unless it has ended.
+    pub(super) fn claim_at(
+        &mut self,
+        (index, serial): (Index, u64),
+        completion: Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Claim<O, R> {
+        if self.slots.get(index).is_some_and(|waiter| waiter.serial == serial) {
+            self.claim(index, completion, now, hold)
+        } else {
+            Claim::Lost(completion)
+        }
+    }
+
+    /// Ends an operation.
+    pub(super) fn claim(
+        &mut self,
+        index: Index,
+        completion: Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Claim<O, R> {
+        let state = &mut self.slots[index].state;
+        match mem::replace(state, State::OUT) {
+            State::Waiting(operation) => {
+                let timeout = self.finish(index, &completion, now, hold);
+                Claim::Finished(Finished { operation, completion, timeout })
+            }
+            State::Out { .. } => {
+                let timeout = self.leave(index, &completion, now, hold);
+                self.slots[index].state = State::Decided(completion);
+                self.decided += 1;
+                Claim::Decided { timeout }
+            }
+            decided @ State::Decided(_) => {
+                *state = decided;
+                Claim::Lost(completion)
+            }
+        }
+    }
+
+    /// The operation at a position; `None` if there is none.
+    pub(super) fn at(&self, position: u32) -> Option<Index> {
+        let index = Index::at(position);
+        self.slots.get(index).map(|_| index)
+    }
+
+    /// The operation that has waited longest, but for one, of those that the limit of all counts.
+    pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
+        self.oldest_from(self.lists.oldest(), |index, counted| {
+            counted.in_total && Some(index) != except
+        })
+    }
+
+    /// The operation that has watched the events of a key with this hash longest, but for one, of
+    /// those that the limit of the key counts.
+    pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
+        self.lists.lists_of_hash(hash, |first| {
+            self.oldest_from(first, |index, counted| counted.on_keys && Some(index) != except)
+        })
+    }
+
+    /// The operation that waits for the greatest value of a key with this hash, but for one, of those
+    /// that the limit of the key counts; and that value.
+    pub(super) fn greatest_on_key(
+        &self,
+        hash: u64,
+        except: Option<Index>,
+    ) -> Option<(u64, (Index, u64))> {
+        self.lists.greatest(hash, |index| {
+            let waiter = &self.slots[index];
+            let is_victim = waiter.counted.on_keys && Some(index) != except;
+            is_victim.then_some((index, waiter.serial))
+        })
+    }
+
+    /// The first of the operations from a node on that `is_victim` allows. It passes over those only
+    /// that calls are taking in at this moment.
+    fn oldest_from(
+        &self,
+        mut node: Option<Index>,
+        is_victim: impl Fn(Index, Counted) -> bool,
+    ) -> Option<Oldest> {
+        loop {
+            let (index, next) = self.lists.visit(node?);
+            let Waiter { since, serial, counted, .. } = self.slots[index];
+            if is_victim(index, counted) {
+                return Some(Oldest { since, place: (index, serial) });
+            }
+            node = next;
+        }
+    }
+
+    /// Brings back an operation that was out and has been checked. It waits again, or has ended and
+    /// stays in hand. If an event was announced meanwhile, it is noted in `announced`.
+    #[inline]
+    pub(super) fn bring_back(
+        &mut self,
+        in_hand: &mut InHand<O, R>,
+        now: u64,
+        announced: &mut Announced,
+        hold: &mut Hold<'_, K>,
+    ) {
+        let index = in_hand.index;
+        let waiter = &mut self.slots[index];
+        match mem::replace(&mut waiter.state, State::OUT) {
+            State::Decided(completion) => {
+                debug_assert_ne!(self.decided, 0, "its end was decided");
+                in_hand.is_satisfied = false;
+                self.decided -= 1;
+                let timeout = self.remove(index, hold).timeout;
+                in_hand.end = Some((completion, timeout));
+            }
+            State::Out { .. } if in_hand.is_satisfied => {
+                let completion = Completion::Satisfied;
+                let timeout = self.finish(index, &completion, now, hold);
+                in_hand.end = Some((completion, timeout));
+            }
+            State::Out { is_announced } => {
+                if is_announced {
+                    announced.push((index, waiter.serial));
+                }
+                let operation = in_hand.operation.take();
+                waiter.state = State::Waiting(operation.expect("it is in hand"));
+            }
+            State::Waiting(_) => unreachable!("an operation that is out has not been brought back"),
+        }
+    }
+
+    /// Counts an operation that can no longer be refused with the limits that displace others.
+    /// Returns those that it exceeds.
+    #[inline]
+    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
+        let mut surplus = Surplus::default();
+        let waiter = &mut self.slots[index];
+        if matches!(waiter.state, State::Decided(_)) {
+            return surplus;
+        }
+        let before = mem::replace(&mut waiter.counted, Counted::EVERYWHERE);
+        if !before.in_total {
+            surplus.is_total_exceeded = limits.exceed();
+        }
+        if !before.on_keys {
+            surplus.hashes = self.lists.hashes((waiter.events, waiter.thresholds));
+            surplus.hashes.retain(|hash| limits.exceed_key(*hash));
+        }
+        surplus
+    }
+
+    /// Sets by what the timeout of an operation can be cancelled.
+    pub(super) fn set_timeout(&mut self, index: Index, timeout: Option<Key>) {
+        self.slots[index].timeout = timeout;
+    }
+
+    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
+    /// it has been forgotten.
+    pub(super) fn withdraw(&mut self, index: Index, hold: &mut Hold<'_, K>) -> bool {
+        if matches!(self.slots[index].state, State::Decided(_)) {
+            return false;
+        }
+        self.leave_lists(index, hold);
+        self.remove(index, hold);
+        true
+    }
+
+    /// Takes an operation that has ended out of the shard. Returns its timeout.
+    #[inline]
+    fn finish(
+        &mut self,
+        index: Index,
+        completion: &Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Option<Key> {
+        let timeout = self.leave(index, completion, now, hold);
+        self.remove(index, hold);
+        timeout
+    }
+
+    /// Takes an operation whose end is decided off all lists and out of the limits, and counts the
+    /// end. Returns its timeout.
+    #[inline]
+    fn leave(
+        &mut self,
+        index: Index,
+        completion: &Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Option<Key> {
+        self.leave_lists(index, hold);
+        let waiter = &mut self.slots[index];
+        self.stats.count(completion, now.saturating_sub(waiter.since));
+        // What has expired has left the timer.
+        waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired))
+    }
+
+    #[inline]
+    fn leave_lists(&mut self, index: Index, hold: &mut Hold<'_, K>) {
+        let waiter = &mut self.slots[index];
+        let counted = mem::replace(&mut waiter.counted, Counted::NOWHERE);
+        let heads = (waiter.events.take(), waiter.thresholds.take());
+        self.lists.leave(heads, counted.on_keys, hold);
+        if counted.in_total {
+            hold.limits().release();
+        }
+    }
+
+    /// Takes an operation that is on no list out of its slot.
+    #[inline]
+    fn remove(&mut self, index: Index, hold: &mut Hold<'_, K>) -> Waiter<O, R> {
+        let waiter = self.slots.remove(index);
+        debug_assert!(waiter.events.is_none() && waiter.thresholds.is_none(), "it is on a list");
+        debug_assert!(!waiter.counted.in_total, "a limit counts it");
+        debug_assert!(self.decided <= self.slots.len(), "an end was decided twice");
+        if self.slots.is_spacious() {
+            hold.discard_memory((mem::take(&mut self.slots), self.lists.clear()));
+        }
+        waiter
+    }
+
+    /// Gives back the room of operations that have ended. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.slots.shrink();
+        self.lists.shrink();
+    }
+
+    /// Checks the invariants that hold whenever the lock is free. Returns how many operations the
+    /// limit of all counts, and adds how often each key is counted by its hash.
+    ///
+    /// # Panics
+    ///
+    /// If one is broken.
+    pub(super) fn check_invariants(
+        &self,
+        filter: &Filter,
+        on_keys: &mut BTreeMap<u64, u64>,
+    ) -> u64 {
+        let (mut decided, mut in_total, mut watching) = (0, 0, 0);
+        for index in (0..self.slots.end()).filter_map(|position| self.at(position)) {
+            let waiter = &self.slots[index];
+            let heads = (waiter.events, waiter.thresholds);
+            let (listed, missing) = self.lists.check_chains(index, heads);
+            assert!(waiter.serial < self.serial, "it came before those that are to come");
+            assert!(waiter.seen <= self.passes, "no pass has seen it that has not begun");
+            let is_decided = matches!(waiter.state, State::Decided(_));
+            assert!(is_decided || missing == waiter.rule.missing(), "each value is still missing");
+            if is_decided {
+                assert_eq!(heads, (None, None), "one whose end is decided is on no list");
+                assert!(!waiter.counted.in_total, "no limit counts one whose end is decided");
+                decided += 1;
+            }
+            in_total += u64::from(waiter.counted.in_total);
+            watching += listed;
+            if waiter.counted.on_keys {
+                for hash in self.lists.hashes(heads) {
+                    *on_keys.entry(hash).or_default() += 1;
+                }
+            }
+        }
+        assert_eq!(decided, self.decided);
+        assert_eq!(watching, self.lists.watching());
+        self.lists.check_invariants(filter);
+        in_total
+    }
+}

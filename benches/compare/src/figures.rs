@@ -26,6 +26,9 @@ const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
 const OURS: [RGBColor; 3] =
     [RGBColor(0xd9, 0x1e, 0x36), RGBColor(0xf0, 0x7c, 0x12), RGBColor(0x9d, 0x12, 0x55)];
 
+/// Contestants that are slower than the programs they were written after; pictures of throughput leave them out.
+const SLOWER_THAN_ORIGINAL: [&str; 1] = ["netty_timer"];
+
 /// What a picture shows.
 enum Kind {
     /// A line for each contestant over the sizes below a row.
@@ -337,7 +340,9 @@ fn draw_bars(
     };
     let mut groups: Vec<_> =
         results.contestants.iter().map(|one| (one.name.as_str(), of(&one.name))).collect();
-    groups.retain(|(_, bars)| !bars.is_empty());
+    let is_throughput = series.iter().any(|(row, _)| row.starts_with("timer/threads"));
+    let is_drawn = |name: &str| !(is_throughput && SLOWER_THAN_ORIGINAL.contains(&name));
+    groups.retain(|(name, bars)| !bars.is_empty() && is_drawn(name));
     if groups.is_empty() {
         return Ok(false);
     }

@@ -2,14 +2,18 @@
 //!
 //! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one place.
 
-use std::sync::LazyLock;
+use std::{fs, sync::LazyLock};
 
 use crate::{
     bench::{Bench, Done, Figure, Results},
     measure::{latency, load, memory, purgatory, seen, shared, timer, wheel},
 };
 
-const DOCS: &str = include_str!("../../../docs/benchmarks.md");
+/// Read when the program runs, so that an edit of the page does not rebuild it.
+static DOCS: LazyLock<String> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/benchmarks.md");
+    fs::read_to_string(path).expect("the repository holds the page")
+});
 
 /// The cells of a table of the documentation, line by line.
 fn table<const CELLS: usize>(head: &str) -> impl Iterator<Item = [&'static str; CELLS]> {

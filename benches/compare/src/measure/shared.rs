@@ -260,6 +260,9 @@ impl Turn {
                     .with_note(note.clone())
             })
             .into();
+        if outcome.arrived.is_empty() {
+            figures.clear();
+        }
         let pair = millis(&pairs, 99.9) * 1e3;
         figures.push(Figure::new("timer/oversubscribed/pair/p99.9", S::NAME, pair));
         figures

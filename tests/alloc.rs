@@ -135,6 +135,25 @@ fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
 
 #[cfg(feature = "std")]
 #[test]
+fn a_queue_gives_the_memory_of_received_values_back() {
+    const VALUES: u64 = 100_000;
+    let clock = delaywheel::ManualClock::new();
+    let queue = delaywheel::DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    let delay = std::time::Duration::from_millis(1);
+    for value in 0..VALUES {
+        queue.insert(delay, value).unwrap();
+    }
+    clock.advance(delay);
+    let received = measure(|| {
+        for _ in 0..VALUES {
+            queue.try_recv().unwrap();
+        }
+    });
+    assert!(received.bytes_current < -(1 << 20), "{} bytes", received.bytes_current);
+}
+
+#[cfg(feature = "std")]
+#[test]
 fn a_manual_clock_keeps_no_memory_of_dropped_timers() {
     let clock = delaywheel::ManualClock::new();
     let timer = || delaywheel::Timer::builder().clock(clock.clone()).build().unwrap();

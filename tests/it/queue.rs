@@ -13,7 +13,7 @@ use delaywheel::{
     DelayQueue, ManualClock, RecvError, RecvTimeoutError, ScheduleErrorKind, TryRecvError,
 };
 
-use crate::timer::clock::Set;
+use crate::timer::{clock::Set, support::must_return};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -136,5 +136,23 @@ fn what_becomes_due_while_the_queue_shuts_down_is_returned_or_received() {
         });
         values.sort_unstable();
         assert!(values.into_iter().eq(0..50));
+    }
+}
+
+#[test]
+fn values_that_are_due_together_wake_as_many_receivers() {
+    for _ in 0..50 {
+        let (clock, queue) = queue();
+        let receivers = [(); 3].map(|()| {
+            let queue = queue.clone();
+            std::thread::spawn(move || queue.recv())
+        });
+        for value in 0..3 {
+            queue.insert(Duration::from_millis(1), value).unwrap();
+        }
+        std::thread::yield_now();
+        clock.advance(Duration::from_millis(1));
+        let received = must_return(|| receivers.map(|receiver| receiver.join().unwrap()));
+        assert!(received.iter().all(Result::is_ok), "{received:?}");
     }
 }

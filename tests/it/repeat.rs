@@ -6,6 +6,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -499,4 +500,27 @@ fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() 
         assert_eq!(timer.stats().pending, 0, "stopped at question {asked}");
         assert_eq!(Arc::strong_count(&value), 1);
     }
+}
+
+#[test]
+fn a_repetition_that_another_thread_stops_leaves_nothing_behind() {
+    const ROUNDS: u32 = 3_000;
+    let (clock, timer) = manual();
+    let (send, stopped) = mpsc::channel::<(Repeating, u32)>();
+    let (done, is_done) = mpsc::channel();
+    let stopper = thread::spawn(move || {
+        for (repeating, spins) in stopped {
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            done.send(repeating.stop()).unwrap();
+        }
+    });
+    for round in 0..ROUNDS {
+        let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, |_| ()).unwrap();
+        send.send((repeating, round % 300)).unwrap();
+        clock.advance(8 * MS);
+        assert_eq!(is_done.recv_timeout(GENEROUS), Ok(true));
+        assert_eq!(timer.stats().pending, 0, "in round {round}");
+    }
+    drop(send);
+    stopper.join().unwrap();
 }

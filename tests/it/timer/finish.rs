@@ -123,6 +123,25 @@ fn finishes_by_several_threads_return_everything_once_at_the_earliest_deadline()
 }
 
 #[test]
+fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
+    let timer = Timer::new();
+    let (running, runs) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let block = move || {
+        running.send(()).unwrap();
+        let _ = released.recv_timeout(2 * GENEROUS);
+    };
+    timer.schedule(Duration::ZERO, block).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+    let own = timer.clone();
+    let finish = thread::spawn(move || own.finish_by(far()));
+    wait_until("it refuses", || timer.schedule(YEAR, || ()).is_err());
+    timer.shutdown();
+    must_return(|| finish.join().unwrap());
+    drop(release);
+}
+
+#[test]
 fn a_timer_without_any_threads_finishes_at_once() {
     let timer = Timer::new();
     assert_eq!(must_return(move || timer.finish_by(far()).len()), 0);

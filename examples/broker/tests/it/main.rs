@@ -5,6 +5,7 @@
 //! something has to happen first, [`harness::until`] waits for the thing itself. The few tests on
 //! the system's clock assert that nothing is early, and hold it against bounds of many seconds.
 
+mod admin;
 mod connections;
 mod fetch;
 mod groups;

@@ -236,7 +236,7 @@ impl DelayedOperation<u64> for Caller {
         }
         self.0.shrink();
         self.0.cancel_for_key(&7);
-        self.0.shutdown().into_iter().for_each(|Never| ());
+        drop(self.0.shutdown());
         assert_eq!(self.0.shutdown().len(), 0);
     }
 }

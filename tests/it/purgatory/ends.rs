@@ -167,7 +167,9 @@ fn an_operation_that_a_shutdown_hands_back_is_answered_by_the_caller() {
     let road = |world: &World, _| {
         let operations = world.purgatory.shutdown();
         assert_eq!(operations.len(), 1);
-        operations.into_iter().for_each(|op| op.complete(ShutDown));
+        for op in operations {
+            op.complete(ShutDown);
+        }
     };
     ends_by(road, ShutDown);
 }
@@ -286,7 +288,9 @@ fn the_roads_may_be_mixed_and_the_books_balance_at_every_step() {
     world.check_books();
     let operations = world.purgatory.shutdown();
     assert_eq!(operations.len(), 10);
-    operations.into_iter().for_each(|op| op.complete(ShutDown));
+    for op in operations {
+        op.complete(ShutDown);
+    }
     let mut ended = world.ended();
     ended.sort_by_key(|(name, _)| *name);
     assert_eq!(ended, all((32..60).step_by(3), ShutDown));

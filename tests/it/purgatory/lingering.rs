@@ -79,7 +79,9 @@ fn whatever_ends_an_operation_it_has_left_before_it_is_told() {
     leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&3), 1));
     leaves_nothing(|world, _| world.clock.advance(HOUR));
     leaves_nothing(|world, _| {
-        world.purgatory.shutdown().into_iter().for_each(|op| op.complete(Completion::ShutDown));
+        for op in world.purgatory.shutdown() {
+            op.complete(Completion::ShutDown);
+        }
     });
 }
 

@@ -370,7 +370,9 @@ impl Script {
     fn shut_down(&mut self) {
         let operations = self.world.purgatory.shutdown();
         assert_eq!((operations.len(), self.world.ended()), (self.waiting.len(), vec![]));
-        operations.into_iter().for_each(|op| op.complete(ShutDown));
+        for op in operations {
+            op.complete(ShutDown);
+        }
         let ended = self.world.ended();
         assert!(ended.iter().all(|(_, end)| *end == ShutDown));
         let names: BTreeSet<_> = ended.iter().map(|(name, _)| *name).collect();

@@ -271,7 +271,9 @@ fn a_check_or_completion_may_shut_down() {
             if checks == 3 {
                 let operations = purgatory.shutdown();
                 assert_eq!(operations.len(), 1, "but for those in hand, as it is itself");
-                operations.into_iter().for_each(|op| op.complete(ShutDown));
+                for op in operations {
+                    op.complete(ShutDown);
+                }
             }
             false
         });

@@ -228,14 +228,14 @@ fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
     const MOST: u64 = 100_000;
     const ATTEMPTS: u32 = 200;
     let (sender, received) = std::sync::mpsc::channel();
-    let observed = Arc::new(std::sync::OnceLock::<ValueTimer<u64>>::new());
-    let observer = Arc::clone(&observed);
+    let shared = Arc::new(std::sync::OnceLock::<ValueTimer<u64>>::new());
+    let observer = Arc::clone(&shared);
     let handler = move |_| {
         let scheduled = observer.get().map(|timer| timer.stats().scheduled);
         sender.send(scheduled.expect("the timer is set")).unwrap();
     };
     let timer = ValueTimer::builder().shards(1).inline().build_with(handler).unwrap();
-    assert!(observed.set(timer.clone()).is_ok());
+    assert!(shared.set(timer.clone()).is_ok());
     // The first timeout is due at once. Its handler runs before the batch is complete, unless the
     // operating system runs the reaper too late; so one attempt in many has to succeed.
     let is_early = (0..ATTEMPTS).any(|_| {

@@ -7,12 +7,15 @@ use delaywheel::{BuildError, InsertError, Key, Tick, TickSpan, TimingWheel, Whee
 use super::{NUMBERS, must_panic};
 
 #[test]
-fn ticks_and_spans_saturate() {
+fn ticks_and_spans_saturate_or_tell_the_horizon() {
     for left in NUMBERS {
         for right in NUMBERS {
             let (tick, span) = (Tick::new(left), TickSpan::new(right));
             assert_eq!(tick.saturating_add(span).get(), left.saturating_add(right));
             assert_eq!(tick.saturating_since(Tick::new(right)).get(), left.saturating_sub(right));
+            assert_eq!(tick.checked_add(span).map(Tick::get), left.checked_add(right));
+            let since = tick.checked_since(Tick::new(right));
+            assert_eq!(since.map(TickSpan::get), left.checked_sub(right));
         }
         assert_eq!(
             format!("{} {}", Tick::new(left), TickSpan::new(left)),

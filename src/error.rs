@@ -71,7 +71,7 @@ impl<T: Send + 'static> From<InsertError<T>> for std::io::Error {
 /// assert_eq!(error, BuildError::SizeOutOfRange { size: 1 });
 /// assert_eq!(error.to_string(), "wheel size is 1, not within 2..=65536 buckets");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The size of a wheel is not within 2..=65536 buckets.
@@ -104,7 +104,8 @@ impl From<BuildError> for std::io::Error {
 /// A value that can only be taken out: with `std`, it is `Sync` whenever the value is `Send`.
 ///
 /// Nothing ever locks the mutex. It is here because it is `Sync` for every value that is `Send`,
-/// which other cells are only by `unsafe` code. `core` has no such type.
+/// which other cells are only by `unsafe` code. `core` has no such type, and the build without `std`
+/// has no dependency that could provide one.
 pub(crate) struct Exclusive<T> {
     #[cfg(feature = "std")]
     value: std::sync::Mutex<T>,

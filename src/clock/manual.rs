@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, Weak},
     time::{Duration, Instant},
     vec::Vec,
@@ -160,6 +161,10 @@ impl Default for ManualClock {
         Self::new()
     }
 }
+
+// Timers turn with no lock of the clock held, so a panic leaves nothing half done.
+impl UnwindSafe for ManualClock {}
+impl RefUnwindSafe for ManualClock {}
 
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

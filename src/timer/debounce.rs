@@ -4,7 +4,13 @@
 //! call reads it before it takes the lock. A call that gets the lock after one that read a later
 //! time uses the later time.
 
-use std::{boxed::Box, fmt, sync::Arc, time::Duration};
+use std::{
+    boxed::Box,
+    fmt,
+    panic::{RefUnwindSafe, UnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Task, Timer, core::Core, error::ScheduleError, key::TimeoutKey};
 use crate::sync::Mutex;
@@ -108,6 +114,10 @@ impl State {
         self.run.is_some_and(|run| core.reset_to(run, now, deadline))
     }
 }
+
+// User code never runs under a lock of it, so a panic leaves nothing half done.
+impl UnwindSafe for Debounce {}
+impl RefUnwindSafe for Debounce {}
 
 impl fmt::Debug for Debounce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

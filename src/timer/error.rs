@@ -147,7 +147,7 @@ impl<T: Send + 'static> From<ScheduleError<T>> for io::Error {
 /// let error = Timer::builder().tick(Duration::ZERO).build().unwrap_err();
 /// assert_eq!(error, TimerBuildError::TickOutOfRange { tick: Duration::ZERO });
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TimerBuildError {
     /// The tick is not within 1 us..=1 day.

@@ -8,6 +8,7 @@ use std::{
     collections::hash_map::RandomState,
     fmt,
     hash::{BuildHasher, Hasher},
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -450,6 +451,10 @@ impl Drop for StopOnPanic<'_> {
         self.0.stop();
     }
 }
+
+// User code never runs under a lock of it, so a panic leaves nothing half done.
+impl UnwindSafe for Repeating {}
+impl RefUnwindSafe for Repeating {}
 
 impl fmt::Debug for Repeating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,13 @@
 //! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
 //! wheel. So a cancel that comes too late does not make room for a second run.
 
-use std::{boxed::Box, fmt, sync::Arc, time::Duration};
+use std::{
+    boxed::Box,
+    fmt,
+    panic::{RefUnwindSafe, UnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Task, Timer, error::ScheduleError, key::TimeoutKey};
 use crate::{sync::Mutex, ticks::nanos};
@@ -154,6 +160,10 @@ impl Drop for Run {
         }
     }
 }
+
+// User code never runs under a lock of it, so a panic leaves nothing half done.
+impl UnwindSafe for Throttle {}
+impl RefUnwindSafe for Throttle {}
 
 impl fmt::Debug for Throttle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

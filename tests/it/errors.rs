@@ -1,11 +1,17 @@
 //! Errors in the programs of users: `?`, the text, the cause, and the refused value.
 
-use std::{cell::Cell, error::Error, io, time::Duration};
+use std::{
+    cell::Cell,
+    error::Error,
+    io,
+    panic::{RefUnwindSafe, UnwindSafe},
+    time::Duration,
+};
 
 use delaywheel::{
-    BuildError, Completion, DelayedOperation, Overload, Purgatory, PurgatoryBuilder,
-    ScheduleErrorKind, Tick, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
-    WheelBuilder,
+    BuildError, Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload,
+    Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, Timeout,
+    TimeoutGuard, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind, WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -127,4 +133,49 @@ fn a_refused_operation_passes_through_a_question_mark() {
     let refused = purgatory.try_complete_else_watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
     assert_eq!(refused.into_value().0.get(), 9);
+}
+
+#[test]
+fn an_end_of_receiving_passes_through_a_question_mark_as_an_io_error() {
+    fn receive(queue: &DelayQueue<Value>) -> io::Result<Value> {
+        Ok(queue.recv()?)
+    }
+    fn receive_in_time(queue: &DelayQueue<Value>) -> io::Result<Value> {
+        Ok(queue.recv_timeout(Duration::ZERO)?)
+    }
+    fn try_to_receive(queue: &DelayQueue<Value>) -> io::Result<Value> {
+        Ok(queue.try_recv()?)
+    }
+    let queue = DelayQueue::builder().clock(ManualClock::new()).build_queue().unwrap();
+    assert_eq!(receive_in_time(&queue).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(try_to_receive(&queue).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    queue.shutdown();
+    for receive in [receive, receive_in_time, try_to_receive] {
+        let error = receive(&queue).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(error.to_string(), "queue is shut down");
+    }
+}
+
+#[test]
+fn handles_can_be_moved_and_shared_across_threads_and_panics() {
+    const fn is_safe<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
+    is_safe::<Timer>();
+    is_safe::<ValueTimer<Value>>();
+    is_safe::<DelayQueue<Value>>();
+    is_safe::<ManualClock>();
+    is_safe::<Timeout>();
+    is_safe::<TimeoutGuard>();
+    is_safe::<Repeating>();
+    is_safe::<Debounce>();
+    is_safe::<Throttle>();
+}
+
+#[test]
+fn a_clone_of_a_builder_makes_a_timer_of_the_same_settings() {
+    let builder = Timer::builder().clock(ManualClock::new()).max_pending(1);
+    for timer in [builder.clone().build().unwrap(), builder.build().unwrap()] {
+        timer.schedule(HOUR, || ()).unwrap();
+        assert_eq!(timer.schedule(HOUR, || ()).unwrap_err().kind(), ScheduleErrorKind::Full);
+    }
 }

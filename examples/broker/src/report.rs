@@ -69,7 +69,6 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: usi
     println!("records    {records} produced, {} consumed, in order", done.consumed);
     print_fetches(done, end);
     print_produces(end);
-    print_groups(&end.groups);
     print_wake_ups(end);
     println!(
         "shutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
@@ -129,7 +128,6 @@ fn print_wake_ups(end: &Snapshot) {
         ("fetches", &end.fetch_timer),
         ("produce", &end.produce_timer),
         ("follower", &end.follower_timer),
-        ("sessions", &end.groups.sessions),
     ];
     for (name, stats) in timers {
         println!(
@@ -158,8 +156,9 @@ pub(crate) fn print_groups(stats: &GroupStats) {
         show(stats.timers[0].lateness.max())
     );
     println!(
-        "  members  {left} left, {sessions_ended} sessions timed out, at most {} late",
-        show(stats.sessions.lateness.max())
+        "  members  {left} left, {sessions_ended} sessions timed out, at most {} late; {} wake-ups",
+        show(stats.sessions.lateness.max()),
+        stats.sessions.wakeups
     );
 }
 

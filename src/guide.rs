@@ -230,7 +230,7 @@
 //! wheel.insert(Tick::new(5), "first")?;
 //! let error = wheel.insert(Tick::new(5), "second").unwrap_err();
 //! assert_eq!((error.to_string(), error.into_value()), ("wheel is full".into(), "second"));
-//! assert_eq!(TimingWheel::<()>::default().size(), 64);
+//! assert_eq!(TimingWheel::<()>::default().size(), 256);
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!

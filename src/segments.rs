@@ -1,17 +1,19 @@
 //! Storage that grows without moving what it holds.
 //!
 //! Elements live in segments of a fixed length. Growing allocates one more segment and touches
-//! nothing that is there, so no insert ever pays for a copy. A segment whose elements are all
-//! unused can be given back; its indices are out of use until growth fills the hole.
+//! no element that is there, so no insert pays for a copy; but the first segment starts small and
+//! doubles until it has that length, so that few elements take little memory. A segment whose
+//! elements are all unused can be given back; its indices are out of use until growth fills the
+//! hole.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::ops::Range;
+use core::{mem, ops::Range};
 
 /// A sequence of elements addressed by `u32`, allocated `LEN` at a time; a power of two.
 #[derive(Debug)]
 pub(crate) struct Segments<E, const LEN: usize> {
-    /// `None` stands for a hole.
-    directory: Vec<Option<Box<[E; LEN]>>>,
+    /// All of length `LEN`, except the first, which may be shorter, and holes, which are empty.
+    directory: Vec<Box<[E]>>,
 }
 
 impl<E, const LEN: usize> Segments<E, LEN> {
@@ -20,40 +22,68 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         LEN.ilog2()
     };
 
+    /// The length that the first segment starts with.
+    const FIRST: usize = LEN.div_ceil(64);
+
     pub(crate) const fn new() -> Self {
         Self { directory: Vec::new() }
     }
 
-    /// Adds a segment of elements made from their indices, and returns those; `None` if `u32` has
-    /// no more.
+    /// Adds elements made from their indices, and returns those; `None` if `u32` has no more.
     ///
     /// `u32::MAX` is never an index, so that it can stand for the end of a list.
     pub(crate) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {
-        let hole = self.directory.iter().position(Option::is_none);
-        let segment = hole.unwrap_or(self.directory.len());
-        let start = u32::try_from(segment.checked_mul(LEN)?).ok()?;
-        let end = start.checked_add(u32::try_from(LEN).ok()?)?;
-        let elements: Box<[E]> = (start..end).map(make).collect();
-        let Ok(elements) = elements.try_into() else {
-            unreachable!("a segment is as long as its range")
+        let hole = self.directory.iter().position(|segment| segment.is_empty());
+        let segment = match (hole, &*self.directory) {
+            (Some(hole), _) => hole,
+            (None, [first]) if first.len() < LEN => 0,
+            (None, all) => all.len(),
         };
-        if hole.is_none() {
-            self.directory.push(None);
+        let present = self.directory.get(segment).map_or(0, |segment| segment.len());
+        let len = match present {
+            0 if self.directory.is_empty() => Self::FIRST,
+            0 => LEN,
+            _ => present * 2,
+        };
+        let start = u32::try_from(segment.checked_mul(LEN)?).ok()?;
+        let end = start.checked_add(u32::try_from(len).ok()?)?;
+        let added = start + u32::try_from(present).ok()?..end;
+        if segment == self.directory.len() {
+            self.directory.push(Box::default());
         }
-        self.directory[segment] = Some(elements);
-        Some(start..end)
+        let mut elements = mem::take(&mut self.directory[segment]).into_vec();
+        elements.reserve_exact(len - present);
+        elements.extend(added.clone().map(make));
+        self.directory[segment] = elements.into();
+        Some(added)
     }
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&E> {
-        let segment = self.directory.get(index as usize >> Self::SHIFT)?.as_ref()?;
-        Some(&segment[index as usize % LEN])
+        self.directory.get(index as usize >> Self::SHIFT)?.get(index as usize % LEN)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut E> {
-        let segment = self.directory.get_mut(index as usize >> Self::SHIFT)?.as_mut()?;
-        Some(&mut segment[index as usize % LEN])
+        self.directory.get_mut(index as usize >> Self::SHIFT)?.get_mut(index as usize % LEN)
+    }
+
+    /// The element at an index in use.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &E {
+        &self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
+    }
+
+    /// The element at an index in use, to be changed.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut E {
+        &mut self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
+    }
+
+    /// Elements from an index in use, which lie in one segment.
+    #[inline]
+    pub(crate) fn range(&self, start: u32, len: usize) -> &[E] {
+        &self.directory[start as usize >> Self::SHIFT][start as usize % LEN..][..len]
     }
 
     /// Elements with their indices, in ascending order.
@@ -64,16 +94,54 @@ impl<E, const LEN: usize> Segments<E, LEN> {
     /// One more than the greatest index in use, or 0.
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past u32")]
     pub(crate) fn end(&self) -> u32 {
-        (self.directory.len() << Self::SHIFT) as u32
+        let Some(last) = self.directory.last() else { return 0 };
+        (((self.directory.len() - 1) << Self::SHIFT) + last.len()) as u32
     }
 
     /// Gives back every segment for which `is_unused` holds, and the room of the directory.
-    pub(crate) fn release(&mut self, mut is_unused: impl FnMut(&[E; LEN]) -> bool) {
-        for segment in &mut self.directory {
-            segment.take_if(|elements| is_unused(elements));
+    pub(crate) fn release(&mut self, mut is_unused: impl FnMut(&[E]) -> bool) {
+        for segment in self.directory.iter_mut().filter(|segment| !segment.is_empty()) {
+            if is_unused(segment) {
+                *segment = Box::default();
+            }
         }
-        let kept = self.directory.iter().rposition(Option::is_some);
+        let kept = self.directory.iter().rposition(|segment| !segment.is_empty());
         self.directory.truncate(kept.map_or(0, |last| last + 1));
         self.directory.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_elements_at_their_indices_and_starts_small() {
+        let mut segments: Segments<u32, 256> = Segments::new();
+        let mut end = 0;
+        for expected in [4, 8, 16, 32, 64, 128, 256, 512, 768] {
+            assert_eq!(segments.grow(|index| index), Some(end..expected));
+            end = expected;
+            assert_eq!(segments.end(), end);
+            assert!(segments.iter().all(|(index, &element)| index == element));
+            assert_eq!(segments.iter().count() as u32, end);
+            assert!(segments.get(end).is_none());
+        }
+    }
+
+    #[test]
+    fn a_segment_given_back_is_a_hole_that_growth_fills() {
+        let mut segments: Segments<u32, 64> = Segments::new();
+        while segments.end() < 256 {
+            segments.grow(|index| index);
+        }
+        segments.release(|elements| elements[0] == 64 || elements[0] == 192);
+        assert_eq!((segments.end(), segments.iter().count()), (192, 128));
+        assert!(segments.get(64).is_none() && segments.get(127).is_none());
+        assert_eq!(segments.grow(|index| index + 1), Some(64..128));
+        *segments.at_mut(128) += 1;
+        assert_eq!([63, 64, 128].map(|index| *segments.at(index)), [63, 65, 129]);
+        segments.release(|_| true);
+        assert_eq!((segments.end(), segments.directory.capacity()), (0, 0));
     }
 }

@@ -5,7 +5,7 @@
 use allocation_counter::{AllocationInfo, measure};
 use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
 
-/// Segments are of 64 KiB, give or take a power of two, and a level of 64 buckets takes less.
+/// Segments are of 64 KiB at most, and a level of 256 buckets takes less.
 const LARGEST_STEP: u64 = 256 << 10;
 
 const MILLION: u64 = 1_000_000;
@@ -90,6 +90,18 @@ fn shrink_gives_back_everything_when_nothing_is_pending() {
         });
         assert_eq!((used.bytes_current, used.count_current), (0, 0));
         assert!(used.bytes_max > MILLION / 10 * 24);
+    }
+}
+
+#[test]
+fn one_timeout_in_an_empty_wheel_takes_at_most_6_kib() {
+    for ahead in [5, 300, 30_000, 65_535, 1 << 20, 1 << 40] {
+        let used = measure(|| {
+            let mut wheel = TimingWheel::new(Tick::new(1 << 41));
+            wheel.insert(Tick::new((1 << 41) + ahead), 0_u64).unwrap();
+        });
+        println!("{ahead} ticks ahead: {} bytes", used.bytes_max);
+        assert!(used.bytes_max <= 6 << 10, "{} bytes for {ahead} ticks", used.bytes_max);
     }
 }
 

@@ -85,7 +85,7 @@ impl TimerBuilder {
     }
 
     /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default
-    /// 64.
+    /// 256.
     pub fn wheel_size(mut self, buckets: usize) -> Self {
         self.wheel = self.wheel.size(buckets);
         self

@@ -2,7 +2,12 @@
 
 use core::iter::FusedIterator;
 
-use super::{Key, TimingWheel, geometry::Place};
+use super::{
+    Key, TimingWheel,
+    chunks::{Position, Record},
+    geometry::Place,
+    hierarchy::Source,
+};
 use crate::Tick;
 
 /// A timeout that has become due, with its value.
@@ -49,8 +54,9 @@ impl<'a, T> Advance<'a, T> {
 
     /// Ends the iteration after `steps` steps, even if more is due.
     ///
-    /// A step expires one timeout, or moves one, or drops one stale record, or looks at one sparse
-    /// bucket; it takes constant time.
+    /// A step expires one timeout, or moves one to a finer level, or gathers up to 16 of one bucket to
+    /// be sorted. It takes constant time, except that the last step of gathering sorts them, which
+    /// are 8192 at most.
     ///
     /// # Examples
     ///
@@ -78,7 +84,7 @@ impl<'a, T> Advance<'a, T> {
     /// Returns whether nothing is due any more, so that the iteration did not end for its limit.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now)
+        self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now())
     }
 }
 
@@ -95,97 +101,124 @@ impl<T> FusedIterator for Advance<'_, T> {}
 
 impl<T> TimingWheel<T> {
     /// Takes out the next timeout that is due, in at most `steps` steps, which are counted down.
+    #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        self.settle_departures();
-        while let Some((place, expiration)) = self.queue.first() {
-            if expiration > self.now {
-                break;
-            }
-            if *steps == 0 {
-                return None;
-            }
-            debug_assert!(expiration >= self.clock, "a bucket was passed over");
-            self.clock = expiration;
-            let expired = self.visit(place, steps).or_else(|| self.walk(place, steps));
+        if self.hierarchy.is_due() {
+            return self.expire_due(steps);
+        }
+        self.hierarchy.clock = self.hierarchy.now;
+        None
+    }
+
+    #[inline(never)]
+    fn expire_due(&mut self, steps: &mut u64) -> Option<Expired<T>> {
+        if !self.hierarchy.cancelled.is_empty() {
+            self.hierarchy.settle();
+        }
+        while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_due()) {
+            *steps = steps.checked_sub(1)?;
+            debug_assert!(self.hierarchy.clock <= first.expiration, "a bucket was passed over");
+            self.hierarchy.clock = first.expiration;
+            let expired = match first.source {
+                Source::Run(level) => {
+                    let expired = self.expire_from_run(level, first.witness);
+                    self.hierarchy.follow(level, first.until());
+                    Some(expired)
+                }
+                Source::Bucket(place) if self.hierarchy.is_sortable(place) => {
+                    self.gather(place);
+                    None
+                }
+                Source::Bucket(place) => self.take_from(place, first.witness),
+            };
             if expired.is_some() {
                 return expired;
             }
         }
-        self.clock = self.now;
+        self.hierarchy.clock = self.hierarchy.now;
         None
     }
 
-    /// Expires a timeout of a sparse bucket above level 0, and leaves in place what is not due.
-    ///
-    /// Does nothing if none is due, because the one with the least deadline has left, or if one was
-    /// put off beyond the bucket's range. Then the others are to cascade as well: so a timeout is
-    /// never woken for in vain more often than there are levels below it.
-    fn visit(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
-        let bucket = self.levels.bucket(place);
-        let level = self.geometry.level(place);
-        if level == 0 || !bucket.is_sparse() {
-            return None;
-        }
-        let lap = self.geometry.lap_index(level, self.clock);
-        let mut due = None;
-        let mut least = Tick::MAX;
-        for &record in bucket.run().oldest(&self.pool) {
-            let Some(deadline) = self.arena.deadline_at(record, place) else { continue };
-            if self.geometry.lap_index(level, deadline) != lap {
-                return None;
-            }
-            if deadline <= self.clock && due.is_none_or(|due| due == record) {
-                due = Some(record);
-            } else {
-                least = least.min(deadline);
-            }
-        }
-        let expired = self.expire(due?, place);
-        *steps -= 1;
-        if self.levels.bucket(place).live() > 0 {
-            self.requeue(place, least);
-        }
-        Some(expired)
-    }
-
-    /// Takes records off a bucket that is due until one expires, the bucket is empty or no step is
-    /// left.
-    ///
-    /// What is not due moves on; from above level 0, to a finer level, unless it was put off
-    /// meanwhile.
-    fn walk(&mut self, place: Place, steps: &mut u64) -> Option<Expired<T>> {
-        while *steps > 0 {
-            let bucket = self.levels.bucket_mut(place);
-            if bucket.run().is_at_chunk() {
-                self.arena.touch(bucket.run().oldest(&self.pool));
-            }
-            let record = bucket.pop(&mut self.pool)?;
-            *steps -= 1;
-            let Some(deadline) = self.arena.deadline_at(record, place) else { continue };
-            if deadline <= self.clock {
-                return Some(self.expire(record, place));
-            }
-            self.cascade(record, place, deadline);
-        }
-        None
-    }
-
-    /// Moves a timeout, whose record was taken off `place`, to where it belongs now.
+    /// Expires the next timeout of a run.
     #[inline]
-    fn cascade(&mut self, record: u32, place: Place, deadline: Tick) {
-        let target = self.geometry.place(self.clock, deadline);
-        debug_assert_ne!(target, place, "a timeout stayed in a bucket that is due");
-        self.settle(record, deadline, target);
-        self.depart(place);
-        self.cascades += 1;
+    fn expire_from_run(&mut self, level: usize, position: Position) -> Expired<T> {
+        let Self { arena, hierarchy } = self;
+        if let Some(ahead) = hierarchy.runs.pass(level) {
+            arena.touch(ahead.map(|position| hierarchy.chunks.record(position).slot));
+        }
+        self.expire(position)
     }
 
-    /// Takes out a timeout that rests at `place`.
+    /// Takes a record off a bucket that is due but not sorted: one of level 0, for which there is
+    /// nothing to sort; one that is too wide, or longer than a run. Expires the timeout, or moves
+    /// one that is not due to a finer level.
+    fn take_from(&mut self, place: Place, position: Position) -> Option<Expired<T>> {
+        self.touch(position.chunk());
+        let record = self.hierarchy.chunks.record(position);
+        let expired = if record.deadline() <= self.hierarchy.clock {
+            Some(self.expire(position))
+        } else {
+            self.cascade(record);
+            self.hierarchy.chunks.clear(position);
+            None
+        };
+        if self.hierarchy.chunks.mask(position.chunk()) == 0 {
+            self.hierarchy.close(position.chunk());
+        }
+        self.hierarchy.stay_at(place);
+        expired
+    }
+
+    /// Adds a chunk of a bucket that is due to the run of its level, and sorts that if it was the
+    /// last. Moves timeouts that have been put off beyond the bucket's range.
+    fn gather(&mut self, place: Place) {
+        let hierarchy = &mut self.hierarchy;
+        if hierarchy.runs.gathered() != Some(place) {
+            let start = hierarchy.geometry.start(place.level(), hierarchy.clock);
+            hierarchy.runs.begin(place, start, &mut hierarchy.chunks);
+        }
+        let bucket = hierarchy.bucket(place);
+        let chunk = bucket.newest();
+        // Nothing more is written to the chunk.
+        let live = hierarchy.chunks.mask(chunk) & bucket.written();
+        hierarchy.chunks.set_mask(chunk, live);
+        let emptied = hierarchy.unlink(chunk);
+        let span = hierarchy.geometry.bucket_span(place.level());
+        let mut put_off = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
+        while put_off != 0 {
+            let position = Position::new(chunk, put_off.trailing_zeros());
+            put_off &= put_off - 1;
+            self.cascade(self.hierarchy.chunks.record(position));
+            self.hierarchy.chunks.clear(position);
+        }
+        if let Some(place) = emptied {
+            self.hierarchy.retire(place);
+        }
+        self.hierarchy.stay_at(place);
+    }
+
+    /// Writes the record of a timeout anew, in the bucket where it belongs now.
+    fn cascade(&mut self, record: Record) {
+        let moved = self.hierarchy.admit(record.deadline(), record.slot);
+        self.arena.set_position(record.slot, moved);
+        self.hierarchy.cascades += 1;
+    }
+
+    /// Takes out the timeout of a record.
     #[inline]
-    fn expire(&mut self, record: u32, place: Place) -> Expired<T> {
-        let pending = self.arena.take(record).expect("a timeout that is due is in the arena");
-        self.depart(place);
-        let key = Key::new(record, pending.generation());
-        Expired { key, deadline: pending.deadline, value: pending.value }
+    fn expire(&mut self, position: Position) -> Expired<T> {
+        let record = self.hierarchy.chunks.record(position);
+        let (key, value) = self.arena.take(record.slot).expect("a live record has a timeout");
+        self.hierarchy.chunks.clear(position);
+        Expired { key, deadline: record.deadline(), value }
+    }
+
+    /// Reads the slots of a chunk's timeouts ahead.
+    fn touch(&mut self, chunk: u32) {
+        if self.hierarchy.touched != chunk {
+            self.hierarchy.touched = chunk;
+            let records = self.hierarchy.chunks.records(chunk);
+            self.arena.touch(records.iter().map(|record| record.slot));
+        }
     }
 }

@@ -9,8 +9,8 @@ use core::{
     num::{NonZeroU32, NonZeroU64},
 };
 
-use super::geometry::Place;
-use crate::{Tick, segments::Segments};
+use super::chunks::Position;
+use crate::segments::Segments;
 
 /// The name of one timeout in one wheel.
 ///
@@ -68,85 +68,23 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A timeout that has not ended.
-#[derive(Debug)]
-pub(super) struct Pending<T> {
-    pub(super) deadline: Tick,
-    pub(super) value: T,
-    generation: NonZeroU32,
-    spot: Spot,
-}
-
-impl<T> Pending<T> {
-    /// The bucket that it rests in.
-    #[inline]
-    pub(super) fn place(&self) -> Place {
-        self.spot.place()
-    }
-
-    pub(super) fn spot(&self) -> Spot {
-        self.spot
-    }
-
-    #[inline]
-    pub(super) fn generation(&self) -> NonZeroU32 {
-        self.generation
-    }
-}
-
-/// A place, and which half of a sweep has seen the timeout there; see
-/// [`Bucket`](super::bucket::Bucket).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot(
-    /// The place above the phase; the uppermost bit is set, which leaves 0 for slots without a
-    /// timeout.
-    NonZeroU32,
-);
-
-impl Spot {
-    const MARK: NonZeroU32 = NonZeroU32::new(1 << 31).unwrap();
-
-    #[inline]
-    pub(super) fn new(place: Place, phase: bool) -> Self {
-        Self(Self::MARK | place.number() << 1 | u32::from(phase))
-    }
-
-    #[inline]
-    pub(super) const fn place(self) -> Place {
-        Place::new(self.0.get() << 1 >> 2)
-    }
-
-    #[inline]
-    pub(super) const fn phase(self) -> bool {
-        self.0.get() & 1 != 0
-    }
-
-    /// The other phase, if `condition` holds.
-    #[inline]
-    fn flipped_if(self, condition: bool) -> Self {
-        Self(Self::MARK | self.0.get() ^ u32::from(condition))
-    }
-}
-
-const _: () = assert!(Place::END < 1 << 30);
-
 #[derive(Debug)]
 enum Slot<T> {
-    /// Holds a timeout.
-    Pending(Pending<T>),
+    /// Holds a timeout, whose record is at `position`.
+    Pending { value: T, generation: NonZeroU32, position: Position },
     /// Waits in the list of vacant slots, of which `next` is the rest; or has used up its
     /// generations and waits for nothing.
     Vacant { generation: Option<NonZeroU32>, next: u32 },
 }
 
-// The spot is never 0, which tells the slots apart, so that one costs 16 bytes besides the value.
-const _: () = assert!(size_of::<Slot<u64>>() == 24);
+// A position is never 0, which tells the slots apart, so that one costs 8 bytes besides the value.
+const _: () = assert!(size_of::<Slot<u64>>() == 16);
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
 /// The end of the list of vacant slots.
 const NIL: u32 = u32::MAX;
 
-/// Slots that are allocated at a time: 24 KiB if a value takes 8 bytes.
+/// Slots that are allocated at a time: 16 KiB if a value takes 8 bytes.
 const SEGMENT: usize = 1024;
 
 /// The slots of a wheel.
@@ -180,16 +118,15 @@ impl<T> Arena<T> {
         self.len < self.max_pending && (self.vacant != NIL || self.grow())
     }
 
-    /// Takes in a timeout that rests at `spot`, for which there is room.
+    /// Takes in a timeout, for which there is room; `place` says where the record of a slot is.
     #[inline]
-    pub(super) fn insert(&mut self, deadline: Tick, value: T, spot: Spot) -> Key {
+    pub(super) fn insert(&mut self, value: T, place: impl FnOnce(u32) -> Position) -> Key {
         let index = self.vacant;
-        let Some(vacant @ &mut Slot::Vacant { generation: Some(generation), next }) =
-            self.slots.get_mut(index)
-        else {
+        let slot = self.slots.at_mut(index);
+        let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };
-        *vacant = Slot::Pending(Pending { deadline, value, generation, spot });
+        *slot = Slot::Pending { value, generation, position: place(index) };
         self.vacant = next;
         self.len += 1;
         Key::new(index, generation)
@@ -207,107 +144,104 @@ impl<T> Arena<T> {
         true
     }
 
-    /// Takes out the timeout of a key, unless the key is dead.
+    /// Takes out the timeout of a key, unless the key is dead: its value and its record's position.
+    ///
+    /// The slot gets its next generation from the key, which is at hand while the slot may still be
+    /// on its way from memory; so what is done next to the slot need not wait for it.
     #[inline]
-    pub(super) fn remove(&mut self, key: Key) -> Option<Pending<T>> {
-        self.take_if(key.index(), |pending| pending.generation.get() == key.generation())
-    }
-
-    /// Takes out whichever timeout is in a slot.
-    #[inline]
-    pub(super) fn take(&mut self, index: u32) -> Option<Pending<T>> {
-        self.take_if(index, |_| true)
-    }
-
-    #[inline]
-    fn take_if(
-        &mut self,
-        index: u32,
-        condition: impl FnOnce(&Pending<T>) -> bool,
-    ) -> Option<Pending<T>> {
-        let slot = self.slots.get_mut(index)?;
-        let Slot::Pending(pending) = slot else { return None };
-        if !condition(pending) {
+    pub(super) fn remove(&mut self, key: Key) -> Option<(T, Position)> {
+        let slot = self.slots.get_mut(key.index())?;
+        let &mut Slot::Pending { generation, position, .. } = slot else { return None };
+        if generation.get() != key.generation() {
             return None;
         }
-        let generation = pending.generation.checked_add(1);
-        let next = if generation.is_some() { mem::replace(&mut self.vacant, index) } else { NIL };
+        let generation = NonZeroU32::new(key.generation())?;
+        let value = vacate(slot, key.index(), generation, &mut self.vacant);
         self.len -= 1;
-        match mem::replace(slot, Slot::Vacant { generation, next }) {
-            Slot::Pending(pending) => Some(pending),
-            Slot::Vacant { .. } => unreachable!("the slot was seen to be pending"),
-        }
+        Some((value, position))
+    }
+
+    /// Takes out whichever timeout is in a slot: its key and its value.
+    #[inline]
+    pub(super) fn take(&mut self, index: u32) -> Option<(Key, T)> {
+        let slot = self.slots.get_mut(index)?;
+        let &mut Slot::Pending { generation, .. } = slot else { return None };
+        let value = vacate(slot, index, generation, &mut self.vacant);
+        self.len -= 1;
+        Some((Key::new(index, generation), value))
     }
 
     #[inline]
-    pub(super) fn get(&self, key: Key) -> Option<&Pending<T>> {
-        self.at(key.index()).filter(|pending| pending.generation.get() == key.generation())
-    }
-
-    #[inline]
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending<T>> {
-        match self.slots.get_mut(key.index())? {
-            Slot::Pending(pending) if pending.generation.get() == key.generation() => Some(pending),
+    pub(super) fn get(&self, key: Key) -> Option<&T> {
+        match self.slots.get(key.index())? {
+            Slot::Pending { value, generation, .. } if generation.get() == key.generation() => {
+                Some(value)
+            }
             _ => None,
         }
     }
 
     #[inline]
-    pub(super) fn at(&self, index: u32) -> Option<&Pending<T>> {
-        match self.slots.get(index)? {
-            Slot::Pending(pending) => Some(pending),
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        match self.slots.get_mut(key.index())? {
+            Slot::Pending { value, generation, .. } if generation.get() == key.generation() => {
+                Some(value)
+            }
+            _ => None,
+        }
+    }
+
+    /// The position of a timeout's record, unless the key is dead.
+    #[inline]
+    pub(super) fn position(&self, key: Key) -> Option<Position> {
+        match *self.slots.get(key.index())? {
+            Slot::Pending { generation, position, .. } if generation.get() == key.generation() => {
+                Some(position)
+            }
+            _ => None,
+        }
+    }
+
+    /// The position of the record of the timeout in a slot, and its key.
+    pub(super) fn at(&self, index: u32) -> Option<(Key, Position)> {
+        match *self.slots.get(index)? {
+            Slot::Pending { generation, position, .. } => {
+                Some((Key::new(index, generation), position))
+            }
             Slot::Vacant { .. } => None,
         }
     }
 
-    /// The deadline of the timeout in a slot if it rests at `place`, so that a record found there
-    /// is good.
+    /// Notes that the record of the timeout in a slot has moved.
     #[inline]
-    pub(super) fn deadline_at(&self, index: u32, place: Place) -> Option<Tick> {
-        let pending = self.at(index)?;
-        (pending.place() == place).then_some(pending.deadline)
-    }
-
-    /// Has the timeout in a slot rest elsewhere.
-    #[inline]
-    pub(super) fn settle(&mut self, index: u32, spot: Spot) {
-        if let Some(Slot::Pending(pending)) = self.slots.get_mut(index) {
-            pending.spot = spot;
+    pub(super) fn set_position(&mut self, index: u32, moved: Position) {
+        match self.slots.at_mut(index) {
+            Slot::Pending { position, .. } => *position = moved,
+            Slot::Vacant { .. } => debug_assert!(false, "slot {index} has a record but is vacant"),
         }
     }
 
-    /// Whether a sweep shall keep a record of the timeout in a slot, which it has not seen if that
-    /// rests at `unseen`; marks that it has.
+    /// Reads some slots, so that their cache misses overlap.
     #[inline]
-    pub(super) fn keep(&mut self, index: u32, unseen: Spot) -> bool {
-        let Some(Slot::Pending(pending)) = self.slots.get_mut(index) else { return false };
-        let is_kept = pending.spot == unseen;
-        pending.spot = pending.spot.flipped_if(is_kept);
-        is_kept
-    }
-
-    /// Has the slots of some records fetched, so that their cache misses overlap.
-    #[inline]
-    pub(super) fn touch(&self, records: &[u32]) {
-        let read = |&record: &u32| {
-            self.at(record)
-                .map_or(0, |pending| pending.deadline.get() ^ u64::from(pending.spot.0.get()))
+    pub(super) fn touch(&self, indices: impl Iterator<Item = u32>) {
+        let read = |index: u32| match self.slots.get(index) {
+            Some(Slot::Pending { generation, .. }) => generation.get(),
+            _ => 0,
         };
-        core::hint::black_box(records.iter().map(read).fold(0, u64::wrapping_add));
+        core::hint::black_box(indices.map(read).fold(0, u32::wrapping_add));
     }
 
-    /// All timeouts, in the order of their slots.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending<T>)> {
+    /// Slots and positions of all timeouts, in the order of their slots.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Position)> {
         self.slots.iter().filter_map(|(index, slot)| match slot {
-            Slot::Pending(pending) => Some((Key::new(index, pending.generation), pending)),
+            Slot::Pending { position, .. } => Some((index, *position)),
             Slot::Vacant { .. } => None,
         })
     }
 
     /// The first timeout at or after a slot. *O*(number of vacant slots passed over).
     pub(super) fn next_from(&self, index: u32) -> Option<Key> {
-        (index..self.slots.end())
-            .find_map(|index| self.at(index).map(|pending| Key::new(index, pending.generation)))
+        (index..self.slots.end()).find_map(|index| self.at(index).map(|(key, _)| key))
     }
 
     /// Gives back the segments without a timeout. *O*(slots).
@@ -362,13 +296,24 @@ impl<T> Arena<T> {
     }
 }
 
+/// Takes the value out of a slot, and lists the slot as vacant unless its generations are used up.
+#[inline]
+fn vacate<T>(slot: &mut Slot<T>, index: u32, generation: NonZeroU32, vacant: &mut u32) -> T {
+    let following = generation.checked_add(1);
+    let next = if following.is_some() { mem::replace(vacant, index) } else { NIL };
+    match mem::replace(slot, Slot::Vacant { generation: following, next }) {
+        Slot::Pending { value, .. } => value,
+        Slot::Vacant { .. } => unreachable!("the slot was seen to be pending"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn insert(arena: &mut Arena<u64>, value: u64) -> Key {
         assert!(arena.make_room());
-        arena.insert(Tick::ZERO, value, Spot::new(Place::new(0), false))
+        arena.insert(value, |_| Position::new(1, 0))
     }
 
     #[test]
@@ -377,7 +322,7 @@ mod tests {
         arena.first_generation = NonZeroU32::MAX;
         let last = insert(&mut arena, 1);
         assert_eq!(last.generation(), u32::MAX);
-        assert_eq!(arena.remove(last).map(|p| p.value), Some(1));
+        assert_eq!(arena.remove(last).map(|(value, _)| value), Some(1));
         arena.first_generation = NonZeroU32::MIN;
         let next = insert(&mut arena, 2);
         assert_ne!(next.index(), last.index());

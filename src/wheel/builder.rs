@@ -1,13 +1,10 @@
 //! Settings of a wheel.
 
-use super::{
-    TimingWheel, arena::Arena, bucket::Levels, departures::Departures, geometry::Geometry,
-    queue::BucketQueue, records::Pool,
-};
+use super::{TimingWheel, arena::Arena, geometry::Geometry, hierarchy::Hierarchy};
 use crate::{BuildError, Tick};
 
-/// Buckets of a level unless told otherwise. See `docs/decisions/0003-default-size.md`.
-const DEFAULT_SIZE: usize = 64;
+/// Buckets of a level unless told otherwise. See `docs/decisions/0014-levels-of-256.md`.
+const DEFAULT_SIZE: usize = 256;
 
 /// Settings of a [`TimingWheel`] that is to be made.
 ///
@@ -35,11 +32,11 @@ impl WheelBuilder {
     }
 
     /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default
-    /// 64.
+    /// 256.
     ///
-    /// A larger wheel cascades less and takes more memory per level: 108 bytes a bucket. The first
-    /// timeout that needs a level makes it, and those below, in that call; with 65536 buckets, that
-    /// is 7 MB a level and takes milliseconds.
+    /// A larger wheel cascades less and takes more memory per level: 16 bytes a bucket. A level is
+    /// made when a timeout first needs it, with the buckets up to that of the timeout; with 65536
+    /// buckets, that is up to 1 MiB.
     pub const fn size(mut self, buckets: usize) -> Self {
         self.size = buckets;
         self
@@ -66,15 +63,8 @@ impl WheelBuilder {
     pub fn build<T>(self) -> Result<TimingWheel<T>, BuildError> {
         let geometry = Geometry::new(self.size)?;
         Ok(TimingWheel {
-            geometry,
-            now: self.start,
-            clock: self.start,
             arena: Arena::new(self.max_pending),
-            levels: Levels::new(),
-            pool: Pool::new(),
-            queue: BucketQueue::default(),
-            departures: Departures::new(),
-            cascades: 0,
+            hierarchy: Hierarchy::new(geometry, self.start),
         })
     }
 }

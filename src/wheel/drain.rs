@@ -15,7 +15,6 @@ pub struct Drain<'a, T> {
 
 impl<'a, T> Drain<'a, T> {
     pub(super) fn new(wheel: &'a mut TimingWheel<T>) -> Self {
-        wheel.settle_departures();
         Self { wheel, next: 0 }
     }
 }
@@ -29,9 +28,8 @@ impl<T> Iterator for Drain<'_, T> {
         }
         let key = self.wheel.arena.next_from(self.next)?;
         self.next = key.index() + 1;
-        let pending = self.wheel.arena.remove(key)?;
-        self.wheel.depart(pending.place());
-        Some((key, pending.deadline, pending.value))
+        let deadline = self.wheel.deadline(key)?;
+        Some((key, deadline, self.wheel.cancel(key)?))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -1,15 +1,21 @@
 //! What must hold of a wheel between any two calls.
 
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::vec::Vec;
 
-use super::{TimingWheel, bucket::Bucket, geometry::Place};
+use super::{
+    TimingWheel,
+    chunks::{Owner, Position},
+    geometry::Place,
+    hierarchy::{Hierarchy, Source},
+};
+use crate::Tick;
 
 impl<T> TimingWheel<T> {
     /// Checks that the wheel is in order, for tests and fuzzers.
     ///
     /// Clauses of the [contract](crate::wheel#contract) that can be seen at one moment, and what
-    /// the implementation relies on: every timeout rests in one bucket that is not due after its
-    /// deadline, every non-empty bucket is queued, no other is, and the counts are exact.
+    /// the implementation relies on: every timeout has one live record, in a bucket or run that is
+    /// not due after its deadline; what is due first is known; masks, lists and queue agree.
     ///
     /// # Panics
     ///
@@ -19,71 +25,161 @@ impl<T> TimingWheel<T> {
     ///
     /// Takes time proportional to the memory in use.
     pub fn check_invariants(&self) {
-        assert!(self.clock <= self.now, "expiry has come further than time");
         self.arena.check_invariants();
-        let resting = self.timeouts_by_place();
-        let mut chunks = 0;
-        for (place, bucket) in self.levels.iter() {
-            let timeouts = resting.get(&place).map_or(&[][..], Vec::as_slice);
-            assert_eq!(
-                self.live(place) as usize,
-                timeouts.len(),
-                "{place:?} miscounts its timeouts"
-            );
-            self.check_bucket(place, bucket, timeouts);
-            chunks += bucket.run().chunk_count();
+        let hierarchy = &self.hierarchy;
+        let live = hierarchy.check_invariants();
+        assert_eq!(live, self.len(), "records and timeouts differ in number");
+        for (slot, position) in self.arena.iter() {
+            assert!(hierarchy.is_live(position), "the record of slot {slot} has been taken out");
+            assert_eq!(hierarchy.chunks.record(position).slot, slot, "a record is another's");
         }
-        let queued = self.levels.iter().filter(|(_, bucket)| bucket.live() > 0).count();
-        assert_eq!(self.queue.len(), queued, "an empty bucket is queued");
-        let (all, unused) = self.pool.count();
-        assert_eq!(all, chunks + unused, "chunks of records leaked");
+    }
+}
+
+impl Hierarchy {
+    /// Panics unless all is in order. Returns the number of live records.
+    fn check_invariants(&self) -> usize {
+        assert!(self.clock <= self.now, "expiry has come further than time");
+        let (mut used, mut live) = (0, 0);
+        let mut least: Option<Tick> = None;
+        let mut see = |pending: usize, expiration: Tick| {
+            live += pending;
+            if pending > 0 {
+                least = Some(least.map_or(expiration, |least| least.min(expiration)));
+            }
+        };
+        for place in self.places() {
+            used += self.check_bucket(place);
+            see(self.live_in_bucket(place).count(), self.bucket(place).expiration);
+        }
+        for level in 0..self.runs.levels() {
+            self.check_run(level);
+            let gathered = self.runs.gathered().filter(|bucket| bucket.level() == level);
+            for (deadline, position) in self.runs.iter(level) {
+                let expiration = gathered.map_or(deadline, |place| self.bucket(place).expiration);
+                see(usize::from(self.is_live(position)), expiration);
+            }
+        }
+        used += self.runs.check_invariants(&self.chunks);
+        self.chunks.check_invariants(used);
+        self.check_queue();
+        assert_eq!(self.first.map(|first| first.expiration), least, "another is due first");
+        self.check_witness();
+        live
     }
 
-    /// Arena indices of the timeouts of each bucket.
-    fn timeouts_by_place(&self) -> BTreeMap<Place, Vec<u32>> {
-        let mut resting = BTreeMap::new();
-        for (key, pending) in self.arena.iter() {
-            resting.entry(pending.place()).or_insert_with(Vec::new).push(key.index());
-        }
-        resting
+    /// Whether a record is live and not about to be taken out.
+    pub(super) fn is_live(&self, position: Position) -> bool {
+        self.chunks.is_live(position) && self.cancelled.iter().all(|other| other != position)
     }
 
-    fn check_bucket(&self, place: Place, bucket: &Bucket, timeouts: &[u32]) {
-        if bucket.live() == 0 {
-            assert_eq!(bucket.run().len(), 0, "{place:?} is empty but has records");
-            assert_eq!(bucket.unswept(), 0);
-            return;
-        }
-        let expiration = bucket.expiration();
-        assert_eq!(self.queue.expiration(place), Some(expiration), "{place:?} is queued wrongly");
+    /// All buckets with chunks.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.levels.iter().enumerate().flat_map(|(index, level)| {
+            let occupied = level.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty());
+            occupied.map(move |(number, _)| Place::new(index, number))
+        })
+    }
+
+    /// Chunks of a bucket, with the mask of their written records.
+    fn chunks_of(&self, place: Place) -> impl Iterator<Item = (u32, u16)> {
+        let bucket = self.bucket(place);
+        let newest = bucket.newest();
+        let written = bucket.written();
+        self.chunks
+            .list(newest)
+            .map(move |chunk| (chunk, if chunk == newest { written } else { u16::MAX }))
+    }
+
+    /// The live records of a bucket.
+    pub(super) fn live_in_bucket(&self, place: Place) -> impl Iterator<Item = Position> {
+        let positions = |chunk, written: u16| {
+            let is_written = move |offset: &u32| written >> offset & 1 != 0;
+            (0..16).filter(is_written).map(move |offset| Position::new(chunk, offset))
+        };
+        self.chunks_of(place)
+            .flat_map(move |(chunk, written)| positions(chunk, written))
+            .filter(|&position| self.is_live(position))
+    }
+
+    /// Returns the number of chunks.
+    fn check_bucket(&self, place: Place) -> usize {
+        let bucket = self.bucket(place);
+        let (level, expiration) = (place.level(), bucket.expiration);
+        assert!(self.levels[level].is_occupied(place.bucket()), "{place:?} is not listed");
         assert!(expiration >= self.clock, "{place:?} was passed over");
-        let level = self.geometry.level(place);
-        let [lap, clock] = [expiration, self.clock].map(|t| self.geometry.lap_index(level, t));
-        let size = self.geometry.size() as u64;
-        assert!(lap - clock < size, "{place:?} is out of sight of its level's clock");
-        assert_eq!(
-            lap % size,
-            u64::from(place.number()) % size,
-            "{place:?} is due out of its range"
-        );
-        for &index in timeouts {
-            let deadline = self.arena.at(index).expect("it was iterated").deadline;
+        let above = |tick: Tick| tick.get() >> self.geometry.shift(level) >> self.bits();
+        assert_eq!(above(expiration), above(self.clock), "{place:?} is out of its lap");
+        let digit = (expiration.get() >> self.geometry.shift(level)) % (1 << self.bits());
+        assert_eq!(digit, place.bucket() as u64, "{place:?} is due out of its range");
+        let mut owner = Owner::Newest(place);
+        let mut count = 0;
+        for (chunk, written) in self.chunks_of(place) {
+            assert_eq!(self.chunks.owner(chunk), owner, "the list of {place:?} is broken");
+            assert_ne!(self.chunks.mask(chunk), 0, "an empty chunk was kept");
+            let unwritten = !written;
+            assert_eq!(self.chunks.mask(chunk) & unwritten, unwritten, "a bit is lost");
+            owner = Owner::After(chunk);
+            count += 1;
+        }
+        for position in self.live_in_bucket(place) {
+            let deadline = self.chunks.record(position).deadline();
             assert!(deadline >= expiration, "{place:?} is due after {deadline:?}");
         }
-        self.check_records(place, bucket, timeouts);
+        assert!(count == 1 || level == 0 || bucket.is_crowded, "{place:?} is crowded");
+        count
     }
 
-    /// Each timeout has a record, and just one that a sweep would keep.
-    fn check_records(&self, place: Place, bucket: &Bucket, timeouts: &[u32]) {
-        let mut found = vec![(false, false); timeouts.len()];
-        for (position, record) in bucket.run().iter(&self.pool).enumerate() {
-            let Ok(timeout) = timeouts.binary_search(&record) else { continue };
-            found[timeout].0 = true;
-            let spot = self.arena.at(record).expect("it was iterated").spot();
-            found[timeout].1 |= bucket.keeps(position, spot.phase());
+    fn bits(&self) -> u32 {
+        self.geometry.size().ilog2()
+    }
+
+    /// Every live record of a run's chunks has an entry that is yet to come.
+    fn check_run(&self, level: usize) {
+        let mut listed: Vec<_> = self.runs.iter(level).map(|(_, at)| at.number()).collect();
+        listed.sort_unstable();
+        for (deadline, position) in self.runs.iter(level) {
+            if self.is_live(position) {
+                assert_eq!(self.chunks.record(position).deadline(), deadline, "a run is stale");
+                assert!(deadline >= self.clock, "a run has been passed over");
+            }
         }
-        assert!(found.iter().all(|found| found.0), "{place:?} lost the record of a timeout");
-        assert!(found.iter().all(|found| found.1), "a sweep of {place:?} would lose a timeout");
-        assert!(bucket.unswept() <= bucket.run().len());
+        for chunk in self.runs.chunks(level, &self.chunks) {
+            for position in (0..16).map(|offset| Position::new(chunk, offset)) {
+                let is_listed = listed.binary_search(&position.number()).is_ok();
+                assert!(is_listed || !self.is_live(position), "a run lost {position:?}");
+            }
+        }
+    }
+
+    fn check_queue(&self) {
+        for (index, level) in self.levels.iter().enumerate() {
+            assert_eq!(level.queued, self.queue.expiration(index), "level {index} is misqueued");
+            let occupied = level.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty());
+            let first = occupied.map(|(number, bucket)| (number, bucket.expiration)).next();
+            assert_eq!(level.first(), first.map(|(number, _)| number), "level {index} miscounts");
+            if let Some((_, expiration)) = first {
+                let queued = level.queued.expect("an occupied level is queued");
+                assert!(queued <= expiration, "level {index} is queued too late");
+            }
+        }
+        let queued = self.levels.iter().filter(|level| level.queued.is_some()).count();
+        assert_eq!(self.queue.len(), queued, "a level is queued that is not there");
+    }
+
+    fn check_witness(&self) {
+        let Some(first) = self.first else { return };
+        assert!(self.is_live(first.witness), "the witness has left");
+        match first.source {
+            Source::Bucket(place) => {
+                let found = self.live_in_bucket(place).any(|position| position == first.witness);
+                assert!(found, "the witness is not in {place:?}");
+                assert_eq!(self.bucket(place).expiration, first.expiration);
+            }
+            Source::Run(level) => {
+                let mut live = self.runs.iter(level).filter(|&(_, at)| self.is_live(at));
+                assert_eq!(live.next(), Some((first.expiration, first.witness)));
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ impl<'a, T> Iterator for Iter<'a, T> {
         self.left = self.left.checked_sub(1)?;
         let key = self.wheel.arena.next_from(self.next)?;
         self.next = key.index() + 1;
-        self.wheel.arena.get(key).map(|pending| (key, pending.deadline, &pending.value))
+        Some((key, self.wheel.deadline(key)?, self.wheel.get(key)?))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

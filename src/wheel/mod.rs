@@ -17,36 +17,40 @@
 //! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together,
 //!    resets and insertions in between included. The order of equal deadlines is determined by the
 //!    calls made, and is not otherwise promised: it need not be the order of insertion.
-//! 5. *Bounded.* A step expires one timeout or moves one, or drops one stale record, or looks at
-//!    one sparse bucket (at most 15 records). No step is proportional to the time skipped or to the
-//!    number of empty buckets.
-//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire or move
-//!    something; it is never later than the least deadline, and `None` if and only if the wheel is
-//!    empty. An emptied bucket leaves no wake-up behind.
+//! 5. *Bounded.* A step expires one timeout, or moves one to a finer level, or gathers up to 16 of
+//!    one bucket to be sorted. The step that gathers the last of a bucket sorts at most 8192. No
+//!    step is proportional to the time skipped or to the number of empty buckets.
+//! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
+//!    sort something; it is never later than the least deadline, and `None` if and only if the wheel
+//!    is empty. An emptied bucket leaves no wake-up behind.
 //!
 //! [`TimingWheel::check_invariants`] checks what of this can be seen from within at one moment.
 //!
 //! # Implementation
 //!
-//! Timeouts live in an arena and never move. [`geometry`] says which bucket of which level a
-//! deadline belongs to; buckets hold [`records`], four-byte hints to look at a slot of the arena;
-//! non-empty buckets stand in the [`queue`] by their expiration. Advancing pops buckets in that
-//! order, expires what is due and moves the rest to finer levels. The hierarchy is that of Varghese
-//! and Lauck's scheme 7; the delay queue of buckets and the lazily made overflow wheels are Apache
-//! Kafka's.
+//! Values live in the [`arena`] and never move. Each has a *record*, which knows deadline and slot,
+//! in the [`chunks`] of a bucket. [`geometry`] says which bucket of which level a deadline belongs
+//! to. The [`hierarchy`] keeps the levels, and knows which bucket is due first by the [`queue`].
+//! [`advance`](mod@advance) takes due buckets in that order: it sorts each once into a [`run`] and
+//! expires from there. A cancelled timeout's record is taken out by clearing a bit, 16 at a time
+//! ([`cancelled`]). The hierarchy is that of Varghese and Lauck's scheme 7; the delay queue of
+//! buckets and the lazily made overflow wheels are Apache Kafka's.
 
 mod advance;
 mod arena;
-mod bucket;
 mod builder;
-mod departures;
+mod cancelled;
+mod chunks;
 mod drain;
 mod geometry;
+mod hierarchy;
 mod invariants;
 mod iter;
+mod level;
 mod queue;
-mod records;
+mod run;
 mod shape;
+mod shrink;
 
 pub use self::{
     advance::{Advance, Expired},
@@ -56,18 +60,8 @@ pub use self::{
     iter::Iter,
     shape::{BucketShape, LevelShape, Shape},
 };
-use self::{
-    arena::{Arena, Spot},
-    bucket::{Bucket, Levels},
-    departures::{Departures, LAG},
-    geometry::{Geometry, Place},
-    queue::BucketQueue,
-    records::Pool,
-};
+use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy};
 use crate::{InsertError, Tick};
-
-/// Records that one call may sweep.
-const SWEEP_SLICE: u32 = 32;
 
 /// A set of timeouts, each a value and a deadline, that expire in order as time is advanced.
 ///
@@ -98,21 +92,10 @@ const SWEEP_SLICE: u32 = 32;
 /// # Ok::<_, delaywheel::InsertError<&str>>(())
 /// ```
 pub struct TimingWheel<T> {
-    geometry: Geometry,
-    /// The tick of the latest `advance`.
-    now: Tick,
-    /// How far expiry has come: `now`, or less while buckets are due that have not been drained.
-    ///
-    /// Every level's clock is this tick in the level's own units. No queued expiration is before
-    /// it.
-    clock: Tick,
+    /// The values, and where their records are.
     arena: Arena<T>,
-    levels: Levels,
-    pool: Pool,
-    queue: BucketQueue,
-    departures: Departures,
-    /// Number of times that a timeout was moved from one bucket to another as time advanced.
-    cascades: u64,
+    /// The records, and what is due first.
+    hierarchy: Hierarchy,
 }
 
 impl<T> TimingWheel<T> {
@@ -159,25 +142,18 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized, and *O*(log b) if that makes its bucket, one of b non-empty
-    /// ones, due earlier. Allocates at most one segment of the arena (1024 slots), one of records
-    /// (16 KiB), the buckets of levels that are not made yet, and room in the tables of those. No
-    /// timeout that is there is copied.
+    /// Takes *O*(1) time, amortized. Allocates at most one segment of slots (1024), one of records
+    /// (4096), buckets of its level up to that of the deadline, and room in the tables of those. A
+    /// timeout is copied only while there are fewer than a segment holds.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if !self.arena.make_room() {
             return Err(InsertError::full(value));
         }
-        self.forward();
-        let deadline = deadline.max(self.clock);
-        let place = self.geometry.place(self.clock, deadline);
-        self.ready(place);
-        let bucket = self.levels.bucket_mut(place);
-        let key = self.arena.insert(deadline, value, Spot::new(place, bucket.phase()));
-        if bucket.admit(key.index(), deadline) {
-            self.requeue(place, deadline);
-        }
-        Ok(key)
+        let Self { arena, hierarchy } = self;
+        hierarchy.forward();
+        let deadline = deadline.max(hierarchy.clock);
+        Ok(arena.insert(value, |slot| hierarchy.admit(deadline, slot)))
     }
 
     /// Takes out a timeout and returns its value, or `None` if the key is dead.
@@ -199,14 +175,14 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized over sweeps of stale records, of which one call passes over at
-    /// most 32; *O*(log b) if that empties its bucket, one of b non-empty ones. May allocate one
-    /// segment of records.
+    /// Takes *O*(1) time, amortized: one call in 16 takes out the records of 16 timeouts. If the
+    /// timeout was the one by which the wheel knew what is due first, the next is found: that passes
+    /// over emptied buckets and cancelled timeouts of sorted ones, each once. Allocates nothing.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
-        let pending = self.arena.remove(key)?;
-        self.leave(pending.place());
-        Some(pending.value)
+        let (value, position) = self.arena.remove(key)?;
+        self.hierarchy.depart(position);
+        Some(value)
     }
 
     /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the
@@ -231,18 +207,24 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// To a deadline at which its bucket has been due, as when a timeout is put off: one store; the
-    /// timeout moves on when the bucket is. To an earlier one, that of [`cancel`](Self::cancel) and
+    /// To a later deadline: one store, unless the timeout's bucket has been sorted. The timeout moves
+    /// on when its bucket is due. To an earlier one, that of [`cancel`](Self::cancel) and
     /// [`insert`](Self::insert).
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
-        self.forward();
-        let deadline = deadline.max(self.clock);
-        let pending = self.arena.get_mut(key)?;
-        let previous = core::mem::replace(&mut pending.deadline, deadline);
-        let place = pending.place();
-        if deadline < self.levels.bucket(place).expiration() {
-            self.bring_forward(key, place, deadline);
+        let Self { arena, hierarchy } = self;
+        hierarchy.forward();
+        let deadline = deadline.max(hierarchy.clock);
+        let position = arena.position(key)?;
+        let record = hierarchy.chunks.record(position);
+        let previous = record.deadline();
+        let is_sorted = hierarchy.chunks.owner(position.chunk()) == Owner::Run;
+        if deadline >= previous && !is_sorted {
+            hierarchy.chunks.write(position, deadline, record.slot);
+        } else if deadline != previous {
+            let moved = hierarchy.admit(deadline, record.slot);
+            arena.set_position(record.slot, moved);
+            hierarchy.depart(position);
         }
         Some(previous)
     }
@@ -261,7 +243,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {
-        self.arena.get(key).map(|pending| &pending.value)
+        self.arena.get(key)
     }
 
     /// Returns the value of a timeout to be changed, or `None` if the key is dead. Takes *O*(1)
@@ -280,7 +262,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        self.arena.get_mut(key).map(|pending| &mut pending.value)
+        self.arena.get_mut(key)
     }
 
     /// Returns the deadline of a timeout, or `None` if the key is dead. Takes *O*(1) time.
@@ -297,7 +279,8 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn deadline(&self, key: Key) -> Option<Tick> {
-        self.arena.get(key).map(|pending| pending.deadline)
+        let position = self.arena.position(key)?;
+        Some(self.hierarchy.chunks.record(position).deadline())
     }
 
     /// Lets time pass until `now`, and returns the timeouts that are due as an iterator that takes
@@ -326,9 +309,9 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log b), of b
-    /// non-empty buckets, and the same for each cascade, of which there are at most as many as
-    /// there were levels below it when it was inserted, or last reset.
+    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log r), of r timeouts,
+    /// at most 8192, that are sorted together. If its bucket held more, it is moved to a finer level
+    /// before, at most once for each level below the one that it was inserted to, or last reset.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.observe(now);
@@ -362,16 +345,15 @@ impl<T> TimingWheel<T> {
     /// Takes *O*(1) time.
     #[inline]
     pub fn observe(&mut self, now: Tick) {
-        self.now = self.now.max(now);
-        self.forward();
+        self.hierarchy.observe(now);
     }
 
-    /// Returns the least tick at which [`advance`](Self::advance) would expire or move a timeout;
+    /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort timeouts;
     /// `None` if and only if none is pending.
     ///
     /// It is never later than the least deadline. It may be earlier when the timeout with the least
-    /// deadline of its bucket was cancelled or put off, and where a crowded bucket wants to be
-    /// spread over finer levels. A timeout that is due shows as a tick that is not after
+    /// deadline of its bucket was cancelled or put off, and where a crowded bucket is to be sorted
+    /// ahead of its first deadline. A timeout that is due shows as a tick that is not after
     /// [`now`](Self::now).
     ///
     /// # Examples
@@ -388,23 +370,18 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time; *O*(b), of b non-empty buckets, if the one that is due first has emptied
-    /// within the last 8 departures and nothing was advanced since.
+    /// Takes *O*(1) time.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
-        let (place, expiration) = self.queue.first()?;
-        if self.live(place) > 0 {
-            return Some(expiration);
-        }
-        self.queue.iter().filter(|&(place, _)| self.live(place) > 0).map(|(_, tick)| tick).min()
+        self.hierarchy.first.map(|first| first.expiration)
     }
 
     /// Returns the latest tick given to [`advance`](Self::advance) or [`observe`](Self::observe), or
     /// the start.
     #[must_use]
     pub const fn now(&self) -> Tick {
-        self.now
+        self.hierarchy.now
     }
 
     /// Returns the number of pending timeouts, those that are due but not taken included.
@@ -422,7 +399,7 @@ impl<T> TimingWheel<T> {
     /// Returns the number of buckets of each level.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.geometry.size()
+        self.hierarchy.geometry.size()
     }
 
     /// Returns the number of levels made so far, from the finest to the highest that was needed.
@@ -442,14 +419,14 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn levels(&self) -> usize {
-        self.levels.len() / self.size()
+        self.hierarchy.levels.len()
     }
 
-    /// Returns how often a timeout was moved from one bucket to another as time advanced, since the
-    /// wheel was made.
+    /// Returns how often a timeout was moved ahead of its deadline as time advanced, since the wheel
+    /// was made: to a finer level, or into sorted order with the others of its bucket.
     #[must_use]
     pub const fn cascades(&self) -> u64 {
-        self.cascades
+        self.hierarchy.cascades
     }
 
     /// Returns an iterator over the pending timeouts, in no particular order.
@@ -511,170 +488,6 @@ impl<T> TimingWheel<T> {
     /// `std`, the second panic aborts the process.
     pub fn clear(&mut self) {
         drop(self.drain());
-    }
-
-    /// Gives back the memory that pending timeouts do not need, as far as that leaves them in
-    /// place.
-    ///
-    /// Keys stay good, dead keys stay dead.
-    ///
-    /// # Complexity
-    ///
-    /// Takes time proportional to the memory in use.
-    pub fn shrink(&mut self) {
-        self.settle_departures();
-        self.arena.shrink();
-        self.levels.shrink(&self.geometry);
-        self.queue.shrink();
-        let mut pool = Pool::new();
-        for (place, bucket) in self.levels.iter_mut() {
-            let Self { arena, pool: old, .. } = self;
-            bucket.rewrite(place, old, &mut pool, |record, unseen| arena.keep(record, unseen));
-        }
-        self.pool = pool;
-    }
-
-    /// Number of timeouts that rest at a place.
-    #[inline]
-    fn live(&self, place: Place) -> u32 {
-        self.levels.bucket(place).live() - self.departures.from(place)
-    }
-
-    /// Brings the clock up to now if no bucket is due, so that what is inserted rests as low as it
-    /// can.
-    #[inline]
-    fn forward(&mut self) {
-        if self.clock < self.now && !self.is_due() {
-            self.clock = self.now;
-        }
-    }
-
-    /// Whether a bucket is due. If so, all departures have been counted.
-    #[inline]
-    fn is_due(&mut self) -> bool {
-        if !self.may_be_due() {
-            return false;
-        }
-        self.settle_departures();
-        self.may_be_due()
-    }
-
-    fn may_be_due(&self) -> bool {
-        self.queue.first().is_some_and(|(_, expiration)| expiration <= self.now)
-    }
-
-    /// Puts a timeout of the arena into another bucket.
-    #[inline]
-    fn settle(&mut self, index: u32, deadline: Tick, place: Place) {
-        self.ready(place);
-        let bucket = self.levels.bucket_mut(place);
-        self.arena.settle(index, Spot::new(place, bucket.phase()));
-        if bucket.admit(index, deadline) {
-            self.requeue(place, deadline);
-        }
-    }
-
-    /// Readies a place to take in a timeout.
-    #[inline]
-    fn ready(&mut self, place: Place) {
-        let is_ready = |bucket: &mut Bucket| !bucket.is_full() && bucket.live() > LAG;
-        if !self.levels.get_mut(place).is_some_and(is_ready) {
-            self.make_ready(place);
-        }
-    }
-
-    /// Makes sure that the bucket exists, knows if it is empty, and has room.
-    #[inline(never)]
-    fn make_ready(&mut self, place: Place) {
-        self.levels.reach(&self.geometry, place);
-        if self.departures.from(place) > 0 && self.live(place) == 0 {
-            self.renew(place);
-        }
-        let bucket = self.levels.bucket_mut(place);
-        if bucket.is_full() && bucket.is_untidy() {
-            // It ends the sweep that is under way, if there is one, and may find nothing stale.
-            self.sweep(place, u32::MAX);
-        }
-        let bucket = self.levels.bucket_mut(place);
-        if bucket.is_full() && bucket.make_room(&mut self.pool) {
-            let start = self.geometry.start(place, bucket.expiration());
-            self.requeue(place, start);
-        }
-        debug_assert!(!self.levels.bucket(place).is_full(), "{place:?} has no room");
-    }
-
-    /// Counts out all timeouts of a bucket that is about to take in another. It keeps its place in
-    /// the queue, so that a bucket which is often emptied and filled again need not come and go.
-    fn renew(&mut self, place: Place) {
-        self.departures.forget(place);
-        self.levels.bucket_mut(place).clear(&mut self.pool);
-    }
-
-    /// Makes a bucket, new to the queue or not, due at `expiration`.
-    fn requeue(&mut self, place: Place, expiration: Tick) {
-        self.levels.bucket_mut(place).set_expiration(expiration);
-        self.queue.set(place, expiration);
-    }
-
-    /// Has a timeout at `place` seen to earlier than its bucket is due.
-    fn bring_forward(&mut self, key: Key, place: Place, deadline: Tick) {
-        let target = self.geometry.place(self.clock, deadline);
-        if target == place {
-            self.requeue(place, deadline);
-        } else {
-            self.settle(key.index(), deadline, target);
-            self.leave(place);
-        }
-    }
-
-    /// Notes that a timeout left a bucket, where its record goes stale; counts out an earlier one.
-    #[inline]
-    fn leave(&mut self, place: Place) {
-        if let Some(place) = self.departures.exchange(place) {
-            self.count_out(place);
-        }
-    }
-
-    /// Counts out all timeouts that have left their buckets.
-    fn settle_departures(&mut self) {
-        if !self.departures.is_empty() {
-            self.departures.take().for_each(|place| self.count_out(place));
-        }
-    }
-
-    /// Counts a timeout out of its bucket, where its record remains; sweeps if there are too many
-    /// such.
-    #[inline]
-    fn count_out(&mut self, place: Place) {
-        let bucket = self.levels.bucket_mut(place);
-        if bucket.leave() {
-            self.retire(place);
-        } else if bucket.is_littered() {
-            self.sweep(place, SWEEP_SLICE);
-        }
-    }
-
-    /// Counts a timeout out of its bucket, from which its record was taken.
-    #[inline]
-    fn depart(&mut self, place: Place) {
-        if self.levels.bucket_mut(place).leave() {
-            self.retire(place);
-        }
-    }
-
-    /// Takes a bucket that has emptied out of the queue.
-    fn retire(&mut self, place: Place) {
-        self.levels.bucket_mut(place).clear(&mut self.pool);
-        self.queue.remove(place);
-    }
-
-    /// Looks for stale records among the next `limit` of a bucket, and drops them.
-    #[inline(never)]
-    fn sweep(&mut self, place: Place, limit: u32) {
-        let Self { levels, pool, arena, .. } = self;
-        levels
-            .bucket_mut(place)
-            .sweep(place, pool, limit, |record, unseen| arena.keep(record, unseen));
     }
 }
 

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::TimingWheel;
+use super::{TimingWheel, hierarchy::Hierarchy};
 use crate::{Tick, TickSpan};
 
 /// How the timeouts of a wheel are spread over its buckets; from [`TimingWheel::shape`].
@@ -52,7 +52,7 @@ pub struct LevelShape {
     pub buckets: Vec<BucketShape>,
 }
 
-/// One non-empty bucket of a [`LevelShape`].
+/// One non-empty bucket of a [`LevelShape`], or one that has been sorted and is expiring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketShape {
@@ -80,21 +80,7 @@ impl<T> TimingWheel<T> {
     /// Reports how the timeouts are spread. Takes time proportional to the number of buckets.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        let level = |level| LevelShape {
-            bucket_span: self.geometry.bucket_span(level),
-            buckets: Vec::new(),
-        };
-        let mut levels: Vec<_> = (0..).take(self.levels()).map(level).collect();
-        for (place, expiration) in self.queue.iter().filter(|&(place, _)| self.live(place) > 0) {
-            let pending = self.live(place) as usize;
-            levels[self.geometry.level(place) as usize]
-                .buckets
-                .push(BucketShape { expiration, pending });
-        }
-        for level in &mut levels {
-            level.buckets.sort_by_key(|bucket| bucket.expiration);
-        }
-        Shape { now: self.now, pending: self.len(), levels }
+        Shape { now: self.now(), pending: self.len(), levels: self.hierarchy.shape() }
     }
 }
 
@@ -107,5 +93,32 @@ impl<T> fmt::Debug for TimingWheel<T> {
             .field("pending", &pending)
             .field("levels", &levels)
             .finish_non_exhaustive()
+    }
+}
+
+impl Hierarchy {
+    fn shape(&self) -> Vec<LevelShape> {
+        let level = |index| LevelShape {
+            bucket_span: self.geometry.bucket_span(index),
+            buckets: self.buckets_of(index),
+        };
+        (0..self.levels.len()).map(level).collect()
+    }
+
+    /// The buckets of a level that hold timeouts, and its run, that which is due first ahead.
+    fn buckets_of(&self, index: usize) -> Vec<BucketShape> {
+        let of = |place| {
+            let expiration = self.bucket(place).expiration;
+            BucketShape { expiration, pending: self.live_in_bucket(place).count() }
+        };
+        let places = self.places().filter(|place| place.level() == index);
+        let mut buckets: Vec<_> = places.map(of).collect();
+        let mut run = self.runs.iter(index).filter(|&(_, position)| self.is_live(position));
+        if let Some((expiration, _)) = run.next() {
+            buckets.push(BucketShape { expiration, pending: 1 + run.count() });
+        }
+        buckets.retain(|bucket| bucket.pending > 0);
+        buckets.sort_by_key(|bucket| bucket.expiration);
+        buckets
     }
 }

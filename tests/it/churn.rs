@@ -1,4 +1,4 @@
-//! Stale records: what timeouts leave behind when they are cancelled or brought forward is swept.
+//! Records that timeouts leave behind when they are cancelled or reset are taken out.
 
 use allocation_counter::measure;
 use delaywheel::{Tick, TimingWheel};
@@ -23,7 +23,10 @@ fn cancelling_as_fast_as_inserting_takes_no_more_memory() {
         };
         assert!(measure(|| churn(&mut wheel)).bytes_max < A_FEW_SEGMENTS.unsigned_abs());
         wheel.check_invariants();
-        assert!(count_steps(&mut wheel, 5000) < 20 * lasting + 400, "stale records remain");
+        assert!(
+            count_steps(&mut wheel, 5000) < 20 * lasting + 400,
+            "records of cancelled timeouts remain"
+        );
         assert!(wheel.is_empty());
     }
 }
@@ -72,7 +75,7 @@ fn storms_of_resets_to_earlier_deadlines_leave_each_timeout_once() {
 }
 
 #[test]
-fn shrink_drops_stale_records_and_keeps_every_timeout() {
+fn shrink_moves_records_together_and_keeps_every_timeout() {
     let mut wheel = wheel_of(4, 0);
     let mut keys: Vec<_> = (0..3000).map(|i| wheel.insert(Tick::new(i), i).unwrap()).collect();
     for (i, &key) in keys.iter().enumerate().filter(|(i, _)| i % 3 == 0) {
@@ -106,25 +109,36 @@ fn cancelling_between_advances_takes_no_more_memory() {
 }
 
 #[test]
-fn a_sweep_that_was_under_way_may_leave_a_bucket_full() {
+fn a_chunk_whose_timeouts_left_in_one_batch_is_given_back_once() {
     let mut wheel = wheel_of(64, 0);
-    let insert = |wheel: &mut TimingWheel<u64>, tick, count: u64| -> Vec<_> {
-        (0..count).map(|i| wheel.insert(Tick::new(tick), i).unwrap()).collect()
-    };
-    let others = insert(&mut wheel, 5000, 20);
-    let crowd = insert(&mut wheel, 10, 76);
-    // The last eight have the others counted out, which begins a sweep of the crowd's bucket.
-    for &key in crowd[..75].iter().chain(&others[..8]) {
-        wheel.cancel(key).unwrap();
+    for round in 0..100 {
+        let keys: Vec<_> =
+            (0..48).map(|i| wheel.insert(Tick::new(5000 + i % 3), i).unwrap()).collect();
+        for &key in keys[..16].iter().chain(&keys[round % 32..]) {
+            wheel.cancel(key);
+            wheel.check_invariants();
+        }
+        wheel.clear();
     }
-    // The bucket is walked until a record that is good is the only one that was not swept.
-    assert!(wheel.advance(Tick::new(10)).limit(43).next().is_none());
-    for key in insert(&mut wheel, 10, 14) {
-        wheel.cancel(key).unwrap();
+}
+
+#[test]
+fn emptied_buckets_are_used_again_and_keep_nothing_from_expiring() {
+    let mut wheel = wheel_of(64, 0);
+    let last = wheel.insert(Tick::new(60_000), 0).unwrap();
+    let mut keys = Vec::new();
+    for round in 1..200 {
+        for i in 1..700 {
+            keys.push(wheel.insert(Tick::new(round + i * 64), i).unwrap());
+        }
+        for key in keys.drain(..) {
+            wheel.cancel(key).unwrap();
+        }
+        assert!(wheel.next_expiration().is_some_and(|next| next <= Tick::new(60_000)));
+        wheel.advance(Tick::new(round)).for_each(drop);
+        wheel.check_invariants();
     }
-    assert!(wheel.advance(Tick::new(10)).limit(0).next().is_none());
-    insert(&mut wheel, 10, 1);
-    wheel.check_invariants();
-    assert_eq!(drain_at(&mut wheel, 10).len(), 2);
-    assert_eq!(wheel.len(), 12);
+    wheel.cancel(last).unwrap();
+    assert_eq!(wheel.next_expiration(), None);
+    assert_eq!(count_steps(&mut wheel, 100_000), 0);
 }

@@ -57,11 +57,11 @@ fn what_is_due_but_was_not_seen_to_is_returned() {
 fn what_was_counted_outlives_the_shutdown() {
     let (clock, timer) = manual();
     for delay in 1..=1000 {
-        timer.schedule(delay * 77 * MS, || ()).unwrap();
+        timer.schedule(delay * 10 * MS, || ()).unwrap();
     }
-    clock.advance(40 * SECOND);
+    clock.advance(5 * SECOND);
     let before = timer.stats();
-    assert!(before.cascades > 0, "the timeouts are spread over several levels");
+    assert!(before.cascades > 0, "crowded buckets are sorted ahead of their timeouts");
     timer.shutdown();
     let after = timer.stats();
     assert_eq!((after.cascades, after.expired), (before.cascades, before.expired));

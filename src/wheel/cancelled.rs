@@ -1,0 +1,51 @@
+//! The latest cancelled records, which are yet to be taken out of their chunks.
+//!
+//! Where a cancelled timeout's record is stands in its slot, and the slot is a cache miss. Were the
+//! record's bit cleared at once, that store, to an address not known yet, would keep the processor
+//! from going ahead to the next cancel, and their misses from overlapping. So 16 positions are
+//! collected and cleared together. See `docs/decisions/0012-cancelled-in-batches.md`.
+
+use super::chunks::Position;
+
+/// How many are cleared together.
+pub(super) const BATCH: usize = 16;
+
+/// Up to 16 positions.
+#[derive(Debug)]
+pub(super) struct Cancelled {
+    positions: [u32; BATCH],
+    len: usize,
+}
+
+impl Cancelled {
+    pub(super) const fn new() -> Self {
+        Self { positions: [0; BATCH], len: 0 }
+    }
+
+    /// Adds a position, for which there is room. Returns whether that was the last room.
+    #[inline]
+    pub(super) fn push(&mut self, position: Position) -> bool {
+        self.positions[self.len % BATCH] = position.number();
+        self.len += 1;
+        self.len == BATCH
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes out all positions, as numbers.
+    ///
+    /// They are read in place and one by one. A copy would read several at once, which has to wait
+    /// until the latest of them, perhaps still a cache miss, are written.
+    #[inline]
+    pub(super) fn take(&mut self) -> &[u32] {
+        let len = core::mem::take(&mut self.len);
+        &self.positions[..len.min(BATCH)]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Position> {
+        self.positions[..self.len].iter().copied().map(Position::from_number)
+    }
+}

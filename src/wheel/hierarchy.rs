@@ -1,0 +1,361 @@
+//! The hierarchy of levels: where records are put, how they leave, and what is due first.
+//!
+//! It knows records and no values, so it is the same for wheels of all types. A record is in a chunk
+//! of a bucket, or of a run; the bit of its mask says that it is live. What is due *first* is always
+//! known exactly, with a *witness*: the position of a live record of that bucket or run. A record
+//! that leaves is compared with the witness, and only if it is that one, the next is looked for.
+
+use alloc::vec::Vec;
+
+use super::{
+    cancelled::{BATCH, Cancelled},
+    chunks::{Chunks, NIL, Owner, Position},
+    geometry::{Geometry, Place},
+    level::{Bucket, Level},
+    queue::BucketQueue,
+    run::{Head, Runs, WIDEST},
+};
+use crate::Tick;
+
+/// The bucket or run that is due first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct First {
+    /// When it is due.
+    pub(super) expiration: Tick,
+    /// A live record in it.
+    pub(super) witness: Position,
+    pub(super) source: Source,
+    /// No other bucket or run is due before this.
+    until: Tick,
+}
+
+impl First {
+    fn of_run(Head { level, deadline, position }: Head, until: Tick) -> Self {
+        Self { expiration: deadline, witness: position, source: Source::Run(level), until }
+    }
+
+    /// A tick before which no other bucket or run is due.
+    #[inline]
+    pub(super) const fn until(&self) -> Tick {
+        self.until
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    Bucket(Place),
+    /// The run of a level.
+    Run(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Hierarchy {
+    pub(super) geometry: Geometry,
+    /// The latest tick that was told.
+    pub(super) now: Tick,
+    /// How far expiry has come: `now`, or less while something is due.
+    ///
+    /// No bucket or run is due before it.
+    pub(super) clock: Tick,
+    /// `None` if there is no live record.
+    pub(super) first: Option<First>,
+    pub(super) levels: Vec<Level>,
+    pub(super) chunks: Chunks,
+    pub(super) cancelled: Cancelled,
+    pub(super) queue: BucketQueue,
+    pub(super) runs: Runs,
+    /// The chunk whose slots have been read ahead.
+    pub(super) touched: u32,
+    /// Number of times that a timeout was moved ahead of its deadline.
+    pub(super) cascades: u64,
+}
+
+impl Hierarchy {
+    pub(super) const fn new(geometry: Geometry, start: Tick) -> Self {
+        Self {
+            geometry,
+            now: start,
+            clock: start,
+            first: None,
+            levels: Vec::new(),
+            chunks: Chunks::new(),
+            cancelled: Cancelled::new(),
+            queue: BucketQueue::new(),
+            runs: Runs::new(),
+            touched: NIL,
+            cascades: 0,
+        }
+    }
+
+    /// Moves time forward; and the clock, unless something is due.
+    #[inline]
+    pub(super) fn observe(&mut self, now: Tick) {
+        self.now = self.now.max(now);
+        self.forward();
+    }
+
+    #[inline]
+    pub(super) fn forward(&mut self) {
+        if self.clock < self.now && !self.is_due() {
+            self.clock = self.now;
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.first.is_some_and(|first| first.expiration <= self.now)
+    }
+
+    /// Takes in a record that is due at `deadline`, which is not before the clock.
+    #[inline]
+    pub(super) fn admit(&mut self, deadline: Tick, slot: u32) -> Position {
+        let place = self.geometry.place(self.clock, deadline);
+        let bucket =
+            self.levels.get_mut(place.level()).and_then(|level| level.get_mut(place.bucket()));
+        let position = match bucket {
+            Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.take(),
+            _ => self.admit_slowly(place, deadline),
+        };
+        self.chunks.write(position, deadline, slot);
+        position
+    }
+
+    /// Finds room for a record in a bucket that has none, or that it makes due earlier.
+    #[inline(never)]
+    fn admit_slowly(&mut self, place: Place, deadline: Tick) -> Position {
+        self.reach(place);
+        let level = &mut self.levels[place.level()];
+        let bucket = level.bucket_mut(place.bucket());
+        let position = if bucket.is_full() {
+            let newest = bucket.newest();
+            let chunk = self.chunks.allocate(Owner::Newest(place), newest);
+            if newest == NIL {
+                bucket.expiration = deadline;
+                bucket.is_crowded = false;
+            } else if place.level() > 0 && !bucket.is_crowded {
+                bucket.is_crowded = true;
+                bucket.expiration = self.geometry.start(place.level(), bucket.expiration);
+            }
+            bucket.take_first_of(chunk)
+        } else {
+            bucket.take()
+        };
+        bucket.expiration = bucket.expiration.min(deadline);
+        let expiration = bucket.expiration;
+        level.occupy(place.bucket());
+        self.bring_forward(place, expiration, position);
+        position
+    }
+
+    /// Makes sure that a bucket has been made.
+    fn reach(&mut self, place: Place) {
+        while self.levels.len() <= place.level() {
+            self.levels.push(Level::new());
+        }
+        let level = &mut self.levels[place.level()];
+        if level.get_mut(place.bucket()).is_none() {
+            level.reach(place.bucket(), self.geometry.size());
+        }
+    }
+
+    /// Notes that a bucket, in which the record at `witness` is, is due at `expiration`.
+    fn bring_forward(&mut self, place: Place, expiration: Tick, witness: Position) {
+        debug_assert!(self.clock <= expiration, "{place:?} is due before the clock");
+        let level = &mut self.levels[place.level()];
+        if level.queued.is_none_or(|queued| expiration < queued) {
+            level.queued = Some(expiration);
+            self.queue.set(place.level(), expiration);
+        }
+        match &mut self.first {
+            Some(first) if first.expiration <= expiration => {
+                first.until = first.until.min(expiration);
+            }
+            first => {
+                let until = first.map_or(Tick::MAX, |first| first.expiration);
+                let source = Source::Bucket(place);
+                *first = Some(First { expiration, witness, source, until });
+            }
+        }
+    }
+
+    /// Takes out the record of a timeout that has left; at the latest, 15 departures from now.
+    #[inline]
+    pub(super) fn depart(&mut self, position: Position) {
+        // Two branches, since only the second waits for the position, which may be a cache miss.
+        if self.cancelled.push(position) {
+            self.settle();
+        }
+        if self.first.is_some_and(|first| first.witness == position) {
+            self.replace_witness();
+        }
+    }
+
+    #[cold]
+    fn replace_witness(&mut self) {
+        self.settle();
+        self.find_first();
+    }
+
+    /// Takes out all records of timeouts that have left.
+    ///
+    /// The loop has no branch but its own, so that misses of masks overlap.
+    #[inline(never)]
+    pub(super) fn settle(&mut self) {
+        let mut emptied = [NIL; BATCH];
+        let mut count = 0;
+        let Self { cancelled, chunks, .. } = self;
+        for &number in cancelled.take() {
+            let position = Position::from_number(number);
+            let mask = chunks.clear(position);
+            emptied[count % BATCH] = position.chunk();
+            count += usize::from(mask == 0);
+        }
+        for &chunk in &emptied[..count.min(BATCH)] {
+            if self.chunks.owner(chunk) != Owner::Run {
+                self.close(chunk);
+            }
+        }
+    }
+
+    /// Gives back a chunk of a bucket, none of whose records is live.
+    pub(super) fn close(&mut self, chunk: u32) {
+        let emptied = self.unlink(chunk);
+        self.chunks.free(chunk);
+        if let Some(place) = emptied {
+            self.retire(place);
+        }
+    }
+
+    /// Takes a chunk out of its bucket. Returns the bucket if that has emptied, for
+    /// [`retire`](Self::retire).
+    pub(super) fn unlink(&mut self, chunk: u32) -> Option<Place> {
+        let (owner, next) = (self.chunks.owner(chunk), self.chunks.next(chunk));
+        if next != NIL {
+            self.chunks.set_owner(next, owner);
+        }
+        match owner {
+            Owner::After(newer) => self.chunks.set_next(newer, next),
+            Owner::Newest(place) => {
+                self.bucket_mut(place).fall_back_to(next);
+                return (next == NIL).then_some(place);
+            }
+            Owner::Run | Owner::Free => debug_assert!(false, "chunk {chunk} is in no bucket"),
+        }
+        None
+    }
+
+    /// Notes that a bucket has emptied. Its level's entry in the queue stays until it is looked at.
+    pub(super) fn retire(&mut self, place: Place) {
+        self.levels[place.level()].vacate(place.bucket());
+        if self.runs.gathered() == Some(place) {
+            self.finish_run(place.level());
+        }
+    }
+
+    /// Sorts the run whose bucket is empty now.
+    fn finish_run(&mut self, level: usize) {
+        let span = self.geometry.bucket_span(level);
+        if let Some((len, first)) = self.runs.finish(span, &mut self.chunks) {
+            self.cascades += if first > self.clock { len as u64 } else { 0 };
+        }
+    }
+
+    /// Finds the bucket or run that is due first. All departures have been settled.
+    pub(super) fn find_first(&mut self) {
+        debug_assert!(self.cancelled.is_empty(), "a witness may have left");
+        if let Some(place) = self.runs.gathered() {
+            return self.stay_at(place);
+        }
+        let run = self.runs.first(&mut self.chunks);
+        self.first = loop {
+            let (index, queued) = match (run, self.queue.first()) {
+                (Some((head, others)), Some((_, queued))) if head.deadline <= queued => {
+                    break Some(First::of_run(head, others.min(queued)));
+                }
+                (Some((head, others)), None) => break Some(First::of_run(head, others)),
+                (None, None) => break None,
+                (_, Some(queued)) => queued,
+            };
+            let level = &mut self.levels[index];
+            let Some(bucket) = level.first() else {
+                level.queued = None;
+                self.queue.pop();
+                continue;
+            };
+            let expiration = level.bucket(bucket).expiration;
+            if expiration > queued {
+                level.queued = Some(expiration);
+                self.queue.set(index, expiration);
+                continue;
+            }
+            debug_assert_eq!(expiration, queued, "level {index} is queued too late");
+            let place = Place::new(index, bucket);
+            if self.is_vacant(place) {
+                continue;
+            }
+            // The bucket stays the first until it is empty, whatever is due when.
+            let (witness, source) = (self.live_record(place), Source::Bucket(place));
+            break Some(First { expiration, witness, source, until: expiration });
+        };
+        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
+    }
+
+    /// Whether no record of a bucket is live; if so, it is retired.
+    ///
+    /// A chunk whose records were all written is given back with its last live one. In the newest
+    /// chunk there may be left only records that are not written.
+    fn is_vacant(&mut self, place: Place) -> bool {
+        let bucket = self.bucket(place);
+        let newest = bucket.newest();
+        if self.chunks.mask(newest) & bucket.written() == 0 {
+            self.close(newest);
+        }
+        self.bucket(place).is_empty()
+    }
+
+    /// Notes that a bucket which is due is still the first, with another witness, unless it is
+    /// empty.
+    pub(super) fn stay_at(&mut self, place: Place) {
+        if self.bucket(place).is_empty() || self.is_vacant(place) {
+            return self.find_first();
+        }
+        let expiration = self.bucket(place).expiration;
+        let (witness, source) = (self.live_record(place), Source::Bucket(place));
+        self.first = Some(First { expiration, witness, source, until: expiration });
+    }
+
+    /// Notes that the first is due to the next entry of the run of `level`, or finds another.
+    #[inline]
+    pub(super) fn follow(&mut self, level: usize, until: Tick) {
+        match self.runs.head(level, &mut self.chunks) {
+            Some(head) if head.deadline <= until => self.first = Some(First::of_run(head, until)),
+            _ => self.find_first(),
+        }
+    }
+
+    /// Whether a bucket that is due is to be sorted.
+    pub(super) fn is_sortable(&self, place: Place) -> bool {
+        let level = place.level();
+        let is_begun = self.runs.gathered() == Some(place);
+        level > 0 && self.geometry.shift(level) <= WIDEST && (!is_begun || self.runs.has_room())
+    }
+
+    /// A live record of a bucket that is not empty.
+    fn live_record(&self, place: Place) -> Position {
+        let bucket = self.bucket(place);
+        let chunk = bucket.newest();
+        let live = self.chunks.mask(chunk) & bucket.written();
+        debug_assert!(live != 0, "{place:?} has a chunk without a live record");
+        Position::new(chunk, live.trailing_zeros())
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, place: Place) -> &Bucket {
+        self.levels[place.level()].bucket(place.bucket())
+    }
+
+    #[inline]
+    pub(super) fn bucket_mut(&mut self, place: Place) -> &mut Bucket {
+        self.levels[place.level()].bucket_mut(place.bucket())
+    }
+}

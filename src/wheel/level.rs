@@ -1,0 +1,222 @@
+//! A level: its buckets, and which of them are occupied.
+//!
+//! A bucket is due at its `expiration`:
+//!
+//! - While it is *sparse*, that is the least deadline in it (or less, if that timeout has left). A
+//!   lone timeout a year ahead expires straight out of its coarse bucket and wakes nobody before.
+//! - Once it is *crowded*, because its records filled a chunk, that is the start of its range, as in
+//!   Kafka. Its timeouts are sorted ahead of the first deadline among them, and a burst is not
+//!   late. See `docs/decisions/0013-due-buckets-are-sorted.md`.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+
+use super::chunks::{CHUNK, NIL, Position};
+use crate::Tick;
+
+/// Buckets that are made at a time: 1 KiB.
+const STEP: usize = 64;
+
+/// Timeouts of one level whose deadlines fall into one range of ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bucket {
+    /// When the bucket is due; not after any deadline in it. Meaningless while it is empty.
+    pub(super) expiration: Tick,
+    /// The number of the next free position; a multiple of 16 if the newest chunk is full, 0 if
+    /// the bucket has no chunk.
+    open: u32,
+    /// Whether more than a chunk of records has come since the bucket was empty.
+    pub(super) is_crowded: bool,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 16);
+
+impl Bucket {
+    pub(super) const EMPTY: Self = Self { expiration: Tick::ZERO, open: 0, is_crowded: false };
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Returns whether a record needs another chunk.
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.open % CHUNK == 0
+    }
+
+    /// The chunk that records go into, or `NIL`.
+    #[inline]
+    pub(super) const fn newest(&self) -> u32 {
+        if self.is_empty() { NIL } else { (self.open - 1) / CHUNK }
+    }
+
+    /// The records of the newest chunk that have been written, as a mask.
+    #[inline]
+    pub(super) const fn written(&self) -> u16 {
+        match self.open % CHUNK {
+            0 => u16::MAX,
+            written => (1 << written) - 1,
+        }
+    }
+
+    /// Takes the next free position, of which there is one.
+    #[inline]
+    pub(super) fn take(&mut self) -> Position {
+        debug_assert!(!self.is_full(), "there is no room for a record");
+        let position = Position::from_number(self.open);
+        self.open += 1;
+        position
+    }
+
+    /// Takes the first position of a chunk, which is put in front of the others.
+    #[inline]
+    pub(super) fn take_first_of(&mut self, chunk: u32) -> Position {
+        self.open = chunk * CHUNK + 1;
+        Position::new(chunk, 0)
+    }
+
+    /// Has a full chunk, or none, become the newest.
+    pub(super) fn fall_back_to(&mut self, chunk: u32) {
+        self.open = if chunk == NIL { 0 } else { (chunk + 1) * CHUNK };
+    }
+}
+
+/// The buckets of one level.
+#[derive(Debug)]
+pub(super) struct Level {
+    /// Up to the last that has been in use.
+    buckets: Vec<Bucket>,
+    occupied: Occupied,
+    /// The level's expiration in the bucket queue, if it is queued.
+    pub(super) queued: Option<Tick>,
+}
+
+impl Level {
+    /// Makes a level without buckets.
+    pub(super) fn new() -> Self {
+        Self { buckets: Vec::new(), occupied: Occupied::default(), queued: None }
+    }
+
+    /// Makes buckets up to this one, a few at a time; `size` is how many there can be.
+    #[cold]
+    pub(super) fn reach(&mut self, bucket: usize, size: usize) {
+        if self.occupied.words.is_empty() {
+            self.occupied = Occupied::new(size);
+        }
+        let len = (bucket + 1).next_multiple_of(STEP).min(size);
+        self.buckets.reserve_exact(len - self.buckets.len());
+        self.buckets.resize(len, Bucket::EMPTY);
+    }
+
+    /// The bucket, unless it has not been made.
+    #[inline]
+    pub(super) fn get_mut(&mut self, bucket: usize) -> Option<&mut Bucket> {
+        self.buckets.get_mut(bucket)
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, bucket: usize) -> &Bucket {
+        &self.buckets[bucket]
+    }
+
+    #[inline]
+    pub(super) fn bucket_mut(&mut self, bucket: usize) -> &mut Bucket {
+        &mut self.buckets[bucket]
+    }
+
+    pub(super) fn occupy(&mut self, bucket: usize) {
+        self.occupied.set(bucket);
+    }
+
+    pub(super) fn vacate(&mut self, bucket: usize) {
+        debug_assert!(self.buckets[bucket].is_empty());
+        self.occupied.clear(bucket);
+    }
+
+    /// The occupied bucket that is due first.
+    #[inline]
+    pub(super) fn first(&self) -> Option<usize> {
+        self.occupied.first()
+    }
+
+    pub(super) fn is_occupied(&self, bucket: usize) -> bool {
+        self.occupied.contains(bucket)
+    }
+
+    /// The buckets, empty ones included.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Bucket> {
+        self.buckets.iter_mut()
+    }
+}
+
+/// A bit for each bucket, and a bit for each 64 of those.
+#[derive(Debug, Default)]
+struct Occupied {
+    words: Box<[u64]>,
+    summary: Box<[u64]>,
+}
+
+impl Occupied {
+    fn new(size: usize) -> Self {
+        let words = size.div_ceil(64);
+        Self { words: vec![0; words].into(), summary: vec![0; words.div_ceil(64)].into() }
+    }
+
+    fn set(&mut self, bucket: usize) {
+        let word = bucket / 64;
+        self.words[word] |= 1 << (bucket % 64);
+        self.summary[word / 64] |= 1 << (word % 64);
+    }
+
+    fn clear(&mut self, bucket: usize) {
+        let word = bucket / 64;
+        self.words[word] &= !(1 << (bucket % 64));
+        if self.words[word] == 0 {
+            self.summary[word / 64] &= !(1 << (word % 64));
+        }
+    }
+
+    #[inline]
+    fn first(&self) -> Option<usize> {
+        let lowest = |word: u64| word.trailing_zeros() as usize;
+        let group = self.summary.iter().position(|&group| group != 0)?;
+        let word = group * 64 + lowest(self.summary[group]);
+        Some(word * 64 + lowest(self.words[word]))
+    }
+
+    fn contains(&self, bucket: usize) -> bool {
+        self.words[bucket / 64] >> (bucket % 64) & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_first_occupied_bucket_is_the_least_of_a_set() {
+        for size in [2, 64, 256, 65536] {
+            let (mut occupied, mut model) = (Occupied::new(size), BTreeSet::new());
+            let mut random = 1_u64;
+            for step in 0..20_000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let bucket = (random >> 33) as usize % size.min(if step < 9000 { size } else { 9 });
+                if random >> 20 & 3 == 0 {
+                    occupied.set(bucket);
+                    model.insert(bucket);
+                } else {
+                    occupied.clear(bucket);
+                    model.remove(&bucket);
+                }
+                assert_eq!(occupied.first(), model.first().copied());
+                assert_eq!(occupied.contains(bucket), model.contains(&bucket));
+            }
+        }
+    }
+}

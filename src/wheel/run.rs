@@ -1,0 +1,306 @@
+//! Runs: the timeouts of a bucket that was due, sorted by deadline.
+//!
+//! A due bucket is sorted once and expires from there: its records stay where they are, and no slot
+//! is touched before its timeout expires. The chunks leave the bucket for the run, which gives them
+//! back at its end, so an entry is live if and only if its bit in the mask is set.
+//!
+//! One run a level is enough. A bucket becomes due when the clock is in its range, so the run before
+//! it has come to its end.
+
+use alloc::vec::Vec;
+
+use super::{
+    chunks::{CHUNK, Chunks, NIL, Owner, Position},
+    geometry::Place,
+};
+use crate::{Tick, TickSpan};
+
+/// Timeouts that a run may hold. Sorting them takes about 40 us; what is beyond that cascades.
+pub(super) const LONGEST: usize = 8192;
+
+/// Ticks that a bucket may span to be sorted, as a power of two: what half an entry can tell.
+pub(super) const WIDEST: u32 = 32;
+
+/// Entries from which counting is faster than comparing.
+const COUNTED: usize = 48;
+
+/// Ticks of the widest bucket that is sorted by counting.
+const COUNTERS: usize = 256;
+
+/// Ticks since the start of the bucket, above the position of the record.
+type Entry = u64;
+
+#[derive(Debug, Default)]
+struct Run {
+    entries: Vec<Entry>,
+    /// Entries before this one have been looked at.
+    next: usize,
+    /// The first tick of the bucket.
+    start: Tick,
+    /// The chunks that the entries are in.
+    chunks: u32,
+}
+
+/// The entry that is due first of all runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) level: usize,
+    pub(super) deadline: Tick,
+    pub(super) position: Position,
+}
+
+/// The runs of all levels.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    levels: Vec<Run>,
+    /// A bit for each level whose run is sorted and has entries left.
+    active: u64,
+    /// The bucket whose timeouts are being gathered for the run of its level.
+    gathered: Option<Place>,
+    /// Where counting sorts to.
+    scratch: Vec<Entry>,
+}
+
+impl Run {
+    fn deadline(&self, entry: Entry) -> Tick {
+        Tick::new(self.start.get() + (entry >> 32))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the position is the lower half")]
+    fn position(entry: Entry) -> Position {
+        Position::from_number(entry as u32)
+    }
+
+    fn rest(&self) -> &[Entry] {
+        &self.entries[self.next..]
+    }
+
+    /// Moves the live entries to new chunks, which they fill.
+    fn rewrite(&mut self, from: &Chunks, to: &mut Chunks, moved: &mut impl FnMut(u32, Position)) {
+        self.entries.drain(..core::mem::take(&mut self.next));
+        self.entries.retain(|&entry| from.is_live(Self::position(entry)));
+        self.entries.shrink_to_fit();
+        self.chunks = NIL;
+        for entries in self.entries.chunks_mut(CHUNK as usize) {
+            self.chunks = to.allocate(Owner::Run, self.chunks);
+            let mut mask = 0;
+            for (offset, entry) in (0..).zip(entries) {
+                let record = from.record(Self::position(*entry));
+                let position = Position::new(self.chunks, offset);
+                to.write(position, record.deadline(), record.slot);
+                moved(record.slot, position);
+                mask |= 1 << offset;
+                *entry = *entry >> 32 << 32 | u64::from(position.number());
+            }
+            to.set_mask(self.chunks, mask);
+        }
+    }
+}
+
+impl Runs {
+    pub(super) const fn new() -> Self {
+        Self { levels: Vec::new(), active: 0, gathered: None, scratch: Vec::new() }
+    }
+
+    /// Starts to gather the run of a bucket, which starts at `start`.
+    pub(super) fn begin(&mut self, bucket: Place, start: Tick, chunks: &mut Chunks) {
+        let level = bucket.level();
+        debug_assert!(self.gathered.is_none(), "another run is being gathered");
+        if self.levels.len() <= level {
+            self.levels.resize_with(level + 1, Run::default);
+        }
+        self.end(level, chunks);
+        self.levels[level].start = start;
+        self.gathered = Some(bucket);
+    }
+
+    /// The bucket whose timeouts are being gathered.
+    #[inline]
+    pub(super) fn gathered(&self) -> Option<Place> {
+        self.gathered
+    }
+
+    /// Whether the run that is being gathered has room for the timeouts of another chunk.
+    pub(super) fn has_room(&self) -> bool {
+        let len = self.gathered.map_or(0, |bucket| self.levels[bucket.level()].entries.len());
+        len + CHUNK as usize <= LONGEST
+    }
+
+    /// Adds the live records of a chunk, which is in no list, to the run that is being gathered.
+    /// Leaves out, and returns as a mask, those that are due `span` ticks after its start or later.
+    pub(super) fn gather(&mut self, chunk: u32, span: TickSpan, chunks: &mut Chunks) -> u16 {
+        let Some(bucket) = self.gathered else { unreachable!("no run is being gathered") };
+        let run = &mut self.levels[bucket.level()];
+        chunks.set_owner(chunk, Owner::Run);
+        chunks.set_next(chunk, run.chunks);
+        run.chunks = chunk;
+        let records = chunks.records(chunk);
+        let mut put_off = 0;
+        let mut left = chunks.mask(chunk);
+        while left != 0 {
+            let offset = left.trailing_zeros();
+            left &= left - 1;
+            let deadline = records[offset as usize].deadline();
+            let ticks = deadline.get() - run.start.get();
+            if ticks < span.get() {
+                run.entries.push(ticks << 32 | u64::from(Position::new(chunk, offset).number()));
+            } else {
+                put_off |= 1 << offset;
+            }
+        }
+        put_off
+    }
+
+    /// Sorts the run that was gathered, whose ticks are fewer than `span`. Returns its length, and
+    /// the deadline of its first timeout.
+    pub(super) fn finish(&mut self, span: TickSpan, chunks: &mut Chunks) -> Option<(usize, Tick)> {
+        let level = self.gathered.take()?.level();
+        let run = &mut self.levels[level];
+        if run.entries.len() > COUNTED && span.get() <= COUNTERS as u64 {
+            sort_by_counting(&mut run.entries, &mut self.scratch);
+        } else {
+            run.entries.sort_unstable();
+        }
+        let Some(&first) = run.entries.first() else {
+            self.end(level, chunks);
+            return None;
+        };
+        self.active |= 1 << level;
+        Some((run.entries.len(), run.deadline(first)))
+    }
+
+    /// The live entry that is due first, and when the first of the other runs is due. Ends runs
+    /// without a live entry.
+    pub(super) fn first(&mut self, chunks: &mut Chunks) -> Option<(Head, Tick)> {
+        let mut first: Option<(Head, Tick)> = None;
+        let mut left = self.active;
+        while left != 0 {
+            let level = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let Some(head) = self.head(level, chunks) else { continue };
+            first = Some(match first {
+                None => (head, Tick::MAX),
+                Some((before, _)) if head.deadline < before.deadline => (head, before.deadline),
+                Some((before, others)) => (before, others.min(head.deadline)),
+            });
+        }
+        first
+    }
+
+    /// The next live entry of the run of a level, which has come to its end if there is none.
+    #[inline]
+    pub(super) fn head(&mut self, level: usize, chunks: &mut Chunks) -> Option<Head> {
+        let run = &mut self.levels[level];
+        while let Some(&entry) = run.entries.get(run.next) {
+            let position = Run::position(entry);
+            if chunks.is_live(position) {
+                return Some(Head { level, deadline: run.deadline(entry), position });
+            }
+            run.next += 1;
+        }
+        self.end(level, chunks);
+        None
+    }
+
+    fn gathered_level(&self) -> Option<usize> {
+        self.gathered.map(Place::level)
+    }
+
+    /// Ends a run, none of whose entries is live.
+    fn end(&mut self, level: usize, chunks: &mut Chunks) {
+        let run = &mut self.levels[level];
+        debug_assert!(run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))));
+        chunks.free_all(core::mem::replace(&mut run.chunks, NIL));
+        run.entries.clear();
+        run.next = 0;
+        self.active &= !(1 << level);
+    }
+
+    /// Passes over the next entry of a run. Returns the positions of the 16 that follow if those have
+    /// not been looked ahead to.
+    #[inline]
+    pub(super) fn pass(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
+        let run = &mut self.levels[level];
+        let is_new = run.next % 16 == 0;
+        run.next += 1;
+        is_new.then(|| run.entries[run.next..].iter().take(16).map(|&entry| Run::position(entry)))
+    }
+
+    /// The entries of a level that have not been looked at: deadline and position.
+    pub(super) fn iter(&self, level: usize) -> impl Iterator<Item = (Tick, Position)> {
+        let run = self.levels.get(level);
+        let rest = run.map_or(&[][..], Run::rest);
+        rest.iter().filter_map(move |&entry| Some((run?.deadline(entry), Run::position(entry))))
+    }
+
+    /// The chunks that the entries of a level are in.
+    pub(super) fn chunks(&self, level: usize, chunks: &Chunks) -> impl Iterator<Item = u32> {
+        chunks.list(self.levels[level].chunks)
+    }
+
+    /// Number of levels that may have a run.
+    pub(super) fn levels(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Panics unless what is listed as sorted is, and the chunks of all runs are theirs. Returns the
+    /// number of those.
+    pub(super) fn check_invariants(&self, chunks: &Chunks) -> usize {
+        let mut count = 0;
+        for (level, run) in self.levels.iter().enumerate() {
+            let is_active = self.active >> level & 1 != 0;
+            let is_gathered = self.gathered_level() == Some(level);
+            assert!(
+                !is_active || run.rest().is_sorted_by_key(|entry| entry >> 32),
+                "the run of {level} is unsorted"
+            );
+            assert!(is_active || is_gathered || run.entries.is_empty(), "a run has not ended");
+            for chunk in chunks.list(run.chunks) {
+                assert_eq!(chunks.owner(chunk), Owner::Run);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Moves the live entries to new chunks, and gives back the room that they do not need.
+    pub(super) fn rewrite(
+        &mut self,
+        from: &Chunks,
+        to: &mut Chunks,
+        mut moved: impl FnMut(u32, Position),
+    ) {
+        for (level, run) in self.levels.iter_mut().enumerate() {
+            run.rewrite(from, to, &mut moved);
+            if run.entries.is_empty() {
+                self.active &= !(1 << level);
+            }
+        }
+        let last = self.levels.iter().rposition(|run| !run.entries.is_empty());
+        let kept = last.max(self.gathered_level()).map_or(0, |last| last + 1);
+        self.levels.truncate(kept);
+        self.levels.shrink_to_fit();
+        self.scratch = Vec::new();
+    }
+}
+
+/// Sorts entries whose ticks are fewer than the counters.
+fn sort_by_counting(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
+    let tick = |entry: Entry| (entry >> 32) as usize % COUNTERS;
+    let mut places = [0_usize; COUNTERS];
+    for &entry in entries.iter() {
+        places[tick(entry)] += 1;
+    }
+    let mut sum = 0;
+    for place in &mut places {
+        sum += core::mem::replace(place, sum);
+    }
+    scratch.clear();
+    scratch.resize(entries.len(), 0);
+    for &entry in entries.iter() {
+        let place = &mut places[tick(entry)];
+        scratch[*place] = entry;
+        *place += 1;
+    }
+    core::mem::swap(entries, scratch);
+}

@@ -1,0 +1,118 @@
+//! Giving back memory that pending timeouts do not need.
+
+use alloc::vec::Vec;
+
+use super::{
+    TimingWheel,
+    arena::Arena,
+    chunks::{Chunks, NIL, Owner, Position},
+    geometry::Place,
+    hierarchy::Hierarchy,
+    level::{Bucket, Level},
+    queue::BucketQueue,
+};
+
+impl<T> TimingWheel<T> {
+    /// Gives back the memory that pending timeouts do not need, as far as that leaves the timeouts
+    /// in place.
+    ///
+    /// Keys stay good, dead keys stay dead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(1 << 40), "far")?;
+    /// wheel.cancel(key);
+    /// wheel.shrink();
+    /// assert_eq!(wheel.levels(), 0);
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes time proportional to the memory in use.
+    pub fn shrink(&mut self) {
+        let Self { arena, hierarchy } = self;
+        hierarchy.settle();
+        arena.shrink();
+        hierarchy.rewrite(arena);
+        hierarchy.shrink_levels();
+        hierarchy.find_first();
+    }
+}
+
+impl Hierarchy {
+    /// Moves all records to new chunks, which they fill.
+    fn rewrite<T>(&mut self, arena: &mut Arena<T>) {
+        let mut to = Chunks::new();
+        let mut emptied = Vec::new();
+        let mut moved = |slot, position| arena.set_position(slot, position);
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            let occupied = level.iter_mut().enumerate().filter(|(_, bucket)| !bucket.is_empty());
+            for (number, bucket) in occupied {
+                let place = Place::new(index, number);
+                rewrite_bucket(place, bucket, &self.chunks, &mut to, &mut moved);
+                if bucket.is_empty() {
+                    emptied.push(place);
+                }
+            }
+        }
+        self.runs.rewrite(&self.chunks, &mut to, moved);
+        self.chunks = to;
+        self.touched = NIL;
+        for place in emptied {
+            self.retire(place);
+        }
+    }
+
+    /// Gives back the levels without timeouts.
+    fn shrink_levels(&mut self) {
+        self.queue = BucketQueue::new();
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            level.queued = level.first().map(|bucket| level.bucket(bucket).expiration);
+            match level.queued {
+                Some(expiration) => self.queue.set(index, expiration),
+                None => *level = Level::new(),
+            }
+        }
+        let last = self.levels.iter().rposition(|level| level.queued.is_some());
+        self.levels.truncate(last.map_or(0, |last| last + 1));
+        self.levels.shrink_to_fit();
+    }
+}
+
+fn rewrite_bucket(
+    place: Place,
+    bucket: &mut Bucket,
+    from: &Chunks,
+    to: &mut Chunks,
+    moved: &mut impl FnMut(u32, Position),
+) {
+    let mut written = bucket.written();
+    let mut chunk = bucket.newest();
+    bucket.fall_back_to(NIL);
+    while chunk != NIL {
+        let mut live = from.mask(chunk) & written;
+        while live != 0 {
+            let record = from.record(Position::new(chunk, live.trailing_zeros()));
+            live &= live - 1;
+            let position = next_position(place, bucket, to);
+            to.write(position, record.deadline(), record.slot);
+            moved(record.slot, position);
+        }
+        written = u16::MAX;
+        chunk = from.next(chunk);
+    }
+}
+
+/// Takes the next free position of a bucket, with another chunk if need be.
+fn next_position(place: Place, bucket: &mut Bucket, chunks: &mut Chunks) -> Position {
+    if !bucket.is_full() {
+        return bucket.take();
+    }
+    let chunk = chunks.allocate(Owner::Newest(place), bucket.newest());
+    bucket.take_first_of(chunk)
+}

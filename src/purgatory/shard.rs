@@ -65,6 +65,9 @@ pub(super) struct Reached<O, R> {
     pub(super) is_more: bool,
 }
 
+/// The place of a threshold on the list of its key: its value and node. `None` at the end.
+pub(super) type NextThreshold = Option<(u64, Index)>;
+
 /// Operations that a shutdown ended in one hold.
 pub(super) struct ShutDown<O, R> {
     pub(super) finishes: Finishes<O, R>,
@@ -322,11 +325,11 @@ where
     pub(super) fn claim_threshold<'a, Q>(
         &'a self,
         ((hash, key), newcomers): ((u64, &Q), u64),
-        after: Option<(u64, Index)>,
+        after: NextThreshold,
         completion: Completion<R>,
         now: u64,
         limits: &'a Limits,
-    ) -> (Option<(u64, Index)>, Claim<O, R>, Hold<'a, K>)
+    ) -> (NextThreshold, Claim<O, R>, Hold<'a, K>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -374,7 +377,7 @@ where
         while position < end && finishes.len() + timeouts.len() < BATCH {
             if let Some(index) = waiters.at(position) {
                 match waiters.claim(index, Completion::ShutDown, now, &mut hold) {
-                    Claim::Finished(finished) => finishes.push(finished),
+                    Claim::Finished(end) => finishes.push(end),
                     Claim::Decided { timeout } => timeouts.push(timeout),
                     Claim::Lost(_) => {}
                 }
@@ -436,5 +439,19 @@ where
         on_keys: &mut std::collections::BTreeMap<u64, u64>,
     ) -> u64 {
         self.waiters.lock().check_invariants(&self.filter, on_keys)
+    }
+
+    /// Walks on in one hold. Returns the number of operations that were visited.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn visit_all(&self, walk: &mut Walk<'_, K, O, R>, key: (u64, &K)) -> usize
+    where
+        K: Eq,
+    {
+        let mut visited = 0;
+        walk.go_past(&mut self.waiters.lock(), key, |_, _| {
+            visited += 1;
+            true
+        });
+        visited
     }
 }

@@ -71,7 +71,7 @@ fn one_that_can_complete_at_once_needs_no_room() {
 }
 
 #[test]
-fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_place() {
+fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_permit() {
     let world = World::with(|builder| {
         builder.max_delayed(100, Overload::Refuse).max_delayed_per_key(2, Overload::Refuse)
     });
@@ -91,7 +91,7 @@ fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_place() {
 }
 
 #[test]
-fn the_same_key_twice_takes_one_place() {
+fn the_same_key_twice_takes_one_permit() {
     let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::Refuse));
     let key = world.watch(1, [1, 1, 2, 1]);
     assert_eq!(world.purgatory.watched(), 2);
@@ -136,7 +136,7 @@ fn the_oldest_on_a_key_is_displaced_and_leaves_its_other_keys() {
     world.watch(2, [2]);
     assert_eq!(world.ended(), [(0, Displaced)]);
     world.watch(3, [1]);
-    assert_eq!(world.ended(), [], "the one displaced gave its place on this key back");
+    assert_eq!(world.ended(), [], "the one displaced gave its permit of this key back");
     world.watch(4, [1, 2]);
     assert_eq!(world.ended(), [(1, Displaced)], "who was the oldest on both");
     world.check_books();

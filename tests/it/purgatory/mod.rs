@@ -12,7 +12,7 @@ mod limits;
 mod lingering;
 mod model;
 mod panics;
-mod places;
+mod permits;
 mod reentry;
 mod support;
 mod thresholds;

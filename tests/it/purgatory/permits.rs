@@ -1,5 +1,5 @@
-//! Places, in all and on each key, under random scripts beside a count by hand: whatever ends an
-//! operation gives back exactly the places that it took.
+//! Permits, of all and of each key, under random scripts beside a count by hand: however an operation
+//! ends, it gives back exactly the permits that it took.
 
 use std::collections::BTreeMap;
 
@@ -209,7 +209,7 @@ impl Script {
 }
 
 #[test]
-fn every_road_gives_back_the_places_that_were_taken() {
+fn every_end_gives_back_the_permits_that_were_taken() {
     for seed in 0..8 {
         println!("seed {seed}");
         let mut script = Script::new(seed, Overload::Refuse);

@@ -163,11 +163,12 @@ impl Limits {
     }
 
     /// Takes a permit of each of some keys, unless all of one of them are taken and this limit
-    /// refuses; then it takes none.
+    /// refuses; then it takes none. If this limit displaces, an operation is refused that alone
+    /// exceeds it, with several conditions on one key.
     pub(super) fn admit_to_keys(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };
         if per_key.limit.displaces() {
-            return true;
+            return per_key.fits(hashes);
         }
         for (taken, &hash) in hashes.iter().enumerate() {
             if per_key.add(hash) {
@@ -260,6 +261,17 @@ impl Limit {
 }
 
 impl PerKey {
+    /// Whether one operation alone does not exceed the limit.
+    fn fits(&self, hashes: &[u64]) -> bool {
+        if hashes.len() as u64 <= self.limit.operations {
+            return true;
+        }
+        let mut sorted: SmallVec<[u64; 4]> = hashes.into();
+        sorted.sort_unstable();
+        let mut runs = sorted.chunk_by(|one, next| one == next);
+        runs.all(|run| run.len() as u64 <= self.limit.operations)
+    }
+
     /// Counts an operation on a key. Returns whether it is one too many.
     fn add(&self, hash: u64) -> bool {
         let mut counts = self.stripe(hash).lock();

@@ -256,11 +256,14 @@ where
         if !self.limits.admit() {
             return Err(WatchError::full);
         }
-        if !self.limits.is_per_key() || !self.limits.counted_first().on_keys {
+        if !self.limits.is_per_key() {
             return Ok(SmallVec::new());
         }
-        let hashes = conditions.hashes();
+        let mut hashes = conditions.hashes();
         if self.limits.admit_to_keys(&hashes) {
+            if !self.limits.counted_first().on_keys {
+                hashes.clear();
+            }
             return Ok(hashes);
         }
         self.limits.give_back(&[]);

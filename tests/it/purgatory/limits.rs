@@ -243,6 +243,17 @@ fn a_newcomer_displaces_on_all_of_its_keys_also_one_in_hand() {
 }
 
 #[test]
+fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
+    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
+    world.watch(1, [1]);
+    let watches = [Events(1), Threshold(1, 5), Threshold(1, 6)];
+    let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
+    assert_eq!(refused.expect_err("it needs three permits").kind(), WatchErrorKind::KeyFull);
+    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 1));
+    world.check_books();
+}
+
+#[test]
 fn nobody_is_displaced_for_one_that_is_refused() {
     let clock = ManualClock::new();
     let ended = Arc::new(Mutex::new(Vec::new()));

@@ -29,7 +29,8 @@ impl DelayedOperation<u32> for Request {
 
     #[inline]
     fn complete(self, completion: Completion) {
-        assert_eq!(completion, Completion::Satisfied, "an operation ended otherwise");
+        // Operations that never complete are shut down at the end.
+        assert_ne!(completion, Completion::Expired, "an operation waited for an hour");
     }
 }
 

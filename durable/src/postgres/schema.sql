@@ -21,9 +21,9 @@ CREATE TABLE {schema}.timeouts (
     repeat text,
     error text,
     payload bytea NOT NULL
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
 
-CREATE INDEX timeouts_state ON {schema}.timeouts (state, next_at, id);
+CREATE INDEX timeouts_state ON {schema}.timeouts (state, next_at);
 CREATE INDEX timeouts_worker ON {schema}.timeouts (worker) WHERE worker IS NOT NULL;
 
 -- Tells all workers that a timeout is due at a time, in microseconds since 1970.

@@ -18,13 +18,13 @@ use rustc_hash::FxHashMap;
 use super::{policy::CatchUp, stats::Counters};
 use crate::{
     error::StoreError,
-    record::{Claim, Record},
+    record::{Claim, Record, State},
     store::{ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
     time::WallTime,
 };
 
 /// Most deliveries that begin in one call of the store.
-const BATCH: usize = 512;
+const BATCH: usize = 1_024;
 
 /// The window lane has fallen behind when what it claims is overdue by this.
 const BEHIND: Duration = Duration::from_secs(1);
@@ -195,7 +195,7 @@ impl Driver {
         let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let claims = [
-            self.window_at.filter(|_| self.has_room()),
+            self.window_at.filter(|_| self.has_room(self.last)),
             self.backlog_at.filter(|_| self.backlog_permits() > 0),
             self.lapse_at,
             self.recheck_at,
@@ -271,19 +271,26 @@ impl Driver {
             self.recheck_at = None;
             self.claim_soon(now);
         }
+        // First what is held and then what is claimed, as the former is older.
+        self.expire(now);
         if !self.is_closing {
-            self.fill_window(store, now, counters)?;
+            self.fill_window(store, now, counters, step)?;
         }
-        for expired in self.wheel.advance(tick(now)) {
-            self.due.push_back(expired.value);
-        }
-        debug_assert!(self.due.iter().all(|record| record.next <= now), "a record is early");
+        self.expire(now);
         self.begin_due(store, now, counters, step)?;
         if !self.is_closing {
             self.take_backlog(store, now, counters, step)?;
         }
         step.again = self.next_step().is_some_and(|next| next <= now);
         Ok(())
+    }
+
+    /// Moves records from the wheel to those that are due.
+    fn expire(&mut self, now: WallTime) {
+        for expired in self.wheel.advance(tick(now)) {
+            self.due.push_back(expired.value);
+        }
+        debug_assert!(self.due.iter().all(|record| record.next <= now), "a record is early");
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -378,20 +385,23 @@ impl Driver {
         store: &dyn Store,
         now: WallTime,
         counters: &Counters,
+        step: &mut Step,
     ) -> Result<(), StoreError> {
-        while self.window_at.is_some_and(|at| at <= now) && self.has_room() {
+        while self.window_at.is_some_and(|at| at <= now) && self.has_room(now) {
             let from = *self.boundary.get_or_insert(now);
             // One microsecond more: what is due just then is the reason for this claim.
             let window = self.settings.window.saturating_add(Duration::from_micros(1));
             let until = now.max(from).saturating_add(window);
-            let limit = self.settings.window_capacity - self.wheel.len() - self.due.len();
+            let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
+            // Deliveries that are due already begin with the claim, as far as there are permits.
+            let begin = self.is_overdue(now) && self.due.is_empty();
             let request = ClaimRequest {
                 now,
                 from,
                 until,
-                limit,
+                limit: if begin { room.min(self.permits()) } else { room },
                 max_bytes: self.settings.window_bytes - self.bytes,
-                begin: false,
+                begin,
             };
             // A notice that comes meanwhile is not lost: it is given after this step.
             let batch = self.claim(store, request, counters)?;
@@ -399,7 +409,7 @@ impl Driver {
             self.window_at = batch.next.map(|next| next.saturating_sub(self.settings.window));
             let last = batch.records.last().map(|last| last.next);
             for record in batch.records {
-                self.hold(record);
+                self.take_claimed(Lane::Window, record, now, counters, step);
             }
             if self.is_full && last.is_some_and(|last| now.since(last) > BEHIND) {
                 self.boundary = Some(now);
@@ -407,6 +417,25 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Delivers a record whose delivery has begun, or puts it into the wheel.
+    fn take_claimed(
+        &mut self,
+        lane: Lane,
+        record: Record,
+        now: WallTime,
+        counters: &Counters,
+        step: &mut Step,
+    ) {
+        if record.state != State::Delivering {
+            self.hold(record);
+        } else if let Some(settlement) = skipped(&record, now, self.settings.catch_up) {
+            counters.skipped.add(1);
+            step.commands.push(Command::Settle(record.claim(), settlement));
+        } else {
+            self.deliver(lane, record, now, counters, step);
+        }
     }
 
     /// Puts a claimed record into the wheel.
@@ -492,14 +521,7 @@ impl Driver {
             Some(rate) => now.saturating_add(Duration::from_secs(1) * count / rate),
         });
         for record in batch.records {
-            if record.next > now {
-                self.hold(record);
-            } else if let Some(settlement) = skipped(&record, now, self.settings.catch_up) {
-                counters.skipped.add(1);
-                step.commands.push(Command::Settle(record.claim(), settlement));
-            } else {
-                self.deliver(Lane::Backlog, record, now, counters, step);
-            }
+            self.take_claimed(Lane::Backlog, record, now, counters, step);
         }
         Ok(())
     }
@@ -536,8 +558,17 @@ impl Driver {
         self.settings.max_deliveries.div_ceil(2).saturating_sub(self.delivering.len())
     }
 
-    /// Returns whether the window lane may claim: a full window is first emptied by half.
-    fn has_room(&self) -> bool {
+    /// Returns whether the window lane would claim what is due already.
+    fn is_overdue(&self, now: WallTime) -> bool {
+        self.window_at.is_some_and(|at| at.saturating_add(self.settings.window) <= now)
+    }
+
+    /// Returns whether the window lane may claim: a full window is first emptied by half, and what
+    /// is due already needs permits.
+    fn has_room(&self, now: WallTime) -> bool {
+        if self.is_overdue(now) && self.permits() == 0 {
+            return false;
+        }
         let held = self.wheel.len() + self.due.len();
         let (capacity, bytes) = (self.settings.window_capacity, self.settings.window_bytes);
         if self.is_full {

@@ -231,9 +231,10 @@ struct World {
     fault: Option<Fault>,
     now: WallTime,
     workers: Vec<Worker>,
-    sender: Sender<(WallTime, Delivery)>,
-    begun: Receiver<(WallTime, Delivery)>,
-    under_way: Vec<Delivery>,
+    sender: Sender<(WallTime, Delivery, bool)>,
+    begun: Receiver<(WallTime, Delivery, bool)>,
+    /// Deliveries, and whether the worker may lose messages.
+    under_way: Vec<(Delivery, bool)>,
     oracle: BTreeMap<TimeoutId, Known>,
     last_id: u32,
 }
@@ -270,6 +271,7 @@ impl World {
             echoes: Vec::new(),
             accepted: Vec::new(),
         }));
+        let is_lossy = network.lock().loss > 0;
         let store = RemoteStore {
             store: self.store.clone(),
             network: Arc::clone(&network),
@@ -285,7 +287,7 @@ impl World {
             .handler_limit(Some(600 * SECOND))
             .backoff(Backoff::new(SECOND).max(8 * SECOND).attempts(u32::MAX))
             .seed(self.rng.u64(..))
-            .build_with(move |delivery| drop(sender.send((time.now(), delivery))))
+            .build_with(move |delivery| drop(sender.send((time.now(), delivery, is_lossy))))
             .expect("start");
         self.workers.push(Worker { timer, clock, network, is_paused: false });
     }
@@ -330,8 +332,9 @@ impl World {
             Err(_) => return Ok(()),
         };
         self.take_events()?;
-        let known = self.oracle.entry(id);
-        known.or_insert(Known { promise, deliveries: 0, token: 0 }).promise = promise;
+        let known = self.oracle.entry(id).or_insert(Known { promise, deliveries: 0, token: 0 });
+        // A delivery that is under way is one of the timeout that was replaced.
+        (known.promise, known.token) = (promise, 0);
         Ok(())
     }
 
@@ -361,16 +364,13 @@ impl World {
     /// Returns whether a delivery is surely under way: the first one, so recent that no lease can
     /// have ended since, and by a worker that cannot have lost touch with the store.
     fn is_under_way(&self, id: &TimeoutId) -> bool {
-        if self.workers.iter().any(|worker| worker.network.lock().loss > 0) {
-            return false;
-        }
         let known = &self.oracle[id];
-        let latest = self
-            .under_way
-            .iter()
-            .find(|delivery| delivery.id() == id && delivery.claim().token == known.token);
+        let latest = self.under_way.iter().find(|(delivery, is_lossy)| {
+            !is_lossy && delivery.id() == id && delivery.claim().token == known.token
+        });
         known.deliveries == 1
-            && latest.is_some_and(|delivery| self.now.since(delivery.record().next) < LEASE / 3)
+            && latest
+                .is_some_and(|(delivery, _)| self.now.since(delivery.record().next) < LEASE / 3)
     }
 
     fn reschedule(&mut self) -> Verdict {
@@ -415,7 +415,7 @@ impl World {
         if self.under_way.is_empty() {
             return Ok(());
         }
-        let delivery = self.under_way.swap_remove(self.rng.usize(..self.under_way.len()));
+        let (delivery, _) = self.under_way.swap_remove(self.rng.usize(..self.under_way.len()));
         match self.rng.u8(..4) {
             0 => delivery.retry("busy"),
             _ => delivery.acknowledge(),
@@ -453,7 +453,7 @@ impl World {
 
     /// Checks what has happened against the oracle.
     fn take_events(&mut self) -> Verdict {
-        while let Ok((at, delivery)) = self.begun.try_recv() {
+        while let Ok((at, delivery, is_lossy)) = self.begun.try_recv() {
             let id = delivery.id().clone();
             let known = self.oracle.get_mut(&id).ok_or("a delivery of nothing")?;
             match known.promise {
@@ -463,7 +463,7 @@ impl World {
             }
             known.deliveries += 1;
             known.token = delivery.claim().token;
-            self.under_way.push(delivery);
+            self.under_way.push((delivery, is_lossy));
         }
         for worker in &self.workers {
             for (claim, is_done) in std::mem::take(&mut worker.network.lock().accepted) {
@@ -487,7 +487,7 @@ impl World {
         }
         for _ in 0..200 {
             self.pass_time()?;
-            while let Some(delivery) = self.under_way.pop() {
+            while let Some((delivery, _)) = self.under_way.pop() {
                 delivery.acknowledge();
                 self.take_events()?;
             }

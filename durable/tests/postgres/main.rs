@@ -37,6 +37,10 @@ fn start(server: &Server) -> (Timer, Receiver<String>) {
     (timer, seen)
 }
 
+fn client(server: &Server) -> postgres::Client {
+    postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect")
+}
+
 fn held(server: &Server, lease: Duration) -> (Timer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
     let store = PostgresStore::connect(&server.parameters()).expect("connect");
@@ -65,7 +69,7 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     let parameters = server.parameters();
     drop(PostgresStore::connect(&parameters).expect("create"));
     drop(PostgresStore::connect(&parameters).expect("open"));
-    let mut client = server.client();
+    let mut client = client(&server);
     client.batch_execute("INSERT INTO delaywheel.version VALUES (2)").expect("insert");
     let error = PostgresStore::connect(&parameters).expect_err("newer");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
@@ -83,7 +87,7 @@ fn a_transaction_of_the_user_decides() {
     let Some(server) = Server::start() else { return };
     let (timer, deliveries) = held(&server, 30 * SECOND);
     let store = timer.store().clone();
-    let mut client = server.client();
+    let mut client = client(&server);
     client.batch_execute("CREATE TABLE paid (id text PRIMARY KEY)").expect("table");
     let new = |id: &str| NewTimeout::new(id, timer.now(), b"x").expect("valid");
 
@@ -203,7 +207,7 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
                 server.crash();
                 server.resume();
             } else {
-                let mut client = server.client();
+                let mut client = client(&server);
                 for _ in 0..20 {
                     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                         WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";

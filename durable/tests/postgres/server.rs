@@ -48,10 +48,6 @@ impl Server {
         format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
     }
 
-    pub(crate) fn client(&self) -> postgres::Client {
-        postgres::Client::connect(&self.parameters(), postgres::NoTls).expect("connect")
-    }
-
     /// Ends the server as a crash does: the processes are gone, and the log has to be replayed.
     pub(crate) fn crash(&mut self) {
         let data = self.data();

@@ -1,0 +1,286 @@
+//! What the stores and the timer reach, as ratios within one run.
+//!
+//! ```text
+//! cargo bench -p delaywheel-durable --features postgres --bench targets -- [--check] [--quick]
+//! ```
+//!
+//! The measures of the embedded store are compared with a sync of the same disk. Those of PostgreSQL
+//! are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm has installed
+//! it. `--check` fails if a target is missed; without it, targets are reported.
+
+#[cfg(feature = "postgres")]
+#[path = "../tests/postgres/server.rs"]
+mod server;
+
+use std::{
+    env,
+    fs::File,
+    io::Write,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{DurableTimer, NewTimeout, RedbStore, Store, TimeoutId};
+
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// What was measured, against what was aimed at.
+struct Report {
+    misses: u32,
+}
+
+impl Report {
+    fn line(&mut self, name: &str, value: String, is_met: bool, target: &str) {
+        let verdict = if is_met { "met" } else { "missed" };
+        println!("{name:<58} {value:>18}   {target:<28} {verdict}");
+        self.misses += u32::from(!is_met);
+    }
+
+    fn note(&self, name: &str, value: String) {
+        println!("{name:<58} {value:>18}");
+    }
+}
+
+fn main() {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    let seconds = if has("--quick") { 0.5 } else { 3.0 };
+    let only = arguments.iter().find_map(|argument| argument.strip_prefix("--only="));
+    let mut report = Report { misses: 0 };
+    if only.is_none_or(|only| only == "redb") {
+        embedded(Duration::from_secs_f64(seconds), &mut report);
+    }
+    #[cfg(feature = "postgres")]
+    if only.is_none_or(|only| only == "postgres") {
+        shared(Duration::from_secs_f64(seconds), &mut report);
+    }
+    println!("{} targets missed", report.misses);
+    if has("--check") && report.misses > 0 {
+        std::process::exit(1);
+    }
+}
+
+/// Runs callers for a time, and returns how many calls they completed in a second.
+fn rate(callers: u64, span: Duration, call: impl Fn(u64, u64) + Sync) -> f64 {
+    let total = AtomicU64::new(0);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for caller in 0..callers {
+            let (total, call) = (&total, &call);
+            scope.spawn(move || {
+                let mut number = 0;
+                while start.elapsed() < span {
+                    call(caller, number);
+                    number += 1;
+                }
+                total.fetch_add(number, SeqCst);
+            });
+        }
+    });
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let total = total.load(SeqCst) as f64;
+    total / start.elapsed().as_secs_f64()
+}
+
+/// Returns syncs a second, each after a write of one page.
+fn syncs(folder: &Path, span: Duration) -> f64 {
+    let mut file = File::create(folder.join("syncs")).expect("create");
+    let start = Instant::now();
+    let mut count = 0.0;
+    while start.elapsed() < span {
+        file.write_all(&[1; 4_096]).and_then(|()| file.sync_data()).expect("sync");
+        count += 1.0;
+    }
+    count / start.elapsed().as_secs_f64()
+}
+
+/// Schedules by single callers, many callers and batches. Returns the three rates in timeouts.
+fn schedules<S: Store>(timer: &DurableTimer<S>, callers: u64, span: Duration) -> [f64; 3] {
+    let one = rate(1, span, |_, number| {
+        timer.schedule(format!("one/{number:09}"), YEAR, b"payload").expect("schedule");
+    });
+    let many = rate(callers, span, |_, _| {
+        timer.schedule(TimeoutId::generate(), YEAR, b"payload").expect("schedule");
+    });
+    let due = timer.now().saturating_add(YEAR);
+    let batches = rate(2, span, |_, _| {
+        let new = || NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid");
+        timer.schedule_batch((0..1_000).map(|_| new()).collect()).wait().expect("schedule");
+    });
+    [one, many, batches * 1_000.0]
+}
+
+/// Delivers and acknowledges timeouts that are due at once. Returns how many in a second.
+fn deliveries<S: Store>(store: S, count: u64) -> f64 {
+    let seen = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&seen);
+    let timer = DurableTimer::builder(store)
+        .max_deliveries(8_192)
+        .build_with(move |delivery| {
+            counter.fetch_add(1, SeqCst);
+            delivery.acknowledge();
+        })
+        .expect("start");
+    let due = timer.now().saturating_add(Duration::from_secs(1));
+    for _ in 0..count / 1_000 {
+        let new = || NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid");
+        timer.schedule_batch((0..1_000).map(|_| new()).collect()).wait().expect("schedule");
+    }
+    let begun = seen.load(SeqCst);
+    let start = Instant::now();
+    let target = count / 1_000 * 1_000;
+    while timer.stats().acknowledged < target {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(timer.finish(Duration::from_secs(60)));
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let delivered = (target - begun) as f64;
+    delivered / seconds
+}
+
+fn embedded(span: Duration, report: &mut Report) {
+    let folder = tempfile::tempdir().expect("folder");
+    let sync = syncs(folder.path(), span);
+    report.note("disk: syncs a second", format!("{sync:.0}"));
+    let store = RedbStore::open(folder.path().join("schedules.redb")).expect("open");
+    let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
+    let [one, many, batches] = schedules(&timer, 64, span);
+    let stats = timer.stats();
+    assert!(timer.finish(Duration::from_secs(60)));
+    drop(timer);
+    report.line(
+        "redb: one caller, schedules a second",
+        format!("{one:.0}"),
+        one * 1.3 >= sync,
+        "within 1.3x of a sync",
+    );
+    let by_sync = many / sync;
+    report.line(
+        "redb: 64 callers, schedules a second",
+        format!("{many:.0} ({by_sync:.1}x sync)"),
+        many >= 50_000.0 || by_sync >= 0.8 * 64.0,
+        ">= 50000, or 0.8 x 64 x sync",
+    );
+    report.line(
+        "redb: batches of 1000, schedules a second",
+        format!("{batches:.0}"),
+        batches >= 200_000.0,
+        ">= 200000",
+    );
+    report.note("redb: commands in a commit", format!("{}", stats.commands / stats.commits.max(1)));
+    let store = RedbStore::open(folder.path().join("deliveries.redb")).expect("open");
+    let rate = deliveries(store, 50_000);
+    report.note("redb: deliveries with acknowledgement a second", format!("{rate:.0}"));
+}
+
+#[cfg(feature = "postgres")]
+fn shared(span: Duration, report: &mut Report) {
+    use delaywheel_durable::PostgresStore;
+
+    let Some(server) = server::Server::start() else { return };
+    let peer = peer::Peer::find(&server.parameters());
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
+    let [one, many, batches] = schedules(&timer, 32, span);
+    assert!(timer.finish(Duration::from_secs(60)));
+    let store = PostgresStore::connect_schema(&server.parameters(), "deliveries").expect("connect");
+    let delivered = deliveries(store, 30_000);
+    let store = PostgresStore::connect_schema(&server.parameters(), "lateness").expect("connect");
+    let late = lateness(store);
+    report.note("postgres: one caller, schedules a second", format!("{one:.0}"));
+    let Some(peer) = peer else {
+        report.note("postgres: 32 callers, schedules a second", format!("{many:.0}"));
+        report.note("postgres: batches of 1000, schedules a second", format!("{batches:.0}"));
+        report.note("postgres: deliveries a second", format!("{delivered:.0}"));
+        report.note("postgres: lateness p50, p99", format!("{:?}, {:?}", late.p50, late.p99));
+        println!("graphile-worker: GRAPHILE_WORKER is not set, nothing compared");
+        return;
+    };
+    let theirs = peer.measure();
+    let mut ratio = |name: &str, ours: f64, theirs: f64, target: f64| {
+        let value = format!("{ours:.0} / {theirs:.0} = {:.1}x", ours / theirs);
+        report.line(name, value, ours >= target * theirs, &format!(">= {target}x graphile-worker"));
+    };
+    ratio("postgres: 32 callers, schedules a second", many, theirs.callers, 8.0);
+    ratio("postgres: batches of 1000, schedules a second", batches, theirs.batches, 3.0);
+    ratio("postgres: deliveries a second", delivered, theirs.deliveries, 3.0);
+    let p99 = late.p99.as_secs_f64() * 1_000.0;
+    report.line(
+        "postgres: lateness p50 / p99",
+        format!("{:?} / {p99:.1} ms", late.p50),
+        p99 <= theirs.p99_ms,
+        &format!("p99 <= {:.1} ms (p50 {:.1})", theirs.p99_ms, theirs.p50_ms),
+    );
+}
+
+/// Delivers timeouts that are due one by one in the next seconds, and returns how late they are.
+#[cfg(feature = "postgres")]
+fn lateness<S: Store>(store: S) -> delaywheel_durable::Latency {
+    let timer = DurableTimer::builder(store)
+        .build_with(delaywheel_durable::Delivery::acknowledge)
+        .expect("start");
+    let start = timer.now().saturating_add(Duration::from_secs(2));
+    let batch = (0..1_000).map(|number| {
+        let due = start.saturating_add(Duration::from_millis(number * 4));
+        NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid")
+    });
+    timer.schedule_batch(batch.collect()).wait().expect("schedule");
+    while timer.stats().acknowledged < 1_000 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let stats = timer.stats();
+    assert!(timer.finish(Duration::from_secs(60)));
+    stats.lateness
+}
+
+/// graphile-worker, run by node on the same server.
+#[cfg(feature = "postgres")]
+mod peer {
+    use std::{env, process::Command};
+
+    pub(super) struct Peer {
+        folder: String,
+        parameters: String,
+    }
+
+    /// Rates a second, and lateness in milliseconds.
+    pub(super) struct Figures {
+        pub(super) callers: f64,
+        pub(super) batches: f64,
+        pub(super) deliveries: f64,
+        pub(super) p50_ms: f64,
+        pub(super) p99_ms: f64,
+    }
+
+    impl Peer {
+        pub(super) fn find(parameters: &str) -> Option<Self> {
+            let folder = env::var("GRAPHILE_WORKER").ok()?;
+            Some(Self { folder, parameters: parameters.to_owned() })
+        }
+
+        pub(super) fn measure(&self) -> Figures {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/graphile.cjs");
+            let output = Command::new("node")
+                .arg(script)
+                .arg(&self.folder)
+                .arg(&self.parameters)
+                .output()
+                .expect("node");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+            let last = text.lines().last().expect("figures");
+            let figures: Vec<f64> =
+                last.split(' ').map(|figure| figure.parse().expect("a figure")).collect();
+            let [callers, batches, deliveries, p50_ms, p99_ms] = figures[..] else {
+                panic!("five figures, not {last}")
+            };
+            Figures { callers, batches, deliveries, p50_ms, p99_ms }
+        }
+    }
+}

@@ -124,7 +124,7 @@ mod tests {
             end = expected;
             assert_eq!(segments.end(), end);
             assert!(segments.iter().all(|(index, &element)| index == element));
-            assert_eq!(segments.iter().count() as u32, end);
+            assert_eq!(segments.iter().count(), end as usize);
             assert!(segments.get(end).is_none());
         }
     }

@@ -207,7 +207,7 @@ mod tests {
             for step in 0..20_000 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let bucket = (random >> 33) as usize % size.min(if step < 9000 { size } else { 9 });
-                if random >> 20 & 3 == 0 {
+                if (random >> 20) % 4 == 0 {
                     occupied.set(bucket);
                     model.insert(bucket);
                 } else {

@@ -86,7 +86,7 @@ mod tests {
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let level = (random >> 33) as usize % 64;
-            if random >> 20 & 3 == 0 {
+            if (random >> 20) % 4 == 0 {
                 let first = queue.first();
                 queue.pop();
                 if let Some((level, expiration)) = first {

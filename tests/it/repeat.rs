@@ -506,10 +506,10 @@ fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() 
 fn a_repetition_that_another_thread_stops_leaves_nothing_behind() {
     const ROUNDS: u32 = 3_000;
     let (clock, timer) = manual();
-    let (send, stopped) = mpsc::channel::<(Repeating, u32)>();
+    let (send, received) = mpsc::channel::<(Repeating, u32)>();
     let (done, is_done) = mpsc::channel();
     let stopper = thread::spawn(move || {
-        for (repeating, spins) in stopped {
+        for (repeating, spins) in received {
             (0..spins).for_each(|_| std::hint::spin_loop());
             done.send(repeating.stop()).unwrap();
         }

@@ -35,14 +35,10 @@ struct Report {
 }
 
 impl Report {
-    fn line(&mut self, name: &str, value: String, is_met: bool, target: &str) {
+    fn line(&mut self, name: &str, value: &str, is_met: bool, target: &str) {
         let verdict = if is_met { "met" } else { "missed" };
         println!("{name:<58} {value:>18}   {target:<28} {verdict}");
         self.misses += u32::from(!is_met);
-    }
-
-    fn note(&self, name: &str, value: String) {
-        println!("{name:<58} {value:>18}");
     }
 }
 
@@ -63,6 +59,11 @@ fn main() {
     if has("--check") && report.misses > 0 {
         std::process::exit(1);
     }
+}
+
+/// Prints a measure without a target.
+fn note(name: &str, value: &str) {
+    println!("{name:<58} {value:>18}");
 }
 
 /// Runs callers for a time, and returns how many calls they completed in a second.
@@ -147,7 +148,7 @@ fn deliveries<S: Store>(store: S, count: u64) -> f64 {
 fn embedded(span: Duration, report: &mut Report) {
     let folder = tempfile::tempdir().expect("folder");
     let sync = syncs(folder.path(), span);
-    report.note("disk: syncs a second", format!("{sync:.0}"));
+    note("disk: syncs a second", &format!("{sync:.0}"));
     let store = RedbStore::open(folder.path().join("schedules.redb")).expect("open");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
     let [one, many, batches] = schedules(&timer, 64, span);
@@ -156,27 +157,27 @@ fn embedded(span: Duration, report: &mut Report) {
     drop(timer);
     report.line(
         "redb: one caller, schedules a second",
-        format!("{one:.0}"),
+        &format!("{one:.0}"),
         one * 1.3 >= sync,
         "within 1.3x of a sync",
     );
     let by_sync = many / sync;
     report.line(
         "redb: 64 callers, schedules a second",
-        format!("{many:.0} ({by_sync:.1}x sync)"),
+        &format!("{many:.0} ({by_sync:.1}x sync)"),
         many >= 50_000.0 || by_sync >= 0.8 * 64.0,
         ">= 50000, or 0.8 x 64 x sync",
     );
     report.line(
         "redb: batches of 1000, schedules a second",
-        format!("{batches:.0}"),
+        &format!("{batches:.0}"),
         batches >= 200_000.0,
         ">= 200000",
     );
-    report.note("redb: commands in a commit", format!("{}", stats.commands / stats.commits.max(1)));
+    note("redb: commands in a commit", &format!("{}", stats.commands / stats.commits.max(1)));
     let store = RedbStore::open(folder.path().join("deliveries.redb")).expect("open");
     let rate = deliveries(store, 50_000);
-    report.note("redb: deliveries with acknowledgement a second", format!("{rate:.0}"));
+    note("redb: deliveries with acknowledgement a second", &format!("{rate:.0}"));
 }
 
 #[cfg(feature = "postgres")]
@@ -193,19 +194,24 @@ fn shared(span: Duration, report: &mut Report) {
     let delivered = deliveries(store, 30_000);
     let store = PostgresStore::connect_schema(&server.parameters(), "lateness").expect("connect");
     let late = lateness(store);
-    report.note("postgres: one caller, schedules a second", format!("{one:.0}"));
+    note("postgres: one caller, schedules a second", &format!("{one:.0}"));
     let Some(peer) = peer else {
-        report.note("postgres: 32 callers, schedules a second", format!("{many:.0}"));
-        report.note("postgres: batches of 1000, schedules a second", format!("{batches:.0}"));
-        report.note("postgres: deliveries a second", format!("{delivered:.0}"));
-        report.note("postgres: lateness p50, p99", format!("{:?}, {:?}", late.p50, late.p99));
+        note("postgres: 32 callers, schedules a second", &format!("{many:.0}"));
+        note("postgres: batches of 1000, schedules a second", &format!("{batches:.0}"));
+        note("postgres: deliveries a second", &format!("{delivered:.0}"));
+        note("postgres: lateness p50, p99", &format!("{:?}, {:?}", late.p50, late.p99));
         println!("graphile-worker: GRAPHILE_WORKER is not set, nothing compared");
         return;
     };
     let theirs = peer.measure();
     let mut ratio = |name: &str, ours: f64, theirs: f64, target: f64| {
         let value = format!("{ours:.0} / {theirs:.0} = {:.1}x", ours / theirs);
-        report.line(name, value, ours >= target * theirs, &format!(">= {target}x graphile-worker"));
+        report.line(
+            name,
+            &value,
+            ours >= target * theirs,
+            &format!(">= {target}x graphile-worker"),
+        );
     };
     ratio("postgres: 32 callers, schedules a second", many, theirs.callers, 8.0);
     ratio("postgres: batches of 1000, schedules a second", batches, theirs.batches, 3.0);
@@ -213,7 +219,7 @@ fn shared(span: Duration, report: &mut Report) {
     let p99 = late.p99.as_secs_f64() * 1_000.0;
     report.line(
         "postgres: lateness p50 / p99",
-        format!("{:?} / {p99:.1} ms", late.p50),
+        &format!("{:?} / {p99:.1} ms", late.p50),
         p99 <= theirs.p99_ms,
         &format!("p99 <= {:.1} ms (p50 {:.1})", theirs.p99_ms, theirs.p50_ms),
     );

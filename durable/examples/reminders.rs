@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => parent(),
         ["child", path, phase] => {
-            child(start(RedbStore::open(path)?)?, phase == "schedule", 0..REMINDERS)
+            child(&start(RedbStore::open(path)?)?, phase == "schedule", 0..REMINDERS)
         }
         #[cfg(feature = "postgres")]
         ["postgres"] => shared::parent(),
@@ -136,9 +136,9 @@ fn start<S: Store>(store: S) -> Result<DurableTimer<S>> {
 }
 
 /// Schedules a part of the reminders if asked to, and delivers until none is left.
-fn child<S: Store>(timer: DurableTimer<S>, is_scheduling: bool, part: Range<u32>) -> Result<()> {
+fn child<S: Store>(timer: &DurableTimer<S>, is_scheduling: bool, part: Range<u32>) -> Result<()> {
     if is_scheduling {
-        schedule(&timer, part)?;
+        schedule(timer, part)?;
     }
     while timer.count()?.live > 0 {
         thread::sleep(Duration::from_millis(50));
@@ -233,6 +233,6 @@ mod shared {
     pub(super) fn child(parameters: &str, number: u32) -> Result<()> {
         let share = REMINDERS / WORKERS / super::BATCH * super::BATCH;
         let part = number * share..(number + 1) * share;
-        super::child(super::start(PostgresStore::connect(parameters)?)?, true, part)
+        super::child(&super::start(PostgresStore::connect(parameters)?)?, true, part)
     }
 }

@@ -16,7 +16,9 @@ where
 {
     let operations = purgatory.shutdown();
     let answered = operations.len();
-    operations.into_iter().for_each(|operation| operation.complete(Completion::ShutDown));
+    for operation in operations {
+        operation.complete(Completion::ShutDown);
+    }
     answered
 }
 

@@ -33,10 +33,10 @@ use tokio::sync::oneshot;
 
 use super::{
     commits::Commits,
-    state::{
-        Answer, Effects, Group, Identity, Join, JoinOutcome, Name, NotJoined, Phase, Round,
-        Session, SyncOutcome,
+    message::{
+        Answer, Effects, Identity, Join, JoinOutcome, Name, NotJoined, Round, Session, SyncOutcome,
     },
+    state::{Group, Phase},
 };
 use crate::broker::waiting::answer_all;
 use crate::broker::{Config, counts::Count, purgatory_builder, timer_builder, waiting::Waiting};

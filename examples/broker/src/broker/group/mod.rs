@@ -3,6 +3,7 @@
 pub(super) mod admin;
 mod commits;
 mod coordinator;
+mod message;
 #[cfg(test)]
 mod model;
 pub(super) mod offsets;

@@ -18,7 +18,8 @@ use kafka_protocol::ResponseError;
 use super::{
     commits::Commit,
     coordinator::{Coordinator, GroupConfig, Joining, Slot, Syncing},
-    state::{Client, Identity, Join, Joined, Name, NotJoined, Phase},
+    message::{Client, Identity, Join, Joined, JoinedMember, Name, NotJoined},
+    state::Phase,
 };
 use crate::broker::Config;
 
@@ -298,7 +299,7 @@ impl World {
     }
 
     /// Checks that a generation is made of members that have joined it. Static ones may be away.
-    fn check_joined(&self, member: &super::state::JoinedMember, generation: i32) {
+    fn check_joined(&self, member: &JoinedMember, generation: i32) {
         let has_joined = |process: &Process| {
             let joins = matches!(process.state, State::Joining(_));
             process.member == member.id && (joins || process.generation == generation)
@@ -447,7 +448,7 @@ impl Process {
 }
 
 /// Shares the partitions out, as the client that leads does it.
-fn assign(members: &[super::state::JoinedMember]) -> Vec<(Name, Bytes)> {
+fn assign(members: &[JoinedMember]) -> Vec<(Name, Bytes)> {
     let count = members.len();
     let share = |index: usize| (0..PARTITIONS).filter(move |&p| usize::from(p) % count == index);
     let assigned = members.iter().enumerate();

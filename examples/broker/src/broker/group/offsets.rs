@@ -19,8 +19,8 @@ use kafka_protocol::{
 use super::{
     commits::{Commit, Commits},
     coordinator::Coordinator,
+    message::Identity,
     requests::name,
-    state::Identity,
 };
 use crate::broker::{
     frame,

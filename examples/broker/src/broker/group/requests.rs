@@ -16,7 +16,7 @@ use kafka_protocol::{
 
 use super::{
     coordinator::Coordinator,
-    state::{Client, Identity, Join, JoinOutcome, Joined, Name, NotJoined, SyncOutcome},
+    message::{Client, Identity, Join, JoinOutcome, Joined, Name, NotJoined, SyncOutcome},
 };
 use crate::broker::{
     Reply, frame,

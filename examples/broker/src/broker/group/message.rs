@@ -1,0 +1,125 @@
+//! The requests of members, their answers, and the effects of a transition.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use delaywheel::TimeoutKey;
+use kafka_protocol::ResponseError;
+
+/// A name of a member, a group instance or a protocol.
+pub(crate) type Name = Arc<str>;
+
+/// Where a transition leaves the answer to a request that waits.
+pub(crate) type Answer<T> = Arc<OnceLock<T>>;
+
+/// A request to join.
+#[derive(Debug)]
+pub(crate) struct Join {
+    /// The member's id; empty if it has none yet.
+    pub(crate) member: Name,
+    /// The id for a member that has none.
+    pub(crate) new_id: Name,
+    /// Whether a member without an id has to come back with one.
+    pub(crate) must_know_id: bool,
+    /// Whether the client of a leader can be told to assign nothing.
+    pub(crate) can_skip_assignment: bool,
+    /// The name of a static member, which stays the same when its process restarts.
+    pub(crate) instance: Option<Name>,
+    pub(crate) client: Client,
+    pub(crate) session_timeout: Duration,
+    pub(crate) rebalance_timeout: Duration,
+    pub(crate) protocol_type: Name,
+    pub(crate) protocols: Protocols,
+}
+
+/// Protocols for assigning partitions, most wanted first, each with metadata for the leader.
+pub(crate) type Protocols = Vec<(Name, Bytes)>;
+
+/// The program that a member is part of.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) id: Name,
+    pub(crate) host: Name,
+}
+
+/// The answer to a member that has joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Joined {
+    pub(crate) member: Name,
+    pub(crate) leader: Name,
+    pub(crate) generation: i32,
+    pub(crate) protocol_type: Name,
+    pub(crate) protocol: Name,
+    pub(crate) must_skip_assignment: bool,
+    /// All members, for the leader; none for others.
+    pub(crate) members: Vec<JoinedMember>,
+}
+
+/// What a leader has to know of a member to give it an assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinedMember {
+    pub(crate) id: Name,
+    pub(crate) instance: Option<Name>,
+    pub(crate) metadata: Bytes,
+}
+
+/// The error for a member that cannot join, and the id that it should use next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotJoined {
+    pub(crate) error: ResponseError,
+    pub(crate) member: Name,
+}
+
+pub(crate) type JoinOutcome = Result<Joined, NotJoined>;
+
+/// The answer to a member that has synced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Synced {
+    pub(crate) protocol_type: Name,
+    pub(crate) protocol: Name,
+    pub(crate) assignment: Bytes,
+}
+
+pub(crate) type SyncOutcome = Result<Synced, ResponseError>;
+
+/// What a member tells about itself in each request after its join.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) member: Name,
+    pub(crate) instance: Option<Name>,
+    pub(crate) generation: i32,
+}
+
+/// Work for the coordinator that follows from a transition.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// Members whose session begins anew.
+    pub(crate) started: Vec<Name>,
+    /// Sessions that are over.
+    pub(crate) stopped: Vec<TimeoutKey>,
+    /// A round of joins has begun.
+    pub(crate) round: Option<Round>,
+    /// Waiting requests may have their answer, or the round of joins may be complete.
+    pub(crate) is_changed: bool,
+}
+
+/// A round of joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Round {
+    pub(crate) number: u64,
+    /// How long members have to join.
+    pub(crate) timeout: Duration,
+    /// Whether the group was empty, so that more members may be about to come.
+    pub(crate) is_first: bool,
+}
+
+/// A session in the hands of the timer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) key: TimeoutKey,
+    /// Tells a session from those before it of the same member.
+    pub(crate) number: u64,
+}

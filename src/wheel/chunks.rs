@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::geometry::Place;
+use super::{cancelled::BATCH, geometry::Place};
 use crate::{Tick, segments::Segments};
 
 /// Records in a chunk: 192 bytes, three cache lines.
@@ -215,6 +215,26 @@ impl Chunks {
         debug_assert!(*mask & position.bit() != 0, "{position:?} was taken out before");
         *mask &= !position.bit();
         *mask
+    }
+
+    /// Takes out records, given by the numbers of their positions. Returns the chunks that have none
+    /// left, and their number.
+    ///
+    /// The loop has no branch but its own, so that misses of masks overlap.
+    #[inline]
+    pub(super) fn clear_all(&mut self, positions: &[u32]) -> ([u32; BATCH], usize) {
+        let masks = &mut self.masks[..];
+        let mut emptied = [NIL; BATCH];
+        let mut count = 0;
+        for &number in positions {
+            let (chunk, bit) = (number / CHUNK, 1 << (number % CHUNK));
+            let mask = &mut masks[chunk as usize];
+            debug_assert!(*mask & bit != 0, "record {number} was taken out before");
+            *mask &= !bit;
+            emptied[count % BATCH] = chunk;
+            count += usize::from(*mask == 0);
+        }
+        (emptied, count.min(BATCH))
     }
 
     #[inline]

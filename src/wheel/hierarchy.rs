@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    cancelled::{BATCH, Cancelled},
+    cancelled::Cancelled,
     chunks::{Chunks, NIL, Owner, Position},
     geometry::{Geometry, Place},
     level::{Bucket, Level},
@@ -197,20 +197,10 @@ impl Hierarchy {
     }
 
     /// Takes out all records of timeouts that have left.
-    ///
-    /// The loop has no branch but its own, so that misses of masks overlap.
     #[inline(never)]
     pub(super) fn settle(&mut self) {
-        let mut emptied = [NIL; BATCH];
-        let mut count = 0;
-        let Self { cancelled, chunks, .. } = self;
-        for &number in cancelled.take() {
-            let position = Position::from_number(number);
-            let mask = chunks.clear(position);
-            emptied[count % BATCH] = position.chunk();
-            count += usize::from(mask == 0);
-        }
-        for &chunk in &emptied[..count.min(BATCH)] {
+        let (emptied, count) = self.chunks.clear_all(self.cancelled.take());
+        for &chunk in &emptied[..count] {
             if self.chunks.owner(chunk) != Owner::Run {
                 self.close(chunk);
             }

@@ -134,3 +134,7 @@ pub use self::{
         DurableTimerBuilder, Latency,
     },
 };
+
+#[cfg(all(doctest, feature = "redb"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

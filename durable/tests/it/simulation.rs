@@ -298,7 +298,11 @@ impl World {
                 0..6 => self.schedule()?,
                 6 => self.cancel()?,
                 7 => self.reschedule()?,
-                8..13 => self.pass_time()?,
+                8..13 => {
+                    let is_long = self.rng.u8(..10) == 0;
+                    let short = SECOND * self.rng.u32(1..10);
+                    self.pass_time(if is_long { 60 * SECOND } else { short })?;
+                }
                 13..17 => self.end_delivery()?,
                 17 => self.echo()?,
                 18 => self.pause(),
@@ -398,8 +402,7 @@ impl World {
         Ok(())
     }
 
-    fn pass_time(&mut self) -> Verdict {
-        let span = if self.rng.u8(..10) == 0 { 60 * SECOND } else { SECOND * self.rng.u32(1..10) };
+    fn pass_time(&mut self, span: Duration) -> Verdict {
         self.now = self.now.saturating_add(span);
         for index in 0..self.workers.len() {
             let worker = &self.workers[index];
@@ -485,8 +488,9 @@ impl World {
             worker.is_paused = false;
             worker.network.lock().loss = 0;
         }
-        for _ in 0..200 {
-            self.pass_time()?;
+        // In steps in which no lease ends: what a worker holds and does not know must come free.
+        for _ in 0..250 {
+            self.pass_time(4 * SECOND)?;
             while let Some((delivery, _)) = self.under_way.pop() {
                 delivery.acknowledge();
                 self.take_events()?;

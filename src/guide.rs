@@ -286,7 +286,7 @@
 //!   number.
 //! - Your program is async: use `tokio::time` or `tokio_util::time::DelayQueue`. This crate has no
 //!   futures yet.
-//! - Timeouts must survive a restart, or follow a calendar: use a job queue on a database, or a
-//!   cron crate.
+//! - Timeouts must survive a restart, or follow a calendar: use the package `delaywheel-durable`,
+//!   which keeps them in redb or PostgreSQL.
 //! - Your program must not allocate: use an intrusive wheel. This crate allocates while it grows,
 //!   and not in a steady state.

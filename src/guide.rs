@@ -27,17 +27,14 @@
 //! # Ok::<_, delaywheel::TimerBuildError>(())
 //! ```
 //!
-//! With tokio, pass the callbacks to its blocking pool:
-//!
-//! ```ignore
-//! let handle = tokio::runtime::Handle::current();
-//! Timer::builder().executor(move |task: Box<dyn FnOnce() + Send>| drop(handle.spawn_blocking(task)))
-//! ```
+//! A callback returns nothing: write `drop(..)` or `let _ = ..` where a call returns a `Result`.
+//! `schedule` never runs a callback on the calling thread, not even with a delay of zero. So you may
+//! hold a lock that the callback also takes while you schedule it.
 //!
 //! # Handles, guards and batches
 //!
 //! [`Timer::schedule`](crate::Timer::schedule) returns a handle. Dropping the handle leaves the
-//! timeout pending. Dropping a guard cancels it.
+//! timeout pending. Dropping a guard cancels it. A guard has all methods of a handle.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -60,6 +57,84 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! # Idle timeouts of connections
+//!
+//! One timeout per connection shuts the socket down, which ends a blocking `read`. Each message
+//! resets the timeout. `reset` returns `false` once the timeout has expired.
+//!
+//! ```
+//! use std::{
+//!     io::{self, Read, Write}, net::{Shutdown, TcpListener, TcpStream}, thread, time::Duration,
+//! };
+//! use delaywheel::{ManualClock, Timer};
+//!
+//! const IDLE: Duration = Duration::from_secs(60);
+//!
+//! fn serve(timer: &Timer, mut stream: TcpStream) -> io::Result<()> {
+//!     let socket = stream.try_clone()?;
+//!     let timeout = timer.schedule(IDLE, move || drop(socket.shutdown(Shutdown::Both)))?;
+//!     let timeout = timeout.cancel_on_drop(); // when the client leaves first
+//!     let mut buffer = [0; 4096];
+//!     loop {
+//!         let length = stream.read(&mut buffer)?; // 0 after the shutdown
+//!         if length == 0 || !timeout.reset(IDLE) {
+//!             return Ok(());
+//!         }
+//!         stream.write_all(&buffer[..length])?;
+//!     }
+//! }
+//!
+//! let clock = ManualClock::new(); // a server uses `Timer::new()`
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let mut client = TcpStream::connect(listener.local_addr()?)?;
+//! let (stream, _) = listener.accept()?;
+//! let server = thread::spawn(move || serve(&timer, stream));
+//!
+//! let mut echo = [0; 4];
+//! client.write_all(b"ping")?;
+//! client.read_exact(&mut echo)?;
+//! clock.advance(IDLE);
+//! assert_eq!(client.read(&mut echo)?, 0, "the server has closed the connection");
+//! server.join().unwrap()?;
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # Async programs
+//!
+//! This crate has no futures. A callback can send on a `tokio::sync::oneshot` channel, and the task
+//! waits for the receiver. The send is short, so build the timer with `inline`:
+//!
+//! ```ignore
+//! let timer = Timer::builder().inline().build()?;
+//!
+//! async fn serve(timer: Timer, mut stream: TcpStream) -> io::Result<()> {
+//!     let (expire, mut expired) = oneshot::channel();
+//!     let timeout = timer.schedule(IDLE, move || {
+//!         let _ = expire.send(());
+//!     })?;
+//!     let timeout = timeout.cancel_on_drop(); // also when the task is aborted
+//!     let mut buffer = [0; 4096];
+//!     loop {
+//!         let length = tokio::select! {
+//!             length = stream.read(&mut buffer) => length?,
+//!             _ = &mut expired => return Ok(()), // idle, or the timer was shut down
+//!         };
+//!         if length == 0 || !timeout.reset(IDLE) {
+//!             return Ok(());
+//!         }
+//!         stream.write_all(&buffer[..length]).await?;
+//!     }
+//! }
+//! ```
+//!
+//! Pass callbacks that block to the blocking pool of tokio:
+//!
+//! ```ignore
+//! let handle = tokio::runtime::Handle::current();
+//! Timer::builder().executor(move |task: Box<_>| drop(handle.spawn_blocking(task)))
+//! ```
+//!
 //! # Millions of plain values
 //!
 //! [`ValueTimer`](crate::ValueTimer) passes values to one handler. It allocates nothing for each
@@ -78,6 +153,39 @@
 //! assert_eq!(error.kind(), ScheduleErrorKind::Full);
 //! let partial = error.into_value();
 //! assert_eq!((partial.scheduled.len(), partial.refused), (2, vec![(second, 3)]));
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! # A cache
+//!
+//! `cancel` comes too late for a value that waits for an executor thread. So the handler may run
+//! after an entry was replaced. A version tells the old entry from the new one.
+//!
+//! ```
+//! use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
+//! use delaywheel::{ManualClock, ValueTimer};
+//!
+//! let cache = Arc::new(Mutex::new(HashMap::new()));
+//! let entries = Arc::clone(&cache);
+//! let clock = ManualClock::new();
+//! let timer = ValueTimer::builder().clock(clock.clone()).build_with(move |(name, version)| {
+//!     let mut entries = entries.lock().unwrap();
+//!     if entries.get(name).is_some_and(|&(current, _)| current == version) {
+//!         entries.remove(name);
+//!     }
+//! })?;
+//! let put = |name, version, value| {
+//!     cache.lock().unwrap().insert(name, (version, value));
+//!     timer.schedule(Duration::from_secs(60), (name, version))
+//! };
+//!
+//! put("user-7", 1, "Ann")?;
+//! clock.advance(Duration::from_secs(40));
+//! put("user-7", 2, "Anna")?; // to save memory, also cancel the first timeout
+//! clock.advance(Duration::from_secs(40));
+//! assert_eq!(cache.lock().unwrap().get("user-7"), Some(&(2, "Anna")));
+//! clock.advance(Duration::from_secs(20));
+//! assert!(cache.lock().unwrap().is_empty());
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
@@ -155,6 +263,54 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! # Long polls
+//!
+//! [`Purgatory`](crate::Purgatory) holds requests until an event or a timeout. Its example shows a
+//! fetch.
+//!
+//! - `complete` receives the operation by value. It reads the state again, and sends the answer for
+//!   every [`Completion`](crate::Completion): a fetch that expired returns the records that exist.
+//! - `complete` runs on the thread that announced the event, or where callbacks of the timer run. So
+//!   it passes long work to another thread.
+//! - Change the state, release its lock, and then call `check_and_complete`. That call runs
+//!   `try_complete`, which takes the lock again.
+//! - An operation with an `Arc` of the value that holds the purgatory keeps both alive until the
+//!   operation ends. Give the operation only the state.
+//!
+//! # Test in virtual time
+//!
+//! Pass the timer to the code under test. The test builds the timer on a
+//! [`ManualClock`](crate::ManualClock), of which clones show the same time.
+//!
+//! ```
+//! use std::{sync::{Arc, atomic::{AtomicBool, Ordering}}, time::Duration};
+//! use delaywheel::{ManualClock, ScheduleError, Task, Timeout, Timer};
+//!
+//! struct Session { expired: Arc<AtomicBool>, timeout: Timeout }
+//!
+//! impl Session {
+//!     const IDLE: Duration = Duration::from_secs(1800);
+//!
+//!     fn new(timer: &Timer) -> Result<Self, ScheduleError<Task>> {
+//!         let expired = Arc::new(AtomicBool::new(false));
+//!         let flag = Arc::clone(&expired);
+//!         let timeout = timer.schedule(Self::IDLE, move || flag.store(true, Ordering::Release))?;
+//!         Ok(Self { expired, timeout })
+//!     }
+//! }
+//!
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let session = Session::new(&timer)?;
+//! clock.advance(Session::IDLE - Duration::from_millis(1));
+//! assert!(session.timeout.reset(Session::IDLE));
+//! clock.advance(Session::IDLE - Duration::from_millis(1));
+//! assert!(!session.expired.load(Ordering::Acquire));
+//! clock.advance(Duration::from_millis(1)); // runs the callback on this thread
+//! assert!(session.expired.load(Ordering::Acquire));
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
 //! # Shut down
 //!
 //! A timer shuts down when its last clone is dropped, and drops the pending callbacks. `shutdown`
@@ -177,7 +333,8 @@
 //! # A wheel without a timer
 //!
 //! [`TimingWheel`](crate::TimingWheel) reads no clock and starts no thread. Its owner passes the
-//! time in, and asks for the next expiration.
+//! time in, and asks for the next expiration. It needs no `std`: with `default-features = false`,
+//! the crate builds on `core` and `alloc`.
 //!
 //! ```
 //! use delaywheel::{Tick, TimingWheel};
@@ -274,8 +431,9 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Round the timeout up if the poll takes whole milliseconds, as `epoll_wait` does. Otherwise the
-//! loop spins during the last millisecond.
+//! `mio::Poll::poll` takes this timeout as it is. If a poll takes whole milliseconds, as
+//! `epoll_wait` does, use [`Ticks::wait_millis`](crate::Ticks::wait_millis). It rounds up, so that
+//! the loop does not spin during the last millisecond.
 //!
 //! # When another crate is the better choice
 //!

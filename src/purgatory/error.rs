@@ -44,10 +44,10 @@ pub struct WatchError<O> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WatchErrorKind {
-    /// As many operations wait as [`max_delayed`](crate::PurgatoryBuilder::max_delayed) allows.
+    /// The purgatory holds [`max_delayed`](crate::PurgatoryBuilder::max_delayed) operations.
     Full,
-    /// As many operations wait on one of the keys as
-    /// [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key) allows.
+    /// One of the keys has [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key)
+    /// operations.
     KeyFull,
     /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys) allows.
     TooManyKeys,

@@ -6,18 +6,23 @@ use super::slab::Index;
 
 /// A request that waits for an event, and is answered exactly once.
 ///
-/// `K` is what events happen to, a partition of a topic for one; `R` is why a waiting operation is
-/// cancelled.
+/// `K` is the type of the keys, such as a partition of a topic. `R` is the type of the reasons for
+/// which a waiting operation is cancelled.
 ///
-/// No lock of the purgatory is held while a method runs, and no two methods of one operation run at
-/// once. So a method may take locks of its own, and other threads may hold them while they call
-/// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete). Both may call the
-/// purgatory. But a check that announces an event on a key of its own operation, or on one whose
-/// operations announce that, is checked again because of it, for ever if that is so every time; and
-/// so does an operation that is displaced, and waits again at once, displace others for ever.
+/// The purgatory holds no lock while a method runs, and runs one method of an operation at a time.
+/// So a method may take locks and call the purgatory.
 ///
-/// A check that panics has not found the operation complete. A panic in [`complete`](Self::complete)
-/// has consumed it. Both are counted, and concern no other operation.
+/// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) runs
+/// [`try_complete`](Self::try_complete) on the thread that calls it. Release a lock that
+/// `try_complete` takes before that call. A thread that holds a [`std::sync::Mutex`] would deadlock.
+///
+/// Two cycles never end:
+///
+/// - A check announces an event that leads to a check of the same operation, each time.
+/// - A displaced operation waits again at once, and displaces another one that does the same.
+///
+/// If `try_complete` panics, the operation goes on waiting. If [`complete`](Self::complete) panics,
+/// the operation has ended. The purgatory catches and counts both, and other operations go on.
 ///
 /// # Examples
 ///
@@ -25,30 +30,33 @@ use super::slab::Index;
 pub trait DelayedOperation<K, R = ()>: Send + 'static {
     /// Returns whether the operation can complete now.
     ///
-    /// Asked before the operation waits, again when it has begun to, and then after events on its
-    /// keys. It is answered from the state that the events announce, so a caller of
-    /// `check_and_complete` changes that state first.
+    /// The purgatory calls this before the operation waits, when it has begun to wait, and after
+    /// each event on its keys. The answer depends on the state that the events announce, so change
+    /// that state before you call `check_and_complete`.
     ///
-    /// By default it cannot: it waits for thresholds only.
+    /// Returns `false` by default, for operations that wait for thresholds only.
     fn try_complete(&mut self) -> bool {
         false
     }
 
     /// Returns whether the value of a key has reached a threshold that the operation waits for.
     ///
-    /// Asked before the operation waits and again when it has begun to; after that
-    /// [`advance`](super::Purgatory::advance) tells. Like there, a value that was reached stays
-    /// reached.
+    /// The purgatory calls this before the operation waits, and when it has begun to wait. After that,
+    /// [`advance`](super::Purgatory::advance) passes new values in. Values never decrease: once this
+    /// returns `true`, the threshold stays reached.
     fn has_reached(&mut self, key: &K, threshold: u64) -> bool {
         let _ = (key, threshold);
         false
     }
 
-    /// Answers the request. Called once, on the thread that completed the operation.
+    /// Answers the request. The purgatory calls this once.
     ///
-    /// If the purgatory completes another operation meanwhile on the same thread, because this method
-    /// calls it, that completion runs when this one has returned. So do not wait in here for the
-    /// answer of another operation.
+    /// It runs on the thread whose call completed the operation, such as the thread that announced the
+    /// event. After an expiration it runs where the [timer](super::PurgatoryBuilder::timer) runs
+    /// callbacks. While it runs, that thread completes no other operation.
+    ///
+    /// If this method completes another operation, the purgatory calls `complete` of that one after
+    /// this method returns. So do not wait in here for the answer of another operation.
     fn complete(self, completion: Completion<R>);
 }
 
@@ -80,11 +88,11 @@ impl<K, R> DelayedOperation<K, R> for Infallible {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Completion<R = ()> {
-    /// What it waited for has happened, or it was completed by its handle.
+    /// Its conditions hold, or a caller completed it by its key.
     Satisfied,
     /// Its delay is over.
     Expired,
-    /// It was cancelled, by its handle or through one of its keys.
+    /// It was cancelled: by its [`OperationKey`], or because it watched a key.
     Cancelled(R),
     /// It made room for a newer one; see [`Overload`](super::Overload).
     Displaced,
@@ -107,9 +115,9 @@ pub enum Completion<R = ()> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Watch<K> {
-    /// Anything that is announced for the key, upon which the operation is checked.
+    /// The events of the key. Each one leads to a check of the operation.
     Events(K),
-    /// That the value of the key reaches a number. Values never decrease.
+    /// The value of the key reaches this number. Values never decrease.
     Threshold(K, u64),
 }
 
@@ -130,8 +138,8 @@ impl<K> From<K> for Watch<K> {
 
 /// Identifies an operation in the purgatory where it waits.
 ///
-/// It is plain data, and valid until the operation ends. After that no operation ever answers to it.
-/// It has no meaning for another purgatory.
+/// It is plain data, and valid until the operation ends. The purgatory does not use it for another
+/// operation afterwards. It has no meaning for another purgatory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
     /// Tells it from all others of the shard, past and future.
@@ -161,9 +169,9 @@ impl OperationKey {
     }
 }
 
-/// Result of registering an operation.
+/// Result of registering an operation. You may ignore it: the purgatory completes the operation in
+/// either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "it tells whether the operation has completed"]
 pub enum Watched {
     /// It could complete at once, and has.
     Completed,

@@ -33,9 +33,9 @@ where
     ///
     /// # Errors
     ///
-    /// [`WatchError`] hands the operation back if a limit is reached, it has too many keys, the
-    /// purgatory is shut down, or a thread of the timer cannot be started, which the first operation
-    /// that waits does.
+    /// [`WatchError`] hands the operation back if a limit is reached, if the operation has too many
+    /// keys, or if the purgatory is shut down. The first operation that waits starts the threads of
+    /// the timer, so it is also refused if a thread cannot be started.
     ///
     /// # Complexity
     ///

@@ -12,15 +12,17 @@ use parking_lot::Mutex;
 
 use super::{Clock, Driven};
 
-/// A clock that stands still until it is told to go on, and runs the timers that use it as it does.
+/// A clock for tests. Its time changes only by the calls below, which also run the timers.
 ///
-/// Timers built on it have no threads: callbacks run inside of the calls below, on the calling
-/// thread, in the order of their deadlines, each at the very tick at which it is due. Clones are
-/// the same clock.
+/// Timers on this clock have no threads. [`advance`](Self::advance) runs callbacks on the calling
+/// thread, in the order of their deadlines. While a callback runs, the clock shows the tick at which
+/// that callback is due.
 ///
-/// A callback may move the clock as well. What comes due by that runs inside of its call, before
-/// what was due together with the callback and has not run yet; and the clock, once ahead, does not
-/// go back. Two threads may move the clock at once; then callbacks run on both.
+/// Clones share one time: pass `clock.clone()` to the timer, and keep `clock` to advance it.
+///
+/// A callback may advance the clock. Timeouts that become due then expire inside that call, before
+/// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
+/// callbacks run on both.
 ///
 /// # Examples
 ///
@@ -53,7 +55,7 @@ struct Shared {
 }
 
 impl ManualClock {
-    /// Makes a clock that shows the present time, and stands still.
+    /// Makes a clock that starts at the present time.
     #[must_use]
     pub fn new() -> Self {
         let shared = Shared {
@@ -70,14 +72,14 @@ impl ManualClock {
         *self.shared.elapsed.lock()
     }
 
-    /// Lets `span` pass, stopping at every tick at which something is due.
+    /// Advances the time by `span`, and runs the callbacks that become due on the way.
     ///
-    /// What the callbacks schedule for within the span expires in it as well. One that always
-    /// schedules another without a delay keeps the time from passing for ever.
+    /// Timeouts that a callback schedules within the span also expire. If each callback schedules
+    /// the next one without a delay, this never returns.
     ///
     /// # Panics
     ///
-    /// If the time would be past what [`Instant`] can show.
+    /// Panics if an [`Instant`] cannot represent the new time.
     pub fn advance(&self, span: Duration) {
         let end = self.now().checked_add(span).expect("the clock cannot show so late a time");
         self.turn();
@@ -89,11 +91,12 @@ impl ManualClock {
         self.turn();
     }
 
-    /// Lets time pass until a timer is next due. Returns by how much, or `None` if nothing is
-    /// pending, or only what is later than an [`Instant`] can tell.
+    /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if
+    /// no timeout is pending at a time that an [`Instant`] can represent.
     ///
-    /// A stop may be one at which a timer only sorts what it holds, and nothing expires: after a
-    /// timeout was cancelled or put off, or when very many are due soon.
+    /// A wake-up may expire no timeout: after one was cancelled or moved to a later deadline, and
+    /// when very many are due soon. To run until a callback has run, call this in a loop, or
+    /// [`advance`](Self::advance).
     ///
     /// # Examples
     ///
@@ -118,9 +121,10 @@ impl ManualClock {
         Some(span)
     }
 
-    /// Lets time pass until nothing is pending, at most `limit` stops. Returns whether nothing is.
+    /// Advances the time until no timeout is pending, through at most `limit` wake-ups. Returns
+    /// whether no timeout is pending.
     ///
-    /// The limit is for timers that never idle, because their callbacks schedule new ones.
+    /// The limit ends the call when callbacks schedule new timeouts without end.
     #[must_use]
     pub fn run_until_idle(&self, limit: usize) -> bool {
         for _ in 0..limit {

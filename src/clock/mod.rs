@@ -12,10 +12,12 @@ pub use self::manual::ManualClock;
 
 /// A source of time for a timer.
 ///
-/// A clock should not run backwards. If it does, or stands still, a timer takes the latest time
-/// that it has seen, and nothing expires early. If it jumps ahead, what is due by then expires, in
-/// order, as soon as the reaper notices: when it would have woken in any case, when a timeout is
-/// scheduled or reset at a time past that, or when [`Timer::wake`](crate::Timer::wake) is called.
+/// A clock should not run backwards. If it does, a timer uses the latest time that it has seen, and
+/// no timeout expires early.
+///
+/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again: at
+/// its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A schedule or reset also
+/// wakes it if the clock is then past the time of that wake-up.
 ///
 /// # Examples
 ///
@@ -41,9 +43,11 @@ pub use self::manual::ManualClock;
 /// # Ok::<_, delaywheel::TimerBuildError>(())
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the current time. Must not panic: a panic on the reaper's thread ends that thread. From
-    /// then on the timer refuses timeouts, as after a shutdown, and
-    /// [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns true.
+    /// Returns the current time.
+    ///
+    /// It must not panic. A panic on the reaper thread ends that thread. Then the timer refuses
+    /// timeouts, as after a shutdown, and [`is_reaper_dead`](crate::Timer::is_reaper_dead) returns
+    /// true.
     fn now(&self) -> Instant;
 
     /// Takes on a timer, which is then run by this clock instead of by a thread of its own.
@@ -69,8 +73,8 @@ pub trait Driven: Send + Sync {
 
 /// The monotonic clock of the system.
 ///
-/// On Linux it stands still while the machine is suspended: a timeout that was to expire in an hour
-/// expires after an hour of being awake. Setting the wall clock does not touch it.
+/// On Linux it stops while the machine is suspended, so a timeout of an hour expires after the
+/// machine has run for an hour. Changes of the wall clock do not affect it.
 ///
 /// # Examples
 ///

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
 
-/// Settings of a [`Timer`] or [`ValueTimer`] that is to be made.
+/// Settings of a new [`Timer`], [`ValueTimer`] or [`DelayQueue`](crate::DelayQueue).
 ///
 /// # Examples
 ///
@@ -102,57 +102,58 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The limit is never passed; a place that has just become free may be refused for a moment.
-    /// With a limit, all threads count on one shared number. 0 is an error of `build`.
+    /// The number never exceeds the limit. Just after a timeout has ended, the timer may still refuse
+    /// a new one for a moment. With a limit, all threads share one counter. 0 is an error of `build`.
     ///
-    /// It bounds what waits for its time, not what has expired and waits for an executor thread
-    /// or, in a [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks take longer than it
-    /// takes for others to come due, that grows without bound.
+    /// The limit does not count expired timeouts that wait for an executor thread or, in a
+    /// [`DelayQueue`](crate::DelayQueue), for a receiver. If these are slower than new timeouts
+    /// become due, their number grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self
     }
 
-    /// Runs callbacks on this many threads of the timer's own. Default 1, so that they never
+    /// Sets the number of executor threads, which run callbacks. Default 1, so that callbacks never
     /// overlap.
     ///
-    /// With several, a slow callback delays none that another thread can take.
+    /// With several threads, a slow callback delays others only while all threads are busy.
     pub fn executor_threads(mut self, threads: usize) -> Self {
         self.execution = Execution::Threads(threads);
         self
     }
 
-    /// Runs callbacks on the reaper itself. For callbacks that are quick: one that is not delays
-    /// all others.
+    /// Runs callbacks on the reaper thread. Use it for short callbacks, such as a send on a channel: a
+    /// slow one delays all other timeouts.
     pub fn inline(mut self) -> Self {
         self.execution = Execution::Inline;
         self
     }
 
-    /// Runs callbacks on a pool of the user's.
+    /// Runs callbacks on your own thread pool.
     pub fn executor(mut self, pool: impl Executor) -> Self {
         self.execution = Execution::Pool(Arc::new(pool));
         self
     }
 
-    /// Sets where the time comes from. Default [`SystemClock`]. A
-    /// [`ManualClock`](crate::ManualClock) also runs the callbacks, whatever else is set.
+    /// Sets the clock. Default [`SystemClock`].
+    ///
+    /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock also
+    /// runs the callbacks, and the settings of executors have no effect.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Sets how the names of the threads begin. Default "timer". A thread's name has no NUL; any is
-    /// left out.
+    /// Sets the prefix of the names of the threads. Default "timer". NUL characters are left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().replace('\0', "");
         self
     }
 
-    /// Sets how late timeouts are to be passed on before `tracing` is told so. Default 1 s.
+    /// Sets the lateness above which the feature `tracing` emits a warning. Default 1 s.
     ///
-    /// It is told with the first that is later than this, and when they are on time again. What
-    /// waits for an executor thread has been passed on.
+    /// It emits one event for the first timeout that is later than this, and one when timeouts are
+    /// on time again. Lateness ends at hand-off, before a callback waits for an executor thread.
     #[cfg(feature = "tracing")]
     pub fn warn_if_later_than(mut self, bound: Duration) -> Self {
         self.late_after = bound;

@@ -37,11 +37,11 @@ use crate::{
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub trait Executor: Send + Sync + 'static {
-    /// Has a task run, soon, on some thread. Called by the reaper, which waits for this to return:
-    /// while it blocks, nothing else of the timer expires.
+    /// Passes a task to a thread that runs it. The reaper calls this. While the call blocks, no other
+    /// timeout of the timer expires.
     ///
-    /// A panic in it is caught and counted. A task that is dropped without being run counts as
-    /// expired all the same.
+    /// The timer catches and counts a panic. A task that is dropped without being run still counts
+    /// as expired.
     fn execute(&self, task: Box<dyn FnOnce() + Send>);
 }
 

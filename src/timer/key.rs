@@ -5,9 +5,8 @@ use crate::Key;
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.
 ///
-/// It is plain data, and good until the timeout ends; then it is dead, and no later timeout of that
-/// timer answers to it. A key means nothing to another timer: it may name a timeout of that one's
-/// own.
+/// It is plain data, and valid until the timeout ends. The timer does not use it for another timeout
+/// afterwards. Do not pass it to another timer, in which it may name an unrelated timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
     shard: u32,

@@ -88,7 +88,7 @@ pub use self::{
     value::ValueTimer,
 };
 
-/// A callback that waits for its time.
+/// A callback that a timer handed back; from [`Timer::shutdown`] or an error.
 pub struct Task(Box<dyn FnOnce() + Send>);
 
 impl Task {
@@ -104,13 +104,13 @@ impl fmt::Debug for Task {
     }
 }
 
-/// Runs callbacks when their time has come.
+/// Runs callbacks after a delay.
 ///
-/// Clones are the same timer. It starts its threads with the first timeout, and shuts down quietly
-/// when the last clone is dropped: what is pending then is dropped without being run. To get that
-/// back, call [`shutdown`](Self::shutdown).
+/// Clones are the same timer. The first timeout starts the threads. When the last clone is dropped,
+/// the timer shuts down and drops the pending callbacks without running them. To get these back,
+/// call [`shutdown`](Self::shutdown).
 ///
-/// What it promises is written down in the [module](self#promises).
+/// The [module](self#promises) lists what a timer promises.
 ///
 /// # Examples
 ///
@@ -162,16 +162,17 @@ impl Timer {
         Self { values }
     }
 
-    /// Runs `callback` when `delay` is over; not earlier, and less than a tick plus scheduling
+    /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling
     /// delay later.
     ///
-    /// A delay of zero is due at once. One that is longer than the clock can count, which is 584
-    /// years from when the timer was made, never is; [`Duration::MAX`] for one.
+    /// A delay of zero is due at once, but this call never runs the callback itself. So the caller may
+    /// hold a lock that the callback takes. A deadline more than 584 years after the timer was made
+    /// never expires; [`Duration::MAX`] is such a delay.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] hands the callback back if the timer is full, has been shut down, or its
-    /// threads cannot be started, which the first call does.
+    /// [`ScheduleError`] hands the callback back if the timer is full or shut down. The first call
+    /// starts the threads, so it also fails if a thread cannot be started.
     pub fn schedule(
         &self,
         delay: Duration,

@@ -57,21 +57,20 @@ impl ShardStats {
 pub struct TimerStats {
     /// Timeouts that are pending.
     pub pending: u64,
-    /// Timeouts that were taken in.
+    /// Timeouts that were accepted.
     pub scheduled: u64,
-    /// Timeouts that became due and were passed on to be run, even if a shutdown then took them
-    /// back.
+    /// Timeouts that became due and were handed off, even if a shutdown then returned them.
     pub expired: u64,
     /// Timeouts that were cancelled.
     pub cancelled: u64,
     /// Timeouts that were refused because the timer was full or had been shut down.
     pub rejected: u64,
-    /// Timeouts that were taken out by a shutdown while they were pending.
+    /// Pending timeouts that a shutdown returned.
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,
-    /// Times that the reaper woke, at the time that it slept for or earlier, by an insert or `wake`. With a clock that runs the
-    /// timer, as [`ManualClock`](crate::ManualClock) does, there is no reaper, and this stays 0.
+    /// Times that the reaper woke: at the time that it slept for, or earlier by an insert or `wake`.
+    /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,

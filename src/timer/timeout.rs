@@ -10,9 +10,9 @@ use std::{
 
 use super::{Task, anchor::Anchor, core::Core, key::TimeoutKey};
 
-/// A timeout of a [`Timer`](crate::Timer): its handle, by which it can be cancelled or put off.
+/// Handle of a timeout of a [`Timer`](crate::Timer). It cancels the timeout or moves its deadline.
 ///
-/// Dropping the handle leaves the timeout running. A handle does not keep its timer running.
+/// Dropping the handle leaves the timeout pending. A handle does not keep its timer alive.
 ///
 /// # Examples
 ///
@@ -53,14 +53,15 @@ impl Timeout {
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
     /// dropped here.
     ///
-    /// `false` says that the callback has run, is running or is about to, or that the timeout was
-    /// cancelled or returned by a shutdown before.
+    /// Returns `false` if the callback has run, is running or waits for an executor thread, and if the
+    /// timeout was cancelled or returned by a shutdown.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         self.anchor.cancel(self.key).is_some()
     }
 
-    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending.
+    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not, this
+    /// does not schedule the callback again.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
         self.anchor.reset(self.key, delay)
@@ -128,6 +129,8 @@ impl fmt::Debug for Timeout {
 }
 
 /// Cancels a timeout when it is dropped; from [`Timeout::cancel_on_drop`].
+///
+/// It dereferences to [`Timeout`], so `guard.reset(..)` works.
 ///
 /// # Examples
 ///

@@ -20,11 +20,16 @@ use crate::Key;
 
 /// A timer that passes plain values to one handler.
 ///
-/// For those who have timeouts by the million, such as request ids: a timeout is its value and a
-/// few words, in an arena that is reused. [`Timer`](crate::Timer), for closures, is a `ValueTimer`
-/// of boxes.
+/// For programs with millions of timeouts, such as request ids. A timeout takes the size of its
+/// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a `ValueTimer`
+/// of boxed closures.
 ///
-/// Clones are the same timer, which shuts down quietly when the last is dropped.
+/// The handler receives the value but not the [`TimeoutKey`]. If the handler needs to tell an old
+/// timeout of a resource from a newer one, put a version into the value: the
+/// [guide](crate::guide#a-cache) shows how.
+///
+/// Clones are the same timer. When the last clone is dropped, the timer shuts down and drops the
+/// pending values.
 ///
 /// # Examples
 ///
@@ -92,16 +97,17 @@ impl<T: Send + 'static> ValueTimer<T> {
         &self.owner.0
     }
 
-    /// Passes `value` to the handler when `delay` is over; not earlier, and less than a tick plus
-    /// scheduling later.
+    /// Passes `value` to the handler when `delay` is over: not earlier, and less than a tick plus
+    /// scheduling delay later.
     ///
-    /// A delay of zero is due at once. One that is longer than the clock can count, which is 584
-    /// years from when the timer was made, never is; [`Duration::MAX`] for one.
+    /// A delay of zero is due at once, but this call never runs the handler itself. So the caller may
+    /// hold a lock that the handler takes. A deadline more than 584 years after the timer was made
+    /// never expires; [`Duration::MAX`] is such a delay.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] hands the value back if the timer is full, has been shut down, or its
-    /// threads cannot be started, which the first call does.
+    /// [`ScheduleError`] hands the value back if the timer is full or shut down. The first call starts
+    /// the threads, so it also fails if a thread cannot be started.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         self.add(value, |core, value| core.schedule(delay, value))
@@ -116,8 +122,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.add(value, |core, value| core.schedule_at(instant, value))
     }
 
-    /// Takes out a timeout and returns its value; `None` if it has ended: been passed on, cancelled
-    /// or returned.
+    /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value that
+    /// waits for an executor thread has ended: the handler still receives it.
     ///
     /// # Complexity
     ///
@@ -246,9 +252,8 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Gives back the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// A timer keeps what it has grown to. Keys stay good, and timeouts stay where they are: one
-    /// that is pending keeps the segment of 1024 slots that it is in. What a shutdown or the drop
-    /// of the timer leaves behind needs no shrinking.
+    /// A timer keeps the memory that it has grown to. Keys stay valid, and timeouts do not move: a
+    /// pending timeout keeps its segment of 1024 slots. A shutdown frees all memory without this call.
     ///
     /// # Examples
     ///

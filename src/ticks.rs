@@ -152,8 +152,12 @@ impl Ticks {
         }
     }
 
-    /// Returns the same in milliseconds, rounded up, as `poll` and `epoll_wait` take it; rounded
-    /// down, their loop would spin within the last one. `u64::MAX` if the tick never comes.
+    /// Returns how long to wait from `time` until `tick` begins, in milliseconds and rounded up, for
+    /// `poll` and `epoll_wait`. Rounded down, a loop would spin during the last millisecond.
+    /// [`u64::MAX`] if the tick never comes.
+    ///
+    /// Those functions take an `i32`, which ends at 24 days. Convert the result with
+    /// `i32::try_from(..).unwrap_or(i32::MAX)`, not with `as`: a negative timeout never ends.
     ///
     /// # Examples
     ///

@@ -12,15 +12,14 @@ use core::{
 use super::chunks::Position;
 use crate::segments::Segments;
 
-/// The name of one timeout in one wheel.
+/// Key of one timeout in one wheel.
 ///
-/// A key answers for its timeout from `insert` until that expires, is cancelled or is drained.
-/// After that it is dead for ever: every operation takes it for unknown, and no later timeout
-/// answers to it. It is eight bytes long, and so is `Option<Key>`.
+/// A key is valid from `insert` until its timeout expires, is cancelled or is drained. After that it
+/// is dead: every method treats it as unknown, and the wheel does not use it for another timeout. It
+/// is eight bytes long, and so is `Option<Key>`.
 ///
-/// A key means something only to the wheel that made it. Another wheel does not know whose a key
-/// is: to it the key names either nothing or some timeout of its own. That is never a panic, but it
-/// is a mistake.
+/// Do not pass a key to another wheel, in which it may name an unrelated timeout. This does not
+/// panic.
 ///
 /// # Examples
 ///

@@ -142,7 +142,7 @@ where
     ///
     /// An operation that another thread is checking is completed by that thread as
     /// [`Completion::ShutDown`], and is not among them. All of them count as
-    /// [shut down](PurgatoryStats::shut_down). May be called from within an operation. The second
+    /// [shut down](super::PurgatoryStats::shut_down). May be called from within an operation. The second
     /// call returns nothing.
     ///
     /// # Examples

@@ -1,24 +1,24 @@
 //! The purgatory: requests that wait for an event or for their delay, and are answered once.
 //!
-//! It is what brokers call a delayed operation purgatory. A fetch waits until there is enough data,
-//! a write until its replicas have it, and each for a limited time. A thread that changes the state
-//! which they wait for announces it by key. The operations that can complete by then do.
+//! Brokers call this a delayed operation purgatory. A fetch waits until there is enough data, and a
+//! write until its replicas have it, each for a limited time. A thread changes the state, and then
+//! announces the event by its key. This completes the operations whose conditions hold.
 //!
 //! # Promises
 //!
-//! - *Exactly once.* An operation is a value, and completing it consumes it. Whatever comes first
-//!   ends it: an event, its delay, a cancellation, a shutdown.
+//! - *Exactly once.* An operation is a value, and completing it consumes it. It ends by the first of
+//!   an event, its delay, a cancellation and a shutdown.
 //! - *No missed event.* An event that happens before, during or after
 //!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation without
 //!   waiting for its delay. An operation is checked, put on its lists, and checked again.
 //! - *Nothing lingers.* An operation that has ended is off all lists and out of the timer before it
 //!   is completed. There is no purge. A key without watchers is forgotten.
 //! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may take
-//!   locks, and call the purgatory. Two threads that complete each other's operations cannot
-//!   deadlock in here.
+//!   locks, and call the purgatory. The purgatory adds no deadlock when two threads complete each
+//!   other's operations.
 //! - *Never early.* An operation expires when its delay is over, and less than a tick plus
-//!   scheduling delay later. One that a thread is checking expires when the checks of its batch are
-//!   over, which are at most 32. Neither completions nor further events prolong that.
+//!   scheduling delay later. If a thread is checking the operation, it expires after that batch of
+//!   at most 32 checks. Neither completions nor further events prolong that.
 //! - *Bounded holds.* A lock is held for the keys of 32 operations, or for 256 steps along a list.
 //!   An operation has at most [`max_keys`](PurgatoryBuilder::max_keys) keys.
 //!   [`shrink`](Purgatory::shrink) holds a lock for longer.
@@ -31,8 +31,8 @@
 //! the shard of the thread that registered it: the operation, its nodes on the lists of its keys, its
 //! timeout. So it begins and ends to wait under one short lock each, however many keys it has, and
 //! threads do not contend for keys that they share. An event visits every shard, except those whose
-//! [`filter`] rules the key out. A thread takes operations out of the shard to check them; see
-//! [`waiters`]. All locks are taken in [`shard`].
+//! `filter` rules the key out. A thread takes operations out of the shard to check them; see the
+//! module `waiters`. The module `shard` takes all locks.
 
 mod advance;
 mod builder;
@@ -83,12 +83,14 @@ use crate::TimerStats;
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///
-/// `K` is the type of the keys, `O` of the operations, `R` of the reasons for which operations are
-/// cancelled. Comparing keys, hashing and dropping them must not panic.
+/// `K` is the type of the keys, `O` of the operations, and `R` of the reasons for which operations are
+/// cancelled. A key must not panic when it is compared, hashed or dropped.
 ///
-/// Clones are the same purgatory. When the last one is dropped, the purgatory shuts down and completes
-/// the waiting operations as [`Completion::ShutDown`]: every request is answered. The
-/// [module](self#promises) lists what a purgatory promises.
+/// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
+/// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer. An
+/// operation that owns a clone prevents this while it waits.
+///
+/// The [module](self#promises) lists what a purgatory promises.
 ///
 /// # Examples
 ///
@@ -130,7 +132,7 @@ use crate::TimerStats;
 /// let watched = purgatory.try_complete_else_watch(fetch, [partition], Duration::from_secs(30))?;
 /// assert!(!watched.is_completed());
 ///
-/// // An append changes the state first, and then says so.
+/// // An append changes the state first, and then announces the event.
 /// log_end.store(101, Ordering::Release);
 /// assert_eq!(purgatory.check_and_complete(&partition), 1);
 /// assert_eq!(answers.recv(), Ok(Completion::Satisfied));

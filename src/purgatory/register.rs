@@ -39,8 +39,8 @@ where
     ///
     /// # Complexity
     ///
-    /// *O*(keys), under one lock that is held twice. [`max_keys`](PurgatoryBuilder::max_keys) bounds
-    /// their number.
+    /// *O*(keys), under one lock that is held twice.
+    /// [`max_keys`](super::PurgatoryBuilder::max_keys) bounds their number.
     #[inline]
     pub fn try_complete_else_watch(
         &self,

@@ -1,8 +1,8 @@
 //! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
 //!
-//! Time is an argument. The wheel reads no clock, takes no lock and starts no thread; it is told
-//! what the time is by [`TimingWheel::advance`], and tells when it wants to be told again by
-//! [`TimingWheel::next_expiration`].
+//! Time is an argument. The wheel reads no clock, takes no lock and starts no thread. The owner
+//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns the time of
+//! the next call.
 //!
 //! # Contract
 //!
@@ -12,8 +12,8 @@
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
-//! 3. *Exactly once.* A key ends as expired, or cancelled, or drained; once; then it is dead for
-//!    ever, and no later key ever answers to it.
+//! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the key
+//!    is dead, and the wheel does not use it for another timeout.
 //! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together,
 //!    resets and insertions in between included. The order of equal deadlines is determined by the
 //!    calls made, and is not otherwise promised: it need not be the order of insertion.
@@ -28,13 +28,12 @@
 //!
 //! # Implementation
 //!
-//! Values live in the [`arena`] and never move. Each has a *record*, which knows deadline and slot,
-//! in the [`chunks`] of a bucket. [`geometry`] says which bucket of which level a deadline belongs
-//! to. The [`hierarchy`] keeps the levels, and knows which bucket is due first by the [`queue`].
-//! [`advance`](mod@advance) takes due buckets in that order: it sorts each once into a [`run`] and
-//! expires from there. A cancelled timeout's record is taken out by clearing a bit, 16 at a time
-//! ([`cancelled`]). The hierarchy is that of Varghese and Lauck's scheme 7; the delay queue of
-//! buckets and the lazily made overflow wheels are Apache Kafka's.
+//! Values live in the `arena` and do not move. Each has a *record* with its deadline and slot in the
+//! `chunks` of a bucket. `geometry` computes the bucket and level of a deadline. The `hierarchy` keeps
+//! the levels, and its `queue` holds the bucket that is due first. `advance` takes due buckets in that
+//! order, sorts each once into a `run`, and expires timeouts from there. `cancelled` removes the
+//! records of cancelled timeouts by clearing a bit, 16 at a time. The hierarchy is scheme 7 of
+//! Varghese and Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 
 mod advance;
 mod arena;
@@ -63,14 +62,16 @@ pub use self::{
 use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy};
 use crate::{InsertError, Tick};
 
-/// A set of timeouts, each a value and a deadline, that expire in order as time is advanced.
+/// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
 ///
-/// What inserting, cancelling and resetting take does not depend on how many timeouts are pending,
-/// nor on how far ahead they lie. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or
-/// *now*.
+/// The cost of an insert, cancel or reset does not depend on the number of pending timeouts, nor on
+/// their deadlines. Any tick from 0 to `u64::MAX` is valid as a start, a deadline or *now*.
 ///
-/// The [contract](self#contract) says what it promises. Dropping the wheel drops the pending values,
-/// as dropping a `Vec` does: if one drop panics, the others still happen; a second panic aborts.
+/// [`Ticks`](crate::Ticks) converts the time of a clock into ticks. The
+/// [guide](crate::guide#an-event-loop) has an event loop.
+///
+/// The [contract](self#contract) lists what a wheel promises. Dropping the wheel drops the pending
+/// values. As with a `Vec`, a panic in one drop does not prevent the others, and a second one aborts.
 ///
 /// # Examples
 ///
@@ -120,8 +121,8 @@ impl<T> TimingWheel<T> {
 
     /// Adds a timeout that expires at `deadline`.
     ///
-    /// A deadline that has passed is taken as the wheel's clock: the timeout is due at once, that
-    /// is, at the next [`advance`](Self::advance), to any tick.
+    /// A deadline that has passed is replaced by [`now`](Self::now): the timeout expires in the next
+    /// [`advance`](Self::advance).
     ///
     /// # Examples
     ///
@@ -156,9 +157,7 @@ impl<T> TimingWheel<T> {
         Ok(arena.insert(value, |slot| hierarchy.admit(deadline, slot)))
     }
 
-    /// Takes out a timeout and returns its value, or `None` if the key is dead.
-    ///
-    /// The value is the caller's at once; the wheel keeps nothing of it.
+    /// Cancels a timeout and returns its value, or `None` if the key is dead.
     ///
     /// # Examples
     ///
@@ -188,7 +187,7 @@ impl<T> TimingWheel<T> {
     /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the
     /// key is dead.
     ///
-    /// The key stays good. A deadline that has passed is taken as the wheel's clock, as by
+    /// The key stays valid. A deadline that has passed is replaced by [`now`](Self::now), as in
     /// [`insert`](Self::insert).
     ///
     /// # Examples
@@ -246,8 +245,8 @@ impl<T> TimingWheel<T> {
         self.arena.get(key)
     }
 
-    /// Returns the value of a timeout to be changed, or `None` if the key is dead. Takes *O*(1)
-    /// time.
+    /// Returns a mutable reference to the value of a timeout, or `None` if the key is dead. Takes
+    /// *O*(1) time.
     ///
     /// # Examples
     ///
@@ -283,15 +282,14 @@ impl<T> TimingWheel<T> {
         Some(self.hierarchy.chunks.record(position).deadline())
     }
 
-    /// Lets time pass until `now`, and returns the timeouts that are due as an iterator that takes
-    /// them out.
+    /// Advances the time to `now`, and returns an iterator that removes the due timeouts.
     ///
-    /// What has not been taken when the iterator is dropped stays due, and the next `advance` goes
-    /// on there, whatever was inserted, cancelled or reset in between. [`Advance::limit`] bounds
-    /// the work of one call.
+    /// If the iterator is dropped early, the remaining timeouts stay due, and the next `advance`
+    /// yields them. They can still be cancelled and reset. [`Advance::limit`] bounds the work of one
+    /// call.
     ///
-    /// Time does not run backwards: a `now` before the latest one is taken as the latest one.
-    /// [`observe`](Self::observe) lets time pass without taking timeouts out.
+    /// A `now` before the latest one counts as the latest one. [`observe`](Self::observe) advances
+    /// the time without removing timeouts.
     ///
     /// # Examples
     ///
@@ -318,7 +316,7 @@ impl<T> TimingWheel<T> {
         Advance::new(self)
     }
 
-    /// Lets time pass until `now` without taking timeouts out.
+    /// Advances the time to `now` without removing timeouts.
     ///
     /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before an
     /// insert or reset whose deadline may have passed by now: the deadline then counts from `now`

@@ -1,9 +1,9 @@
 //! The timer: wheels that threads share, one thread that waits for them, and callbacks.
 //!
-//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* sleeps until
-//! the least expiration that any shard has published, takes out what is due, and passes it to the
-//! executor. It is woken early only by a timeout that is due before that; cancelling wakes nobody,
-//! and with nothing pending it sleeps for good.
+//! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* thread sleeps
+//! until the earliest expiration of all shards, removes the due timeouts, and passes them to the
+//! executor. Only a timeout with an earlier deadline wakes it before that time. A cancel wakes no
+//! thread, and without pending timeouts the reaper does not wake.
 //!
 //! # Promises
 //!
@@ -14,8 +14,8 @@
 //!   thread of the timer runs a callback, except for callbacks that finish the timer themselves.
 //! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down,
 //!   also its own timer, and drop it. A value's drop is user code as well.
-//! - A callback that panics is caught and counted, and stops nothing. One that is slow delays no
-//!   expiry, but what waits behind it for the same executor thread.
+//! - The timer catches and counts the panic of a callback, and goes on. A slow callback delays those
+//!   that wait for the same executor thread, but no expiration.
 //! - A lock is held for one operation, for 256 of a batch, or for 64 to 4096 steps of the reaper,
 //!   the more the later it is; then a thread that waits for it is next. Only
 //!   `shrink` holds one for longer.
@@ -29,8 +29,8 @@
 //!
 //! # Fork
 //!
-//! A forked child has no threads but the one that forked: a timer made before the fork does not run
-//! there, and its locks may be held for ever. Make timers after forking.
+//! A forked child has only the thread that forked. A timer made before the fork does not run in the
+//! child, and its locks may stay locked. Make timers after the fork.
 
 mod anchor;
 mod backlog;
@@ -168,6 +168,30 @@ impl Timer {
     /// A delay of zero is due at once, but this call never runs the callback itself. So the caller may
     /// hold a lock that the callback takes. A deadline more than 584 years after the timer was made
     /// never expires; [`Duration::MAX`] is such a delay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{
+    ///     sync::{Arc, Mutex},
+    ///     time::Duration,
+    /// };
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let log = Arc::new(Mutex::new(Vec::new()));
+    ///
+    /// let locked = log.lock().unwrap();
+    /// let callback = Arc::clone(&log);
+    /// timer.schedule(Duration::ZERO, move || callback.lock().unwrap().push("expired"))?;
+    /// drop(locked);
+    /// assert!(log.lock().unwrap().is_empty());
+    /// clock.advance(Duration::ZERO);
+    /// assert_eq!(*log.lock().unwrap(), ["expired"]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -17,10 +17,10 @@ type Divisor = u64;
 
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
-/// For the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are durations
-/// since any fixed point, such as the start of the program or of the machine. Tick 0 begins at the
-/// *origin*. What is before the origin counts as the origin, and what is 584 years (2^64 ns) after
-/// it or later never comes.
+/// It serves the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are
+/// durations since any fixed point, such as the start of the program or of the machine. Tick 0 begins
+/// at the *origin*. A time before the origin counts as the origin. A time 584 years (2^64 ns) or more
+/// after the origin never comes.
 ///
 /// # Examples
 ///
@@ -30,7 +30,7 @@ type Divisor = u64;
 /// use delaywheel::{Tick, Ticks, TimingWheel};
 ///
 /// let ticks = Ticks::new(Duration::ZERO, Duration::from_millis(1));
-/// let mut clock = Duration::from_micros(700); // of the owner: since it started, say
+/// let mut clock = Duration::from_micros(700); // such as `start.elapsed()`
 /// let mut wheel = TimingWheel::new(ticks.now(clock));
 /// // 1.7 ms after the origin, rounded up to 2 ms.
 /// wheel.insert(ticks.deadline(clock + Duration::from_millis(1)), "a millisecond")?;

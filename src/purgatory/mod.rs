@@ -179,7 +179,8 @@ where
         self.core().counts().0
     }
 
-    /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
+    /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
+    /// ahead.
     ///
     /// In full at [`Timer::wake`](crate::Timer::wake).
     pub fn wake(&self) {

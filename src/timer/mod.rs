@@ -303,11 +303,11 @@ impl Timer {
         self.values.finish_by(deadline)
     }
 
-    /// Has the reaper look at the clock and expire what is due. For a clock that jumps ahead, such
-    /// as one that counts the time a machine is suspended: call this after the resume.
+    /// Makes the reaper read the clock and expire the due timeouts. Call it after a clock has jumped
+    /// ahead, such as a clock that counts the time of a suspend, after the resume.
     ///
-    /// Without this call the reaper notices the jump when it would have woken in any case, or at
-    /// the first timeout that is scheduled or reset at a time past that. With a
+    /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
+    /// wakes it if the clock is then past the time of that wake-up. With a
     /// [`ManualClock`](crate::ManualClock) there is no reaper, and this does nothing.
     ///
     /// # Examples
@@ -361,7 +361,7 @@ impl Timer {
         self.values.shrink();
     }
 
-    /// Returns what the timer has done so far. Takes each shard's lock for a moment.
+    /// Returns the counts of the timer. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.values.stats()

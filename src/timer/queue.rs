@@ -276,7 +276,7 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.finish_by(deadline)
     }
 
-    /// Has the reaper look at the clock and expire what is due, after the clock has jumped ahead.
+    /// Makes the reaper read the clock and expire the due values, after the clock has jumped ahead.
     ///
     /// In full at [`Timer::wake`](crate::Timer::wake).
     pub fn wake(&self) {

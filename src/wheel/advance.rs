@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Tick;
 
-/// A timeout that has become due, with its value.
+/// An expired timeout, with its value.
 ///
 /// # Examples
 ///
@@ -26,11 +26,11 @@ use crate::Tick;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expired<T> {
-    /// The key that the timeout had, dead now.
+    /// The key of the timeout, which is dead now.
     pub key: Key,
-    /// The deadline that it had; never after the tick that was advanced to.
+    /// The deadline; never after the tick passed to `advance`.
     pub deadline: Tick,
-    /// What was inserted.
+    /// The value that was inserted.
     pub value: T,
 }
 
@@ -81,7 +81,7 @@ impl<'a, T> Advance<'a, T> {
         self
     }
 
-    /// Returns whether nothing is due any more, so that the iteration did not end for its limit.
+    /// Returns whether no timeout is due. If not, the iteration ended at its limit.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now())

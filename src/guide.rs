@@ -447,6 +447,6 @@
 //! - Your program is async: use `tokio::time` or `tokio_util::time::DelayQueue`. This crate has no
 //!   futures yet.
 //! - Timeouts must survive a restart, or follow a calendar: use the package `delaywheel-durable`,
-//!   which keeps them in redb or PostgreSQL.
+//!   which keeps them in a database.
 //! - Your program must not allocate: use an intrusive wheel. This crate allocates while it grows,
 //!   and not in a steady state.

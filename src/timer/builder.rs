@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
 
-/// Settings of a new [`Timer`], [`ValueTimer`] or [`DelayQueue`](crate::DelayQueue).
+/// Settings of a new [`Timer`], [`ValueTimer`] or [`DelayQueue`].
 ///
 /// # Examples
 ///
@@ -106,7 +106,7 @@ impl TimerBuilder {
     /// a new one for a moment. With a limit, all threads share one counter. 0 is an error of `build`.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
-    /// [`DelayQueue`](crate::DelayQueue), for a receiver. If these are slower than new timeouts
+    /// [`DelayQueue`], for a receiver. If these are slower than new timeouts
     /// become due, their number grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);

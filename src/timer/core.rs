@@ -154,7 +154,7 @@ impl<T> Core<T> {
     }
 
     /// Adds a timeout that expires at `deadline`, without a look at the clock. Both times are in
-    /// nanoseconds of [`Ticks::elapsed`].
+    /// nanoseconds of [`TickClock::elapsed`].
     pub(super) fn insert_at_elapsed(
         &self,
         now: u64,

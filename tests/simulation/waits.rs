@@ -305,7 +305,11 @@ impl Waits {
             world.fault(format!("ending operation {number} said {is_won}"));
         }
         if !is_won {
-            self.ledger().operations[number].claims.retain(|claim| *claim != completion);
+            // Only its own: an earlier one that won may still wait for its turn to complete.
+            let claims = &mut self.ledger().operations[number].claims;
+            if let Some(own) = claims.iter().rposition(|claim| *claim == completion) {
+                claims.remove(own);
+            }
         }
     }
 

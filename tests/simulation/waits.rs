@@ -249,7 +249,8 @@ impl Waits {
         let mut ledger = self.ledger();
         let is_satisfiable = ledger.is_satisfiable(number);
         let is_closed = ledger.is_shut_down;
-        let is_to_go = ledger.is_to_go(number, &world.setup) || !world.is_at_rest();
+        let is_to_go =
+            ledger.is_to_go(number, &world.setup) || !world.is_at_rest() || world.has_acted();
         let counts = &mut ledger.counts;
         *match completion {
             Completion::Satisfied => &mut counts.satisfied,

@@ -43,7 +43,12 @@ use crate::{
 ///
 /// About 10 us of inserts at 40 ns each, so that the reaper does not wait for longer; and the lock
 /// is a small part of it.
+#[cfg(not(loom))]
 const BATCH_PER_HOLD: usize = 256;
+
+/// Each timeout of a batch has a hold of its own, so that models stay small.
+#[cfg(loom)]
+const BATCH_PER_HOLD: usize = 1;
 
 /// Inserts of a shard between two looks at whether its wheel wants to spread a crowded bucket ahead
 /// of time.

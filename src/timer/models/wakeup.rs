@@ -1,6 +1,11 @@
 //! The reaper's sleep against threads that insert, reset and cancel, and against the clock.
 
-use std::{sync::Arc, time::Duration, vec::Vec};
+use std::{
+    sync::{Arc, atomic},
+    time::Duration,
+    vec,
+    vec::Vec,
+};
 
 use loom::thread;
 
@@ -88,6 +93,28 @@ fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
         inserter.join().expect("no thread panics");
         spurious.join().expect("no thread panics");
     });
+}
+
+#[test]
+fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
+    let is_early = Arc::new(atomic::AtomicBool::new(false));
+    let seen = Arc::clone(&is_early);
+    check(move || {
+        let (core, parker) = core_of(1, None);
+        insert(&core, 0, FAR, 1);
+        assert!(core.fall_asleep(DUE).is_some());
+        let inserter = Arc::clone(&core);
+        let hour = Duration::from_secs(3600);
+        let batch = vec![(Duration::ZERO, 2), (hour, 3), (hour, 4)];
+        let inserter = thread::spawn(move || inserter.schedule_batch(batch));
+        parker.park();
+        core.wake_up();
+        let (stats, _) = core.stats();
+        seen.fetch_or(stats.scheduled < 4, atomic::Ordering::Relaxed);
+        inserter.join().expect("no thread panics");
+    });
+    // Which thread goes on is up to the operating system. So it is enough that the reaper can.
+    assert!(is_early.load(atomic::Ordering::Relaxed), "the reaper always wakes after the batch");
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

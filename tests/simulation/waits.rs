@@ -136,7 +136,20 @@ impl Waits {
             Kind::Any => self.purgatory.watch_any(op, watches, duration(wait.delay)),
             Kind::All => self.purgatory.watch_all(op, watches, duration(wait.delay)),
         };
+        if !world.is_at_rest() {
+            self.note_displaced();
+        }
         self.conclude(world, number, &result);
+    }
+
+    /// Notes the operations that user code has just displaced: they complete after that code.
+    fn note_displaced(&self) {
+        for operation in &mut self.ledger().operations {
+            let is_out = |key| !self.purgatory.is_waiting(key);
+            if operation.state == State::Waiting && operation.key.is_some_and(is_out) {
+                operation.claims.push(Completion::Displaced);
+            }
+        }
     }
 
     /// The delay of an operation begins after its first check, which may have moved the clock.
@@ -249,8 +262,7 @@ impl Waits {
         let mut ledger = self.ledger();
         let is_satisfiable = ledger.is_satisfiable(number);
         let is_closed = ledger.is_shut_down;
-        let is_to_go =
-            ledger.is_to_go(number, &world.setup) || !world.is_at_rest() || world.has_acted();
+        let is_to_go = ledger.is_to_go(number, &world.setup) || !world.is_at_rest();
         let counts = &mut ledger.counts;
         *match completion {
             Completion::Satisfied => &mut counts.satisfied,
@@ -267,7 +279,7 @@ impl Waits {
                 is_satisfiable || operation.claims.contains(&Completion::Satisfied)
             }
             Completion::Expired => operation.deadline <= tick,
-            Completion::Displaced => is_to_go,
+            Completion::Displaced => is_to_go || operation.claims.contains(&completion),
             Completion::ShutDown => is_closed,
             cancelled => operation.claims.contains(&cancelled),
         };

@@ -94,8 +94,6 @@ pub(crate) struct World {
     turns: AtomicU32,
     /// User code within each other.
     acts: AtomicU32,
-    /// Whether user code has acted within the step: what it caused may complete after it.
-    has_acted: AtomicBool,
     /// Whether a callback has moved the clock in a turn, and it is not settled what is due by that.
     is_ahead: AtomicBool,
     /// Whether all has been passed on that is due: the last thing that happened was a turn.
@@ -135,7 +133,6 @@ impl World {
             first_turn: AtomicU64::new(1),
             turns: AtomicU32::new(0),
             acts: AtomicU32::new(0),
-            has_acted: AtomicBool::new(false),
             is_ahead: AtomicBool::new(false),
             is_swept: Mutex::new(true),
         });
@@ -204,10 +201,6 @@ impl World {
     }
 
     /// Whether user code runs.
-    pub(crate) fn has_acted(&self) -> bool {
-        self.has_acted.load(Relaxed)
-    }
-
     pub(crate) fn is_acting(&self) -> bool {
         self.acts.load(Relaxed) > 0
     }
@@ -319,7 +312,6 @@ impl World {
 
     /// Does what user code of the script does. Returns whether it is to panic.
     pub(crate) fn act(&self, action: Action, own: Option<(Arc<Front>, Number)>) -> bool {
-        self.has_acted.store(true, Relaxed);
         let depth = self.acts.fetch_add(1, Relaxed);
         let panics = depth < DEEPEST && self.act_now(action, own);
         self.acts.fetch_sub(1, Relaxed);
@@ -426,7 +418,6 @@ impl World {
     }
 
     fn step(&self, step: Step) {
-        self.has_acted.store(false, Relaxed);
         let this = self.this();
         match step {
             Step::Schedule(front, delay, action) => {

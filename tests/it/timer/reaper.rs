@@ -137,7 +137,7 @@ fn cancel_all(timer: &Timer) -> bool {
 
 #[test]
 fn however_many_timeouts_were_cancelled_an_idle_reaper_wakes_once_for_them() {
-    let timer = Timer::builder().shards(3).build().unwrap();
+    let timer = Timer::builder().shards(6).build().unwrap();
     let wakeups = loop {
         // On a machine that stops for half a second, some have run.
         if cancel_all(&timer) {
@@ -148,7 +148,9 @@ fn however_many_timeouts_were_cancelled_an_idle_reaper_wakes_once_for_them() {
     timer.schedule(SECOND + SECOND / 10, move || ran.send(()).unwrap()).unwrap();
     runs.recv_timeout(GENEROUS).unwrap();
     let wakeups = timer.stats().wakeups - wakeups;
-    assert!(wakeups <= 2, "one for all that were cancelled, one for what runs: not {wakeups}");
+    // One for all cancelled timeouts, one for the timeout that runs, and perhaps one that an insert
+    // had caused before. One for each shard makes seven.
+    assert!(wakeups <= 3, "{wakeups} wake-ups");
 }
 
 /// A clock that panics on the thread of a reaper, when the test says so.

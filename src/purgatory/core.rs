@@ -51,7 +51,7 @@ where
         max_delay: Duration,
         limits: Limits,
     ) -> Self {
-        let (count, _) = timer.shards();
+        let count = timer.shard_count();
         Self {
             shards: (0..count).map(|_| CachePadded::new(Shard::new())).collect(),
             hasher: RandomState::default(),

@@ -224,7 +224,7 @@ where
         mut conditions: Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let (_, shard) = self.timer.shards();
+        let shard = self.timer.current_shard();
         if self.can_complete(&mut operation, &mut conditions) {
             self.at_once[shard].fetch_add(1, Ordering::Relaxed);
             self.complete(operation, Completion::Satisfied);

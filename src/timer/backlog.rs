@@ -1,17 +1,24 @@
 //! Expired timeouts that wait for an executor thread or a receiver.
 //!
-//! The reaper puts in a batch at a time, and wakes no more threads than sleep and are needed. A
-//! thread takes out one timeout, so a slow callback delays none that another thread can take.
+//! The reaper adds a batch at a time, and wakes no more threads than sleep and are needed. A thread
+//! takes one timeout at a time, so a slow callback delays no timeout that another thread can take.
+//!
+//! # Transfers
+//!
+//! A thread that moves timeouts from the wheels to the backlog holds the *transfer lock*. So a thread
+//! that takes this lock finds each timeout in a wheel or in the backlog, and none in between. It
+//! comes before the locks of the shards and that of the backlog itself.
 
 use std::{collections::VecDeque, mem, time::Instant, vec::Vec};
 
 use crate::{
     Expired,
-    sync::{Condvar, Mutex},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
 /// A queue from the reaper to the executor threads or receivers.
 pub(super) struct Backlog<T> {
+    transfer: Mutex<()>,
     state: Mutex<State<T>>,
     arrived: Condvar,
 }
@@ -20,29 +27,29 @@ struct State<T> {
     waiting: VecDeque<Expired<T>>,
     /// Threads that wait for a timeout. Some of them may have been woken already.
     sleepers: usize,
-    /// Whether the reaper puts in no more.
+    /// Whether no more timeouts come.
     is_closed: bool,
 }
 
 /// Why there is no timeout to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    /// None waits now.
+pub(super) enum TakeError {
+    /// The backlog is empty.
     Empty,
-    /// None waits, and none will.
+    /// The backlog is empty, and no more timeouts come.
     Closed,
 }
 
 impl<T> State<T> {
-    fn take(&mut self) -> Result<Expired<T>, Missing> {
+    fn take(&mut self) -> Result<Expired<T>, TakeError> {
         let Some(expired) = self.waiting.pop_front() else {
-            return Err(if self.is_closed { Missing::Closed } else { Missing::Empty });
+            return Err(if self.is_closed { TakeError::Closed } else { TakeError::Empty });
         };
         self.shrink();
         Ok(expired)
     }
 
-    /// Gives back the room of a burst that is over.
+    /// Frees the memory of a burst once the backlog is empty.
     #[inline]
     fn shrink(&mut self) {
         const KEPT: usize = 4096;
@@ -55,36 +62,42 @@ impl<T> State<T> {
 impl<T> Backlog<T> {
     pub(super) fn new() -> Self {
         let state = State { waiting: VecDeque::new(), sleepers: 0, is_closed: false };
-        Self { state: Mutex::new(state), arrived: Condvar::new() }
+        Self { transfer: Mutex::new(()), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    /// Puts in a batch, and leaves the room that it took.
+    /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard is
+    /// dropped.
+    pub(super) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
+        self.transfer.lock()
+    }
+
+    /// Adds a batch, which it leaves empty with its memory. The caller holds the transfer lock.
     pub(super) fn put(&self, batch: &mut Vec<Expired<T>>) {
         if batch.is_empty() {
             return;
         }
         let mut state = self.state.lock();
-        debug_assert!(!state.is_closed, "a closed timer expired something");
+        debug_assert!(!state.is_closed, "a timeout expired after the end");
         let wanted = state.sleepers.min(batch.len());
         state.waiting.extend(batch.drain(..));
         drop(state);
         (0..wanted).for_each(|_| self.arrived.notify_one());
     }
 
-    /// Takes out the timeout that has waited longest, if any waits.
-    pub(super) fn try_take(&self) -> Result<Expired<T>, Missing> {
+    /// Takes the timeout that has waited longest.
+    pub(super) fn try_take(&self) -> Result<Expired<T>, TakeError> {
         self.state.lock().take()
     }
 
-    /// Takes out the timeout that has waited longest, or waits for one; `None` once there will be no
-    /// more.
+    /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is closed
+    /// and empty.
     pub(super) fn take(&self) -> Option<Expired<T>> {
         let mut state = self.state.lock();
         loop {
             match state.take() {
                 Ok(expired) => return Some(expired),
-                Err(Missing::Closed) => return None,
-                Err(Missing::Empty) => {}
+                Err(TakeError::Closed) => return None,
+                Err(TakeError::Empty) => {}
             }
             state.sleepers += 1;
             state = self.arrived.wait(state);
@@ -92,13 +105,13 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Takes out the timeout that has waited longest, or waits for one until `deadline`.
-    pub(super) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, Missing> {
+    /// Takes the timeout that has waited longest, or waits for one until `deadline`.
+    pub(super) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TakeError> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
             let remaining = deadline.saturating_duration_since(Instant::now());
-            if !matches!(taken, Err(Missing::Empty)) || remaining.is_zero() {
+            if !matches!(taken, Err(TakeError::Empty)) || remaining.is_zero() {
                 return taken;
             }
             state.sleepers += 1;
@@ -107,18 +120,18 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Ends the threads that find nothing to take. The reaper puts in no more.
+    /// Makes the threads that take timeouts end once the backlog is empty. No more timeouts come.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.arrived.notify_all();
     }
 
-    /// Takes out all timeouts that wait.
+    /// Takes all timeouts.
     pub(super) fn take_all(&self) -> VecDeque<Expired<T>> {
         mem::take(&mut self.state.lock().waiting)
     }
 
-    /// Returns how many timeouts wait.
+    /// Returns the number of timeouts.
     pub(super) fn len(&self) -> usize {
         self.state.lock().waiting.len()
     }

@@ -5,7 +5,7 @@
 
 use std::{borrow::Borrow, boxed::Box, fmt, time::Duration, vec::Vec};
 
-use super::{Task, Timeout, Timer, error::ScheduleError, key::TimeoutKey, value::ValueTimer};
+use super::{Task, Timeout, Timer, error::ScheduleError, timeout::TimeoutKey, value::ValueTimer};
 
 /// What became of a batch that was not scheduled as a whole.
 ///
@@ -97,11 +97,11 @@ impl<T: Send + 'static> ValueTimer<T> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        if let Err(cause) = self.engine().ensure_started() {
+        if let Err(cause) = self.shared().ensure_started() {
             let partial = PartialBatch { scheduled: Vec::new(), refused: batch };
             return Err(ScheduleError::no_thread(partial, cause));
         }
-        let (scheduled, rest) = self.engine().core.schedule_batch(batch);
+        let (scheduled, rest) = self.shards().insert_batch(batch);
         match rest {
             None => Ok(scheduled),
             Some(error) => Err(error.map(|refused| PartialBatch { scheduled, refused })),
@@ -135,7 +135,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// As many cancellations, one lock for each 256 keys of a shard, and sorting the keys by shard.
     pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
         let keys: Vec<_> = keys.into_iter().collect();
-        self.engine().core.cancel_batch(&keys)
+        self.shards().cancel_batch(&keys)
     }
 }
 
@@ -197,11 +197,11 @@ impl Timer {
     /// If the iterator does; then nothing is cancelled.
     pub fn cancel_batch(&self, timeouts: impl IntoIterator<Item: Borrow<Timeout>>) -> usize {
         let timeouts: Vec<_> = timeouts.into_iter().collect();
-        let core = &self.values.engine().core;
+        let shards = self.values.shards();
         let (own, others): (Vec<_>, Vec<_>) =
-            timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(core));
+            timeouts.iter().map(Borrow::borrow).partition(|timeout| timeout.is_of(shards));
         let own: Vec<_> = own.into_iter().map(Timeout::key).collect();
-        let tasks = core.cancel_batch(&own);
+        let tasks = shards.cancel_batch(&own);
         let cancelled = others.into_iter().filter(|timeout| timeout.cancel()).count();
         cancelled + tasks.iter().flatten().count()
     }

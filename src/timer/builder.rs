@@ -5,13 +5,13 @@ use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duratio
 use super::{
     Timer,
     backlog::Backlog,
-    core::Core,
-    engine::{Engine, Starter},
+    delay_queue::DelayQueue,
     error::TimerBuildError,
-    events::Events,
-    executor::{Delivery, Executor, Handler, Passage},
-    queue::DelayQueue,
-    ticks::TickClock,
+    executor::{Delivery, Executor, Handler},
+    shards::Shards,
+    shared::{Shared, Starter},
+    tick_clock::TickClock,
+    tracing::Events,
     value::ValueTimer,
 };
 use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
@@ -46,7 +46,7 @@ pub struct TimerBuilder {
     execution: Execution,
     clock: Arc<dyn Clock>,
     name: String,
-    /// What `tracing` is told to be late.
+    /// Lateness above which a warning is emitted.
     late_after: Duration,
 }
 
@@ -182,12 +182,10 @@ impl TimerBuilder {
         let (delivery, executors) = match &self.execution {
             Execution::Inline => (Delivery::Inline, 0),
             Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
-            Execution::Threads(threads) => {
-                (Delivery::Threads(Passage::new(Arc::new(Backlog::new()))), *threads)
-            }
+            Execution::Threads(threads) => (Delivery::Threads(Arc::new(Backlog::new())), *threads),
         };
         let handle = move |expired: crate::Expired<T>| handler(expired.value);
-        self.build_engine(delivery, executors, handle).map(ValueTimer::from_engine)
+        self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
     }
 
     /// Makes a queue from which values are received. Starts no thread; the first value does.
@@ -218,27 +216,28 @@ impl TimerBuilder {
     pub fn build_queue<T: Send + 'static>(mut self) -> Result<DelayQueue<T>, TimerBuildError> {
         self.shards.get_or_insert(1);
         let backlog = Arc::new(Backlog::new());
-        let delivery = Delivery::Queue(Passage::new(Arc::clone(&backlog)));
-        let engine = self.inline().build_engine(delivery, 0, drop)?;
-        Ok(DelayQueue::from_parts(ValueTimer::from_engine(engine), backlog))
+        let delivery = Delivery::Queue(Arc::clone(&backlog));
+        let shared = self.inline().build_shared(delivery, 0, drop)?;
+        Ok(DelayQueue::from_parts(ValueTimer::from_shared(shared), backlog))
     }
 
-    fn build_engine<T: Send + 'static>(
+    fn build_shared<T: Send + 'static>(
         self,
         delivery: Delivery<T>,
         executors: usize,
         handle: impl Fn(crate::Expired<T>) + Send + Sync + 'static,
-    ) -> Result<Arc<Engine<T>>, TimerBuildError> {
+    ) -> Result<Arc<Shared<T>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
         let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
         let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
         let parker = Parker::new();
-        let ticks = TickClock::new(self.clock, self.tick);
-        let core = Core::new(wheels.into_iter(), ticks, parker.unparker().clone(), max_pending);
+        let clock = TickClock::new(self.clock, self.tick);
+        let unparker = parker.unparker().clone();
+        let shards = Shards::new(wheels.into_iter(), clock, unparker, max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
-        Ok(Engine::new(core, Handler::new(events, handle), delivery, starter))
+        Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
 
     fn check(&self) -> Result<Option<NonZeroU64>, TimerBuildError> {

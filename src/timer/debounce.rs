@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, core::Core, error::ScheduleError, key::TimeoutKey};
+use super::{Task, Timer, error::ScheduleError, shards::Shards, timeout::TimeoutKey};
 use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a quiet period.
@@ -79,21 +79,21 @@ impl Debounce {
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let values = &self.timer.values;
-        let (core, elapsed) = (&values.engine().core, values.elapsed());
-        if self.state.lock().postpone(core, elapsed, self.quiet) {
+        let (shards, elapsed) = (values.shards(), values.elapsed());
+        if self.state.lock().postpone(shards, elapsed, self.quiet) {
             return Ok(());
         }
         let callback = Arc::clone(&self.callback);
-        let task = values.start(Task(Box::new(move || callback())))?;
+        let task = values.ensure_started(Task(Box::new(move || callback())))?;
         let mut state = self.state.lock();
         // Another thread may have scheduled a run since. The task is dropped without the lock.
-        if state.postpone(core, elapsed, self.quiet) {
+        if state.postpone(shards, elapsed, self.quiet) {
             drop(state);
             drop(task);
             return Ok(());
         }
-        let (now, deadline) = core.ticks().at_and_after(state.called, self.quiet);
-        state.run = Some(core.insert(now, deadline, task)?);
+        let (now, deadline) = shards.clock().at_and_after(state.called, self.quiet);
+        state.run = Some(shards.insert(shards.current(), now, deadline, task)?);
         Ok(())
     }
 
@@ -101,17 +101,17 @@ impl Debounce {
     /// and the callback has begun or is about to.
     pub fn cancel(&self) -> bool {
         let run = self.state.lock().run.take();
-        let task = run.and_then(|run| self.timer.values.engine().core.cancel(run));
+        let task = run.and_then(|run| self.timer.values.shards().cancel(run));
         task.is_some()
     }
 }
 
 impl State {
     /// Moves the scheduled run to a quiet period after `elapsed`. Returns whether there was one.
-    fn postpone(&mut self, core: &Core<Task>, elapsed: u64, quiet: Duration) -> bool {
+    fn postpone(&mut self, shards: &Shards<Task>, elapsed: u64, quiet: Duration) -> bool {
         self.called = self.called.max(elapsed);
-        let (now, deadline) = core.ticks().at_and_after(self.called, quiet);
-        self.run.is_some_and(|run| core.reset_to(run, now, deadline))
+        let (now, deadline) = shards.clock().at_and_after(self.called, quiet);
+        self.run.is_some_and(|run| shards.reset_to(run, now, deadline))
     }
 }
 

@@ -1,17 +1,22 @@
-//! Where callbacks run.
+//! Where callbacks run: on the reaper, on executor threads, on a pool, or nowhere for a queue.
 
 use std::{
     boxed::Box,
-    fmt,
+    fmt, format, io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    thread,
     vec::Vec,
 };
 
-use super::{backlog::Backlog, events::Events};
+use super::{
+    backlog::Backlog,
+    shared::{Shared, Starter},
+    tracing::Events,
+};
 use crate::{
     Expired,
-    sync::{AtomicU64, Mutex, Ordering},
+    sync::{AtomicU64, Ordering},
 };
 
 /// A pool of threads that runs callbacks for a timer.
@@ -51,7 +56,7 @@ impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// What is done with what has expired. A panic in it is caught and counted.
+/// Runs the user's handler, and catches and counts its panics.
 pub(super) struct Handler<T> {
     handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
     panicked: AtomicU64,
@@ -75,7 +80,7 @@ impl<T> Handler<T> {
         self.panicked.load(Ordering::Relaxed)
     }
 
-    /// Runs user code. The payload of a panic is user code too: its drop may panic.
+    /// Runs user code. The drop of a panic's payload is user code too, and may panic.
     fn catch(&self, user_code: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
             self.panicked.fetch_add(1, Ordering::Relaxed);
@@ -87,58 +92,37 @@ impl<T> Handler<T> {
     }
 }
 
-/// The way from the reaper to the handler.
+/// Where expired timeouts go.
 pub(super) enum Delivery<T> {
-    /// On the thread of the reaper, or of the clock.
+    /// The handler runs on the thread of the reaper, or of the clock.
     Inline,
-    /// On executor threads of the timer, which take from the backlog.
-    Threads(Passage<T>),
-    /// Not at all: threads of the user receive the values from the backlog.
-    Queue(Passage<T>),
-    /// On a pool of the user.
+    /// Executor threads of the timer take the timeouts from the backlog.
+    Threads(Arc<Backlog<T>>),
+    /// Threads of the user receive the values from the backlog.
+    Queue(Arc<Backlog<T>>),
+    /// A pool of the user runs the handler.
     Pool(Arc<dyn Executor>),
 }
 
-/// The way from the wheels to a backlog.
-///
-/// A thread holds the lock while it moves timeouts from the wheels to the backlog. So a thread that
-/// gets the lock finds each timeout in one of the two, and none on its way. The lock comes before
-/// those of the shards and that of the backlog.
-pub(super) struct Passage<T> {
-    lock: Mutex<()>,
-    backlog: Arc<Backlog<T>>,
-}
-
-impl<T> Passage<T> {
-    pub(super) fn new(backlog: Arc<Backlog<T>>) -> Self {
-        Self { lock: Mutex::new(()), backlog }
-    }
-
-    pub(super) fn backlog(&self) -> &Arc<Backlog<T>> {
-        &self.backlog
-    }
-}
-
 impl<T: Send + 'static> Delivery<T> {
-    /// Takes out what has expired, by `expire`, and passes it on. Returns what that returns.
-    ///
-    /// With a backlog, [`settled`](Self::settled) waits for this.
-    pub(super) fn pass_on<R>(
+    /// Calls `expire`, which fills `batch`, and hands the batch off. Returns the result of `expire`.
+    pub(super) fn hand_off<R>(
         &self,
         handler: &Arc<Handler<T>>,
         batch: &mut Vec<Expired<T>>,
         expire: impl FnOnce(&mut Vec<Expired<T>>) -> R,
     ) -> R {
+        debug_assert!(batch.is_empty(), "a timeout of the last batch was not handed off");
         let result;
         match self {
             Self::Inline => {
                 result = expire(batch);
                 batch.drain(..).for_each(|expired| handler.call(expired));
             }
-            Self::Threads(passage) | Self::Queue(passage) => {
-                let _held = passage.lock.lock();
+            Self::Threads(backlog) | Self::Queue(backlog) => {
+                let _transfer = backlog.lock_transfer();
                 result = expire(batch);
-                passage.backlog.put(batch);
+                backlog.put(batch);
             }
             Self::Pool(pool) => {
                 result = expire(batch);
@@ -151,31 +135,20 @@ impl<T: Send + 'static> Delivery<T> {
         result
     }
 
-    /// Runs `close`, after which no timeout expires, and then ends the threads that take from the
-    /// backlog, as soon as it is empty.
+    /// Calls `close`, after which no timeout expires, and closes the backlog: the threads that take
+    /// from it end once it is empty.
     pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
-        self.settled(|| {
-            let result = close();
-            self.backlog().inspect(|backlog| backlog.close());
-            result
-        })
+        let backlog = self.backlog();
+        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
+        let result = close();
+        backlog.inspect(|backlog| backlog.close());
+        result
     }
 
-    /// Runs `look` at a moment when no timeout is on its way to the backlog.
-    pub(super) fn settled<R>(&self, look: impl FnOnce() -> R) -> R {
-        match self {
-            Self::Threads(passage) | Self::Queue(passage) => {
-                let _held = passage.lock.lock();
-                look()
-            }
-            Self::Inline | Self::Pool(_) => look(),
-        }
-    }
-
-    /// Expired timeouts that no thread has taken yet.
+    /// Returns the backlog, if there is one.
     pub(super) fn backlog(&self) -> Option<&Backlog<T>> {
         match self {
-            Self::Threads(passage) | Self::Queue(passage) => Some(&passage.backlog),
+            Self::Threads(backlog) | Self::Queue(backlog) => Some(backlog),
             Self::Inline | Self::Pool(_) => None,
         }
     }
@@ -189,5 +162,26 @@ impl<T> fmt::Debug for Delivery<T> {
             Self::Queue(_) => "Queue",
             Self::Pool(_) => "Pool",
         })
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    /// Starts the executor threads that have not been started. If one cannot be started, those before
+    /// it keep running, and a later call starts the others.
+    pub(super) fn start_executors(&self, starter: &mut Starter) -> io::Result<()> {
+        let Delivery::Threads(backlog) = &self.delivery else { return Ok(()) };
+        while let Some(index) = starter.executors.checked_sub(1) {
+            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
+            let thread = self.callback_threads.register();
+            let run = move || {
+                thread.begin();
+                while let Some(expired) = backlog.take() {
+                    handler.call(expired);
+                }
+            };
+            thread::Builder::new().name(format!("{}-{index}", starter.name)).spawn(run)?;
+            starter.executors = index;
+        }
+        Ok(())
     }
 }

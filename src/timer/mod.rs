@@ -32,31 +32,30 @@
 //! A forked child has only the thread that forked. A timer made before the fork does not run in the
 //! child, and its locks may stay locked. Make timers after the fork.
 
-mod anchor;
 mod backlog;
 mod batch;
 mod builder;
-mod core;
-mod crew;
 mod debounce;
-mod engine;
+mod delay_queue;
 mod error;
-mod events;
 mod executor;
 #[cfg(feature = "metrics")]
-mod export;
-mod gate;
-mod key;
-mod limit;
+mod metrics;
 #[cfg(all(test, loom))]
 mod models;
 mod occurrences;
-mod queue;
+mod permits;
+mod reaper;
 mod repeat;
+mod shard;
+mod shards;
+mod shared;
+mod shutdown;
 mod stats;
 mod throttle;
-mod ticks;
+mod tick_clock;
 mod timeout;
+mod tracing;
 mod value;
 mod wakeup;
 
@@ -69,22 +68,21 @@ use std::{
 
 pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
-pub use self::export::TimerMetrics;
+pub use self::metrics::TimerMetrics;
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
     debounce::Debounce,
+    delay_queue::{DelayQueue, QueueIter},
     error::{
         RecvError, RecvTimeoutError, ScheduleError, ScheduleErrorKind, TimerBuildError,
         TryRecvError,
     },
     executor::Executor,
-    key::TimeoutKey,
-    queue::{DelayQueue, QueueIter},
     repeat::{MissedTicks, RepeatBuilder, Repeating},
     stats::TimerStats,
     throttle::Throttle,
-    timeout::{Timeout, TimeoutGuard},
+    timeout::{Timeout, TimeoutGuard, TimeoutKey},
     value::ValueTimer,
 };
 
@@ -369,7 +367,7 @@ impl Timer {
 
     /// The handle of a timeout of this timer.
     fn timeout(&self, key: TimeoutKey) -> Timeout {
-        Timeout::new(self.values.engine().anchors.of(key), key)
+        Timeout::new(self.values.shared().reference(key), key)
     }
 }
 

@@ -9,16 +9,16 @@ use std::{
     fmt,
     hash::{BuildHasher, Hasher},
     panic::{RefUnwindSafe, UnwindSafe},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
 use super::{
     Task, Timer,
-    engine::WeakEngine,
     error::ScheduleError,
-    key::TimeoutKey,
     occurrences::{Occurrences, Rhythm},
+    shared::Shared,
+    timeout::TimeoutKey,
 };
 use crate::{sync::Mutex, ticks::nanos};
 
@@ -76,11 +76,12 @@ pub enum MissedTicks {
 /// ```
 #[derive(Clone)]
 pub struct Repeating {
-    shared: Arc<Shared>,
+    repetition: Arc<Repetition>,
 }
 
-struct Shared {
-    engine: WeakEngine<Task>,
+struct Repetition {
+    /// Does not keep the timer running.
+    timer: Weak<Shared<Task>>,
     rhythm: Rhythm,
     period: Duration,
     state: Mutex<State>,
@@ -273,23 +274,24 @@ impl RepeatBuilder<'_> {
 
     fn start(self, rhythm: Rhythm, callback: Callback) -> Result<Repeating, ScheduleError<Task>> {
         let values = &self.timer.values;
-        let ticks = values.engine().core.ticks();
-        let now = ticks.elapsed();
-        let period = if self.period.is_zero() { ticks.tick() } else { self.period };
+        let clock = values.shards().clock();
+        let now = clock.elapsed();
+        let period = if self.period.is_zero() { clock.tick() } else { self.period };
         let first = match self.first {
             First::AfterPeriod => now.saturating_add(nanos(period)),
             First::After(delay) => now.saturating_add(nanos(delay)),
-            First::At(instant) => ticks.elapsed_at(instant),
+            First::At(instant) => clock.elapsed_at(instant),
         };
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let mut occurrences =
             Occurrences::new(rhythm, nanos(period), first, nanos(self.jitter), seed);
         let next = Next { number: 0, start: occurrences.start(), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, occurrences }, next });
-        let engine = Arc::downgrade(values.engine());
-        let repeating = Repeating { shared: Arc::new(Shared { engine, rhythm, period, state }) };
-        let task = values.start(repeating.task())?;
-        let key = values.engine().core.insert_at_elapsed(now, next.start, task)?;
+        let timer = Arc::downgrade(values.shared());
+        let repetition = Arc::new(Repetition { timer, rhythm, period, state });
+        let repeating = Repeating { repetition };
+        let task = values.ensure_started(repeating.task())?;
+        let key = values.shards().insert_at_elapsed(now, next.start, task)?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.note(next.number, key));
         Ok(repeating)
@@ -302,7 +304,7 @@ impl Repeating {
     /// An occurrence that is running is the last. May be called from within the callback.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn stop(&self) -> bool {
-        let state = std::mem::replace(&mut *self.shared.state.lock(), State::Stopped);
+        let state = std::mem::replace(&mut *self.repetition.state.lock(), State::Stopped);
         // The callback is dropped here, with no lock held.
         match state {
             State::Stopped => false,
@@ -317,7 +319,7 @@ impl Repeating {
     /// Returns whether the repetition goes on: the callback runs, or its next run is planned.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        !matches!(*self.shared.state.lock(), State::Stopped)
+        !matches!(*self.repetition.state.lock(), State::Stopped)
     }
 
     /// Returns when the next run is planned, jitter included.
@@ -343,16 +345,16 @@ impl Repeating {
     /// ```
     #[must_use]
     pub fn next_run(&self) -> Option<Instant> {
-        let engine = self.shared.engine.upgrade()?;
-        match &*self.shared.state.lock() {
-            State::Waiting { next, .. } => engine.core.ticks().instant_at(next.start),
+        let timer = self.repetition.timer.upgrade()?;
+        match &*self.repetition.state.lock() {
+            State::Waiting { next, .. } => timer.shards.clock().instant_at(next.start),
             State::Running | State::Stopped => None,
         }
     }
 
     /// Takes back an occurrence that will not be run.
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.shared.engine.upgrade()?.core.cancel(scheduled)
+        self.repetition.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// The task of one occurrence.
@@ -367,15 +369,15 @@ impl Repeating {
         let stop = StopOnPanic(self);
         (work.callback)(self);
         std::mem::forget(stop);
-        let Some(engine) = self.shared.engine.upgrade() else {
+        let Some(timer) = self.repetition.timer.upgrade() else {
             self.stop();
             return;
         };
-        let now = engine.core.ticks().elapsed();
+        let now = timer.shards.clock().elapsed();
         let start = work.occurrences.next_start(now);
         let next = Next { number: number + 1, start, key: None };
         if self.resume(work, next) {
-            match engine.core.insert_at_elapsed(now, start, self.task()) {
+            match timer.shards.insert_at_elapsed(now, start, self.task()) {
                 Ok(key) => drop(self.note(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
@@ -385,7 +387,7 @@ impl Repeating {
 
     /// Takes the callback out to run it, and the number of the occurrence.
     fn begin(&self) -> Option<(Work, u64)> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.repetition.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
             State::Waiting { work, next } => Some((work, next.number)),
             other => {
@@ -397,7 +399,7 @@ impl Repeating {
 
     /// Puts the callback back. Returns whether the repetition goes on.
     fn resume(&self, work: Work, next: Next) -> bool {
-        let mut state = self.shared.state.lock();
+        let mut state = self.repetition.state.lock();
         let goes_on = matches!(*state, State::Running);
         if goes_on {
             *state = State::Waiting { work, next };
@@ -410,7 +412,7 @@ impl Repeating {
     /// If the repetition was stopped while the timer took the occurrence in, cancels it here and
     /// returns it, so that it does not stay in the timer for nothing.
     fn note(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
-        match &mut *self.shared.state.lock() {
+        match &mut *self.repetition.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
                 next.key = Some(scheduled);
                 return None;
@@ -459,8 +461,8 @@ impl RefUnwindSafe for Repeating {}
 impl fmt::Debug for Repeating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Repeating")
-            .field("period", &self.shared.period)
-            .field("rhythm", &self.shared.rhythm)
+            .field("period", &self.repetition.period)
+            .field("rhythm", &self.repetition.rhythm)
             .field("is_running", &self.is_running())
             .finish_non_exhaustive()
     }

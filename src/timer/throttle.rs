@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, error::ScheduleError, key::TimeoutKey};
+use super::{Task, Timer, error::ScheduleError, timeout::TimeoutKey};
 use crate::{sync::Mutex, ticks::nanos};
 
 /// Runs a callback at most once in a period.
@@ -86,8 +86,8 @@ impl Throttle {
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Some(number) = self.state.lock().next_number() else { return Ok(()) };
         let values = &self.timer.values;
-        let (core, elapsed) = (&values.engine().core, values.elapsed());
-        let task = values.start(self.task(number))?;
+        let elapsed = values.elapsed();
+        let task = values.ensure_started(self.task(number))?;
         let mut state = self.state.lock();
         // Another thread may have scheduled a run since. The drop of the task takes the lock.
         if state.scheduled.is_some() {
@@ -96,7 +96,8 @@ impl Throttle {
             return Ok(());
         }
         let deadline = state.last.map_or(0, |last| last.saturating_add(nanos(self.period)));
-        state.scheduled = Some((number, core.insert_at_elapsed(elapsed, deadline, task)?));
+        state.scheduled =
+            Some((number, values.shards().insert_at_elapsed(elapsed, deadline, task)?));
         Ok(())
     }
 
@@ -105,19 +106,19 @@ impl Throttle {
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         let scheduled = self.state.lock().scheduled;
-        let task = scheduled.and_then(|(_, run)| self.timer.values.engine().core.cancel(run));
+        let task = scheduled.and_then(|(_, run)| self.timer.values.shards().cancel(run));
         task.is_some()
     }
 
     /// The task of a run.
     fn task(&self, number: u64) -> Task {
-        let engine = Arc::downgrade(self.timer.values.engine());
+        let shared = Arc::downgrade(self.timer.values.shared());
         let run = Run { state: Arc::clone(&self.state), number };
         let callback = Arc::clone(&self.callback);
         Task(Box::new(move || {
-            // The present, not the deadline: a run that was held up starts its period late. Without
-            // an engine no other run follows.
-            let elapsed = engine.upgrade().map(|engine| engine.core.ticks().elapsed());
+            // The period starts now, not at the deadline, also if the run is late. After the end of
+            // the timer, no other run follows.
+            let elapsed = shared.upgrade().map(|shared| shared.shards.clock().elapsed());
             run.begin(elapsed);
             callback();
         }))

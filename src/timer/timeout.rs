@@ -1,4 +1,4 @@
-//! The handle of a timeout.
+//! The key and the handle of a timeout.
 
 use std::{
     fmt,
@@ -8,7 +8,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Task, anchor::Anchor, core::Core, key::TimeoutKey};
+use super::{
+    Task,
+    shards::{Shards, ShardsRef},
+};
+use crate::Key;
+
+/// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
+/// that made it.
+///
+/// It is plain data, and valid until the timeout ends. The timer does not use it for another timeout
+/// afterwards. Do not pass it to another timer, in which it may name an unrelated timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimeoutKey {
+    shard: u32,
+    key: Key,
+}
+
+impl TimeoutKey {
+    #[inline]
+    pub(super) fn new(shard: usize, key: Key) -> Self {
+        debug_assert!(shard < 1 << 16, "the builder allows 2^16 shards");
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Self { shard: shard as u32, key }
+    }
+
+    /// Returns the index of its shard.
+    #[inline]
+    pub(super) const fn shard(self) -> usize {
+        self.shard as usize
+    }
+
+    /// Returns the key in the wheel of its shard.
+    #[inline]
+    pub(super) const fn in_shard(self) -> Key {
+        self.key
+    }
+}
 
 /// Handle of a timeout of a [`Timer`](crate::Timer). It cancels the timeout or moves its deadline.
 ///
@@ -31,23 +67,23 @@ use super::{Task, anchor::Anchor, core::Core, key::TimeoutKey};
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Timeout {
-    anchor: Anchor<Task>,
+    shards: ShardsRef<Task>,
     key: TimeoutKey,
 }
 
 impl Timeout {
     #[inline]
-    pub(super) const fn new(anchor: Anchor<Task>, key: TimeoutKey) -> Self {
-        Self { anchor, key }
+    pub(super) const fn new(shards: ShardsRef<Task>, key: TimeoutKey) -> Self {
+        Self { shards, key }
     }
 
     pub(super) fn key(&self) -> TimeoutKey {
         self.key
     }
 
-    /// Whether it is one of this timer's.
-    pub(super) fn is_of(&self, core: &Arc<Core<Task>>) -> bool {
-        self.anchor.is_of(core)
+    /// Returns whether it is a timeout of the timer with these shards.
+    pub(super) fn is_of(&self, shards: &Arc<Shards<Task>>) -> bool {
+        self.shards.is_of(shards)
     }
 
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
@@ -57,14 +93,14 @@ impl Timeout {
     /// timeout was cancelled or returned by a shutdown.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
-        self.anchor.cancel(self.key).is_some()
+        self.shards.cancel(self.key).is_some()
     }
 
     /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not, this
     /// does not schedule the callback again.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
-        self.anchor.reset(self.key, delay)
+        self.shards.reset(self.key, delay)
     }
 
     /// Moves the deadline to `instant`. Returns whether the timeout was pending.
@@ -72,20 +108,20 @@ impl Timeout {
     /// A timeout whose new deadline has passed is due at once.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, instant: Instant) -> bool {
-        self.anchor.reset_at(self.key, instant)
+        self.shards.reset_at(self.key, instant)
     }
 
     /// Returns whether the timeout has not ended.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.anchor.deadline(self.key).is_some()
+        self.shards.deadline(self.key).is_some()
     }
 
     /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later
     /// than an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.anchor.ticks().instant(self.anchor.deadline(self.key)?)
+        self.shards.clock().instant(self.shards.deadline(self.key)?)
     }
 
     /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
@@ -109,7 +145,7 @@ impl Timeout {
     /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.anchor.remaining(self.key)
+        self.shards.remaining(self.key)
     }
 
     /// Turns the handle into a guard that cancels the timeout when it is dropped.
@@ -118,7 +154,7 @@ impl Timeout {
     }
 }
 
-// No user code runs under a lock of the timer, so a panic cannot leave it in disorder.
+// User code never runs under a lock of the timer, so a panic leaves nothing half done.
 impl UnwindSafe for Timeout {}
 impl RefUnwindSafe for Timeout {}
 

@@ -9,12 +9,8 @@ use std::{
 };
 
 use super::{
-    builder::TimerBuilder,
-    core::Core,
-    engine::{Engine, Owner},
-    error::ScheduleError,
-    key::TimeoutKey,
-    stats::TimerStats,
+    builder::TimerBuilder, error::ScheduleError, shards::Shards, shared::Shared, shutdown::Owner,
+    stats::TimerStats, timeout::TimeoutKey,
 };
 use crate::Key;
 
@@ -88,13 +84,18 @@ impl<T: Send + 'static> ValueTimer<T> {
         }
     }
 
-    pub(super) fn from_engine(engine: Arc<Engine<T>>) -> Self {
-        Self { owner: Arc::new(Owner(engine)) }
+    pub(super) fn from_shared(shared: Arc<Shared<T>>) -> Self {
+        Self { owner: Arc::new(Owner(shared)) }
     }
 
     #[inline]
-    pub(super) fn engine(&self) -> &Arc<Engine<T>> {
+    pub(super) fn shared(&self) -> &Arc<Shared<T>> {
         &self.owner.0
+    }
+
+    #[inline]
+    pub(super) fn shards(&self) -> &Arc<Shards<T>> {
+        &self.shared().shards
     }
 
     /// Passes `value` to the handler when `delay` is over: not earlier, and less than a tick plus
@@ -110,7 +111,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// the threads, so it also fails if a thread cannot be started.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.add(value, |core, value| core.schedule(delay, value))
+        let value = self.ensure_started(value)?;
+        let shards = self.shards();
+        let (now, deadline) = shards.clock().now_and_after(delay);
+        shards.insert(shards.current(), now, deadline, value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -119,7 +123,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// Those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
-        self.add(value, |core, value| core.schedule_at(instant, value))
+        let value = self.ensure_started(value)?;
+        let shards = self.shards();
+        let clock = shards.clock();
+        shards.insert(shards.current(), clock.now(), clock.at(instant), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value that
@@ -131,13 +138,13 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
-        self.engine().core.cancel(key)
+        self.shards().cancel(key)
     }
 
     /// Moves the deadline of a timeout to `delay` from now. Returns whether it was pending.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        self.engine().core.reset(key, delay)
+        self.shards().reset(key, delay)
     }
 
     /// Moves the deadline of a timeout to `instant`. Returns whether it was pending.
@@ -145,21 +152,21 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// A timeout whose new deadline has passed is due at once.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.engine().core.reset_at(key, instant)
+        self.shards().reset_at(key, instant)
     }
 
     /// Returns whether a timeout has not ended.
     #[must_use]
     pub fn is_pending(&self, key: TimeoutKey) -> bool {
-        self.engine().core.deadline(key).is_some()
+        self.shards().deadline(key).is_some()
     }
 
     /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than
     /// an [`Instant`] can tell.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
-        let tick = self.engine().core.deadline(key)?;
-        self.engine().core.ticks().instant(tick)
+        let tick = self.shards().deadline(key)?;
+        self.shards().clock().instant(tick)
     }
 
     /// Returns the time until a timeout expires, on the timer's clock; zero if it is due, `None` if
@@ -183,14 +190,14 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[must_use]
     pub fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        self.engine().core.remaining(key)
+        self.shards().remaining(key)
     }
 
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped ahead.
     ///
     /// In full at [`Timer::wake`](crate::Timer::wake).
     pub fn wake(&self) {
-        self.engine().core.wake();
+        self.shards().wake();
     }
 
     /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock).
@@ -199,7 +206,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// `shutdown` hands back those that are pending.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        self.engine().is_reaper_dead()
+        self.shared().is_reaper_dead()
     }
 
     /// Shuts the timer down at once and returns the values that the handler never got, in any order.
@@ -210,7 +217,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// returns nothing.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
-        self.engine().shut_down()
+        self.shared().shut_down()
     }
 
     /// Refuses new values, handles those that become due `within` this time, then shuts down.
@@ -238,7 +245,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
-        self.engine().finish(within)
+        self.shared().finish(within)
     }
 
     /// Refuses new values, handles those that become due before `deadline`, then shuts down.
@@ -247,7 +254,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// [`Timer::finish_by`](crate::Timer::finish_by) says what it waits for.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<T> {
-        self.engine().finish_by(deadline)
+        self.shared().finish_by(deadline)
     }
 
     /// Gives back the memory that pending timeouts do not need, after a burst of them.
@@ -277,28 +284,34 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// x86-64 virtual machine. Meanwhile calls on this shard wait, and so does the reaper. So call it
     /// rarely, when the load is low.
     pub fn shrink(&self) {
-        self.engine().core.shrink();
+        self.shards().shrink();
     }
 
     /// Returns the counts of the timer. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
-        self.engine().stats()
+        self.shared().stats()
     }
 
-    /// Nanoseconds since the timer was made. They step back by less than a tick, if the clock does.
+    /// Returns the nanoseconds since the timer was made. They step back by less than a tick, if the
+    /// clock does.
     #[inline]
     pub(crate) fn elapsed(&self) -> u64 {
-        self.engine().core.ticks().elapsed()
+        self.shards().clock().elapsed()
     }
 
-    /// Number of shards, and which of them this thread uses.
+    /// Returns the number of shards.
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards().count()
+    }
+
+    /// Returns the index of the shard that this thread uses.
     #[inline]
-    pub(crate) fn shards(&self) -> (usize, usize) {
-        self.engine().core.shards()
+    pub(crate) fn current_shard(&self) -> usize {
+        self.shards().current()
     }
 
-    /// Adds to a shard a timeout that expires `delay` after `elapsed`.
+    /// Adds a timeout to a shard, with a deadline `delay` after `elapsed`.
     #[inline]
     pub(crate) fn schedule_in(
         &self,
@@ -307,36 +320,24 @@ impl<T: Send + 'static> ValueTimer<T> {
         delay: Duration,
         value: T,
     ) -> Result<Key, ScheduleError<T>> {
-        let schedule = |core: &Core<T>, value| {
-            let (now, deadline) = core.ticks().at_and_after(elapsed, delay);
-            core.insert_at(shard, now, deadline, value)
-        };
-        self.add(value, schedule).map(TimeoutKey::in_shard)
+        let value = self.ensure_started(value)?;
+        let (now, deadline) = self.shards().clock().at_and_after(elapsed, delay);
+        self.shards().insert(shard, now, deadline, value).map(TimeoutKey::in_shard)
     }
 
-    /// Takes a timeout out of a shard.
+    /// Cancels a timeout of a shard and returns its value; `None` if it has ended.
     #[inline]
     pub(crate) fn cancel_in(&self, shard: usize, key: Key) -> Option<T> {
-        self.engine().core.cancel(TimeoutKey::new(shard, key))
+        self.shards().cancel(TimeoutKey::new(shard, key))
     }
 
-    /// Starts the threads unless they run. Hands `value` back, also if that fails.
+    /// Starts the threads unless they have been started. Hands `value` back, also if that fails.
     #[inline]
-    pub(super) fn start(&self, value: T) -> Result<T, ScheduleError<T>> {
-        match self.engine().ensure_started() {
+    pub(super) fn ensure_started(&self, value: T) -> Result<T, ScheduleError<T>> {
+        match self.shared().ensure_started() {
             Ok(()) => Ok(value),
             Err(cause) => Err(ScheduleError::no_thread(value, cause)),
         }
-    }
-
-    /// Starts the threads if need be, and adds a timeout.
-    #[inline]
-    fn add(
-        &self,
-        value: T,
-        insert: impl FnOnce(&Core<T>, T) -> Result<TimeoutKey, ScheduleError<T>>,
-    ) -> Result<TimeoutKey, ScheduleError<T>> {
-        insert(&self.engine().core, self.start(value)?)
     }
 }
 
@@ -352,7 +353,7 @@ impl<T: Send + 'static> Clone for ValueTimer<T> {
 
 impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.engine().core.stats().1;
+        let pending = self.shards().stats().1;
         f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! A queue from which values are received once their delay is over.
+//! A queue from which threads receive values once their delay is over.
 //!
 //! It is a timer without callbacks: the reaper moves due values to a backlog, and receivers take
-//! them from there. Moving and shutting down exclude each other, so a receiver that is told the end
-//! misses no value, and a shutdown returns every value that no receiver got.
+//! them from there. The reaper and a shutdown hold the same lock, so no value comes after the end,
+//! and a shutdown returns every value that no receiver got.
 
 use std::{
     fmt,
@@ -14,12 +14,12 @@ use std::{
 };
 
 use super::{
-    backlog::{Backlog, Missing},
+    backlog::{Backlog, TakeError},
     builder::TimerBuilder,
     error::{RecvError, RecvTimeoutError, ScheduleError, TryRecvError},
-    key::TimeoutKey,
     stats::TimerStats,
-    ticks::after,
+    tick_clock::after,
+    timeout::TimeoutKey,
     value::ValueTimer,
 };
 
@@ -176,8 +176,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         match self.due.take_by(after(Instant::now(), timeout)) {
             Ok(expired) => Ok(expired.value),
-            Err(Missing::Empty) => Err(RecvTimeoutError::Timeout),
-            Err(Missing::Closed) => Err(RecvTimeoutError::ShutDown),
+            Err(TakeError::Empty) => Err(RecvTimeoutError::Timeout),
+            Err(TakeError::Closed) => Err(RecvTimeoutError::ShutDown),
         }
     }
 
@@ -189,8 +189,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         match self.due.try_take() {
             Ok(expired) => Ok(expired.value),
-            Err(Missing::Empty) => Err(TryRecvError::Empty),
-            Err(Missing::Closed) => Err(TryRecvError::ShutDown),
+            Err(TakeError::Empty) => Err(TryRecvError::Empty),
+            Err(TakeError::Closed) => Err(TryRecvError::ShutDown),
         }
     }
 
@@ -221,7 +221,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Takes each shard's lock for a moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.timer.engine().len()
+        self.timer.shared().len()
     }
 
     /// Returns whether the queue has no values.

@@ -1,0 +1,321 @@
+//! A shard: one wheel behind one lock. No other file takes this lock.
+//!
+//! A thread holds the lock for one operation, for 256 operations of a batch, or, as the reaper, for
+//! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. No
+//! thread holds the locks of two shards.
+//!
+//! # Rules
+//!
+//! - The published expiration is not after any deadline in the shard; see [`wakeup`](super::wakeup).
+//! - A closed shard refuses new timeouts. Inserting and closing take the same lock, so each timeout
+//!   is refused or returned by [`Shard::shut_down`], and none is lost.
+//!
+//! # Handover
+//!
+//! - A thread that finds the lock taken counts itself as waiting until it has the lock.
+//! - The reaper unlocks after a bounded number of steps. If a thread waits, the reaper hands the lock
+//!   to the one that has waited longest.
+//! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits for
+//!   its turn, like any other thread.
+//!
+//! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
+//! waited before it. Without the handover, the reaper, which is running, would take the lock again
+//! before the system has woken the other thread, and this throughout a burst.
+//!
+//! The reaper waits for the threads that wait before it, one operation each. `parking_lot` wakes
+//! waiting threads in order, and gives the lock to the first of them at least once a millisecond. So
+//! running threads cannot keep taking the lock ahead of the reaper. The reaper gives up no time
+//! slice between two holds: with more runnable threads than cores, each would cost milliseconds.
+//!
+//! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows until
+//! it expires more timeouts in a hold than other threads insert between two.
+
+use std::{
+    mem,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+    vec::Vec,
+};
+
+use super::{error::ScheduleError, stats::ShardStats, wakeup::Published};
+use crate::{
+    Expired, Key, Tick, TimingWheel,
+    sync::{Mutex, MutexGuard, Unparker, unlock_fair},
+};
+
+/// Number of inserts after which a shard checks whether its wheel has to split a crowded bucket
+/// ahead of time.
+///
+/// A bucket with at least 16 records is crowded. Without the check, a million timeouts that were due
+/// together 4 s ahead expired 51 ms late, on two cores. With one check every 64 inserts they
+/// expired 30 ms late, and inserting took no longer.
+const INSERTS_PER_CHECK: u64 = 64;
+
+/// A wheel behind a lock, and the expiration that it publishes to the reaper.
+pub(super) struct Shard<T> {
+    state: Mutex<State<T>>,
+    /// Threads that wait for the lock. A hint: no protocol relies on it.
+    waiting: AtomicU32,
+    published: Published,
+}
+
+struct State<T> {
+    wheel: TimingWheel<T>,
+    /// Whether the shard refuses new timeouts.
+    is_closed: bool,
+    stats: ShardStats,
+}
+
+/// The expiration that an operation published; `None` if the shard had already published one as
+/// early.
+pub(super) type Earlier = Option<Tick>;
+
+/// The timeout has ended.
+pub(super) struct Ended;
+
+impl<T> Shard<T> {
+    pub(super) fn new(wheel: TimingWheel<T>) -> Self {
+        let state = State { wheel, is_closed: false, stats: ShardStats::default() };
+        Self { state: Mutex::new(state), waiting: AtomicU32::new(0), published: Published::new() }
+    }
+
+    /// Adds a timeout.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<(Key, Earlier), ScheduleError<T>> {
+        let mut state = self.lock();
+        if state.is_closed {
+            state.stats.rejected += 1;
+            drop(state);
+            return Err(ScheduleError::shut_down(value));
+        }
+        state.wheel.observe(now);
+        match state.wheel.insert(deadline, value) {
+            Ok(key) => {
+                state.stats.scheduled += 1;
+                Ok((key, self.publish_if_earlier(state.expiration_after_insert(deadline))))
+            }
+            Err(refused) => {
+                state.stats.rejected += 1;
+                drop(state);
+                Err(ScheduleError::full(refused.into_value()))
+            }
+        }
+    }
+
+    /// Adds timeouts in one hold until one is refused, and passes each key to `inserted`. Returns the
+    /// refused timeout as well.
+    ///
+    /// The iterator must not run user code.
+    pub(super) fn insert_batch(
+        &self,
+        now: Tick,
+        timeouts: impl Iterator<Item = (Duration, Tick, T)>,
+        mut inserted: impl FnMut(Key),
+    ) -> (Earlier, Option<ScheduleError<(Duration, T)>>) {
+        let mut earlier = None;
+        let mut state = self.lock();
+        state.wheel.observe(now);
+        for (delay, deadline, value) in timeouts {
+            if state.is_closed {
+                return (earlier, Some(ScheduleError::shut_down((delay, value))));
+            }
+            match state.wheel.insert(deadline, value) {
+                Ok(key) => inserted(key),
+                Err(refused) => {
+                    return (earlier, Some(ScheduleError::full((delay, refused.into_value()))));
+                }
+            }
+            state.stats.scheduled += 1;
+            let expiration = state.expiration_after_insert(deadline);
+            earlier = self.publish_if_earlier(expiration).or(earlier);
+        }
+        (earlier, None)
+    }
+
+    /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the shard
+    /// is closed and now empty.
+    #[inline]
+    pub(super) fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
+        let mut state = self.lock();
+        let value = state.wheel.cancel(key)?;
+        state.stats.cancelled += 1;
+        if state.is_closed {
+            state.wake_if_empty(reaper);
+        }
+        Some(value)
+    }
+
+    /// Cancels timeouts in one hold, and stores the value of each in `values` at its index. Returns
+    /// their number.
+    pub(super) fn cancel_batch(
+        &self,
+        keys: impl Iterator<Item = (usize, Key)>,
+        values: &mut [Option<T>],
+        reaper: &Unparker,
+    ) -> usize {
+        let mut count = 0;
+        let mut state = self.lock();
+        for (index, key) in keys {
+            debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
+            values[index] = state.wheel.cancel(key);
+            count += usize::from(values[index].is_some());
+        }
+        state.stats.cancelled += count as u64;
+        if state.is_closed {
+            state.wake_if_empty(reaper);
+        }
+        count
+    }
+
+    /// Moves a timeout to a new deadline.
+    pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Earlier, Ended> {
+        let mut state = self.lock();
+        state.wheel.observe(now);
+        state.wheel.reset(key, deadline).ok_or(Ended)?;
+        Ok(self.publish_if_earlier(deadline))
+    }
+
+    /// Returns the deadline of a timeout; `None` if it has ended.
+    pub(super) fn deadline(&self, key: Key) -> Option<Tick> {
+        self.lock().wheel.deadline(key)
+    }
+
+    /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
+    /// is left. Only the reaper calls this.
+    pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
+        let before = expired.len();
+        let mut state = self.lock();
+        let mut due = state.wheel.advance(now).limit(steps);
+        expired.extend(due.by_ref());
+        let is_drained = due.is_drained();
+        state.stats.expired += (expired.len() - before) as u64;
+        self.published.set(state.next_expiration());
+        self.hand_over(state);
+        is_drained
+    }
+
+    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
+    #[inline]
+    pub(super) fn published(&self) -> Tick {
+        self.published.get()
+    }
+
+    /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
+    /// early. Only the reaper calls this.
+    pub(super) fn raise_published(&self) {
+        let state = self.lock();
+        self.published.set(state.next_expiration().max(self.published.get()));
+    }
+
+    /// The same with a fault: another thread may publish between the unlock and the store.
+    #[cfg(all(test, loom))]
+    pub(super) fn raise_published_unlocked(&self) {
+        let next = self.lock().next_expiration();
+        self.published.set(next);
+    }
+
+    /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
+    ///
+    /// Unlike the published expiration, a cancelled timeout does not make it too early.
+    pub(super) fn next_turn(&self) -> Option<Tick> {
+        let state = self.lock();
+        // The wheel may want to split a crowded bucket earlier than the shard has published.
+        state.wheel.next_expiration().map(|next| next.max(self.published.get()))
+    }
+
+    /// Makes the shard refuse new timeouts. Pending ones stay.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// Closes the shard and returns its wheel. The caller empties it, without the lock.
+    pub(super) fn shut_down(&self) -> TimingWheel<T> {
+        let mut state = self.lock();
+        let wheel = mem::take(&mut state.wheel);
+        state.is_closed = true;
+        state.stats.returned += wheel.len() as u64;
+        state.stats.cascades += wheel.cascades();
+        self.published.set(Tick::MAX);
+        wheel
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().wheel.is_empty()
+    }
+
+    /// Frees the memory that pending timeouts do not need.
+    pub(super) fn shrink(&self) {
+        self.lock().wheel.shrink();
+    }
+
+    /// Adds the counts of this shard to `stats`. Returns the number of pending timeouts.
+    pub(super) fn add_stats(&self, stats: &mut ShardStats) -> u64 {
+        let state = self.lock();
+        stats.add(&state.stats, state.wheel.cascades());
+        state.wheel.len() as u64
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.try_lock().unwrap_or_else(|| self.wait_for_lock())
+    }
+
+    #[cold]
+    fn wait_for_lock(&self) -> MutexGuard<'_, State<T>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let guard = self.state.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Unlocks for the reaper: hands the lock to the thread that has waited longest, if any.
+    fn hand_over(&self, guard: MutexGuard<'_, State<T>>) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            unlock_fair(guard);
+        }
+    }
+
+    /// Publishes an expiration, under the lock, if it is earlier than the published one.
+    #[inline]
+    fn publish_if_earlier(&self, expiration: Tick) -> Earlier {
+        let is_earlier = expiration < self.published.get();
+        is_earlier.then(|| {
+            self.published.set(expiration);
+            expiration
+        })
+    }
+}
+
+impl<T> State<T> {
+    /// Returns the next expiration of the wheel; `Tick::MAX` if it is empty.
+    #[inline]
+    fn next_expiration(&self) -> Tick {
+        self.wheel.next_expiration().unwrap_or(Tick::MAX)
+    }
+
+    /// Returns the expiration to publish after an insert with `deadline`.
+    #[inline]
+    fn expiration_after_insert(&self, deadline: Tick) -> Tick {
+        if self.stats.scheduled % INSERTS_PER_CHECK > 0 {
+            return deadline;
+        }
+        self.next_expiration().min(deadline)
+    }
+
+    /// Wakes the reaper, which may wait for the shard to be empty.
+    #[cold]
+    fn wake_if_empty(&self, reaper: &Unparker) {
+        if self.wheel.is_empty() {
+            reaper.unpark();
+        }
+    }
+}

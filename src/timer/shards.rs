@@ -1,0 +1,406 @@
+//! The shards of a timer, and the operations on timeouts: insert, cancel, reset, expire.
+
+use std::{
+    boxed::Box,
+    iter,
+    num::NonZeroU64,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering as Relaxation},
+    },
+    time::{Duration, Instant},
+    vec::{self, Vec},
+};
+
+use crossbeam::utils::CachePadded;
+
+use super::{
+    error::ScheduleError,
+    permits::Permits,
+    shard::{Earlier, Shard},
+    stats::ShardStats,
+    tick_clock::TickClock,
+    timeout::TimeoutKey,
+    wakeup::Wakeup,
+};
+use crate::{
+    Expired, Tick, TimingWheel,
+    sync::{AtomicBool, Ordering, Unparker},
+};
+
+/// Timeouts of a batch that are inserted or cancelled in one hold of a shard's lock.
+///
+/// 256 inserts of 40 ns take about 10 us, which is how long the reaper then waits. Taking the lock is
+/// a small part of that.
+#[cfg(not(loom))]
+const BATCH_PER_HOLD: usize = 256;
+
+/// One timeout in each hold, so that models stay small.
+#[cfg(loom)]
+const BATCH_PER_HOLD: usize = 1;
+
+/// The part of a batch that was not inserted, and why; `None` if all of it was.
+pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
+
+/// The shards of a timer, with all that is needed to add, move and remove timeouts.
+pub(super) struct Shards<T> {
+    shards: Box<[CachePadded<Shard<T>>]>,
+    clock: TickClock,
+    wakeup: Wakeup,
+    /// Wakes the reaper.
+    reaper: Unparker,
+    permits: Permits,
+    /// Whether all shards are closed, and the reaper ends once they are empty.
+    is_finishing: AtomicBool,
+}
+
+impl<T> Shards<T> {
+    pub(super) fn new(
+        wheels: impl Iterator<Item = TimingWheel<T>>,
+        clock: TickClock,
+        reaper: Unparker,
+        max_pending: Option<NonZeroU64>,
+    ) -> Self {
+        Self {
+            shards: wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect(),
+            clock,
+            wakeup: Wakeup::new(),
+            reaper,
+            permits: Permits::new(max_pending),
+            is_finishing: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    pub(super) fn clock(&self) -> &TickClock {
+        &self.clock
+    }
+
+    /// Returns the number of shards.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Returns the index of the shard that this thread uses.
+    #[inline]
+    pub(super) fn current(&self) -> usize {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Relaxation::Relaxed);
+        }
+        let count = self.shards.len();
+        // A thread that is ending has no local data any more.
+        if count == 1 { 0 } else { THREAD.try_with(|&thread| thread % count).unwrap_or(0) }
+    }
+
+    /// Adds a timeout to the shard at `index`.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        index: usize,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        if !self.permits.acquire() {
+            return Err(self.refusal(index, value));
+        }
+        let inserted = self.shards[index].insert(now, deadline, value);
+        let (key, earlier) = inserted.inspect_err(|_| self.permits.release(1))?;
+        self.wake_if_needed(now, earlier);
+        Ok(TimeoutKey::new(index, key))
+    }
+
+    /// Adds a timeout to the current shard, without reading the clock. Both times are in nanoseconds
+    /// of [`TickClock::elapsed`].
+    pub(super) fn insert_at_elapsed(
+        &self,
+        now: u64,
+        deadline: u64,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let now = self.clock.floor(now);
+        self.insert(self.current(), now, self.clock.ceil(deadline), value)
+    }
+
+    /// Adds timeouts to the current shard, in order, until one is refused. Returns their keys, and
+    /// the other timeouts.
+    ///
+    /// It reads the clock once, and wakes the reaper after each hold of the lock if needed, so that
+    /// the first timeouts of a long batch are not late.
+    pub(super) fn insert_batch(&self, batch: Vec<(Duration, T)>) -> (Vec<TimeoutKey>, Rest<T>) {
+        let (now, deadline) = self.clock.now_and_deadlines();
+        let permits = self.permits.acquire_up_to(batch.len());
+        let index = self.current();
+        let mut keys = Vec::with_capacity(batch.len());
+        let mut batch = batch.into_iter();
+        let mut refused = None;
+        while refused.is_none() && keys.len() < permits {
+            let count = BATCH_PER_HOLD.min(permits - keys.len());
+            let timeouts = batch.by_ref().take(count);
+            let timeouts = timeouts.map(|(delay, value)| (delay, deadline(delay), value));
+            let inserted = |key| keys.push(TimeoutKey::new(index, key));
+            let (earlier, stopped) = self.shards[index].insert_batch(now, timeouts, inserted);
+            self.wake_if_needed(now, earlier);
+            refused = stopped;
+        }
+        self.permits.release_refused(permits - keys.len());
+        (keys, self.rest(index, refused, batch))
+    }
+
+    /// Returns the part of a batch that was not inserted: the timeout that the shard refused, if any,
+    /// and all after it.
+    fn rest(
+        &self,
+        index: usize,
+        refused: Option<ScheduleError<(Duration, T)>>,
+        batch: vec::IntoIter<(Duration, T)>,
+    ) -> Rest<T> {
+        let Some(refused) = refused else {
+            return (batch.len() > 0).then(|| self.refusal(index, batch.collect()));
+        };
+        Some(refused.map(|first| iter::once(first).chain(batch).collect()))
+    }
+
+    /// Returns the error for a value without a permit. A closed shard is reported as shut down, also
+    /// if the timer is full.
+    #[cold]
+    fn refusal<V>(&self, index: usize, value: V) -> ScheduleError<V> {
+        if self.shards[index].is_closed() {
+            ScheduleError::shut_down(value)
+        } else {
+            ScheduleError::full(value)
+        }
+    }
+
+    /// Cancels a timeout and returns its value; `None` if it has ended.
+    #[inline]
+    pub(super) fn cancel(&self, key: TimeoutKey) -> Option<T> {
+        let value = self.shard(key)?.cancel(key.in_shard(), &self.reaper)?;
+        self.permits.release(1);
+        Some(value)
+    }
+
+    /// Cancels timeouts. Returns the value of each, in order; `None` for one that has ended.
+    pub(super) fn cancel_batch(&self, keys: &[TimeoutKey]) -> Vec<Option<T>> {
+        let mut values: Vec<_> = keys.iter().map(|_| None).collect();
+        let mut order: Vec<_> = (0..keys.len()).collect();
+        order.sort_by_key(|&index| keys[index].shard());
+        for of_shard in order.chunk_by(|&one, &next| keys[one].shard() == keys[next].shard()) {
+            let Some(shard) = self.shard(keys[of_shard[0]]) else { continue };
+            for of_hold in of_shard.chunks(BATCH_PER_HOLD) {
+                let keys = of_hold.iter().map(|&index| (index, keys[index].in_shard()));
+                let count = shard.cancel_batch(keys, &mut values, &self.reaper);
+                self.permits.release(count);
+            }
+        }
+        values
+    }
+
+    /// Moves a timeout to `delay` from now. Returns whether it was pending.
+    pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
+        let (now, deadline) = self.clock.now_and_after(delay);
+        self.reset_to(key, now, deadline)
+    }
+
+    /// Moves a timeout to `instant`. Returns whether it was pending.
+    pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
+        self.reset_to(key, self.clock.now(), self.clock.at(instant))
+    }
+
+    /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
+    pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
+        let Some(shard) = self.shard(key) else { return false };
+        let Ok(earlier) = shard.reset(key.in_shard(), now, deadline) else { return false };
+        self.wake_if_needed(now, earlier);
+        true
+    }
+
+    /// Returns the deadline of a timeout; `None` if it has ended.
+    pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
+        self.shard(key)?.deadline(key.in_shard())
+    }
+
+    /// Returns the time until a timeout expires; `None` if it has ended.
+    pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
+        let deadline = self.clock.since_origin(self.deadline(key)?);
+        Some(deadline.saturating_sub(Duration::from_nanos(self.clock.elapsed())))
+    }
+
+    /// Appends due timeouts to `expired`, in at most `steps` steps a shard. Returns whether no due
+    /// timeout is left.
+    pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
+        let before = expired.len();
+        let mut is_drained = true;
+        for shard in self.shards.iter().filter(|shard| shard.published() <= now) {
+            is_drained &= shard.expire(now, steps, expired);
+        }
+        self.permits.release(expired.len() - before);
+        is_drained
+    }
+
+    /// Returns the least published expiration; `Tick::MAX` also stands for none.
+    pub(super) fn next_expiration(&self) -> Tick {
+        self.shards.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
+    }
+
+    /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
+    ///
+    /// Unlike the published expirations, a cancelled timeout does not make it too early. It takes
+    /// each shard's lock for a moment.
+    pub(super) fn next_turn(&self) -> Option<Tick> {
+        self.shards.iter().filter_map(|shard| shard.next_turn()).min()
+    }
+
+    /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if the
+    /// reaper must not sleep.
+    pub(super) fn fall_asleep(&self, now: Tick) -> Option<Tick> {
+        let until = self.next_expiration();
+        if until > now {
+            self.wakeup.announce(until);
+            if self.next_expiration() >= until {
+                return Some(until);
+            }
+            self.wakeup.stay_awake();
+        }
+        None
+    }
+
+    /// Announces that the reaper is awake.
+    pub(super) fn wake_up(&self) {
+        self.wakeup.stay_awake();
+    }
+
+    /// Makes the reaper read the clock and expire due timeouts.
+    pub(super) fn wake(&self) {
+        self.reaper.unpark();
+    }
+
+    /// Raises the published expirations to those of the wheels. Only the reaper calls this.
+    pub(super) fn raise_published(&self) {
+        self.shards.iter().for_each(|shard| shard.raise_published());
+    }
+
+    /// The same with a fault.
+    #[cfg(all(test, loom))]
+    pub(super) fn raise_published_unlocked(&self) {
+        self.shards.iter().for_each(|shard| shard.raise_published_unlocked());
+    }
+
+    /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
+    pub(super) fn begin_finish(&self) {
+        self.shards.iter().for_each(|shard| shard.close());
+        self.is_finishing.store(true, Ordering::Release);
+        self.reaper.unpark();
+    }
+
+    /// Returns whether a finish has begun and no timeout is pending.
+    pub(super) fn has_finished(&self) -> bool {
+        self.is_finishing.load(Ordering::Acquire)
+            && self.shards.iter().all(|shard| shard.is_empty())
+    }
+
+    /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
+    pub(super) fn shut_down(&self) -> Vec<T> {
+        let mut values = Vec::new();
+        for shard in &self.shards {
+            let mut wheel = shard.shut_down();
+            values.extend(wheel.drain().map(|(_, _, value)| value));
+        }
+        self.permits.release(values.len());
+        self.reaper.unpark();
+        values
+    }
+
+    /// Frees the memory that pending timeouts do not need.
+    pub(super) fn shrink(&self) {
+        self.shards.iter().for_each(|shard| shard.shrink());
+    }
+
+    /// Returns the counts of all shards, and the number of pending timeouts.
+    pub(super) fn stats(&self) -> (ShardStats, u64) {
+        let mut sum = ShardStats::default();
+        let pending = self.shards.iter().map(|shard| shard.add_stats(&mut sum)).sum();
+        sum.rejected += self.permits.refused();
+        (sum, pending)
+    }
+
+    /// Returns the shard of a key; `None` if the key is one of another timer with more shards.
+    #[inline]
+    fn shard(&self, key: TimeoutKey) -> Option<&Shard<T>> {
+        self.shards.get(key.shard()).map(|shard| &**shard)
+    }
+
+    /// Wakes the reaper if it sleeps past an expiration that this thread has published, or past
+    /// `now`.
+    #[inline]
+    fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
+        let must_wake = earlier.is_some_and(|expiration| self.wakeup.must_wake(expiration));
+        if must_wake || (self.wakeup.is_overdue(now) && self.wakeup.must_wake_overdue()) {
+            self.reaper.unpark();
+        }
+    }
+}
+
+/// A reference to the shards of a timer, for the handles of the timeouts of one shard.
+///
+/// It does not keep the timer running. Each shard has a reference count of its own: if all handles
+/// shared one count, threads that schedule and cancel would contend for its cache line. The shards
+/// stay in memory as long as a reference exists, empty once the timer has shut down.
+pub(super) struct ShardsRef<T>(Arc<CachePadded<Arc<Shards<T>>>>);
+
+impl<T> ShardsRef<T> {
+    /// Makes a reference for each shard.
+    pub(super) fn for_each_shard(shards: &Arc<Shards<T>>) -> Box<[Self]> {
+        let reference = |_| Self(Arc::new(CachePadded::new(Arc::clone(shards))));
+        (0..shards.count()).map(reference).collect()
+    }
+
+    /// Returns whether these are the shards that it refers to.
+    pub(super) fn is_of(&self, shards: &Arc<Shards<T>>) -> bool {
+        Arc::ptr_eq(&**self.0, shards)
+    }
+}
+
+impl<T> Clone for ShardsRef<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for ShardsRef<T> {
+    type Target = Shards<T>;
+
+    #[inline]
+    fn deref(&self) -> &Shards<T> {
+        &self.0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{ManualClock, ScheduleErrorKind, WheelBuilder, sync::Parker};
+
+    /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
+    #[test]
+    fn a_full_wheel_hands_values_back_and_they_count_as_rejected() {
+        let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
+        let clock = TickClock::new(Arc::new(ManualClock::new()), Duration::from_millis(1));
+        let shards = Shards::new(iter::once(wheel), clock, Parker::new().unparker().clone(), None);
+        let deadline = Tick::new(1000);
+        assert!(shards.insert(0, Tick::ZERO, deadline, 1).is_ok());
+        let error = shards.insert(0, Tick::ZERO, deadline, 2).unwrap_err();
+        assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 2));
+        let delay = Duration::from_secs(1);
+        let (keys, rest) = shards.insert_batch(std::vec![(delay, 3), (delay, 4)]);
+        assert!(keys.is_empty());
+        let error = rest.expect("the wheel is full");
+        assert_eq!(error.kind(), ScheduleErrorKind::Full);
+        assert_eq!(error.into_value(), [(delay, 3), (delay, 4)]);
+        assert_eq!((shards.stats().0.rejected, shards.stats().1), (3, 1));
+    }
+}

@@ -1,0 +1,190 @@
+//! The state that the handles and the threads of a timer share, and the start of its threads.
+
+use std::{
+    boxed::Box,
+    io,
+    string::String,
+    sync::{Arc, Weak},
+    time::Instant,
+    vec::Vec,
+};
+
+use super::{
+    backlog::Backlog,
+    executor::{Delivery, Handler},
+    reaper::ReaperStats,
+    shards::{Shards, ShardsRef},
+    shutdown::CallbackThreads,
+    stats::TimerStats,
+    timeout::TimeoutKey,
+};
+use crate::{
+    clock::Driven,
+    sync::{AtomicBool, Mutex, Ordering, Parker},
+};
+
+/// A timer without its handles.
+///
+/// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
+pub(super) struct Shared<T> {
+    pub(super) shards: Arc<Shards<T>>,
+    /// One for the handles of each shard.
+    references: Box<[ShardsRef<T>]>,
+    pub(super) handler: Arc<Handler<T>>,
+    pub(super) delivery: Delivery<T>,
+    /// `None` once the threads have been started, or if the clock runs the timer.
+    starter: Mutex<Option<Starter>>,
+    is_started: AtomicBool,
+    pub(super) is_stopped: AtomicBool,
+    /// Whether the clock runs the timer, so that there are no threads.
+    is_driven: AtomicBool,
+    /// Whether the reaper has panicked, which only the user's clock can cause.
+    pub(super) is_reaper_dead: AtomicBool,
+    pub(super) callback_threads: Arc<CallbackThreads>,
+    pub(super) reaper_stats: Mutex<ReaperStats>,
+}
+
+/// What starts the threads.
+pub(super) struct Starter {
+    /// The reaper sleeps with it.
+    pub(super) parker: Parker,
+    /// Executor threads that have not been started.
+    pub(super) executors: usize,
+    /// Prefix of the threads' names.
+    pub(super) name: String,
+}
+
+impl<T: Send + 'static> Shared<T> {
+    pub(super) fn new(
+        shards: Shards<T>,
+        handler: Handler<T>,
+        delivery: Delivery<T>,
+        starter: Starter,
+    ) -> Arc<Self> {
+        let shards = Arc::new(shards);
+        let shared = Arc::new(Self {
+            references: ShardsRef::for_each_shard(&shards),
+            shards,
+            handler: Arc::new(handler),
+            delivery,
+            starter: Mutex::new(Some(starter)),
+            is_started: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+            is_reaper_dead: AtomicBool::new(false),
+            callback_threads: CallbackThreads::new(),
+            reaper_stats: Mutex::new(ReaperStats::new()),
+        });
+        shared.offer_to_clock();
+        shared
+    }
+
+    /// Lets a clock that drives timers adopt this one. Then no thread is started.
+    fn offer_to_clock(self: &Arc<Self>) {
+        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
+        if self.shards.clock().source().adopt(driven) {
+            // The clock may already advance on another thread.
+            self.is_driven.store(true, Ordering::Release);
+            drop(self.take_starter());
+        }
+    }
+
+    /// Returns a reference for the handle of a timeout.
+    #[inline]
+    pub(super) fn reference(&self, key: TimeoutKey) -> ShardsRef<T> {
+        self.references[key.shard()].clone()
+    }
+
+    /// Marks the threads as started and returns the starter, if no thread has taken it before.
+    pub(super) fn take_starter(&self) -> Option<Starter> {
+        let starter = self.starter.lock().take();
+        self.is_started.store(true, Ordering::Release);
+        starter
+    }
+
+    /// Starts the threads unless they have been started.
+    #[inline]
+    pub(super) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_started() { Ok(()) } else { self.start() }
+    }
+
+    #[cold]
+    fn start(self: &Arc<Self>) -> io::Result<()> {
+        if self.start_threads()? {
+            self.handler.events().started();
+        }
+        Ok(())
+    }
+
+    /// Returns whether this call started the threads: `false` also after a shutdown.
+    fn start_threads(self: &Arc<Self>) -> io::Result<bool> {
+        let mut starter = self.starter.lock();
+        let Some(parts) = &mut *starter else { return Ok(false) };
+        if self.is_stopped() {
+            return Ok(false);
+        }
+        self.start_executors(parts)?;
+        let sender = self.start_reaper(&parts.name)?;
+        if let Some(starter) = starter.take() {
+            sender.send(starter.parker).unwrap_or_else(|_| unreachable!("the reaper receives it"));
+        }
+        self.is_started.store(true, Ordering::Release);
+        Ok(true)
+    }
+
+    #[inline]
+    pub(super) fn is_started(&self) -> bool {
+        self.is_started.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_driven(&self) -> bool {
+        self.is_driven.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_reaper_dead(&self) -> bool {
+        self.is_reaper_dead.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of timeouts that are pending or in the backlog.
+    pub(super) fn len(&self) -> usize {
+        let backlog = self.delivery.backlog();
+        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
+        let pending = usize::try_from(self.shards.stats().1).unwrap_or(usize::MAX);
+        pending.saturating_add(backlog.map_or(0, Backlog::len))
+    }
+
+    pub(super) fn stats(&self) -> TimerStats {
+        let (shards, pending) = self.shards.stats();
+        let reaper = self.reaper_stats.lock();
+        TimerStats {
+            pending,
+            scheduled: shards.scheduled,
+            expired: shards.expired,
+            cancelled: shards.cancelled,
+            rejected: shards.rejected,
+            returned: shards.returned,
+            panicked: self.handler.panicked(),
+            wakeups: reaper.wakeups,
+            cascades: shards.cascades,
+            lateness: reaper.lateness.clone(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Driven for Shared<T> {
+    fn turn(&self) {
+        if !self.is_stopped() {
+            let is_queue = matches!(self.delivery, Delivery::Queue(_));
+            let delivery = if is_queue { &self.delivery } else { &Delivery::Inline };
+            self.expire_due(delivery, &mut Vec::new());
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        self.shards.clock().instant(self.shards.next_turn()?)
+    }
+}

@@ -257,10 +257,10 @@ impl<T> Shard<T> {
         self.lock().wheel.shrink();
     }
 
-    /// Adds the counts of this shard to `stats`. Returns the number of pending timeouts.
-    pub(super) fn add_stats(&self, stats: &mut ShardStats) -> u64 {
+    /// Adds the counts of this shard to `sum`. Returns the number of pending timeouts.
+    pub(super) fn add_stats(&self, sum: &mut ShardStats) -> u64 {
         let state = self.lock();
-        stats.add(&state.stats, state.wheel.cascades());
+        sum.add(&state.stats, state.wheel.cascades());
         state.wheel.len() as u64
     }
 

@@ -45,7 +45,7 @@ pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
 /// The shards of a timer, with all that is needed to add, move and remove timeouts.
 pub(super) struct Shards<T> {
-    shards: Box<[CachePadded<Shard<T>>]>,
+    all: Box<[CachePadded<Shard<T>>]>,
     clock: TickClock,
     wakeup: Wakeup,
     /// Wakes the reaper.
@@ -63,7 +63,7 @@ impl<T> Shards<T> {
         max_pending: Option<NonZeroU64>,
     ) -> Self {
         Self {
-            shards: wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect(),
+            all: wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect(),
             clock,
             wakeup: Wakeup::new(),
             reaper,
@@ -80,7 +80,7 @@ impl<T> Shards<T> {
     /// Returns the number of shards.
     #[inline]
     pub(super) fn count(&self) -> usize {
-        self.shards.len()
+        self.all.len()
     }
 
     /// Returns the index of the shard that this thread uses.
@@ -90,7 +90,7 @@ impl<T> Shards<T> {
         std::thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxation::Relaxed);
         }
-        let count = self.shards.len();
+        let count = self.all.len();
         // A thread that is ending has no local data any more.
         if count == 1 { 0 } else { THREAD.try_with(|&thread| thread % count).unwrap_or(0) }
     }
@@ -107,7 +107,7 @@ impl<T> Shards<T> {
         if !self.permits.acquire() {
             return Err(self.refusal(index, value));
         }
-        let inserted = self.shards[index].insert(now, deadline, value);
+        let inserted = self.all[index].insert(now, deadline, value);
         let (key, earlier) = inserted.inspect_err(|_| self.permits.release(1))?;
         self.wake_if_needed(now, earlier);
         Ok(TimeoutKey::new(index, key))
@@ -142,7 +142,7 @@ impl<T> Shards<T> {
             let timeouts = batch.by_ref().take(count);
             let timeouts = timeouts.map(|(delay, value)| (delay, deadline(delay), value));
             let inserted = |key| keys.push(TimeoutKey::new(index, key));
-            let (earlier, stopped) = self.shards[index].insert_batch(now, timeouts, inserted);
+            let (earlier, stopped) = self.all[index].insert_batch(now, timeouts, inserted);
             self.wake_if_needed(now, earlier);
             refused = stopped;
         }
@@ -168,7 +168,7 @@ impl<T> Shards<T> {
     /// if the timer is full.
     #[cold]
     fn refusal<V>(&self, index: usize, value: V) -> ScheduleError<V> {
-        if self.shards[index].is_closed() {
+        if self.all[index].is_closed() {
             ScheduleError::shut_down(value)
         } else {
             ScheduleError::full(value)
@@ -234,7 +234,7 @@ impl<T> Shards<T> {
     pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
         let before = expired.len();
         let mut is_drained = true;
-        for shard in self.shards.iter().filter(|shard| shard.published() <= now) {
+        for shard in self.all.iter().filter(|shard| shard.published() <= now) {
             is_drained &= shard.expire(now, steps, expired);
         }
         self.permits.release(expired.len() - before);
@@ -243,7 +243,7 @@ impl<T> Shards<T> {
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
     pub(super) fn next_expiration(&self) -> Tick {
-        self.shards.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
+        self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
     /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
@@ -251,7 +251,7 @@ impl<T> Shards<T> {
     /// Unlike the published expirations, a cancelled timeout does not make it too early. It takes
     /// each shard's lock for a moment.
     pub(super) fn next_turn(&self) -> Option<Tick> {
-        self.shards.iter().filter_map(|shard| shard.next_turn()).min()
+        self.all.iter().filter_map(|shard| shard.next_turn()).min()
     }
 
     /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if the
@@ -280,32 +280,31 @@ impl<T> Shards<T> {
 
     /// Raises the published expirations to those of the wheels. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
-        self.shards.iter().for_each(|shard| shard.raise_published());
+        self.all.iter().for_each(|shard| shard.raise_published());
     }
 
     /// The same with a fault.
     #[cfg(all(test, loom))]
     pub(super) fn raise_published_unlocked(&self) {
-        self.shards.iter().for_each(|shard| shard.raise_published_unlocked());
+        self.all.iter().for_each(|shard| shard.raise_published_unlocked());
     }
 
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
-        self.shards.iter().for_each(|shard| shard.close());
+        self.all.iter().for_each(|shard| shard.close());
         self.is_finishing.store(true, Ordering::Release);
         self.reaper.unpark();
     }
 
     /// Returns whether a finish has begun and no timeout is pending.
     pub(super) fn has_finished(&self) -> bool {
-        self.is_finishing.load(Ordering::Acquire)
-            && self.shards.iter().all(|shard| shard.is_empty())
+        self.is_finishing.load(Ordering::Acquire) && self.all.iter().all(|shard| shard.is_empty())
     }
 
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<T> {
         let mut values = Vec::new();
-        for shard in &self.shards {
+        for shard in &self.all {
             let mut wheel = shard.shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
@@ -316,13 +315,13 @@ impl<T> Shards<T> {
 
     /// Frees the memory that pending timeouts do not need.
     pub(super) fn shrink(&self) {
-        self.shards.iter().for_each(|shard| shard.shrink());
+        self.all.iter().for_each(|shard| shard.shrink());
     }
 
     /// Returns the counts of all shards, and the number of pending timeouts.
     pub(super) fn stats(&self) -> (ShardStats, u64) {
         let mut sum = ShardStats::default();
-        let pending = self.shards.iter().map(|shard| shard.add_stats(&mut sum)).sum();
+        let pending = self.all.iter().map(|shard| shard.add_stats(&mut sum)).sum();
         sum.rejected += self.permits.refused();
         (sum, pending)
     }
@@ -330,7 +329,7 @@ impl<T> Shards<T> {
     /// Returns the shard of a key; `None` if the key is one of another timer with more shards.
     #[inline]
     fn shard(&self, key: TimeoutKey) -> Option<&Shard<T>> {
-        self.shards.get(key.shard()).map(|shard| &**shard)
+        self.all.get(key.shard()).map(|shard| &**shard)
     }
 
     /// Wakes the reaper if it sleeps past an expiration that this thread has published, or past

@@ -20,7 +20,7 @@ fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
     wheel.advance(DUE).collect()
 }
 
-/// A thread that takes what there is until there will be no more.
+/// A thread that takes timeouts until the end, and returns their values.
 fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
     let backlog = Arc::clone(backlog);
     thread::spawn(move || {
@@ -29,7 +29,7 @@ fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
 }
 
 #[test]
-fn executors_that_sleep_are_woken_for_each_of_a_batch_and_at_the_end() {
+fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
     check(|| {
         let backlog = Arc::new(Backlog::new());
         let executors = [executor(&backlog), executor(&backlog)];
@@ -43,9 +43,9 @@ fn executors_that_sleep_are_woken_for_each_of_a_batch_and_at_the_end() {
     });
 }
 
-/// Nothing comes later, which could wake those who sleep.
+/// No later batch comes that could wake an executor.
 #[test]
-fn each_of_a_batch_wakes_an_executor() {
+fn each_timeout_of_a_batch_wakes_an_executor() {
     check(|| {
         let backlog = Arc::new(Backlog::new());
         let executors = [(); 2].map(|()| {
@@ -60,7 +60,7 @@ fn each_of_a_batch_wakes_an_executor() {
 }
 
 #[test]
-fn what_a_shutdown_takes_back_no_executor_runs() {
+fn an_executor_or_a_shutdown_takes_each_timeout() {
     check(|| {
         let backlog = Arc::new(Backlog::new());
         let executor = executor(&backlog);
@@ -75,7 +75,7 @@ fn what_a_shutdown_takes_back_no_executor_runs() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_put_that_looks_for_sleepers_before_it_puts_wakes_nobody() {
+fn broken_a_put_that_checks_for_sleepers_before_it_adds_wakes_no_executor() {
     check(|| {
         let shared = Arc::new((Mutex::new((vec![], 0)), Condvar::new()));
         let taker = Arc::clone(&shared);

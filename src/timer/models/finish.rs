@@ -1,7 +1,7 @@
-//! `finish` against the threads that it waits for, and against threads that end timeouts or the timer;
-//! receivers of a queue against its end.
+//! `finish` beside the threads that it waits for, a cancel, an insert and a shutdown; receivers of a
+//! queue beside its end.
 //!
-//! No deadline comes in here: a finish that misses its end shows as a deadlock.
+//! No deadline passes here: a finish that misses its end shows as a deadlock.
 
 use std::{
     iter,
@@ -12,37 +12,43 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, engine_of, insert, silent};
+use super::{DUE, FAR, Log, check, insert, new_timer, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker},
     timer::{
-        backlog::{Backlog, Missing},
-        crew::Crew,
-        engine::Engine,
+        backlog::{Backlog, TakeError},
         error::ScheduleError,
-        executor::{Delivery, Handler, Passage},
+        executor::{Delivery, Handler},
+        shared::Shared,
+        shutdown::CallbackThreads,
     },
 };
 
-/// A timer whose reaper runs callbacks, and has begun; and what has been run.
-fn begun() -> (Arc<Engine<u32>>, thread::JoinHandle<()>, Log) {
-    let (engine, parker, log) = engine_of(Delivery::Inline);
-    drop(engine.take_starter());
-    let (member, reaper) = (engine.enlist_reaper(), Arc::clone(&engine));
-    (engine, thread::spawn(move || reaper.reap(&parker, member.as_ref())), log)
+/// Returns a timer that runs callbacks on its reaper, the reaper, and the values that the handler
+/// gets.
+fn started() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Log) {
+    let (timer, parker, log) = new_timer(Delivery::Inline);
+    let reaper = start_reaper(&timer, parker);
+    (timer, reaper, log)
 }
 
-fn finish(engine: &Engine<u32>) -> Vec<u32> {
-    engine.finish_by(Instant::now() + Duration::from_secs(3600))
+fn start_reaper(timer: &Arc<Shared<u32>>, parker: Parker) -> thread::JoinHandle<()> {
+    drop(timer.take_starter());
+    let (thread, timer) = (timer.register_reaper(), Arc::clone(timer));
+    thread::spawn(move || timer.reap(&parker, thread.as_ref()))
+}
+
+fn finish(timer: &Shared<u32>) -> Vec<u32> {
+    timer.finish_by(Instant::now() + Duration::from_secs(3600))
 }
 
 #[test]
-fn a_finish_ends_when_what_is_due_has_run() {
+fn a_finish_ends_when_due_timeouts_have_run() {
     check(|| {
-        let (engine, reaper, log) = begun();
-        insert(&engine.core, 0, DUE, 7);
-        assert_eq!(finish(&engine), []);
-        assert_eq!(*log.lock(), [7], "a drain that ends early has not run it yet");
+        let (timer, reaper, log) = started();
+        insert(&timer.shards, 0, DUE, 7);
+        assert_eq!(finish(&timer), []);
+        assert_eq!(*log.lock(), [7], "the finish did not wait for the callback");
         reaper.join().expect("no thread panics");
     });
 }
@@ -50,11 +56,11 @@ fn a_finish_ends_when_what_is_due_has_run() {
 #[test]
 fn a_finish_ends_when_the_last_timeout_is_cancelled() {
     check(|| {
-        let (engine, reaper, log) = begun();
-        let key = insert(&engine.core, 0, FAR, 7);
-        let canceller = Arc::clone(&engine);
-        let canceller = thread::spawn(move || canceller.core.cancel(key));
-        assert_eq!(finish(&engine), []);
+        let (timer, reaper, log) = started();
+        let key = insert(&timer.shards, 0, FAR, 7);
+        let canceller = Arc::clone(&timer);
+        let canceller = thread::spawn(move || canceller.shards.cancel(key));
+        assert_eq!(finish(&timer), []);
         assert_eq!(canceller.join().expect("no thread panics"), Some(7));
         assert_eq!(*log.lock(), []);
         reaper.join().expect("no thread panics");
@@ -62,13 +68,13 @@ fn a_finish_ends_when_the_last_timeout_is_cancelled() {
 }
 
 #[test]
-fn a_shutdown_ends_a_finish_and_one_of_them_gets_what_is_left() {
+fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
     check(|| {
-        let (engine, reaper, log) = begun();
-        insert(&engine.core, 0, FAR, 7);
-        let closer = Arc::clone(&engine);
+        let (timer, reaper, log) = started();
+        insert(&timer.shards, 0, FAR, 7);
+        let closer = Arc::clone(&timer);
         let closer = thread::spawn(move || closer.shut_down());
-        let mut left = finish(&engine);
+        let mut left = finish(&timer);
         left.append(&mut closer.join().expect("no thread panics"));
         assert_eq!((left, &**log.lock()), (Vec::from([7]), &[][..]));
         reaper.join().expect("no thread panics");
@@ -76,13 +82,13 @@ fn a_shutdown_ends_a_finish_and_one_of_them_gets_what_is_left() {
 }
 
 #[test]
-fn what_is_scheduled_while_a_finish_begins_is_refused_or_run() {
+fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
     check(|| {
-        let (engine, reaper, log) = begun();
-        let inserter = Arc::clone(&engine);
-        let inserter = thread::spawn(move || inserter.core.schedule(Duration::ZERO, 7).err());
-        let mut ended = finish(&engine);
-        assert_eq!(ended, [], "the drain waits for what was taken in");
+        let (timer, reaper, log) = started();
+        let inserter = Arc::clone(&timer);
+        let inserter = thread::spawn(move || inserter.shards.insert(0, DUE, DUE, 7).err());
+        let mut ended = finish(&timer);
+        assert_eq!(ended, [], "the finish waits for an accepted timeout");
         let refused = inserter.join().expect("no thread panics");
         ended.extend(refused.map(ScheduleError::into_value));
         ended.append(&mut log.lock());
@@ -91,25 +97,25 @@ fn what_is_scheduled_while_a_finish_begins_is_refused_or_run() {
     });
 }
 
-/// Two executors, and what they have run: each runs one value and, if it is told to, waits within
-/// that.
-fn executors(crew: &Arc<Crew>, drains: [bool; 2]) -> Vec<thread::JoinHandle<()>> {
-    let executor = |is_draining| {
-        let (crew, member) = (Arc::clone(crew), crew.enlist());
+/// Two executors. Each runs one callback, which waits for the end of all callback threads if
+/// `finishes` says so.
+fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread::JoinHandle<()>> {
+    let executor = |finishes| {
+        let (threads, this) = (Arc::clone(threads), threads.register());
         thread::spawn(move || {
-            member.begin();
+            this.begin();
             let handler = Handler::new(silent(), move |_| {
-                if is_draining {
-                    crew.wait(|| Duration::MAX);
+                if finishes {
+                    threads.wait_for_end(|| Duration::MAX);
                 }
             });
             handler.call(crate::Expired { deadline: DUE, key: key(), value: () });
         })
     };
-    drains.map(executor).into()
+    finishes.map(executor).into()
 }
 
-/// Any key: nobody looks at it.
+/// Returns any key: no thread uses it.
 fn key() -> crate::Key {
     let mut wheel = crate::TimingWheel::new(DUE);
     wheel.insert(DUE, ()).expect("it is empty")
@@ -118,18 +124,18 @@ fn key() -> crate::Key {
 #[test]
 fn a_finish_waits_for_all_executors() {
     check(|| {
-        let crew = Crew::new();
-        let executors = executors(&crew, [false, false]);
-        crew.wait(|| Duration::MAX);
+        let threads = CallbackThreads::new();
+        let executors = executors(&threads, [false, false]);
+        threads.wait_for_end(|| Duration::MAX);
         for executor in executors {
             executor.join().expect("no thread panics");
         }
     });
 }
 
-fn executors_end(drains: [bool; 2]) {
+fn executors_end(finishes: [bool; 2]) {
     check(move || {
-        for executor in executors(&Crew::new(), drains) {
+        for executor in executors(&CallbackThreads::new(), finishes) {
             executor.join().expect("no thread panics");
         }
     });
@@ -148,22 +154,22 @@ fn executors_that_finish_their_own_timer_do_not_wait_for_each_other() {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    CancelWakesNobody,
-    WakesBeforeItTells,
+    CancelDoesNotWake,
+    WakesBeforeFlag,
     NotifiesUnlocked,
 }
 
-/// The protocol by hand, with a fault: a timeout that is cancelled, a reaper that ends when there
-/// is none, and a drain that waits for it.
-fn drain_against_cancel(fault: Fault) {
+/// The protocol by hand, with a fault: a thread that cancels the last timeout, a reaper that ends
+/// when no timeout is left, and a finish that waits for the reaper.
+fn finish_against_cancel(fault: Fault) {
     let parker = Parker::new();
     let (reaper, canceller) = (parker.unparker().clone(), parker.unparker().clone());
-    // Whether it is pending, and whether the shard refuses others.
+    // Whether the timeout is pending, and whether the shard is closed.
     let shard = Arc::new(Mutex::new((true, false)));
-    let is_draining = Arc::new(AtomicBool::new(false));
+    let is_finishing = Arc::new(AtomicBool::new(false));
     let has_ended = Arc::new((AtomicBool::new(false), Mutex::new(()), Condvar::new()));
     let (own_shard, own_flag, end) =
-        (Arc::clone(&shard), Arc::clone(&is_draining), Arc::clone(&has_ended));
+        (Arc::clone(&shard), Arc::clone(&is_finishing), Arc::clone(&has_ended));
     let reaping = thread::spawn(move || {
         while !own_flag.load(Ordering::Acquire) || own_shard.lock().0 {
             parker.park();
@@ -177,16 +183,16 @@ fn drain_against_cancel(fault: Fault) {
     let cancelling = thread::spawn(move || {
         let mut shard = own_shard.lock();
         shard.0 = false;
-        if shard.1 && fault != Fault::CancelWakesNobody {
+        if shard.1 && fault != Fault::CancelDoesNotWake {
             canceller.unpark();
         }
     });
     shard.lock().1 = true;
-    if fault == Fault::WakesBeforeItTells {
+    if fault == Fault::WakesBeforeFlag {
         reaper.unpark();
     }
-    is_draining.store(true, Ordering::Release);
-    if fault != Fault::WakesBeforeItTells {
+    is_finishing.store(true, Ordering::Release);
+    if fault != Fault::WakesBeforeFlag {
         reaper.unpark();
     }
     let mut held = has_ended.1.lock();
@@ -201,51 +207,50 @@ fn drain_against_cancel(fault: Fault) {
 
 #[test]
 fn the_finish_protocol_by_hand_holds() {
-    check(|| drain_against_cancel(Fault::None));
+    check(|| finish_against_cancel(Fault::None));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_cancel_that_wakes_nobody_leaves_the_finish_waiting() {
-    check(|| drain_against_cancel(Fault::CancelWakesNobody));
+fn broken_a_cancel_that_does_not_wake_the_reaper_leaves_the_finish_waiting() {
+    check(|| finish_against_cancel(Fault::CancelDoesNotWake));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_finish_that_wakes_the_reaper_before_it_tells_waits_for_ever() {
-    check(|| drain_against_cancel(Fault::WakesBeforeItTells));
+fn broken_a_finish_that_wakes_the_reaper_before_it_sets_the_flag_waits_too_long() {
+    check(|| finish_against_cancel(Fault::WakesBeforeFlag));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_member_that_ends_without_the_lock_is_missed() {
-    check(|| drain_against_cancel(Fault::NotifiesUnlocked));
+fn broken_a_callback_thread_that_ends_without_the_lock_is_missed() {
+    check(|| finish_against_cancel(Fault::NotifiesUnlocked));
 }
 
-/// A queue whose reaper has begun.
-fn begun_queue() -> (Arc<Engine<u32>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
+/// Returns a queue, its reaper, and its backlog.
+fn started_queue() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
     let backlog = Arc::new(Backlog::new());
-    let (engine, parker, _) = engine_of(Delivery::Queue(Passage::new(Arc::clone(&backlog))));
-    drop(engine.take_starter());
-    let (member, reaper) = (engine.enlist_reaper(), Arc::clone(&engine));
-    (engine, thread::spawn(move || reaper.reap(&parker, member.as_ref())), backlog)
+    let (timer, parker, _) = new_timer(Delivery::Queue(Arc::clone(&backlog)));
+    let reaper = start_reaper(&timer, parker);
+    (timer, reaper, backlog)
 }
 
 /// Receives until the end, and checks that no value comes after it.
 fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
     let values = iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect();
-    assert!(matches!(backlog.try_take(), Err(Missing::Closed)), "a value comes after the end");
+    assert!(matches!(backlog.try_take(), Err(TakeError::Closed)), "a value comes after the end");
     values
 }
 
 #[test]
 fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
     check(|| {
-        let (engine, reaper, backlog) = begun_queue();
-        insert(&engine.core, 0, DUE, 7);
+        let (timer, reaper, backlog) = started_queue();
+        insert(&timer.shards, 0, DUE, 7);
         let receiver = Arc::clone(&backlog);
         let receiver = thread::spawn(move || receive_all(&receiver));
-        let mut got = engine.shut_down();
+        let mut got = timer.shut_down();
         let at_the_end = backlog.len();
         got.extend(receiver.join().expect("no thread panics"));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");
@@ -255,12 +260,12 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
 }
 
 #[test]
-fn a_finish_of_a_queue_leaves_due_values_to_receivers_and_then_tells_them_the_end() {
+fn receivers_get_the_due_values_of_a_finished_queue_and_then_its_end() {
     check(|| {
-        let (engine, reaper, backlog) = begun_queue();
-        insert(&engine.core, 0, DUE, 7);
+        let (timer, reaper, backlog) = started_queue();
+        insert(&timer.shards, 0, DUE, 7);
         let receiver = thread::spawn(move || receive_all(&backlog));
-        assert_eq!(finish(&engine), []);
+        assert_eq!(finish(&timer), []);
         assert_eq!(receiver.join().expect("no thread panics"), [7]);
         reaper.join().expect("no thread panics");
     });

@@ -1,4 +1,4 @@
-//! The reaper's sleep against threads that insert, reset and cancel, and against the clock.
+//! A reaper that falls asleep beside threads that insert, reset and cancel, and a clock that jumps.
 
 use std::{
     sync::{Arc, atomic},
@@ -9,24 +9,24 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, check, core_of, insert, values};
+use super::{DUE, FAR, check, insert, new_shards, values};
 use crate::{
     Tick,
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
-    timer::core::Core,
+    timer::shards::Shards,
 };
 
-/// The life of the reaper until `count` have expired, at a time that stands still.
-fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
+/// Runs the loop of the reaper until `count` timeouts have expired. The time stands still.
+fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        core.expire(DUE, 64, &mut expired);
+        shards.expire(DUE, 64, &mut expired);
         if expired.len() == count {
             return values(expired);
         }
-        if core.fall_asleep(DUE).is_some() {
+        if shards.fall_asleep(DUE).is_some() {
             parker.park();
-            core.wake_up();
+            shards.wake_up();
         }
     }
 }
@@ -34,11 +34,11 @@ fn reap(core: &Core<u32>, parker: &Parker, count: usize) -> Vec<u32> {
 #[test]
 fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
     check(|| {
-        let (core, parker) = core_of(1, None);
-        insert(&core, 0, FAR, 1);
-        let inserter = Arc::clone(&core);
+        let (shards, parker) = new_shards(1, None);
+        insert(&shards, 0, FAR, 1);
+        let inserter = Arc::clone(&shards);
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        assert_eq!(reap(&core, &parker, 1), [2]);
+        assert_eq!(reap(&shards, &parker, 1), [2]);
         inserter.join().expect("no thread panics");
     });
 }
@@ -46,12 +46,12 @@ fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
 #[test]
 fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
     check(|| {
-        let (core, parker) = core_of(2, None);
+        let (shards, parker) = new_shards(2, None);
         let inserters = [0, 1].map(|shard| {
-            let core = Arc::clone(&core);
-            thread::spawn(move || insert(&core, shard, DUE, u32::from(shard == 1)))
+            let shards = Arc::clone(&shards);
+            thread::spawn(move || insert(&shards, shard, DUE, u32::from(shard == 1)))
         });
-        assert_eq!(reap(&core, &parker, 2), [0, 1]);
+        assert_eq!(reap(&shards, &parker, 2), [0, 1]);
         for inserter in inserters {
             inserter.join().expect("no thread panics");
         }
@@ -61,11 +61,11 @@ fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
 #[test]
 fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
     check(|| {
-        let (core, parker) = core_of(1, None);
-        insert(&core, 0, DUE, 1);
-        let inserter = Arc::clone(&core);
+        let (shards, parker) = new_shards(1, None);
+        insert(&shards, 0, DUE, 1);
+        let inserter = Arc::clone(&shards);
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        assert_eq!(reap(&core, &parker, 2), [1, 2]);
+        assert_eq!(reap(&shards, &parker, 2), [1, 2]);
         inserter.join().expect("no thread panics");
     });
 }
@@ -73,11 +73,11 @@ fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
 #[test]
 fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
     check(|| {
-        let (core, parker) = core_of(1, None);
-        let key = insert(&core, 0, FAR, 1);
-        let resetter = Arc::clone(&core);
+        let (shards, parker) = new_shards(1, None);
+        let key = insert(&shards, 0, FAR, 1);
+        let resetter = Arc::clone(&shards);
         let resetter = thread::spawn(move || assert!(resetter.reset(key, Duration::ZERO)));
-        assert_eq!(reap(&core, &parker, 1), [1]);
+        assert_eq!(reap(&shards, &parker, 1), [1]);
         resetter.join().expect("no thread panics");
     });
 }
@@ -85,11 +85,11 @@ fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
 #[test]
 fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
     check(|| {
-        let (core, parker) = core_of(1, None);
-        let (inserter, unparker) = (Arc::clone(&core), parker.unparker().clone());
+        let (shards, parker) = new_shards(1, None);
+        let (inserter, unparker) = (Arc::clone(&shards), parker.unparker().clone());
         let spurious = thread::spawn(move || unparker.unpark());
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 1));
-        assert_eq!(reap(&core, &parker, 1), [1]);
+        assert_eq!(reap(&shards, &parker, 1), [1]);
         inserter.join().expect("no thread panics");
         spurious.join().expect("no thread panics");
     });
@@ -100,20 +100,20 @@ fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
     let is_early = Arc::new(atomic::AtomicBool::new(false));
     let seen = Arc::clone(&is_early);
     check(move || {
-        let (core, parker) = core_of(1, None);
-        insert(&core, 0, FAR, 1);
-        assert!(core.fall_asleep(DUE).is_some());
-        let inserter = Arc::clone(&core);
+        let (shards, parker) = new_shards(1, None);
+        insert(&shards, 0, FAR, 1);
+        assert!(shards.fall_asleep(DUE).is_some());
+        let inserter = Arc::clone(&shards);
         let hour = Duration::from_secs(3600);
         let batch = vec![(Duration::ZERO, 2), (hour, 3), (hour, 4)];
-        let inserter = thread::spawn(move || inserter.schedule_batch(batch));
+        let inserter = thread::spawn(move || inserter.insert_batch(batch));
         parker.park();
-        core.wake_up();
-        let (stats, _) = core.stats();
+        shards.wake_up();
+        let (stats, _) = shards.stats();
         seen.fetch_or(stats.scheduled < 4, atomic::Ordering::Relaxed);
         inserter.join().expect("no thread panics");
     });
-    // Which thread goes on is up to the operating system. So it is enough that the reaper can.
+    // The scheduler decides which thread runs. So one interleaving with an early wake-up is enough.
     assert!(is_early.load(atomic::Ordering::Relaxed), "the reaper always wakes after the batch");
 }
 
@@ -193,53 +193,53 @@ fn jumping() -> Jumping {
 }
 
 /// The life of the reaper until something has expired, by a clock that jumps.
-fn reap_by(clock: &Jumping, core: &Core<u32>, parker: &Parker) -> Vec<u32> {
+fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        core.expire(now, 64, &mut expired);
+        shards.expire(now, 64, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }
-        if let Some(until) = core.fall_asleep(now) {
+        if let Some(until) = shards.fall_asleep(now) {
             if *clock.lock() < until {
                 parker.park();
             }
-            core.wake_up();
+            shards.wake_up();
         }
     }
 }
 
 /// A timeout that the clock jumps over, and a thread that does something about it after the jump.
-fn jump(then: fn(&Core<u32>, now: Tick)) {
+fn jump(then: fn(&Shards<u32>, now: Tick)) {
     check(move || {
-        let (core, parker) = core_of(2, None);
-        insert(&core, 0, FAR, 1);
-        let (clock, jumper) = (jumping(), Arc::clone(&core));
+        let (shards, parker) = new_shards(2, None);
+        insert(&shards, 0, FAR, 1);
+        let (clock, jumper) = (jumping(), Arc::clone(&shards));
         let shown = Arc::clone(&clock);
         let jumper = thread::spawn(move || {
             *shown.lock() = LATER;
             let now = *shown.lock();
             then(&jumper, now);
         });
-        assert_eq!(reap_by(&clock, &core, &parker), [1]);
+        assert_eq!(reap_by(&clock, &shards, &parker), [1]);
         jumper.join().expect("no thread panics");
     });
 }
 
 #[test]
 fn a_reaper_that_goes_to_sleep_sees_an_insert_after_the_clock_jumped() {
-    jump(|core, now| assert!(core.insert_into(0, now, NEVER, 2).is_ok()));
+    jump(|shards, now| assert!(shards.insert(0, now, NEVER, 2).is_ok()));
 }
 
 #[test]
 fn a_reaper_that_goes_to_sleep_sees_an_insert_on_another_shard_after_the_clock_jumped() {
-    jump(|core, now| assert!(core.insert_into(1, now, NEVER, 2).is_ok()));
+    jump(|shards, now| assert!(shards.insert(1, now, NEVER, 2).is_ok()));
 }
 
 #[test]
 fn a_reaper_that_goes_to_sleep_is_woken_after_the_clock_jumped() {
-    jump(|core, _| core.wake());
+    jump(|shards, _| shards.wake());
 }
 
 #[test]
@@ -275,28 +275,32 @@ fn broken_a_reaper_that_reads_the_clock_before_it_announces_misses_the_jump() {
 
 /// A reaper that has slept for a timeout which was cancelled raises what the shards publish, by
 /// `raise`, while a timeout is inserted.
-fn raise_against_insert(raise: fn(&Core<u32>)) {
+fn raise_against_insert(raise: fn(&Shards<u32>)) {
     check(move || {
-        let (core, parker) = core_of(1, None);
-        let key = insert(&core, 0, FAR, 1);
-        core.cancel(key);
-        let inserter = Arc::clone(&core);
+        let (shards, parker) = new_shards(1, None);
+        let key = insert(&shards, 0, FAR, 1);
+        shards.cancel(key);
+        let inserter = Arc::clone(&shards);
         let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        raise(&core);
-        assert_eq!(reap(&core, &parker, 1), [2]);
+        raise(&shards);
+        assert_eq!(reap(&shards, &parker, 1), [2]);
         inserter.join().expect("no thread panics");
-        raise(&core);
-        assert_eq!(core.next_expiration(), Tick::MAX, "a wake-up is left for a cancelled timeout");
+        raise(&shards);
+        assert_eq!(
+            shards.next_expiration(),
+            Tick::MAX,
+            "a wake-up is left for a cancelled timeout"
+        );
     });
 }
 
 #[test]
 fn a_reaper_that_raises_what_is_published_sees_what_is_inserted_meanwhile() {
-    raise_against_insert(Core::raise_published);
+    raise_against_insert(Shards::raise_published);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_an_expiration_that_is_raised_without_the_lock_hides_an_insert() {
-    raise_against_insert(Core::raise_published_unlocked);
+    raise_against_insert(Shards::raise_published_unlocked);
 }

@@ -1,5 +1,4 @@
-//! Deterministic tests, without randomness but from a seed; those of the wheel without a clock or a
-//! thread as well.
+//! Deterministic tests. Random ones draw from a seed; those of the wheel use no clock and no thread.
 
 mod bounds;
 mod churn;
@@ -18,6 +17,7 @@ mod hostile;
 mod inputs;
 mod layers;
 mod machine;
+mod marathon;
 mod model;
 mod oracle;
 #[cfg(feature = "std")]

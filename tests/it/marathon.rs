@@ -1,12 +1,12 @@
-//! The wheel over very many operations, beside books that cost next to nothing: what it says of each
-//! timeout is compared at once, and after each step of time none may have been left behind.
+//! The model test of the wheel over many more operations, with a cheaper model.
 //!
-//! The model in `it` looks at everything after each operation, and does a hundred thousand a
-//! second. This one does millions, and is after what takes long to go wrong: slots and records that
-//! are used again and again, levels that come and go, ages of virtual time.
-
-#[path = "shared/variable.rs"]
-mod variable;
+//! [`model`](crate::model) compares all contents after each operation, at 100,000 operations a second. This one
+//! compares the answer of each operation, and after each step of time that no due timeout is left, at
+//! millions a second. It reaches states that take long to reach: slots and records that are reused
+//! thousands of times, levels that come and go, and thousands of years of virtual time.
+//!
+//! `MARATHON_OPERATIONS=1000000000 cargo test --release --test it marathon -- --nocapture` sets the
+//! number of operations.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +31,9 @@ fn operations() -> u64 {
     variable("MARATHON_OPERATIONS").unwrap_or(default)
 }
 
-/// A timeout as it was asked for. Its value is its slot.
+/// A requested timeout. Its value is the index of its slot.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Requested {
     key: Key,
     deadline: u64,
     is_near: bool,
@@ -43,11 +43,11 @@ struct Marathon {
     wheel: TimingWheel<usize>,
     random: fastrand::Rng,
     now: u64,
-    slots: Vec<Option<Asked>>,
-    /// A key of each slot that has ended.
+    slots: Vec<Option<Requested>>,
+    /// The latest dead key of each slot.
     dead: Vec<Option<Key>>,
     len: usize,
-    /// How many have each of the next ticks for their deadline.
+    /// Number of pending timeouts at each of the next ticks.
     near: Vec<u32>,
     far: BTreeMap<u64, u32>,
     expired: u64,
@@ -68,7 +68,7 @@ impl Marathon {
         }
     }
 
-    /// Most often soon, at times in thousands of years.
+    /// Draws a deadline: mostly near, sometimes thousands of years ahead.
     fn deadline(&mut self) -> u64 {
         let delay = match self.random.u32(..64) {
             0 => self.random.u64(..) >> self.random.u32(..64),
@@ -89,15 +89,15 @@ impl Marathon {
         is_near
     }
 
-    fn uncount(&mut self, asked: &Asked) {
-        if asked.is_near {
-            self.near[tick(asked.deadline)] -= 1;
+    fn uncount(&mut self, requested: &Requested) {
+        if requested.is_near {
+            self.near[tick(requested.deadline)] -= 1;
             return;
         }
-        let count = self.far.get_mut(&asked.deadline).expect("it was counted");
+        let count = self.far.get_mut(&requested.deadline).expect("it was counted");
         *count -= 1;
         if *count == 0 {
-            self.far.remove(&asked.deadline);
+            self.far.remove(&requested.deadline);
         }
     }
 
@@ -108,11 +108,11 @@ impl Marathon {
         }
         match self.slots[slot] {
             None => self.insert(slot),
-            Some(asked) if self.random.bool() => {
-                assert_eq!(self.wheel.cancel(asked.key), Some(slot));
-                self.end(slot, &asked);
+            Some(requested) if self.random.bool() => {
+                assert_eq!(self.wheel.cancel(requested.key), Some(slot));
+                self.end(slot, &requested);
             }
-            Some(asked) => self.reset(slot, asked),
+            Some(requested) => self.reset(slot, requested),
         }
     }
 
@@ -120,27 +120,27 @@ impl Marathon {
         let deadline = self.deadline();
         let key = self.wheel.insert(Tick::new(deadline), slot).expect("there is no limit");
         let is_near = self.count(deadline);
-        self.slots[slot] = Some(Asked { key, deadline, is_near });
+        self.slots[slot] = Some(Requested { key, deadline, is_near });
         self.len += 1;
     }
 
-    fn reset(&mut self, slot: usize, asked: Asked) {
+    fn reset(&mut self, slot: usize, requested: Requested) {
         let deadline = self.deadline();
-        let before = self.wheel.reset(asked.key, Tick::new(deadline));
-        assert_eq!(before, Some(Tick::new(asked.deadline)));
-        self.uncount(&asked);
+        let before = self.wheel.reset(requested.key, Tick::new(deadline));
+        assert_eq!(before, Some(Tick::new(requested.deadline)));
+        self.uncount(&requested);
         let is_near = self.count(deadline);
-        self.slots[slot] = Some(Asked { deadline, is_near, ..asked });
+        self.slots[slot] = Some(Requested { deadline, is_near, ..requested });
     }
 
-    fn end(&mut self, slot: usize, asked: &Asked) {
-        self.uncount(asked);
+    fn end(&mut self, slot: usize, requested: &Requested) {
+        self.uncount(requested);
         self.slots[slot] = None;
-        self.dead[slot] = Some(asked.key);
+        self.dead[slot] = Some(requested.key);
         self.len -= 1;
     }
 
-    /// A step of time: some ticks, to the next expiration, or over years.
+    /// Moves time by some ticks, to the next expiration, or by years.
     fn step(&mut self) {
         let next = self.wheel.next_expiration();
         assert_eq!(next.is_none(), self.len == 0);
@@ -157,11 +157,14 @@ impl Marathon {
         loop {
             let some: Vec<_> = self.wheel.advance(Tick::new(now)).limit(1000).collect();
             for expired in &some {
-                let asked = self.slots[expired.value].expect("it is pending");
-                assert_eq!((expired.key, expired.deadline.get()), (asked.key, asked.deadline));
-                assert!((latest..=now).contains(&asked.deadline), "early, or out of order");
-                latest = asked.deadline;
-                self.end(expired.value, &asked);
+                let requested = self.slots[expired.value].expect("it is pending");
+                assert_eq!(
+                    (expired.key, expired.deadline.get()),
+                    (requested.key, requested.deadline)
+                );
+                assert!((latest..=now).contains(&requested.deadline), "early, or out of order");
+                latest = requested.deadline;
+                self.end(expired.value, &requested);
             }
             self.expired += some.len() as u64;
             if self.wheel.advance(Tick::new(now)).is_drained() {
@@ -177,7 +180,7 @@ impl Marathon {
         self.now = now;
     }
 
-    /// Returns how many timeouts expired.
+    /// Returns the number of expired timeouts.
     fn run(mut self, operations: u64) -> u64 {
         for operation in 0..operations {
             self.operate();
@@ -198,13 +201,13 @@ impl Marathon {
     }
 }
 
-/// Where a tick is counted.
+/// Index of the counter of a tick.
 const fn tick(deadline: u64) -> usize {
     (deadline % NEAR) as usize
 }
 
 #[test]
-fn nothing_is_early_late_lost_or_twice_in_a_very_long_run() {
+fn no_timeout_is_early_late_lost_or_repeated_in_a_long_run() {
     let (operations, mut done, mut expired) = (operations(), 0, 0);
     for (seed, size) in (0..).zip([64, 2, 256, 8, 4096].into_iter().cycle()) {
         let round = ROUND.min(operations - done);

@@ -1,4 +1,4 @@
-//! The memory of the process: live bytes, as its allocator counts them, and what the system says.
+//! Memory of the process: live bytes by the allocator, and resident bytes by the system.
 
 use std::{alloc::System, fs};
 
@@ -8,14 +8,14 @@ use cap::Cap;
 #[global_allocator]
 static LIVE: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Bytes that are allocated now.
+/// Allocated bytes.
 pub(crate) fn live() -> usize {
     LIVE.allocated()
 }
 
-/// Bytes that are resident; `None` where the system does not tell.
+/// Resident bytes, or `None` on systems without `/proc`.
 pub(crate) fn resident() -> Option<usize> {
-    /// The size of a page on the machines that tell: what `/proc/self/statm` counts in.
+    /// Unit of `/proc/self/statm`: the size of a page.
     const PAGE: usize = 4096;
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;

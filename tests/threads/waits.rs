@@ -12,27 +12,28 @@ use delaywheel::{
 
 use crate::{
     books::{Books, Entry, Poke, after},
+    ledger,
     operation::{Condition, KEYS, Op, Reason, State},
 };
 
-/// More are asked for.
+/// Below the number that the load requests.
 pub(crate) const MAX_DELAYED: u64 = 1_600;
 const MAX_PER_KEY: u64 = 16;
 
-/// Places in the books.
-pub(crate) const PLACES: u32 = 30_000;
+/// Seats in the books.
+pub(crate) const SEATS: u32 = 30_000;
 
-/// Keys that a thread of the load holds on to.
+/// Keys that a load thread holds.
 const HELD: usize = 4_000;
 
 type Held = (OperationKey, Entry);
 
-/// A purgatory, its books, and the state that its operations look at.
+/// A purgatory, its books, and the state that its operations read.
 pub(crate) struct Waits {
     purgatory: Purgatory<u32, Op, Reason>,
     pub(crate) state: Arc<State>,
     own: Weak<Self>,
-    /// What completions do to the timer.
+    /// Call of a completion into the timer.
     pub(crate) poke: OnceLock<Poke>,
 }
 
@@ -56,8 +57,9 @@ impl Waits {
         &self.state.books
     }
 
-    /// Has an operation wait, if there is a place for it.
+    /// Starts an operation, if the books have a seat.
     fn watch(&self, random: &mut fastrand::Rng) -> Option<Held> {
+        let _call = self.state.call();
         let delay = match random.u32(..16) {
             0 => Duration::MAX,
             1 => Duration::ZERO,
@@ -109,15 +111,19 @@ impl Waits {
                 let back = refused.into_value().hand_back();
                 self.books()
                     .breaches()
-                    .unless(back == entry, || format!("{back:?} was handed back for {entry:?}"));
+                    .unless(back == entry, || format!("{back:?} instead of {entry:?}"));
                 self.books().refuse(entry);
                 None
             }
         }
     }
 
-    /// Raises the value of a key, and announces that.
+    /// Raises the value of a key, and announces it.
     pub(crate) fn announce(&self, random: &mut fastrand::Rng) {
+        let _call = self.state.call();
+        if self.books().is_over() {
+            return;
+        }
         let key = random.u32(..KEYS);
         let value = self.state.values[key as usize].fetch_add(1, SeqCst) + 1;
         match random.u32(..8) {
@@ -132,10 +138,9 @@ impl Waits {
             _ => drop(self.purgatory.check_and_complete(&key)),
         }
         self.purgatory.advance(&key, value);
-        self.state.announced[key as usize].fetch_max(value, SeqCst);
     }
 
-    /// What one thread does in one go.
+    /// One burst of calls of a load thread.
     pub(crate) fn churn(
         &self,
         random: &mut fastrand::Rng,
@@ -170,7 +175,7 @@ impl Waits {
         }
     }
 
-    /// What a completion does to the purgatory that it comes from.
+    /// Calls the purgatory, or the timer, from a completion.
     pub(crate) fn react(&self, choice: u32, random: &mut fastrand::Rng) {
         match choice % 8 {
             0 => self.announce(random),
@@ -180,18 +185,25 @@ impl Waits {
         }
     }
 
-    /// What a check does to the purgatory that it comes from.
+    /// Reads the counts of the purgatory from a check.
     pub(crate) fn look(&self, key: u32) {
         let (delayed, watched) = (self.purgatory.delayed(), self.purgatory.watched());
-        self.books().breaches().unless(delayed.max(watched) < u64::from(PLACES), || {
-            format!("{delayed} wait on {watched} lists, as a check on key {key} sees")
+        self.books().breaches().unless(delayed.max(watched) < u64::from(SEATS), || {
+            format!("a check on key {key} sees {delayed} operations on {watched} lists")
         });
     }
 
-    /// Ends the purgatory: takes its operations back, or answers them.
+    /// Ends the purgatory, and takes its operations back or answers them. No waiting operation may have
+    /// missed an event.
+    ///
+    /// The load has stopped. After the last call from a completion, every event has been announced.
     pub(crate) fn end(&self, is_taken_back: bool) {
-        self.books().finish();
-        for op in self.purgatory.shutdown() {
+        let has_stopped = ledger::wait_until(|| self.state.calls.load(SeqCst) == 0);
+        let waiting = self.purgatory.shutdown();
+        let breaches = self.books().breaches();
+        breaches.unless(has_stopped, || String::from("calls from completions do not return"));
+        for op in waiting {
+            breaches.unless(!op.has_missed_event(), || format!("{:?} missed its event", op.entry));
             if is_taken_back {
                 self.books().give_back(op.hand_back());
             } else {

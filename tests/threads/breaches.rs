@@ -1,4 +1,4 @@
-//! What went wrong: breaches of what the library promises, and panics that nobody injected.
+//! Breaches: broken promises of the library, and panics that the load did not inject.
 
 use std::{
     panic,
@@ -10,10 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// More are counted, and not told.
+/// Breaches that are printed; further ones are only counted.
 const TOLD: u64 = 20;
 
-/// The breaches that were seen so far; clones are the same list.
+/// All breaches so far. Clones share one list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Breaches {
     count: Arc<AtomicU64>,
@@ -21,14 +21,14 @@ pub(crate) struct Breaches {
 }
 
 impl Breaches {
-    /// Notes a breach.
+    /// Adds a breach.
     pub(crate) fn add(&self, what: impl FnOnce() -> String) {
         if self.count.fetch_add(1, Relaxed) < TOLD {
             self.told.lock().push(what());
         }
     }
 
-    /// Notes a breach, unless something is so.
+    /// Adds a breach unless a promise is kept.
     pub(crate) fn unless(&self, is_kept: bool, what: impl FnOnce() -> String) {
         if !is_kept {
             self.add(what);
@@ -39,12 +39,14 @@ impl Breaches {
         self.count.load(Relaxed)
     }
 
-    /// The first of those that have not been taken before.
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.told.lock())
+    /// Prints the first breaches. Returns whether there is none.
+    pub(crate) fn report(&self) -> bool {
+        self.told.lock().drain(..).for_each(|breach| println!("{breach}"));
+        println!("{} breaches", self.count());
+        self.count() == 0
     }
 
-    /// Has every panic that was not injected be one.
+    /// Counts every later panic of the process as a breach, unless it was injected.
     pub(crate) fn watch_panics(&self) {
         let breaches = self.clone();
         panic::set_hook(Box::new(move |info| {
@@ -55,11 +57,11 @@ impl Breaches {
     }
 }
 
-/// The payload of a panic that is meant to be.
+/// Payload of an injected panic.
 #[derive(Debug)]
 struct Injected;
 
-/// Panics, and means to.
+/// Panics with a payload that is not a breach.
 pub(crate) fn panic_injected() -> ! {
     panic::panic_any(Injected)
 }

@@ -1,4 +1,4 @@
-//! Whether the library's counts agree with themselves, and with what the load has seen.
+//! Compares the counts of the library with each other and with those of the load.
 
 use std::{
     fmt::Debug,
@@ -11,10 +11,10 @@ use delaywheel::{PurgatoryStats, TimerStats};
 
 use crate::{books::Books, breaches::Breaches, operation::State, values::Values, waits::Waits};
 
-/// For what comes soon unless something is wrong.
-const GENEROUS: Duration = Duration::from_secs(30);
+/// Limit of a wait for a condition that becomes true soon, unless the library is wrong.
+pub(crate) const GENEROUS: Duration = Duration::from_secs(300);
 
-/// Waits for a condition; returns whether it came about.
+/// Waits for a condition. Returns whether it became true.
 pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + GENEROUS;
     while Instant::now() < end {
@@ -26,19 +26,19 @@ pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Waits until everything in some books has ended.
+/// Waits until all entries of the books are closed.
 pub(crate) fn settle(name: &str, books: &Books) {
     let is_settled = wait_until(|| books.open_count() == 0);
-    books.breaches().unless(is_settled, || format!("{name}: {} were lost", books.open_count()));
+    books.breaches().unless(is_settled, || format!("{name}: {} are lost", books.open_count()));
 }
 
-/// What holds of a timer at any moment.
+/// Checks the equation of a timer that holds at any moment.
 pub(crate) fn check_timer(name: &str, stats: &TimerStats, breaches: &Breaches) {
     let sum = stats.pending + stats.expired + stats.cancelled + stats.returned;
     breaches.unless(stats.scheduled == sum, || format!("{name}: {stats:?}"));
 }
 
-/// What holds of the timer of values when all has ended.
+/// Compares the counts of the timer of values after its end.
 pub(crate) fn check_values(values: &Values) {
     let (counts, breaches) = (&values.books.counts, values.books.breaches());
     let of = |count: &AtomicU64| count.load(Relaxed);
@@ -56,7 +56,7 @@ pub(crate) fn check_values(values: &Values) {
     compare("values", &seen, &stats, breaches);
 }
 
-/// What holds of the purgatory when all has ended.
+/// Compares the counts of the purgatory after its end.
 pub(crate) fn check_waits(waits: &Waits) {
     let (counts, breaches) = (&waits.books().counts, waits.books().breaches());
     let State { satisfied, displaced, shut_down, .. } = &*waits.state;
@@ -84,7 +84,7 @@ pub(crate) fn check_waits(waits: &Waits) {
     compare("purgatory", &seen, &stats, breaches);
 }
 
-/// Operations that were taken in, by what became of them.
+/// Number of accepted operations: the sum of all ends and the waiting ones.
 pub(crate) fn sum(stats: &PurgatoryStats) -> u64 {
     let ended = stats.satisfied + stats.expired + stats.cancelled + stats.displaced;
     stats.at_once + stats.delayed + ended + stats.shut_down

@@ -1,27 +1,48 @@
-//! What is printed each second.
+//! The lines that the soak prints each second.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{mem, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use delaywheel::{PurgatoryStats, TimerStats};
+use parking_lot::Mutex;
 
 use crate::{books::Books, ledger, memory};
 
-/// What is known at the end of a second.
+/// Durations since the last look, in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(Mutex<Vec<u64>>);
+
+impl Samples {
+    pub(crate) fn record(&self, nanos: u64) {
+        self.0.lock().push(nanos);
+    }
+
+    /// Percentiles since the last call.
+    pub(crate) fn take<const N: usize>(&self, percents: [usize; N]) -> [Duration; N] {
+        let mut samples = mem::take(&mut *self.0.lock());
+        samples.sort_unstable();
+        let last = samples.len().saturating_sub(1);
+        percents.map(|percent| {
+            Duration::from_nanos(samples.get(last * percent / 100).copied().unwrap_or(0))
+        })
+    }
+}
+
+/// Statistics at the end of a second.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) values: TimerStats,
     pub(crate) closures: TimerStats,
     pub(crate) purgatory: PurgatoryStats,
-    /// Late timeouts of the timer of values, and operations.
+    /// Lateness of the timer of values and of the purgatory.
     pub(crate) late: [[Duration; 3]; 2],
-    /// Late timeouts of the timer of closures.
+    /// Lateness of the timer of closures.
     pub(crate) late_closures: [Duration; 3],
-    /// How often the clock went wrong.
+    /// Number of clock faults.
     pub(crate) faults: u64,
 }
 
 impl Sample {
-    /// What the timers and the purgatory have ended or been asked for, in all.
+    /// Total operations of the timers, and of the purgatory.
     fn done(&self, books: [&Books; 2]) -> [u64; 2] {
         let reset = books[0].counts.reset.load(Relaxed);
         let timers = [&self.values, &self.closures]
@@ -30,7 +51,7 @@ impl Sample {
         [timers[0] + timers[1] + reset, 2 * taken - self.purgatory.delayed + self.purgatory.refused]
     }
 
-    /// Prints a line; `before` are the totals of the last one, which become those of this.
+    /// Prints the lines of one second. Updates `before`, the totals of the last second.
     pub(crate) fn print(&self, at: (u64, u64), books: [&Books; 2], before: &mut [u64; 2]) {
         let done = self.done(books);
         let rates = [0, 1].map(|part| done[part].saturating_sub(before[part]));
@@ -52,7 +73,7 @@ impl Sample {
     }
 }
 
-/// Explains the lines.
+/// Prints the head of the lines.
 pub(crate) fn head() {
     println!(
         "operations a second; lateness in ms: median/99%/greatest; memory in MB, live and resident"

@@ -1,4 +1,4 @@
-//! The well-behaved: one timeout after the other, and how late they are while somebody attacks.
+//! Well-behaved timeouts and operations, one after the other, and their lateness during an attack.
 
 use std::{
     sync::{
@@ -9,32 +9,31 @@ use std::{
 };
 
 use delaywheel::{Completion, DelayedOperation, Purgatory, Timer};
-use hdrhistogram::Histogram;
-use parking_lot::Mutex;
 
-/// The delay of each of them.
+use crate::{clock::nanos, report::Samples};
+
+/// Delay of each of them.
 const DELAY: Duration = Duration::from_millis(2);
 
-/// The key that the well-behaved wait on, which no attack touches.
+/// The key of the well-behaved operations. No attack uses it.
 pub(crate) const QUIET: u32 = u32::MAX;
 
-/// Lateness of the well-behaved, in nanoseconds.
+/// Schedules well-behaved timeouts, and measures their lateness.
 #[derive(Debug, Clone)]
 pub(crate) struct Beside {
-    lateness: Arc<Mutex<Histogram<u64>>>,
+    lateness: Arc<Samples>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Beside {
     pub(crate) fn new() -> Self {
-        let lateness = Histogram::new_with_max(60_000_000_000, 2).expect("they are valid");
-        Self { lateness: Arc::new(Mutex::new(lateness)), is_over: Arc::default() }
+        Self { lateness: Arc::default(), is_over: Arc::default() }
     }
 
-    /// Has timeouts follow each other, until it is over.
+    /// Schedules a timeout that schedules the next one, until [`finish`](Self::finish).
     pub(crate) fn follow(&self, timer: &Timer) {
         let (own, next, due) = (self.clone(), timer.clone(), Instant::now() + DELAY);
-        // A timer that is full or has ended refuses; then none follows.
+        // A timer that is full or shut down refuses the next one.
         let _ = timer.schedule(DELAY, move || {
             own.record(due);
             if !own.is_over.load(Relaxed) {
@@ -43,7 +42,7 @@ impl Beside {
         });
     }
 
-    /// Has operations follow each other, until it is over.
+    /// Starts an operation that starts the next one, until [`finish`](Self::finish).
     pub(crate) fn wait(&self, purgatory: &Purgatory<u32, Client>) {
         let behaved = (self.clone(), purgatory.clone(), Instant::now() + DELAY);
         let client = Client(Some(Box::new(behaved)));
@@ -51,18 +50,12 @@ impl Beside {
     }
 
     fn record(&self, due: Instant) {
-        let late = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.lateness.lock().saturating_record(late);
+        self.lateness.record(nanos(due.elapsed()));
     }
 
-    /// The 99th percentile and the greatest of what ran since the last call, in milliseconds.
+    /// The 99th percentile and the maximum since the last call, in milliseconds.
     pub(crate) fn take(&self) -> [f64; 2] {
-        let mut lateness = self.lateness.lock();
-        let figures = [0.99, 1.0].map(|quantile| {
-            Duration::from_nanos(lateness.value_at_quantile(quantile)).as_secs_f64() * 1e3
-        });
-        lateness.reset();
-        figures
+        self.lateness.take([99, 100]).map(|late| late.as_secs_f64() * 1e3)
     }
 
     pub(crate) fn finish(&self) {
@@ -72,7 +65,7 @@ impl Beside {
 
 type Behaved = (Beside, Purgatory<u32, Client>, Instant);
 
-/// An operation that cannot complete by itself: of an attacker, or of the well-behaved.
+/// An operation whose check never holds: hostile or well-behaved.
 pub(crate) struct Client(Option<Box<Behaved>>);
 
 impl Client {

@@ -1,7 +1,7 @@
-//! A clock that goes wrong: it stands still, steps back and jumps ahead, when it is told to.
+//! A clock with faults: it stands still, steps back and jumps ahead.
 //!
-//! Nothing may run before the clock has shown its deadline to the library. What it has shown at
-//! most is therefore kept, and looks of the load at the clock do not count.
+//! No timeout may run before the library has read a time at or after its deadline. So the clock keeps
+//! the latest time that the library read. Reads of the load do not count.
 
 use std::{
     sync::{
@@ -21,16 +21,16 @@ pub(crate) struct FaultyClock(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     begun: Instant,
-    /// Nanoseconds by which it is ahead of the system's.
+    /// Nanoseconds ahead of the system's clock.
     ahead: AtomicI64,
-    /// What it shows while it stands still; 0 if it does not.
+    /// The time while the clock stands still; 0 otherwise.
     stopped: AtomicU64,
-    /// The latest time that the library was shown.
+    /// The latest time that the library read.
     shown: AtomicU64,
-    /// How often it went wrong.
+    /// Number of faults.
     faults: AtomicU64,
-    /// Held for reading between a look at the clock and what the library makes of its own, so that
-    /// the first is not after the second; for writing where the clock goes wrong.
+    /// Read-locked from a look of the load to the look of the library, so that the first is not later
+    /// than the second; write-locked for a fault.
     weather: RwLock<()>,
 }
 
@@ -46,8 +46,7 @@ impl FaultyClock {
         }))
     }
 
-    /// Keeps the clock from going wrong, for what is to have a deadline from now. Not to be called
-    /// twice by a thread.
+    /// Prevents faults while the load schedules. A thread must not hold two guards.
     pub(crate) fn calm(&self) -> RwLockReadGuard<'_, ()> {
         self.0.weather.read()
     }
@@ -60,22 +59,22 @@ impl FaultyClock {
         }
     }
 
-    /// The instant that it shows at so many nanoseconds.
+    /// The instant of a time in nanoseconds.
     pub(crate) fn instant(&self, at: u64) -> Option<Instant> {
         self.0.begun.checked_add(Duration::from_nanos(at))
     }
 
-    /// The latest time that the library was shown.
+    /// The latest time that the library read.
     pub(crate) fn shown(&self) -> u64 {
         self.0.shown.load(SeqCst)
     }
 
-    /// How often it went wrong.
+    /// Number of faults.
     pub(crate) fn faults(&self) -> u64 {
         self.0.faults.load(SeqCst)
     }
 
-    /// Goes wrong, or on if it stood still.
+    /// Makes a fault, or ends a standstill.
     pub(crate) fn fail(&self, random: &mut fastrand::Rng) {
         let _alone = self.0.weather.write();
         self.0.faults.fetch_add(1, SeqCst);
@@ -83,13 +82,13 @@ impl FaultyClock {
         match random.u32(..8) {
             _ if self.0.stopped.load(SeqCst) > 0 => self.0.stopped.store(0, SeqCst),
             0..3 => self.0.stopped.store(self.look().max(1), SeqCst),
-            // Where it would be before its beginning it shows that.
+            // A time before the start shows as the start.
             3..6 => drop(self.0.ahead.fetch_sub(far / 4, SeqCst)),
             _ => drop(self.0.ahead.fetch_add(far, SeqCst)),
         }
     }
 
-    /// Goes on, if it stood still, and goes wrong no more.
+    /// Ends a standstill.
     pub(crate) fn go_on(&self) {
         self.0.stopped.store(0, SeqCst);
     }
@@ -103,7 +102,7 @@ impl Clock for FaultyClock {
     }
 }
 
-/// Nanoseconds of a duration, as far as they go.
+/// Nanoseconds of a duration, at most `u64::MAX`.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,5 @@
-//! The purgatory under real threads: a random history in which every operation ends once, in a way
-//! that what happened to it allows, and no event is missed.
-//!
-//! Operations are drawn from seeds; how the threads interleave is not. `HISTORY_OPERATIONS` sets
-//! their number. A round of a history that does not end in time fails.
-
-#![cfg(feature = "std")]
-
-#[path = "shared/variable.rs"]
-mod variable;
+//! A random history of a purgatory: each operation ends once, in a way that its history allows, and no
+//! event is missed.
 
 use std::{
     panic::resume_unwind,
@@ -26,26 +18,23 @@ use delaywheel::{
     purgatory::{OperationKey, Overload},
 };
 
-use crate::variable::variable;
+use crate::{ledger::GENEROUS, variable::variable};
 
 const THREADS: usize = 4;
 
-/// Operations of one round, at the end of which all is checked.
+/// Operations of one round. All checks follow at its end.
 const ROUND: usize = if cfg!(debug_assertions) { 20_000 } else { 50_000 };
 
 const KEYS: usize = 64;
 
-/// How far back an operation is looked for that is to be satisfied or cancelled.
+/// Number of latest operations that threads satisfy and cancel.
 const BACK: usize = 400;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// For what comes soon unless something is wrong: a round takes a second or so.
-const GENEROUS: Duration = Duration::from_secs(300);
-
 fn operations() -> usize {
     let default = if cfg!(debug_assertions) { 80_000 } else { 1_500_000 };
-    variable("HISTORY_OPERATIONS").unwrap_or(default)
+    variable("THREADS_OPERATIONS").unwrap_or(default)
 }
 
 const SATISFIED: u8 = 1;
@@ -55,7 +44,7 @@ const DISPLACED: u8 = 4;
 const SHUT_DOWN: u8 = 5;
 const REFUSED: u8 = 6;
 
-/// What an operation waits for.
+/// Condition of an operation.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// Its flag.
@@ -66,14 +55,14 @@ enum Kind {
     All,
 }
 
-/// What is known of an operation.
+/// The history of an operation.
 #[derive(Default)]
 struct Record {
-    /// What its check looks at.
+    /// The flag that its check reads.
     is_ready: AtomicBool,
-    /// Whether its handle may have completed it.
+    /// Whether a thread may have completed it by its handle.
     is_completed: AtomicBool,
-    /// Whether somebody may have cancelled it, by its handle or one of its keys.
+    /// Whether a thread may have cancelled it by its handle.
     is_cancelled: AtomicBool,
     end: AtomicU8,
     wait: OnceLock<Wait>,
@@ -88,19 +77,19 @@ struct Wait {
     is_long: bool,
 }
 
-/// A round: its purgatory, and everything that is known of its operations.
+/// A round: its purgatory, and the history of its operations.
 struct World {
     purgatory: OnceLock<Purgatory<usize, Op, usize>>,
     numbers: AtomicUsize,
     records: Vec<Record>,
     values: Vec<AtomicU64>,
-    /// Keys through which everybody was cancelled, ever.
+    /// Keys whose operations were cancelled at least once.
     cancelled: Vec<AtomicBool>,
     time: Time,
     early: AtomicUsize,
 }
 
-/// Where the time comes from.
+/// Source of time.
 enum Time {
     Real(Instant),
     Manual(ManualClock),
@@ -118,7 +107,7 @@ impl Time {
 struct Op {
     world: Arc<World>,
     number: usize,
-    /// Not to expire before this.
+    /// It must not expire before this time.
     due: Duration,
 }
 
@@ -142,7 +131,7 @@ impl DelayedOperation<usize, usize> for Op {
         let wait = record.wait.get().expect("it was set first");
         let end = match completion {
             Completion::Satisfied => {
-                assert!(self.world.may_be_satisfied(record), "nothing has happened: {wait:?}");
+                assert!(self.world.may_be_satisfied(record), "no condition holds: {wait:?}");
                 SATISFIED
             }
             Completion::Expired => {
@@ -154,7 +143,7 @@ impl DelayedOperation<usize, usize> for Op {
                 let by_handle = reason == usize::MAX && record.is_cancelled.load(Relaxed);
                 let by_key =
                     wait.keys.contains(&reason) && self.world.cancelled[reason].load(Relaxed);
-                assert!(by_handle || by_key, "nobody has cancelled it");
+                assert!(by_handle || by_key, "no thread cancelled it");
                 CANCELLED
             }
             Completion::Displaced => DISPLACED,
@@ -194,7 +183,7 @@ impl World {
         self.values[key].load(Relaxed) >= at
     }
 
-    /// Whether the state says that an operation can complete.
+    /// Whether the condition of an operation holds.
     fn is_satisfied(&self, record: &Record) -> bool {
         let wait = record.wait.get().expect("it was set first");
         let Wait { kind, keys: [first, second], at, .. } = *wait;
@@ -230,7 +219,7 @@ impl Actor {
         self.random.usize(..KEYS)
     }
 
-    /// Has a new operation wait, unless the round is over.
+    /// Starts an operation, unless the round is over.
     fn watch(&mut self) -> bool {
         let world = Arc::clone(&self.world);
         let number = world.numbers.fetch_add(1, Relaxed);
@@ -269,7 +258,7 @@ impl Actor {
         true
     }
 
-    /// One of the latest operations, if it has begun to wait.
+    /// Picks one of the latest operations, if it has started.
     fn some_operation(&mut self) -> Option<usize> {
         let numbers = self.world.numbers.load(Relaxed).min(ROUND);
         let number = numbers.checked_sub(1 + self.random.usize(..BACK))?;
@@ -306,7 +295,7 @@ impl Actor {
         }
     }
 
-    /// Sets the flag of an operation, and announces that on one of its keys.
+    /// Sets the flag of an operation, and announces that on one or all of its keys.
     fn satisfy(&mut self) {
         let Some(number) = self.some_operation() else { return };
         let record = &self.world.records[number];
@@ -345,7 +334,7 @@ impl Actor {
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// How often operations ended so, by the code of the end.
+/// Number of operations by the code of their end.
 type Ends = [usize; 7];
 
 fn round(seed: u64) -> Ends {
@@ -372,7 +361,7 @@ fn round(seed: u64) -> Ends {
     end(&world)
 }
 
-/// Every delay that is not long ends by itself.
+/// Operations with short delays expire without further calls.
 fn wait_for_short_delays(world: &World) {
     let has_short = || {
         let mut waiting = world.records.iter().filter(|record| record.end.load(Relaxed) == 0);
@@ -389,13 +378,13 @@ fn wait_for_short_delays(world: &World) {
     assert_eq!(world.early.load(Relaxed), 0, "early");
 }
 
-/// Everything that happened has been announced, and nobody looks into an event any more: so whoever
-/// still waits cannot complete.
+/// Every change has been announced, and no thread checks operations. So the condition of a waiting
+/// operation does not hold.
 fn check_that_no_event_was_missed(world: &World) {
     let mut waiting = 0;
     for (number, record) in world.records.iter().enumerate() {
         if record.end.load(Relaxed) == 0 {
-            assert!(!world.is_satisfied(record), "{number} missed what it waited for");
+            assert!(!world.is_satisfied(record), "{number} missed its event");
             assert!(!record.is_completed.load(Relaxed) && !record.is_cancelled.load(Relaxed));
             waiting += 1;
         }
@@ -404,7 +393,7 @@ fn check_that_no_event_was_missed(world: &World) {
     assert_eq!((purgatory.delayed(), purgatory.timer_stats().pending), (waiting, waiting));
 }
 
-/// Shuts down, and balances the books.
+/// Shuts down, and compares all counts.
 fn end(world: &World) -> Ends {
     let purgatory = world.purgatory();
     for op in purgatory.shutdown() {
@@ -429,24 +418,24 @@ fn end(world: &World) -> Ends {
     ends
 }
 
-#[test]
-fn every_operation_ends_once_and_in_a_way_that_its_history_allows() {
+pub(crate) fn run() -> bool {
     let (sender, rounds) = mpsc::channel();
     let history = thread::spawn(move || {
         for seed in 0..operations().div_ceil(ROUND) as u64 {
             println!("seed {seed}");
-            sender.send(round(seed)).expect("somebody waits for it");
+            sender.send(round(seed)).expect("the other thread receives");
         }
     });
     let mut ends = Ends::default();
     loop {
         match rounds.recv_timeout(GENEROUS) {
             Ok(of_round) => of_round.iter().zip(&mut ends).for_each(|(count, sum)| *sum += count),
-            Err(RecvTimeoutError::Timeout) => panic!("threads wait for each other"),
+            Err(RecvTimeoutError::Timeout) => panic!("the threads of a round wait for each other"),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     history.join().unwrap_or_else(|payload| resume_unwind(payload));
     println!("{ends:?}");
-    assert!(ends[1..6].iter().all(|count| *count > 0), "{ends:?}");
+    // Every fourth round has limits. With one, each kind of end occurs.
+    operations() <= 3 * ROUND || ends[1..6].iter().all(|count| *count > 0)
 }

@@ -1,11 +1,10 @@
-//! What hostile use costs: time and memory of each hostile operation, and how late that makes the
-//! well-behaved.
+//! The cost of hostile use: time and memory of each hostile operation, and the lateness of
+//! well-behaved timeouts beside it.
 //!
-//! Each attack is alone with a new timer or purgatory. Time is that of the attacker, memory what is
-//! live at the end of the attack, and again when all of it has been given up.
+//! Each attack has a timer or purgatory of its own. The time is that of the attacker. Live memory is
+//! measured at the end of the attack, and again after all its timeouts are cancelled.
 
 use std::{
-    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -23,14 +22,17 @@ use crate::{
 
 const MILLION: u32 = 1_000_000;
 
-/// How long the well-behaved are alone, and how long attacks last that have no end.
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Time without an attack, and length of the attacks that have no end.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// What is left of an attack that has been given up.
+/// Bytes that may stay live after an attack.
 const LEFT: usize = 4 << 20;
 
-/// Measures every attack. Fails if one leaves memory behind.
-pub(crate) fn run() -> ExitCode {
+/// Measures every attack. Returns whether none left memory behind.
+pub(crate) fn run() -> bool {
     println!(
         "| attack | operations | ns each | bytes each | MB left | late 99% / most (ms) | alone |"
     );
@@ -40,19 +42,18 @@ pub(crate) fn run() -> ExitCode {
     let faults = timers.chain(purgatories).filter(|is_clean| !is_clean).count();
     if faults > 0 {
         eprintln!("{faults} attacks left more than {LEFT} bytes behind");
-        return ExitCode::FAILURE;
     }
-    ExitCode::SUCCESS
+    faults == 0
 }
 
 type OnTimer = fn(&Timer) -> Held<Timeout>;
 type OnPurgatory = fn(&Purgatory<u32, Client>) -> Held<OperationKey>;
 
 const TIMERS: [(&str, OnTimer); 7] = [
-    ("timeouts for ever", |timer| {
+    ("timeouts without end", |timer| {
         Held::new(MILLION, |_| timer.schedule(Duration::MAX, || ()).ok())
     }),
-    ("a batch for ever", |timer| {
+    ("a batch without end", |timer| {
         let batch = (0..MILLION).map(|_| (Duration::MAX, || ()));
         Held {
             operations: u64::from(MILLION),
@@ -60,11 +61,11 @@ const TIMERS: [(&str, OnTimer); 7] = [
         }
     }),
     ("timeouts for one moment, not far", |timer| {
-        Held::new(MILLION, |_| timer.schedule(Duration::from_hours(1), || ()).ok())
+        Held::new(MILLION, |_| timer.schedule(HOUR, || ()).ok())
     }),
     ("cancel storm", |timer| {
         Held::new(MILLION, |_| {
-            drop(timer.schedule(Duration::from_mins(1), || ()).map(Timeout::cancel_on_drop));
+            drop(timer.schedule(MINUTE, || ()).map(Timeout::cancel_on_drop));
             None
         })
     }),
@@ -72,7 +73,7 @@ const TIMERS: [(&str, OnTimer); 7] = [
     ("reset storm, earlier", |timer| {
         resets(timer, |number| 2 * u64::from(MILLION - number) + 9000)
     }),
-    ("callbacks that come back at once", comebacks),
+    ("callbacks that reschedule at once", reschedule_all),
 ];
 
 const PURGATORIES: [(&str, OnPurgatory); 6] = [
@@ -103,14 +104,14 @@ const PURGATORIES: [(&str, OnPurgatory); 6] = [
     }),
     ("waits that are cancelled at once", |purgatory| {
         Held::new(MILLION, |number| {
-            let key = watch(purgatory, [number % 100], Duration::from_mins(1))?;
+            let key = watch(purgatory, [number % 100], MINUTE)?;
             purgatory.cancel(key);
             None
         })
     }),
 ];
 
-/// What an attack holds in the end.
+/// Handles that an attack holds at its end.
 struct Held<H> {
     operations: u64,
     handles: Vec<H>,
@@ -131,31 +132,30 @@ fn watch(
     purgatory.try_complete_else_watch(Client::hostile(), keys, delay).ok()?.key()
 }
 
-/// Resets a hundred timeouts again and again, to so many milliseconds.
+/// Resets a hundred timeouts again and again, to a delay in milliseconds.
 fn resets(timer: &Timer, delay: impl Fn(u32) -> u64) -> Held<Timeout> {
-    let hour = Duration::from_hours(1);
-    let handles: Vec<_> = (0..100).filter_map(|_| timer.schedule(hour, || ()).ok()).collect();
+    let handles: Vec<_> = (0..100).filter_map(|_| timer.schedule(HOUR, || ()).ok()).collect();
     for number in 0..MILLION {
         handles[number as usize % handles.len()].reset(Duration::from_millis(delay(number)));
     }
     Held { operations: u64::from(MILLION), handles }
 }
 
-/// Callbacks that schedule themselves again at once, for a while.
-fn comebacks(timer: &Timer) -> Held<Timeout> {
+/// Runs callbacks that schedule themselves again at once, for [`WHILE`].
+fn reschedule_all(timer: &Timer) -> Held<Timeout> {
     let (count, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    (0..4).for_each(|_| come_back(timer, &count, &is_over));
+    (0..4).for_each(|_| reschedule(timer, &count, &is_over));
     thread::sleep(WHILE);
     is_over.store(true, Relaxed);
     Held { operations: count.load(Relaxed).max(1), handles: Vec::new() }
 }
 
-fn come_back(timer: &Timer, count: &Arc<AtomicU64>, is_over: &Arc<AtomicBool>) {
+fn reschedule(timer: &Timer, count: &Arc<AtomicU64>, is_over: &Arc<AtomicBool>) {
     let (own, next, end) = (timer.clone(), Arc::clone(count), Arc::clone(is_over));
     let _ = timer.schedule(Duration::ZERO, move || {
         next.fetch_add(1, Relaxed);
         if !end.load(Relaxed) {
-            come_back(&own, &next, &end);
+            reschedule(&own, &next, &end);
         }
     });
 }
@@ -197,7 +197,7 @@ fn measure<H>(
     name: &str,
     beside: &Beside,
     attack: impl FnOnce() -> Held<H>,
-    give_up: impl FnOnce(Vec<H>),
+    cancel: impl FnOnce(Vec<H>),
 ) -> bool {
     thread::sleep(WHILE);
     let alone = beside.take();
@@ -207,7 +207,7 @@ fn measure<H>(
     let kept = handles.capacity() * size_of::<H>();
     let taken = memory::live().saturating_sub(before + kept);
     let during = beside.take();
-    give_up(handles);
+    cancel(handles);
     beside.finish();
     let left = memory::live().saturating_sub(before);
     let bytes = taken as u64 / operations;

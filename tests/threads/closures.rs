@@ -1,5 +1,5 @@
-//! Load on a timer of closures: threads that die with their handles, repetition, and calls that come
-//! too often.
+//! Load on a timer of closures: threads that die with their handles, repeated callbacks, `Debounce` and
+//! `Throttle`.
 
 use std::{
     sync::{
@@ -17,10 +17,10 @@ use crate::{
     breaches::panic_injected,
 };
 
-/// Places in the books.
-pub(crate) const PLACES: u32 = 20_000;
+/// Seats in the books.
+pub(crate) const SEATS: u32 = 20_000;
 
-/// What a closure holds: it has ended when it has run, or is dropped.
+/// Held by a closure: its entry ends when the closure runs or is dropped.
 struct Ticket {
     books: Arc<Books>,
     entry: Entry,
@@ -57,7 +57,7 @@ pub(crate) struct Closures {
 
 impl Closures {
     pub(crate) fn new(books: Arc<Books>, builder: TimerBuilder) -> Self {
-        let timer = builder.clock(books.clock().clone()).max_pending(u64::from(PLACES)).build();
+        let timer = builder.clock(books.clock().clone()).max_pending(u64::from(SEATS)).build();
         let timer = timer.expect("the settings are in range");
         let debounce = Debounce::new(&timer, Duration::from_millis(2), || ());
         let throttle = Throttle::new(&timer, Duration::from_millis(2), || ());
@@ -68,7 +68,7 @@ impl Closures {
         &self.timer
     }
 
-    /// What one thread does in one go.
+    /// One burst of calls of a load thread.
     pub(crate) fn churn(&self, random: &mut fastrand::Rng) {
         for _ in 0..16 {
             let _ = spawn(&self.timer, &self.books, random)
@@ -85,7 +85,7 @@ impl Closures {
         }
     }
 
-    /// A thread schedules, and dies with handles and guards in its hands.
+    /// A thread schedules, and panics while it holds handles and guards.
     fn die(&self, random: &mut fastrand::Rng) {
         let (timer, books, mut random) =
             (self.timer.clone(), Arc::clone(&self.books), random.fork());
@@ -95,16 +95,16 @@ impl Closures {
             let _guards: Vec<_> = armed.into_iter().map(Timeout::cancel_on_drop).collect();
             panic_injected();
         });
-        assert!(thread.join().is_err(), "it was to panic");
+        assert!(thread.join().is_err(), "the thread panics");
     }
 
-    /// Starts a repetition that stops itself, or panics, or is left running until the timer ends.
+    /// Starts a repeated callback that stops itself, panics, or runs until the timer ends.
     fn repeat(&self, random: &mut fastrand::Rng) {
-        let Some(ticket) = Ticket::new(&self.books, 0) else { return };
+        let Some(ticket) = Ticket::new(&self.books, u64::MAX) else { return };
         let (is_running, books) = (AtomicBool::new(false), Arc::clone(&self.books));
         let (mut left, end) = (random.u32(1..30), random.u32(..8));
         let callback = move |own: &Repeating| {
-            // It is dropped with the callback, and not before.
+            // Dropped with the callback, not earlier.
             let _held = &ticket;
             books.breaches().unless(!is_running.swap(true, SeqCst), || {
                 String::from("a repeated callback overlaps with itself")
@@ -113,7 +113,7 @@ impl Closures {
             is_running.store(false, SeqCst);
             match end {
                 0 if left == 0 => panic_injected(),
-                // It is left running.
+                // It keeps running.
                 1 => {}
                 _ if left == 0 => drop(own.stop()),
                 _ => {}
@@ -130,9 +130,8 @@ impl Closures {
         };
     }
 
-    /// Ends the timer: by a shutdown, a drain, or by dropping it.
+    /// Ends the timer by `shutdown`, `finish_by`, or drop.
     pub(crate) fn end(self, round: u64) {
-        self.books.finish();
         match round % 3 {
             0 => drop(self.timer.shutdown()),
             1 => {

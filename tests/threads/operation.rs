@@ -1,4 +1,4 @@
-//! An operation of the load: what it waits for, how it misbehaves, and what its end must agree with.
+//! An operation of the load: its conditions, its faults, and the checks of its end.
 
 use std::{
     cell::Cell,
@@ -21,26 +21,24 @@ use crate::{
     waits::Waits,
 };
 
-/// Why operations are cancelled.
+/// Reason of a cancellation.
 pub(crate) type Reason = &'static str;
 
-/// Keys that events happen to.
+/// Number of keys.
 pub(crate) const KEYS: u32 = 400;
 
-/// How deep completions may complete others.
+/// Limit of nested calls from completions.
 const DEEPEST: u32 = 3;
 
-/// What operations look at.
+/// State that operations read.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) books: Arc<Books>,
     /// The value of each key, which never decreases.
     pub(crate) values: Vec<AtomicU64>,
-    /// What the announcement of has come to its end.
-    pub(crate) announced: Vec<AtomicU64>,
-    /// The same a second ago, or longer.
-    pub(crate) long_announced: Vec<AtomicU64>,
-    /// How operations ended that are counted by nobody else.
+    /// Calls into the purgatory that may register operations or announce events.
+    pub(crate) calls: AtomicU64,
+    /// Counts of the ends that the books do not count.
     pub(crate) satisfied: AtomicU64,
     pub(crate) displaced: AtomicU64,
     pub(crate) shut_down: AtomicU64,
@@ -52,31 +50,35 @@ impl State {
         Arc::new(Self {
             books,
             values: zeros(),
-            announced: zeros(),
-            long_announced: zeros(),
+            calls: AtomicU64::new(0),
             satisfied: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             shut_down: AtomicU64::new(0),
         })
     }
 
-    /// What was announced until now has been for long, the next time this is called.
-    pub(crate) fn grow_old(&self, recent: &mut [u64]) {
-        for ((announced, long), recent) in
-            self.announced.iter().zip(&self.long_announced).zip(recent)
-        {
-            long.store(*recent, SeqCst);
-            *recent = announced.load(SeqCst);
-        }
+    /// Counts a call until the guard is dropped.
+    pub(crate) fn call(&self) -> Call<'_> {
+        self.calls.fetch_add(1, SeqCst);
+        Call(&self.calls)
     }
 }
 
-/// That a key has reached a value.
+/// Guard of a counted call.
+pub(crate) struct Call<'a>(&'a AtomicU64);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Holds when the value of a key has reached a threshold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Condition {
     pub(crate) key: u32,
     pub(crate) at: u64,
-    /// Whether it is a threshold of the purgatory, and not what a check looks at.
+    /// Whether the purgatory knows the threshold. Otherwise the check of the operation reads it.
     pub(crate) is_threshold: bool,
 }
 
@@ -91,10 +93,10 @@ pub(crate) struct Op {
     pub(crate) waits: Weak<Waits>,
     pub(crate) entry: Entry,
     pub(crate) conditions: Vec<Condition>,
-    /// Whether all conditions are to hold, and not one of them.
+    /// Whether all conditions must hold, not just one.
     pub(crate) is_all: bool,
     pub(crate) random: fastrand::Rng,
-    /// A check has panicked, so that an event may have been missed.
+    /// Whether a check panicked, so that the operation may miss its event.
     pub(crate) has_panicked: bool,
     pub(crate) is_answered: bool,
 }
@@ -110,10 +112,15 @@ impl Op {
         }
     }
 
-    /// Takes note that the library has handed the operation back.
+    /// Marks an operation that the library returned.
     pub(crate) fn hand_back(mut self) -> Entry {
         self.is_answered = true;
         self.entry
+    }
+
+    /// Whether its conditions hold although it still waits.
+    pub(crate) fn has_missed_event(&self) -> bool {
+        !self.has_panicked && self.holds(&self.state.values, false)
     }
 
     fn answer(&self, completion: Completion<Reason>) {
@@ -128,10 +135,6 @@ impl Op {
                 self.state.satisfied.fetch_add(1, Relaxed);
             }
             Completion::Expired => {
-                let is_missed = !self.has_panicked && self.holds(&self.state.long_announced, false);
-                books.breaches().unless(!is_missed, || {
-                    format!("{:?} expired a second after its event", self.entry)
-                });
                 books.run(self.entry);
             }
             Completion::Cancelled(reason) => {
@@ -153,12 +156,12 @@ impl Op {
         panic_injected()
     }
 
-    /// Whether faults have begun that make others late.
+    /// Whether faults that make other timeouts late have begun.
     fn is_harmed(&self) -> bool {
         self.state.books.clock().faults() > 0
     }
 
-    /// What the user does when the request has been answered.
+    /// Calls of the user after the answer.
     fn go_on(mut self) {
         let choice = self.random.u32(..128);
         match choice {
@@ -200,7 +203,7 @@ impl DelayedOperation<u32, Reason> for Op {
     fn complete(mut self, completion: Completion<Reason>) {
         self.is_answered = true;
         self.answer(completion);
-        // One that is displaced and waits again would displace others for ever.
+        // A displaced operation that registers another one would displace operations without end.
         if matches!(
             completion,
             Completion::Satisfied | Completion::Expired | Completion::Cancelled(_)
@@ -220,7 +223,7 @@ impl Drop for Op {
     }
 }
 
-/// Runs what may complete other operations, unless enough of that goes on already.
+/// Runs a call that may complete other operations, up to a depth.
 fn nested(run: impl FnOnce()) {
     thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
     struct Back;

@@ -14,7 +14,7 @@ use crate::{
     breaches::panic_injected,
 };
 
-/// Timeouts that a thread of the load holds on to.
+/// Timeouts that a load thread holds.
 const HELD: usize = 10_000;
 
 /// Timeouts that handlers of others cancel and reset.
@@ -23,11 +23,11 @@ const SHARED: usize = 256;
 /// Timeouts of a burst.
 const BURST: usize = 5_000;
 
-/// More can be pending than are held, and less than are asked for.
+/// Above the number of held timeouts, and below the number that the load requests.
 pub(crate) const MAX_PENDING: u64 = 24_000;
 
-/// Places in the books: for what is pending, and for what has expired and waits to be handled.
-pub(crate) const PLACES: u32 = 60_000;
+/// Seats in the books, for pending timeouts and for expired ones that wait for a handler.
+pub(crate) const SEATS: u32 = 60_000;
 
 type Held = (TimeoutKey, Entry);
 
@@ -36,7 +36,7 @@ pub(crate) struct Values {
     timer: ValueTimer<Entry>,
     pub(crate) books: Arc<Books>,
     shared: Vec<Mutex<Option<Held>>>,
-    /// What handlers do to the purgatory.
+    /// Call of a handler into the purgatory.
     pub(crate) poke: OnceLock<Poke>,
     seed: u64,
 }
@@ -65,7 +65,7 @@ impl Values {
         self.timer.stats()
     }
 
-    /// Schedules a timeout, if there is a place for it.
+    /// Schedules a timeout, if the books have a seat.
     pub(crate) fn schedule(&self, random: &mut fastrand::Rng) -> Option<Held> {
         let delay = delay(random);
         let calm = self.books.clock().calm();
@@ -90,7 +90,7 @@ impl Values {
         }
     }
 
-    /// Schedules many at once, some of them for the same moment.
+    /// Schedules a batch, in half of the calls with one deadline.
     pub(crate) fn burst(&self, random: &mut fastrand::Rng) -> Vec<Held> {
         let same = Duration::from_millis(random.u64(1..300));
         let is_crowd = random.bool();
@@ -111,7 +111,7 @@ impl Values {
             }
         };
         self.books.breaches().unless(keys.len() + refused.len() == entries.len(), || {
-            String::from("a batch was neither scheduled nor handed back as a whole")
+            String::from("the batch is neither scheduled nor returned")
         });
         for (&entry, (_, value)) in entries[keys.len()..].iter().zip(refused) {
             self.expect(value, entry);
@@ -123,7 +123,7 @@ impl Values {
         keys.into_iter().zip(entries).collect()
     }
 
-    /// Cancels many at once.
+    /// Cancels a batch.
     pub(crate) fn cancel_all(&self, held: Vec<Held>) {
         let values = self.timer.cancel_batch(held.iter().map(|&(key, _)| key));
         for ((_, entry), value) in held.into_iter().zip(values) {
@@ -141,7 +141,7 @@ impl Values {
         }
     }
 
-    /// Resets a timeout; if others do so too, only the earliest of its deadlines is known.
+    /// Resets a timeout. If other threads may do so too, only its earliest deadline is known.
     fn reset(&self, (key, entry): Held, delay: Duration, is_alone: bool) {
         let calm = self.books.clock().calm();
         let due = after(self.books.clock().look(), delay);
@@ -155,12 +155,10 @@ impl Values {
     }
 
     fn expect(&self, value: Entry, entry: Entry) {
-        self.books
-            .breaches()
-            .unless(value == entry, || format!("{value:?} was handed back for {entry:?}"));
+        self.books.breaches().unless(value == entry, || format!("{value:?} instead of {entry:?}"));
     }
 
-    /// What one thread does in one go.
+    /// One burst of calls of a load thread.
     pub(crate) fn churn(
         &self,
         random: &mut fastrand::Rng,
@@ -175,17 +173,27 @@ impl Values {
                 _ if held.is_empty() => {}
                 7..9 => self.reset(held[index], delay(random), true),
                 9 => self.share(held.swap_remove(index), random),
-                10..12 => {
-                    if !self.timer.is_pending(held[index].0) {
-                        held.swap_remove(index);
-                    }
-                }
+                10..12 => self.look(held, index),
                 _ => self.cancel(held.swap_remove(index)),
             }
         }
     }
 
-    /// Resets timeouts again and again, to earlier and to later.
+    /// Compares the deadline of a timeout with the books, and forgets it if it has ended.
+    fn look(&self, held: &mut Vec<Held>, index: usize) {
+        let (key, entry) = held[index];
+        let due = self.books.due(entry).and_then(|due| self.books.clock().instant(due));
+        if let (Some(due), Some(deadline)) = (due, self.timer.deadline(key)) {
+            self.books.breaches().unless(deadline >= due, || {
+                format!("{entry:?} has deadline {deadline:?}, before {due:?}")
+            });
+        }
+        if !self.timer.is_pending(key) {
+            held.swap_remove(index);
+        }
+    }
+
+    /// Resets timeouts again and again, to earlier and to later deadlines.
     pub(crate) fn storm(&self, random: &mut fastrand::Rng, held: &[Held]) {
         for _ in 0..10 {
             for &one in held.iter().take(500) {
@@ -194,7 +202,7 @@ impl Values {
         }
     }
 
-    /// Leaves a timeout to the handlers of others, instead of one that was left to them before.
+    /// Shares a timeout with the handlers of others, in place of an earlier one.
     fn share(&self, one: Held, random: &mut fastrand::Rng) {
         let index = random.usize(..SHARED);
         let before = self.shared[index].lock().replace(one);
@@ -203,7 +211,7 @@ impl Values {
         }
     }
 
-    /// Schedules a timeout, and leaves it to the handlers of others.
+    /// Schedules a timeout, and shares it with the handlers of others.
     pub(crate) fn leave(&self, random: &mut fastrand::Rng) {
         if let Some(one) = self.schedule(random) {
             self.share(one, random);
@@ -214,7 +222,7 @@ impl Values {
         *self.shared[random.usize(..SHARED)].lock()
     }
 
-    /// What is done with a timeout that has expired.
+    /// Handles an expired timeout.
     fn handle(&self, entry: Entry) {
         let mut random = fastrand::Rng::with_seed(self.seed ^ fastrand::u64(..));
         self.books.run(entry);
@@ -238,9 +246,8 @@ impl Values {
         }
     }
 
-    /// Ends the timer: at once, or when what is pending has had some time.
+    /// Ends the timer: at once, or after some time for pending timeouts.
     pub(crate) fn end(&self, is_drained: bool) {
-        self.books.finish();
         let left = if is_drained {
             let look = self.books.clock().look() + 300_000_000;
             self.timer.finish_by(self.books.clock().instant(look).expect("it is near"))
@@ -250,10 +257,12 @@ impl Values {
         for entry in left {
             self.books.give_back(entry);
         }
+        let again = self.timer.shutdown().len();
+        self.books.breaches().unless(again == 0, || format!("{again} values came back twice"));
     }
 }
 
-/// Mostly far ahead, as timeouts are; some so near that they race with whatever is done to them.
+/// Draws a delay: mostly long, sometimes so short that expiry races with other calls.
 pub(crate) fn delay(random: &mut fastrand::Rng) -> Duration {
     match random.u32(..64) {
         0 => Duration::ZERO,

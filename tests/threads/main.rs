@@ -1,0 +1,87 @@
+//! Timers and purgatories on real threads: random load, faults, and every way to end.
+//!
+//! ```text
+//! cargo test --release --test threads [-- PART..]
+//! ```
+//!
+//! | Part | Purpose |
+//! |---|---|
+//! | `soak` | Load with faults on timers and a purgatory; all ledgers must balance after each round |
+//! | `history` | Each operation ends once, as its history allows; no event is missed |
+//! | `ends` | Timers that end while threads use them lose no timeout |
+//! | `attacks` | Cost of hostile use, as a Markdown table; only if named |
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `THREADS_SECONDS` | Length of the soak; 2 by default, 10 with optimization |
+//! | `THREADS_SEED` | Seed of the soak; random by default, and printed |
+//! | `THREADS_OPERATIONS` | Operations of the history, and a twenty-thousandth as many timers that end |
+//! | `THREADS_LATENESS` | If set, late timeouts of the soak are breaches. It needs a quiet machine |
+//!
+//! Seeds determine the load, not how threads interleave. No assertion depends on the speed of the
+//! machine: waits have a limit of minutes, and lateness is only printed.
+//!
+//! The parts have a `main` of their own. They share one process, so they run one after the other; and
+//! the thread sanitizer reports races within the default test harness.
+//!
+//! Faults of the soak: callbacks and operations panic, sleep, and call the timer, the purgatory and
+//! each other; the clock stands still, steps back and jumps ahead; many timeouts have one deadline;
+//! limits are reached; threads die with handles; many timeouts are reset again and again. The clock
+//! is right in the first half of a round, and no callback sleeps.
+
+mod attacks;
+mod beside;
+mod books;
+mod breaches;
+mod clock;
+mod closures;
+mod ends;
+mod history;
+mod ledger;
+mod memory;
+mod operation;
+mod report;
+mod round;
+mod values;
+#[path = "../shared/variable.rs"]
+mod variable;
+mod waits;
+
+use std::{env, panic::catch_unwind, process::ExitCode, time::Instant};
+
+/// A part returns whether it passed; it may panic instead.
+type Part = (&'static str, fn() -> bool);
+
+const PARTS: [Part; 3] = [("ends", ends::run), ("history", history::run), ("soak", round::soak)];
+
+/// Measurements, which run only if they are named.
+const ON_DEMAND: [Part; 1] = [("attacks", attacks::run)];
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_named = |part: &Part| names.iter().any(|name| part.0.contains(name.as_str()));
+    let parts = PARTS.iter().filter(|part| names.is_empty() || is_named(part));
+    let parts: Vec<_> = parts.chain(ON_DEMAND.iter().filter(|part| is_named(part))).collect();
+    // Test runners ask for the names of the tests first.
+    if has("--list") {
+        let listed = if has("--ignored") { &[] } else { &parts[..] };
+        for (name, _) in listed {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let failed: Vec<_> = parts.iter().filter(|part| !passes(part)).map(|(name, _)| name).collect();
+    println!("threads: {} parts, failed: {failed:?}", parts.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn passes((name, run): &Part) -> bool {
+    println!("== {name}");
+    let start = Instant::now();
+    let is_passed = catch_unwind(run).unwrap_or(false);
+    let verdict = if is_passed { "ok" } else { "FAILED" };
+    println!("== {name}: {verdict} after {:.1} s", start.elapsed().as_secs_f64());
+    is_passed
+}

@@ -16,6 +16,7 @@ mod hostile;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;
+mod links;
 mod machine;
 mod marathon;
 mod model;

@@ -27,6 +27,8 @@ pub(crate) struct Operation {
     pub(crate) deadline: Tick,
     /// When it began to wait, in nanoseconds.
     pub(crate) since: u64,
+    /// How many had begun to wait before it.
+    pub(crate) order: u64,
     /// The shard of the thread that brought it.
     pub(crate) shard: usize,
     pub(crate) key: Option<OperationKey>,
@@ -72,6 +74,8 @@ pub(crate) struct Ledger {
     pub(crate) values: [u64; KEYS as usize],
     pub(crate) counts: Counts,
     pub(crate) is_shut_down: bool,
+    /// Operations that have begun to wait.
+    begun: u64,
 }
 
 impl Ledger {
@@ -149,9 +153,18 @@ impl Ledger {
     fn eldest(&self, is_one: impl Fn(&Operation) -> bool) -> Option<Number> {
         let mut firsts = BTreeMap::new();
         for &number in self.waiting.iter().filter(|&&number| is_one(&self.operations[number])) {
-            firsts.entry(self.operations[number].shard).or_insert(number);
+            let operation = &self.operations[number];
+            let first = firsts.entry(operation.shard).or_insert((operation.order, number));
+            *first = (operation.order, number).min(*first);
         }
-        firsts.into_values().min_by_key(|&number| self.operations[number].since)
+        let firsts = firsts.into_values().map(|(_, number)| number);
+        firsts.min_by_key(|&number| self.operations[number].since)
+    }
+
+    /// An operation begins to wait.
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.begun
     }
 
     /// Whether an operation can complete, as far as that is known.

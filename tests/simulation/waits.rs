@@ -155,8 +155,10 @@ impl Waits {
     /// The delay of an operation begins after its first check, which may have moved the clock.
     fn begin_delay(&self, world: &World, number: Number) {
         let mut ledger = self.ledger();
+        let order = ledger.begin();
         let operation = &mut ledger.operations[number];
         if operation.checks == 1 && operation.state == State::Coming {
+            operation.order = order;
             let books = self.books();
             operation.deadline = books.after(world.now(), operation.wait.delay);
             operation.since = books.since(world.now());
@@ -179,12 +181,14 @@ impl Waits {
         let events = bits(wait.events).map(Watch::Events);
         let watches = events.chain(thresholds.iter().map(|&(key, at)| Watch::Threshold(key, at)));
         let watches = watches.collect();
+        let order = ledger.begin();
         ledger.operations.push(Operation {
             wait,
             state: State::Coming,
             thresholds,
             deadline,
             since,
+            order,
             shard: this_thread() % world.setup.shards,
             key: None,
             is_ready: wait.is_ready,

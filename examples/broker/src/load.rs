@@ -30,7 +30,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Fault, report, settings::Settings, signal};
+use crate::{Fault, members, report, settings::Settings, signal};
 
 /// The topic that is produced to.
 const BUSY: &str = "busy";
@@ -102,6 +102,7 @@ impl<'a> Load<'a> {
         let mut producers = self.producers(&stopped).await?;
         let mut consumers = self.consumers(&goal).await?;
         let mut pollers = self.pollers(&stopped).await?;
+        let mut members = self.members(&stopped);
         let began = Instant::now();
         self.progress(began).await?;
         let serving = began.elapsed();
@@ -111,6 +112,7 @@ impl<'a> Load<'a> {
             outcome = all(&mut consumers) => { outcome?; }
             () = pause(&self.timer, PATIENCE) => return Err("records did not arrive".into()),
         }
+        all(&mut members).await?;
         let mut polls = Polls::NONE;
         for more in all(&mut pollers).await? {
             polls.add(more);
@@ -152,6 +154,16 @@ impl<'a> Load<'a> {
             pollers.spawn(poll(partition, stopped.clone()));
         }
         Ok(pollers)
+    }
+
+    /// Members of a group, the first of which dies.
+    fn members(&self, stopped: &watch::Receiver<bool>) -> Set<()> {
+        let mut set = JoinSet::new();
+        for number in 0..self.settings.members {
+            let timer = self.timer.clone();
+            set.spawn(members::run(self.address, number == 0, timer, stopped.clone()));
+        }
+        set
     }
 
     async fn client(&self) -> Result<Client, Fault> {
@@ -371,7 +383,7 @@ async fn poll(partition: PartitionClient, stopped: watch::Receiver<bool>) -> Res
 }
 
 /// Waits for some time to pass.
-async fn pause(timer: &Timer, delay: Duration) {
+pub(crate) async fn pause(timer: &Timer, delay: Duration) {
     let (over, is_over) = oneshot::channel::<()>();
     let timeout = timer.schedule(delay, || drop(over));
     // The end is that the channel closes; a refused callback is dropped, which closes it as well.

@@ -7,6 +7,7 @@
 
 mod cpu;
 mod load;
+mod members;
 mod report;
 mod settings;
 mod signal;
@@ -85,11 +86,12 @@ fn load(settings: &Settings) -> Result<(), Fault> {
     let (broker, clients) = (runtime("broker", &broker_cpu)?, runtime("client", &client_cpu)?);
     let server = broker.block_on(start(settings, "127.0.0.1:0"))?;
     println!(
-        "{} serves {} producers, {} consumers and {} idle pollers for {} s",
+        "{} serves {} producers, {} consumers, {} idle pollers and {} members of a group for {} s",
         server.address(),
         settings.producers,
         settings.config.partitions,
         settings.pollers,
+        settings.members,
         settings.duration.as_secs_f64()
     );
     let load = Load::new(settings, server.address(), server.broker());

@@ -61,7 +61,7 @@ pub(crate) fn print_progress(elapsed: Duration, broker: &Broker, consumed: u64) 
 }
 
 /// Prints what came of a load: at its end, and after the shutdown.
-pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: usize) {
+pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64) {
     let Counted { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;
     println!("\nrequests   {requests}, {:.0} a second", per_second(requests, done.serving));
@@ -69,6 +69,7 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: usi
     println!("records    {records} produced, {} consumed, in order", done.consumed);
     print_fetches(done, end);
     print_produces(end);
+    print_groups(&end.groups);
     print_wake_ups(end);
     println!(
         "shutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",

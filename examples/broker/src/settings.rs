@@ -26,10 +26,14 @@ The load:
   --seconds N           how long the load lasts; 5
   --producers N         clients that produce and wait for the follower, one batch at a time; 16
   --pollers N           clients that poll a topic where nothing happens; 100
+  --members N           members of a consumer group, one of which dies; 8
 
   --help                print this
 
 Ctrl-C and SIGTERM end either: requests that wait are answered.";
+
+/// How long the first members of a group wait for others at most, under the load.
+const LOAD_GROUP_DELAY: Duration = Duration::from_millis(100);
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) duration: Duration,
     pub(crate) producers: u32,
     pub(crate) pollers: u32,
+    pub(crate) members: u32,
     pub(crate) stops_follower: bool,
     pub(crate) config: Config,
 }
@@ -82,6 +87,7 @@ impl Settings {
             duration: Duration::from_secs(5),
             producers: 16,
             pollers: 100,
+            members: 8,
             stops_follower: false,
             config: Config {
                 partitions: 8,
@@ -95,6 +101,7 @@ impl Settings {
                 Long("seconds") => settings.duration = seconds(&mut parser)?,
                 Long("producers") => settings.producers = number(&mut parser, "producers")?,
                 Long("pollers") => settings.pollers = number(&mut parser, "pollers")?,
+                Long("members") => settings.members = number(&mut parser, "members")?,
                 Long("listen") => settings.mode = Mode::Listen(address(&mut parser)?),
                 Long("stop-follower") => settings.stops_follower = true,
                 Long("help") | Short('h') => settings.mode = Mode::Help,
@@ -104,6 +111,10 @@ impl Settings {
                 }
                 other => return Err(other.unexpected()),
             }
+        }
+        if settings.mode == Mode::Load {
+            let delay = &mut settings.config.groups.initial_delay;
+            *delay = LOAD_GROUP_DELAY.min(*delay);
         }
         Ok(settings)
     }

@@ -349,7 +349,7 @@ impl Broker {
     }
 
     /// Answers all requests that wait, and has none wait from now on. Returns how many those were.
-    fn answer_all(&self) -> usize {
+    fn answer_all(&self) -> u64 {
         self.groups.close()
             + waiting::answer_all(&self.waiters.fetches)
             + waiting::answer_all(&self.waiters.produces)

@@ -61,7 +61,7 @@ impl Server {
     /// how many requests waited.
     ///
     /// A client that does not take its answers is left behind after a second.
-    pub async fn shutdown(mut self) -> usize {
+    pub async fn shutdown(mut self) -> u64 {
         let answered = self.close();
         tokio::select! {
             _ = &mut self.accepting => {}
@@ -73,7 +73,7 @@ impl Server {
 
     /// Has all connections closed once they have answered what waits. Returns how many requests
     /// that was.
-    fn close(&self) -> usize {
+    fn close(&self) -> u64 {
         // First, so that a request which finds the purgatories shut is among the last.
         self.closing.send_replace(true);
         self.broker.answer_all()

@@ -8,18 +8,17 @@ use delaywheel::{
 };
 use tokio::sync::oneshot;
 
-/// Shuts a purgatory down, and answers the operations that wait. Returns how many those were.
-pub(super) fn answer_all<K, O>(purgatory: &Purgatory<K, O>) -> usize
+/// Shuts a purgatory down and answers the waiting operations. Returns their number, which includes
+/// operations that another thread is checking: that thread answers them.
+pub(super) fn answer_all<K, O>(purgatory: &Purgatory<K, O>) -> u64
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
-    let operations = purgatory.shutdown();
-    let answered = operations.len();
-    for operation in operations {
+    for operation in purgatory.shutdown() {
         operation.complete(Completion::ShutDown);
     }
-    answered
+    purgatory.stats().shut_down
 }
 
 /// A request that waits, in the hands of the connection that will answer it.
@@ -62,5 +61,47 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> 
     #[cfg(test)]
     pub(super) fn try_ended(&mut self) -> Option<T> {
         self.ended.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
+
+    use super::*;
+
+    type Shared = Arc<Mutex<Vec<(u64, Completion)>>>;
+
+    /// Shuts its purgatory down while it is checked because of an event.
+    struct Closing(Purgatory<u8, Closing>, u64, Shared);
+
+    impl DelayedOperation<u8> for Closing {
+        fn try_complete(&mut self) -> bool {
+            // Two checks precede the wait.
+            self.1 += 1;
+            if self.1 == 3 {
+                let answered = answer_all(&self.0);
+                self.2.lock().unwrap().push((answered, Completion::Satisfied));
+            }
+            false
+        }
+
+        fn complete(self, completion: Completion) {
+            self.2.lock().unwrap().push((0, completion));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_checked_during_the_shutdown_is_answered_and_counted() {
+        let purgatory = Purgatory::new();
+        let seen = Shared::default();
+        let closing = Closing(purgatory.clone(), 0, Arc::clone(&seen));
+        purgatory.try_complete_else_watch(closing, [7], Duration::MAX).unwrap();
+        purgatory.check_and_complete(&7);
+        let expected = [(1, Completion::Satisfied), (0, Completion::ShutDown)];
+        assert_eq!(*seen.lock().unwrap(), expected);
     }
 }

@@ -18,6 +18,12 @@ use super::{
 /// Bytes of a frame's length.
 const LENGTH_BYTES: usize = 4;
 
+/// Bytes that the header of a response takes at most: its correlation id, and no tagged fields.
+const MAX_HEADER_BYTES: usize = 5;
+
+/// The longest answer about groups, commits or topics, in bytes. Every group fits.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
 /// The shortest request: key, version, correlation id.
 const MIN_FRAME_BYTES: usize = 8;
 
@@ -91,18 +97,37 @@ async fn fill(from: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> usi
     from.read_buf(buffer).await.unwrap_or(0)
 }
 
+/// Bytes that are left of an answer which repeats what clients have stored: a short request may
+/// name the same thing very often.
+pub(super) struct Room(usize);
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self(MAX_ANSWER_BYTES)
+    }
+
+    /// Takes the room of an item. Returns whether there was enough.
+    pub(super) fn take(&mut self, item: &impl Encodable, header: Header) -> bool {
+        let bytes = item.compute_size(header.version).unwrap_or(usize::MAX);
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
+}
+
 /// Makes the frame of a response.
 pub(super) fn encode(
     key: ApiKey,
     header: Header,
     body: &impl Encodable,
 ) -> Result<BytesMut, Malformed> {
-    let mut frame = BytesMut::new();
+    let head = ResponseHeader::default().with_correlation_id(header.correlation_id);
+    let head_version = key.response_header_version(header.version);
+    let body_bytes = body.compute_size(header.version).map_err(|_| Malformed)?;
+    // Growing step by step would take up to twice the memory.
+    let mut frame = BytesMut::with_capacity(LENGTH_BYTES + MAX_HEADER_BYTES + body_bytes);
     frame.put_i32(0);
-    ResponseHeader::default()
-        .with_correlation_id(header.correlation_id)
-        .encode(&mut frame, key.response_header_version(header.version))
-        .map_err(|_| Malformed)?;
+    head.encode(&mut frame, head_version).map_err(|_| Malformed)?;
     body.encode(&mut frame, header.version).map_err(|_| Malformed)?;
     let length = i32::try_from(frame.len() - LENGTH_BYTES).map_err(|_| Malformed)?;
     frame[..LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());

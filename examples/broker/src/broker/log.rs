@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use kafka_protocol::ResponseError;
 
 use super::{batch::Batch, producer::Sequences, storage::Storage};
@@ -261,16 +261,15 @@ impl Log {
     }
 
     fn read(&self, offset: i64, max_bytes: usize, must_progress: bool) -> Bytes {
-        let mut records = BytesMut::new();
-        for entry in self.batches.range(self.index(offset)..) {
-            let is_forced = must_progress && records.is_empty();
-            let is_fitting = records.len() + entry.bytes.len() <= max_bytes;
-            if entry.end > self.high_watermark || !(is_fitting || is_forced) {
-                break;
-            }
-            records.put_slice(&entry.bytes);
-        }
-        records.freeze()
+        let readable = self.batches.range(self.index(offset)..);
+        let readable = readable.take_while(|entry| entry.end <= self.high_watermark);
+        let mut bytes = 0;
+        let fitting = readable.take_while(|entry| {
+            let is_forced = must_progress && bytes == 0;
+            bytes += entry.bytes.len();
+            bytes <= max_bytes || is_forced
+        });
+        fitting.map(|entry| &*entry.bytes).collect::<Vec<_>>().concat().into()
     }
 }
 

@@ -19,7 +19,8 @@ use kafka_protocol::{
 };
 
 use super::{
-    Broker, frame,
+    Broker,
+    frame::{self, Room},
     log::Partition,
     request::{Header, Malformed},
 };
@@ -159,10 +160,16 @@ pub(super) fn reply(
     let topics = &broker.topics;
     let may_create = header.version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
     let creates = may_create && broker.config.creates_topics;
+    let mut room = Room::new();
     let described = match &asked.topics {
         Some(some) if header.version > 0 || !some.is_empty() => {
             let names = some.iter().map(|topic| topic.name.as_deref().map_or("", |name| name));
-            names.map(|name| describe(topics, name, creates)).collect()
+            let described = names.map(|name| {
+                let described = describe(topics, name, creates);
+                let refused = || failed(name, ResponseError::PolicyViolation);
+                if room.take(&described, header) { described } else { refused() }
+            });
+            described.collect()
         }
         _ => topics.names().iter().map(|name| describe(topics, name, false)).collect(),
     };
@@ -186,16 +193,23 @@ fn describe(topics: &Topics, name: &str, creates: bool) -> MetadataResponseTopic
         None if !is_valid(name) => Err(ResponseError::InvalidTopicException),
         None => Err(ResponseError::UnknownTopicOrPartition),
     };
-    let described = MetadataResponseTopic::default()
-        .with_name(Some(TopicName(StrBytes::from_string(name.to_owned()))));
     match found {
         Ok(partitions) => {
             let partitions =
                 (0..).zip(partitions.iter()).map(|(index, _)| describe_partition(index));
-            described.with_partitions(partitions.collect())
+            described(name).with_partitions(partitions.collect())
         }
-        Err(error) => described.with_error_code(error.code()),
+        Err(error) => failed(name, error),
     }
+}
+
+fn described(name: &str) -> MetadataResponseTopic {
+    let name = TopicName(StrBytes::from_string(name.to_owned()));
+    MetadataResponseTopic::default().with_name(Some(name))
+}
+
+fn failed(name: &str, error: ResponseError) -> MetadataResponseTopic {
+    described(name).with_error_code(error.code())
 }
 
 fn describe_partition(index: i32) -> MetadataResponsePartition {

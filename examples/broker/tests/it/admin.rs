@@ -1,6 +1,6 @@
 //! Topics made and deleted, idempotent producers, refusals, and every version of their requests.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use delaywheel_broker::broker::Config;
 use kafka_protocol::{
     ResponseError,
@@ -14,34 +14,13 @@ use kafka_protocol::{
         list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
         metadata_request::MetadataRequestTopic,
     },
-    protocol::{Request, StrBytes},
-    records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType},
 };
 
 use crate::harness::{
-    HOUR_MS, PRODUCE_VERSION, Raw, TOPIC, config, data, fetch, name, outcome, produce, soon, start,
-    system_broker, until_fetches_wait, until_produces_wait, virtual_broker,
+    HOUR_MS, PRODUCE_VERSION, Raw, TOPIC, config, data, fetch, in_every_version, name, outcome,
+    produce, record_batch, soon, start, system_broker, text, until_fetches_wait,
+    until_produces_wait, virtual_broker,
 };
-
-/// Sends a request in every version on offer, and checks each answer.
-async fn in_every_version<R: Request>(
-    client: &mut Raw,
-    request: impl Fn(i16) -> R,
-    check: impl Fn(i16, R::Response),
-) {
-    let offered = client.call(3, &ApiVersionsRequest::default()).await.api_keys;
-    let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
-    // Like Kafka, the broker tells of versions of Produce that it does not read.
-    let first = if R::KEY == ApiKey::Produce as i16 { 3 } else { offered.min_version };
-    for version in first..=offered.max_version {
-        let response = client.call(version, &request(version)).await;
-        check(version, response);
-    }
-}
-
-fn text(text: &'static str) -> StrBytes {
-    StrBytes::from_static_str(text)
-}
 
 #[tokio::test]
 async fn librdkafka_is_told_of_the_version_that_it_looks_for_before_it_compresses() {
@@ -193,26 +172,7 @@ async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
 
 /// A batch of an idempotent producer.
 fn batch(producer_id: i64, first: i32, count: i32) -> Bytes {
-    let record = |number: i32| Record {
-        transactional: false,
-        control: false,
-        delete_horizon: false,
-        partition_leader_epoch: -1,
-        producer_id,
-        producer_epoch: 0,
-        timestamp_type: TimestampType::Creation,
-        offset: number.into(),
-        sequence: number,
-        timestamp: 0,
-        key: None,
-        value: Some(Bytes::from_static(b"value")),
-        headers: [].into_iter().collect(),
-    };
-    let records: Vec<_> = (first..first + count).map(record).collect();
-    let mut bytes = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
-    RecordBatchEncoder::encode(&mut bytes, &records, &options).unwrap();
-    bytes.freeze()
+    record_batch(producer_id, first..first + count, &Bytes::from_static(b"value"))
 }
 
 async fn send(client: &mut Raw, records: Bytes) -> (i16, i64) {

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use delaywheel::ManualClock;
-use delaywheel_broker::broker::Server;
+use delaywheel_broker::broker::{Config, Server};
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiVersionsRequest, DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest,
-        GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+        DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, GroupId,
+        HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
         ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
         SyncGroupResponse,
+        describe_groups_response::DescribedGroup,
         join_group_request::JoinGroupRequestProtocol,
         leave_group_request::MemberIdentity,
         offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
@@ -20,20 +21,19 @@ use kafka_protocol::{
         },
         sync_group_request::SyncGroupRequestAssignment,
     },
-    protocol::{Request, StrBytes},
+    protocol::StrBytes,
 };
 
-use crate::harness::{Raw, TOPIC, name, soon, system_broker, until, virtual_broker};
+use crate::harness::{
+    Raw, TOPIC, config, in_every_version, name, soon, start, system_broker, text, until,
+    virtual_broker,
+};
 
 const INITIAL_DELAY: Duration = Duration::from_secs(3);
 const SESSION: Duration = Duration::from_secs(10);
 const JOIN_VERSION: i16 = 5;
 const SYNC_VERSION: i16 = 3;
 const HEARTBEAT_VERSION: i16 = 3;
-
-fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
-}
 
 fn group() -> GroupId {
     GroupId(text("group"))
@@ -274,25 +274,6 @@ async fn a_shutdown_answers_joins_and_syncs() {
     });
 }
 
-/// The versions of a request that the broker says it knows.
-async fn versions<R: Request>(client: &mut Raw) -> std::ops::RangeInclusive<i16> {
-    let response = client.call(3, &ApiVersionsRequest::default()).await;
-    let offered = response.api_keys.iter().find(|offered| offered.api_key == R::KEY).unwrap();
-    offered.min_version..=offered.max_version
-}
-
-/// Sends a request in every version, and checks each answer.
-async fn in_every_version<R: Request>(
-    client: &mut Raw,
-    request: impl Fn(i16) -> R,
-    check: impl Fn(i16, R::Response),
-) {
-    for version in versions::<R>(client).await {
-        let response = client.call(version, &request(version)).await;
-        check(version, response);
-    }
-}
-
 #[tokio::test]
 async fn members_are_served_in_every_version() {
     let server = system_broker().await;
@@ -418,4 +399,58 @@ async fn groups_are_told_of_and_commits_are_kept_in_every_version() {
     )
     .await;
     assert_eq!(committed(client).await, -1);
+}
+
+/// Joins without an id, as clients do before version 4, with so many bytes of metadata.
+async fn join_with(server: &Server, bytes: usize) -> Raw {
+    let mut client = Raw::connect(server).await;
+    let mut request = join(&StrBytes::default());
+    request.protocols[0].metadata = Bytes::from(vec![0; bytes]);
+    client.send(3, &request).await;
+    client
+}
+
+#[tokio::test]
+async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_it() {
+    const BYTES: usize = 256 << 10;
+    let (server, clock) = virtual_broker().await;
+    let mut members = Vec::new();
+    for number in 1..=16 {
+        members.push(join_with(&server, BYTES).await);
+        until_joining(&server, number).await;
+    }
+    let (_, refused) = join_with(&server, 1).await.receive::<JoinGroupRequest>(3).await;
+    assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
+    let (_, refused) = join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>(3).await;
+    assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
+    clock.advance(2 * INITIAL_DELAY);
+    let client = &mut Raw::connect(&server).await;
+    let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
+    let described = client.call(5, &request).await.groups;
+    let bytes = |group: &DescribedGroup| -> usize {
+        group.members.iter().map(|member| member.member_metadata.len()).sum()
+    };
+    let is_refused = |group: &&DescribedGroup| {
+        bytes(group) == 0 && group.error_code == ResponseError::PolicyViolation.code()
+    };
+    assert_eq!(bytes(&described[0]), 16 * BYTES, "one group fits");
+    assert_eq!(described.iter().filter(is_refused).count(), 4_000 - 3);
+}
+
+#[tokio::test]
+async fn an_answer_that_repeats_commits_is_bounded() {
+    let server = start(Config { topics: vec![("wide".into(), 8)], ..config() }).await;
+    let client = &mut Raw::connect(&server).await;
+    let partition = OffsetCommitRequestPartition::default()
+        .with_committed_metadata(Some(text(&"x".repeat(1_000))));
+    let partitions = (0..8).map(|index| partition.clone().with_partition_index(index)).collect();
+    let topic =
+        OffsetCommitRequestTopic::default().with_name(name("wide")).with_partitions(partitions);
+    let request = commit(&StrBytes::default(), -1, 0).with_topics(vec![topic]);
+    client.call(9, &request).await;
+    let wanted = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+    let request = OffsetFetchRequest::default().with_groups(vec![wanted; 4_000]);
+    let found = client.call(8, &request).await.groups;
+    let answered = found.iter().filter(|group| group.error_code == 0).count();
+    assert!((1_900..2_100).contains(&answered), "{answered} times 8 kB in 16 MiB");
 }

@@ -2,6 +2,8 @@
 
 use std::{
     future::Future,
+    net::SocketAddr,
+    ops::{Range, RangeInclusive},
     time::{Duration, Instant},
 };
 
@@ -10,8 +12,8 @@ use delaywheel::ManualClock;
 use delaywheel_broker::broker::{Config, Server};
 use kafka_protocol::{
     messages::{
-        ApiKey, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest, ProduceResponse,
-        RequestHeader, ResponseHeader, TopicName,
+        ApiKey, ApiVersionsRequest, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest,
+        ProduceResponse, RequestHeader, ResponseHeader, TopicName,
         fetch_request::{FetchPartition, FetchTopic},
         fetch_response::PartitionData,
         metadata_request::MetadataRequestTopic,
@@ -107,7 +109,11 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) async fn connect(server: &Server) -> Self {
-        Self { stream: TcpStream::connect(server.address()).await.unwrap(), sent: 0 }
+        Self::connect_to(server.address()).await
+    }
+
+    pub(crate) async fn connect_to(address: SocketAddr) -> Self {
+        Self { stream: TcpStream::connect(address).await.unwrap(), sent: 0 }
     }
 
     /// Sends a request, and returns its correlation id.
@@ -177,6 +183,32 @@ impl Raw {
     }
 }
 
+/// The versions of a request that the broker reads, of those that it advertises.
+async fn versions<R: Request>(client: &mut Raw) -> RangeInclusive<i16> {
+    let offered = client.call(3, &ApiVersionsRequest::default()).await.api_keys;
+    let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
+    // Like Kafka, the broker advertises versions of Produce that it does not read.
+    let first = if R::KEY == ApiKey::Produce as i16 { 3 } else { offered.min_version };
+    first..=offered.max_version
+}
+
+/// Sends a request in every version, and checks each answer.
+pub(crate) async fn in_every_version<R: Request>(
+    client: &mut Raw,
+    request: impl Fn(i16) -> R,
+    check: impl Fn(i16, R::Response),
+) {
+    for version in versions::<R>(client).await {
+        let response = client.call(version, &request(version)).await;
+        check(version, response);
+    }
+}
+
+/// A text of the protocol.
+pub(crate) fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
 /// A request with its header and length.
 pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> BytesMut {
     let key = ApiKey::try_from(R::KEY).unwrap();
@@ -230,22 +262,28 @@ pub(crate) fn produce_all(partitions: &[i32], acks: i16, count: i64) -> ProduceR
 
 /// A batch of so many records.
 pub(crate) fn batch(count: i64) -> Bytes {
-    let record = |number| Record {
+    record_batch(-1, 0..i32::try_from(count).unwrap(), &Bytes::from_static(b"value"))
+}
+
+/// A batch of the records with these sequence numbers; the id of a producer that is not idempotent
+/// is -1.
+pub(crate) fn record_batch(producer_id: i64, numbers: Range<i32>, value: &Bytes) -> Bytes {
+    let record = |number: i32| Record {
         transactional: false,
         control: false,
         delete_horizon: false,
         partition_leader_epoch: -1,
-        producer_id: -1,
-        producer_epoch: -1,
+        producer_id,
+        producer_epoch: if producer_id < 0 { -1 } else { 0 },
         timestamp_type: TimestampType::Creation,
-        offset: number,
-        sequence: i32::try_from(number).unwrap(),
+        offset: number.into(),
+        sequence: number,
         timestamp: 0,
         key: None,
-        value: Some(Bytes::from_static(b"value")),
+        value: Some(value.clone()),
         headers: [].into_iter().collect(),
     };
-    let records: Vec<_> = (0..count).map(record).collect();
+    let records: Vec<_> = numbers.map(record).collect();
     let mut bytes = BytesMut::new();
     let options = RecordEncodeOptions { version: 2, compression: Compression::None };
     RecordBatchEncoder::encode(&mut bytes, &records, &options).unwrap();

@@ -13,6 +13,7 @@ mod guide;
 mod harness;
 mod idle;
 mod malformed;
+mod memory;
 mod produce;
 mod real_client;
 mod shutdown;

@@ -1,6 +1,10 @@
 //! A shutdown answers whatever waits, and is kept waiting by nobody.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use kafka_protocol::{ResponseError, messages::ProduceRequest};
 
@@ -70,4 +74,43 @@ async fn a_client_that_takes_nothing_does_not_hold_up_a_shutdown() {
     clock.advance(Duration::from_secs(1));
     soon(closing).await.unwrap();
     drop(client);
+}
+
+/// A broker in a process of its own, which is killed if its test fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn sigterm_answers_waiting_requests_before_the_process_ends() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_delaywheel-broker"));
+    command.args(["--listen", "localhost:0", "--topic", "topic:4", "--no-follower"]);
+    let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut output = BufReader::new(process.0.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let address = line.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
+    let address = address.unwrap().parse().unwrap();
+
+    let (mut client, mut other) = (Raw::connect_to(address).await, Raw::connect_to(address).await);
+    client.send(11, &fetch(&[0], 1, HOUR_MS)).await;
+    client.send(PRODUCE_VERSION, &produce(1, 1, 1)).await;
+    // This answer shows that the append has come. So the fetch before it waits.
+    other.fetch(&fetch(&[1], 1, HOUR_MS)).await;
+    let kill = Command::new("kill").arg(process.0.id().to_string()).status().unwrap();
+    assert!(kill.success());
+
+    assert_eq!(lengths(&client.receive_fetch().await), [0]);
+    let (_, response) = client.receive::<ProduceRequest>(PRODUCE_VERSION).await;
+    assert_eq!(outcome(&response).error_code, 0);
+    assert!(client.receive_rest().await.is_empty());
+    let mut report = String::new();
+    output.read_to_string(&mut report).unwrap();
+    assert!(report.starts_with("3 requests served; 1 that waited"), "{report}");
+    assert!(process.0.wait().unwrap().success());
 }

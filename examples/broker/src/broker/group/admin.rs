@@ -23,7 +23,7 @@ use super::{
     state::Phase,
 };
 use crate::broker::{
-    frame,
+    frame::{self, Room},
     metadata::NODE,
     request::{Header, Malformed},
 };
@@ -76,12 +76,18 @@ pub(crate) fn describe(
     header: Header,
     asked: &DescribeGroupsRequest,
 ) -> Result<BytesMut, Malformed> {
-    let described = asked.groups.iter().map(|name| match groups.find(name) {
-        Some(slot) => describe_group(header, &slot),
-        // As Kafka before version 6 of this request.
-        None => DescribedGroup::default()
-            .with_group_id(name.clone())
-            .with_group_state(StrBytes::from_static_str("Dead")),
+    let mut room = Room::new();
+    let described = asked.groups.iter().map(|name| {
+        let empty = || DescribedGroup::default().with_group_id(name.clone());
+        match groups.find(name) {
+            Some(slot) => {
+                let described = describe_group(header, &slot);
+                let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
+                if room.take(&described, header) { described } else { refused() }
+            }
+            // As Kafka before version 6 of this request.
+            None => empty().with_group_state(StrBytes::from_static_str("Dead")),
+        }
     });
     let response = DescribeGroupsResponse::default().with_groups(described.collect());
     frame::encode(ApiKey::DescribeGroups, header, &response)

@@ -223,7 +223,7 @@ impl Coordinator {
     }
 
     /// Answers all joins and syncs that wait, and refuses what comes later. Returns how many waited.
-    pub(crate) fn close(&self) -> usize {
+    pub(crate) fn close(&self) -> u64 {
         self.is_closed.store(true, Ordering::Release);
         self.sessions.shutdown();
         answer_all(&self.rebalances);

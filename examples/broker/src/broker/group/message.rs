@@ -38,6 +38,11 @@ pub(crate) struct Join {
 /// Protocols for assigning partitions, most wanted first, each with metadata for the leader.
 pub(crate) type Protocols = Vec<(Name, Bytes)>;
 
+/// Bytes of the metadata of a member.
+pub(crate) fn bytes(protocols: &Protocols) -> usize {
+    protocols.iter().map(|(_, metadata)| metadata.len()).sum()
+}
+
 /// The program that a member is part of.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {

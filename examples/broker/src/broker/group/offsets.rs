@@ -23,7 +23,7 @@ use super::{
     requests::name,
 };
 use crate::broker::{
-    frame,
+    frame::{self, Room},
     metadata::{Topics, own},
     request::{Header, Malformed},
 };
@@ -102,13 +102,16 @@ pub(crate) fn fetch(
         let topics = found.into_iter().map(|found| found.old_response(header.version));
         OffsetFetchResponse::default().with_topics(topics.collect())
     } else {
+        let mut room = Room::new();
         let found = asked.groups.iter().map(|group| {
             let topics =
                 group.topics.as_ref().map(|topics| topics.iter().map(Wanted::of_new).collect());
             let found = find(groups, &group.group_id, topics);
-            OffsetFetchResponseGroup::default()
-                .with_group_id(group.group_id.clone())
-                .with_topics(found.into_iter().map(Found::response).collect())
+            let empty =
+                || OffsetFetchResponseGroup::default().with_group_id(group.group_id.clone());
+            let answer = empty().with_topics(found.into_iter().map(Found::response).collect());
+            let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
+            if room.take(&answer, header) { answer } else { refused() }
         });
         OffsetFetchResponse::default().with_groups(found.collect())
     };

@@ -16,14 +16,15 @@ use kafka_protocol::{
 
 use super::{
     coordinator::Coordinator,
-    message::{Client, Identity, Join, JoinOutcome, Joined, Name, NotJoined, SyncOutcome},
+    message::{Client, Identity, Join, JoinOutcome, Joined, Name, NotJoined, SyncOutcome, bytes},
+    state::MAX_GROUP_BYTES,
 };
 use crate::broker::{
     Reply, frame,
     request::{Header, Malformed},
 };
 
-/// Bytes of metadata that a member may have, and of an assignment.
+/// Bytes of metadata that a member may have.
 const MAX_METADATA_BYTES: usize = 256 << 10;
 
 /// The first version in which the rebalance timeout is told; before that it is the session's.
@@ -51,8 +52,7 @@ pub(crate) fn join(
 ) -> Result<Reply, Malformed> {
     let client = Client { id: client_id.into(), host: format!("/{}", peer.ip()).into() };
     let join = read_join(header, client, asked);
-    let bytes: usize = join.protocols.iter().map(|(_, metadata)| metadata.len()).sum();
-    let joining = if bytes > MAX_METADATA_BYTES {
+    let joining = if bytes(&join.protocols) > MAX_METADATA_BYTES {
         Err(NotJoined { error: ResponseError::InvalidRequest, member: join.member })
     } else {
         groups.join(&asked.group_id, join)
@@ -137,8 +137,8 @@ pub(crate) fn sync(
     let assigned = asked.assignments.iter();
     let assignments: Vec<_> =
         assigned.map(|each| (name(&each.member_id), own(&each.assignment))).collect();
-    let is_too_long = |(_, bytes): &(Name, Bytes)| bytes.len() > MAX_METADATA_BYTES;
-    let syncing = if assignments.iter().any(is_too_long) {
+    let bytes: usize = assignments.iter().map(|(_, assignment)| assignment.len()).sum();
+    let syncing = if bytes > MAX_GROUP_BYTES {
         Err(ResponseError::InvalidRequest)
     } else {
         groups.sync(&asked.group_id, identity, assignments)

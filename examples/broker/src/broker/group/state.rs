@@ -26,8 +26,12 @@ use kafka_protocol::ResponseError;
 
 use super::message::{
     Answer, Client, Effects, Identity, Join, JoinOutcome, Joined, JoinedMember, Name, NotJoined,
-    Protocols, Round, Session, SyncOutcome, Synced,
+    Protocols, Round, Session, SyncOutcome, Synced, bytes,
 };
+
+/// Bytes of metadata that all members of a group have together, and as many of assignments. The
+/// leader gets all metadata in one answer.
+pub(crate) const MAX_GROUP_BYTES: usize = 4 << 20;
 
 /// The step of a rebalance in which a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,6 +201,11 @@ impl Group {
         let refused = |error| NotJoined { error, member: Arc::clone(&join.member) };
         if !self.is_compatible(&join) {
             return Err(refused(ResponseError::InconsistentGroupProtocol));
+        }
+        let others = self.members.iter().filter(|(id, _)| **id != join.member);
+        let metadata: usize = others.map(|(_, member)| bytes(&member.protocols)).sum();
+        if metadata + bytes(&join.protocols) > MAX_GROUP_BYTES {
+            return Err(refused(ResponseError::GroupMaxSizeReached));
         }
         if !join.member.is_empty() {
             if self.pending.contains_key(&join.member) {

@@ -1,0 +1,69 @@
+//! Clients that send requests and never read: the memory that they cost is bounded.
+//!
+//! Everything but the timers runs on the thread of the test, whose allocations are counted.
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use delaywheel_broker::broker::{Config, Server};
+use kafka_protocol::{messages::FetchRequest, protocol::Request};
+use tokio::runtime::Builder;
+
+use crate::harness::{
+    HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce, record_batch, start, until,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Requests that a connection may have unanswered.
+const PIPELINED: u64 = 64;
+
+/// Bytes of records in each partition, and in the longest answer to a fetch.
+const STORED: usize = 8 << 20;
+
+async fn stored() -> Server {
+    let server = start(Config { max_fetch_bytes: STORED, ..config() }).await;
+    let mut producer = Raw::connect(&server).await;
+    let value = Bytes::from(vec![b'x'; 1_000_000]);
+    for _ in 0..8 {
+        let mut request = produce(0, 1, 1);
+        let records = record_batch(-1, 0..1, &value);
+        request.topic_data[0].partition_data[0].records = Some(records);
+        producer.call(PRODUCE_VERSION, &request).await;
+    }
+    server
+}
+
+/// Returns the most bytes that the broker takes for requests whose answers nobody reads.
+fn peak<R: Request>(version: i16, request: impl Fn() -> R) -> u64 {
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+    let server = runtime.block_on(stored());
+    let mut client = runtime.block_on(Raw::connect(&server));
+    let before = server.broker().counts().requests;
+    let measured = measure(|| {
+        runtime.block_on(async {
+            for _ in 0..PIPELINED {
+                client.send(version, &request()).await;
+            }
+            let requests = || server.broker().counts().requests - before;
+            until("the requests", || requests() == PIPELINED).await;
+        });
+    });
+    runtime.block_on(server.shutdown());
+    measured.bytes_max
+}
+
+fn fetch_all(max_wait_ms: i32) -> FetchRequest {
+    let mut request = fetch(&[0], 1, max_wait_ms).with_max_bytes(i32::MAX);
+    request.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+    request
+}
+
+#[test]
+fn pipelined_fetches_cost_two_answers_whether_they_wait_or_not() {
+    for max_wait_ms in [0, HOUR_MS] {
+        let peak = peak(11, || fetch_all(max_wait_ms));
+        // The records of one answer, its frame, and what 64 requests take.
+        assert!(peak > STORED as u64, "answers are made: {peak}");
+        assert!(peak < 2 * STORED as u64 + MIB, "{peak} bytes for fetches that wait {max_wait_ms}");
+    }
+}

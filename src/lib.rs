@@ -20,6 +20,7 @@
 //! | threads that receive values when these are due | [`DelayQueue`] |
 //! | a callback to repeat, or to run less often | [`Timer::schedule_at_fixed_rate`], [`Debounce`], [`Throttle`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
+//! | futures that sleep or must not take too long | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`TimingWheel`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
@@ -30,6 +31,7 @@
 //!
 //! - `std` (default): timers, clocks and the purgatory. Without it, [`TimingWheel`] and its types
 //!   build on `core` and `alloc`.
+//! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
 //! - `metrics`: `TimerMetrics`, which publishes the counts of a timer through the `metrics` crate.
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.
@@ -43,6 +45,8 @@ extern crate std;
 #[cfg(feature = "std")]
 pub mod clock;
 mod error;
+#[cfg(feature = "future")]
+pub mod future;
 #[cfg(feature = "std")]
 pub mod guide;
 #[cfg(feature = "std")]

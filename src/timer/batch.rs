@@ -178,7 +178,8 @@ impl Timer {
         batch: impl IntoIterator<Item = (Duration, F)>,
     ) -> Result<Vec<Timeout>, BatchError<Timeout, Task>> {
         let tasks = batch.into_iter().map(|(delay, run)| (delay, Task(Box::new(run))));
-        let named = |keys: Vec<TimeoutKey>| keys.into_iter().map(|key| self.timeout(key)).collect();
+        let named =
+            |keys: Vec<TimeoutKey>| keys.into_iter().map(|key| self.timeout_of(key)).collect();
         match self.values.schedule_batch(tasks) {
             Ok(keys) => Ok(named(keys)),
             Err(error) => Err(error.map(|PartialBatch { scheduled, refused }| PartialBatch {

@@ -166,7 +166,8 @@ impl TimerBuilder {
     ///
     /// [`TimerBuildError`] if a setting is out of range.
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        self.build_with(super::Task::run).map(Timer::from_values)
+        let values = self.clone().build_with(super::Task::run)?;
+        Ok(Timer::from_parts(values, self))
     }
 
     /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
@@ -186,6 +187,13 @@ impl TimerBuilder {
         };
         let handle = move |expired: crate::Expired<T>| handler(expired.value);
         self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
+    }
+
+    /// Returns the settings of the sleeps of a timer with these settings. The reaper wakes tasks.
+    #[cfg(feature = "future")]
+    pub(super) fn for_sleeps(mut self) -> Self {
+        self.name.push_str("-sleeps");
+        self.inline()
     }
 
     /// Makes a queue from which values are received. Starts no thread; the first value does.

@@ -51,6 +51,8 @@ mod shard;
 mod shards;
 mod shared;
 mod shutdown;
+#[cfg(feature = "future")]
+mod sleeps;
 mod stats;
 mod throttle;
 mod tick_clock;
@@ -59,6 +61,8 @@ mod tracing;
 mod value;
 mod wakeup;
 
+#[cfg(feature = "future")]
+use std::sync::Arc;
 use std::{
     boxed::Box,
     fmt,
@@ -69,6 +73,10 @@ use std::{
 pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
+#[cfg(feature = "future")]
+use self::sleeps::Sleeps;
+#[cfg(feature = "future")]
+pub(crate) use self::sleeps::{SleepHandle, next_tick};
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
@@ -138,6 +146,8 @@ impl fmt::Debug for Task {
 #[derive(Clone)]
 pub struct Timer {
     values: ValueTimer<Task>,
+    #[cfg(feature = "future")]
+    sleeps: Arc<Sleeps>,
 }
 
 impl Timer {
@@ -156,8 +166,22 @@ impl Timer {
         TimerBuilder::new()
     }
 
-    fn from_values(values: ValueTimer<Task>) -> Self {
-        Self { values }
+    /// Makes a timer of the one for its callbacks, which has these settings.
+    fn from_parts(values: ValueTimer<Task>, settings: TimerBuilder) -> Self {
+        #[cfg(not(feature = "future"))]
+        drop(settings);
+        Self {
+            values,
+            #[cfg(feature = "future")]
+            sleeps: Arc::new(Sleeps::new(settings)),
+        }
+    }
+
+    /// Returns a way to the sleeps of this timer.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(crate) fn sleep_handle(&self) -> SleepHandle {
+        self.sleeps.handle()
     }
 
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling
@@ -200,7 +224,7 @@ impl Timer {
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError<Task>> {
-        self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout(key))
+        self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout_of(key))
     }
 
     /// Runs `callback` at `instant`; an instant that has passed is due at once.
@@ -213,7 +237,7 @@ impl Timer {
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError<Task>> {
-        self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout(key))
+        self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
     }
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
@@ -240,6 +264,8 @@ impl Timer {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
+        #[cfg(feature = "future")]
+        self.sleeps.shutdown();
         self.values.shutdown()
     }
 
@@ -269,7 +295,7 @@ impl Timer {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        self.values.finish(within)
+        self.finish_by(self.values.instant_after(within))
     }
 
     /// Refuses new callbacks, runs those that become due before `deadline`, then shuts down.
@@ -298,7 +324,12 @@ impl Timer {
     /// a [`shutdown`](Self::shutdown), on any clock.
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
-        self.values.finish_by(deadline)
+        #[cfg(feature = "future")]
+        self.sleeps.begin_to_drain();
+        let tasks = self.values.finish_by(deadline);
+        #[cfg(feature = "future")]
+        self.sleeps.finish_by(deadline);
+        tasks
     }
 
     /// Makes the reaper read the clock and expire the due timeouts. Call it after a clock has jumped
@@ -339,6 +370,8 @@ impl Timer {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn wake(&self) {
+        #[cfg(feature = "future")]
+        self.sleeps.wake();
         self.values.wake();
     }
 
@@ -348,6 +381,10 @@ impl Timer {
     /// `shutdown` hands back those that are pending.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
+        #[cfg(feature = "future")]
+        if self.sleeps.is_reaper_dead() {
+            return true;
+        }
         self.values.is_reaper_dead()
     }
 
@@ -357,16 +394,25 @@ impl Timer {
     /// [`ValueTimer::shrink`].
     pub fn shrink(&self) {
         self.values.shrink();
+        #[cfg(feature = "future")]
+        self.sleeps.shrink();
     }
 
     /// Returns the counts of the timer. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
+        #[cfg(feature = "future")]
+        {
+            let mut stats = self.values.stats();
+            self.sleeps.add_stats(&mut stats);
+            stats
+        }
+        #[cfg(not(feature = "future"))]
         self.values.stats()
     }
 
     /// The handle of a timeout of this timer.
-    fn timeout(&self, key: TimeoutKey) -> Timeout {
+    fn timeout_of(&self, key: TimeoutKey) -> Timeout {
         Timeout::new(self.values.shared().reference(key), key)
     }
 }

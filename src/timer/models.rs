@@ -6,6 +6,8 @@
 
 mod backlog;
 mod finish;
+#[cfg(feature = "future")]
+mod sleeps;
 mod wakeup;
 
 use std::{

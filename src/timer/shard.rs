@@ -137,6 +137,13 @@ impl<T> Shard<T> {
         (earlier, None)
     }
 
+    /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the timeout
+    /// has ended. `change` must neither run nor drop anything of the user.
+    #[cfg(feature = "future")]
+    pub(super) fn with_value<R>(&self, key: Key, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.lock().wheel.get_mut(key).map(change)
+    }
+
     /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the shard
     /// is closed and now empty.
     #[inline]

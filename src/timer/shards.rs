@@ -218,6 +218,23 @@ impl<T> Shards<T> {
         true
     }
 
+    /// Moves a timeout to a deadline in nanoseconds of [`TickClock::elapsed`]. Returns whether it was
+    /// pending.
+    #[cfg(feature = "future")]
+    pub(super) fn reset_at_elapsed(&self, key: TimeoutKey, deadline: u64) -> bool {
+        self.reset_to(key, self.clock.now(), self.clock.ceil(deadline))
+    }
+
+    /// Runs `change` on the value of a pending timeout; see [`Shard::with_value`].
+    #[cfg(feature = "future")]
+    pub(super) fn with_value<R>(
+        &self,
+        key: TimeoutKey,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        self.shard(key)?.with_value(key.in_shard(), change)
+    }
+
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
         self.shard(key)?.deadline(key.in_shard())

@@ -42,6 +42,9 @@ pub(super) struct Shared<T> {
     pub(super) is_reaper_dead: AtomicBool,
     pub(super) callback_threads: Arc<CallbackThreads>,
     pub(super) reaper_stats: Mutex<ReaperStats>,
+    /// Called when the reaper panics.
+    #[cfg(feature = "future")]
+    pub(super) on_panic: std::sync::OnceLock<fn(&Self)>,
 }
 
 /// What starts the threads.
@@ -74,6 +77,8 @@ impl<T: Send + 'static> Shared<T> {
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
             reaper_stats: Mutex::new(ReaperStats::new()),
+            #[cfg(feature = "future")]
+            on_panic: std::sync::OnceLock::new(),
         });
         shared.offer_to_clock();
         shared

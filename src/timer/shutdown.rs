@@ -93,6 +93,8 @@ impl<T: Send + 'static> Shared<T> {
         self.is_reaper_dead.store(true, Ordering::Release);
         self.shards.begin_finish();
         self.delivery.close(|| ());
+        #[cfg(feature = "future")]
+        self.on_panic.get().inspect(|on_panic| on_panic(self));
     }
 }
 

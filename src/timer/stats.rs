@@ -87,6 +87,21 @@ pub struct TimerStats {
 }
 
 impl TimerStats {
+    /// Adds the counts of another part of the same timer.
+    #[cfg(feature = "future")]
+    pub(super) fn add(&mut self, other: &Self) {
+        self.pending += other.pending;
+        self.scheduled += other.scheduled;
+        self.expired += other.expired;
+        self.cancelled += other.cancelled;
+        self.rejected += other.rejected;
+        self.returned += other.returned;
+        self.panicked += other.panicked;
+        self.wakeups += other.wakeups;
+        self.cascades += other.cascades;
+        self.lateness.add(&other.lateness);
+    }
+
     /// Returns the lateness that `percent` of the expired timeouts did not exceed; zero if there
     /// were none.
     #[must_use]

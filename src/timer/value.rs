@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     builder::TimerBuilder, error::ScheduleError, shards::Shards, shared::Shared, shutdown::Owner,
-    stats::TimerStats, timeout::TimeoutKey,
+    stats::TimerStats, tick_clock::after, timeout::TimeoutKey,
 };
 use crate::Key;
 
@@ -291,6 +291,11 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.shared().stats()
+    }
+
+    /// Returns the instant `within` from now, on the timer's clock.
+    pub(super) fn instant_after(&self, within: Duration) -> Instant {
+        after(self.shards().clock().source().now(), within)
     }
 
     /// Returns the nanoseconds since the timer was made. They step back by less than a tick, if the

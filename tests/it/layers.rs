@@ -25,8 +25,8 @@ const LAYERS: [(&str, u8); 13] = [
     ("timer", 3),
     ("purgatory", 4),
     ("guide", 4),
-    ("future", 4),
-    ("durable", 4),
+    ("future", 5),
+    ("durable", 5),
 ];
 
 /// Lines of code after which a file is to be split.

@@ -1,0 +1,148 @@
+//! A future that ends again and again, on a grid.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use futures_core::Stream;
+
+use super::{Sleep, SleepError};
+use crate::{MissedTicks, Timer, ticks::nanos, timer::next_tick};
+
+/// Ticks once a period; from [`Timer::interval`] and [`interval`](super::interval).
+///
+/// Ticks lie on a grid, so they do not drift however late each one is taken. [`MissedTicks`] says what
+/// happens to ticks that nobody took in time. As a [`Stream`] it yields the ticks without end.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Clock, ManualClock, MissedTicks, Timer, future::block_on};
+///
+/// let clock = ManualClock::new();
+/// let start = clock.now();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let mut interval = timer.interval(Duration::from_secs(10), MissedTicks::Skip);
+/// assert_eq!(block_on(interval.tick())?, start);
+/// clock.advance(Duration::from_secs(35));
+/// assert_eq!(block_on(interval.tick())?, start + Duration::from_secs(10));
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(block_on(interval.tick())?, start + Duration::from_secs(40));
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "an interval ticks only when it is awaited"]
+pub struct Interval {
+    sleep: Sleep,
+    /// In nanoseconds, not 0.
+    period: u64,
+    missed: MissedTicks,
+}
+
+impl Interval {
+    fn new(sleep: Sleep, period: Duration, missed: MissedTicks) -> Self {
+        let period = nanos(period).max(nanos(sleep.handle().tick()));
+        Self { sleep, period, missed }
+    }
+
+    /// Waits for the next tick. Returns the instant of the tick on the grid.
+    ///
+    /// # Errors
+    ///
+    /// [`SleepError`], as for a [`Sleep`]. The tick stays due.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call takes no tick, and the next call goes on waiting for it.
+    pub async fn tick(&mut self) -> Result<Instant, SleepError> {
+        poll_fn(|cx| self.poll_tick(cx)).await
+    }
+
+    /// Polls for the next tick. Only the task that polled last is woken.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`tick`](Self::tick).
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
+        ready!(Pin::new(&mut self.sleep).poll(cx))?;
+        let Some(instant) = self.sleep.deadline() else {
+            unreachable!("a deadline that no instant can tell does not elapse");
+        };
+        let (planned, now) = (self.sleep.deadline_nanos(), self.sleep.handle().elapsed());
+        self.sleep.set_deadline(next_tick(self.missed, self.period, planned, now));
+        Poll::Ready(Ok(instant))
+    }
+
+    /// Starts the grid again: the next tick is a period from now.
+    pub fn reset(&mut self) {
+        self.sleep.reset(self.period());
+    }
+
+    /// Starts the grid again: the next tick is `delay` from now.
+    pub fn reset_after(&mut self, delay: Duration) {
+        self.sleep.reset(delay);
+    }
+
+    /// Starts the grid again: the next tick is at `instant`.
+    pub fn reset_at(&mut self, instant: Instant) {
+        self.sleep.reset_at(instant);
+    }
+
+    /// Ticks at once, and starts the grid there.
+    pub fn reset_immediately(&mut self) {
+        self.sleep.reset(Duration::ZERO);
+    }
+
+    /// Returns the period.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
+    /// Returns what happens to missed ticks.
+    #[must_use]
+    pub const fn missed_ticks(&self) -> MissedTicks {
+        self.missed
+    }
+}
+
+/// Yields the ticks, without end. An error is yielded, and the next poll tries again.
+impl Stream for Interval {
+    type Item = Result<Instant, SleepError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_tick(cx).map(Some)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::MAX, None)
+    }
+}
+
+impl Timer {
+    /// Returns an interval whose first tick is now.
+    ///
+    /// A period shorter than a tick of the timer, such as zero, counts as one tick of the timer. A
+    /// period of [`Duration::MAX`] ticks once.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Interval::tick`].
+    pub fn interval(&self, period: Duration, missed: MissedTicks) -> Interval {
+        Interval::new(self.sleep(Duration::ZERO), period, missed)
+    }
+
+    /// Returns an interval whose first tick is at `start`.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Interval::tick`].
+    pub fn interval_at(&self, start: Instant, period: Duration, missed: MissedTicks) -> Interval {
+        Interval::new(self.sleep_until(start), period, missed)
+    }
+}

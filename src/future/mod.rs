@@ -1,0 +1,91 @@
+//! Futures: sleeps, timeouts, intervals, streams and purgatory waits, on any runtime.
+//!
+//! ```
+//! use std::{io, time::Duration};
+//!
+//! use delaywheel::future::timeout;
+//!
+//! async fn read() -> io::Result<usize> {
+//!     Ok(512)
+//! }
+//!
+//! async fn serve() -> io::Result<usize> {
+//!     timeout(Duration::from_secs(5), read()).await?
+//! }
+//! # assert_eq!(delaywheel::future::block_on(serve()).unwrap(), 512);
+//! ```
+//!
+//! A future of this module holds a timer and a place in its wheel. The value in the wheel is the
+//! waker of the task that polled the future last. The timer needs no runtime: its *reaper*, one
+//! thread, wakes the tasks. The same future works on `tokio`, `smol` and every other executor.
+//!
+//! | You want | Use |
+//! |---|---|
+//! | to wait | [`sleep`], [`sleep_until`]; [`Timer::sleep`] |
+//! | to limit how long a future takes | [`timeout`]; [`Timer::timeout`] |
+//! | to do something regularly | [`interval`], [`interval_at`]; [`Timer::interval`] |
+//! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`] |
+//! | to wait for an event | [`AsyncPurgatory`](crate::AsyncPurgatory) |
+//!
+//! The free functions use a [default timer](default_timer) for the whole process.
+//!
+//! # Promises
+//!
+//! - *Never early*, by the clock of the timer. A sleep ends at or after its deadline, and less than
+//!   a tick plus scheduling delay later.
+//! - *No lost wake-up.* The task that polled a future last is woken. A poll by the same task clones
+//!   no waker.
+//! - *No lock over user code.* Wakers are cloned, woken and dropped without a lock. A waker may poll,
+//!   drop and reset other futures. The timer catches and counts the panic of a waker, and goes on.
+//!   A waker that blocks delays the other sleeps of its timer, and no callback.
+//! - *Nothing lingers.* A dropped future leaves the wheel at once. A sleep takes no lock before its
+//!   first poll, nor in its drop if it was never polled or has ended.
+//! - *No silence.* If the timer is full or shut down, its sleeps end with an error.
+//!
+//! # Cancel safety
+//!
+//! All futures can be dropped at any time, and nothing is lost by it: no tick, no value of a queue.
+//! Each function says so in its section *Cancel safety*.
+//!
+//! # Tests
+//!
+//! On a [`ManualClock`](crate::ManualClock), sleeps end when the test advances the clock, on every
+//! runtime. This also works inside of `tokio::time::pause`.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use delaywheel::{ManualClock, Timer, future::block_on};
+//!
+//! let clock = ManualClock::new();
+//! let timer = Timer::builder().clock(clock.clone()).build()?;
+//! let sleep = timer.sleep(Duration::from_secs(3600));
+//! clock.advance(Duration::from_secs(3600));
+//! block_on(sleep)?;
+//! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! [`Timer::sleep`]: crate::Timer::sleep
+//! [`Timer::timeout`]: crate::Timer::timeout
+//! [`Timer::interval`]: crate::Timer::interval
+//! [`DelayQueue::recv_async`]: crate::DelayQueue::recv_async
+//! [`DelayQueue::stream`]: crate::DelayQueue::stream
+
+mod block_on;
+mod default_timer;
+mod error;
+mod interval;
+mod sleep;
+mod timeout;
+
+pub use self::{
+    block_on::block_on,
+    default_timer::{
+        DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
+        sleep_until, timeout, timeout_at,
+    },
+    error::{SleepError, TimeoutError},
+    interval::Interval,
+    sleep::Sleep,
+    timeout::Timeout,
+};

@@ -1,0 +1,147 @@
+//! A limit on the time that a future takes.
+
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use pin_project_lite::pin_project;
+
+use super::{Sleep, TimeoutError};
+use crate::{Timer, ticks::nanos, timer::SleepHandle};
+
+pin_project! {
+    /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout`](super::timeout).
+    ///
+    /// Each poll first polls the future. If both the future is done and the time is over, the result
+    /// of the future counts. The first poll that finds the future pending registers a sleep. So a
+    /// future that is ready at once costs neither a lock nor a look at the clock.
+    ///
+    /// Do not poll it again after its end.
+    ///
+    /// # Errors
+    ///
+    /// [`TimeoutError::Elapsed`] when the time is over. [`TimeoutError::Sleep`] if the future is
+    /// pending and the timer is full, is shut down, or cannot start its thread.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped timeout drops its future, and leaves the wheel.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        limit: Limit,
+    }
+}
+
+/// When the time is over.
+#[derive(Debug)]
+enum Limit {
+    /// So long after the first poll.
+    After(SleepHandle, Duration),
+    At(Sleep),
+    /// It is being changed from one to the other.
+    Changing,
+}
+
+impl<F> Timeout<F> {
+    /// Returns the future.
+    pub const fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// Returns the future. It must not be polled by this if the timeout is pinned.
+    pub const fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    /// Returns the future, without a limit.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl Limit {
+    #[inline]
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TimeoutError> {
+        if let Self::At(sleep) = self {
+            return Self::poll_sleep(sleep, cx);
+        }
+        let Self::After(handle, delay) = mem::replace(self, Self::Changing) else {
+            unreachable!("a limit changes within a poll");
+        };
+        let deadline = handle.elapsed().saturating_add(nanos(delay));
+        *self = Self::At(Sleep::new(handle, deadline));
+        self.poll(cx)
+    }
+
+    fn poll_sleep(sleep: &mut Sleep, cx: &mut Context<'_>) -> Poll<TimeoutError> {
+        Poll::Ready(match ready!(Pin::new(sleep).poll(cx)) {
+            Ok(()) => TimeoutError::Elapsed,
+            Err(error) => TimeoutError::Sleep(error),
+        })
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, TimeoutError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        this.limit.poll(cx).map(Err)
+    }
+}
+
+impl Timer {
+    /// Limits how long `future` takes.
+    ///
+    /// The delay starts at the end of the first poll, as in an `async fn`. With a delay of zero, the
+    /// future is polled once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{future::{pending, ready}, time::Duration};
+    ///
+    /// use delaywheel::{Timer, future::block_on};
+    ///
+    /// let timer = Timer::new();
+    /// let limit = Duration::from_millis(5);
+    /// assert_eq!(block_on(timer.timeout(limit, ready(7)))?, 7);
+    /// assert!(block_on(timer.timeout(limit, pending::<()>())).is_err());
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Timeout`].
+    #[inline]
+    pub fn timeout<F: IntoFuture>(&self, delay: Duration, future: F) -> Timeout<F::IntoFuture> {
+        let limit = Limit::After(self.sleep_handle(), delay);
+        Timeout { future: future.into_future(), limit }
+    }
+
+    /// Limits the time that `future` takes to end at `deadline`.
+    ///
+    /// If the deadline has passed, the future is polled once.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Timeout`].
+    pub fn timeout_at<F: IntoFuture>(
+        &self,
+        deadline: Instant,
+        future: F,
+    ) -> Timeout<F::IntoFuture> {
+        Timeout { future: future.into_future(), limit: Limit::At(self.sleep_until(deadline)) }
+    }
+}

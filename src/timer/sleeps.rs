@@ -1,0 +1,278 @@
+//! The sleeps of a timer: a timer of wakers beside that of its callbacks, and the place of a sleep.
+//!
+//! A sleep is a timeout whose value is the waker of the task that polled it last. The reaper of the
+//! sleeps takes due wakers out of the wheel and wakes them itself, so a slow callback delays no sleep.
+//! The timer of wakers is made when the first sleep is.
+//!
+//! # Protocol
+//!
+//! The key of the waker is the place of the sleep. Only the owner of the sleep uses the place, and
+//! it has exclusive access.
+//!
+//! - A poll that finds the key live sees to it that the waker under the key wakes the polling task,
+//!   under the lock of the shard, and returns `Pending`. If the key is dead, the poll is ready.
+//! - An expiration takes out the key and the waker under the same lock, and wakes after it.
+//! - A reset moves a live key and keeps its waker. It forgets a dead key, so the next poll inserts.
+//! - A drop cancels the key.
+//!
+//! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
+//! the sleep's key, or the thread that took it out wakes it. So no wake-up is lost: between a look
+//! at the key and the change of the waker there is no gap for the reaper.
+//!
+//! A dead key at a time before the deadline means that the timer has ended. The clock of a timer
+//! never shows less than the tick at which its reaper expired a timeout.
+//!
+//! Cloning and dropping wakers is user code, so both happen without a lock.
+
+use std::{
+    boxed::Box,
+    fmt, mem,
+    panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind},
+    sync::{Arc, OnceLock},
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+use crossbeam::utils::CachePadded;
+
+use super::{
+    MissedTicks,
+    builder::TimerBuilder,
+    error::ScheduleError,
+    occurrences::{Occurrences, Rhythm},
+    shards::Shards,
+    shared::Shared,
+    stats::TimerStats,
+    timeout::TimeoutKey,
+    value::ValueTimer,
+};
+
+/// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
+pub(super) struct Sleeps {
+    settings: TimerBuilder,
+    wakers: OnceLock<Wakers>,
+}
+
+struct Wakers {
+    timer: ValueTimer<Waker>,
+    /// One for each shard, so that threads that use different shards count apart.
+    handles: Box<[SleepHandle]>,
+}
+
+/// A way to the sleeps of a timer. It does not keep the timer running.
+#[derive(Clone)]
+pub(crate) struct SleepHandle(Arc<CachePadded<Arc<Shared<Waker>>>>);
+
+impl Sleeps {
+    pub(super) const fn new(settings: TimerBuilder) -> Self {
+        Self { settings, wakers: OnceLock::new() }
+    }
+
+    /// Returns the handle that sleeps of this thread use.
+    #[inline]
+    pub(super) fn handle(&self) -> SleepHandle {
+        let wakers = self.wakers();
+        let shard = wakers.timer.current_shard();
+        wakers.handles[shard].clone()
+    }
+
+    #[inline]
+    fn wakers(&self) -> &Wakers {
+        self.wakers.get_or_init(|| Wakers::new(self.settings.clone()))
+    }
+
+    /// Ends the pending sleeps with an error, and refuses new ones.
+    pub(super) fn shutdown(&self) {
+        wake_all(self.wakers().timer.shutdown());
+    }
+
+    /// Refuses new sleeps, and lets those that become due before `deadline` end. Then it shuts down.
+    pub(super) fn finish_by(&self, deadline: Instant) {
+        wake_all(self.wakers().timer.finish_by(deadline));
+    }
+
+    /// Refuses new sleeps.
+    pub(super) fn begin_to_drain(&self) {
+        self.wakers().timer.shared().shards.begin_finish();
+    }
+
+    /// Makes the reaper read the clock.
+    pub(super) fn wake(&self) {
+        if let Some(wakers) = self.wakers.get() {
+            wakers.timer.wake();
+        }
+    }
+
+    pub(super) fn shrink(&self) {
+        if let Some(wakers) = self.wakers.get() {
+            wakers.timer.shrink();
+        }
+    }
+
+    pub(super) fn is_reaper_dead(&self) -> bool {
+        self.wakers.get().is_some_and(|wakers| wakers.timer.is_reaper_dead())
+    }
+
+    /// Adds the counts of the sleeps to those of the callbacks.
+    pub(super) fn add_stats(&self, sum: &mut TimerStats) {
+        if let Some(wakers) = self.wakers.get() {
+            sum.add(&wakers.timer.stats());
+        }
+    }
+}
+
+impl Drop for Sleeps {
+    fn drop(&mut self) {
+        if let Some(wakers) = self.wakers.get() {
+            wake_all(wakers.timer.shutdown());
+        }
+    }
+}
+
+impl Wakers {
+    fn new(settings: TimerBuilder) -> Self {
+        let timer = match settings.for_sleeps().build_with(Waker::wake) {
+            Ok(timer) => timer,
+            Err(error) => unreachable!("the timer has been built with these settings: {error}"),
+        };
+        timer.shared().on_panic.get_or_init(|| |shared| wake_all(shared.shut_down()));
+        let handle = |_| SleepHandle(Arc::new(CachePadded::new(Arc::clone(timer.shared()))));
+        let handles = (0..timer.shard_count()).map(handle).collect();
+        Self { timer, handles }
+    }
+}
+
+/// Wakes tasks. A waker that panics does not stop the others.
+fn wake_all(wakers: Vec<Waker>) {
+    for waker in wakers {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                mem::forget(second);
+            }
+        }
+    }
+}
+
+impl SleepHandle {
+    /// Returns the nanoseconds since the sleeps' timer was made, on its clock.
+    #[inline]
+    pub(crate) fn elapsed(&self) -> u64 {
+        self.0.shards.clock().elapsed()
+    }
+
+    /// Returns the nanoseconds from the start of the timer to `instant`; 0 for an earlier one.
+    pub(crate) fn elapsed_at(&self, instant: Instant) -> u64 {
+        self.0.shards.clock().elapsed_at(instant)
+    }
+
+    /// Returns the instant so many nanoseconds after the start; `None` for `u64::MAX`, which stands
+    /// for any later time.
+    pub(crate) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
+        self.0.shards.clock().instant_at(elapsed)
+    }
+
+    /// Returns the length of a tick in nanoseconds.
+    pub(crate) fn tick(&self) -> Duration {
+        self.0.shards.clock().tick()
+    }
+
+    /// Polls the sleep with this place. It is ready at `deadline`, or with an error if the timer
+    /// refuses or ends it.
+    #[inline]
+    pub(crate) fn poll(
+        &self,
+        place: &mut Option<TimeoutKey>,
+        deadline: u64,
+        waker: &Waker,
+    ) -> Poll<Result<(), ScheduleError<()>>> {
+        let elapsed = self.elapsed();
+        if elapsed >= deadline {
+            self.leave(place);
+            return Poll::Ready(Ok(()));
+        }
+        if place.is_none() {
+            return match self.0.ensure_started() {
+                Ok(()) => register(&self.0.shards, place, elapsed, deadline, waker),
+                Err(cause) => Poll::Ready(Err(ScheduleError::no_thread((), cause))),
+            };
+        }
+        renew(&self.0.shards, place, deadline, waker)
+    }
+
+    /// Moves the deadline of the sleep with this place.
+    pub(crate) fn reset(&self, place: &mut Option<TimeoutKey>, deadline: u64) {
+        reset(&self.0.shards, place, deadline);
+    }
+
+    /// Takes the waker of the sleep out of the wheel. Takes no lock if the sleep has no place.
+    #[inline]
+    pub(crate) fn leave(&self, place: &mut Option<TimeoutKey>) {
+        if let Some(key) = place.take() {
+            drop(self.0.shards.cancel(key));
+        }
+    }
+}
+
+/// Puts the waker of a sleep without a place into the wheel.
+pub(super) fn register(
+    shards: &Shards<Waker>,
+    place: &mut Option<TimeoutKey>,
+    elapsed: u64,
+    deadline: u64,
+    waker: &Waker,
+) -> Poll<Result<(), ScheduleError<()>>> {
+    match shards.insert_at_elapsed(elapsed, deadline, waker.clone()) {
+        Ok(key) => {
+            *place = Some(key);
+            Poll::Pending
+        }
+        Err(refused) => Poll::Ready(Err(refused.map(drop))),
+    }
+}
+
+/// Sees to it that the waker under the key of a sleep wakes the task that polls it.
+pub(super) fn renew(
+    shards: &Shards<Waker>,
+    place: &mut Option<TimeoutKey>,
+    deadline: u64,
+    waker: &Waker,
+) -> Poll<Result<(), ScheduleError<()>>> {
+    let key = place.unwrap_or_else(|| unreachable!("only a sleep with a place is renewed"));
+    let is_live = match shards.with_value(key, |held| held.will_wake(waker)) {
+        Some(true) => true,
+        Some(false) => {
+            let mut other = waker.clone();
+            shards.with_value(key, |held| mem::swap(held, &mut other)).is_some()
+        }
+        None => false,
+    };
+    if is_live {
+        return Poll::Pending;
+    }
+    *place = None;
+    let has_elapsed = shards.clock().elapsed() >= deadline;
+    Poll::Ready(if has_elapsed { Ok(()) } else { Err(ScheduleError::shut_down(())) })
+}
+
+pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<TimeoutKey>, deadline: u64) {
+    *place = place.filter(|&key| shards.reset_at_elapsed(key, deadline));
+}
+
+/// Returns when an interval ticks after a tick at `instant` that was taken at `now`. The period is
+/// not 0.
+pub(crate) fn next_tick(missed: MissedTicks, period: u64, instant: u64, now: u64) -> u64 {
+    Occurrences::new(Rhythm::Rate(missed), period, instant, 0, 0).next_start(now)
+}
+
+// User code never runs under a lock of the timer, so a panic leaves nothing half done.
+impl UnwindSafe for Sleeps {}
+impl RefUnwindSafe for Sleeps {}
+impl UnwindSafe for SleepHandle {}
+impl RefUnwindSafe for SleepHandle {}
+
+impl fmt::Debug for SleepHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SleepHandle").finish_non_exhaustive()
+    }
+}

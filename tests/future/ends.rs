@@ -1,0 +1,105 @@
+//! Ends of the timer: every sleep is told.
+
+use std::{
+    future::pending,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Clock, ScheduleErrorKind, Timer,
+    future::{TimeoutError, block_on},
+};
+
+use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+
+#[test]
+fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    let mut limited = timer.timeout(SECOND, pending::<()>());
+    let mut unpolled = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    assert!(poll_with(&mut limited, &waker).is_pending());
+    timer.schedule(SECOND, || ()).expect("the timer runs");
+    assert_eq!(timer.shutdown().len(), 1, "the callback, and no sleep");
+    assert_eq!(woken.count(), 2);
+    let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("the timer is shut down") };
+    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::BrokenPipe);
+    assert!(matches!(poll(&mut limited), Poll::Ready(Err(TimeoutError::Sleep(_)))));
+    assert!(matches!(poll(&mut unpolled), Poll::Ready(Err(_))));
+    assert!(matches!(poll(&mut timer.sleep(SECOND)), Poll::Ready(Err(_))));
+    assert!(matches!(poll(&mut timer.sleep(Duration::ZERO)), Poll::Ready(Ok(()))), "it is over");
+    clock.advance(2 * SECOND);
+    assert!(matches!(poll(&mut unpolled), Poll::Ready(Ok(()))), "its time is over");
+    let stats = timer.stats();
+    assert_eq!(stats.scheduled, stats.expired + stats.cancelled + stats.returned);
+}
+
+#[test]
+fn the_drop_of_the_last_clone_wakes_the_sleeps() {
+    let (timer, _clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    drop(timer.clone());
+    assert_eq!(woken.count(), 0);
+    drop(timer);
+    assert_eq!(woken.count(), 1);
+    assert!(matches!(poll(&mut sleep), Poll::Ready(Err(_))));
+}
+
+#[test]
+fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut far = timer.sleep(9 * SECOND);
+    assert!(poll_with(&mut far, &waker).is_pending());
+    assert!(timer.finish_by(clock.now() + SECOND).is_empty());
+    assert_eq!(woken.count(), 1);
+    assert!(matches!(poll(&mut far), Poll::Ready(Err(_))));
+    assert!(matches!(poll(&mut timer.sleep(SECOND)), Poll::Ready(Err(_))));
+
+    let timer = Timer::new();
+    let mut near = timer.sleep(Duration::from_millis(2));
+    assert!(poll_with(&mut near, &waker).is_pending());
+    assert!(timer.finish(Duration::from_secs(3600)).is_empty(), "this takes 2 ms");
+    assert_eq!(woken.count(), 2);
+    assert!(matches!(poll(&mut near), Poll::Ready(Ok(()))));
+}
+
+/// A clock that panics when it is told to.
+#[derive(Debug, Clone, Default)]
+struct Faulty(Arc<AtomicBool>);
+
+impl Clock for Faulty {
+    fn now(&self) -> Instant {
+        assert!(!self.0.load(Ordering::SeqCst), "the clock panics");
+        Instant::now()
+    }
+}
+
+#[test]
+fn a_dead_reaper_ends_the_sleeps_with_an_error() {
+    let clock = Faulty::default();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let mut sleep = timer.sleep(Duration::from_secs(3600));
+    let (woken, waker) = Wakes::new();
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    clock.0.store(true, Ordering::SeqCst);
+    timer.wake();
+    while woken.count() == 0 {
+        std::thread::yield_now();
+    }
+    clock.0.store(false, Ordering::SeqCst);
+    assert!(timer.is_reaper_dead());
+    assert!(block_on(sleep).is_err());
+    assert!(block_on(timer.sleep(SECOND)).is_err());
+}

@@ -1,0 +1,147 @@
+//! Intervals: their grid, missed ticks, and calls that are dropped.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use delaywheel::{Clock, ManualClock, MissedTicks, Timer, future::Interval};
+use futures_core::Stream;
+
+use crate::support::{SECOND, timer};
+
+/// The seconds since `start` of the tick that is due, if one is.
+fn tick(interval: &mut Interval, start: Instant) -> Option<f64> {
+    let mut context = Context::from_waker(Waker::noop());
+    match interval.poll_tick(&mut context) {
+        Poll::Ready(tick) => Some((tick.expect("the timer runs") - start).as_secs_f64()),
+        Poll::Pending => None,
+    }
+}
+
+/// The ticks taken when the clock shows these seconds.
+fn ticks(missed: MissedTicks, shown: &[u64]) -> Vec<Option<f64>> {
+    let (timer, clock) = timer();
+    let start = clock.now();
+    let mut interval = timer.interval(SECOND, missed);
+    let mut at = |seconds: u64| {
+        clock.advance(Duration::from_secs(seconds).saturating_sub(clock.now() - start));
+        tick(&mut interval, start)
+    };
+    shown.iter().map(|&seconds| at(seconds)).collect()
+}
+
+#[test]
+fn ticks_lie_on_the_grid_however_late_they_are_taken() {
+    let expected: Vec<_> = (0..100).map(|n| Some(f64::from(n))).collect();
+    for missed in [MissedTicks::Burst, MissedTicks::Skip] {
+        assert_eq!(ticks(missed, &(0..100).collect::<Vec<_>>()), expected);
+    }
+    let (timer, clock) = timer();
+    let start = clock.now();
+    let mut interval = timer.interval(SECOND, MissedTicks::Burst);
+    for n in 0..100 {
+        clock.advance(SECOND / 4);
+        assert_eq!(tick(&mut interval, start), Some(f64::from(n)), "taken a quarter late");
+        assert_eq!(tick(&mut interval, start), None);
+        clock.advance(SECOND * 3 / 4);
+    }
+}
+
+#[test]
+fn missed_ticks_come_at_once_or_later_or_not_at_all() {
+    let times = [0, 4, 4, 4, 4, 4, 5, 6];
+    let some = |seconds: [i32; 8]| -> Vec<Option<f64>> {
+        seconds.iter().map(|&n| (n >= 0).then(|| f64::from(n))).collect()
+    };
+    assert_eq!(ticks(MissedTicks::Burst, &times), some([0, 1, 2, 3, 4, -1, 5, 6]));
+    assert_eq!(ticks(MissedTicks::Skip, &times), some([0, 1, -1, -1, -1, -1, 5, 6]));
+    assert_eq!(ticks(MissedTicks::Delay, &times), some([0, 1, -1, -1, -1, -1, 5, 6]));
+}
+
+#[test]
+fn a_dropped_call_takes_no_tick() {
+    let (timer, clock) = timer();
+    let mut context = Context::from_waker(Waker::noop());
+    let start = clock.now();
+    let mut interval = timer.interval_at(start + SECOND, SECOND, MissedTicks::Burst);
+    for _ in 0..3 {
+        assert!(pin!(interval.tick()).poll(&mut context).is_pending());
+    }
+    clock.advance(SECOND);
+    drop(interval.tick());
+    let Poll::Ready(Ok(first)) = pin!(interval.tick()).poll(&mut context) else {
+        panic!("a tick is due");
+    };
+    assert_eq!(first, start + SECOND);
+    assert!(pin!(interval.tick()).poll(&mut context).is_pending());
+    drop(interval);
+    assert_eq!(timer.stats().pending, 0);
+}
+
+#[test]
+fn an_interval_is_a_stream_without_end() {
+    let (timer, clock) = timer();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut interval = timer.interval(SECOND, MissedTicks::Burst);
+    assert_eq!(interval.size_hint(), (usize::MAX, None));
+    for _ in 0..3 {
+        let next = Pin::new(&mut interval).poll_next(&mut context);
+        assert!(matches!(next, Poll::Ready(Some(Ok(_)))));
+        assert!(Pin::new(&mut interval).poll_next(&mut context).is_pending());
+        clock.advance(SECOND);
+    }
+    timer.shutdown();
+    let mut far = timer.interval_at(clock.now() + SECOND, SECOND, MissedTicks::Burst);
+    let next = Pin::new(&mut far).poll_next(&mut context);
+    assert!(matches!(next, Poll::Ready(Some(Err(_)))), "an error, and no end");
+}
+
+#[test]
+fn a_reset_starts_the_grid_again() {
+    let (timer, clock) = timer();
+    let start = clock.now();
+    let mut interval = timer.interval(2 * SECOND, MissedTicks::Burst);
+    assert_eq!((interval.period(), interval.missed_ticks()), (2 * SECOND, MissedTicks::Burst));
+    assert_eq!(tick(&mut interval, start), Some(0.0));
+    clock.advance(SECOND);
+    interval.reset();
+    clock.advance(SECOND);
+    assert_eq!(tick(&mut interval, start), None);
+    clock.advance(SECOND);
+    assert_eq!(tick(&mut interval, start), Some(3.0));
+    interval.reset_immediately();
+    assert_eq!(tick(&mut interval, start), Some(3.0));
+    interval.reset_after(SECOND);
+    clock.advance(SECOND);
+    assert_eq!(tick(&mut interval, start), Some(4.0));
+    interval.reset_at(clock.now() + 5 * SECOND);
+    clock.advance(5 * SECOND);
+    assert_eq!(tick(&mut interval, start), Some(9.0));
+}
+
+#[test]
+fn a_period_of_zero_counts_as_a_tick_of_the_timer() {
+    let clock = ManualClock::new();
+    let millis = Duration::from_millis(20);
+    let timer = Timer::builder().tick(millis).clock(clock.clone()).build().expect("it is valid");
+    let mut interval = timer.interval(Duration::ZERO, MissedTicks::Burst);
+    assert_eq!(interval.period(), millis);
+    let start = clock.now();
+    assert_eq!(tick(&mut interval, start), Some(0.0));
+    assert_eq!(tick(&mut interval, start), None);
+    clock.advance(millis);
+    assert_eq!(tick(&mut interval, start), Some(0.02));
+}
+
+#[test]
+fn an_endless_period_ticks_once() {
+    let (timer, clock) = timer();
+    let start = clock.now();
+    let mut interval = timer.interval(Duration::MAX, MissedTicks::Burst);
+    assert_eq!(tick(&mut interval, start), Some(0.0));
+    clock.advance(Duration::from_secs(100 * 365 * 86400));
+    assert_eq!(tick(&mut interval, start), None);
+}

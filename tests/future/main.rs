@@ -1,0 +1,10 @@
+//! Tests of the futures, on the least executor and in virtual time.
+
+mod bad_input;
+mod ends;
+mod interval;
+mod process;
+mod sleep;
+mod support;
+mod timeout;
+mod wakers;

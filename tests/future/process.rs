@@ -1,0 +1,38 @@
+//! The default timer of the process. Only this test uses the free functions.
+
+use std::{future::pending, io, task::Poll};
+
+use delaywheel::{
+    Clock, ManualClock, MissedTicks, Timer,
+    future::{
+        default_timer, interval, interval_at, set_default_timer, sleep, sleep_until, timeout,
+        timeout_at,
+    },
+};
+
+use crate::support::{SECOND, poll};
+
+#[test]
+fn the_free_functions_use_the_timer_that_was_set_before() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    set_default_timer(timer).expect("no test has used it");
+    let error = set_default_timer(Timer::new()).expect_err("it is set");
+    assert_eq!(error.to_string(), "default timer is set already");
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AlreadyExists);
+
+    let mut sleeps = [sleep(SECOND), sleep_until(clock.now() + SECOND)];
+    let mut limited = timeout(SECOND, pending::<()>());
+    let mut limited_at = timeout_at(clock.now() + SECOND, pending::<()>());
+    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    let mut ticks = interval(SECOND, MissedTicks::Burst);
+    let mut later = interval_at(clock.now() + SECOND, SECOND, MissedTicks::Burst);
+    assert!(ticks.poll_tick(context).is_ready() && later.poll_tick(context).is_pending());
+    assert!(sleeps.iter_mut().all(|sleep| poll(sleep).is_pending()));
+    assert!(poll(&mut limited).is_pending() && poll(&mut limited_at).is_pending());
+    assert_eq!(default_timer().stats().pending, 5);
+    clock.advance(SECOND);
+    assert!(sleeps.iter_mut().all(|sleep| matches!(poll(sleep), Poll::Ready(Ok(())))));
+    assert!(poll(&mut limited).is_ready() && poll(&mut limited_at).is_ready());
+    assert!(ticks.poll_tick(context).is_ready() && later.poll_tick(context).is_ready());
+}

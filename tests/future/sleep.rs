@@ -1,0 +1,143 @@
+//! Sleeps: when they end, how they are reset, and what they leave behind.
+
+use std::{
+    panic::{RefUnwindSafe, UnwindSafe},
+    task::Poll,
+    time::Duration,
+};
+
+use delaywheel::{
+    Clock, Timer,
+    future::{Sleep, block_on},
+};
+
+use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+
+#[test]
+fn a_sleep_ends_at_its_deadline_and_not_before() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(5 * SECOND);
+    assert_eq!(sleep.deadline(), Some(clock.now() + 5 * SECOND));
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    clock.advance(Duration::new(4, 999_999_999));
+    assert!(!sleep.is_elapsed() && woken.count() == 0);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    clock.advance(Duration::from_nanos(1));
+    assert!(sleep.is_elapsed());
+    assert_eq!(woken.count(), 1);
+    assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))));
+    assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))), "it is ready again");
+    assert_eq!(timer.stats().scheduled, 1);
+}
+
+#[test]
+fn a_deadline_within_a_tick_is_not_early_at_any_nanosecond() {
+    for nanos in [1, 999_999, 1_000_000, 1_000_001, 1_999_999] {
+        for begun in [0, 1, 500_000, 999_999] {
+            let (timer, clock) = timer();
+            clock.advance(Duration::from_nanos(begun));
+            let delay = Duration::from_nanos(nanos);
+            let mut sleep = timer.sleep(delay);
+            assert!(poll(&mut sleep).is_pending());
+            let start = clock.now();
+            while poll(&mut sleep).is_pending() {
+                clock.advance(Duration::from_micros(50));
+            }
+            let took = clock.now() - start;
+            assert!(took >= delay && took < delay + Duration::from_millis(1), "{took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_sleep_that_is_due_at_its_first_poll_touches_no_wheel() {
+    let (timer, clock) = timer();
+    assert!(poll(&mut timer.sleep(Duration::ZERO)).is_ready());
+    assert!(poll(&mut timer.sleep_until(clock.now())).is_ready());
+    let mut sleep = timer.sleep(SECOND);
+    clock.advance(SECOND);
+    assert!(poll(&mut sleep).is_ready());
+    drop(timer.sleep(SECOND));
+    assert_eq!(timer.stats().scheduled, 0);
+}
+
+#[test]
+fn a_sleep_registers_at_its_first_poll_and_leaves_when_it_is_dropped() {
+    let (timer, _clock) = timer();
+    let mut sleep = timer.sleep(SECOND);
+    assert_eq!(timer.stats().scheduled, 0);
+    assert!(poll(&mut sleep).is_pending());
+    assert_eq!(timer.stats().pending, 1);
+    drop(sleep);
+    let stats = timer.stats();
+    assert_eq!((stats.pending, stats.cancelled), (0, 1));
+}
+
+#[test]
+fn a_reset_moves_a_sleep_in_every_state() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    sleep.reset(3 * SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    clock.advance(2 * SECOND);
+    sleep.reset(3 * SECOND);
+    clock.advance(2 * SECOND);
+    assert_eq!(woken.count(), 0, "later");
+    sleep.reset_at(clock.now() + SECOND / 2);
+    clock.advance(SECOND / 2);
+    assert_eq!(woken.count(), 1, "earlier");
+    sleep.reset(SECOND);
+    assert!(!sleep.is_elapsed());
+    assert!(poll_with(&mut sleep, &waker).is_pending(), "woken, but reset before it was polled");
+    clock.advance(SECOND);
+    assert_eq!(woken.count(), 2);
+    assert!(poll_with(&mut sleep, &waker).is_ready());
+    sleep.reset(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending(), "after its end");
+    sleep.reset(Duration::ZERO);
+    clock.advance(Duration::ZERO);
+    assert_eq!(woken.count(), 3, "at once");
+    assert_eq!(timer.stats().pending, 0);
+}
+
+#[test]
+fn a_sleep_does_not_start_threads_before_it_is_polled_nor_keep_its_timer() {
+    let timer = Timer::new();
+    let sleep = timer.sleep(Duration::from_secs(3600));
+    drop(timer);
+    assert!(block_on(sleep).is_err());
+}
+
+#[test]
+fn a_sleep_is_small_and_can_be_shared_and_moved() {
+    fn is_shared<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe + 'static>() {}
+    is_shared::<Sleep>();
+    assert!(size_of::<Sleep>() <= 64, "{}", size_of::<Sleep>());
+}
+
+#[test]
+fn sleeps_end_in_real_time() {
+    let timer = Timer::new();
+    let clock = std::time::Instant::now();
+    let delay = Duration::from_millis(3);
+    block_on(timer.sleep(delay)).expect("the timer runs");
+    assert!(clock.elapsed() >= delay);
+}
+
+#[test]
+fn a_sleep_is_polled_and_dropped_on_other_threads_than_its_own() {
+    let (timer, clock) = timer();
+    let mut sleep = timer.sleep(SECOND);
+    let mut sleep = std::thread::spawn(move || {
+        assert!(poll(&mut sleep).is_pending());
+        sleep
+    })
+    .join()
+    .expect("no thread panics");
+    assert!(poll(&mut sleep).is_pending());
+    clock.advance(SECOND);
+    std::thread::spawn(move || assert!(poll(&mut sleep).is_ready())).join().expect("it has ended");
+    assert_eq!(timer.stats().pending, 0);
+}

@@ -1,0 +1,117 @@
+//! Timeouts around futures.
+
+use std::{
+    future::{pending, ready},
+    io,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use delaywheel::{
+    Clock,
+    future::{TimeoutError, block_on},
+};
+
+use crate::support::{Pending, SECOND, Wakes, poll, poll_with, timer};
+
+#[test]
+fn a_future_that_is_ready_at_once_touches_no_wheel() {
+    let (timer, _clock) = timer();
+    assert!(matches!(poll(&mut timer.timeout(SECOND, ready(7))), Poll::Ready(Ok(7))));
+    assert!(matches!(poll(&mut timer.timeout(Duration::ZERO, ready(7))), Poll::Ready(Ok(7))));
+    drop(timer.timeout(SECOND, pending::<()>()));
+    assert_eq!(timer.stats().scheduled, 0);
+}
+
+#[test]
+fn the_time_is_over_at_the_deadline_and_not_before() {
+    let (timer, clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut limited = timer.timeout(5 * SECOND, pending::<()>());
+    assert!(poll_with(&mut limited, &waker).is_pending());
+    clock.advance(Duration::new(4, 999_999_999));
+    assert!(poll_with(&mut limited, &waker).is_pending());
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(woken.count(), 1);
+    let Poll::Ready(Err(error)) = poll_with(&mut limited, &waker) else { panic!("it is over") };
+    assert!(error.is_elapsed() && matches!(error, TimeoutError::Elapsed));
+    assert_eq!(error.to_string(), "deadline has elapsed");
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
+    assert_eq!(timer.stats().pending, 0);
+}
+
+#[test]
+fn the_future_wins_if_both_are_ready() {
+    let (timer, clock) = timer();
+    let mut limited = timer.timeout(SECOND, Pending(1));
+    assert!(poll(&mut limited).is_pending());
+    clock.advance(2 * SECOND);
+    assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
+}
+
+#[test]
+fn a_future_that_is_done_in_time_leaves_nothing_in_the_wheel() {
+    let (timer, _clock) = timer();
+    let mut limited = timer.timeout(SECOND, Pending(3));
+    for _ in 0..3 {
+        assert!(poll(&mut limited).is_pending());
+        assert_eq!(timer.stats().pending, 1);
+    }
+    assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
+    drop(limited);
+    let stats = timer.stats();
+    assert_eq!((stats.pending, stats.scheduled, stats.cancelled), (0, 1, 1));
+}
+
+#[test]
+fn the_delay_starts_at_the_first_poll_and_a_deadline_stands() {
+    let (timer, clock) = timer();
+    let mut by_delay = timer.timeout(2 * SECOND, pending::<()>());
+    let mut by_deadline = timer.timeout_at(clock.now() + 2 * SECOND, pending::<()>());
+    clock.advance(SECOND);
+    assert!(poll(&mut by_delay).is_pending() && poll(&mut by_deadline).is_pending());
+    clock.advance(SECOND);
+    assert!(poll(&mut by_delay).is_pending() && poll(&mut by_deadline).is_ready());
+    clock.advance(SECOND);
+    assert!(poll(&mut by_delay).is_ready());
+    assert!(poll(&mut timer.timeout_at(clock.now(), pending::<()>())).is_ready());
+}
+
+/// The compiler rejects this if a timeout cannot hold a future that must not move.
+#[test]
+fn a_future_that_must_not_move_can_be_limited() {
+    let (timer, clock) = timer();
+    let inner = timer.clone();
+    let limited = timer.timeout(5 * SECOND, async move { inner.sleep(SECOND).await.is_ok() });
+    let mut limited = pin!(limited);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(limited.as_mut().poll(&mut context).is_pending());
+    clock.advance(SECOND);
+    assert!(matches!(limited.as_mut().poll(&mut context), Poll::Ready(Ok(true))));
+    assert!(block_on(timer.timeout(SECOND, ready(()))).is_ok());
+}
+
+#[test]
+fn a_timeout_dropped_at_any_poll_leaves_nothing_behind() {
+    let (timer, _clock) = timer();
+    for polls in 0..5 {
+        let mut limited = timer.timeout(SECOND, Pending(3));
+        for _ in 0..polls.min(4) {
+            let _ = poll(&mut limited);
+        }
+        drop(limited);
+        assert_eq!(timer.stats().pending, 0, "after {polls} polls");
+    }
+}
+
+#[test]
+fn the_future_can_be_looked_at_and_taken_back() {
+    let (timer, _clock) = timer();
+    let mut limited = timer.timeout(SECOND, Pending(3));
+    assert!(poll(&mut limited).is_pending());
+    limited.get_mut().0 = 7;
+    assert_eq!(limited.get_ref().0, 7);
+    assert_eq!(limited.into_inner().0, 7);
+    assert_eq!(timer.stats().pending, 0);
+}

@@ -1,0 +1,162 @@
+//! Wakers: which one is woken, when they are cloned, and what they may do.
+
+use std::{
+    panic::panic_any,
+    sync::{Arc, Mutex, mpsc},
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use delaywheel::{
+    Timer,
+    future::{Sleep, block_on},
+};
+
+use crate::support::{SECOND, Wakes, poll_with, timer};
+
+/// Runs a function when it is woken.
+struct Call<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+fn waker(call: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Call(call)))
+}
+
+#[test]
+fn the_task_that_polled_last_is_woken_and_no_other() {
+    let (timer, clock) = timer();
+    let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &one).is_pending());
+    assert!(poll_with(&mut sleep, &two).is_pending());
+    drop(one);
+    assert_eq!(Arc::strong_count(&first), 1, "the first waker has left the wheel");
+    clock.advance(SECOND);
+    assert_eq!((first.count(), second.count()), (0, 1));
+    assert_eq!(timer.stats().scheduled, 1);
+}
+
+#[test]
+fn a_poll_by_the_same_task_clones_no_waker() {
+    struct Counted;
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (timer, _clock) = timer();
+    let counted = Arc::new(Counted);
+    let waker = Waker::from(Arc::clone(&counted));
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    let held = Arc::strong_count(&counted);
+    for _ in 0..100 {
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+    }
+    assert_eq!((held, Arc::strong_count(&counted)), (3, 3));
+    drop(sleep);
+    assert_eq!(Arc::strong_count(&counted), 2);
+}
+
+#[test]
+fn a_waker_that_panics_is_counted_and_stops_no_other() {
+    let (timer, clock) = timer();
+    let (woken, good) = Wakes::new();
+    let bad = waker(|| panic_any("a waker panics"));
+    let mut sleeps: Vec<_> = (0..4).map(|_| timer.sleep(SECOND)).collect();
+    for (index, sleep) in sleeps.iter_mut().enumerate() {
+        assert!(poll_with(sleep, if index % 2 == 0 { &bad } else { &good }).is_pending());
+    }
+    clock.advance(SECOND);
+    assert_eq!((woken.count(), timer.stats().panicked), (2, 2));
+
+    let (timer, _clock) = crate::support::timer();
+    for sleep in &mut sleeps {
+        *sleep = timer.sleep(SECOND);
+        assert!(poll_with(sleep, &bad).is_pending());
+    }
+    sleeps[3] = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleeps[3], &good).is_pending());
+    assert!(timer.shutdown().is_empty(), "a panic does not leave the shutdown");
+    assert_eq!(woken.count(), 3);
+}
+
+#[test]
+fn a_waker_may_use_the_timer_and_drop_poll_and_reset_other_sleeps() {
+    let (timer, clock) = timer();
+    let others = Arc::new(Mutex::new(Vec::<Sleep>::new()));
+    let (inner, used) = (Arc::clone(&others), timer.clone());
+    let reentrant = waker(move || {
+        let mut others = inner.lock().expect("no test panics with it");
+        drop(others.pop());
+        for sleep in others.iter_mut() {
+            sleep.reset(9 * SECOND);
+            let _ = poll_with(sleep, Waker::noop());
+        }
+        others.push(used.sleep(3 * SECOND));
+        used.schedule(SECOND, || ()).expect("the timer is not full");
+    });
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &reentrant).is_pending());
+    for _ in 0..3 {
+        let mut other = timer.sleep(SECOND);
+        assert!(poll_with(&mut other, Waker::noop()).is_pending());
+        others.lock().expect("no test panics with it").push(other);
+    }
+    clock.advance(SECOND);
+    assert_eq!(others.lock().expect("no test panics with it").len(), 3);
+    assert_eq!(timer.stats().pending, 3, "two sleeps and a callback");
+}
+
+#[test]
+fn a_waker_is_cloned_woken_and_dropped_without_a_lock() {
+    /// Uses the timer of the test when it is woken and dropped.
+    struct Nosy(Timer);
+    impl Wake for Nosy {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.stats().pending, 0);
+        }
+    }
+    impl Drop for Nosy {
+        fn drop(&mut self) {
+            // This takes the lock of every shard.
+            let _ = self.0.stats();
+        }
+    }
+    let (timer, clock) = timer();
+    let nosy = || Waker::from(Arc::new(Nosy(timer.clone())));
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &nosy()).is_pending());
+    assert!(poll_with(&mut sleep, &nosy()).is_pending(), "drops the first one");
+    drop(sleep);
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &nosy()).is_pending());
+    clock.advance(SECOND);
+    assert!(poll_with(&mut sleep, &nosy()).is_ready());
+    timer.shutdown();
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &nosy()).is_ready(), "refuses and drops it");
+}
+
+#[test]
+fn a_waker_that_blocks_delays_no_callback() {
+    let timer = Timer::new();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let (entered, enters) = mpsc::channel();
+    let blocking = waker(move || {
+        entered.send(()).expect("the test waits");
+        let _ = released.lock().expect("only this one locks").recv();
+    });
+    let mut sleep = timer.sleep(Duration::from_millis(1));
+    assert!(poll_with(&mut sleep, &blocking).is_pending());
+    enters.recv().expect("the waker is woken");
+    let (ran, runs) = mpsc::channel();
+    timer.schedule(Duration::ZERO, move || ran.send(()).expect("the test waits")).expect("it runs");
+    runs.recv().expect("the callback runs beside the waker");
+    drop(release);
+    block_on(timer.sleep(Duration::from_millis(1))).expect("sleeps go on");
+}

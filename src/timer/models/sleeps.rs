@@ -11,8 +11,7 @@ use loom::thread;
 
 use super::super::{
     error::ScheduleError,
-    key::TimeoutKey,
-    shards::Core,
+    shards::Shards,
     sleeps::{register, renew, reset},
     tick_clock::TickClock,
     timeout::TimeoutKey,

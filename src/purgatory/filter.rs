@@ -18,15 +18,21 @@ use std::boxed::Box;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Counts; more mean that fewer keys share one.
-const LEN: usize = if cfg!(loom) { 1 } else { 1024 };
+const LEN: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// A count on a cache line of its own. An event on one key does not wait for a line that another
+/// thread has just written for a different key.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Count(AtomicU32);
 
 /// How many keys are watched in a shard, by their hashes. Written under the shard's lock.
 #[derive(Debug)]
-pub(super) struct Filter(Box<[AtomicU32]>);
+pub(super) struct Filter(Box<[Count]>);
 
 impl Filter {
     pub(super) fn new() -> Self {
-        Self((0..LEN).map(|_| AtomicU32::new(0)).collect())
+        Self((0..LEN).map(|_| Count(AtomicU32::new(0))).collect())
     }
 
     /// Whether there may be a watcher of a key. The caller has passed [`fence_event`].
@@ -55,7 +61,7 @@ impl Filter {
     ///
     /// If it is not.
     pub(super) fn check_invariants(&self, hashes: &[u64]) {
-        let counted = self.0.iter().map(|count| count.load(Ordering::Relaxed) as usize);
+        let counted = self.0.iter().map(|count| count.0.load(Ordering::Relaxed) as usize);
         assert_eq!(counted.sum::<usize>(), hashes.len(), "the filter counts each key once");
         for &hash in hashes {
             assert!(self.may_have(hash), "the filter does not rule out a key that is watched");
@@ -65,7 +71,7 @@ impl Filter {
     #[inline]
     fn count(&self, hash: u64) -> &AtomicU32 {
         // The table of keys uses the lowest and the uppermost bits.
-        &self.0[(hash >> 24) as usize % LEN]
+        &self.0[(hash >> 24) as usize % LEN].0
     }
 }
 

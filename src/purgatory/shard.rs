@@ -18,6 +18,7 @@
 
 use std::borrow::Borrow;
 
+use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::{
@@ -43,7 +44,9 @@ pub(super) const STEPS_PER_HOLD: u32 = 256;
 /// the thread that registered it.
 pub(super) struct Shard<K, O, R> {
     filter: Filter,
-    waiters: Mutex<Waiters<K, O, R>>,
+    /// On cache lines of its own: other threads read where the filter is while a thread of this
+    /// shard takes the lock.
+    waiters: CachePadded<Mutex<Waiters<K, O, R>>>,
 }
 
 /// An operation that has just been put on its lists.
@@ -79,7 +82,7 @@ pub(super) struct ShutDown<O, R> {
 
 impl<K, O, R> Shard<K, O, R> {
     pub(super) fn new() -> Self {
-        Self { filter: Filter::new(), waiters: Mutex::new(Waiters::new()) }
+        Self { filter: Filter::new(), waiters: CachePadded::new(Mutex::new(Waiters::new())) }
     }
 
     /// Whether there may be a watcher of a key. Takes no lock; the caller has passed

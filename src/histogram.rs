@@ -48,16 +48,12 @@ impl Histogram {
 
     /// Records a duration, `times` times.
     pub(crate) fn record(&mut self, duration: Duration, times: u64) {
-        self.add_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
+        self.record_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
     }
 
+    /// Records a duration in nanoseconds, `times` times.
     #[inline]
-    pub(crate) fn record_nanos(&mut self, nanos: u64) {
-        self.add_nanos(nanos, 1);
-    }
-
-    #[inline]
-    fn add_nanos(&mut self, nanos: u64, times: u64) {
+    pub(crate) fn record_nanos(&mut self, nanos: u64, times: u64) {
         self.counts[bucket_of(nanos)] += times;
         self.count += times;
         self.max = self.max.max(nanos);

@@ -165,11 +165,15 @@ where
         let mut completed = 0;
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
-            for in_hand in batch.iter_mut() {
+            let mut is_timed = false;
+            batch.for_each(|in_hand| {
                 in_hand.is_satisfied =
                     in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
-            }
-            let (announced, hold) = shard.bring_back(batch, self.timer.elapsed(), &self.limits);
+                is_timed |= in_hand.is_satisfied && in_hand.is_timed;
+            });
+            // What no end is measured by takes no look at the clock.
+            let now = if is_timed { self.timer.elapsed() } else { 0 };
+            let (announced, hold) = shard.bring_back(batch, now, &self.limits);
             self.dispose(hold);
             completed += self.settle(number, batch);
             if announced.is_empty() {
@@ -183,16 +187,18 @@ where
     /// a check.
     #[inline]
     fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
-        for (_, timeout) in batch.iter().filter_map(|in_hand| in_hand.end.as_ref()) {
-            self.cancel_timeout(number, *timeout);
-        }
+        batch.for_each(|in_hand| {
+            if let Some((_, timeout)) = in_hand.end {
+                self.cancel_timeout(number, timeout);
+            }
+        });
         let mut completed = 0;
-        for InHand { operation, end, is_satisfied, .. } in batch.drain(..) {
+        batch.drain(|InHand { operation, end, is_satisfied, .. }| {
             if let (Some(operation), Some((completion, _))) = (operation, end) {
                 completed += usize::from(is_satisfied);
                 self.complete(operation, completion);
             }
-        }
+        });
         completed
     }
 }

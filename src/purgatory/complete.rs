@@ -11,6 +11,7 @@ use super::{
     hold::Hold,
     operation::{Completion, DelayedOperation, OperationKey},
     outcome::{Claim, Finished},
+    stats::wait_weight,
     walk::Walk,
 };
 
@@ -279,7 +280,9 @@ where
         completion: Completion<R>,
     ) -> (Claim<O, R>, Hold<'_, K>) {
         let shard = &*self.shards[key.shard()];
-        shard.claim(key.place(), completion, self.timer.elapsed(), &self.limits)
+        let place = key.place();
+        let now = if wait_weight(place.1) > 0 { self.timer.elapsed() } else { 0 };
+        shard.claim(place, completion, now, &self.limits)
     }
 
     /// Cancels the timeout of an operation whose end has been claimed, and tells it if it has ended.

@@ -8,7 +8,10 @@ use std::collections::{HashMap, hash_map::Entry};
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-use super::slab::{Index, Slab};
+use super::{
+    nodes::Node,
+    slab::{Index, Slab},
+};
 
 /// A position in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,9 +20,9 @@ pub(super) struct Cursor(Index);
 /// The cursors of a shard.
 pub(super) struct Cursors {
     /// The node that each cursor is at; `None` at the end.
-    nodes: Slab<Option<Index>>,
+    nodes: Slab<Option<Node>>,
     /// The cursors at each node that has some.
-    marks: HashMap<Index, SmallVec<[Index; 2]>, FxBuildHasher>,
+    marks: HashMap<Node, SmallVec<[Index; 2]>, FxBuildHasher>,
 }
 
 impl Cursors {
@@ -28,7 +31,7 @@ impl Cursors {
     }
 
     /// Adds a cursor at a node. It is to be [closed](Self::close).
-    pub(super) fn open(&mut self, node: Option<Index>) -> Cursor {
+    pub(super) fn open(&mut self, node: Option<Node>) -> Cursor {
         let cursor = self.nodes.insert(node);
         if let Some(node) = node {
             self.marks.entry(node).or_default().push(cursor);
@@ -37,7 +40,7 @@ impl Cursors {
     }
 
     /// Removes a cursor, and returns the node there.
-    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Index> {
+    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Node> {
         let node = self.nodes.remove(cursor)?;
         let Entry::Occupied(mut marks) = self.marks.entry(node) else {
             unreachable!("a cursor marks its node")
@@ -51,14 +54,14 @@ impl Cursors {
 
     /// Has the cursors at a node that leaves move on to the next.
     #[inline]
-    pub(super) fn move_on(&mut self, node: Index, next: Option<Index>) {
+    pub(super) fn move_on(&mut self, node: Node, next: Option<Node>) {
         if !self.marks.is_empty() {
             self.move_marks(node, next);
         }
     }
 
     #[cold]
-    fn move_marks(&mut self, node: Index, next: Option<Index>) {
+    fn move_marks(&mut self, node: Node, next: Option<Node>) {
         let Some(cursors) = self.marks.remove(&node) else { return };
         for &cursor in &cursors {
             debug_assert_eq!(self.nodes[cursor], Some(node), "a mark is where its cursor is");
@@ -80,7 +83,7 @@ impl Cursors {
     /// # Panics
     ///
     /// If they do not.
-    pub(super) fn check_invariants(&self, is_node: impl Fn(Index) -> bool) {
+    pub(super) fn check_invariants(&self, is_node: impl Fn(Node) -> bool) {
         for (&node, cursors) in &self.marks {
             assert!(is_node(node), "a mark is at a node");
             assert!(!cursors.is_empty(), "a mark has a cursor");

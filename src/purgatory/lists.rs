@@ -1,9 +1,8 @@
 //! The watchers of each key: a list for each key that has watchers, and none for others.
 //!
 //! A watcher is a node. The nodes of a key's events are linked in the order in which they came;
-//! those of its thresholds are in a tree by threshold. All nodes of one operation are chained as
-//! *siblings*, so that it leaves every list in a time that depends on its own keys only. A key
-//! leaves with its last watcher.
+//! those of its thresholds are in a tree by threshold. An operation knows its nodes, so it leaves
+//! every list in a time that depends on its own keys only. A key leaves with its last watcher.
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
@@ -13,22 +12,10 @@ use super::{
     cursors::Cursors,
     filter::Filter,
     hold::Hold,
+    nodes::{Link, Node, Nodes, Watching},
     slab::{Index, Slab},
     table::Table,
 };
-
-/// A watcher of events.
-#[derive(Debug)]
-struct EventNode {
-    waiter: Index,
-    /// The list that it is on; `None` stands for that of the oldest.
-    list: Option<Index>,
-    sibling: Option<Index>,
-    previous: Option<Index>,
-    next: Option<Index>,
-}
-
-const _: () = assert!(size_of::<Option<EventNode>>() == 20);
 
 /// A watcher of a value.
 #[derive(Debug)]
@@ -43,18 +30,20 @@ struct ThresholdNode {
 /// The ends of a chain of nodes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ends {
-    first: Option<Index>,
-    last: Option<Index>,
+    first: Option<Node>,
+    last: Option<Node>,
 }
 
 impl Ends {
-    /// Links a node that is to be the last.
+    /// Makes a node the last. Returns the one before it.
     #[inline]
-    fn append(&mut self, node: Index, nodes: &mut Slab<EventNode>) {
-        match self.last.replace(node) {
-            Some(last) => nodes[last].next = Some(node),
+    fn append(&mut self, node: Node, nodes: &mut Nodes) -> Option<Node> {
+        let previous = self.last.replace(node);
+        match previous {
+            Some(last) => nodes.at_mut(last).next = Some(node),
             None => self.first = Some(node),
         }
+        previous
     }
 }
 
@@ -78,7 +67,7 @@ impl<K> List<K> {
 /// All lists of a shard.
 pub(super) struct Lists<K> {
     keys: Table<List<K>>,
-    events: Slab<EventNode>,
+    nodes: Nodes,
     thresholds: Slab<ThresholdNode>,
     /// The positions of walks.
     pub(super) cursors: Cursors,
@@ -91,7 +80,7 @@ impl<K> Lists<K> {
     pub(super) fn new() -> Self {
         Self {
             keys: Table::new(),
-            events: Slab::new(),
+            nodes: Nodes::new(),
             thresholds: Slab::new(),
             cursors: Cursors::new(),
             oldest: Ends { first: None, last: None },
@@ -115,27 +104,29 @@ impl<K> Lists<K> {
         self.keys.find(hash, |list| is_key(&list.key))
     }
 
-    /// Puts an operation on the list of a key's events, on which it is not, with the head of its
-    /// chain of siblings.
+    /// Puts an operation on the list of a key's events, on which it is not, and adds the node to
+    /// those of the operation.
+    #[inline]
     pub(super) fn watch_events(
         &mut self,
         (hash, key): (u64, K),
         waiter: Index,
-        sibling: Option<Index>,
+        watching: &mut Watching,
         hold: &mut Hold<'_, K>,
-    ) -> Index
-    where
+    ) where
         K: Eq,
     {
-        let list = self.list_of(hash, key, hold);
-        let ends = &mut self.keys[list].events;
-        let previous = ends.last;
-        debug_assert!(previous.is_none_or(|last| self.events[last].waiter != waiter), "twice");
-        let node = EventNode { waiter, list: Some(list), sibling, previous, next: None };
-        let node = self.events.insert(node);
-        ends.append(node, &mut self.events);
+        let node = self.nodes.add(waiter, watching);
+        let (list, key) =
+            self.list_of(hash, key, Ends { first: Some(node), last: Some(node) }, hold);
+        let mut previous = None;
+        if let Some(key) = key {
+            hold.discard(key);
+            previous = self.keys[list].events.append(node, &mut self.nodes);
+            debug_assert!(previous.is_none_or(|last| self.nodes.waiter(last) != waiter), "twice");
+        }
+        *self.nodes.at_mut(node) = Link { list: Some(list), previous, next: None };
         self.watching += 1;
-        node
     }
 
     /// Adds an operation to the list of a key's thresholds.
@@ -149,7 +140,10 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let list = self.list_of(hash, key, hold);
+        let (list, key) = self.list_of(hash, key, Ends::default(), hold);
+        if let Some(key) = key {
+            hold.discard(key);
+        }
         let node = ThresholdNode { waiter, list: Some(list), sibling, at };
         let node = self.thresholds.insert(node);
         self.keys[list].thresholds.get_or_insert_default().insert((at, node));
@@ -158,24 +152,25 @@ impl<K> Lists<K> {
     }
 
     /// Puts an operation behind those that came before it.
-    pub(super) fn join_oldest(&mut self, waiter: Index, sibling: Option<Index>) -> Index {
-        let previous = self.oldest.last;
-        let node = EventNode { waiter, list: None, sibling, previous, next: None };
-        let node = self.events.insert(node);
-        self.oldest.append(node, &mut self.events);
-        node
+    pub(super) fn join_oldest(&mut self, waiter: Index, watching: &mut Watching) {
+        let node = self.nodes.add(waiter, watching);
+        let previous = self.oldest.append(node, &mut self.nodes);
+        *self.nodes.at_mut(node) = Link { list: None, previous, next: None };
     }
 
-    /// Takes an operation off all of its lists, given the heads of its chains. `is_counted` says
-    /// whether the limits of its keys count it.
+    /// Takes an operation off all of its lists. `is_counted` says whether the limits of its keys
+    /// count it.
+    #[inline]
     pub(super) fn leave(
         &mut self,
-        (mut events, mut thresholds): (Option<Index>, Option<Index>),
+        waiter: Index,
+        mut watching: Watching,
+        mut thresholds: Option<Index>,
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
-        while let Some(node) = events {
-            events = self.leave_events(node, is_counted, hold);
+        while let Some((node, link)) = self.nodes.remove(waiter, &mut watching) {
+            self.leave_events(node, link, is_counted, hold);
         }
         while let Some(node) = thresholds {
             self.mark_reached(node, is_counted, hold);
@@ -199,8 +194,14 @@ impl<K> Lists<K> {
                 *thresholds = None;
             }
         }
-        let is_drained = thresholds.is_none();
-        self.left(list, is_drained, is_counted, hold);
+        let is_last = thresholds.is_none() && self.keys[list].events.first.is_none();
+        self.watching -= 1;
+        if is_counted && hold.limits().is_per_key() {
+            hold.limits().release_from_key(self.keys.hash(list));
+        }
+        if is_last {
+            self.leave_as_last(list, hold);
+        }
         true
     }
 
@@ -211,26 +212,24 @@ impl<K> Lists<K> {
         Some((at, node, self.thresholds[node].waiter))
     }
 
-    /// The hashes of the keys that an operation watches, given the heads of its chains: one for each
-    /// node, in the order in which they came, those of events first.
+    /// The hashes of the keys that an operation watches, given its nodes: one for each node, in the
+    /// order in which they came, those of events first.
     pub(super) fn hashes(
         &self,
-        (mut events, mut thresholds): (Option<Index>, Option<Index>),
+        waiter: Index,
+        watching: Watching,
+        mut thresholds: Option<Index>,
     ) -> SmallVec<[u64; 4]> {
-        let mut hashes = SmallVec::new();
-        while let Some(node) = events {
-            let EventNode { list, sibling, .. } = self.events[node];
-            hashes.extend(list.map(|list| self.keys.hash(list)));
-            events = sibling;
-        }
-        // The latest is at the head of each chain.
-        hashes.reverse();
+        let nodes = self.nodes.of(waiter, watching).into_iter();
+        let lists = nodes.filter_map(|(_, link)| link.list);
+        let mut hashes: SmallVec<_> = lists.map(|list| self.keys.hash(list)).collect();
         let events = hashes.len();
         while let Some(node) = thresholds {
             let ThresholdNode { list, sibling, .. } = self.thresholds[node];
             hashes.extend(list.map(|list| self.keys.hash(list)));
             thresholds = sibling;
         }
+        // The latest is at the head of the chain.
         hashes[events..].reverse();
         hashes
     }
@@ -251,7 +250,7 @@ impl<K> Lists<K> {
     pub(super) fn lists_of_hash<V>(
         &self,
         hash: u64,
-        find: impl Fn(Option<Index>) -> Option<V>,
+        find: impl Fn(Option<Node>) -> Option<V>,
     ) -> Option<V> {
         let list = self.keys.find(hash, |list| find(list.events.first).is_some())?;
         find(self.keys[list].events.first)
@@ -274,26 +273,26 @@ impl<K> Lists<K> {
 
     /// The first watcher of a key's events.
     #[inline]
-    pub(super) fn first(&self, list: Index) -> Option<Index> {
+    pub(super) fn first(&self, list: Index) -> Option<Node> {
         self.keys[list].events.first
     }
 
     /// The node of the operation that came first.
-    pub(super) const fn oldest(&self) -> Option<Index> {
+    pub(super) const fn oldest(&self) -> Option<Node> {
         self.oldest.first
     }
 
-    /// Who a node stands for, and the node after it.
+    /// The operation of a node, and the node after it.
     #[inline]
-    pub(super) fn visit(&self, node: Index) -> (Index, Option<Index>) {
-        let node = &self.events[node];
-        (node.waiter, node.next)
+    pub(super) fn visit(&self, node: Node) -> (Index, Option<Node>) {
+        (self.nodes.waiter(node), self.nodes.at(node).next)
     }
 
-    /// Frees the memory of nodes that have left. *O*(capacity).
-    pub(super) fn shrink(&mut self) {
+    /// Frees the memory of nodes that have left, and of positions that `is_in_use` rules out.
+    /// *O*(capacity).
+    pub(super) fn shrink(&mut self, is_in_use: impl Fn(u32) -> bool) {
         self.keys.shrink();
-        self.events.shrink();
+        self.nodes.shrink(is_in_use);
         self.thresholds.shrink();
         self.cursors.shrink();
     }
@@ -305,18 +304,23 @@ impl<K> Lists<K> {
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
-    /// The list of a key, made if there is none.
+    /// The list of a key, made with these events if there is none. Returns the key if there is.
     #[inline]
-    fn list_of(&mut self, hash: u64, key: K, hold: &mut Hold<'_, K>) -> Index
+    fn list_of(
+        &mut self,
+        hash: u64,
+        key: K,
+        events: Ends,
+        hold: &mut Hold<'_, K>,
+    ) -> (Index, Option<K>)
     where
         K: Eq,
     {
         if let Some(list) = self.find(hash, |other| *other == key) {
-            hold.discard(key);
-            return list;
+            return (list, Some(key));
         }
         hold.filter.add(hash);
-        self.keys.insert(hash, List { key, events: Ends::default(), thresholds: None })
+        (self.keys.insert(hash, List { key, events, thresholds: None }), None)
     }
 
     #[inline]
@@ -327,64 +331,69 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Unlinks a node, and returns its sibling.
+    /// Unlinks a node that has been taken out.
     #[inline]
     fn leave_events(
         &mut self,
-        node: Index,
+        node: Node,
+        Link { list, previous, next }: Link,
         is_counted: bool,
         hold: &mut Hold<'_, K>,
-    ) -> Option<Index> {
-        let EventNode { list, sibling, previous, next, .. } = self.events.remove(node);
+    ) {
         self.cursors.move_on(node, next);
+        if let Some(list) = list {
+            self.watching -= 1;
+            if is_counted && hold.limits().is_per_key() {
+                hold.limits().release_from_key(self.keys.hash(list));
+            }
+            if previous.is_none() && next.is_none() && self.leave_as_last(list, hold) {
+                return;
+            }
+        }
         if let Some(previous) = previous {
-            self.events[previous].next = next;
+            self.nodes.at_mut(previous).next = next;
         }
         if let Some(next) = next {
-            self.events[next].previous = previous;
+            self.nodes.at_mut(next).previous = previous;
         }
         if previous.is_none() || next.is_none() {
             let ends = self.ends(list);
             ends.first = if previous.is_none() { next } else { ends.first };
             ends.last = if next.is_none() { previous } else { ends.last };
         }
-        if let Some(list) = list {
-            self.left(list, previous.is_none() && next.is_none(), is_counted, hold);
-        }
-        sibling
     }
 
-    /// A watcher has left a list. If it may have been the last, and was, so does the key.
+    /// The last watcher of a key's events leaves: so does the key, unless an operation waits for its
+    /// value. Returns whether it has left.
     #[inline]
-    fn left(&mut self, list: Index, may_be_last: bool, is_counted: bool, hold: &mut Hold<'_, K>) {
-        self.watching -= 1;
-        if is_counted && hold.limits().is_per_key() {
-            hold.limits().release_from_key(self.keys.hash(list));
-        }
-        if may_be_last && self.keys[list].is_empty() {
-            let (hash, List { key, .. }) = self.keys.remove(list);
-            hold.filter.remove(hash);
-            hold.discard(key);
-        }
+    fn leave_as_last(&mut self, list: Index, hold: &mut Hold<'_, K>) -> bool {
+        let removed = self.keys.remove_if(list, |list| list.thresholds.is_none());
+        let Some((hash, List { key, .. })) = removed else { return false };
+        hold.filter.remove(hash);
+        hold.discard(key);
+        true
     }
 
-    /// Checks the chains of an operation. Returns how many of its nodes are on lists of keys, and how
-    /// many of these are thresholds.
+    /// Checks the nodes of an operation. Returns how many of them are on lists of keys, and how many
+    /// of these are thresholds.
     ///
     /// # Panics
     ///
     /// If an invariant is broken.
-    pub(super) fn check_chains(
+    pub(super) fn check_nodes(
         &self,
         waiter: Index,
-        (mut events, mut thresholds): (Option<Index>, Option<Index>),
+        watching: Watching,
+        mut thresholds: Option<Index>,
     ) -> (u64, u32) {
         let (mut listed, mut missing) = (0, 0);
-        while let Some(node) = events {
-            let EventNode { waiter: owner, list, sibling, .. } = self.events[node];
-            assert_eq!(owner, waiter, "a node of events is in the chain of its operation");
-            listed += u64::from(list.is_some());
-            events = sibling;
+        for (node, link) in self.nodes.of(waiter, watching) {
+            assert_eq!(self.nodes.waiter(node), waiter, "an operation has its own nodes");
+            let previous = link.previous.map(|node| self.nodes.at(node).next);
+            assert!(previous.is_none_or(|next| next == Some(node)), "the one before leads to it");
+            let ends = link.list.map_or(self.oldest, |list| self.keys[list].events);
+            assert_eq!(ends.first == Some(node), previous.is_none(), "the first has none before");
+            listed += u64::from(link.list.is_some());
         }
         while let Some(node) = thresholds {
             let ThresholdNode { waiter: owner, list, sibling, at } = self.thresholds[node];
@@ -416,18 +425,19 @@ impl<K> Lists<K> {
             hashes.push(hash);
         }
         assert_eq!(watching, self.watching, "each watcher is on its list");
-        let oldest = self.check_links(self.oldest, None);
-        let events = u64::from(self.events.len()) - oldest;
-        assert!(events <= self.watching, "each node of events is on a list");
+        self.check_links(self.oldest, None);
         filter.check_invariants(&hashes);
-        self.cursors.check_invariants(|node| self.events.get(node).is_some());
+        self.cursors.check_invariants(|node| {
+            let link = self.nodes.at(node);
+            link.next.is_none_or(|next| self.nodes.at(next).previous == Some(node))
+        });
     }
 
     /// Checks the links of a list of events. Returns its length.
     fn check_links(&self, ends: Ends, list: Option<Index>) -> u64 {
         let (mut previous, mut next, mut length) = (None, ends.first, 0);
         while let Some(node) = next {
-            let here = &self.events[node];
+            let here = self.nodes.at(node);
             assert_eq!((here.list, here.previous), (list, previous), "links lead back");
             (previous, next) = (Some(node), here.next);
             length += 1;

@@ -35,6 +35,7 @@
 //! module `waiters`. The module `shard` takes all locks.
 
 mod advance;
+mod blocks;
 mod builder;
 mod check;
 mod checks;
@@ -51,6 +52,7 @@ mod limits;
 mod lists;
 #[cfg(all(test, loom))]
 mod models;
+mod nodes;
 mod operation;
 mod outcome;
 mod register;

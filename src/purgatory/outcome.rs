@@ -1,13 +1,17 @@
 //! What a hold of a shard's lock hands out: operations in hand, claims, and ends.
 
+use std::vec::Vec;
+
 use smallvec::SmallVec;
 
-use super::{operation::Completion, slab::Index};
+use super::{operation::Completion, slab::Index, stats::wait_weight};
 use crate::Key;
 
 /// An operation that is out, until it has ended or is brought back.
 pub(super) struct InHand<O, R> {
     pub(super) index: Index,
+    /// Whether the shard is to know when it ends.
+    pub(super) is_timed: bool,
     /// `None` once it waits again.
     pub(super) operation: Option<O>,
     /// Whether the last check found that it can complete, and that is how it has ended if it has.
@@ -18,20 +22,78 @@ pub(super) struct InHand<O, R> {
 
 impl<O, R> InHand<O, R> {
     #[inline]
-    pub(super) const fn new(index: Index, operation: O) -> Self {
-        Self { index, operation: Some(operation), is_satisfied: false, end: None }
+    pub(super) const fn new((index, serial): (Index, u64), operation: O) -> Self {
+        let is_timed = wait_weight(serial) > 0;
+        Self { index, is_timed, operation: Some(operation), is_satisfied: false, end: None }
     }
 }
 
 /// Operations that are out at once for one event, and operations that end in one hold.
 pub(super) const BATCH: usize = 32;
 
-/// Operations that are checked between two holds of the lock.
-pub(super) type Batch<O, R> = SmallVec<[InHand<O, R>; 2]>;
+/// Operations that are checked between two holds of the lock. Almost always there is one, which
+/// takes no allocation.
+pub(super) struct Batch<O, R> {
+    first: Option<InHand<O, R>>,
+    rest: Vec<InHand<O, R>>,
+}
+
+impl<O, R> Batch<O, R> {
+    #[inline]
+    pub(super) const fn new() -> Self {
+        Self { first: None, rest: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, in_hand: InHand<O, R>) {
+        if self.first.is_none() {
+            self.first = Some(in_hand);
+        } else {
+            self.push_further(in_hand);
+        }
+    }
+
+    fn push_further(&mut self, in_hand: InHand<O, R>) {
+        if self.rest.is_empty() {
+            self.rest.reserve_exact(BATCH - 1);
+        }
+        self.rest.push(in_hand);
+    }
+
+    /// Calls a function with each operation, in order.
+    #[inline]
+    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut InHand<O, R>)) {
+        if let Some(first) = &mut self.first {
+            visit(first);
+            self.rest.iter_mut().for_each(visit);
+        }
+    }
+
+    /// Takes all operations out, calls a function with each, in order, and keeps the memory.
+    #[inline]
+    pub(super) fn drain(&mut self, mut take: impl FnMut(InHand<O, R>)) {
+        if let Some(first) = self.first.take() {
+            take(first);
+            if !self.rest.is_empty() {
+                self.rest.drain(..).for_each(take);
+            }
+        }
+    }
+}
 
 /// Operations that wait again, but are to be checked again: an event was announced while they were
 /// out.
-pub(super) type Announced = SmallVec<[(Index, u64); 2]>;
+pub(super) type Announced = Vec<(Index, u64)>;
 
 /// An operation that has ended, and is to be completed.
 pub(super) struct Finished<O, R> {

@@ -313,7 +313,7 @@ where
         self.dispose(hold);
         fence_watch();
         let key = OperationKey::new(number, entered.place);
-        let mut in_hand = InHand::new(entered.place.0, operation);
+        let mut in_hand = InHand::new(entered.place, operation);
         self.check_again(shard, &mut in_hand, conditions.rule.on_event(), entered.asked);
         if in_hand.is_satisfied {
             self.bring_back(key, in_hand, since, None);
@@ -369,7 +369,8 @@ where
     ) {
         let number = key.shard();
         let shard = &*self.shards[number];
-        let now = if in_hand.is_satisfied { self.timer.elapsed() } else { since };
+        let is_timed = in_hand.is_satisfied && in_hand.is_timed;
+        let now = if is_timed { self.timer.elapsed() } else { since };
         let (surplus, announced, hold) = shard.settle_in(&mut in_hand, timeout, now, &self.limits);
         self.dispose(hold);
         if let (Some(operation), Some((completion, timeout))) = (in_hand.operation, in_hand.end) {

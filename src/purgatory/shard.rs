@@ -129,9 +129,7 @@ where
         }
         let place = waiters.enter(since, conditions.rule, limits.counted_first());
         let (index, _) = place;
-        for key in conditions.events.drain(..) {
-            waiters.watch_events(index, key, &mut hold);
-        }
+        waiters.watch_events(index, conditions.events.drain(..), &mut hold);
         let mut asked = SmallVec::new();
         for threshold in conditions.thresholds.drain(..) {
             let key = (threshold.hash, threshold.key, threshold.at);
@@ -170,9 +168,8 @@ where
         let (mut surplus, mut announced) = (Surplus::default(), Announced::new());
         let mut hold = self.hold(limits);
         let mut waiters = self.waiters.lock();
-        if timeout.is_some() {
-            waiters.set_timeout(in_hand.index, timeout);
-            surplus = waiters.count_in(in_hand.index, limits);
+        if let Some(timeout) = timeout {
+            surplus = waiters.set_timeout(in_hand.index, timeout, limits);
         }
         waiters.bring_back(in_hand, now, &mut announced, &mut hold);
         drop(waiters);
@@ -201,10 +198,10 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        walk.go_on(&mut self.waiters.lock(), key, |waiters, waiter| {
+        walk.go_on(&mut self.waiters.lock(), key, |waiters, waiter, pass| {
             let has_room = batch.len() < size;
             if has_room {
-                waiters.call(waiter, batch);
+                waiters.call(waiter, pass, batch);
             }
             has_room
         });
@@ -222,9 +219,9 @@ where
         let mut announced = Announced::new();
         let mut hold = self.hold(limits);
         let mut waiters = self.waiters.lock();
-        for in_hand in batch {
+        batch.for_each(|in_hand| {
             waiters.bring_back(in_hand, now, &mut announced, &mut hold);
-        }
+        });
         drop(waiters);
         (announced, hold)
     }

@@ -1,10 +1,10 @@
 //! A slab: elements with a number each, which is used again once its element is gone.
 //!
-//! It grows by segments, so that growth copies no element and is short under a lock.
+//! It grows by blocks, so that growth copies no element and is short under a lock.
 
 use core::num::NonZeroU32;
 
-use crate::segments::Segments;
+use super::blocks::Blocks;
 
 /// The number of an element. `Option<Index>` takes four bytes as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,10 @@ impl Index {
 }
 
 /// Elements that are allocated at a time.
-const SEGMENT: usize = 512;
+const BLOCK: usize = 128;
+
+/// Elements above which an empty slab gives its memory back.
+const SPACIOUS: u32 = 1024;
 
 #[derive(Debug)]
 enum Entry<E> {
@@ -39,14 +42,14 @@ enum Entry<E> {
 /// Elements that are addressed by their [`Index`].
 #[derive(Debug)]
 pub(super) struct Slab<E> {
-    entries: Segments<Entry<E>, SEGMENT>,
+    entries: Blocks<Entry<E>, BLOCK>,
     vacant: Option<Index>,
     len: u32,
 }
 
 impl<E> Slab<E> {
     pub(super) const fn new() -> Self {
-        Self { entries: Segments::new(), vacant: None, len: 0 }
+        Self { entries: Blocks::new(), vacant: None, len: 0 }
     }
 
     #[inline]
@@ -59,18 +62,20 @@ impl<E> Slab<E> {
         self.entries.end()
     }
 
+    /// Whether the block of a position is in use.
+    pub(super) fn has_room_at(&self, position: u32) -> bool {
+        self.entries.get(position).is_some()
+    }
+
     /// Adds an element.
     ///
     /// # Panics
     ///
-    /// If there are 2^32 of them; memory ends before that.
+    /// If there are 2^31 of them; memory ends before that.
     #[inline]
     pub(super) fn insert(&mut self, element: E) -> Index {
-        let index = match self.vacant {
-            Some(index) => index,
-            None => self.grow(),
-        };
-        let entry = self.entries.get_mut(index.position()).expect("vacant entries are listed");
+        let index = self.next_index();
+        let entry = self.entries.at_mut(index.position());
         let Entry::Vacant { next } = *entry else { unreachable!("only vacant entries are listed") };
         *entry = Entry::Occupied(element);
         self.vacant = next;
@@ -78,9 +83,10 @@ impl<E> Slab<E> {
         index
     }
 
+    /// Takes out an element.
     #[inline]
     pub(super) fn remove(&mut self, index: Index) -> E {
-        let entry = self.entries.get_mut(index.position()).expect("the index was made here");
+        let entry = self.entries.at_mut(index.position());
         match core::mem::replace(entry, Entry::Vacant { next: self.vacant }) {
             Entry::Occupied(element) => {
                 self.vacant = Some(index);
@@ -89,6 +95,44 @@ impl<E> Slab<E> {
             }
             Entry::Vacant { .. } => unreachable!("an element is removed once"),
         }
+    }
+
+    /// Takes out an element if `is_to_leave` holds for it.
+    #[inline]
+    pub(super) fn remove_if(
+        &mut self,
+        index: Index,
+        is_to_leave: impl FnOnce(&E) -> bool,
+    ) -> Option<E> {
+        let entry = self.entries.at_mut(index.position());
+        if !matches!(entry, Entry::Occupied(element) if is_to_leave(element)) {
+            return None;
+        }
+        let vacant = Entry::Vacant { next: self.vacant.replace(index) };
+        self.len -= 1;
+        match core::mem::replace(entry, vacant) {
+            Entry::Occupied(element) => Some(element),
+            Entry::Vacant { .. } => None,
+        }
+    }
+
+    /// The index of the next element.
+    #[inline]
+    pub(super) fn next_index(&mut self) -> Index {
+        match self.vacant {
+            Some(index) => index,
+            None => self.grow(),
+        }
+    }
+
+    /// Drops an element where it is.
+    #[inline]
+    pub(super) fn discard(&mut self, index: Index) {
+        let entry = self.entries.at_mut(index.position());
+        debug_assert!(matches!(entry, Entry::Occupied(_)), "an element is removed once");
+        *entry = Entry::Vacant { next: self.vacant };
+        self.vacant = Some(index);
+        self.len -= 1;
     }
 
     #[inline]
@@ -107,10 +151,10 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Gives back the segments without an element. *O*(capacity).
+    /// Gives back the blocks without an element. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries
-            .release(|segment| segment.iter().all(|entry| matches!(entry, Entry::Vacant { .. })));
+            .release(|_, block| block.iter().all(|entry| matches!(entry, Entry::Vacant { .. })));
         // The list of vacant entries ran through what was given back.
         self.vacant = None;
         for position in (0..self.entries.end()).rev() {
@@ -125,18 +169,17 @@ impl<E> Slab<E> {
     /// Whether there is much room and no element.
     #[inline]
     pub(super) fn is_spacious(&self) -> bool {
-        self.len == 0 && self.entries.end() as usize > 2 * SEGMENT
+        self.len == 0 && self.entries.end() > SPACIOUS
     }
 
-    /// Makes room for one more segment, and returns the first index in it.
+    /// Adds a block, and returns the first index in it.
     #[cold]
     fn grow(&mut self) -> Index {
-        let link = |position| Entry::Vacant { next: Some(Index::at(position + 1)) };
-        let added = self.entries.grow(link).expect("fewer than 2^32 elements fit into memory");
-        if let Some(Entry::Vacant { next }) = self.entries.get_mut(added.end - 1) {
-            *next = None;
-        }
-        let first = Index::at(added.start);
+        let start = self.entries.grow(|position| {
+            let is_last = (position as usize + 1) % BLOCK == 0;
+            Entry::Vacant { next: (!is_last).then(|| Index::at(position + 1)) }
+        });
+        let first = Index::at(start);
         self.vacant = Some(first);
         first
     }

@@ -5,6 +5,26 @@ use std::time::Duration;
 use super::operation::Completion;
 use crate::Histogram;
 
+/// Operations of a shard whose waits are all measured.
+const MEASURED: u64 = 1024;
+
+/// After these, an operation whose wait is measured counts for so many.
+const SAMPLED: u64 = 8;
+
+/// How many operations the wait of an operation stands for in the histogram; 0 if it is not
+/// measured. A look at the clock takes as long as several locks.
+///
+/// The steps are those of the golden ratio: any few hundred successive operations have an eighth
+/// that is measured, and no period of the program falls in step with them.
+#[inline]
+pub(super) const fn wait_weight(serial: u64) -> u64 {
+    if serial < MEASURED {
+        return 1;
+    }
+    let is_sampled = serial.wrapping_mul(0x9E37_79B9_7F4A_7C15) < u64::MAX / SAMPLED + 1;
+    if is_sampled { SAMPLED } else { 0 }
+}
+
 /// The counts of a shard.
 pub(super) struct ShardStats {
     satisfied: u64,
@@ -27,9 +47,10 @@ impl ShardStats {
         }
     }
 
-    /// Counts an operation that ended after it had waited for so many nanoseconds.
+    /// Counts an operation that ended after it had waited for so many nanoseconds, which stands for
+    /// the waits of `weight` operations.
     #[inline]
-    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: u64) {
+    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: u64, weight: u64) {
         let outcome = match completion {
             Completion::Satisfied => &mut self.satisfied,
             Completion::Expired => &mut self.expired,
@@ -38,7 +59,9 @@ impl ShardStats {
             Completion::ShutDown => &mut self.shut_down,
         };
         *outcome += 1;
-        self.waits.record_nanos(waited);
+        if weight > 0 {
+            self.waits.record_nanos(waited, weight);
+        }
     }
 
     pub(super) fn add_to(&self, stats: &mut PurgatoryStats) {
@@ -81,7 +104,11 @@ pub struct PurgatoryStats {
     pub refused: u64,
     /// Panics in methods of operations.
     pub panicked: u64,
-    /// How long those operations waited that have ended.
+    /// How long operations waited that have ended.
+    ///
+    /// The first 1024 operations of each shard are all measured. After these, one in eight is
+    /// measured and counts for eight, so [`count`](Histogram::count) is the number of ended
+    /// operations to within a few, and [`max`](Histogram::max) is the greatest wait measured.
     pub waits: Histogram,
 }
 
@@ -108,5 +135,25 @@ impl PurgatoryStats {
     #[must_use]
     pub fn wait_percentile(&self, percent: f64) -> Duration {
         self.waits.percentile(percent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weights_of_successive_operations_add_up_to_their_number() {
+        assert!((0..MEASURED).all(|serial| wait_weight(serial) == 1));
+        for start in [MEASURED, 5_000, 1 << 20, 1 << 40] {
+            for count in [100, 1_000, 10_000] {
+                for step in [1, 2, 3, 8, 64] {
+                    let serials = (0..count).map(|number| start + number * step);
+                    let sum: u64 = serials.map(wait_weight).sum();
+                    let is_near = sum.abs_diff(count) <= 8 * SAMPLED;
+                    assert!(is_near, "{count} from {start} by {step} count as {sum}");
+                }
+            }
+        }
     }
 }

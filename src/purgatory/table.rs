@@ -5,11 +5,13 @@
 //! an insertion that makes too many elements splits the next chain in two. The lengths of chains are those
 //! of a table at a load between a half and one.
 
-use super::slab::{Index, Slab};
-use crate::segments::Segments;
+use super::{
+    blocks::Blocks,
+    slab::{Index, Slab},
+};
 
 /// Chains that are allocated at a time.
-const SEGMENT: usize = 512;
+const BLOCK: usize = 512;
 
 #[derive(Debug)]
 struct Entry<E> {
@@ -24,7 +26,7 @@ struct Entry<E> {
 pub(super) struct Table<E> {
     entries: Slab<Entry<E>>,
     /// The first entry of each chain.
-    heads: Segments<Option<Index>, SEGMENT>,
+    heads: Blocks<Option<Index>, BLOCK>,
     /// Number of chains: at most twice `mask` plus one, and more than `mask`.
     chains: u32,
     /// The bits by which hashes are told apart that no chain is split by yet in this round.
@@ -33,7 +35,7 @@ pub(super) struct Table<E> {
 
 impl<E> Table<E> {
     pub(super) const fn new() -> Self {
-        Self { entries: Slab::new(), heads: Segments::new(), chains: 0, mask: 0 }
+        Self { entries: Slab::new(), heads: Blocks::new(), chains: 0, mask: 0 }
     }
 
     /// Number of elements.
@@ -61,27 +63,39 @@ impl<E> Table<E> {
         if self.entries.len() >= self.chains {
             self.split();
         }
-        let head = self.heads.get_mut(self.chain(hash)).expect(CHAINED);
+        let head = self.heads.at_mut(self.chain(hash));
         let index = self.entries.insert(Entry { hash, next: *head, element });
         *head = Some(index);
         index
     }
 
-    /// Takes out an element, and returns it with its hash.
+    /// Takes out an element if `is_to_leave` holds for it. Returns it with its hash.
     #[inline]
-    pub(super) fn remove(&mut self, index: Index) -> (u64, E) {
-        let Entry { hash, next, element } = self.entries.remove(index);
-        let head = self.heads.get_mut(self.chain(hash)).expect(CHAINED);
-        let mut previous = head.expect(CHAINED);
-        if previous == index {
+    pub(super) fn remove_if(
+        &mut self,
+        index: Index,
+        is_to_leave: impl FnOnce(&E) -> bool,
+    ) -> Option<(u64, E)> {
+        let Entry { hash, next, element } =
+            self.entries.remove_if(index, |entry| is_to_leave(&entry.element))?;
+        let head = self.heads.at_mut(self.chain(hash));
+        if *head == Some(index) {
             *head = next;
-            return (hash, element);
+        } else {
+            let head = *head;
+            self.unlink(head, index, next);
         }
+        Some((hash, element))
+    }
+
+    /// Takes the link to an entry out of a chain.
+    fn unlink(&mut self, head: Option<Index>, index: Index, next: Option<Index>) {
+        let mut previous = head.expect(CHAINED);
         loop {
             let link = &mut self.entries[previous].next;
             if *link == Some(index) {
                 *link = next;
-                return (hash, element);
+                return;
             }
             previous = link.expect("an entry is in its chain");
         }
@@ -105,7 +119,7 @@ impl<E> Table<E> {
     /// Gives back the room of what was taken out. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries.shrink();
-        self.heads = Segments::new();
+        self.heads = Blocks::new();
         (self.chains, self.mask) = (0, 0);
         while self.chains < self.entries.len() {
             self.split();
@@ -114,7 +128,7 @@ impl<E> Table<E> {
             let index = Index::at(position);
             let Some(entry) = self.entries.get(index) else { continue };
             let chain = self.chain(entry.hash);
-            let head = self.heads.get_mut(chain).expect(CHAINED);
+            let head = self.heads.at_mut(chain);
             let next = head.replace(index);
             self.entries[index].next = next;
         }
@@ -136,7 +150,7 @@ impl<E> Table<E> {
         }
         self.chains += 1;
         if self.heads.end() < self.chains {
-            self.heads.grow(|_| None).expect("there are fewer than 2^32 chains");
+            self.heads.grow(|_| None);
         }
         let Some(mut rest) = self.heads.get_mut(new & self.mask).and_then(Option::take) else {
             return;
@@ -144,7 +158,7 @@ impl<E> Table<E> {
         // Each is put in front of those that came before, in either chain.
         loop {
             let chain = self.chain(self.entries[rest].hash);
-            let head = self.heads.get_mut(chain).expect(CHAINED);
+            let head = self.heads.at_mut(chain);
             let next = core::mem::replace(&mut self.entries[rest].next, head.replace(rest));
             let Some(next) = next else { return };
             rest = next;
@@ -197,7 +211,7 @@ mod tests {
         for step in 0..40_000_u32 {
             let number = random.u64(..4_000);
             if let Some(index) = present.remove(&number) {
-                assert_eq!(table.remove(index), (hash(number), number));
+                assert_eq!(table.remove_if(index, |_| true), Some((hash(number), number)));
             } else if step % 20_000 < 12_000 {
                 present.insert(number, table.insert(hash(number), number));
             }
@@ -212,7 +226,8 @@ mod tests {
             }
         }
         for index in present.into_values() {
-            table.remove(index);
+            assert_eq!(table.remove_if(index, |_| false), None);
+            table.remove_if(index, |_| true);
         }
         table.shrink();
         assert_eq!((table.heads.end(), table.entries.end()), (0, 0));
@@ -226,7 +241,7 @@ mod tests {
             assert_eq!(table.find(7, |&other| other == number), Some(index));
         }
         for &index in indices.iter().skip(1).step_by(2) {
-            table.remove(index);
+            table.remove_if(index, |_| true);
         }
         let left = (0..100).filter(|number| table.find(7, |other| other == number).is_some());
         assert!(left.eq((0..100).step_by(2)));

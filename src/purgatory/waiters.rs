@@ -15,11 +15,12 @@ use super::{
     hold::Hold,
     limits::{Counted, Limits, Surplus},
     lists::Lists,
+    nodes::{Node, Watching},
     operation::Completion,
-    outcome::{Announced, BATCH, Batch, Claim, Finished, InHand, Oldest},
+    outcome::{Announced, Batch, Claim, Finished, InHand, Oldest},
     rule::{Effect, Rule},
     slab::{Index, Slab},
-    stats::ShardStats,
+    stats::{ShardStats, wait_weight},
 };
 use crate::Key;
 
@@ -49,13 +50,36 @@ struct Waiter<O, R> {
     /// When it came, in nanoseconds of the timer.
     since: u64,
     timeout: Option<Key>,
-    /// The first of its nodes that watch events.
-    events: Option<Index>,
+    /// Its nodes that watch events.
+    events: Watching,
     /// The first of its nodes that wait for thresholds.
     thresholds: Option<Index>,
     rule: Rule,
     counted: Counted,
     state: State<O, R>,
+}
+
+impl<O, R> Waiter<O, R> {
+    /// Takes the operation out, or has the thread that holds it check it again.
+    #[inline]
+    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
+        match mem::replace(&mut self.state, State::OUT) {
+            State::Waiting(operation) => batch.push(InHand::new((index, self.serial), operation)),
+            State::Out { .. } => self.state = State::Out { is_announced: true },
+            decided @ State::Decided(_) => self.state = decided,
+        }
+    }
+
+    /// Takes the operation off all lists and out of the limits.
+    #[inline]
+    fn leave_lists<K>(&mut self, index: Index, lists: &mut Lists<K>, hold: &mut Hold<'_, K>) {
+        let counted = mem::replace(&mut self.counted, Counted::NOWHERE);
+        let (events, thresholds) = (mem::take(&mut self.events), self.thresholds.take());
+        lists.leave(index, events, thresholds, counted.on_keys, hold);
+        if counted.in_total {
+            hold.limits().release();
+        }
+    }
 }
 
 /// The operations of a shard that have not ended.
@@ -102,7 +126,7 @@ where
             seen: self.passes,
             since,
             timeout: None,
-            events: None,
+            events: Watching::default(),
             thresholds: None,
             rule,
             counted,
@@ -111,15 +135,21 @@ where
         (index, serial)
     }
 
-    /// Has an operation watch a key's events.
+    /// Has an operation watch the events of keys.
     #[inline]
-    pub(super) fn watch_events(&mut self, index: Index, key: (u64, K), hold: &mut Hold<'_, K>)
-    where
+    pub(super) fn watch_events(
+        &mut self,
+        index: Index,
+        keys: impl Iterator<Item = (u64, K)>,
+        hold: &mut Hold<'_, K>,
+    ) where
         K: Eq,
     {
         let waiter = &mut self.slots[index];
         debug_assert!(!matches!(waiter.state, State::Waiting(_)), "it is registered in one go");
-        waiter.events = Some(self.lists.watch_events(key, index, waiter.events, hold));
+        for key in keys {
+            self.lists.watch_events(key, index, &mut waiter.events, hold);
+        }
     }
 
     /// Has an operation wait for a key's value, and returns its node.
@@ -142,7 +172,7 @@ where
     /// Puts an operation behind all that came before it.
     pub(super) fn join_oldest(&mut self, index: Index) {
         let waiter = &mut self.slots[index];
-        waiter.events = Some(self.lists.join_oldest(index, waiter.events));
+        self.lists.join_oldest(index, &mut waiter.events);
     }
 
     /// The serial number of the next operation.
@@ -178,49 +208,16 @@ where
         self.passes
     }
 
-    /// Has `visit` see an operation, unless that has been seen in a pass. If it returns false, it
-    /// has not been seen after all.
+    /// Something happened to a key that an operation watches: takes the operation out, to be checked,
+    /// if that may help and the pass has not seen it.
     #[inline]
-    pub(super) fn see(
-        &mut self,
-        pass: u64,
-        index: Index,
-        mut visit: impl FnMut(&mut Self, Index) -> bool,
-    ) -> bool {
-        let seen = self.slots[index].seen;
-        if seen >= pass {
-            return true;
-        }
-        self.slots[index].seen = pass;
-        let is_seen = visit(self, index);
-        if !is_seen {
-            self.slots[index].seen = seen;
-        }
-        is_seen
-    }
-
-    /// Something happened to a key that an operation watches: takes it out, to be checked, if that
-    /// may help.
-    #[inline]
-    pub(super) fn call(&mut self, index: Index, batch: &mut Batch<O, R>) {
-        if self.slots[index].rule.on_event() == Effect::Check {
-            self.take_out(index, batch);
-        }
-    }
-
-    /// Takes an operation out, or has the thread that holds it check it again.
-    #[inline]
-    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
-        let state = &mut self.slots[index].state;
-        match mem::replace(state, State::OUT) {
-            State::Waiting(operation) => {
-                if batch.len() == batch.inline_size() {
-                    batch.reserve_exact(BATCH - batch.len());
-                }
-                batch.push(InHand::new(index, operation));
+    pub(super) fn call(&mut self, index: Index, pass: u64, batch: &mut Batch<O, R>) {
+        let waiter = &mut self.slots[index];
+        if waiter.seen < pass {
+            waiter.seen = pass;
+            if waiter.rule.on_event() == Effect::Check {
+                waiter.take_out(index, batch);
             }
-            State::Out { .. } => *state = State::Out { is_announced: true },
-            decided @ State::Decided(_) => *state = decided,
         }
     }
 
@@ -228,9 +225,9 @@ where
     /// thread has taken out since is checked by that thread.
     pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
         for &(index, serial) in announced {
-            let waiter = self.slots.get(index).filter(|waiter| waiter.serial == serial);
-            if waiter.is_some_and(|waiter| matches!(waiter.state, State::Waiting(_))) {
-                self.take_out(index, batch);
+            let waiter = self.slots.get_mut(index).filter(|waiter| waiter.serial == serial);
+            if let Some(waiter @ Waiter { state: State::Waiting(_), .. }) = waiter {
+                waiter.take_out(index, batch);
             }
         }
     }
@@ -264,7 +261,7 @@ where
         match self.slots[index].rule.on_threshold() {
             Effect::Nothing => None,
             Effect::Check => {
-                self.take_out(index, batch);
+                self.slots[index].take_out(index, batch);
                 None
             }
             Effect::Satisfied => Some(self.claim(index, Completion::Satisfied, now, hold)),
@@ -373,7 +370,7 @@ where
     /// that calls are taking in at this moment.
     fn oldest_from(
         &self,
-        mut node: Option<Index>,
+        mut node: Option<Node>,
         is_victim: impl Fn(Index, Counted) -> bool,
     ) -> Option<Oldest> {
         loop {
@@ -403,8 +400,8 @@ where
                 debug_assert_ne!(self.decided, 0, "its end was decided");
                 in_hand.is_satisfied = false;
                 self.decided -= 1;
-                let timeout = self.remove(index, hold).timeout;
-                in_hand.end = Some((completion, timeout));
+                in_hand.end = Some((completion, waiter.timeout.take()));
+                self.remove(index, hold);
             }
             State::Out { .. } if in_hand.is_satisfied => {
                 let completion = Completion::Satisfied;
@@ -422,10 +419,20 @@ where
         }
     }
 
-    /// Counts an operation that can no longer be refused with the limits that displace others.
-    /// Returns those that it exceeds.
+    /// Sets by what the timeout of an operation can be cancelled, and counts the operation, which can
+    /// no longer be refused, with the limits that displace others. Returns those that it exceeds.
     #[inline]
-    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
+    pub(super) fn set_timeout(&mut self, index: Index, timeout: Key, limits: &Limits) -> Surplus {
+        let waiter = &mut self.slots[index];
+        waiter.timeout = Some(timeout);
+        if waiter.counted.in_total && waiter.counted.on_keys {
+            return Surplus::default();
+        }
+        self.count_in(index, limits)
+    }
+
+    #[cold]
+    fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
         let mut surplus = Surplus::default();
         let waiter = &mut self.slots[index];
         if matches!(waiter.state, State::Decided(_)) {
@@ -436,15 +443,10 @@ where
             surplus.is_total_exceeded = limits.exceed();
         }
         if !before.on_keys {
-            surplus.hashes = self.lists.hashes((waiter.events, waiter.thresholds));
+            surplus.hashes = self.lists.hashes(index, waiter.events, waiter.thresholds);
             surplus.hashes.retain(|hash| limits.exceed_key(*hash));
         }
         surplus
-    }
-
-    /// Sets by what the timeout of an operation can be cancelled.
-    pub(super) fn set_timeout(&mut self, index: Index, timeout: Option<Key>) {
-        self.slots[index].timeout = timeout;
     }
 
     /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
@@ -453,7 +455,7 @@ where
         if matches!(self.slots[index].state, State::Decided(_)) {
             return false;
         }
-        self.leave_lists(index, hold);
+        self.slots[index].leave_lists(index, &mut self.lists, hold);
         self.remove(index, hold);
         true
     }
@@ -482,41 +484,29 @@ where
         now: u64,
         hold: &mut Hold<'_, K>,
     ) -> Option<Key> {
-        self.leave_lists(index, hold);
         let waiter = &mut self.slots[index];
-        self.stats.count(completion, now.saturating_sub(waiter.since));
+        let wait = now.saturating_sub(waiter.since);
+        self.stats.count(completion, wait, wait_weight(waiter.serial));
         // What has expired has left the timer.
-        waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired))
-    }
-
-    #[inline]
-    fn leave_lists(&mut self, index: Index, hold: &mut Hold<'_, K>) {
-        let waiter = &mut self.slots[index];
-        let counted = mem::replace(&mut waiter.counted, Counted::NOWHERE);
-        let heads = (waiter.events.take(), waiter.thresholds.take());
-        self.lists.leave(heads, counted.on_keys, hold);
-        if counted.in_total {
-            hold.limits().release();
-        }
+        let timeout = waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired));
+        waiter.leave_lists(index, &mut self.lists, hold);
+        timeout
     }
 
     /// Takes an operation that is on no list out of its slot.
     #[inline]
-    fn remove(&mut self, index: Index, hold: &mut Hold<'_, K>) -> Waiter<O, R> {
-        let waiter = self.slots.remove(index);
-        debug_assert!(waiter.events.is_none() && waiter.thresholds.is_none(), "it is on a list");
-        debug_assert!(!waiter.counted.in_total, "a limit counts it");
+    fn remove(&mut self, index: Index, hold: &mut Hold<'_, K>) {
+        self.slots.discard(index);
         debug_assert!(self.decided <= self.slots.len(), "an end was decided twice");
         if self.slots.is_spacious() {
             hold.discard_memory((mem::take(&mut self.slots), self.lists.clear()));
         }
-        waiter
     }
 
     /// Gives back the room of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.slots.shrink();
-        self.lists.shrink();
+        self.lists.shrink(|position| self.slots.has_room_at(position));
     }
 
     /// Checks the invariants that hold whenever the lock is free. Returns how many operations the
@@ -533,21 +523,22 @@ where
         let (mut decided, mut in_total, mut watching) = (0, 0, 0);
         for index in (0..self.slots.end()).filter_map(|position| self.at(position)) {
             let waiter = &self.slots[index];
-            let heads = (waiter.events, waiter.thresholds);
-            let (listed, missing) = self.lists.check_chains(index, heads);
+            let (events, thresholds) = (waiter.events, waiter.thresholds);
+            let (listed, missing) = self.lists.check_nodes(index, events, thresholds);
             assert!(waiter.serial < self.serial, "it came before those that are to come");
             assert!(waiter.seen <= self.passes, "no pass has seen it that has not begun");
             let is_decided = matches!(waiter.state, State::Decided(_));
             assert!(is_decided || missing == waiter.rule.missing(), "each value is still missing");
             if is_decided {
-                assert_eq!(heads, (None, None), "one whose end is decided is on no list");
+                let is_listed = !events.is_empty() || thresholds.is_some();
+                assert!(!is_listed, "one whose end is decided is on no list");
                 assert!(!waiter.counted.in_total, "no limit counts one whose end is decided");
                 decided += 1;
             }
             in_total += u64::from(waiter.counted.in_total);
             watching += listed;
             if waiter.counted.on_keys {
-                for hash in self.lists.hashes(heads) {
+                for hash in self.lists.hashes(index, events, thresholds) {
                     *on_keys.entry(hash).or_default() += 1;
                 }
             }

@@ -53,17 +53,18 @@ where
         matches!(self.place, Place::End)
     }
 
-    /// Goes on, under the lock: calls `visit` with each operation that the pass has not seen until
-    /// that returns false, or for a bounded number of steps. One at which it returned false, and did
-    /// nothing, is seen again.
+    /// Goes on, under the lock: calls `visit` with each operation and the number of the pass until
+    /// that returns false, or for a bounded number of steps. An operation at which it returned false
+    /// is visited again.
     ///
-    /// One that a later pass has seen is left to that, which does the same: all passes check.
+    /// An operation that a later pass has seen is left to that, which does the same: all passes
+    /// check.
     #[inline]
     pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
         key: (u64, &Q),
-        mut visit: impl FnMut(&mut Waiters<K, O, R>, Index) -> bool,
+        mut visit: impl FnMut(&mut Waiters<K, O, R>, Index, u64) -> bool,
     ) where
         K: Borrow<Q>,
     {
@@ -71,10 +72,10 @@ where
             self.pass = waiters.begin_pass();
         }
         let pass = self.pass;
-        self.go_past(waiters, key, |waiters, waiter| waiters.see(pass, waiter, &mut visit));
+        self.go_past(waiters, key, |waiters, waiter| visit(waiters, waiter, pass));
     }
 
-    /// The same with every operation, whoever has seen it.
+    /// Calls `visit` with each operation in the same way, but begins no pass.
     #[inline]
     pub(super) fn go_past<Q: Eq + ?Sized>(
         &mut self,
@@ -127,7 +128,7 @@ mod tests {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);
             let (entered, _) = shard.enter(0, &mut conditions, &limits).expect("it is open");
-            let mut in_hand = InHand::new(entered.place.0, ());
+            let mut in_hand = InHand::new(entered.place, ());
             let _ = shard.settle_in(&mut in_hand, None, 0, &limits);
         }
         let mut walk = Walk::new(&shard, 0);

@@ -315,3 +315,28 @@ fn waits_are_measured_from_coming_to_ending() {
     assert!(median >= 50 * MS && median <= 57 * MS, "{median:?} is off by more than an eighth");
     assert_eq!(World::new().purgatory.stats().wait_percentile(99.0), Duration::ZERO);
 }
+
+#[test]
+fn of_very_many_operations_an_even_sample_of_waits_is_measured() {
+    const MANY: u32 = 6_000;
+    let world = World::new();
+    for name in 0..MANY {
+        let key = world.watch(name, [1]);
+        // Each fifth waits for longer.
+        world.clock.advance(if name % 5 == 0 { 40 * MS } else { MS });
+        if name % 2 == 0 {
+            assert!(world.purgatory.complete(key));
+        } else {
+            world.make_ready(name);
+            assert_eq!(world.purgatory.check_and_complete(&1), 1);
+        }
+    }
+    let stats = world.purgatory.stats();
+    assert_eq!(stats.satisfied, u64::from(MANY));
+    let count = stats.waits.count();
+    assert!(count.abs_diff(stats.satisfied) <= 64, "{count} of {MANY} are counted");
+    assert_eq!(stats.waits.max(), 40 * MS);
+    // A fifth waits for longer, by one percent more or less.
+    assert!(stats.wait_percentile(79.0) < 2 * MS, "{:?}", stats.waits);
+    assert!(stats.wait_percentile(81.0) >= 40 * MS, "{:?}", stats.waits);
+}

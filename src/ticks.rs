@@ -6,7 +6,7 @@
 
 use core::{fmt, time::Duration};
 
-use crate::Tick;
+use crate::tick::Tick;
 
 /// With `std`, a division by the length of a tick, which every timeout of a timer takes, is a
 /// multiplication.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Interval, Sleep, Timeout};
-use crate::{MissedTicks, Timer};
+use crate::timer::{MissedTicks, Timer};
 
 static DEFAULT: OnceLock<Timer> = OnceLock::new();
 

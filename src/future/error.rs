@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::ScheduleError;
+use crate::timer::ScheduleError;
 
 /// Error of a [`Sleep`](super::Sleep) whose timer cannot wake it: the timer is full, is shut down,
 /// or cannot start its thread.

@@ -10,7 +10,10 @@ use std::{
 use futures_core::Stream;
 
 use super::{Sleep, SleepError};
-use crate::{MissedTicks, Timer, ticks::nanos, timer::next_tick};
+use crate::{
+    ticks::nanos,
+    timer::{MissedTicks, Timer, next_tick},
+};
 
 /// Ticks once a period; from [`Timer::interval`] and [`interval`](super::interval).
 ///

@@ -10,9 +10,8 @@ use std::{
 
 use super::SleepError;
 use crate::{
-    Timer,
     ticks::nanos,
-    timer::{SleepHandle, TimeoutKey},
+    timer::{SleepHandle, TimeoutKey, Timer},
 };
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep`](super::sleep).

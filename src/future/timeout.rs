@@ -11,7 +11,10 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{Sleep, TimeoutError};
-use crate::{Timer, ticks::nanos, timer::SleepHandle};
+use crate::{
+    ticks::nanos,
+    timer::{SleepHandle, Timer},
+};
 
 pin_project! {
     /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout`](super::timeout).

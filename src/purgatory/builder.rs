@@ -13,7 +13,7 @@ use super::{
     limits::{Limit, Limits, Overload},
     operation::{Completion, DelayedOperation, OperationKey},
 };
-use crate::TimerBuilder;
+use crate::timer::TimerBuilder;
 
 /// Settings of a [`Purgatory`].
 ///

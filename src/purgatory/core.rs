@@ -22,8 +22,9 @@ use super::{
     stats::PurgatoryStats,
 };
 use crate::{
-    Key, ValueTimer,
     sync::{AtomicU64, Mutex, Ordering},
+    timer::ValueTimer,
+    wheel::Key,
 };
 
 /// A purgatory without its handles.

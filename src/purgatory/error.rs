@@ -3,9 +3,8 @@
 use std::{error::Error, fmt, io};
 
 use crate::{
-    TimerBuildError,
     error::Exclusive,
-    timer::{self, ScheduleError},
+    timer::{self, ScheduleError, TimerBuildError},
 };
 
 /// Error of a purgatory that refuses an operation. Holds the operation.

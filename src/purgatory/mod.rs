@@ -81,7 +81,7 @@ pub use self::{
     operation::{Completion, DelayedOperation, OperationKey, Watch, Watched},
     stats::PurgatoryStats,
 };
-use crate::TimerStats;
+use crate::timer::TimerStats;
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///

@@ -29,9 +29,9 @@ use super::{
     rule::Rule,
 };
 use crate::{
-    Clock, TimerBuilder,
-    clock::Driven,
+    clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, explore},
+    timer::TimerBuilder,
 };
 
 /// A clock that shows the same time for ever, and takes on timers, so that they start no threads.

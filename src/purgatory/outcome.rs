@@ -5,7 +5,7 @@ use std::vec::Vec;
 use smallvec::SmallVec;
 
 use super::{operation::Completion, slab::Index, stats::wait_weight};
-use crate::Key;
+use crate::wheel::Key;
 
 /// An operation that is out, until it has ended or is brought back.
 pub(super) struct InHand<O, R> {

@@ -16,7 +16,7 @@ use super::{
     shard::Shard,
     slab::Index,
 };
-use crate::{Key, ScheduleError, sync::Ordering};
+use crate::{sync::Ordering, timer::ScheduleError, wheel::Key};
 
 impl<K, O, R> Purgatory<K, O, R>
 where

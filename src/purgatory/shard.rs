@@ -35,7 +35,7 @@ use super::{
     waiters::Waiters,
     walk::Walk,
 };
-use crate::{Key, sync::Mutex};
+use crate::{sync::Mutex, wheel::Key};
 
 /// Steps along a list between two holds of a lock.
 pub(super) const STEPS_PER_HOLD: u32 = 256;

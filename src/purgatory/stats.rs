@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::operation::Completion;
-use crate::Histogram;
+use crate::histogram::Histogram;
 
 /// Operations of a shard whose waits are all measured.
 const MEASURED: u64 = 1024;

@@ -22,7 +22,7 @@ use super::{
     slab::{Index, Slab},
     stats::{ShardStats, wait_weight},
 };
-use crate::Key;
+use crate::wheel::Key;
 
 /// Where an operation is.
 #[derive(Debug)]

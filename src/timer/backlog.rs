@@ -12,8 +12,8 @@
 use std::{collections::VecDeque, mem, time::Instant, vec::Vec};
 
 use crate::{
-    Expired,
     sync::{Condvar, Mutex, MutexGuard},
+    wheel::Expired,
 };
 
 /// A queue from the reaper to the executor threads or receivers.

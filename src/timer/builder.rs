@@ -14,7 +14,12 @@ use super::{
     tracing::Events,
     value::ValueTimer,
 };
-use crate::{Clock, SystemClock, Tick, WheelBuilder, sync::Parker};
+use crate::{
+    clock::{Clock, SystemClock},
+    sync::Parker,
+    tick::Tick,
+    wheel::WheelBuilder,
+};
 
 /// Settings of a new [`Timer`], [`ValueTimer`] or [`DelayQueue`].
 ///
@@ -185,7 +190,7 @@ impl TimerBuilder {
             Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
             Execution::Threads(threads) => (Delivery::Threads(Arc::new(Backlog::new())), *threads),
         };
-        let handle = move |expired: crate::Expired<T>| handler(expired.value);
+        let handle = move |expired: crate::wheel::Expired<T>| handler(expired.value);
         self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
     }
 
@@ -233,7 +238,7 @@ impl TimerBuilder {
         self,
         delivery: Delivery<T>,
         executors: usize,
-        handle: impl Fn(crate::Expired<T>) + Send + Sync + 'static,
+        handle: impl Fn(crate::wheel::Expired<T>) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<T>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use crate::{BuildError, error::Exclusive};
+use crate::error::{BuildError, Exclusive};
 
 /// Error of a timer that refuses a timeout. Holds the refused callback or value.
 ///

@@ -15,8 +15,8 @@ use super::{
     tracing::Events,
 };
 use crate::{
-    Expired,
     sync::{AtomicU64, Ordering},
+    wheel::Expired,
 };
 
 /// A pool of threads that runs callbacks for a timer.

@@ -5,7 +5,7 @@ use std::{string::String, time::Duration};
 use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 
 use super::stats::TimerStats;
-use crate::Histogram;
+use crate::histogram::Histogram;
 
 /// Publishes what a timer counts to the recorder of the `metrics` crate.
 ///

@@ -34,8 +34,10 @@ use super::{
     tracing::Events,
 };
 use crate::{
-    Clock, Expired, Tick, WheelBuilder,
+    clock::Clock,
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore},
+    tick::Tick,
+    wheel::{Expired, WheelBuilder},
 };
 
 /// The current tick of most models, so a deadline that is due.

@@ -9,7 +9,7 @@ use super::{
     shared::Shared,
     shutdown::{CallbackThread, EndOnPanic},
 };
-use crate::{Expired, Histogram, Tick, sync::Parker};
+use crate::{histogram::Histogram, sync::Parker, tick::Tick, wheel::Expired};
 
 /// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses the
 /// cache.

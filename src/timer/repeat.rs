@@ -16,36 +16,11 @@ use std::{
 use super::{
     Task, Timer,
     error::ScheduleError,
-    occurrences::{Occurrences, Rhythm},
+    occurrences::{MissedTicks, Occurrences, Rhythm},
     shared::Shared,
     timeout::TimeoutKey,
 };
 use crate::{sync::Mutex, ticks::nanos};
-
-/// When a repeated callback runs next if an occurrence ended after the next one was due.
-///
-/// # Examples
-///
-/// With a period of 10 ms, an occurrence planned for 20 ms ran until 47 ms. The next ones are
-/// planned for:
-///
-/// | | | | |
-/// |-|-|-|-|
-/// | `Burst` | 30 ms | 40 ms | 50 ms |
-/// | `Delay` | 57 ms | 67 ms | 77 ms |
-/// | `Skip` | 50 ms | 60 ms | 70 ms |
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum MissedTicks {
-    /// Missed occurrences run at once, one after the other, until none is missing. In the long run
-    /// there is one run per period.
-    #[default]
-    Burst,
-    /// The next occurrence runs a period after the late one ended, and the grid starts anew there.
-    Delay,
-    /// Missed occurrences are left out. The next one runs at the next instant of the grid.
-    Skip,
-}
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///

@@ -39,8 +39,9 @@ use std::{
 
 use super::{error::ScheduleError, stats::ShardStats, wakeup::Published};
 use crate::{
-    Expired, Key, Tick, TimingWheel,
     sync::{Mutex, MutexGuard, Unparker, unlock_fair},
+    tick::Tick,
+    wheel::{Expired, Key, TimingWheel},
 };
 
 /// Number of inserts after which a shard checks whether its wheel has to split a crowded bucket

@@ -25,8 +25,9 @@ use super::{
     wakeup::Wakeup,
 };
 use crate::{
-    Expired, Tick, TimingWheel,
     sync::{AtomicBool, Ordering, Unparker},
+    tick::Tick,
+    wheel::{Expired, TimingWheel},
 };
 
 /// Timeouts of a batch that are inserted or cancelled in one hold of a shard's lock.
@@ -399,7 +400,7 @@ impl<T> Deref for ShardsRef<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{ManualClock, ScheduleErrorKind, WheelBuilder, sync::Parker};
+    use crate::{clock::ManualClock, sync::Parker, timer::ScheduleErrorKind, wheel::WheelBuilder};
 
     /// A wheel refuses a timeout if all 2^32 indices are in use. No test has the memory for that.
     #[test]

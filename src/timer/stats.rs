@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::Histogram;
+use crate::histogram::Histogram;
 
 /// The counts of a shard.
 #[derive(Debug, Default)]

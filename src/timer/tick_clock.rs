@@ -10,7 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Clock, Tick, Ticks, ticks::nanos};
+use crate::{
+    clock::Clock,
+    tick::Tick,
+    ticks::{Ticks, nanos},
+};
 
 /// A clock divided into ticks.
 #[derive(Debug)]

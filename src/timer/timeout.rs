@@ -12,7 +12,7 @@ use super::{
     Task,
     shards::{Shards, ShardsRef},
 };
-use crate::Key;
+use crate::wheel::Key;
 
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.

@@ -12,7 +12,7 @@ use super::{
     builder::TimerBuilder, error::ScheduleError, shards::Shards, shared::Shared, shutdown::Owner,
     stats::TimerStats, tick_clock::after, timeout::TimeoutKey,
 };
-use crate::Key;
+use crate::wheel::Key;
 
 /// A timer that passes plain values to one handler.
 ///

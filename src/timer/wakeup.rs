@@ -47,8 +47,8 @@
 //! for a cancelled one, however many there were, on however many shards.
 
 use crate::{
-    Tick,
     sync::{AtomicU64, Ordering, fence},
+    tick::Tick,
 };
 
 /// The least tick at which a shard wants to be seen to. Written under the shard's lock.

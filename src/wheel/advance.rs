@@ -8,7 +8,7 @@ use super::{
     geometry::Place,
     hierarchy::Source,
 };
-use crate::Tick;
+use crate::tick::Tick;
 
 /// An expired timeout, with its value.
 ///

@@ -1,7 +1,7 @@
 //! Settings of a wheel.
 
 use super::{TimingWheel, arena::Arena, geometry::Geometry, hierarchy::Hierarchy};
-use crate::{BuildError, Tick};
+use crate::{error::BuildError, tick::Tick};
 
 /// Buckets of a level unless told otherwise. See `docs/decisions/0014-levels-of-256.md`.
 const DEFAULT_SIZE: usize = 256;

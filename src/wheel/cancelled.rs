@@ -5,10 +5,7 @@
 //! from going ahead to the next cancel, and their misses from overlapping. So 16 positions are
 //! collected and cleared together. See `docs/decisions/0012-cancelled-in-batches.md`.
 
-use super::chunks::Position;
-
-/// How many are cleared together.
-pub(super) const BATCH: usize = 16;
+use super::chunks::{BATCH, Position};
 
 /// Up to 16 positions.
 #[derive(Debug)]

@@ -11,11 +11,14 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::{cancelled::BATCH, geometry::Place};
-use crate::{Tick, segments::Segments};
+use super::geometry::Place;
+use crate::{segments::Segments, tick::Tick};
 
 /// Records in a chunk: 192 bytes, three cache lines.
 pub(super) const CHUNK: u32 = 16;
+
+/// Cancelled records that are cleared together.
+pub(super) const BATCH: usize = 16;
 
 /// Chunk 0 is never used, so that it can stand for the end of a list.
 pub(super) const NIL: u32 = 0;

@@ -3,7 +3,7 @@
 use core::iter::FusedIterator;
 
 use super::{Key, TimingWheel};
-use crate::Tick;
+use crate::tick::Tick;
 
 /// Iterator that takes out all pending timeouts; from [`TimingWheel::drain`].
 #[derive(Debug)]

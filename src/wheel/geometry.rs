@@ -7,7 +7,10 @@
 //! each other in the order of time, from the clock's bucket to the last: none lies behind a wrap.
 //! See `docs/decisions/0013-due-buckets-are-sorted.md`.
 
-use crate::{BuildError, Tick, TickSpan};
+use crate::{
+    error::BuildError,
+    tick::{Tick, TickSpan},
+};
 
 /// The widths of all levels; `size` is `2^bits` buckets a level, 2 to 65536.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +157,7 @@ mod tests {
     fn the_bucket_that_holds_the_clock_and_those_before_receive_nothing_above_level_0() {
         for geometry in geometries() {
             for clock in [0, 1, 63, 64, 65, 4095, 4096, 1 << 40, u64::MAX - 70].map(Tick::new) {
-                for ahead in (0..5000).map(crate::TickSpan::new) {
+                for ahead in (0..5000).map(crate::tick::TickSpan::new) {
                     let place = geometry.place(clock, clock.saturating_add(ahead));
                     let current = digit(&geometry, place.level(), clock);
                     let bucket = place.bucket() as u64;

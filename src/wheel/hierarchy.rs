@@ -15,7 +15,7 @@ use super::{
     queue::BucketQueue,
     run::{Head, Runs, WIDEST},
 };
-use crate::Tick;
+use crate::tick::Tick;
 
 /// The bucket or run that is due first.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use super::{
     geometry::Place,
     hierarchy::{Hierarchy, Source},
 };
-use crate::Tick;
+use crate::tick::Tick;
 
 impl<T> TimingWheel<T> {
     /// Checks that the wheel is in order, for tests and fuzzers.

@@ -3,7 +3,7 @@
 use core::iter::FusedIterator;
 
 use super::{Key, TimingWheel};
-use crate::Tick;
+use crate::tick::Tick;
 
 /// Iterator over the pending timeouts: key, deadline and value; from [`TimingWheel::iter`].
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 
 use super::chunks::{CHUNK, NIL, Position};
-use crate::Tick;
+use crate::tick::Tick;
 
 /// Buckets that are made at a time: 1 KiB.
 const STEP: usize = 64;

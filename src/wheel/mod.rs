@@ -60,7 +60,7 @@ pub use self::{
     shape::{BucketShape, LevelShape, Shape},
 };
 use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy};
-use crate::{InsertError, Tick};
+use crate::{error::InsertError, tick::Tick};
 
 /// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
 ///

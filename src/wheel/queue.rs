@@ -12,7 +12,7 @@ use core::{
 
 use priority_queue::PriorityQueue;
 
-use crate::Tick;
+use crate::tick::Tick;
 
 /// A min-heap of levels by absolute expiration.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::{
     chunks::{CHUNK, Chunks, NIL, Owner, Position},
     geometry::Place,
 };
-use crate::{Tick, TickSpan};
+use crate::tick::{Tick, TickSpan};
 
 /// Timeouts that a run may hold. Sorting them takes about 40 us; what is beyond that cascades.
 pub(super) const LONGEST: usize = 8192;

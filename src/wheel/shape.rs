@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{TimingWheel, hierarchy::Hierarchy};
-use crate::{Tick, TickSpan};
+use crate::tick::{Tick, TickSpan};
 
 /// How the timeouts of a wheel are spread over its buckets; from [`TimingWheel::shape`].
 ///

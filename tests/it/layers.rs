@@ -1,11 +1,11 @@
-//! The layers: a file of the crate names its own module and those of lower layers, and no others.
+//! The layers: a file imports from its own module and from lower layers, and modules form no circles.
 //!
-//! Sources are read as text, cut into tokens, and searched for paths that start at `crate` or reach
-//! it through `super`. The crate root is exempt; what it re-exports counts as of the module that
-//! defines it.
+//! The test reads the sources as text, cuts them into tokens, and searches for paths that start at
+//! `crate`, `super` or `self`. A file imports an item from the module that defines it, not through a
+//! re-export of the crate root. Only the crate root itself is exempt.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -29,18 +29,54 @@ const LAYERS: [(&str, u8); 13] = [
     ("durable", 5),
 ];
 
-/// Lines of code after which a file is to be split.
+/// Imports that close a circle on purpose: the methods of one type are in several files, or two types
+/// name each other, such as a builder and the type that it builds.
+const CIRCLES: [(&str, &str); 9] = [
+    ("purgatory::deferral", "purgatory::core"),
+    ("purgatory::limits", "purgatory::core"),
+    ("purgatory::walk", "purgatory::shard"),
+    ("timer::builder", "timer::delay_queue"),
+    ("timer::builder", "timer::value"),
+    ("timer::executor", "timer::shared"),
+    ("timer::reaper", "timer::shared"),
+    ("timer::shutdown", "timer::shared"),
+    ("timer::timeout", "timer::shards"),
+];
+
+/// Limit of lines of code in a file.
 const LONGEST_FILE: usize = 500;
 
 #[test]
-fn every_file_names_only_its_own_module_and_lower_layers() {
+fn every_file_imports_from_its_own_module_and_from_lower_layers() {
     let sources = sources();
     let root = sources.iter().find(|(path, _)| path == Path::new("lib.rs"));
     let exports = exports(&root.expect("a crate has a root").1);
-    assert!(exports.contains_key("TimingWheel") && sources.len() > 10, "hardly anything was read");
+    assert!(exports.contains_key("TimingWheel") && sources.len() > 10, "few files were read");
     let faults: Vec<_> =
         sources.iter().flat_map(|(path, text)| faults(path, text, &exports)).collect();
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn the_files_of_a_module_import_each_other_without_circles() {
+    let imports = imports(&sources());
+    assert!(imports.len() > 50, "few imports were found");
+    assert_eq!(circles(&imports), Vec::<String>::new());
+}
+
+#[test]
+fn a_circle_is_found() {
+    let source = |path: &str, text: &str| (PathBuf::from(path), text.to_string());
+    let of = |sources: &[_]| circles(&imports(sources)).len();
+    let (a, b) = (source("m/a.rs", "use super::b::B;"), source("m/b.rs", "use crate::m::{c, D};"));
+    assert_eq!(
+        of(&[a.clone(), b.clone(), source("m/c.rs", "use super::a::A;")]),
+        3,
+        "of three files"
+    );
+    assert_eq!(of(&[a.clone(), b.clone(), source("m/c.rs", "")]), 0, "no circle");
+    let tests = "#[cfg(test)]\nmod tests { use super::super::a::A; }";
+    assert_eq!(of(&[a, b, source("m/c.rs", tests)]), 0, "tests may import every file");
 }
 
 #[test]
@@ -62,8 +98,10 @@ fn upward_and_sideways_paths_are_found() {
     let count = |path: &str, text: &str| faults(Path::new(path), text, &exports).len();
     assert_eq!(count("tick.rs", "use crate::error::Error;"), 1, "sideways");
     assert_eq!(count("tick.rs", "use crate::TimingWheel;"), 1, "upwards, by a re-export");
+    assert_eq!(count("wheel/iter.rs", "use crate::Tick;"), 1, "downwards, by a re-export");
+    assert_eq!(count("wheel/iter.rs", "use crate::{TimingWheel, segments};"), 1, "within a module");
     assert_eq!(count("tick.rs", "use super::WheelKey;"), 1, "upwards, by `super`");
-    assert_eq!(count("wheel/iter.rs", "use crate::{Tick, timer::{self, Timer}};"), 2, "in a group");
+    assert_eq!(count("wheel/iter.rs", "use crate::{sync, timer::{self, Timer}};"), 3, "in a group");
     assert_eq!(count("wheel/iter.rs", "use super::{super::timer::Timer, Key};"), 1, "from within");
     assert_eq!(count("wheel/mod.rs", "fn f() { crate::sync::lock() }"), 1, "in an expression");
     assert_eq!(count("wheel/mod.rs", "debug_assert!(x, \"}\", crate::sync::y)"), 1, "in a macro");
@@ -77,8 +115,8 @@ fn upward_and_sideways_paths_are_found() {
 fn downward_paths_and_words_that_are_no_code_pass() {
     let exports = exports("pub use self::{tick::Tick, wheel::TimingWheel};");
     let count = |path: &str, text: &str| faults(Path::new(path), text, &exports).len();
-    assert_eq!(count("wheel/iter.rs", "use super::Key; use crate::{Tick, wheel::arena};"), 0);
-    assert_eq!(count("timer.rs", "use crate::{TimingWheel, clock::Clock, sync}; mod a {}"), 0);
+    assert_eq!(count("wheel/iter.rs", "use super::Key; use crate::{tick::Tick, wheel::arena};"), 0);
+    assert_eq!(count("timer.rs", "use crate::{clock::Clock, sync, wheel::Key}; mod a {}"), 0);
     assert_eq!(count("wheel/mod.rs", "mod tests { use super::*; use super::arena::Arena; }"), 0);
     assert_eq!(
         count("tick.rs", "/// [`crate::wheel`]\n// crate::wheel\nlet x = \"crate::wheel\";"),
@@ -87,16 +125,52 @@ fn downward_paths_and_words_that_are_no_code_pass() {
     assert_eq!(count("tick.rs", "pub(crate) fn f<'a>(x: &'a str, y: char) { y == '\"'; }"), 0);
 }
 
-/// The paths in a file that its layer may not name.
+/// The imports of a file that its layer forbids.
 fn faults(path: &Path, text: &str, exports: &BTreeMap<String, String>) -> Vec<String> {
     let home = module_of(path);
     let Some(own) = home.first() else { return Vec::new() };
-    let mut names = names_at_root(&tokens(text), home.len());
+    let mut names: Vec<_> = paths(text, &home).into_iter().map(|mut path| path.remove(0)).collect();
     names.retain(|name| {
-        let module = exports.get(name).unwrap_or(name);
-        module != own && layer(module).is_none_or(|layer| Some(layer) >= self::layer(own))
+        let is_upward = || layer(name).is_none_or(|layer| Some(layer) >= self::layer(own));
+        exports.contains_key(name) || (name != own && is_upward())
     });
     names.iter().map(|name| format!("{}: {name}", path.display())).collect()
+}
+
+/// Which file imports from which other file of its folder, without tests and models.
+fn imports(sources: &[(PathBuf, String)]) -> BTreeSet<(String, String)> {
+    let files: BTreeSet<_> =
+        sources.iter().map(|(path, _)| module_of(path)).filter(|home| home.len() == 2).collect();
+    let mut found = BTreeSet::new();
+    for (path, text) in sources {
+        let home = module_of(path);
+        if !files.contains(&home) || home[1] == "models" {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for path in paths(code, &home).iter().filter(|path| path.len() >= 2) {
+            if path[..2] != home && files.contains(&path[..2]) {
+                found.insert((home.join("::"), path[..2].join("::")));
+            }
+        }
+    }
+    for (from, to) in CIRCLES {
+        found.remove(&(from.to_string(), to.to_string()));
+    }
+    found
+}
+
+/// The imports that are part of a circle.
+fn circles(imports: &BTreeSet<(String, String)>) -> Vec<String> {
+    let leads_back = |(start, next): &&(String, String)| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![next]);
+        while let Some(file) = open.pop() {
+            let further = imports.iter().filter(|(from, _)| from == file).map(|(_, to)| to);
+            open.extend(further.filter(|to| seen.insert(*to)));
+        }
+        seen.contains(start)
+    };
+    imports.iter().filter(leads_back).map(|(from, to)| format!("{from} -> {to}")).collect()
 }
 
 fn layer(module: &str) -> Option<u8> {
@@ -110,9 +184,11 @@ fn module_of(path: &Path) -> Vec<String> {
     parts.filter(|part| part != "mod" && part != "lib").collect()
 }
 
-/// What is named of the crate root, in a file whose module lies `depth` below it.
-fn names_at_root(tokens: &[&str], depth: usize) -> Vec<String> {
-    let mut names = Vec::new();
+/// Paths from the crate root in a file of module `home`, that the file writes with `crate`, `super` or
+/// `self`.
+fn paths(text: &str, home: &[String]) -> Vec<Vec<String>> {
+    let tokens = tokens(text);
+    let mut found = Vec::new();
     let mut braces = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
@@ -121,31 +197,33 @@ fn names_at_root(tokens: &[&str], depth: usize) -> Vec<String> {
             "}" => drop(braces.pop()),
             "crate" | "super" | "self" => {
                 let modules = braces.iter().filter(|is_module| **is_module).count();
-                let mut paths = Vec::new();
-                at = leaves(tokens, at, &[], &mut paths);
-                names.extend(paths.iter().filter_map(|leaf| at_root(&leaf.path, depth + modules)));
+                let mut written = Vec::new();
+                at = leaves(&tokens, at, &[], &mut written);
+                found
+                    .extend(written.iter().filter_map(|leaf| from_root(&leaf.path, home, modules)));
                 continue;
             }
             _ => {}
         }
         at += 1;
     }
-    names
+    found
 }
 
-/// The first name after the crate root in a path of a module `depth` below it, if it goes there.
-fn at_root(path: &[&str], depth: usize) -> Option<String> {
+/// A path from the crate root, as written `inner` modules below `home`. `None` if it stays within these.
+fn from_root(path: &[&str], home: &[String], inner: usize) -> Option<Vec<String>> {
     let relative = &path[usize::from(path[0] == "self")..];
     let ups = relative.iter().take_while(|part| **part == "super").count();
-    let rest = match relative.first() {
-        Some(&"crate") => &relative[1..],
-        _ if ups == depth => &relative[ups..],
-        _ => return None,
+    let (base, rest) = match relative.first() {
+        Some(&"crate") => (0, &relative[1..]),
+        _ => (home.len() + inner - ups, &relative[ups..]),
     };
-    rest.first().map(ToString::to_string)
+    let is_outside = base <= home.len() && !rest.is_empty();
+    let base = is_outside.then(|| home[..base].iter().cloned())?;
+    Some(base.chain(rest.iter().map(ToString::to_string)).collect())
 }
 
-/// What the crate root re-exports, and the module that each comes from.
+/// Names that the crate root re-exports, with the modules that define them.
 fn exports(root: &str) -> BTreeMap<String, String> {
     let tokens = tokens(root);
     let mut found = Vec::new();
@@ -156,7 +234,7 @@ fn exports(root: &str) -> BTreeMap<String, String> {
     found.iter().map(|leaf| (leaf.name.into(), leaf.path[from_self(leaf)].into())).collect()
 }
 
-/// One path of a tree such as `a::{b, c::d as e}`, and what it is called.
+/// One path of a tree such as `a::{b, c::d as e}`, and its name.
 struct Leaf<'a> {
     path: Vec<&'a str>,
     name: &'a str,

@@ -6,9 +6,10 @@ use loom::thread;
 
 use super::{DUE, check};
 use crate::{
-    Expired, Tick, TimingWheel,
     sync::{Condvar, Mutex},
+    tick::Tick,
     timer::backlog::Backlog,
+    wheel::{Expired, TimingWheel},
 };
 
 /// Timeouts that have expired.

@@ -109,15 +109,15 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
                     threads.wait_for_end(|| Duration::MAX);
                 }
             });
-            handler.call(crate::Expired { deadline: DUE, key: key(), value: () });
+            handler.call(crate::wheel::Expired { deadline: DUE, key: key(), value: () });
         })
     };
     finishes.map(executor).into()
 }
 
 /// Returns any key: no thread uses it.
-fn key() -> crate::Key {
-    let mut wheel = crate::TimingWheel::new(DUE);
+fn key() -> crate::wheel::Key {
+    let mut wheel = crate::wheel::TimingWheel::new(DUE);
     wheel.insert(DUE, ()).expect("it is empty")
 }
 

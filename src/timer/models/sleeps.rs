@@ -17,8 +17,9 @@ use super::super::{
     timeout::TimeoutKey,
 };
 use crate::{
-    Clock, WheelBuilder,
+    clock::Clock,
     sync::{AtomicBool, AtomicU64, Ordering, Parker, Unparker, explore},
+    wheel::WheelBuilder,
 };
 
 /// A tick, in nanoseconds.

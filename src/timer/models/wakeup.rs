@@ -11,8 +11,8 @@ use loom::thread;
 
 use super::{DUE, FAR, check, insert, new_shards, values};
 use crate::{
-    Tick,
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
+    tick::Tick,
     timer::shards::Shards,
 };
 

@@ -181,6 +181,7 @@ impl<T> Shard<T> {
     }
 
     /// Moves a timeout to a new deadline.
+    #[inline]
     pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Earlier, Ended> {
         let mut state = self.lock();
         state.wheel.observe(now);

@@ -126,6 +126,10 @@ impl<T> Backlog<T> {
         self.arrived.notify_all();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
     /// Takes all timeouts.
     pub(super) fn take_all(&self) -> VecDeque<Expired<T>> {
         mem::take(&mut self.state.lock().waiting)

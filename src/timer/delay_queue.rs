@@ -290,6 +290,17 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.is_reaper_dead()
     }
 
+    /// Checks the invariants of the queue, for tests of programs that use one.
+    ///
+    /// In full at [`Timer::check_invariants`](crate::Timer::check_invariants).
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken. Other threads must not use the queue meanwhile.
+    pub fn check_invariants(&self) {
+        self.timer.check_invariants();
+    }
+
     /// Returns the counts of the timer behind the queue. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {

@@ -132,6 +132,7 @@ impl<T: Send + 'static> Delivery<T> {
                 }
             }
         }
+        debug_assert!(batch.is_empty(), "a timeout was not handed off");
         result
     }
 

@@ -326,7 +326,7 @@ impl Timer {
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
         #[cfg(feature = "future")]
-        self.sleeps.begin_to_drain();
+        self.sleeps.begin_finish();
         let tasks = self.values.finish_by(deadline);
         #[cfg(feature = "future")]
         self.sleeps.finish_by(deadline);
@@ -412,7 +412,40 @@ impl Timer {
         self.values.stats()
     }
 
-    /// The handle of a timeout of this timer.
+    /// Checks the invariants of the timer, for tests of programs that use one.
+    ///
+    /// These are: each shard's wheel is [in order](crate::TimingWheel::check_invariants); the reaper
+    /// does not sleep past a deadline; each scheduled timeout is pending or has ended once; each
+    /// pending timeout holds a permit, if there is a limit; after a shutdown, none is pending.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::Timer;
+    ///
+    /// let timer = Timer::new();
+    /// timer.schedule(Duration::from_secs(60), || ())?.cancel();
+    /// timer.check_invariants();
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If callbacks
+    /// run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
+    ///
+    /// # Complexity
+    ///
+    /// Takes time proportional to the memory in use, a shard at a time under its lock.
+    pub fn check_invariants(&self) {
+        self.values.check_invariants();
+        #[cfg(feature = "future")]
+        self.sleeps.check_invariants();
+    }
+
+    /// Returns the handle of a timeout.
     fn timeout_of(&self, key: TimeoutKey) -> Timeout {
         Timeout::new(self.values.shared().reference(key), key)
     }

@@ -54,6 +54,7 @@ pub(super) struct Occurrences {
 impl Occurrences {
     /// Starts the grid at `first`.
     pub(super) fn new(rhythm: Rhythm, period: u64, first: u64, jitter: u64, seed: u64) -> Self {
+        debug_assert!(period > 0, "occurrences have a distance");
         let jitter = jitter.min(period);
         Self { rhythm, period, jitter, random: seed, instant: first }
     }
@@ -91,6 +92,7 @@ impl Occurrences {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^= mixed >> 31;
         let scaled = (u128::from(mixed) * (u128::from(self.jitter) + 1)) >> 64;
+        debug_assert!(scaled <= u128::from(self.jitter), "{scaled} exceeds the jitter");
         u64::try_from(scaled).expect("it is at most the jitter")
     }
 }

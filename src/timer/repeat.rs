@@ -389,6 +389,7 @@ impl Repeating {
     fn note(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
         match &mut *self.repetition.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
+                debug_assert!(next.key.is_none(), "an occurrence has two timeouts");
                 next.key = Some(scheduled);
                 return None;
             }

@@ -98,7 +98,9 @@ impl<T> Shard<T> {
         match state.wheel.insert(deadline, value) {
             Ok(key) => {
                 state.stats.scheduled += 1;
-                Ok((key, self.publish_if_earlier(state.expiration_after_insert(deadline))))
+                let earlier = self.publish_if_earlier(state.expiration_after_insert(deadline));
+                debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
+                Ok((key, earlier))
             }
             Err(refused) => {
                 state.stats.rejected += 1;
@@ -134,6 +136,7 @@ impl<T> Shard<T> {
             state.stats.scheduled += 1;
             let expiration = state.expiration_after_insert(deadline);
             earlier = self.publish_if_earlier(expiration).or(earlier);
+            debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
         }
         (earlier, None)
     }
@@ -186,7 +189,9 @@ impl<T> Shard<T> {
         let mut state = self.lock();
         state.wheel.observe(now);
         state.wheel.reset(key, deadline).ok_or(Ended)?;
-        Ok(self.publish_if_earlier(deadline))
+        let earlier = self.publish_if_earlier(deadline);
+        debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
+        Ok(earlier)
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
@@ -204,6 +209,12 @@ impl<T> Shard<T> {
         let is_drained = due.is_drained();
         state.stats.expired += (expired.len() - before) as u64;
         self.published.set(state.next_expiration());
+        debug_assert!(!is_drained || self.published() > now, "a due timeout is left");
+        // The wheel may be ahead of `now`: an insert may have read the clock later.
+        debug_assert!(
+            expired[before..].last().is_none_or(|last| last.deadline <= state.wheel.now()),
+            "a timeout expired early"
+        );
         self.hand_over(state);
         is_drained
     }
@@ -254,11 +265,29 @@ impl<T> Shard<T> {
         state.stats.returned += wheel.len() as u64;
         state.stats.cascades += wheel.cascades();
         self.published.set(Tick::MAX);
+        debug_assert!(state.wheel.is_empty(), "a timeout stayed in the shard");
         wheel
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.lock().wheel.is_empty()
+    }
+
+    /// Checks the invariants of the shard. Returns the number of pending timeouts.
+    pub(super) fn check_invariants(&self) -> u64 {
+        let state = self.lock();
+        state.wheel.check_invariants();
+        let published = self.published();
+        for (_, deadline, _) in &state.wheel {
+            assert!(published <= deadline, "published {published}, but one is due at {deadline}");
+        }
+        let pending = state.wheel.len() as u64;
+        let ShardStats { scheduled, expired, cancelled, returned, .. } = state.stats;
+        let ended = expired + cancelled + returned;
+        assert_eq!(scheduled, pending + ended, "a timeout is pending or has ended once");
+        assert!(returned == 0 || state.is_closed, "a shutdown closes the shard");
+        assert!(returned == 0 || pending == 0, "a shutdown returns all timeouts");
+        pending
     }
 
     /// Frees the memory that pending timeouts do not need.
@@ -323,6 +352,7 @@ impl<T> State<T> {
     /// Wakes the reaper, which may wait for the shard to be empty.
     #[cold]
     fn wake_if_empty(&self, reaper: &Unparker) {
+        debug_assert!(self.is_closed, "the reaper does not wait for an open shard");
         if self.wheel.is_empty() {
             reaper.unpark();
         }

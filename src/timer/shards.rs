@@ -63,8 +63,10 @@ impl<T> Shards<T> {
         reaper: Unparker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
+        let all: Box<[_]> = wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect();
+        debug_assert!(!all.is_empty(), "a timer has a shard");
         Self {
-            all: wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect(),
+            all,
             clock,
             wakeup: Wakeup::new(),
             reaper,
@@ -147,6 +149,7 @@ impl<T> Shards<T> {
             self.wake_if_needed(now, earlier);
             refused = stopped;
         }
+        debug_assert!(refused.is_some() || keys.len() == permits, "a timeout was not inserted");
         self.permits.release_refused(permits - keys.len());
         (keys, self.rest(index, refused, batch))
     }
@@ -277,6 +280,7 @@ impl<T> Shards<T> {
     pub(super) fn fall_asleep(&self, now: Tick) -> Option<Tick> {
         let until = self.next_expiration();
         if until > now {
+            debug_assert!(until > Tick::ZERO, "it stands for a reaper that is awake");
             self.wakeup.announce(until);
             if self.next_expiration() >= until {
                 return Some(until);
@@ -307,6 +311,11 @@ impl<T> Shards<T> {
         self.all.iter().for_each(|shard| shard.raise_published_unlocked());
     }
 
+    /// Returns whether every shard refuses new timeouts.
+    pub(super) fn is_closed(&self) -> bool {
+        self.all.iter().all(|shard| shard.is_closed())
+    }
+
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
         self.all.iter().for_each(|shard| shard.close());
@@ -329,6 +338,18 @@ impl<T> Shards<T> {
         self.permits.release(values.len());
         self.reaper.unpark();
         values
+    }
+
+    /// Checks the invariants of the shards, and those between them. No other thread may insert,
+    /// cancel or expire meanwhile.
+    pub(super) fn check_invariants(&self) {
+        // The reaper announces a sleep before it sleeps, and publishes later expirations after it.
+        let asleep_until = self.wakeup.asleep_until();
+        let pending = self.all.iter().map(|shard| shard.check_invariants()).sum();
+        self.permits.check_invariants(pending);
+        assert!(asleep_until <= self.next_expiration(), "the reaper sleeps too long");
+        let is_finishing = self.is_finishing.load(Ordering::Acquire);
+        assert!(!is_finishing || self.is_closed(), "a finish closes every shard");
     }
 
     /// Frees the memory that pending timeouts do not need.

@@ -162,6 +162,24 @@ impl<T: Send + 'static> Shared<T> {
         pending.saturating_add(backlog.map_or(0, Backlog::len))
     }
 
+    /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads may
+    /// run.
+    pub(super) fn check_invariants(&self) {
+        // The reaper expires under this lock, if there is a backlog.
+        let backlog = self.delivery.backlog();
+        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
+        self.shards.check_invariants();
+        self.callback_threads.check_invariants();
+        let (stats, pending) = self.shards.stats();
+        assert_eq!(self.reaper_stats.lock().lateness.count(), stats.expired, "each has a lateness");
+        assert!(!self.is_stopped() || self.shards.is_closed(), "a shutdown closes every shard");
+        assert!(!self.is_stopped() || pending == 0, "a shutdown returns all timeouts");
+        assert!(
+            !self.is_stopped() || backlog.is_none_or(Backlog::is_closed),
+            "the backlog is open"
+        );
+    }
+
     pub(super) fn stats(&self) -> TimerStats {
         let (shards, pending) = self.shards.stats();
         let reaper = self.reaper_stats.lock();

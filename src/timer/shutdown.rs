@@ -78,6 +78,7 @@ impl<T: Send + 'static> Shared<T> {
     fn end(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let mut values = self.delivery.close(|| self.shards.shut_down());
+        debug_assert!(self.shards.is_closed(), "a shard accepts timeouts after the end");
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
         values.extend(expired.map(|expired| expired.value));
         self.callback_threads.shut_down();
@@ -167,6 +168,10 @@ impl CallbackThreads {
         }
     }
 
+    pub(super) fn check_invariants(&self) {
+        self.state.lock().check_invariants();
+    }
+
     /// Counts this thread as waiting, if it is a callback thread, until the result is dropped.
     fn begin_to_wait(&self) -> Waiting<'_> {
         let mut state = self.state.lock();
@@ -180,6 +185,11 @@ impl CallbackThreads {
 }
 
 impl State {
+    fn check_invariants(&self) {
+        assert!(self.ids.len() <= self.count, "a thread began without registration");
+        assert!(self.waiting <= self.ids.len(), "a thread waits that has not begun");
+    }
+
     fn is_over(&self) -> bool {
         self.is_shut_down || self.count == self.waiting
     }
@@ -193,7 +203,9 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.threads.state.lock().waiting -= usize::from(self.is_counted);
+        let mut state = self.threads.state.lock();
+        debug_assert!(state.waiting >= usize::from(self.is_counted), "a thread waits no more");
+        state.waiting -= usize::from(self.is_counted);
     }
 }
 

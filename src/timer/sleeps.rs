@@ -92,8 +92,14 @@ impl Sleeps {
         wake_all(self.wakers().timer.finish_by(deadline));
     }
 
+    pub(super) fn check_invariants(&self) {
+        if let Some(wakers) = self.wakers.get() {
+            wakers.timer.check_invariants();
+        }
+    }
+
     /// Refuses new sleeps.
-    pub(super) fn begin_to_drain(&self) {
+    pub(super) fn begin_finish(&self) {
         self.wakers().timer.shared().shards.begin_finish();
     }
 

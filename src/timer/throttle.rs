@@ -96,6 +96,7 @@ impl Throttle {
             return Ok(());
         }
         let deadline = state.last.map_or(0, |last| last.saturating_add(nanos(self.period)));
+        debug_assert!(number <= state.number, "the number of a run comes from this state");
         state.scheduled =
             Some((number, values.shards().insert_at_elapsed(elapsed, deadline, task)?));
         Ok(())

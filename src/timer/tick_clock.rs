@@ -51,6 +51,7 @@ impl TickClock {
             let begun = self.floor(elapsed).get() * self.ticks.length();
             self.latest.fetch_max(begun, Ordering::Relaxed);
         }
+        debug_assert_eq!(latest % self.ticks.length(), 0, "it is the start of a tick");
         elapsed.max(latest)
     }
 
@@ -69,7 +70,10 @@ impl TickClock {
     /// The same for an earlier time, `elapsed` nanoseconds after the start of tick 0.
     #[inline]
     pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
-        (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))))
+        let (now, deadline) =
+            (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));
+        debug_assert!(now <= deadline, "a deadline lies before the call");
+        (now, deadline)
     }
 
     /// Returns the current tick, and a function from a delay to its deadline, counted from now.

@@ -298,6 +298,17 @@ impl<T: Send + 'static> ValueTimer<T> {
         after(self.shards().clock().source().now(), within)
     }
 
+    /// Checks the invariants of the timer, for tests of programs that use one.
+    ///
+    /// In full at [`Timer::check_invariants`](crate::Timer::check_invariants).
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken. Other threads must not use the timer meanwhile.
+    pub fn check_invariants(&self) {
+        self.shared().check_invariants();
+    }
+
     /// Returns the nanoseconds since the timer was made. They step back by less than a tick, if the
     /// clock does.
     #[inline]

@@ -113,8 +113,14 @@ impl Wakeup {
     pub(super) fn announce(&self, until: Tick) {
         // A swap, so that this comes after the swap of any inserter that took the reaper to be
         // asleep before: none is to take the value of that one for a later one.
-        self.asleep_until.swap(until.get(), Ordering::Acquire);
+        let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
+        debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");
         fence(Ordering::SeqCst);
+    }
+
+    /// Returns the tick until which the reaper sleeps; tick 0 if it is awake.
+    pub(super) fn asleep_until(&self) -> Tick {
+        Tick::new(self.asleep_until.load(Ordering::Relaxed))
     }
 
     /// The reaper does not sleep.

@@ -408,7 +408,10 @@ impl World {
         }
         let passed_on: u64 = reaped.iter().map(|front| front.books().passed_on).sum();
         self.wait_until(|| lock(&self.jobs).len() as u64 == passed_on);
-        self.fronts().iter().for_each(|front| front.compare(self));
+        self.fronts().iter().for_each(|front| {
+            self.guarded(|| front.check_invariants());
+            front.compare(self);
+        });
         self.waits().compare(self);
         self.rhythms().compare(self);
     }

@@ -16,6 +16,7 @@ fn a_queue_takes_every_delay_and_instant() {
     clock.advance(MS);
     assert_eq!(queue.len(), keys.len(), "those that are due are still in the queue");
     queue.wake();
+    queue.check_invariants();
     assert!(!queue.is_reaper_dead());
     assert!(queue.recv().is_ok() && queue.try_recv().is_ok());
     assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_ok()));

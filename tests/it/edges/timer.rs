@@ -121,6 +121,7 @@ fn values_take_every_delay_and_instant_and_keys_every_state() {
     clock.advance(MS);
     values.shrink();
     values.wake();
+    values.check_invariants();
     assert!(!values.is_reaper_dead());
     let pending = keys.iter().filter(|&&key| use_key(&values, key)).count();
     assert!(pending > 0 && pending < keys.len(), "some are due, and some are not");
@@ -234,6 +235,7 @@ fn closures_take_every_delay_and_handles_every_state() {
     assert!(instants().into_iter().all(|at| timer.finish_by(at).is_empty()));
     timer.shrink();
     timer.wake();
+    timer.check_invariants();
     assert!(!timer.is_reaper_dead());
     check(&timer.stats());
 }

@@ -128,6 +128,7 @@ impl Books {
     }
 
     fn check(&self) {
+        self.timer.check_invariants();
         let stats = self.timer.stats();
         assert!(is_balanced(&stats), "{stats:?}");
         assert_eq!(stats.pending, self.pending.len() as u64);

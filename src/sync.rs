@@ -1,6 +1,6 @@
 //! Locks, atomics and parking: the real ones, or those of the model checker under `cfg(loom)`.
 //!
-//! Only what the protocols of the layers above rely on is here, so that the checker sees all of it.
+//! The protocols of the layers above use these types only, so the checker sees every step of them.
 
 #[cfg(all(loom, test))]
 pub(crate) use self::model::explore;
@@ -34,7 +34,7 @@ mod real {
             Self(parking_lot::Condvar::new())
         }
 
-        /// Lets go of a lock while it waits to be notified, for no longer than `timeout`.
+        /// Unlocks while it waits for a notification, at most for `timeout`.
         pub(crate) fn wait_for<'a, T>(
             &self,
             mut guard: MutexGuard<'a, T>,
@@ -44,7 +44,7 @@ mod real {
             guard
         }
 
-        /// Lets go of a lock while it waits to be notified.
+        /// Unlocks while it waits for a notification.
         pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(&mut guard);
             guard
@@ -59,7 +59,7 @@ mod real {
         }
     }
 
-    /// Lets go of a lock, and gives it to the thread that has waited longest, if any.
+    /// Unlocks, and hands the lock to the thread that has waited longest, if any.
     pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
         MutexGuard::unlock_fair(guard);
     }
@@ -71,7 +71,7 @@ mod real {
 
 #[cfg(loom)]
 mod model {
-    //! The same by name. A wait never times out here: a lost wake-up shows as a deadlock.
+    //! The same names for the model checker. No wait times out, so a lost wake-up is a deadlock.
 
     #[cfg(test)]
     use std::{println, sync::atomic};
@@ -95,7 +95,7 @@ mod model {
             self.0.lock().expect("no thread of a model panics while it holds a lock")
         }
 
-        /// Always waits: whether it would have to is no part of any protocol.
+        /// Always waits and locks, as no protocol depends on the difference.
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             Some(self.lock())
         }
@@ -130,7 +130,7 @@ mod model {
         }
     }
 
-    /// Lets go of a lock: which thread gets it is no part of any protocol.
+    /// Unlocks. No protocol depends on the thread that is next.
     pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
         drop(guard);
     }
@@ -185,14 +185,14 @@ mod model {
         }
     }
 
-    /// Runs a model in every interleaving, of those with at most so many preemptions if there is a
-    /// bound, and tells how many there were. A greater bound may be asked for by the environment.
+    /// Runs a model in every interleaving, or in those with at most this number of preemptions, and
+    /// prints their number. `LOOM_MAX_PREEMPTIONS` can raise the bound.
     #[cfg(test)]
     pub(crate) fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         let asked = builder.preemption_bound;
         builder.preemption_bound = preemptions.map(|least| asked.map_or(least, |n| n.max(least)));
-        // A search that is cut off proves nothing. Without these, one that returns is complete.
+        // Without these limits, a search that returns is complete.
         (builder.max_duration, builder.max_permutations) = (None, None);
         builder.max_branches = 10_000;
         let count = Arc::new(atomic::AtomicU64::new(0));

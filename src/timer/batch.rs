@@ -1,16 +1,15 @@
-//! Many timeouts in one call: one look at the clock, and one hold of a lock for 256 of them.
+//! Batches: many timeouts in one call, which reads the clock once and locks once for 256 of them.
 //!
-//! A batch is collected before anything else, so that the caller's iterator, which is user code,
-//! runs under no lock, and so that a panic in it leaves nothing scheduled.
+//! A call first collects the caller's iterator, which is user code. So the iterator runs without a
+//! lock, and if it panics, nothing is scheduled.
 
 use std::{borrow::Borrow, boxed::Box, fmt, time::Duration, vec::Vec};
 
 use super::{Task, Timeout, Timer, error::ScheduleError, timeout::TimeoutKey, value::ValueTimer};
 
-/// What became of a batch that was not scheduled as a whole.
+/// The two parts of a batch of which only the first was scheduled; in a [`BatchError`].
 ///
-/// `scheduled` are the names of the first timeouts of the batch; `refused` is the rest of it. Both
-/// are in the order of the batch, so that nothing is lost, and the rest can be tried again.
+/// Both parts are in the order of the batch. The refused part can be scheduled again.
 ///
 /// # Examples
 ///
@@ -34,9 +33,9 @@ use super::{Task, Timeout, Timer, error::ScheduleError, timeout::TimeoutKey, val
 /// ```
 #[non_exhaustive]
 pub struct PartialBatch<K, T> {
-    /// The names of what was scheduled.
+    /// Keys or handles of the scheduled timeouts.
     pub scheduled: Vec<K>,
-    /// What was not: delays, and tasks or values.
+    /// Delays and values of the refused timeouts.
     pub refused: Vec<(Duration, T)>,
 }
 
@@ -49,16 +48,16 @@ impl<K, T> fmt::Debug for PartialBatch<K, T> {
     }
 }
 
-/// Why a batch was not scheduled as a whole, with what was scheduled and what was not.
+/// Error of a batch that was not scheduled completely. Holds both parts of the batch.
 pub type BatchError<K, T> = ScheduleError<PartialBatch<K, T>>;
 
 impl<T: Send + 'static> ValueTimer<T> {
     /// Schedules each value of a batch after its delay, as [`schedule`](Self::schedule) does, and
     /// returns the keys in the order of the batch.
     ///
-    /// All delays begin when the iterator has ended. The batch goes to one shard, whose lock is let
-    /// go of after each 256 values, and the reaper is woken then if it has to be: at most once for
-    /// a batch of up to 256, or whose earliest deadline is among these.
+    /// All delays begin when the iterator has ended. The batch goes to one shard. After each 256
+    /// values the call unlocks the shard, and wakes the reaper if one of them is earlier than the
+    /// reaper's next wake-up.
     ///
     /// # Examples
     ///
@@ -79,16 +78,16 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`schedule`](Self::schedule). Scheduling stops at the first value that is refused;
-    /// [`PartialBatch`] hands back the keys of those before, and all others.
+    /// Those of [`schedule`](Self::schedule). Scheduling stops at the first refused value.
+    /// [`PartialBatch`] returns the keys of the values before it, and the refused values.
     ///
     /// # Panics
     ///
-    /// If the iterator does; then nothing is scheduled.
+    /// Panics if the iterator does. Then nothing is scheduled.
     ///
     /// # Complexity
     ///
-    /// As many inserts; memory for the batch and its keys.
+    /// Takes the time of the inserts, and memory for the batch and its keys.
     pub fn schedule_batch(
         &self,
         batch: impl IntoIterator<Item = (Duration, T)>,
@@ -108,8 +107,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         }
     }
 
-    /// Cancels each timeout of a batch, and returns their values in the order of the keys; `None`
-    /// for one that has ended.
+    /// Cancels each timeout of a batch. Returns their values in the order of the keys; `None` for a
+    /// timeout that has ended.
     ///
     /// # Examples
     ///
@@ -128,11 +127,12 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Panics
     ///
-    /// If the iterator does; then nothing is cancelled.
+    /// Panics if the iterator does. Then nothing is cancelled.
     ///
     /// # Complexity
     ///
-    /// As many cancellations, one lock for each 256 keys of a shard, and sorting the keys by shard.
+    /// Takes the time of the cancels and of sorting the keys by shard; one lock for each 256 keys of a
+    /// shard.
     pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
         let keys: Vec<_> = keys.into_iter().collect();
         self.shards().cancel_batch(&keys)
@@ -172,7 +172,7 @@ impl Timer {
     ///
     /// # Panics
     ///
-    /// If the iterator does; then nothing is scheduled.
+    /// Panics if the iterator does. Then nothing is scheduled.
     pub fn schedule_batch<F: FnOnce() + Send + 'static>(
         &self,
         batch: impl IntoIterator<Item = (Duration, F)>,
@@ -189,13 +189,13 @@ impl Timer {
         }
     }
 
-    /// Cancels each timeout of a batch, and returns how many were pending.
+    /// Cancels each timeout of a batch. Returns how many were pending.
     ///
     /// Timeouts of other timers are cancelled as well, one at a time.
     ///
     /// # Panics
     ///
-    /// If the iterator does; then nothing is cancelled.
+    /// Panics if the iterator does. Then nothing is cancelled.
     pub fn cancel_batch(&self, timeouts: impl IntoIterator<Item: Borrow<Timeout>>) -> usize {
         let timeouts: Vec<_> = timeouts.into_iter().collect();
         let shards = self.values.shards();

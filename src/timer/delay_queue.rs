@@ -122,7 +122,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     }
 
     /// Returns when a value becomes due, rounded up to a tick; `None` if it is due or gone, or if
-    /// the time is later than an [`Instant`] can tell.
+    /// an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
         self.timer.deadline(key)
@@ -284,7 +284,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     }
 
     /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock). Then
-    /// no further value becomes due, and receivers are told the end.
+    /// no further value becomes due, and receivers get the error for a queue that is shut down.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         self.timer.is_reaper_dead()

@@ -1,4 +1,4 @@
-//! Errors of timers. Each hands a refused value back.
+//! Errors of timers and of the delay queue. An error of a refused value returns the value.
 
 use std::{error::Error, fmt, io, time::Duration};
 
@@ -6,7 +6,7 @@ use crate::error::{BuildError, Exclusive};
 
 /// Error of a timer that refuses a timeout. Holds the refused callback or value.
 ///
-/// [`kind`](Self::kind) tells the reason, [`into_value`](Self::into_value) returns the value. The
+/// [`kind`](Self::kind) returns the reason, [`into_value`](Self::into_value) the value. The
 /// error is `Send` and `Sync` if the value is `Send`, so `?` works into `anyhow::Error`,
 /// `Box<dyn Error + Send + Sync>` and [`io::Error`].
 ///
@@ -80,7 +80,7 @@ impl<T> ScheduleError<T> {
         self.value.into_inner()
     }
 
-    /// The same reason with another value.
+    /// Replaces the value and keeps the reason.
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> ScheduleError<U> {
         let value = Exclusive::new(change(self.value.into_inner()));
         ScheduleError { reason: self.reason, value }

@@ -1,4 +1,4 @@
-//! What a timer counts, for the `metrics` facade.
+//! Publishes the counts of a timer through the `metrics` facade.
 
 use std::{string::String, time::Duration};
 
@@ -7,15 +7,15 @@ use metrics::{Counter, Gauge, Unit, counter, gauge, histogram};
 use super::stats::TimerStats;
 use crate::histogram::Histogram;
 
-/// Publishes what a timer counts to the recorder of the `metrics` crate.
+/// Publishes the counts of a timer to the recorder of the `metrics` crate.
 ///
-/// A timer counts anyway, under locks that it holds anyway. Publishing is looking at that, so that
-/// scheduling, cancelling and expiring pay nothing for it. Call [`publish`](Self::publish) before
-/// each scrape, or every few seconds, with the stats of a `Timer`, `ValueTimer` or `DelayQueue`:
-/// from the program's own upkeep loop, or as a repeated callback of a timer. One that publishes its
-/// own timer holds a clone of that, which keeps it running until it is shut down.
+/// A timer always counts, under locks that it holds anyway. Publishing only reads the counts, so
+/// scheduling, cancelling and expiring take no longer. Call [`publish`](Self::publish) before each
+/// scrape, or every few seconds, with the stats of a `Timer`, `ValueTimer` or `DelayQueue`. A repeated
+/// callback of a timer can do that. If it publishes its own timer, it holds a clone of the timer,
+/// which keeps the timer running until it is shut down.
 ///
-/// Each metric has a label `timer` with the name given:
+/// Each metric has a label `timer` with the given name:
 ///
 /// | Metric | |
 /// |-|-|
@@ -28,11 +28,11 @@ use crate::histogram::Histogram;
 /// | `delaywheel_timer_panicked_total` | counter |
 /// | `delaywheel_timer_wakeups_total` | counter |
 /// | `delaywheel_timer_cascades_total` | counter |
-/// | `delaywheel_timer_lateness_seconds` | histogram of what expired since the last time |
+/// | `delaywheel_timer_lateness_seconds` | histogram of the timeouts that expired since the last call |
 ///
-/// A histogram may store all that is recorded in it. So no more than about 4096 values are recorded
-/// at a time: of more timeouts, a part in proportion, and at least one of each bucket of
-/// [`Histogram`]. Their number is that of `expired`.
+/// A recorder may store each value of a histogram. So a call records about 4096 values at most. If
+/// more timeouts have expired, it records a sample in proportion, with at least one value of each
+/// bucket of [`Histogram`]. `expired` has their exact number.
 ///
 /// # Examples
 ///
@@ -64,16 +64,15 @@ pub struct TimerMetrics {
     wakeups: Counter,
     cascades: Counter,
     lateness: metrics::Histogram,
-    /// What has been published of it.
+    /// The lateness that has been published.
     published: Histogram,
 }
 
-/// How much of a histogram is recorded at a time, about.
+/// Values of the histogram that a call records, about.
 const SAMPLES: u64 = 4096;
 
 impl TimerMetrics {
-    /// Registers the metrics of a timer at the recorder that is installed, under a name of the
-    /// timer.
+    /// Registers the metrics of a timer with the installed recorder, under a name of the timer.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         describe();
@@ -93,11 +92,11 @@ impl TimerMetrics {
         }
     }
 
-    /// Publishes the counts, and what of the lateness has come since the last time.
+    /// Publishes the counts, and the lateness of the timeouts that expired since the last call.
     ///
     /// # Complexity
     ///
-    /// Takes a few microseconds, besides what the recorder does; up to 4608 values of lateness.
+    /// Takes a few microseconds without the recorder, and records up to 4608 values of lateness.
     pub fn publish(&mut self, stats: &TimerStats) {
         #[expect(clippy::cast_precision_loss, reason = "it need not be exact past 2^53")]
         self.pending.set(stats.pending as f64);
@@ -121,7 +120,7 @@ impl TimerMetrics {
     }
 }
 
-/// How many of `count` are recorded, if there are `total` in all.
+/// Returns how many of the `count` values of a bucket to record if there are `total` values.
 fn sample(count: u64, total: u64) -> u64 {
     if total <= SAMPLES {
         return count;
@@ -130,23 +129,23 @@ fn sample(count: u64, total: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).max(1)
 }
 
-/// Tells the recorder what the metrics are.
+/// Registers the units and descriptions of the metrics.
 fn describe() {
     metrics::describe_gauge!("delaywheel_timer_pending", Unit::Count, "Timeouts that are pending");
     let counters = [
-        ("delaywheel_timer_scheduled_total", "Timeouts that were taken in"),
-        ("delaywheel_timer_expired_total", "Timeouts that became due and were passed on"),
+        ("delaywheel_timer_scheduled_total", "Timeouts that were accepted"),
+        ("delaywheel_timer_expired_total", "Timeouts that became due and were handed off"),
         ("delaywheel_timer_cancelled_total", "Timeouts that were cancelled"),
         ("delaywheel_timer_rejected_total", "Timeouts that were refused"),
-        ("delaywheel_timer_returned_total", "Timeouts that a shutdown took out"),
+        ("delaywheel_timer_returned_total", "Pending timeouts that a shutdown returned"),
         ("delaywheel_timer_panicked_total", "Callbacks that panicked"),
-        ("delaywheel_timer_wakeups_total", "Times that the reaper was woken"),
+        ("delaywheel_timer_wakeups_total", "Times that the reaper woke"),
         ("delaywheel_timer_cascades_total", "Moves of a timeout to a finer level"),
     ];
     for (name, text) in counters {
         metrics::describe_counter!(name, Unit::Count, text);
     }
-    let text = "How late timeouts were when they were passed on";
+    let text = "Time from the deadline, rounded up to a tick, to hand-off";
     metrics::describe_histogram!("delaywheel_timer_lateness_seconds", Unit::Seconds, text);
 }
 
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_in_proportion_and_leaves_no_step_out() {
+    fn a_sample_is_in_proportion_and_has_a_value_of_each_bucket() {
         assert_eq!(sample(4096, 4096), 4096);
         assert_eq!((sample(1, 1_000_000), sample(500_000, 1_000_000)), (1, 2048));
         assert_eq!(sample(u64::MAX, u64::MAX), SAMPLES);

@@ -1,7 +1,7 @@
 //! The timer: wheels that threads share, one thread that waits for them, and callbacks.
 //!
 //! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* thread sleeps
-//! until the earliest expiration of all shards, removes the due timeouts, and passes them to the
+//! until the earliest expiration of all shards, removes the due timeouts, and hands them off to the
 //! executor. Only a timeout with an earlier deadline wakes it before that time. A cancel wakes no
 //! thread, and without pending timeouts the reaper does not wake.
 //!
@@ -9,28 +9,34 @@
 //!
 //! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
 //!   it.
-//! - Each timeout ends once: run, cancelled, or returned by a shutdown. Nothing is lost in between.
-//! - `finish` and `finish_by` return at their deadline, or earlier if no timeout is pending and no
-//!   thread of the timer runs a callback, except for callbacks that finish the timer themselves.
-//! - No lock is held while user code runs: a callback may schedule, cancel, reset and shut down,
-//!   also its own timer, and drop it. A value's drop is user code as well.
-//! - The timer catches and counts the panic of a callback, and goes on. A slow callback delays those
-//!   that wait for the same executor thread, but no expiration.
-//! - A lock is held for one operation, for 256 of a batch, or for 64 to 4096 steps of the reaper,
-//!   the more the later it is; then a thread that waits for it is next. Only
-//!   `shrink` holds one for longer.
+//! - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
+//! - `finish` and `finish_by` return at their deadline. They return earlier once no timeout is pending
+//!   and no thread of the timer runs a callback, except for callbacks that finish the timer
+//!   themselves.
+//! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut down
+//!   and drop its own timer. The drop of a value is user code as well.
+//! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks of
+//!   the same executor thread, but no expiration.
+//! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it for
+//!   64 to 4096 steps, the more the later it is, and then hands it to the longest waiting thread. Only
+//!   `shrink` holds a lock for longer.
 //!
 //! # Locks
 //!
-//! A thread that passes on what has expired holds the lock of the way to the executor, and within
-//! it that of one shard at a time, then that of the reaper's counts, and then that of the backlog.
-//! So does a shutdown, but for the counts. A start of the threads holds a lock of its own, and within
-//! it that of the crew. No others nest. A finish waits with the lock of its crew, and no other.
+//! A thread takes a lock of this table only while it holds locks above it, and at most one shard.
+//! The locks of [`Debounce`], [`Throttle`] and [`Repeating`] come before all of them.
+//!
+//! | Lock | Held while |
+//! |-|-|
+//! | starter | a thread starts the reaper and the executors |
+//! | transfer | expired timeouts move from the shards to the backlog, and during a shutdown |
+//! | shard | an operation of its wheel runs |
+//! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 //!
 //! # Fork
 //!
-//! A forked child has only the thread that forked. A timer made before the fork does not run in the
-//! child, and its locks may stay locked. Make timers after the fork.
+//! A forked child has only the thread that forked. A timer that was made before the fork does not run
+//! in the child, and its locks may stay locked. Make timers after the fork.
 
 mod backlog;
 mod batch;
@@ -117,7 +123,7 @@ impl fmt::Debug for Task {
 /// the timer shuts down and drops the pending callbacks without running them. To get these back,
 /// call [`shutdown`](Self::shutdown).
 ///
-/// The [module](self#promises) lists what a timer promises.
+/// The [module](self#promises) lists the promises of a timer.
 ///
 /// # Examples
 ///
@@ -178,7 +184,7 @@ impl Timer {
         }
     }
 
-    /// Returns a way to the sleeps of this timer.
+    /// Returns a handle to the sleeps of this timer.
     #[cfg(feature = "future")]
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
@@ -306,11 +312,9 @@ impl Timer {
     /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the last
     /// one ends the wait. A repeated callback ends with its next occurrence.
     ///
-    /// What a finish waits for:
-    ///
-    /// - Callbacks on the timer's own threads: until they return.
-    /// - Callbacks on a pool: until the pool has them. The pool may run them later.
-    /// - At the deadline: for none. A callback that runs at that time goes on to its end.
+    /// - Callbacks on the timer's own threads: it waits until they return.
+    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
+    /// - At the deadline, it waits for none. A callback that then runs continues to its end.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
     /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to one
@@ -389,10 +393,9 @@ impl Timer {
         self.values.is_reaper_dead()
     }
 
-    /// Gives back the memory that pending timeouts do not need, after a burst of them.
+    /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// It holds the lock of each shard for longer than anything else does: in full at
-    /// [`ValueTimer::shrink`].
+    /// It holds the lock of each shard for milliseconds: see [`ValueTimer::shrink`].
     pub fn shrink(&self) {
         self.values.shrink();
         #[cfg(feature = "future")]

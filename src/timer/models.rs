@@ -110,7 +110,7 @@ fn either_cancel_or_expire_gets_the_value() {
 
 #[test]
 #[should_panic(expected = "got twice")]
-fn broken_a_cancel_that_checks_and_acts_in_two_holds_gets_what_expired() {
+fn broken_a_cancel_that_checks_and_removes_in_two_holds_returns_an_expired_value() {
     check(|| {
         let slot = Arc::new(Mutex::new(Some(7)));
         let reaper = Arc::clone(&slot);
@@ -123,34 +123,34 @@ fn broken_a_cancel_that_checks_and_acts_in_two_holds_gets_what_expired() {
 }
 
 #[test]
-fn either_a_reset_puts_a_timeout_off_or_it_expires() {
+fn either_a_reset_moves_a_timeout_or_it_expires() {
     check(|| {
         let (shards, _parker) = new_shards(1, None);
         let key = insert(&shards, 0, DUE, 7);
         let resetter = Arc::clone(&shards);
         let resetter = thread::spawn(move || resetter.reset(key, Duration::from_millis(5)));
         let expired = expire(&shards);
-        let is_put_off = resetter.join().expect("no thread panics");
-        assert_eq!(expired.len(), usize::from(!is_put_off), "put off, and expired all the same");
+        let is_moved = resetter.join().expect("no thread panics");
+        assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
         shards.expire(Tick::new(4), 64, &mut later);
         assert!(later.is_empty(), "early");
         shards.expire(Tick::new(5), 64, &mut later);
-        assert_eq!(later.len(), usize::from(is_put_off));
+        assert_eq!(later.len(), usize::from(is_moved));
     });
 }
 
 #[test]
-#[should_panic(expected = "put off, and expired all the same")]
-fn broken_a_reset_that_checks_and_acts_in_two_holds_puts_off_what_expired() {
+#[should_panic(expected = "both moved and expired")]
+fn broken_a_reset_that_checks_and_moves_in_two_holds_moves_an_expired_timeout() {
     check(|| {
         let slot = Arc::new(Mutex::new(Some(0)));
         let reaper = Arc::clone(&slot);
         let reaper = thread::spawn(move || reaper.lock().take_if(|deadline| *deadline == 0));
-        let is_put_off = slot.lock().is_some();
+        let is_moved = slot.lock().is_some();
         slot.lock().iter_mut().for_each(|deadline| *deadline = 5);
         let is_expired = reaper.join().expect("no thread panics").is_some();
-        assert!(is_put_off != is_expired, "put off, and expired all the same");
+        assert!(is_moved != is_expired, "both moved and expired");
     });
 }
 
@@ -236,13 +236,13 @@ fn stop_against_sleep(is_flag_first: bool) {
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_the_shutdown() {
+fn a_reaper_that_falls_asleep_notices_a_shutdown() {
     check(|| stop_against_sleep(true));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_shutdown_that_wakes_the_reaper_first_leaves_it_asleep() {
+fn broken_a_shutdown_that_wakes_the_reaper_before_it_sets_the_flag_leaves_it_asleep() {
     check(|| stop_against_sleep(false));
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Permits {
     limit: Option<NonZeroU64>,
     /// Permits that are free; not used without a limit.
     free: AtomicU64,
-    /// Timeouts that were refused for want of a permit, or in a batch, after they got one.
+    /// Timeouts that were refused because no permit was free, or after they got one in a batch.
     refused: AtomicU64,
 }
 

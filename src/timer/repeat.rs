@@ -96,7 +96,7 @@ impl Timer {
     /// Runs `callback` after `period`, and from then on once every `period`.
     ///
     /// Short for [`repeat(period)`](Self::repeat) and
-    /// [`at_fixed_rate`](RepeatBuilder::at_fixed_rate), which tell the details.
+    /// [`at_fixed_rate`](RepeatBuilder::at_fixed_rate), which have the details.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Timer {
     /// Runs `callback` after `delay`, and again whenever `delay` has passed since it returned.
     ///
     /// Short for [`repeat(delay)`](Self::repeat) and
-    /// [`with_fixed_delay`](RepeatBuilder::with_fixed_delay), which tell the details.
+    /// [`with_fixed_delay`](RepeatBuilder::with_fixed_delay), which have the details.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl RepeatBuilder<'_> {
     /// Runs `callback` at the first instant and then once every period, on a grid that starts there.
     ///
     /// The callback receives its own handle, to stop itself. Occurrences do not overlap: `missed`
-    /// tells when the next one runs if one ended after the next was due. A clock that steps back is
+    /// decides when the next one runs if one ended after the next was due. A clock that steps back is
     /// taken as the latest time seen.
     ///
     /// # Errors
@@ -300,7 +300,7 @@ impl Repeating {
     /// Returns when the next run is planned, jitter included.
     ///
     /// Returns `None` while the callback runs, since its end decides when the next run is; after the
-    /// end of the repetition or of the timer; and for an instant later than an [`Instant`] can tell.
+    /// end of the repetition or of the timer; and if an [`Instant`] cannot represent the time.
     ///
     /// # Examples
     ///

@@ -1,7 +1,7 @@
-//! What a timer counts.
+//! The counts of a timer.
 //!
-//! Each shard counts under its own lock, which is held anyway, so that counting costs the hot path
-//! nothing worth measuring. The reaper counts for itself.
+//! Each shard counts under its own lock, which the operation holds anyway. The reaper counts
+//! separately.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ pub(super) struct ShardStats {
     pub(super) cancelled: u64,
     pub(super) rejected: u64,
     pub(super) returned: u64,
-    /// Of a wheel that has been taken out.
+    /// Cascades of the wheel that a shutdown took.
     pub(super) cascades: u64,
 }
 
 impl ShardStats {
-    /// Adds those of another shard, and the cascades of its wheel.
+    /// Adds the counts of another shard, and the cascades of its wheel.
     pub(super) fn add(&mut self, other: &Self, cascades: u64) {
         self.scheduled += other.scheduled;
         self.expired += other.expired;
@@ -31,10 +31,11 @@ impl ShardStats {
     }
 }
 
-/// What a timer has done so far; from `stats`.
+/// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
 ///
-/// `scheduled = pending + expired + cancelled + returned`, always. Shards are counted one after the
-/// other, so that under concurrency the sums are not those of one moment.
+/// In each shard, `scheduled = pending + expired + cancelled + returned` holds at all times. The call
+/// reads one shard after the other, so if other threads use the timer, the sums are not those of one
+/// moment.
 ///
 /// # Examples
 ///
@@ -76,10 +77,10 @@ pub struct TimerStats {
     pub cascades: u64,
     /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
     ///
-    /// The wheel keeps only the tick, so the time from the instant that was asked for is longer by
-    /// less than a tick: with ticks of 1 ms, a delay of 20 ms that began 0.3 ms into a tick ends at
-    /// a deadline 20.3 ms after the start of that tick, which is rounded up to 21 ms. Handed off at
-    /// 21.1 ms, it has a lateness of 0.1 ms, and 20.8 ms have passed since the call.
+    /// The wheel stores only the tick. So the time since the requested instant is longer by less than a
+    /// tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms into a tick. It ends 20.3 ms
+    /// after the start of that tick, which is rounded up to 21 ms. If the timeout is handed off at
+    /// 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
     ///
     /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
     /// for an executor.

@@ -117,8 +117,8 @@ impl Timeout {
         self.shards.deadline(self.key).is_some()
     }
 
-    /// Returns when the timeout expires, as its tick begins; `None` if it has ended, or is later
-    /// than an [`Instant`] can tell.
+    /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has ended,
+    /// or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)

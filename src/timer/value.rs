@@ -1,4 +1,4 @@
-//! The typed timer: plain values, no allocation for a timeout.
+//! `ValueTimer`: a timer of plain values, without an allocation for each timeout.
 
 use std::{
     fmt,
@@ -20,9 +20,9 @@ use crate::wheel::Key;
 /// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a `ValueTimer`
 /// of boxed closures.
 ///
-/// The handler receives the value but not the [`TimeoutKey`]. If the handler needs to tell an old
-/// timeout of a resource from a newer one, put a version into the value: the
-/// [guide](crate::guide#a-cache) shows how.
+/// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an old
+/// timeout of a resource from a newer one, put a version into the value, as the
+/// [guide](crate::guide#a-cache) shows.
 ///
 /// Clones are the same timer. When the last clone is dropped, the timer shuts down and drops the
 /// pending values.
@@ -161,8 +161,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().deadline(key).is_some()
     }
 
-    /// Returns when a timeout expires, as its tick begins; `None` if it has ended, or is later than
-    /// an [`Instant`] can tell.
+    /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has ended,
+    /// or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
         let tick = self.shards().deadline(key)?;
@@ -224,7 +224,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Returns the values that the handler never got.
     ///
     /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
-    /// clock. [`Timer::finish_by`](crate::Timer::finish_by) says what it waits for.
+    /// clock. [`Timer::finish_by`](crate::Timer::finish_by) has the details.
     ///
     /// # Examples
     ///
@@ -251,16 +251,17 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Refuses new values, handles those that become due before `deadline`, then shuts down.
     /// Returns the values that the handler never got.
     ///
-    /// [`Timer::finish_by`](crate::Timer::finish_by) says what it waits for.
+    /// [`Timer::finish_by`](crate::Timer::finish_by) has the details.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<T> {
         self.shared().finish_by(deadline)
     }
 
-    /// Gives back the memory that pending timeouts do not need, after a burst of them.
+    /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// A timer keeps the memory that it has grown to. Keys stay valid, and timeouts do not move: a
-    /// pending timeout keeps its segment of 1024 slots. A shutdown frees all memory without this call.
+    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid, and timeouts do not
+    /// move: a pending timeout keeps its segment of 1024 slots. A shutdown frees all memory without this
+    /// call.
     ///
     /// # Examples
     ///
@@ -280,8 +281,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Complexity
     ///
     /// Takes the lock of each shard, one after the other, for a time proportional to the memory of
-    /// that shard: 6 ms after a million that have ended, 18 ms with a million pending, on a 2-core
-    /// x86-64 virtual machine. Meanwhile calls on this shard wait, and so does the reaper. So call it
+    /// that shard: 6 ms after a million timeouts have ended, 18 ms with a million pending, on a 2-core
+    /// x86-64 virtual machine. Meanwhile the reaper and other calls on this shard wait. So call it
     /// rarely, when the load is low.
     pub fn shrink(&self) {
         self.shards().shrink();

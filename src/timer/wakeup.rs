@@ -1,57 +1,57 @@
-//! The wake-up promise: the reaper never sleeps past an expiration, and is not woken without need.
+//! The wake-up promise: the reaper never sleeps past an expiration, and wakes only if needed.
 //!
-//! One reaper sleeps on behalf of many shards. Each shard publishes the least tick at which it
-//! wants to be seen to, in [`Published`]. The reaper publishes the tick until which it sleeps, in
-//! [`Wakeup`]. No lock is taken for this but the shard's own.
+//! One reaper sleeps on behalf of many shards. Each shard publishes in [`Published`] the least tick at
+//! which the reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps.
+//! The protocol takes no lock but that of the inserter's shard.
 //!
 //! # Protocol
 //!
-//! - An inserter reads the clock; then, under its shard's lock, it (1) stores the lower expiration
-//!   in its shard; (2) fence; (3) loads the reaper's `asleep_until`. If its expiration is earlier,
-//!   it wakes the reaper.
-//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) fence; (3) loads
-//!   the published expirations once more; if one is earlier than `x`, it does not sleep; (4) reads
-//!   the clock; (5) parks until `x`, for as long as the clock says.
-//! - An inserter that published nothing, because its shard wants to be seen to earlier, loads
-//!   `asleep_until` all the same. If the clock that it has read is at or past `x`, the clock has
-//!   jumped ahead, and the inserter wakes the reaper.
-//! - A reaper that wakes at `x` and expires nothing slept for a timeout that was cancelled or put
-//!   off. It raises the published expiration of each shard, under the shard's lock, to what the
-//!   wheel says.
+//! - An inserter reads the clock. Then, under its shard's lock, it (1) stores the lower expiration
+//!   in its shard; (2) passes a fence; (3) loads the reaper's `asleep_until`. If its expiration is
+//!   earlier, it wakes the reaper.
+//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) passes a fence; (3)
+//!   loads the published expirations again, and does not sleep if one is earlier than `x`; (4) reads
+//!   the clock; (5) parks for the time from there to `x`.
+//! - An inserter whose shard had already published an earlier expiration loads `asleep_until` as well.
+//!   If the time that it has read is at or past `x`, the clock has jumped ahead, and the inserter wakes
+//!   the reaper.
+//! - A reaper that wakes at `x` and expires nothing has slept for a timeout that was cancelled or
+//!   moved. It raises the published expiration of each shard, under the shard's lock, to the next
+//!   expiration of its wheel.
 //!
 //! # Why no wake-up is lost
 //!
-//! Both fences are sequentially consistent, so one comes first. If it is the inserter's, the
-//! reaper's second look sees the new expiration. If it is the reaper's, the inserter sees `x` and
-//! wakes the reaper; and the parker remembers a wake-up that comes before the reaper has parked.
+//! Both fences are sequentially consistent, so one comes first. If it is the inserter's, the reaper
+//! loads the new expiration in step 3. If it is the reaper's, the inserter loads `x` and wakes the
+//! reaper. The parker keeps a wake-up that comes before the reaper has parked.
 //!
-//! Of several inserters that see `x`, one swaps it for "awake" and wakes the reaper; the others
-//! rely on that one.
+//! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
+//! that one.
 //!
-//! Only the reaper raises an expiration, and only under the shard's lock. One that is lower than
-//! need be costs a turn without work; it is never higher than the least deadline in the shard.
+//! Only the reaper raises an expiration, and only under the shard's lock. A published expiration may be
+//! too early, which costs a turn without work. It is never later than the least deadline in the shard.
 //!
-//! # Why a jump of the clock is noticed
+//! # Why the reaper notices a jump of the clock
 //!
-//! If the reaper's step 4 sees the clock after the jump, it does not park. Otherwise it read the
-//! clock before the jump, and the inserter reads it after the jump, so the reaper's step 1 is past
-//! by then. The inserter sees `x`, provided that a look at the clock orders what comes before it
-//! against what comes after later looks: a clock behind a lock does, and so does the counter that
-//! `Instant` reads on x86-64. Where it does not, a later insert sees `x`.
+//! If the reaper reads the clock after the jump, in step 4, it does not park. Otherwise it reads the
+//! clock before the jump, and the inserter reads it after the jump, so after the reaper's step 1. Then
+//! the inserter loads `x`, provided that two reads of the clock order the memory accesses around them.
+//! A clock behind a lock does that, and so does the counter that `Instant` reads on x86-64. Where a
+//! clock does not, a later insert wakes the reaper.
 //!
-//! # How often the reaper wakes for nothing
+//! # How often the reaper wakes without work
 //!
-//! Cancelling wakes no thread, and leaves the published expiration as it is. So the reaper may wake
-//! at the deadline of a cancelled timeout, at which it began to sleep. After that each shard
-//! publishes what its wheel says. While no timeout is cancelled or put off, no further wake-up is
-//! for a cancelled one, however many there were, on however many shards.
+//! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake once
+//! at the deadline of a cancelled timeout. After that, each shard publishes the next expiration of its
+//! wheel. Until a thread cancels or moves another timeout, the reaper wakes for no cancelled timeout
+//! again, however many there were, on however many shards.
 
 use crate::{
     sync::{AtomicU64, Ordering, fence},
     tick::Tick,
 };
 
-/// The least tick at which a shard wants to be seen to. Written under the shard's lock.
+/// The least tick at which the reaper has work in a shard. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Published(AtomicU64);
 
@@ -61,7 +61,7 @@ impl Published {
         Self(AtomicU64::new(u64::MAX))
     }
 
-    /// What is published; `Tick::MAX` also stands for nothing.
+    /// Returns the published expiration; `Tick::MAX` also stands for none.
     #[inline]
     pub(super) fn get(&self) -> Tick {
         Tick::new(self.0.load(Ordering::Relaxed))
@@ -73,13 +73,13 @@ impl Published {
     }
 }
 
-/// Until when the reaper sleeps.
+/// The tick until which the reaper sleeps.
 #[derive(Debug)]
 pub(super) struct Wakeup {
     asleep_until: AtomicU64,
 }
 
-/// Nothing expires before tick 0, so nobody wakes a reaper that sleeps until then.
+/// The value for a reaper that is awake. No expiration is before tick 0, so no thread wakes it.
 const AWAKE: u64 = 0;
 
 impl Wakeup {
@@ -88,31 +88,33 @@ impl Wakeup {
         Self { asleep_until: AtomicU64::new(AWAKE) }
     }
 
-    /// Whether an inserter that has published `expiration` is to wake the reaper. It is told so
-    /// once.
+    /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
+    /// several threads, one gets `true`.
     pub(super) fn must_wake(&self, expiration: Tick) -> bool {
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
             && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
-    /// Whether the reaper sleeps until `now` or earlier, though it should have woken by then.
+    /// Returns whether the reaper sleeps until `now` or earlier: the clock has jumped ahead.
     #[inline]
     pub(super) fn is_overdue(&self, now: Tick) -> bool {
         // One comparison: `AWAKE` wraps to the greatest number.
         self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
     }
 
-    /// Whether an inserter that found the reaper overdue is to wake it. It is told so once.
+    /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one gets
+    /// `true`.
     #[cold]
     pub(super) fn must_wake_overdue(&self) -> bool {
         self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
-    /// The reaper is going to sleep until `until`; it is to look at the shards once more.
+    /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the published
+    /// expirations again.
     pub(super) fn announce(&self, until: Tick) {
-        // A swap, so that this comes after the swap of any inserter that took the reaper to be
-        // asleep before: none is to take the value of that one for a later one.
+        // A swap orders this after the swap of an inserter that found the reaper asleep earlier. So
+        // that inserter cannot replace the value of this sleep.
         let before = self.asleep_until.swap(until.get(), Ordering::Acquire);
         debug_assert_eq!(before, AWAKE, "the reaper announces once before it sleeps");
         fence(Ordering::SeqCst);
@@ -123,7 +125,7 @@ impl Wakeup {
         Tick::new(self.asleep_until.load(Ordering::Relaxed))
     }
 
-    /// The reaper does not sleep.
+    /// Announces that the reaper is awake.
     pub(super) fn stay_awake(&self) {
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
     }

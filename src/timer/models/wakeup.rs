@@ -32,7 +32,7 @@ fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
+fn a_reaper_that_falls_asleep_notices_an_insert() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         insert(&shards, 0, FAR, 1);
@@ -44,7 +44,7 @@ fn a_reaper_that_goes_to_sleep_sees_what_is_inserted_meanwhile() {
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
+fn a_reaper_that_falls_asleep_notices_inserts_into_two_shards() {
     check(|| {
         let (shards, parker) = new_shards(2, None);
         let inserters = [0, 1].map(|shard| {
@@ -59,7 +59,7 @@ fn a_reaper_that_goes_to_sleep_sees_two_shards_that_become_due_at_once() {
 }
 
 #[test]
-fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
+fn a_reaper_that_expires_a_shard_notices_an_insert() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         insert(&shards, 0, DUE, 1);
@@ -71,7 +71,7 @@ fn a_shard_that_the_reaper_empties_while_it_is_filled_is_seen_again() {
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
+fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
@@ -83,7 +83,7 @@ fn a_reaper_that_goes_to_sleep_sees_what_is_brought_forward_meanwhile() {
 }
 
 #[test]
-fn a_reaper_that_is_woken_for_nothing_sleeps_again() {
+fn a_reaper_sleeps_again_after_a_spurious_wakeup() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
         let (inserter, unparker) = (Arc::clone(&shards), parker.unparker().clone());
@@ -120,12 +120,12 @@ fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    NoSecondLook,
-    AsksBeforePublishing,
+    NoSecondLoad,
+    LoadsBeforePublishing,
     NoFences,
 }
 
-/// The wake-up protocol with a fault: one thread inserts, the other sleeps until it sees that.
+/// The wake-up protocol by hand, with a fault: one thread inserts, the other sleeps until then.
 fn insert_against_sleep(fault: Fault) {
     const AWAKE: u64 = 0;
     let atomics = Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE)));
@@ -138,9 +138,9 @@ fn insert_against_sleep(fault: Fault) {
             order();
             1 < asleep_until.load(Ordering::Relaxed)
         };
-        let asked = fault == Fault::AsksBeforePublishing && must_wake();
+        let asked = fault == Fault::LoadsBeforePublishing && must_wake();
         published.store(1, Ordering::Relaxed);
-        if asked || (fault != Fault::AsksBeforePublishing && must_wake()) {
+        if asked || (fault != Fault::LoadsBeforePublishing && must_wake()) {
             unparker.unpark();
         }
     });
@@ -149,7 +149,7 @@ fn insert_against_sleep(fault: Fault) {
         let until = 9;
         asleep_until.store(until, Ordering::Relaxed);
         order();
-        if fault == Fault::NoSecondLook || published.load(Ordering::Relaxed) >= until {
+        if fault == Fault::NoSecondLoad || published.load(Ordering::Relaxed) >= until {
             parker.park();
         }
         asleep_until.store(AWAKE, Ordering::Relaxed);
@@ -164,35 +164,36 @@ fn the_wakeup_protocol_by_hand_holds() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_does_not_look_again_sleeps_too_long() {
-    check(|| insert_against_sleep(Fault::NoSecondLook));
+fn broken_a_reaper_without_a_second_load_sleeps_too_long() {
+    check(|| insert_against_sleep(Fault::NoSecondLoad));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_an_inserter_that_asks_before_it_publishes_wakes_nobody() {
-    check(|| insert_against_sleep(Fault::AsksBeforePublishing));
+fn broken_an_inserter_that_loads_before_it_publishes_does_not_wake_the_reaper() {
+    check(|| insert_against_sleep(Fault::LoadsBeforePublishing));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_without_fences_neither_sees_the_other() {
+fn broken_without_fences_a_wakeup_is_lost() {
     check(|| insert_against_sleep(Fault::NoFences));
 }
 
-/// What the clock shows before and after a jump, and a deadline that is not due after it either.
+/// The time after a jump of the clock.
 const LATER: Tick = Tick::new(200);
+
+/// A deadline that is not due after the jump.
 const NEVER: Tick = Tick::new(300);
 
-/// A clock that jumps. Its lock orders what comes before a look against what comes after a later
-/// one.
+/// A clock that jumps from [`DUE`] to [`LATER`]. Its lock orders the memory accesses around two reads.
 type Jumping = Arc<Mutex<Tick>>;
 
 fn jumping() -> Jumping {
     Jumping::new(Mutex::new(DUE))
 }
 
-/// The life of the reaper until something has expired, by a clock that jumps.
+/// Runs the loop of the reaper, by a clock that jumps, until a timeout has expired.
 fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
@@ -210,7 +211,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     }
 }
 
-/// A timeout that the clock jumps over, and a thread that does something about it after the jump.
+/// A clock jumps past a deadline, and its thread then calls `then`.
 fn jump(then: fn(&Shards<u32>, now: Tick)) {
     check(move || {
         let (shards, parker) = new_shards(2, None);
@@ -228,23 +229,23 @@ fn jump(then: fn(&Shards<u32>, now: Tick)) {
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_an_insert_after_the_clock_jumped() {
+fn a_reaper_that_falls_asleep_notices_an_insert_after_the_clock_jumped() {
     jump(|shards, now| assert!(shards.insert(0, now, NEVER, 2).is_ok()));
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_sees_an_insert_on_another_shard_after_the_clock_jumped() {
+fn a_reaper_that_falls_asleep_notices_an_insert_into_another_shard_after_the_clock_jumped() {
     jump(|shards, now| assert!(shards.insert(1, now, NEVER, 2).is_ok()));
 }
 
 #[test]
-fn a_reaper_that_goes_to_sleep_is_woken_after_the_clock_jumped() {
+fn a_reaper_that_falls_asleep_notices_a_wake_after_the_clock_jumped() {
     jump(|shards, _| shards.wake());
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_after_a_jump_of_which_no_thread_tells_the_reaper_sleeps_on() {
+fn broken_a_jump_without_a_wakeup_leaves_the_reaper_asleep() {
     jump(|_, _| ());
 }
 
@@ -273,8 +274,8 @@ fn broken_a_reaper_that_reads_the_clock_before_it_announces_misses_the_jump() {
     });
 }
 
-/// A reaper that has slept for a timeout which was cancelled raises what the shards publish, by
-/// `raise`, while a timeout is inserted.
+/// A reaper that slept for a cancelled timeout raises the published expirations, by `raise`, while
+/// another thread inserts a timeout.
 fn raise_against_insert(raise: fn(&Shards<u32>)) {
     check(move || {
         let (shards, parker) = new_shards(1, None);
@@ -295,7 +296,7 @@ fn raise_against_insert(raise: fn(&Shards<u32>)) {
 }
 
 #[test]
-fn a_reaper_that_raises_what_is_published_sees_what_is_inserted_meanwhile() {
+fn a_reaper_that_raises_the_published_expirations_notices_an_insert() {
     raise_against_insert(Shards::raise_published);
 }
 

@@ -79,6 +79,8 @@ pub use self::{
     },
 };
 
+#[cfg(feature = "future")]
+pub use self::future::AsyncPurgatory;
 #[cfg(feature = "metrics")]
 pub use self::timer::TimerMetrics;
 

@@ -75,8 +75,10 @@ mod block_on;
 mod default_timer;
 mod error;
 mod interval;
+mod queue;
 mod sleep;
 mod timeout;
+mod wait;
 
 pub use self::{
     block_on::block_on,
@@ -86,6 +88,8 @@ pub use self::{
     },
     error::{SleepError, TimeoutError},
     interval::Interval,
+    queue::{QueueStream, RecvAsync},
     sleep::Sleep,
     timeout::Timeout,
+    wait::{AsyncPurgatory, Wait, WaitError, Waiting},
 };

@@ -9,8 +9,12 @@
 //! that takes this lock finds each timeout in a wheel or in the backlog, and none in between. It
 //! comes before the locks of the shards and that of the backlog itself.
 
+#[cfg(feature = "future")]
+use std::task::{Poll, Waker};
 use std::{collections::VecDeque, mem, time::Instant, vec::Vec};
 
+#[cfg(feature = "future")]
+use super::receivers::{Receivers, Ticket};
 use crate::{
     sync::{Condvar, Mutex, MutexGuard},
     wheel::Expired,
@@ -29,6 +33,9 @@ struct State<T> {
     sleepers: usize,
     /// Whether no more timeouts come.
     is_closed: bool,
+    /// Tasks that wait for a timeout.
+    #[cfg(feature = "future")]
+    receivers: Receivers,
 }
 
 /// Why there is no timeout to take.
@@ -61,7 +68,13 @@ impl<T> State<T> {
 
 impl<T> Backlog<T> {
     pub(super) fn new() -> Self {
-        let state = State { waiting: VecDeque::new(), sleepers: 0, is_closed: false };
+        let state = State {
+            waiting: VecDeque::new(),
+            sleepers: 0,
+            is_closed: false,
+            #[cfg(feature = "future")]
+            receivers: Receivers::new(),
+        };
         Self { transfer: Mutex::new(()), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
@@ -128,6 +141,73 @@ impl<T> Backlog<T> {
 
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
+    }
+
+    /// Takes the timeout that has waited longest, or has the waker woken when there may be one. A
+    /// caller that keeps its ticket keeps its turn.
+    #[cfg(feature = "future")]
+    pub(super) fn poll_take(
+        &self,
+        ticket: &mut Ticket,
+        waker: &Waker,
+    ) -> Poll<Result<Expired<T>, TakeError>> {
+        let mut clone = None;
+        loop {
+            let mut state = self.state.lock();
+            let taken = state.take();
+            if !matches!(taken, Err(TakeError::Empty)) {
+                let removed = state.receivers.remove(ticket);
+                drop(state);
+                drop(removed);
+                return Poll::Ready(taken);
+            }
+            if state.receivers.will_wake(*ticket, waker) {
+                return Poll::Pending;
+            }
+            // A clone and a drop of a waker is user code, so the lock is released for both.
+            if let Some(waker) = clone.take() {
+                let replaced = state.receivers.insert(ticket, waker);
+                drop(state);
+                drop(replaced);
+                return Poll::Pending;
+            }
+            drop(state);
+            clone = Some(waker.clone());
+        }
+    }
+
+    /// Ends the wait of a task. If the task has been woken, the wake-up goes to the next one.
+    #[cfg(feature = "future")]
+    pub(super) fn stop_waiting(&self, ticket: &mut Ticket) {
+        if ticket.is_none() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let removed = state.receivers.remove(ticket);
+        let is_woken = removed.is_none() && !state.waiting.is_empty();
+        let next = is_woken.then(|| state.receivers.pop_first()).flatten();
+        drop(state);
+        drop(removed);
+        next.into_iter().for_each(Waker::wake);
+    }
+
+    /// Adds a waker with a fault: a value may have come since the caller looked.
+    #[cfg(all(test, loom, feature = "future"))]
+    pub(super) fn register(&self, ticket: &mut Ticket, waker: Waker) {
+        drop(self.state.lock().receivers.insert(ticket, waker));
+    }
+
+    /// Ends the wait of a task with a fault: a wake-up of the task is lost.
+    #[cfg(all(test, loom, feature = "future"))]
+    pub(super) fn remove_receiver(&self, ticket: &mut Ticket) -> Option<Waker> {
+        self.state.lock().receivers.remove(ticket)
+    }
+
+    /// Removes the wakers of `count` tasks, which the caller wakes without a lock: after a put, a
+    /// task for each timeout, and after a close, all.
+    #[cfg(feature = "future")]
+    pub(super) fn take_wakers(&self, count: usize) -> Vec<Waker> {
+        if count == 0 { Vec::new() } else { self.state.lock().receivers.pop_up_to(count) }
     }
 
     /// Takes all timeouts.

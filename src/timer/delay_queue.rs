@@ -79,6 +79,12 @@ impl<T: Send + 'static> DelayQueue<T> {
         Self { timer, due }
     }
 
+    /// Returns a receiver for a task.
+    #[cfg(feature = "future")]
+    pub(crate) fn receiver(&self) -> super::receivers::Receiver<T> {
+        super::receivers::Receiver::new(Arc::clone(&self.due))
+    }
+
     /// Adds a value that can be received when `delay` is over.
     ///
     /// # Errors

@@ -120,9 +120,16 @@ impl<T: Send + 'static> Delivery<T> {
                 batch.drain(..).for_each(|expired| handler.call(expired));
             }
             Self::Threads(backlog) | Self::Queue(backlog) => {
-                let _transfer = backlog.lock_transfer();
+                let transfer = backlog.lock_transfer();
                 result = expire(batch);
+                #[cfg(feature = "future")]
+                let count = batch.len();
                 backlog.put(batch);
+                drop(transfer);
+                #[cfg(feature = "future")]
+                for waker in backlog.take_wakers(count) {
+                    handler.catch(|| waker.wake());
+                }
             }
             Self::Pool(pool) => {
                 result = expire(batch);
@@ -140,9 +147,12 @@ impl<T: Send + 'static> Delivery<T> {
     /// from it end once it is empty.
     pub(super) fn close<R>(&self, close: impl FnOnce() -> R) -> R {
         let backlog = self.backlog();
-        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
+        let transfer = backlog.map(|backlog| backlog.lock_transfer());
         let result = close();
         backlog.inspect(|backlog| backlog.close());
+        drop(transfer);
+        #[cfg(feature = "future")]
+        backlog.inspect(|backlog| super::sleeps::wake_all(backlog.take_wakers(usize::MAX)));
         result
     }
 

@@ -52,6 +52,8 @@ mod models;
 mod occurrences;
 mod permits;
 mod reaper;
+#[cfg(feature = "future")]
+mod receivers;
 mod repeat;
 mod shard;
 mod shards;
@@ -79,6 +81,8 @@ use std::{
 pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
+#[cfg(feature = "future")]
+pub(crate) use self::receivers::Receiver;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
 #[cfg(feature = "future")]

@@ -7,6 +7,8 @@
 mod backlog;
 mod finish;
 #[cfg(feature = "future")]
+mod receivers;
+#[cfg(feature = "future")]
 mod sleeps;
 mod wakeup;
 

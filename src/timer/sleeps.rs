@@ -150,7 +150,7 @@ impl Wakers {
 }
 
 /// Wakes tasks. A waker that panics does not stop the others.
-fn wake_all(wakers: Vec<Waker>) {
+pub(super) fn wake_all(wakers: Vec<Waker>) {
     for waker in wakers {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
             if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

@@ -1,0 +1,159 @@
+//! Values of a [`DelayQueue`], received by tasks.
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    panic::{RefUnwindSafe, UnwindSafe},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_core::Stream;
+
+use crate::{DelayQueue, RecvError, timer::Receiver};
+
+/// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
+///
+/// It is done with an error if the queue is shut down and no due value is left, and pending while the
+/// queue has no due value.
+///
+/// # Cancel safety
+///
+/// A dropped future takes no value. If it was about to take one, another receiver is woken.
+#[must_use = "futures do nothing unless awaited"]
+pub struct RecvAsync<'a, T: Send + 'static> {
+    receiver: Receiver<T>,
+    queue: PhantomData<&'a DelayQueue<T>>,
+}
+
+impl<T: Send + 'static> Future for RecvAsync<'_, T> {
+    type Output = Result<T, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.receiver.poll(cx)
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for RecvAsync<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvAsync").field("receiver", &self.receiver).finish()
+    }
+}
+
+/// Yields the due values of a queue; from [`DelayQueue::stream`].
+///
+/// It ends when the queue is shut down and no due value is left. It is a clone of the queue, so the
+/// queue stays open while a stream exists.
+#[must_use = "streams do nothing unless polled"]
+pub struct QueueStream<T: Send + 'static> {
+    receiver: Receiver<T>,
+    queue: DelayQueue<T>,
+}
+
+impl<T: Send + 'static> QueueStream<T> {
+    /// Waits for a due value.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`] if the queue is shut down and no due value is left.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call takes no value.
+    pub async fn recv(&mut self) -> Result<T, RecvError> {
+        std::future::poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// Polls for a due value: pending while the queue has none. Only the task that polled last is
+    /// woken.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`] if the queue is shut down and no due value is left.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+        self.receiver.poll(cx)
+    }
+
+    /// Returns the queue.
+    #[must_use]
+    pub const fn queue(&self) -> &DelayQueue<T> {
+        &self.queue
+    }
+}
+
+impl<T: Send + 'static> Stream for QueueStream<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.poll_recv(cx).map(Result::ok)
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for QueueStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueStream").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+// User code never runs under a lock of the queue, so a panic leaves nothing half done.
+impl<T: Send + 'static> UnwindSafe for RecvAsync<'_, T> {}
+impl<T: Send + 'static> RefUnwindSafe for RecvAsync<'_, T> {}
+impl<T: Send + 'static> UnwindSafe for QueueStream<T> {}
+impl<T: Send + 'static> RefUnwindSafe for QueueStream<T> {}
+
+/// Futures, with the feature `future`.
+impl<T: Send + 'static> DelayQueue<T> {
+    /// Waits for a due value and removes it, like [`recv`](Self::recv), in a task.
+    ///
+    /// Any number of tasks and threads may wait. Tasks are woken in the order in which they began to
+    /// wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{DelayQueue, RecvError, future::block_on};
+    ///
+    /// let queue = DelayQueue::new();
+    /// queue.insert(Duration::from_millis(2), "tea")?;
+    /// assert_eq!(block_on(queue.recv_async()), Ok("tea"));
+    /// queue.shutdown();
+    /// assert_eq!(block_on(queue.recv_async()), Err(RecvError));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`] if the queue is shut down and no due value is left.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`RecvAsync`].
+    pub fn recv_async(&self) -> RecvAsync<'_, T> {
+        RecvAsync { receiver: self.receiver(), queue: PhantomData }
+    }
+
+    /// Returns a stream of the due values.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{DelayQueue, ManualClock, future::block_on};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
+    /// let mut stream = queue.stream();
+    /// queue.insert(Duration::from_secs(2), 'b')?;
+    /// queue.insert(Duration::from_secs(1), 'a')?;
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!((block_on(stream.recv())?, block_on(stream.recv())?), ('a', 'b'));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn stream(&self) -> QueueStream<T> {
+        QueueStream { receiver: self.receiver(), queue: self.clone() }
+    }
+}

@@ -1,0 +1,164 @@
+//! Tasks that receive from a backlog, against puts, drops and the end.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    vec::Vec,
+};
+
+use loom::thread;
+
+use super::{DUE, check};
+use crate::{
+    Expired, Tick, TimingWheel,
+    sync::{Parker, Unparker},
+    timer::{
+        backlog::{Backlog, TakeError},
+        receivers::Receiver,
+    },
+};
+
+/// Wakes the thread of a task.
+struct Task(Unparker);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn waker(task: &Parker) -> Waker {
+    Waker::from(Arc::new(Task(task.unparker().clone())))
+}
+
+fn expired(value: u32) -> Vec<Expired<u32>> {
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    wheel.insert(DUE, value).expect("the wheel has room");
+    wheel.advance(DUE).collect()
+}
+
+/// As the reaper does it.
+fn put(backlog: &Backlog<u32>, value: u32) {
+    backlog.put(&mut expired(value));
+    backlog.take_wakers(1).into_iter().for_each(Waker::wake);
+}
+
+fn close(backlog: &Backlog<u32>) {
+    backlog.close();
+    backlog.take_wakers(usize::MAX).into_iter().for_each(Waker::wake);
+}
+
+/// Receives a value in a task; `None` at the end.
+fn receive(backlog: &Arc<Backlog<u32>>) -> Option<u32> {
+    let parker = Parker::new();
+    let waker = waker(&parker);
+    let mut receiver = Receiver::new(Arc::clone(backlog));
+    loop {
+        match receiver.poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value.ok(),
+            Poll::Pending => parker.park(),
+        }
+    }
+}
+
+fn receiver(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Option<u32>> {
+    let backlog = Arc::clone(backlog);
+    thread::spawn(move || receive(&backlog))
+}
+
+#[test]
+fn each_value_wakes_a_task() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let receivers = [receiver(&backlog), receiver(&backlog)];
+        put(&backlog, 1);
+        put(&backlog, 2);
+        let mut taken = receivers.map(|one| one.join().expect("no thread panics"));
+        taken.sort_unstable();
+        assert_eq!(taken, [Some(1), Some(2)]);
+    });
+}
+
+#[test]
+fn a_task_and_a_thread_both_get_a_value() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let task = receiver(&backlog);
+        let same = Arc::clone(&backlog);
+        let executor = thread::spawn(move || same.take().map(|expired| expired.value));
+        put(&backlog, 1);
+        put(&backlog, 2);
+        let mut taken = [task, executor].map(|one| one.join().expect("no thread panics"));
+        taken.sort_unstable();
+        assert_eq!(taken, [Some(1), Some(2)]);
+    });
+}
+
+#[test]
+fn the_end_wakes_every_task() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let receivers = [receiver(&backlog), receiver(&backlog)];
+        put(&backlog, 1);
+        close(&backlog);
+        let mut taken = receivers.map(|one| one.join().expect("no thread panics"));
+        taken.sort_unstable();
+        assert_eq!(taken, [None, Some(1)]);
+    });
+}
+
+/// A task that polls once, and drops its receiver.
+fn impatient(backlog: &Arc<Backlog<u32>>, drop_receiver: fn(Receiver<u32>)) -> Option<u32> {
+    let mut receiver = Receiver::new(Arc::clone(backlog));
+    let polled = receiver.poll(&mut Context::from_waker(Waker::noop()));
+    drop_receiver(receiver);
+    match polled {
+        Poll::Ready(value) => value.ok(),
+        Poll::Pending => None,
+    }
+}
+
+/// The value goes to the patient task, if the other has not taken it.
+fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
+    check(move || {
+        let backlog = Arc::new(Backlog::new());
+        let same = Arc::clone(&backlog);
+        let first = thread::spawn(move || impatient(&same, drop_receiver));
+        let second = receiver(&backlog);
+        put(&backlog, 1);
+        if first.join().expect("no thread panics").is_some() {
+            put(&backlog, 1);
+        }
+        assert_eq!(second.join().expect("no thread panics"), Some(1));
+    });
+}
+
+#[test]
+fn a_woken_task_that_gives_up_wakes_the_next() {
+    a_drop_against_a_put(drop);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_woken_task_that_gives_up_in_silence_leaves_the_next_asleep() {
+    a_drop_against_a_put(Receiver::forget_ticket);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_that_looks_and_registers_in_two_holds_misses_a_value() {
+    check(|| {
+        let backlog = Arc::new(Backlog::new());
+        let same = Arc::clone(&backlog);
+        let task = thread::spawn(move || {
+            let parker = Parker::new();
+            let mut ticket = None;
+            while let Err(TakeError::Empty) = same.try_take() {
+                same.register(&mut ticket, waker(&parker));
+                parker.park();
+            }
+        });
+        put(&backlog, 1);
+        task.join().expect("no thread panics");
+    });
+}

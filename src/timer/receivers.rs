@@ -1,0 +1,106 @@
+//! Tasks that wait for values of a queue, in the order in which they began to wait.
+//!
+//! # Protocol
+//!
+//! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
+//! - Each put removes the wakers with the least tickets, at most one for each value in the backlog,
+//!   and wakes them. A close removes all.
+//! - A woken task that finds no value, since another receiver was faster, waits again with the same
+//!   ticket, so ahead of all that came later.
+//! - A task that was woken and drops its receiver wakes the next one, if there is a value.
+//!
+//! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
+//! polled yet. That task takes the value, or leaves the wake-up to the next.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    vec::Vec,
+};
+
+use super::{backlog::Backlog, error::RecvError};
+
+/// The turn of a task that waits; `None` for one that does not.
+pub(super) type Ticket = Option<u64>;
+
+/// The wakers of tasks that wait, by ticket.
+pub(super) struct Receivers {
+    waiting: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+}
+
+impl Receivers {
+    pub(super) const fn new() -> Self {
+        Self { waiting: BTreeMap::new(), next_ticket: 0 }
+    }
+
+    /// Returns whether the waker under a ticket wakes the same task.
+    pub(super) fn will_wake(&self, ticket: Ticket, waker: &Waker) -> bool {
+        let held = ticket.and_then(|ticket| self.waiting.get(&ticket));
+        held.is_some_and(|held| held.will_wake(waker))
+    }
+
+    /// Adds a waker under a ticket, which may be a new one. Returns the replaced waker.
+    pub(super) fn insert(&mut self, ticket: &mut Ticket, waker: Waker) -> Option<Waker> {
+        let ticket = *ticket.get_or_insert_with(|| {
+            self.next_ticket += 1;
+            self.next_ticket
+        });
+        self.waiting.insert(ticket, waker)
+    }
+
+    /// Ends a ticket. Returns its waker, unless it has been woken.
+    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Waker> {
+        self.waiting.remove(&ticket.take()?)
+    }
+
+    /// Removes the waker that has waited longest.
+    pub(super) fn pop_first(&mut self) -> Option<Waker> {
+        self.waiting.pop_first().map(|(_, waker)| waker)
+    }
+
+    /// Removes so many wakers, those first that have waited longest.
+    pub(super) fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
+        (0..count).map_while(|_| self.pop_first()).collect()
+    }
+}
+
+/// A task that receives values of a queue.
+pub(crate) struct Receiver<T> {
+    backlog: Arc<Backlog<T>>,
+    ticket: Ticket,
+}
+
+impl<T> Receiver<T> {
+    pub(super) const fn new(backlog: Arc<Backlog<T>>) -> Self {
+        Self { backlog, ticket: None }
+    }
+
+    /// Polls for a due value.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+        let taken = self.backlog.poll_take(&mut self.ticket, cx.waker());
+        taken.map(|taken| taken.map(|expired| expired.value).map_err(|_| RecvError))
+    }
+}
+
+#[cfg(all(test, loom))]
+impl<T> Receiver<T> {
+    /// Drops it with a fault: a woken task does not wake the next one.
+    pub(super) fn forget_ticket(mut self) {
+        drop(self.backlog.remove_receiver(&mut self.ticket));
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.backlog.stop_waiting(&mut self.ticket);
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,173 @@
+//! Waits in a purgatory.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+
+use delaywheel::{
+    AsyncPurgatory, Completion, ManualClock, Overload, Purgatory, Timer, Watch, WatchErrorKind,
+    future::Wait,
+};
+
+use crate::support::{SECOND, Wakes, poll, poll_with};
+
+fn purgatory() -> (AsyncPurgatory<u32, &'static str>, ManualClock) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone());
+    (Purgatory::builder().timer(timer).build().expect("the settings are valid"), clock)
+}
+
+fn completion(wait: &mut Wait<u32, &'static str>) -> Option<Completion<&'static str>> {
+    match poll(wait) {
+        Poll::Ready(result) => Some(result.expect("the purgatory is open")),
+        Poll::Pending => None,
+    }
+}
+
+/// Nothing is left of any wait.
+fn assert_empty(purgatory: &AsyncPurgatory<u32, &'static str>) {
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    assert_eq!(purgatory.timer_stats().pending, 0);
+    purgatory.check_invariants();
+}
+
+#[test]
+fn a_wait_ends_by_an_event_after_its_first_poll() {
+    let (purgatory, _clock) = purgatory();
+    let mut wait = purgatory.wait([3, 4], SECOND);
+    assert_eq!(purgatory.check_and_complete(&3), 0, "it has not begun");
+    let (woken, waker) = Wakes::new();
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    assert_eq!(purgatory.check_and_complete(&5), 0, "another key");
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    assert_eq!((purgatory.check_and_complete(&4), woken.count()), (1, 1));
+    assert_eq!(completion(&mut wait), Some(Completion::Satisfied));
+    assert_empty(&purgatory);
+}
+
+#[test]
+fn a_wait_with_a_condition_ends_when_that_holds() {
+    let (purgatory, _clock) = purgatory();
+    let holds = Arc::new(AtomicBool::new(false));
+    let condition = Arc::clone(&holds);
+    let mut wait = purgatory.wait([3], SECOND).when(move || condition.load(Ordering::Acquire));
+    assert_eq!(completion(&mut wait), None);
+    assert_eq!(purgatory.check_and_complete(&3), 0);
+    holds.store(true, Ordering::Release);
+    assert_eq!(completion(&mut wait), None, "no event was announced");
+    assert_eq!(purgatory.check_and_complete(&3), 1);
+    assert_eq!(completion(&mut wait), Some(Completion::Satisfied));
+    let mut at_once = purgatory.wait([3], SECOND).when(|| true);
+    assert_eq!(completion(&mut at_once), Some(Completion::Satisfied));
+    assert_empty(&purgatory);
+}
+
+#[test]
+fn a_wait_expires_and_is_cancelled_and_the_task_is_woken() {
+    let (purgatory, clock) = purgatory();
+    let (woken, waker) = Wakes::new();
+    let mut wait = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    clock.advance(SECOND);
+    assert_eq!((woken.count(), completion(&mut wait)), (1, Some(Completion::Expired)));
+    let mut wait = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    assert_eq!(purgatory.cancel_for_key_with(&3, &"moved"), 1);
+    assert_eq!((woken.count(), completion(&mut wait)), (2, Some(Completion::Cancelled("moved"))));
+    assert_empty(&purgatory);
+}
+
+#[test]
+fn thresholds_satisfy_any_or_all() {
+    let (purgatory, clock) = purgatory();
+    let watches = [Watch::Threshold(3, 100), Watch::Threshold(4, 200)];
+    let mut any = purgatory.wait_any(watches, SECOND);
+    let mut all = purgatory.wait_all(watches, SECOND);
+    assert_eq!((completion(&mut any), completion(&mut all)), (None, None));
+    assert_eq!(purgatory.advance(&3, 99), 0);
+    assert_eq!(purgatory.advance(&3, 100), 1);
+    assert_eq!(completion(&mut any), Some(Completion::Satisfied));
+    assert_eq!(completion(&mut all), None);
+    assert_eq!(purgatory.advance(&4, 300), 1);
+    assert_eq!(completion(&mut all), Some(Completion::Satisfied));
+    let mut reached = purgatory.wait_all(watches, SECOND).when_reached(|key, _| *key == 3);
+    assert_eq!(completion(&mut reached), None);
+    clock.advance(SECOND);
+    assert_eq!(completion(&mut reached), Some(Completion::Expired));
+    let mut reached = purgatory.wait_all(watches, SECOND).when_reached(|_, at| at <= 200);
+    assert_eq!(completion(&mut reached), Some(Completion::Satisfied));
+    assert_empty(&purgatory);
+}
+
+#[test]
+fn a_wait_dropped_at_any_poll_leaves_nothing_behind_and_wakes_no_task() {
+    let (purgatory, _clock) = purgatory();
+    for polls in 0..3 {
+        let (woken, waker) = Wakes::new();
+        let mut wait = purgatory.wait([3, 4], SECOND);
+        for _ in 0..polls {
+            assert!(poll_with(&mut wait, &waker).is_pending());
+        }
+        assert_eq!(purgatory.delayed(), u64::from(polls > 0));
+        drop(wait);
+        assert_empty(&purgatory);
+        drop(waker);
+        assert_eq!((woken.count(), Arc::strong_count(&woken)), (0, 1));
+    }
+    assert_eq!(purgatory.stats().cancelled, 2);
+}
+
+#[test]
+fn the_task_that_polled_last_is_woken() {
+    let (purgatory, _clock) = purgatory();
+    let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());
+    let mut wait = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut wait, &one).is_pending() && poll_with(&mut wait, &two).is_pending());
+    purgatory.check_and_complete(&3);
+    assert_eq!((first.count(), second.count()), (0, 1));
+}
+
+#[test]
+fn a_shutdown_ends_every_wait() {
+    let (purgatory, _clock) = purgatory();
+    let (woken, waker) = Wakes::new();
+    let mut wait = purgatory.wait([3], SECOND);
+    let mut late = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    let operations = purgatory.shutdown();
+    assert_eq!((operations.len(), woken.count()), (1, 0));
+    drop(operations);
+    assert_eq!((woken.count(), completion(&mut wait)), (1, Some(Completion::ShutDown)));
+    let Poll::Ready(Err(error)) = poll(&mut late) else { panic!("it is shut down") };
+    assert_eq!(error.kind(), WatchErrorKind::ShutDown);
+
+    let (purgatory, _clock) = self::purgatory();
+    let mut wait = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut wait, &waker).is_pending());
+    drop(purgatory);
+    assert_eq!((woken.count(), completion(&mut wait)), (2, Some(Completion::ShutDown)));
+}
+
+#[test]
+fn a_full_purgatory_refuses_or_displaces() {
+    for overload in [Overload::Refuse, Overload::DisplaceOldest] {
+        let builder = Purgatory::builder().max_delayed(1, overload);
+        let purgatory: AsyncPurgatory<u32> = builder.build().expect("the settings are valid");
+        let (mut first, mut second) = (purgatory.wait([3], SECOND), purgatory.wait([3], SECOND));
+        assert!(poll(&mut first).is_pending());
+        match (overload, poll(&mut second)) {
+            (Overload::Refuse, Poll::Ready(Err(error))) => {
+                assert_eq!(error.kind(), WatchErrorKind::Full);
+                assert!(poll(&mut first).is_pending());
+            }
+            (Overload::DisplaceOldest, Poll::Pending) => {
+                assert!(matches!(poll(&mut first), Poll::Ready(Ok(Completion::Displaced))));
+            }
+            (_, other) => panic!("{overload:?} gave {other:?}"),
+        }
+    }
+}

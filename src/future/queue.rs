@@ -11,7 +11,7 @@ use std::{
 
 use futures_core::Stream;
 
-use crate::{DelayQueue, RecvError, timer::Receiver};
+use crate::timer::{DelayQueue, Receiver, RecvError};
 
 /// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
 ///

@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    Completion, DelayedOperation, OperationGuard, Purgatory, Watch, WatchError,
+    purgatory::{Completion, DelayedOperation, OperationGuard, Purgatory, Watch, WatchError},
     sync::{AtomicBool, Mutex, Ordering},
 };
 

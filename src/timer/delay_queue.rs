@@ -81,8 +81,8 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Returns a receiver for a task.
     #[cfg(feature = "future")]
-    pub(crate) fn receiver(&self) -> super::receivers::Receiver<T> {
-        super::receivers::Receiver::new(Arc::clone(&self.due))
+    pub(crate) fn receiver(&self) -> super::receiver::Receiver<T> {
+        super::receiver::Receiver::new(Arc::clone(&self.due))
     }
 
     /// Adds a value that can be received when `delay` is over.

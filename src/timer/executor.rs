@@ -152,7 +152,7 @@ impl<T: Send + 'static> Delivery<T> {
         backlog.inspect(|backlog| backlog.close());
         drop(transfer);
         #[cfg(feature = "future")]
-        backlog.inspect(|backlog| super::sleeps::wake_all(backlog.take_wakers(usize::MAX)));
+        backlog.inspect(|backlog| super::receivers::wake_all(backlog.take_wakers(usize::MAX)));
         result
     }
 

@@ -53,6 +53,8 @@ mod occurrences;
 mod permits;
 mod reaper;
 #[cfg(feature = "future")]
+mod receiver;
+#[cfg(feature = "future")]
 mod receivers;
 mod repeat;
 mod shard;
@@ -82,7 +84,7 @@ pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
-pub(crate) use self::receivers::Receiver;
+pub(crate) use self::receiver::Receiver;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
 #[cfg(feature = "future")]

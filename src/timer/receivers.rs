@@ -14,13 +14,11 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    task::{Context, Poll, Waker},
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
     vec::Vec,
 };
-
-use super::{backlog::Backlog, error::RecvError};
 
 /// The turn of a task that waits; `None` for one that does not.
 pub(super) type Ticket = Option<u64>;
@@ -67,40 +65,13 @@ impl Receivers {
     }
 }
 
-/// A task that receives values of a queue.
-pub(crate) struct Receiver<T> {
-    backlog: Arc<Backlog<T>>,
-    ticket: Ticket,
-}
-
-impl<T> Receiver<T> {
-    pub(super) const fn new(backlog: Arc<Backlog<T>>) -> Self {
-        Self { backlog, ticket: None }
-    }
-
-    /// Polls for a due value.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
-        let taken = self.backlog.poll_take(&mut self.ticket, cx.waker());
-        taken.map(|taken| taken.map(|expired| expired.value).map_err(|_| RecvError))
-    }
-}
-
-#[cfg(all(test, loom))]
-impl<T> Receiver<T> {
-    /// Drops it with a fault: a woken task does not wake the next one.
-    pub(super) fn forget_ticket(mut self) {
-        drop(self.backlog.remove_receiver(&mut self.ticket));
-    }
-}
-
-impl<T> Drop for Receiver<T> {
-    fn drop(&mut self) {
-        self.backlog.stop_waiting(&mut self.ticket);
-    }
-}
-
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("ticket", &self.ticket).finish_non_exhaustive()
+/// Wakes tasks. A waker that panics does not stop the others.
+pub(super) fn wake_all(wakers: Vec<Waker>) {
+    for waker in wakers {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                mem::forget(second);
+            }
+        }
     }
 }

@@ -27,11 +27,10 @@
 use std::{
     boxed::Box,
     fmt, mem,
-    panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind},
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, OnceLock},
     task::{Poll, Waker},
     time::{Duration, Instant},
-    vec::Vec,
 };
 
 use crossbeam::utils::CachePadded;
@@ -41,6 +40,7 @@ use super::{
     builder::TimerBuilder,
     error::ScheduleError,
     occurrences::{Occurrences, Rhythm},
+    receivers::wake_all,
     shards::Shards,
     shared::Shared,
     stats::TimerStats,
@@ -146,17 +146,6 @@ impl Wakers {
         let handle = |_| SleepHandle(Arc::new(CachePadded::new(Arc::clone(timer.shared()))));
         let handles = (0..timer.shard_count()).map(handle).collect();
         Self { timer, handles }
-    }
-}
-
-/// Wakes tasks. A waker that panics does not stop the others.
-pub(super) fn wake_all(wakers: Vec<Waker>) {
-    for waker in wakers {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                mem::forget(second);
-            }
-        }
     }
 }
 

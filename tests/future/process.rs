@@ -19,6 +19,8 @@ fn the_free_functions_use_the_timer_that_was_set_before() {
     set_default_timer(timer).expect("no test has used it");
     let error = set_default_timer(Timer::new()).expect_err("it is set");
     assert_eq!(error.to_string(), "default timer is set already");
+    let refused = error.into_value();
+    let error = set_default_timer(refused).expect_err("it is still set");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AlreadyExists);
 
     let mut sleeps = [sleep(SECOND), sleep_until(clock.now() + SECOND)];

@@ -10,12 +10,13 @@ use loom::thread;
 
 use super::{DUE, check};
 use crate::{
-    Expired, Tick, TimingWheel,
     sync::{Parker, Unparker},
+    tick::Tick,
     timer::{
         backlog::{Backlog, TakeError},
-        receivers::Receiver,
+        receiver::Receiver,
     },
+    wheel::{Expired, TimingWheel},
 };
 
 /// Wakes the thread of a task.

@@ -7,6 +7,7 @@ use super::{
     chunks::{Position, Record},
     geometry::Place,
     hierarchy::Source,
+    nursery::{self, Nursery},
 };
 use crate::tick::Tick;
 
@@ -103,7 +104,7 @@ impl<T> TimingWheel<T> {
     /// Takes out the next timeout that is due, in at most `steps` steps, which are counted down.
     #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        if self.hierarchy.is_due() {
+        if self.hierarchy.is_first_due() || self.hierarchy.may_nursery_be_due() {
             return self.expire_due(steps);
         }
         self.hierarchy.clock = self.hierarchy.now;
@@ -112,10 +113,16 @@ impl<T> TimingWheel<T> {
 
     #[inline(never)]
     fn expire_due(&mut self, steps: &mut u64) -> Option<Expired<T>> {
+        if *steps == 0 {
+            return None;
+        }
         if !self.hierarchy.cancelled.is_empty() {
             self.hierarchy.settle();
         }
-        while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_due()) {
+        if self.hierarchy.may_nursery_be_due() {
+            self.empty_nursery();
+        }
+        while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_first_due()) {
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.hierarchy.clock <= first.expiration, "a bucket was passed over");
             self.hierarchy.clock = first.expiration;
@@ -199,9 +206,77 @@ impl<T> TimingWheel<T> {
 
     /// Writes the record of a timeout anew, in the bucket where it belongs now.
     fn cascade(&mut self, record: Record) {
-        let moved = self.hierarchy.admit(record.deadline(), record.slot);
+        let moved = self.hierarchy.place(record.deadline(), record.slot);
         self.arena.set_position(record.slot, moved);
         self.hierarchy.cascades += 1;
+    }
+
+    /// Places all timeouts of the nursery in the levels.
+    #[inline(never)]
+    pub(super) fn empty_nursery(&mut self) {
+        self.hierarchy.settle();
+        let next = self.hierarchy.next_expiration().unwrap_or(Tick::ZERO);
+        self.hierarchy.clock = self.hierarchy.clock.max(next.min(self.hierarchy.now));
+        for chunk in 0..nursery::CHUNKS {
+            self.empty_chunk_of_nursery(chunk);
+        }
+    }
+
+    /// Adds a timeout, for which there is a slot, to the nursery, which is open.
+    ///
+    /// Not compiled into `insert`, which would be too long to be compiled into its callers.
+    #[inline(never)]
+    pub(super) fn insert_into_nursery(&mut self, deadline: Tick, value: T) -> Key {
+        let Self { arena, hierarchy } = self;
+        let key = arena.insert(value, |slot| hierarchy.admit_to_nursery(deadline, slot));
+        if hierarchy.nursery.is_full() {
+            self.turn_nursery();
+        }
+        key
+    }
+
+    /// Makes sure that there is room for another timeout; returns whether there can be.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> bool {
+        let has_room = self.arena.make_room();
+        if has_room && self.hierarchy.chunks.is_empty() {
+            self.hierarchy.open_nursery();
+        }
+        has_room
+    }
+
+    /// Makes room in the nursery for the next timeouts, or closes it if too many survive.
+    #[inline(never)]
+    pub(super) fn turn_nursery(&mut self) {
+        self.hierarchy.settle();
+        let survivors = self.empty_chunk_of_nursery(self.hierarchy.nursery.next_chunk());
+        if Nursery::is_useless(survivors) {
+            self.empty_nursery();
+            self.hierarchy.nursery.close();
+        } else {
+            self.hierarchy.begin_chunk_of_nursery();
+        }
+    }
+
+    /// Places the timeouts of a chunk of the nursery in the levels. Returns their number.
+    fn empty_chunk_of_nursery(&mut self, chunk: u32) -> u32 {
+        let Self { arena, hierarchy } = self;
+        if hierarchy.nursery.len() == 0 {
+            return 0;
+        }
+        let written = hierarchy.nursery.written(chunk);
+        let live = hierarchy.chunks.mask(chunk) & written;
+        let mut left = live;
+        while left != 0 {
+            let position = Position::new(chunk, left.trailing_zeros());
+            left &= left - 1;
+            let record = hierarchy.chunks.record(position);
+            let moved = hierarchy.place(record.deadline(), record.slot);
+            arena.set_position(record.slot, moved);
+            hierarchy.nursery.depart(position);
+        }
+        hierarchy.chunks.set_mask(chunk, !written);
+        live.count_ones()
     }
 
     /// Takes out the timeout of a record.

@@ -20,7 +20,10 @@ pub(super) const CHUNK: u32 = 16;
 /// Cancelled records that are cleared together.
 pub(super) const BATCH: usize = 16;
 
-/// Chunk 0 is never used, so that it can stand for the end of a list.
+/// The first chunks belong to the nursery.
+pub(super) const NURSERY: u32 = 4;
+
+/// Chunk 0 is in no list, since it belongs to the nursery; so it can stand for the end of one.
 pub(super) const NIL: u32 = 0;
 
 /// Chunks that are allocated at a time: 48 KiB of records.
@@ -65,8 +68,7 @@ impl Position {
 
     #[inline]
     pub(super) fn from_number(number: u32) -> Self {
-        debug_assert!(number >= CHUNK, "chunk 0 is never used");
-        Self(NonZeroU32::new(number).expect("chunk 0 is never used"))
+        Self(NonZeroU32::new(number).expect("record 0 is never used"))
     }
 
     #[inline]
@@ -84,7 +86,7 @@ impl Position {
         self.0.get() % CHUNK
     }
 
-    const fn bit(self) -> u16 {
+    pub(super) const fn bit(self) -> u16 {
         1 << self.offset()
     }
 }
@@ -153,7 +155,7 @@ impl Chunks {
     /// Takes a free chunk into use, none of whose records is written, in front of `next`.
     #[inline]
     pub(super) fn allocate(&mut self, owner: Owner, next: u32) -> u32 {
-        if self.free == NIL {
+        while self.free == NIL {
             self.grow();
         }
         let chunk = self.free;
@@ -176,7 +178,20 @@ impl Chunks {
         let added = added.expect("there are fewer chunks than positions");
         self.masks.resize(added.end as usize, 0);
         self.links.at_mut(added.end - 1).next = NIL;
-        self.free = added.start.max(1);
+        let first = added.start.max(NURSERY);
+        self.free = if first < added.end { first } else { NIL };
+    }
+
+    /// Returns whether no chunk has been made.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.masks.is_empty()
+    }
+
+    /// Makes sure that there are the chunks of the nursery.
+    pub(super) fn make_nursery(&mut self) {
+        while self.masks.len() < NURSERY as usize {
+            self.grow();
+        }
     }
 
     /// Gives back a chunk that is in no list.
@@ -293,6 +308,7 @@ impl Chunks {
             free += 1;
         }
         let all = self.links.iter().count();
-        assert_eq!(all.saturating_sub(1), used + free, "chunks of records leaked");
+        let of_nursery = if all == 0 { 0 } else { NURSERY as usize };
+        assert_eq!(all, of_nursery + used + free, "chunks of records leaked");
     }
 }

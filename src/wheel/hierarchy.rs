@@ -12,6 +12,7 @@ use super::{
     chunks::{Chunks, NIL, Owner, Position},
     geometry::{Geometry, Place},
     level::{Bucket, Level},
+    nursery::{self, Nursery},
     queue::BucketQueue,
     run::{Head, Runs, WIDEST},
 };
@@ -57,11 +58,13 @@ pub(super) struct Hierarchy {
     ///
     /// No bucket or run is due before it.
     pub(super) clock: Tick,
-    /// `None` if there is no live record.
+    /// `None` if there is no live record in a level.
     pub(super) first: Option<First>,
     pub(super) levels: Vec<Level>,
     pub(super) chunks: Chunks,
     pub(super) cancelled: Cancelled,
+    /// The latest timeouts, which are not in a level yet.
+    pub(super) nursery: Nursery,
     pub(super) queue: BucketQueue,
     pub(super) runs: Runs,
     /// The chunk whose slots have been read ahead.
@@ -80,6 +83,7 @@ impl Hierarchy {
             levels: Vec::new(),
             chunks: Chunks::new(),
             cancelled: Cancelled::new(),
+            nursery: Nursery::new(),
             queue: BucketQueue::new(),
             runs: Runs::new(),
             touched: NIL,
@@ -96,33 +100,125 @@ impl Hierarchy {
 
     #[inline]
     pub(super) fn forward(&mut self) {
-        if self.clock < self.now && !self.is_due() {
+        if self.clock < self.now {
+            self.forward_slowly();
+        }
+    }
+
+    #[inline(never)]
+    fn forward_slowly(&mut self) {
+        if self.is_first_due() {
+            return;
+        }
+        if self.may_nursery_be_due() && !self.nursery.is_exact() {
+            self.settle();
+            let (position, deadline) = self.least_in_nursery().expect("the nursery is not empty");
+            self.nursery.set_least(position, deadline);
+        }
+        if !self.may_nursery_be_due() {
             self.clock = self.now;
         }
     }
 
+    /// Whether a bucket or run is due.
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn is_first_due(&self) -> bool {
         self.first.is_some_and(|first| first.expiration <= self.now)
     }
 
-    /// Takes in a record that is due at `deadline`, which is not before the clock.
+    /// Whether a timeout of the nursery is due, or one was that has been cancelled.
     #[inline]
+    pub(super) fn may_nursery_be_due(&self) -> bool {
+        self.nursery.bound().is_some_and(|bound| bound <= self.now)
+    }
+
+    /// The least tick at which something is due.
+    #[inline]
+    pub(super) fn next_expiration(&self) -> Option<Tick> {
+        let first = self.first.map(|first| first.expiration);
+        let Some(bound) = self.nursery.bound() else { return first };
+        if first.is_some_and(|first| first <= bound) {
+            return first;
+        }
+        let in_nursery = if self.nursery.is_exact() {
+            Some(bound)
+        } else {
+            self.least_in_nursery().map(|(_, deadline)| deadline)
+        };
+        [first, in_nursery].into_iter().flatten().min()
+    }
+
+    /// The live record of the nursery that is due first. Looks at 60 records at most.
+    #[inline(never)]
+    pub(super) fn least_in_nursery(&self) -> Option<(Position, Tick)> {
+        let positions = (0..nursery::CHUNKS).flat_map(|chunk| self.live_in_nursery(chunk));
+        let due = positions.map(|position| (position, self.chunks.record(position).deadline()));
+        due.min_by_key(|&(_, deadline)| deadline)
+    }
+
+    /// The live records of a chunk of the nursery.
+    pub(super) fn live_in_nursery(&self, chunk: u32) -> impl Iterator<Item = Position> {
+        let mut live = 0;
+        if self.nursery.len() > 0 {
+            live = self.chunks.mask(chunk) & self.nursery.written(chunk);
+            let cancelled = self.cancelled.iter().filter(|position| position.chunk() == chunk);
+            cancelled.for_each(|position| live &= !position.bit());
+        }
+        core::iter::from_fn(move || {
+            let position = (live != 0).then(|| Position::new(chunk, live.trailing_zeros()))?;
+            live &= live - 1;
+            Some(position)
+        })
+    }
+
+    /// Has the nursery take in the next timeouts.
+    pub(super) fn open_nursery(&mut self) {
+        self.chunks.make_nursery();
+        self.begin_chunk_of_nursery();
+    }
+
+    /// Has the nursery take records in its next chunk, which is empty.
+    pub(super) fn begin_chunk_of_nursery(&mut self) {
+        let chunk = self.nursery.next_chunk();
+        let mask = self.nursery.begin();
+        self.chunks.set_mask(chunk, mask);
+    }
+
+    /// Takes in the record of a new timeout: in the nursery, which is open.
+    #[inline]
+    pub(super) fn admit_to_nursery(&mut self, deadline: Tick, slot: u32) -> Position {
+        let position = self.nursery.take(deadline);
+        self.chunks.write(position, deadline, slot);
+        position
+    }
+
+    /// Takes in a record that is due at `deadline`, which is not before the clock.
+    #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
+    #[inline(always)]
     pub(super) fn admit(&mut self, deadline: Tick, slot: u32) -> Position {
         let place = self.geometry.place(self.clock, deadline);
         let bucket =
             self.levels.get_mut(place.level()).and_then(|level| level.get_mut(place.bucket()));
         let position = match bucket {
             Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.take(),
-            _ => self.admit_slowly(place, deadline),
+            _ => self.make_room(place, deadline),
         };
         self.chunks.write(position, deadline, slot);
         position
     }
 
+    /// The same, for others than new timeouts.
+    #[inline(never)]
+    pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
+        self.admit(deadline, slot)
+    }
+
     /// Finds room for a record in a bucket that has none, or that it makes due earlier.
     #[inline(never)]
-    fn admit_slowly(&mut self, place: Place, deadline: Tick) -> Position {
+    fn make_room(&mut self, place: Place, deadline: Tick) -> Position {
+        if self.nursery.count_down() {
+            self.open_nursery();
+        }
         self.reach(place);
         let level = &mut self.levels[place.level()];
         let bucket = level.bucket_mut(place.bucket());
@@ -185,6 +281,7 @@ impl Hierarchy {
         if self.cancelled.push(position) {
             self.settle();
         }
+        self.nursery.depart(position);
         if self.first.is_some_and(|first| first.witness == position) {
             self.replace_witness();
         }
@@ -201,7 +298,7 @@ impl Hierarchy {
     pub(super) fn settle(&mut self) {
         let (emptied, count) = self.chunks.clear_all(self.cancelled.take());
         for &chunk in &emptied[..count] {
-            if self.chunks.owner(chunk) != Owner::Run {
+            if chunk >= nursery::CHUNKS && self.chunks.owner(chunk) != Owner::Run {
                 self.close(chunk);
             }
         }

@@ -7,6 +7,7 @@ use super::{
     chunks::{Owner, Position},
     geometry::Place,
     hierarchy::{Hierarchy, Source},
+    nursery,
 };
 use crate::tick::Tick;
 
@@ -61,11 +62,12 @@ impl Hierarchy {
             }
         }
         used += self.runs.check_invariants(&self.chunks);
+        let in_nursery = self.check_nursery();
         self.chunks.check_invariants(used);
         self.check_queue();
         assert_eq!(self.first.map(|first| first.expiration), least, "another is due first");
         self.check_witness();
-        live
+        live + in_nursery
     }
 
     /// Whether a record is live and not about to be taken out.
@@ -132,6 +134,23 @@ impl Hierarchy {
 
     fn bits(&self) -> u32 {
         self.geometry.size().ilog2()
+    }
+
+    /// Returns the number of live records of the nursery.
+    fn check_nursery(&self) -> usize {
+        let mut deadlines = Vec::new();
+        for position in (0..nursery::CHUNKS).flat_map(|chunk| self.live_in_nursery(chunk)) {
+            assert!(self.is_live(position), "{position:?} of the nursery has been taken out");
+            deadlines.push(self.chunks.record(position).deadline());
+        }
+        assert_eq!(deadlines.len(), self.nursery.len() as usize, "the nursery miscounts");
+        let least = deadlines.iter().min().copied();
+        assert!(self.nursery.bound() <= least, "the nursery is due after a deadline in it");
+        assert!(least.is_none_or(|least| least >= self.clock), "the nursery was passed over");
+        if self.nursery.is_exact() {
+            assert_eq!(self.nursery.bound(), least, "the nursery is due before its deadlines");
+        }
+        deadlines.len()
     }
 
     /// Every live record of a run's chunks has an entry that is yet to come.

@@ -20,6 +20,10 @@ use crate::tick::{Tick, TickSpan};
 /// wheel.insert(Tick::new(701), ())?;
 ///
 /// let shape = wheel.shape();
+/// assert_eq!(shape.latest.map(|latest| (latest.expiration, latest.pending)), Some((Tick::new(5), 3)));
+///
+/// wheel.shrink(); // places the latest timeouts in levels
+/// let shape = wheel.shape();
 /// assert_eq!(shape.levels.len(), 2);
 /// assert_eq!(shape.levels[1].buckets[0].pending, 2);
 /// assert_eq!(shape.levels[1].buckets[0].expiration, Tick::new(700));
@@ -40,6 +44,8 @@ pub struct Shape {
     pub pending: usize,
     /// The levels made so far, finest first.
     pub levels: Vec<LevelShape>,
+    /// The latest timeouts, up to 60, which are in no level yet.
+    pub latest: Option<BucketShape>,
 }
 
 /// One level of a [`Shape`].
@@ -72,6 +78,9 @@ impl fmt::Display for Shape {
             }
             writeln!(f)?;
         }
+        if let Some(BucketShape { expiration, pending }) = self.latest {
+            writeln!(f, "in no level yet: {expiration} ({pending})")?;
+        }
         Ok(())
     }
 }
@@ -80,18 +89,20 @@ impl<T> TimingWheel<T> {
     /// Reports how the timeouts are spread. Takes time proportional to the number of buckets.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        Shape { now: self.now(), pending: self.len(), levels: self.hierarchy.shape() }
+        let (levels, latest) = (self.hierarchy.shape(), self.hierarchy.latest_shape());
+        Shape { now: self.now(), pending: self.len(), levels, latest }
     }
 }
 
 impl<T> fmt::Debug for TimingWheel<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { now, pending, levels } = self.shape();
+        let Shape { now, pending, levels, latest } = self.shape();
         f.debug_struct("TimingWheel")
             .field("now", &now)
             .field("size", &self.size())
             .field("pending", &pending)
             .field("levels", &levels)
+            .field("latest", &latest)
             .finish_non_exhaustive()
     }
 }
@@ -103,6 +114,11 @@ impl Hierarchy {
             buckets: self.buckets_of(index),
         };
         (0..self.levels.len()).map(level).collect()
+    }
+
+    fn latest_shape(&self) -> Option<BucketShape> {
+        let (_, expiration) = self.least_in_nursery()?;
+        Some(BucketShape { expiration, pending: self.nursery.len() as usize })
     }
 
     /// The buckets of a level that hold timeouts, and its run, that which is due first ahead.

@@ -16,7 +16,7 @@ impl<T> TimingWheel<T> {
     /// Gives back the memory that pending timeouts do not need, as far as that leaves the timeouts
     /// in place.
     ///
-    /// Keys stay good, dead keys stay dead.
+    /// Keys stay good, dead keys stay dead. Also places the latest timeouts in levels.
     ///
     /// # Examples
     ///
@@ -35,8 +35,9 @@ impl<T> TimingWheel<T> {
     ///
     /// Takes time proportional to the memory in use.
     pub fn shrink(&mut self) {
+        self.empty_nursery();
         let Self { arena, hierarchy } = self;
-        hierarchy.settle();
+        hierarchy.nursery.close();
         arena.shrink();
         hierarchy.rewrite(arena);
         hierarchy.shrink_levels();

@@ -52,13 +52,15 @@ fn run_all(start: u64, longest: u32) -> usize {
 /// Runs the script whose operations are the digits of a number. What leads up to the last operation
 /// is a script of its own, so it is after that one that the comparison is new.
 fn run(setup: Setup, length: u32, number: usize) {
-    let mut machine = Machine::new(setup);
-    for position in 0..length {
-        let digit = number / ALPHABET.len().pow(position) % ALPHABET.len();
-        machine.apply(ALPHABET[digit]);
+    for machine in [Machine::new, Machine::without_nursery] {
+        let mut machine = machine(setup);
+        for position in 0..length {
+            let digit = number / ALPHABET.len().pow(position) % ALPHABET.len();
+            machine.apply(ALPHABET[digit]);
+        }
+        machine.compare();
+        machine.finish();
     }
-    machine.compare();
-    machine.finish();
 }
 
 const fn insert(ahead: i128) -> Op {

@@ -53,16 +53,34 @@ impl Machine {
         }
     }
 
-    /// Runs a script and lets all that is left expire, comparing after every operation.
+    /// The same, but places new timeouts in levels at once: the wheel has been shrunk while it had a
+    /// timeout.
+    pub(crate) fn without_nursery(setup: Setup) -> Self {
+        let mut machine = Self::new(setup);
+        if let Ok(key) = machine.wheel.insert(Tick::new(setup.start), 0) {
+            machine.wheel.shrink();
+            machine.wheel.cancel(key);
+        }
+        machine
+    }
+
+    /// Runs a script, with a nursery and without, and lets all that is left expire. Compares after
+    /// every operation.
     pub(crate) fn run(script: &Script) {
-        let mut machine = Self::new(script.setup);
+        for machine in [Self::new, Self::without_nursery] {
+            machine(script.setup).run_all(script);
+        }
+    }
+
+    fn run_all(mut self, script: &Script) {
+        let machine = &mut self;
         for &op in &script.ops {
             machine.apply(op);
             if script.setup.size <= 1 << 10 || machine.applied % STRIDE_OF_LARGE == 0 {
                 machine.compare();
             }
         }
-        machine.finish();
+        self.finish();
     }
 
     pub(crate) fn apply(&mut self, op: Op) {

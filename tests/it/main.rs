@@ -20,6 +20,7 @@ mod links;
 mod machine;
 mod marathon;
 mod model;
+mod nursery;
 mod oracle;
 #[cfg(feature = "std")]
 mod purgatory;

@@ -21,8 +21,9 @@ pub(crate) fn count_steps<T>(wheel: &mut TimingWheel<T>, now: u64) -> u64 {
     steps
 }
 
-/// The level of the one bucket that is not empty.
-pub(crate) fn level_of_all<T>(wheel: &TimingWheel<T>) -> u64 {
+/// The level of the one bucket that is not empty, after the latest timeouts have been placed.
+pub(crate) fn level_of_all<T>(wheel: &mut TimingWheel<T>) -> u64 {
+    wheel.shrink();
     let levels = wheel.shape().levels;
     let level = levels.iter().position(|level| !level.buckets.is_empty());
     level.expect("something is pending") as u64

@@ -1,0 +1,133 @@
+//! The latest timeouts, which wait outside the levels.
+
+use delaywheel::{Key, Tick, TimingWheel};
+
+use crate::support::{drain_at, wheel_of};
+
+/// More than the nursery holds.
+const MANY: u64 = 100;
+
+fn fill(wheel: &mut TimingWheel<u64>, deadlines: impl Iterator<Item = u64>) -> Vec<Key> {
+    deadlines.map(|deadline| wheel.insert(Tick::new(deadline), deadline).unwrap()).collect()
+}
+
+fn in_no_level<T>(wheel: &TimingWheel<T>) -> usize {
+    wheel.shape().latest.map_or(0, |latest| latest.pending)
+}
+
+#[test]
+fn timeouts_that_are_cancelled_soon_never_get_to_a_level() {
+    let mut wheel = wheel_of(64, 0);
+    for round in 0..50 {
+        let keys = fill(&mut wheel, (1..=20).map(|i| round + 1000 * i));
+        wheel.check_invariants();
+        for (i, key) in (1..=20).zip(keys) {
+            assert_eq!(wheel.next_expiration(), Some(Tick::new(round + 1000 * i)));
+            wheel.cancel(key).unwrap();
+        }
+        assert_eq!(wheel.next_expiration(), None);
+    }
+    assert_eq!(wheel.levels(), 0);
+}
+
+#[test]
+fn a_survivor_is_placed_once_and_expires_once() {
+    let mut wheel = wheel_of(64, 0);
+    let mut survivors = Vec::new();
+    for i in 0..10 * MANY {
+        let key = wheel.insert(Tick::new(10_000 + i), i).unwrap();
+        if i % 8 == 0 {
+            survivors.push(i);
+        } else {
+            wheel.cancel(key).unwrap();
+        }
+        wheel.check_invariants();
+        assert_eq!(wheel.len(), survivors.len());
+        assert!(wheel.next_expiration() <= Some(Tick::new(10_000)));
+    }
+    assert!(wheel.levels() > 0 && in_no_level(&wheel) < 10, "survivors are placed");
+    assert_eq!(drain_at(&mut wheel, 20_000), survivors);
+    assert!(wheel.is_empty());
+}
+
+#[test]
+fn a_crowd_of_survivors_is_placed_at_once() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, (0..MANY).map(|i| 5000 + i));
+    assert_eq!(in_no_level(&wheel), 0, "the nursery is of no use here");
+    assert_eq!(drain_at(&mut wheel, 6000), (5000..5000 + MANY).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_latest_expire_in_order_with_those_in_levels() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, [7000, 150].into_iter());
+    wheel.shrink();
+    assert_eq!(in_no_level(&wheel), 0);
+    // Opens the nursery again: a timeout that makes its bucket due earlier is placed slowly.
+    for sooner in 1..400 {
+        let key = wheel.insert(Tick::new((1 << 30) - sooner), 0).unwrap();
+        wheel.cancel(key).unwrap();
+    }
+    fill(&mut wheel, [149, 151, 6999, 7001].into_iter());
+    assert_eq!(in_no_level(&wheel), 4, "the nursery has opened");
+    let mut seen = Vec::new();
+    while let Some(next) = wheel.next_expiration() {
+        let due = drain_at(&mut wheel, next.get());
+        assert_eq!(due, [next.get()], "each tick has its timeout");
+        seen.extend(due);
+        wheel.check_invariants();
+    }
+    assert_eq!(seen, [149, 150, 151, 6999, 7000, 7001]);
+}
+
+#[test]
+fn a_reset_among_the_latest_moves_the_next_expiration_both_ways() {
+    let mut wheel = wheel_of(64, 0);
+    let keys = fill(&mut wheel, [10, 500, 900].into_iter());
+    for (key, deadline, next) in
+        [(0, 700, 500), (1, 800, 700), (2, 3, 3), (2, 701, 700), (0, 1 << 40, 701)]
+    {
+        wheel.reset(keys[key], Tick::new(deadline)).unwrap();
+        wheel.check_invariants();
+        assert_eq!(wheel.next_expiration(), Some(Tick::new(next)));
+        assert_eq!(wheel.deadline(keys[key]), Some(Tick::new(deadline)));
+    }
+    assert_eq!(wheel.levels(), 0);
+    assert_eq!(drain_at(&mut wheel, 1 << 40), [900, 500, 10]);
+}
+
+#[test]
+fn a_deadline_that_has_passed_counts_from_now_after_the_first_due_was_cancelled() {
+    let mut wheel = wheel_of(64, 0);
+    let keys = fill(&mut wheel, [10, 500].into_iter());
+    wheel.cancel(keys[0]).unwrap();
+    wheel.observe(Tick::new(100));
+    let late = wheel.insert(Tick::new(50), 50).unwrap();
+    assert_eq!(wheel.deadline(late), Some(Tick::new(100)), "nothing was due at 10");
+}
+
+#[test]
+fn a_limit_of_no_step_leaves_the_latest_where_they_are() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, [10, 20].into_iter());
+    let mut due = wheel.advance(Tick::new(15)).limit(0);
+    assert!(due.next().is_none() && !due.is_drained());
+    assert_eq!(in_no_level(&wheel), 2);
+    assert_eq!(drain_at(&mut wheel, 15), [10]);
+    assert_eq!(in_no_level(&wheel), 0);
+}
+
+#[test]
+fn drain_iter_and_clear_find_the_latest() {
+    let mut wheel = wheel_of(64, 0);
+    fill(&mut wheel, 5..8);
+    assert_eq!(wheel.iter().count(), 3);
+    let mut values: Vec<_> = wheel.drain().map(|(_, _, value)| value).collect();
+    values.sort_unstable();
+    assert_eq!(values, [5, 6, 7]);
+    fill(&mut wheel, 5..8);
+    wheel.clear();
+    wheel.check_invariants();
+    assert_eq!((wheel.len(), wheel.next_expiration()), (0, None));
+}

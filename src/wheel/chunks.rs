@@ -183,7 +183,7 @@ impl Chunks {
     }
 
     /// Returns whether no chunk has been made.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.masks.is_empty()
     }
 

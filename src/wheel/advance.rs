@@ -4,10 +4,10 @@ use core::iter::FusedIterator;
 
 use super::{
     Key, TimingWheel,
-    chunks::{Position, Record},
+    chunks::{NURSERY, Position, Record},
     geometry::Place,
     hierarchy::Source,
-    nursery::{self, Nursery},
+    nursery::Nursery,
 };
 use crate::tick::Tick;
 
@@ -217,7 +217,7 @@ impl<T> TimingWheel<T> {
         self.hierarchy.settle();
         let next = self.hierarchy.next_expiration().unwrap_or(Tick::ZERO);
         self.hierarchy.clock = self.hierarchy.clock.max(next.min(self.hierarchy.now));
-        for chunk in 0..nursery::CHUNKS {
+        for chunk in 0..NURSERY {
             self.empty_chunk_of_nursery(chunk);
         }
     }

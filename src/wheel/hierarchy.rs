@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 
 use super::{
     cancelled::Cancelled,
-    chunks::{Chunks, NIL, Owner, Position},
+    chunks::{Chunks, NIL, NURSERY, Owner, Position},
     geometry::{Geometry, Place},
     level::{Bucket, Level},
-    nursery::{self, Nursery},
+    nursery::Nursery,
     queue::BucketQueue,
     run::{Head, Runs, WIDEST},
 };
@@ -151,7 +151,7 @@ impl Hierarchy {
     /// The live record of the nursery that is due first. Looks at 60 records at most.
     #[inline(never)]
     pub(super) fn least_in_nursery(&self) -> Option<(Position, Tick)> {
-        let positions = (0..nursery::CHUNKS).flat_map(|chunk| self.live_in_nursery(chunk));
+        let positions = (0..NURSERY).flat_map(|chunk| self.live_in_nursery(chunk));
         let due = positions.map(|position| (position, self.chunks.record(position).deadline()));
         due.min_by_key(|&(_, deadline)| deadline)
     }
@@ -298,7 +298,7 @@ impl Hierarchy {
     pub(super) fn settle(&mut self) {
         let (emptied, count) = self.chunks.clear_all(self.cancelled.take());
         for &chunk in &emptied[..count] {
-            if chunk >= nursery::CHUNKS && self.chunks.owner(chunk) != Owner::Run {
+            if chunk >= NURSERY && self.chunks.owner(chunk) != Owner::Run {
                 self.close(chunk);
             }
         }

@@ -4,10 +4,9 @@ use alloc::vec::Vec;
 
 use super::{
     TimingWheel,
-    chunks::{Owner, Position},
+    chunks::{NURSERY, Owner, Position},
     geometry::Place,
     hierarchy::{Hierarchy, Source},
-    nursery,
 };
 use crate::tick::Tick;
 
@@ -139,7 +138,7 @@ impl Hierarchy {
     /// Returns the number of live records of the nursery.
     fn check_nursery(&self) -> usize {
         let mut deadlines = Vec::new();
-        for position in (0..nursery::CHUNKS).flat_map(|chunk| self.live_in_nursery(chunk)) {
+        for position in (0..NURSERY).flat_map(|chunk| self.live_in_nursery(chunk)) {
             assert!(self.is_live(position), "{position:?} of the nursery has been taken out");
             deadlines.push(self.chunks.record(position).deadline());
         }

@@ -8,12 +8,8 @@
 //! chunk survives, and opens again later to try. While it is closed it is empty, and timeouts are
 //! placed at once. See `docs/decisions/0020-the-latest-timeouts-wait-in-a-nursery.md`.
 
-use super::chunks::{CHUNK, Position};
-use crate::Tick;
-
-/// The chunks of the nursery are the first ones. The first record of each is not used, so that the
-/// next free position tells whether there is one; so 60 are left.
-pub(super) const CHUNKS: u32 = 4;
+use super::chunks::{CHUNK, NURSERY, Position};
+use crate::tick::Tick;
 
 /// Survivors of a chunk from which on the nursery closes.
 const MOST_SURVIVORS: u32 = CHUNK / 2;
@@ -23,8 +19,8 @@ const PAUSE: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Nursery {
-    /// The number of the next free position; 0 while the nursery is closed. A multiple of 16 only
-    /// until the next chunk is begun, which ends an insert.
+    /// The number of the next free position, which is never the first of a chunk; 0 while the
+    /// nursery is closed. A multiple of 16 only until the next chunk is begun, which ends an insert.
     open: u32,
     /// Number of live records.
     len: u32,
@@ -45,7 +41,7 @@ impl Nursery {
     /// Returns whether the record is one of the nursery.
     #[inline]
     pub(super) const fn contains(position: Position) -> bool {
-        position.number() < CHUNKS * CHUNK
+        position.number() < NURSERY * CHUNK
     }
 
     #[inline]
@@ -130,7 +126,7 @@ impl Nursery {
 
     /// The chunk whose turn comes next.
     pub(super) const fn next_chunk(&self) -> u32 {
-        self.open / CHUNK % CHUNKS
+        self.open / CHUNK % NURSERY
     }
 
     /// Has the next chunk take records. Returns the mask of those that it has room for.

@@ -1,5 +1,4 @@
-//! Batches: nothing of them is lost, the caller's code runs under no lock, and the reaper is not
-//! kept waiting.
+//! Batches: no timeout is lost, the caller's code runs without a lock, and the reaper wakes in time.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,13 +24,13 @@ fn timer_with(
     (clock, builder.build_with(move |value| ran.push(value)).unwrap(), log)
 }
 
-/// What was refused, in its order.
+/// The refused values, in order.
 fn refused<K>(partial: PartialBatch<K, u32>) -> Vec<u32> {
     partial.refused.into_iter().map(|(_, value)| value).collect()
 }
 
 #[test]
-fn a_batch_is_the_same_as_its_timeouts_one_by_one() {
+fn a_batch_has_the_same_effect_as_its_timeouts_one_by_one() {
     let (clock, timer, log) = timer_with(|builder| builder);
     let delay = |value| (value * 7919) % 5000 * MS;
     let keys = timer.schedule_batch((0..MANY).map(|value| (delay(value), value))).unwrap();
@@ -47,7 +46,7 @@ fn a_batch_is_the_same_as_its_timeouts_one_by_one() {
 }
 
 #[test]
-fn a_full_timer_takes_the_start_of_a_batch_and_hands_the_rest_back() {
+fn a_full_timer_accepts_the_start_of_a_batch_and_returns_the_rest() {
     for places in [1, 255, 256, 257, 600] {
         let (clock, timer, log) = timer_with(|builder| builder.max_pending(places));
         let batch = (0..MANY).map(|value| (SECOND, value));
@@ -72,7 +71,7 @@ fn a_full_timer_takes_the_start_of_a_batch_and_hands_the_rest_back() {
 }
 
 #[test]
-fn a_batch_after_a_shutdown_is_handed_back_and_takes_no_place() {
+fn a_batch_after_a_shutdown_is_returned_and_holds_no_permit() {
     let (_clock, timer, _) = timer_with(|builder| builder.max_pending(100));
     timer.shutdown();
     for _ in 0..2 {
@@ -87,7 +86,7 @@ fn a_batch_after_a_shutdown_is_handed_back_and_takes_no_place() {
 }
 
 #[test]
-fn a_batch_of_nothing_starts_no_thread_and_one_of_timeouts_does() {
+fn an_empty_batch_starts_no_thread_and_one_with_timeouts_does() {
     let timer = Timer::builder().name("dw-batch").build().unwrap();
     assert_eq!(timer.schedule_batch(std::iter::empty::<(_, fn())>()).unwrap().len(), 0);
     assert_eq!(super::threads::threads("dw-batch"), 0);
@@ -96,7 +95,7 @@ fn a_batch_of_nothing_starts_no_thread_and_one_of_timeouts_does() {
 }
 
 #[test]
-fn a_cancelled_batch_returns_each_value_at_the_place_of_its_key() {
+fn a_cancelled_batch_returns_its_values_in_the_order_of_the_keys() {
     let (clock, timer, log) = timer_with(|builder| builder.shards(3));
     // Threads have shards of their own, so the keys of one batch are of all of them.
     let timer = Arc::new(timer);
@@ -118,7 +117,7 @@ fn a_cancelled_batch_returns_each_value_at_the_place_of_its_key() {
         assert_eq!(value, (index % 5 > 0).then_some(*expected));
     }
     let again = timer.cancel_batch(keys.iter().map(|(_, key)| *key));
-    assert!(again.iter().all(Option::is_none), "all are dead");
+    assert!(again.iter().all(Option::is_none), "every key is dead");
     clock.advance(SECOND);
     assert_eq!(
         log.take().len(),
@@ -127,7 +126,7 @@ fn a_cancelled_batch_returns_each_value_at_the_place_of_its_key() {
 }
 
 #[test]
-fn a_cancelled_batch_gives_its_places_back() {
+fn a_cancelled_batch_releases_its_permits() {
     let (_clock, timer, _) = timer_with(|builder| builder.max_pending(MANY.into()));
     for _ in 0..3 {
         let keys = timer.schedule_batch((0..MANY).map(|value| (SECOND, value))).unwrap();
@@ -209,7 +208,7 @@ fn an_iterator_that_panics_leaves_nothing_scheduled_and_nothing_cancelled() {
 }
 
 #[test]
-fn a_batch_wakes_the_reaper_once_and_one_that_is_far_ahead_not_at_all() {
+fn a_batch_wakes_the_reaper_at_most_once_and_not_at_all_if_it_is_far_ahead() {
     let (sender, received) = std::sync::mpsc::channel();
     let handler = move |value: u32| sender.send(value).unwrap();
     let timer = ValueTimer::builder().shards(1).build_with(handler).unwrap();

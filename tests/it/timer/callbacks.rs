@@ -1,4 +1,4 @@
-//! What callbacks may do: anything, also to the timer that runs them.
+//! Callbacks may use every function of a timer, also of the timer that runs them.
 
 use std::{
     panic,
@@ -10,15 +10,15 @@ use delaywheel::{ManualClock, ScheduleErrorKind, Timeout, Timer, ValueTimer};
 
 use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, must_return};
 
-/// A place for the handle of a timeout, to be known to its own callback.
+/// Holds the handle of a timeout for its own callback.
 type Slot = Arc<Mutex<Option<Timeout>>>;
 
 fn take(slot: &Slot) -> Timeout {
-    slot.lock().unwrap().take().expect("the handle has been put there")
+    slot.lock().unwrap().take().expect("the test has stored the handle")
 }
 
 #[test]
-fn a_callback_that_schedules_is_followed_within_the_same_span() {
+fn a_callback_scheduled_by_a_callback_runs_in_the_same_advance() {
     let (clock, timer) = manual();
     let log = Log::new();
     let (again, second) = (timer.clone(), log.note("second"));
@@ -44,7 +44,7 @@ fn a_callback_finds_its_own_timeout_ended() {
 }
 
 #[test]
-fn a_callback_can_cancel_and_reset_others_but_not_those_passed_on_with_it() {
+fn a_callback_can_cancel_and_reset_others_but_none_of_its_own_batch() {
     let (clock, timer) = manual();
     let (slot, log) = (Slot::default(), Log::new());
     let together = Arc::clone(&slot);
@@ -53,7 +53,7 @@ fn a_callback_can_cancel_and_reset_others_but_not_those_passed_on_with_it() {
     timer
         .schedule(SECOND, move || {
             seen.push(if later[0].cancel() { "cancelled" } else { "too late" });
-            seen.push(if later[1].reset(9 * SECOND) { "put off" } else { "too late" });
+            seen.push(if later[1].reset(9 * SECOND) { "reset" } else { "too late" });
             seen.push(if take(&together).cancel() { "cancelled" } else { "too late" });
         })
         .unwrap();
@@ -62,13 +62,13 @@ fn a_callback_can_cancel_and_reset_others_but_not_those_passed_on_with_it() {
     clock.advance(9 * SECOND);
     let mut ran = log.take();
     ran.sort_unstable();
-    assert_eq!(ran, ["cancelled", "put off", "together", "too late"]);
+    assert_eq!(ran, ["cancelled", "reset", "together", "too late"]);
     clock.advance(MS);
     assert_eq!(log.take(), ["later"]);
 }
 
 #[test]
-fn a_callback_can_shut_its_timer_down_and_what_is_passed_on_with_it_still_runs() {
+fn a_callback_can_shut_its_timer_down_and_the_others_of_its_batch_still_run() {
     let (clock, timer) = manual();
     let log = Log::new();
     for _ in 0..2 {
@@ -150,7 +150,7 @@ fn a_handler_that_panics_is_counted_for_each_value() {
 }
 
 #[test]
-fn a_callback_that_moves_the_clock_runs_what_comes_due_inside_of_that() {
+fn a_callback_that_advances_the_clock_runs_newly_due_callbacks_within_the_call() {
     must_return(|| {
         let (clock, timer) = manual();
         let log = Log::new();
@@ -169,7 +169,7 @@ fn a_callback_that_moves_the_clock_runs_what_comes_due_inside_of_that() {
         clock.advance(6 * SECOND);
         let expected = [("moves", 1), ("runs", 5), ("runs", 8), ("moved", 11)];
         assert_eq!(log.take(), expected.map(|(what, seconds)| (what, seconds * SECOND)));
-        assert_eq!(clock.elapsed(), 11 * SECOND, "it does not go back");
+        assert_eq!(clock.elapsed(), 11 * SECOND, "the clock does not step back");
         assert_eq!(clock.advance_to_next(), Some(9 * SECOND));
         assert_eq!(log.take(), [("runs", 20 * SECOND)]);
     });
@@ -188,12 +188,12 @@ fn a_callback_can_use_another_timer_on_the_same_clock() {
 }
 
 #[test]
-fn callbacks_run_on_the_thread_of_the_clock_whatever_else_is_set() {
+fn callbacks_run_on_the_thread_of_a_manual_clock_with_any_executor() {
     for set in 0..3 {
         let (clock, timer) = manual_with(|builder| match set {
             0 => builder.executor_threads(4),
             1 => builder.inline(),
-            _ => builder.executor(|_| panic!("nothing is passed to the pool")),
+            _ => builder.executor(|_| panic!("the pool gets no callback")),
         });
         let log = Log::new();
         let id = log.clone();

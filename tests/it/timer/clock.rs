@@ -10,7 +10,7 @@ use delaywheel::{Clock, Timer, ValueTimer, clock::Driven};
 
 use super::support::{Log, MS, SECOND, YEAR, skewed};
 
-/// A clock that shows what the test says, and drives its timers when the test says so.
+/// A clock that the test sets, and that drives its timers when the test calls it.
 #[derive(Debug, Clone)]
 pub(crate) struct Set(Arc<Shared>);
 
@@ -22,13 +22,13 @@ struct Shared {
 }
 
 impl Set {
-    /// Shows a year after its origin, so that there is room to step back.
+    /// Starts a year after its origin, so that it can step back.
     pub(crate) fn new() -> Self {
         let timers = Mutex::default();
         Self(Arc::new(Shared { origin: Instant::now(), since: Mutex::new(YEAR), timers }))
     }
 
-    /// Shows a time, as it is since that of the beginning, or before it.
+    /// Sets the time since the start; it may be before the current time.
     pub(crate) fn show(&self, since: Duration) {
         *self.0.since.lock().unwrap() = YEAR + since;
         self.turn();
@@ -64,7 +64,7 @@ impl Clock for Set {
 }
 
 #[test]
-fn a_clock_that_stands_still_expires_nothing_but_what_is_due() {
+fn a_clock_that_stands_still_expires_due_timeouts_only() {
     let clock = Set::new();
     let timer = clock.timer();
     let log = Log::new();
@@ -90,19 +90,23 @@ fn a_clock_that_steps_back_expires_nothing_early() {
     timer.schedule(5 * SECOND, log.note("after")).unwrap();
     timer.schedule(Duration::ZERO, log.note("at once")).unwrap();
     clock.turn();
-    assert_eq!(log.take(), ["at once"], "a step back holds nothing up that is due");
+    assert_eq!(log.take(), ["at once"], "a step back delays no due timeout");
     clock.show(9_999 * MS);
     assert_eq!(log.take(), [""; 0]);
     clock.show(10 * SECOND);
     assert_eq!(log.take(), ["before"]);
     clock.show(13_999 * MS);
-    assert_eq!(log.take(), [""; 0], "the delay counts from the latest time that was seen");
+    assert_eq!(
+        log.take(),
+        [""; 0],
+        "the delay counts from the latest time that the timer has read"
+    );
     clock.show(14 * SECOND);
     assert_eq!(log.take(), ["after"]);
 }
 
 #[test]
-fn a_clock_that_goes_to_before_the_timer_was_made_is_held_at_the_latest_time() {
+fn a_clock_that_steps_back_before_the_origin_stays_at_the_latest_time() {
     let clock = Set::new();
     let timer = clock.timer();
     let log = Log::new();
@@ -120,7 +124,7 @@ fn a_clock_that_goes_to_before_the_timer_was_made_is_held_at_the_latest_time() {
 }
 
 #[test]
-fn a_clock_that_jumps_a_year_expires_what_is_due_by_then_in_order() {
+fn a_clock_that_jumps_a_year_expires_due_timeouts_in_order() {
     let clock = Set::new();
     let log = Log::new();
     let ran = log.clone();
@@ -161,7 +165,7 @@ fn a_coarse_clock_expires_at_the_first_step_that_is_not_early() {
 }
 
 #[test]
-fn the_contract_holds_under_a_clock_that_goes_astray() {
+fn the_contract_holds_under_a_clock_that_jumps_and_steps_back() {
     for seed in 0..50 {
         let clock = Set::new();
         let timer = clock.timer();
@@ -183,12 +187,12 @@ fn the_contract_holds_under_a_clock_that_goes_astray() {
             assert!(log.take().iter().all(|due| *due <= latest), "early, with seed {seed}");
         }
         clock.show(latest + 5 * SECOND);
-        assert_eq!(timer.stats().pending, 0, "held, with seed {seed}");
+        assert_eq!(timer.stats().pending, 0, "a timeout is held, with seed {seed}");
     }
 }
 
 #[test]
-fn lateness_is_what_a_clock_jumped_over() {
+fn lateness_is_the_time_that_a_clock_jumped_past_the_deadlines() {
     let clock = Set::new();
     let timer = clock.timer();
     assert_eq!(timer.stats().lateness_percentile(99.0), Duration::ZERO);

@@ -9,7 +9,7 @@ use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, TimerBuilder, Value
 
 use super::support::{Log, SECOND, must_return};
 
-/// Uses the timer that it is in when it is dropped, under whatever lock is held then.
+/// Uses its timer when it is dropped, which deadlocks if a lock is held.
 struct Meddler {
     timer: Arc<OnceLock<ValueTimer<Option<Meddler>>>>,
     log: Log<&'static str>,
@@ -30,7 +30,7 @@ impl Drop for Meddler {
 
 type Meddled = ValueTimer<Option<Meddler>>;
 
-/// Runs a test with a timer, a key of a value that meddles, and a way to make more of them.
+/// Runs a test with a timer, the key of such a value, and a function that makes more of them.
 fn meddle(
     change: fn(TimerBuilder) -> TimerBuilder,
     test: fn(&ManualClock, &Meddled, TimeoutKey, &dyn Fn() -> Meddler),
@@ -50,17 +50,17 @@ fn meddle(
 }
 
 #[test]
-fn the_drop_of_what_was_cancelled_may_use_the_timer() {
+fn the_drop_of_a_cancelled_value_may_use_the_timer() {
     meddle(|builder| builder, |_, timer, key, _| drop(timer.cancel(key)));
 }
 
 #[test]
-fn the_drop_of_what_expired_may_use_the_timer() {
+fn the_drop_of_an_expired_value_may_use_the_timer() {
     meddle(|builder| builder, |clock, _, _, _| clock.advance(SECOND));
 }
 
 #[test]
-fn the_drop_of_what_was_refused_for_want_of_room_may_use_the_timer() {
+fn the_drop_of_a_value_that_a_full_timer_refused_may_use_the_timer() {
     let full = |builder: TimerBuilder| builder.max_pending(1);
     meddle(full, |_, timer, _, meddler| {
         let refused = timer.schedule(Duration::ZERO, Some(meddler()));
@@ -69,7 +69,7 @@ fn the_drop_of_what_was_refused_for_want_of_room_may_use_the_timer() {
 }
 
 #[test]
-fn the_drop_of_what_a_shutdown_returns_or_refuses_may_use_the_timer() {
+fn the_drop_of_a_value_that_a_shutdown_returned_or_refused_may_use_the_timer() {
     meddle(|builder| builder, |_, timer, _, _| drop(timer.shutdown()));
     meddle(
         |builder| builder,
@@ -82,7 +82,7 @@ fn the_drop_of_what_a_shutdown_returns_or_refuses_may_use_the_timer() {
     );
 }
 
-/// Uses handles of its timer, which is gone, when it is dropped.
+/// Uses handles of its dropped timer when it is dropped.
 struct Mourner(delaywheel::Timeout);
 
 impl Drop for Mourner {
@@ -92,7 +92,7 @@ impl Drop for Mourner {
 }
 
 #[test]
-fn the_drop_of_what_was_pending_when_the_last_handle_went_may_use_handles() {
+fn the_drop_of_a_value_pending_at_the_drop_of_the_timer_may_use_handles() {
     must_return(|| {
         let (_clock, timer) = super::support::manual();
         let mourner = Mourner(timer.schedule(SECOND, || ()).unwrap());
@@ -103,13 +103,13 @@ fn the_drop_of_what_was_pending_when_the_last_handle_went_may_use_handles() {
 }
 
 #[test]
-fn a_drop_that_panics_at_the_end_of_a_timer_leaves_the_others_to_be_dropped() {
+fn a_drop_that_panics_at_the_end_of_a_timer_does_not_stop_the_other_drops() {
     struct Explosive(Log<u32>, u32);
 
     impl Drop for Explosive {
         fn drop(&mut self) {
             self.0.push(self.1);
-            assert!(self.1 != 4, "this one explodes");
+            assert!(self.1 != 4, "the fifth drop panics");
         }
     }
 

@@ -17,7 +17,7 @@ use delaywheel::{
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
 
-/// A deadline that no test may have to wait for.
+/// A deadline that no test waits for.
 fn far() -> Instant {
     Instant::now() + YEAR
 }
@@ -32,7 +32,7 @@ fn each_execution(test: impl Fn(Timer)) {
 }
 
 #[test]
-fn a_finish_runs_what_becomes_due_and_ends_with_the_last_callback() {
+fn a_finish_runs_callbacks_that_become_due_and_ends_with_the_last_one() {
     each_execution(|timer| {
         let ran = Arc::new(AtomicUsize::new(0));
         for delay in 0..200 {
@@ -44,12 +44,12 @@ fn a_finish_runs_what_becomes_due_and_ends_with_the_last_callback() {
             timer.schedule(delay % 20 * MS, count_late).unwrap();
         }
         assert!(must_return(move || timer.finish_by(far())).is_empty());
-        assert_eq!(ran.load(Ordering::Relaxed), 200, "it did not wait for all");
+        assert_eq!(ran.load(Ordering::Relaxed), 200, "the finish did not wait for all callbacks");
     });
 }
 
 #[test]
-fn a_finish_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_runs() {
+fn at_its_deadline_a_finish_returns_pending_callbacks_and_does_not_wait_for_a_running_one() {
     each_execution(|timer| {
         let (release, released) = mpsc::channel::<()>();
         let (running, runs) = mpsc::channel();
@@ -66,26 +66,29 @@ fn a_finish_returns_at_its_deadline_what_is_not_due_and_does_not_wait_for_what_r
         let deadline = Instant::now() + 20 * MS;
         let left = must_return(move || timer.finish_by(deadline));
         assert_eq!(left.len(), 3);
-        assert!(Instant::now() >= deadline, "it gave up early");
+        assert!(Instant::now() >= deadline, "the finish returned before its deadline");
         drop(release);
     });
 }
 
 #[test]
-fn a_timer_that_finishes_refuses_new_timeouts_and_lets_the_pending_ones_be() {
+fn a_timer_that_finishes_refuses_new_timeouts_and_keeps_the_pending_ones() {
     let timer = Timer::new();
     let kept = timer.schedule(YEAR, || ()).unwrap();
     let own = timer.clone();
     let finish = thread::spawn(move || own.finish_by(far()));
-    wait_until("it refuses", || {
+    wait_until("the timer refuses timeouts", || {
         let refused = timer.schedule(YEAR, || ());
         refused.is_err_and(|error| error.kind() == ScheduleErrorKind::ShutDown)
     });
     assert!(kept.is_pending() && kept.reset(YEAR) && !finish.is_finished());
-    // Those that were taken in meanwhile are far ahead as well.
+    // The timeouts that were accepted meanwhile are far ahead as well.
     let left = timer.shutdown();
     let rest = must_return(|| finish.join().unwrap());
-    assert!(!kept.is_pending() && left.is_empty() != rest.is_empty(), "one of them gets all");
+    assert!(
+        !kept.is_pending() && left.is_empty() != rest.is_empty(),
+        "one of the calls returns all of them"
+    );
 }
 
 #[test]
@@ -94,13 +97,13 @@ fn the_cancel_of_the_last_timeout_ends_a_finish() {
         let mut timeouts: Vec<_> = (0..9).map(|_| timer.schedule(YEAR, || ()).unwrap()).collect();
         let (own, before) = (timer.clone(), timer.stats().wakeups);
         let finish = thread::spawn(move || own.finish_by(far()));
-        wait_until("it refuses", || {
+        wait_until("the timer refuses timeouts", || {
             let scheduled = timer.schedule(YEAR, || ());
             let is_refused = scheduled.is_err();
             timeouts.extend(scheduled);
             is_refused
         });
-        wait_until("the reaper has been told", || timer.stats().wakeups > before);
+        wait_until("the reaper has woken", || timer.stats().wakeups > before);
         assert!(timeouts.iter().all(delaywheel::Timeout::cancel));
         assert!(must_return(|| finish.join().unwrap()).is_empty());
     });
@@ -119,7 +122,7 @@ fn finishes_by_several_threads_return_everything_once_at_the_earliest_deadline()
     });
     let left = must_return(|| finishes.map(|finish| finish.join().unwrap()));
     assert_eq!(left.iter().sum::<usize>(), 50);
-    assert_eq!(timer.finish_by(far()).len(), 0, "and nothing twice");
+    assert_eq!(timer.finish_by(far()).len(), 0, "a timeout was returned twice");
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
     runs.recv_timeout(GENEROUS).unwrap();
     let own = timer.clone();
     let finish = thread::spawn(move || own.finish_by(far()));
-    wait_until("it refuses", || timer.schedule(YEAR, || ()).is_err());
+    wait_until("the timer refuses timeouts", || timer.schedule(YEAR, || ()).is_err());
     timer.shutdown();
     must_return(|| finish.join().unwrap());
     drop(release);
@@ -164,7 +167,7 @@ fn a_callback_that_finishes_its_timer_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_callback_that_finishes_its_timer_returns_what_only_its_thread_could_run() {
+fn a_callback_that_finishes_its_timer_returns_the_callbacks_of_its_own_thread() {
     for way in [TimerBuilder::inline, |builder| builder] {
         let timer = way(Timer::builder()).build().unwrap();
         let (send, received) = mpsc::channel();
@@ -177,7 +180,7 @@ fn a_callback_that_finishes_its_timer_returns_what_only_its_thread_could_run() {
 }
 
 #[test]
-fn a_callback_that_finishes_its_timer_waits_for_what_other_threads_run() {
+fn a_callback_that_finishes_its_timer_waits_for_other_threads() {
     let timer = Timer::builder().executor_threads(2).build().unwrap();
     let (send, received) = mpsc::channel();
     let (own, log) = (timer.clone(), Log::new());
@@ -189,7 +192,7 @@ fn a_callback_that_finishes_its_timer_waits_for_what_other_threads_run() {
 }
 
 #[test]
-fn callbacks_that_all_finish_their_timer_wait_for_nobody() {
+fn callbacks_that_all_finish_their_timer_do_not_wait_for_each_other() {
     let timer = Timer::builder().executor_threads(2).build().unwrap();
     let (send, received) = mpsc::channel();
     timer.schedule(YEAR, || ()).unwrap();
@@ -198,12 +201,12 @@ fn callbacks_that_all_finish_their_timer_wait_for_nobody() {
         timer.schedule(MS, move || send.send(own.finish_by(far()).len()).unwrap()).unwrap();
     }
     let left = [(); 2].map(|()| received.recv_timeout(GENEROUS).unwrap());
-    assert!(left.iter().sum::<usize>() <= 2, "one of them may have come too late to run");
+    assert!(left.iter().sum::<usize>() <= 2, "at most one callback ran too late");
     assert!(left.contains(&0));
 }
 
 #[test]
-fn a_finish_of_a_pool_waits_until_everything_has_been_passed_on() {
+fn a_finish_waits_until_the_pool_has_every_callback() {
     let timer = Timer::builder().executor(|task| drop(thread::spawn(task))).build().unwrap();
     let (send, received) = mpsc::channel();
     for delay in 0..20 {
@@ -224,11 +227,11 @@ fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
     let beat = timer.schedule_at_fixed_rate(5 * MS, MissedTicks::Skip, count_up).unwrap();
     assert!(must_return(move || timer.finish_by(far())).is_empty());
     assert!(!beat.is_running());
-    assert!(*count.lock().unwrap() >= 1, "what was pending ran");
+    assert!(*count.lock().unwrap() >= 1, "the pending occurrence ran");
 }
 
 #[test]
-fn in_virtual_time_a_finish_runs_what_is_due_now_and_returns_the_rest() {
+fn in_virtual_time_a_finish_runs_due_callbacks_and_returns_the_others() {
     let (clock, timer) = manual();
     let log = Log::new();
     let (own, refused) = (timer.clone(), log.clone());
@@ -251,7 +254,7 @@ fn in_virtual_time_a_finish_whose_deadline_has_passed_runs_nothing() {
 }
 
 #[test]
-fn a_callback_in_virtual_time_that_finishes_its_timer_runs_what_is_due_with_it() {
+fn a_callback_in_virtual_time_that_finishes_its_timer_runs_the_other_due_callbacks() {
     let (clock, timer) = manual();
     let log = Log::new();
     for _ in 0..2 {
@@ -272,7 +275,7 @@ fn threads_end_after_a_finish() {
 }
 
 #[test]
-fn a_queue_that_finishes_lets_what_is_due_be_received_and_returns_the_rest() {
+fn receivers_get_the_due_values_of_a_queue_that_finishes_and_it_returns_the_others() {
     let queue = DelayQueue::new();
     for delay in 0..20 {
         queue.insert(delay * MS, delay).unwrap();
@@ -285,17 +288,19 @@ fn a_queue_that_finishes_lets_what_is_due_be_received_and_returns_the_rest() {
     let own = queue.clone();
     let finish = thread::spawn(move || own.finish_by(far()));
     wait_until("only the last is pending", || queue.stats().pending == 1);
-    wait_until("it refuses", || queue.insert(YEAR, 100).map(|key| queue.cancel(key)).is_err());
+    wait_until("the timer refuses timeouts", || {
+        queue.insert(YEAR, 100).map(|key| queue.cancel(key)).is_err()
+    });
     assert_eq!(queue.cancel(late), Some(99));
     assert_eq!(must_return(|| finish.join().unwrap()), []);
     let received = must_return(|| receivers.map(|receiver| receiver.join().unwrap()));
     let mut all = received.concat();
     all.sort_unstable();
-    assert!(all.into_iter().eq(0..20), "receivers get all of it, and are then told the end");
+    assert!(all.into_iter().eq(0..20), "receivers get all values, and then an error");
 }
 
 #[test]
-fn a_queue_whose_finish_is_cut_short_returns_what_is_not_due_and_keeps_what_is() {
+fn a_queue_whose_finish_passes_its_deadline_returns_pending_values_and_keeps_due_ones() {
     let (clock, _) = manual();
     let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
     for delay in [0, 0, 5] {

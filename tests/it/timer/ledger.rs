@@ -1,4 +1,4 @@
-//! Random scripts in virtual time, beside a model of a few lines, with the books checked after
+//! Random scripts in virtual time, beside a small model. Counts and invariants are checked after
 //! every step.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -12,16 +12,16 @@ type Millis = u64;
 
 const MAX_PENDING: u64 = 30;
 
-/// A timer, and what it should do.
+/// A timer and its model.
 struct Books {
     clock: ManualClock,
     timer: ValueTimer<u64>,
     random: fastrand::Rng,
     ran: Log<u64>,
     now: Millis,
-    /// What is pending in the model, by value.
+    /// The pending timeouts of the model, by value.
     pending: BTreeMap<u64, (TimeoutKey, Millis)>,
-    /// All keys that ever were.
+    /// All keys, also of ended timeouts.
     keys: Vec<(TimeoutKey, u64)>,
     expired: u64,
     cancelled: u64,
@@ -82,7 +82,7 @@ impl Books {
         }
     }
 
-    /// Any key: mostly a late one, which may be pending.
+    /// Returns a random key, more often a recent one.
     fn key(&mut self) -> Option<(TimeoutKey, u64)> {
         let back = skewed(&mut self.random, 10);
         self.keys.iter().rev().nth(usize::try_from(back).unwrap()).copied()
@@ -122,7 +122,7 @@ impl Books {
         let deadlines: BTreeMap<_, _> =
             due.iter().map(|(value, (_, deadline))| (*value, *deadline)).collect();
         let mut ran = self.ran.take();
-        assert!(ran.is_sorted_by_key(|value| deadlines[value]), "out of order");
+        assert!(ran.is_sorted_by_key(|value| deadlines[value]), "callbacks ran out of order");
         ran.sort_by_key(|value| (deadlines[value], *value));
         assert!(ran.into_iter().eq(due.into_iter().map(|(value, _)| value)));
     }

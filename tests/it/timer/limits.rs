@@ -1,4 +1,4 @@
-//! What a timer refuses: more than it may hold, and settings that make no sense.
+//! Limits: a full timer refuses timeouts, and a builder refuses settings that are out of range.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -17,7 +17,7 @@ fn of_three() -> (ManualClock, ValueTimer<u32>) {
     (clock, builder.build_with(|_: u32| ()).unwrap())
 }
 
-/// Fills the timer up; returns how many places were free.
+/// Fills the timer. Returns how many permits were free.
 fn fill(timer: &ValueTimer<u32>) -> u32 {
     let mut count = 0;
     loop {
@@ -35,7 +35,7 @@ fn fill(timer: &ValueTimer<u32>) -> u32 {
 }
 
 #[test]
-fn a_full_timer_hands_the_value_back_and_is_full_no_sooner() {
+fn a_timer_is_full_at_its_limit_and_hands_the_refused_value_back() {
     let (_clock, timer) = of_three();
     assert_eq!(fill(&timer), 3);
     let refused = timer.schedule_at(std::time::Instant::now(), 17).unwrap_err();
@@ -46,24 +46,28 @@ fn a_full_timer_hands_the_value_back_and_is_full_no_sooner() {
 }
 
 #[test]
-fn whatever_ends_gives_its_place_back() {
+fn every_end_of_a_timeout_releases_its_permit() {
     let (clock, timer) = of_three();
     let keys = [1, 2, 3].map(|value| timer.schedule(SECOND, value).unwrap());
     assert_eq!(timer.cancel(keys[0]), Some(1));
-    assert_eq!(timer.cancel(keys[0]), None, "which gives no second place back");
+    assert_eq!(timer.cancel(keys[0]), None, "the permit is released once");
     assert_eq!(fill(&timer), 1);
-    assert!(timer.reset(keys[1], 2 * SECOND), "which takes no place");
+    assert!(timer.reset(keys[1], 2 * SECOND), "a reset takes no permit");
     clock.advance(SECOND);
     assert_eq!(timer.stats().pending, 1);
     assert_eq!(fill(&timer), 2);
     assert_eq!(timer.shutdown().len(), 3);
     let refused = timer.schedule(SECOND, 9).unwrap_err();
-    assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown, "the timer is not full any more");
+    assert_eq!(
+        refused.kind(),
+        ScheduleErrorKind::ShutDown,
+        "a timer that is shut down is not full"
+    );
     assert_eq!(refused.into_value(), 9);
 }
 
 #[test]
-fn a_callback_finds_its_own_place_free() {
+fn a_callback_finds_its_own_permit_free() {
     let (clock, timer) = manual_with(|builder| builder.max_pending(1));
     let log = Log::new();
     let (own, again) = (timer.clone(), log.note("again"));
@@ -88,7 +92,7 @@ fn the_limit_is_exact_under_threads() {
     let inside = AtomicU32::new(0);
     let enter_and_leave = || {
         let Ok(key) = timer.schedule(SECOND, 0) else { return };
-        assert!(inside.fetch_add(1, Ordering::Relaxed) < 3, "more than the limit");
+        assert!(inside.fetch_add(1, Ordering::Relaxed) < 3, "the limit was exceeded");
         inside.fetch_sub(1, Ordering::Relaxed);
         assert_eq!(timer.cancel(key), Some(0));
     };
@@ -129,7 +133,7 @@ fn settings_out_of_range_are_refused_and_named() {
 }
 
 #[test]
-fn settings_at_the_border_of_their_range_are_accepted() {
+fn settings_at_the_bounds_of_their_range_are_accepted() {
     let ticks = [Duration::from_micros(1), Duration::from_secs(86_400)];
     for (tick, shards, size) in [(ticks[0], 1, 2), (ticks[1], 300, 65_536), (MS, 65_536, 100)] {
         let (clock, timer) = manual_with(|builder| {

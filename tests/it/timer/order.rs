@@ -1,5 +1,5 @@
-//! When callbacks of a timer run: in order, never early, within a tick, and never if that is beyond
-//! all time.
+//! The order and the time of callbacks: by deadline, never early, within a tick, and never beyond the
+//! horizon.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ fn an_instant_that_has_passed_is_due_at_once() {
 }
 
 #[test]
-fn what_lies_beyond_all_time_never_runs_and_never_panics() {
+fn a_deadline_beyond_the_horizon_never_runs_and_never_panics() {
     let (clock, timer) = manual();
     let log = Log::new();
     let delays = [
@@ -106,33 +106,37 @@ fn what_lies_beyond_all_time_never_runs_and_never_panics() {
         instant.checked_add(Duration::from_secs(1 << power)).unwrap_or(instant)
     });
     let at = timer.schedule_at(farthest, log.note(Duration::ZERO)).unwrap();
-    assert_eq!(timeouts[0].deadline(), None, "no instant is so late");
+    assert_eq!(timeouts[0].deadline(), None, "no instant can represent it");
     assert!(timeouts[0].is_pending() && at.is_pending());
     clock.advance(YEAR * 250);
     assert_eq!(log.take(), []);
     assert_eq!(timer.stats().pending, 6);
     assert!(timeouts[0].reset(MS) && timeouts[1].reset(Duration::MAX));
     clock.advance(MS);
-    assert_eq!(log.take(), [Duration::MAX], "it was brought forward");
+    assert_eq!(log.take(), [Duration::MAX], "the reset made it due");
     assert_eq!(timer.shutdown().len(), 5);
 }
 
 #[test]
-fn a_timer_with_nothing_but_the_impossible_pending_counts_as_idle() {
+fn a_timer_with_no_deadline_before_the_horizon_counts_as_idle() {
     let (clock, timer) = manual();
-    timer.schedule(Duration::MAX, || panic!("it cannot be due")).unwrap();
+    timer.schedule(Duration::MAX, || panic!("it is never due")).unwrap();
     assert_eq!(clock.advance_to_next(), None);
     assert!(clock.run_until_idle(1));
 }
 
 #[test]
-fn time_stops_only_where_something_is_pending() {
+fn the_clock_stops_only_at_ticks_with_a_pending_timeout() {
     let (clock, timer) = manual();
     let log = Log::new();
     let first = timer.schedule(5 * SECOND, log.note(5)).unwrap();
     let second = timer.schedule(YEAR, log.note(6)).unwrap();
     assert!(first.cancel());
-    assert_eq!(clock.advance_to_next(), Some(YEAR), "what was cancelled leaves no stop");
+    assert_eq!(
+        clock.advance_to_next(),
+        Some(YEAR),
+        "the clock does not stop for a cancelled timeout"
+    );
     assert_eq!(log.take(), [6]);
     assert!(!second.cancel());
     assert!(timer.schedule(SECOND, || ()).unwrap().cancel());
@@ -141,7 +145,7 @@ fn time_stops_only_where_something_is_pending() {
 }
 
 #[test]
-fn running_until_idle_ends_with_the_last_of_a_chain_or_at_its_limit() {
+fn a_run_until_idle_ends_with_the_last_callback_or_at_its_limit() {
     fn chain(timer: &Timer, left: u32, log: Log<u32>) {
         log.push(left);
         if left > 0 {
@@ -178,7 +182,7 @@ fn two_timers_on_one_clock_take_turns() {
 }
 
 #[test]
-fn a_timer_that_is_made_while_the_clock_is_moved_is_taken_on() {
+fn a_timer_made_while_the_clock_advances_is_adopted() {
     let clock = ManualClock::new();
     let mover = clock.clone();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();

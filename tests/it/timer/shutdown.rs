@@ -1,5 +1,4 @@
-//! Shutting a timer down: everything that never ran is returned once, and nothing is taken in any
-//! more.
+//! Shutdown: each callback that never ran is returned once, and new timeouts are refused.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use delaywheel::{Clock, ManualClock, ScheduleErrorKind, ValueTimer};
 use super::support::{Log, MS, SECOND, YEAR, manual, manual_with};
 
 #[test]
-fn a_shutdown_returns_what_never_ran_and_the_second_returns_nothing() {
+fn a_shutdown_returns_callbacks_that_never_ran_and_a_second_one_returns_none() {
     let clock = ManualClock::new();
     let log = Log::new();
     let ran = log.clone();
@@ -46,7 +45,7 @@ fn scheduling_after_a_shutdown_is_refused_with_the_task() {
 }
 
 #[test]
-fn what_is_due_but_was_not_seen_to_is_returned() {
+fn a_shutdown_returns_due_callbacks_that_have_not_expired() {
     let (clock, timer) = manual();
     timer.schedule(Duration::ZERO, || panic!("it was returned")).unwrap();
     assert_eq!(timer.shutdown().len(), 1);
@@ -54,7 +53,7 @@ fn what_is_due_but_was_not_seen_to_is_returned() {
 }
 
 #[test]
-fn what_was_counted_outlives_the_shutdown() {
+fn the_counts_outlive_the_shutdown() {
     let (clock, timer) = manual();
     for delay in 1..=1000 {
         timer.schedule(delay * 10 * MS, || ()).unwrap();
@@ -77,14 +76,14 @@ fn a_timer_without_any_timeouts_shuts_down_and_drops() {
 }
 
 #[test]
-fn the_drop_of_the_last_clone_drops_what_is_pending_without_running_it() {
+fn the_drop_of_the_last_clone_drops_pending_callbacks_without_running_them() {
     let (clock, timer) = manual();
     let held = std::sync::Arc::new(());
     let captured = held.clone();
     timer.schedule(SECOND, move || panic!("{captured:?} has run")).unwrap();
     let clone = timer.clone();
     drop(timer);
-    assert_eq!(std::sync::Arc::strong_count(&held), 2, "a clone is left");
+    assert_eq!(std::sync::Arc::strong_count(&held), 2, "a clone still exists");
     drop(clone);
     assert_eq!(std::sync::Arc::strong_count(&held), 1);
     clock.advance(YEAR);

@@ -1,5 +1,5 @@
-//! Handles of timeouts in every state: pending, due, run, cancelled, of a timer that was shut down,
-//! of one that is gone.
+//! Handles of timeouts in every state: pending, due, run, cancelled, of a timer that is shut down or
+//! dropped.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use delaywheel::{Clock, ManualClock, Timeout, TimeoutKey, Timer, ValueTimer};
 
 use super::support::{Log, MS, SECOND, YEAR, manual};
 
-/// That a handle of what has ended does nothing, and says so.
+/// Asserts that the handle of an ended timeout does nothing and reports that.
 fn assert_dead(timeout: &Timeout) {
     assert!(!timeout.is_pending());
     assert_eq!((timeout.deadline(), timeout.remaining()), (None, None));
@@ -16,7 +16,7 @@ fn assert_dead(timeout: &Timeout) {
 }
 
 #[test]
-fn a_pending_timeout_can_be_put_off_and_brought_forward_and_cancelled_once() {
+fn a_pending_timeout_can_be_reset_to_a_later_and_an_earlier_deadline_and_cancelled_once() {
     let (clock, timer) = manual();
     let log = Log::new();
     let timeout = timer.schedule(10 * SECOND, log.note(())).unwrap();
@@ -51,10 +51,10 @@ fn a_reset_timeout_runs_once_at_its_last_deadline() {
 }
 
 #[test]
-fn a_timeout_that_is_due_but_was_not_seen_to_can_still_be_put_off_or_cancelled() {
+fn a_due_timeout_that_has_not_expired_can_still_be_reset_or_cancelled() {
     let (clock, timer) = manual();
     let log = Log::new();
-    let put_off = timer.schedule(Duration::ZERO, log.note("put off")).unwrap();
+    let put_off = timer.schedule(Duration::ZERO, log.note("reset")).unwrap();
     let cancelled = timer.schedule(Duration::ZERO, log.note("cancelled")).unwrap();
     timer.schedule(Duration::ZERO, log.note("left")).unwrap();
     assert!(put_off.is_pending() && put_off.reset(SECOND));
@@ -62,7 +62,7 @@ fn a_timeout_that_is_due_but_was_not_seen_to_can_still_be_put_off_or_cancelled()
     clock.advance(Duration::ZERO);
     assert_eq!(log.take(), ["left"]);
     clock.advance(SECOND);
-    assert_eq!(log.take(), ["put off"]);
+    assert_eq!(log.take(), ["reset"]);
     assert_dead(&put_off);
     assert_dead(&cancelled);
 }
@@ -86,14 +86,14 @@ fn a_handle_of_a_timer_that_was_shut_down_is_dead() {
 }
 
 #[test]
-fn a_handle_of_a_timer_that_is_gone_is_dead_and_does_not_keep_it() {
+fn a_handle_of_a_dropped_timer_is_dead_and_does_not_keep_it_running() {
     let (clock, timer) = manual();
     let log = Log::new();
     let timeout = timer.schedule(SECOND, log.note(())).unwrap();
     let guard = timer.schedule(SECOND, log.note(())).unwrap().cancel_on_drop();
     let clone = timer.clone();
     drop(timer);
-    assert!(timeout.is_pending(), "a clone is left");
+    assert!(timeout.is_pending(), "a clone still exists");
     drop(clone);
     assert_dead(&timeout);
     assert!(!guard.is_pending());
@@ -109,7 +109,7 @@ fn a_guard_cancels_unless_it_is_disarmed_or_too_late() {
     let schedule = |name| timer.schedule(SECOND, log.note(name)).unwrap().cancel_on_drop();
     drop(schedule("dropped"));
     schedule("disarmed").disarm();
-    let put_off = schedule("put off");
+    let put_off = schedule("reset");
     assert!(put_off.reset(2 * SECOND));
     let kept = schedule("kept");
     clock.advance(SECOND);
@@ -121,7 +121,7 @@ fn a_guard_cancels_unless_it_is_disarmed_or_too_late() {
 }
 
 #[test]
-fn a_key_is_dead_after_its_end_and_no_later_timeout_answers_to_it() {
+fn a_key_is_dead_after_the_end_of_its_timeout_and_refers_to_no_later_one() {
     let clock = ManualClock::new();
     let log = Log::new();
     let ran = log.clone();
@@ -143,12 +143,12 @@ fn a_key_is_dead_after_its_end_and_no_later_timeout_answers_to_it() {
 }
 
 #[test]
-fn a_key_of_another_timer_is_a_mistake_but_never_a_panic() {
+fn a_key_of_another_timer_never_panics() {
     let with_shards = |shards| ValueTimer::builder().shards(shards).build_with(|_: u8| ()).unwrap();
     let (many, one) = (with_shards(64), with_shards(1));
     let elsewhere = |timer: &ValueTimer<u8>| timer.schedule(YEAR, 1).unwrap();
-    // Threads are spread over the shards, so that most of these keys name a shard that the other
-    // has not got.
+    // Threads are spread over the shards, so most of these keys name a shard that the other timer
+    // does not have.
     let keys: Vec<TimeoutKey> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| elsewhere(&many))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -159,7 +159,7 @@ fn a_key_of_another_timer_is_a_mistake_but_never_a_panic() {
     }
 }
 
-/// As `catch_unwind` demands of whatever a closure borrows or owns.
+/// `catch_unwind` requires these traits.
 #[test]
 fn timers_and_queues_are_unwind_safe() {
     fn assert_unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
@@ -171,7 +171,7 @@ fn timers_and_queues_are_unwind_safe() {
 }
 
 #[test]
-fn handles_and_timers_can_be_sent_and_shared_and_shown() {
+fn handles_and_timers_are_send_and_sync_and_debug() {
     fn is_shared<T: Send + Sync + std::fmt::Debug>(_: &T) {}
     let (clock, timer) = manual();
     is_shared(&timer);

@@ -1,4 +1,4 @@
-//! What the tests of the timer share: timers in virtual time, a log, and waits that end.
+//! Helpers of the timer tests: timers in virtual time, a log, and waits with a limit.
 
 use std::{
     fmt, panic,
@@ -13,10 +13,10 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// For waits on what comes soon unless something is wrong.
+/// Limit of waits that end soon unless there is a fault.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
-/// A timer in virtual time, with ticks of 1 ms.
+/// Returns a timer in virtual time, with ticks of 1 ms.
 pub(crate) fn manual() -> (ManualClock, Timer) {
     manual_with(|builder| builder)
 }
@@ -29,7 +29,7 @@ pub(crate) fn manual_with(
     (clock, timer.expect("the settings are in range"))
 }
 
-/// A manual clock that calls a hook each time a timer reads it, before the timer has the answer.
+/// A manual clock that calls a hook each time a timer reads it, before it returns the time.
 #[derive(Clone)]
 pub(crate) struct HookedClock {
     pub(crate) clock: ManualClock,
@@ -43,8 +43,8 @@ impl HookedClock {
         Self { clock: ManualClock::new(), hook: Arc::default() }
     }
 
-    /// Sets the hook. The hook may read the clock, which does not call it again, and move the clock,
-    /// which does not change the answer.
+    /// Sets the hook. The hook may read the clock, which does not call it again, and advance the clock,
+    /// which does not change the returned time.
     pub(crate) fn set(&self, hook: impl FnMut() + Send + 'static) {
         *self.hook.lock().unwrap() = Some(Box::new(hook));
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for HookedClock {
     }
 }
 
-/// What happened, in order.
+/// Events, in order.
 #[derive(Debug)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
 
@@ -82,16 +82,16 @@ impl<T> Log<T> {
     }
 
     pub(crate) fn push(&self, entry: T) {
-        self.0.lock().expect("no test panics in here").push(entry);
+        self.0.lock().expect("no test panics under this lock").push(entry);
     }
 
     pub(crate) fn take(&self) -> Vec<T> {
-        std::mem::take(&mut *self.0.lock().expect("no test panics in here"))
+        std::mem::take(&mut *self.0.lock().expect("no test panics under this lock"))
     }
 }
 
 impl<T: Send + 'static> Log<T> {
-    /// A callback that notes down an entry.
+    /// Returns a callback that appends an entry.
     pub(crate) fn note(&self, entry: T) -> impl FnOnce() + Send + use<T> {
         let log = self.clone();
         move || log.push(entry)
@@ -104,20 +104,20 @@ impl<T> Clone for Log<T> {
     }
 }
 
-/// Runs something that would wait for ever if a lock were held, and fails if it does not return.
+/// Runs a closure that would deadlock if a lock were held, and fails if it does not return.
 pub(crate) fn must_return<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || {
         let result = run();
-        sender.send(()).expect("somebody waits for it");
+        sender.send(()).expect("the caller waits for it");
         result
     });
     let waited = receiver.recv_timeout(GENEROUS);
-    assert_ne!(waited, Err(mpsc::RecvTimeoutError::Timeout), "somebody holds a lock");
+    assert_ne!(waited, Err(mpsc::RecvTimeoutError::Timeout), "a lock is held");
     thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
 }
 
-/// Waits for a condition that becomes true soon unless something is wrong.
+/// Waits for a condition that becomes true soon unless there is a fault.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + GENEROUS;
     while !condition() {

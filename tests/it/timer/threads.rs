@@ -1,6 +1,6 @@
 //! The timer with its own threads and the system's clock.
 //!
-//! Nothing here takes a time to be short: a test waits for what must happen, generously.
+//! No test assumes that a wait is short. Each waits for a condition, with a generous limit.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use super::support::{GENEROUS, MS, must_return, wait_until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Threads of this process whose names begin so; a name has 15 bytes at most.
+/// Returns the number of threads of this process whose names begin with `name`, of at most 15 bytes.
 pub(crate) fn threads(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the tests run on Linux");
     let names =
@@ -29,7 +29,7 @@ pub(crate) fn threads(name: &str) -> usize {
 
 fn channel<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, Receiver<T>) {
     let (sender, receiver): (Sender<T>, _) = mpsc::channel();
-    // The test may have ended without waiting for the rest.
+    // The test may have ended without waiting for the others.
     (move |value| drop(sender.send(value)), receiver)
 }
 
@@ -45,7 +45,7 @@ fn each_execution(test: impl Fn(Timer)) {
 }
 
 #[test]
-fn callbacks_run_after_their_delay_however_they_are_run() {
+fn callbacks_run_after_their_delay_on_every_executor() {
     each_execution(|timer| {
         let (send, received) = channel();
         for delay in [0, 3, 1, 20, 7] {
@@ -62,7 +62,7 @@ fn callbacks_run_after_their_delay_however_they_are_run() {
 }
 
 #[test]
-fn an_insert_before_what_the_reaper_sleeps_for_is_seen_at_once() {
+fn the_reaper_notices_an_insert_before_its_next_wakeup() {
     let timer = Timer::new();
     let (send, received) = channel();
     timer.schedule(HOUR, || ()).unwrap();
@@ -72,7 +72,7 @@ fn an_insert_before_what_the_reaper_sleeps_for_is_seen_at_once() {
         assert_eq!(received.recv_timeout(GENEROUS), Ok(delay));
     }
     let put_off = timer.schedule(HOUR, move || send(9)).unwrap();
-    assert!(put_off.reset(MS), "so is one that is brought forward");
+    assert!(put_off.reset(MS), "the reaper notices a reset as well");
     assert_eq!(received.recv_timeout(GENEROUS), Ok(9));
 }
 
@@ -84,7 +84,7 @@ fn no_thread_is_started_before_the_first_timeout_and_none_is_left_after_the_end(
         timer.schedule(HOUR, || ()).unwrap();
         wait_until("a reaper and two executors", || threads(name) == 3);
         timer.schedule(HOUR, || ()).unwrap();
-        assert_eq!(threads(name), 3, "the second timeout starts nothing");
+        assert_eq!(threads(name), 3, "the second timeout starts no thread");
         if is_dropped {
             drop(timer);
         } else {
@@ -95,7 +95,7 @@ fn no_thread_is_started_before_the_first_timeout_and_none_is_left_after_the_end(
 }
 
 #[test]
-fn a_timer_that_was_shut_down_before_it_began_never_starts_a_thread() {
+fn a_timer_that_was_shut_down_before_its_first_timeout_starts_no_thread() {
     let timer = Timer::builder().name("dw-never").build().unwrap();
     timer.shutdown();
     assert!(timer.schedule(Duration::ZERO, || ()).is_err());
@@ -116,7 +116,7 @@ fn threads_that_start_a_timer_at_once_start_it_once() {
 }
 
 #[test]
-fn a_name_that_no_thread_can_have_is_mended() {
+fn nul_characters_of_a_thread_name_are_left_out() {
     let timer = Timer::builder().name("dw\0-nul").build().unwrap();
     timer.schedule(HOUR, || ()).unwrap();
     wait_until("a reaper and an executor", || threads("dw-nul") == 2);
@@ -142,7 +142,7 @@ fn the_threads_end_when_a_callback_drops_the_last_handle() {
 }
 
 #[test]
-fn a_callback_can_shut_its_timer_down_however_it_is_run() {
+fn a_callback_can_shut_its_timer_down_on_every_executor() {
     each_execution(|timer| {
         let (send, received) = channel();
         let own = timer.clone();
@@ -161,7 +161,7 @@ fn a_slow_callback_delays_none_that_another_executor_can_take() {
     let slow = send.clone();
     timer
         .schedule(Duration::ZERO, move || {
-            released.recv_timeout(GENEROUS).expect("it is released");
+            released.recv_timeout(GENEROUS).expect("the test releases the callback");
             slow(u32::MAX);
         })
         .unwrap();
@@ -171,23 +171,23 @@ fn a_slow_callback_delays_none_that_another_executor_can_take() {
     }
     let mut ran: Vec<_> = (0..100).map(|_| received.recv_timeout(GENEROUS).unwrap()).collect();
     ran.sort_unstable();
-    assert!(ran.into_iter().eq(0..100), "all but the slow one");
+    assert!(ran.into_iter().eq(0..100), "every callback but the slow one");
     release.send(()).unwrap();
     assert_eq!(received.recv_timeout(GENEROUS), Ok(u32::MAX));
 }
 
 #[test]
-fn a_shutdown_returns_what_waits_behind_a_slow_callback_and_does_not_wait_for_it() {
+fn a_shutdown_returns_the_callbacks_behind_a_slow_one_and_does_not_wait_for_it() {
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
     let (send, received) = channel();
     let timer = ValueTimer::builder().build_with(move |value: u32| {
         send(value);
-        released.lock().unwrap().recv_timeout(GENEROUS).expect("it is released");
+        released.lock().unwrap().recv_timeout(GENEROUS).expect("the test releases the callback");
     });
     let timer = timer.unwrap();
     timer.schedule(Duration::ZERO, 0).unwrap();
-    assert_eq!(received.recv_timeout(GENEROUS), Ok(0), "it is running");
+    assert_eq!(received.recv_timeout(GENEROUS), Ok(0), "the callback runs");
     for value in 1..100 {
         timer.schedule(MS, value).unwrap();
     }
@@ -231,7 +231,7 @@ fn a_panic_on_an_executor_thread_does_not_end_it() {
 }
 
 #[test]
-fn timeouts_that_come_and_go_wake_nobody_while_all_are_far_ahead() {
+fn timeouts_with_far_deadlines_that_come_and_go_wake_no_thread() {
     let timer = Timer::new();
     let (send, received) = channel();
     timer.schedule(HOUR, || ()).unwrap();

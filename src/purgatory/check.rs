@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     Checks, Purgatory,
     core::Core,
+    deferral,
     filter::fence_event,
     operation::DelayedOperation,
     outcome::{BATCH, Batch, InHand},
@@ -24,6 +25,9 @@ where
     ///
     /// An operation that another thread is checking is checked again by that thread, and not counted
     /// here. Neither is one that ends in another way meanwhile.
+    ///
+    /// A check may call this. When checks have called each other eight deep, this returns 0, and the
+    /// thread makes the checks once the outermost check has returned.
     ///
     /// # Complexity
     ///
@@ -159,8 +163,38 @@ where
     /// how many completed by a check.
     ///
     /// In between all wait again, so no end is withheld while events go on.
+    ///
+    /// If this thread runs checks within checks too deep, they all wait again, and are checked when
+    /// the outermost check has returned.
     #[inline]
     pub(super) fn check_out(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+        if deferral::is_too_deep() {
+            self.defer_checks(number, batch);
+            return 0;
+        }
+        let completed = self.check_now(number, batch);
+        deferral::run_checks();
+        completed
+    }
+
+    #[cold]
+    fn defer_checks(&self, number: usize, batch: &mut Batch<O, R>) {
+        let (announced, hold) = self.shards[number].bring_back_unchecked(batch, &self.limits);
+        self.dispose(hold);
+        self.settle(number, batch);
+        let core = self.shared();
+        deferral::defer_checks(move || {
+            let Some(core) = core else { return };
+            let mut batch = Batch::new();
+            core.shards[number].take_out_again(&announced, &mut batch);
+            if !batch.is_empty() {
+                core.check_out(number, &mut batch);
+            }
+        });
+    }
+
+    #[inline]
+    fn check_now(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
         let shard = &*self.shards[number];
         let mut completed = 0;
         loop {

@@ -6,7 +6,7 @@ use std::{
     hash::{BuildHasher, Hash},
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -29,6 +29,8 @@ use crate::{
 
 /// A purgatory without its handles.
 pub(super) struct Core<K, O, R> {
+    /// Itself, for checks that are deferred.
+    this: Weak<Self>,
     pub(super) shards: Box<[CachePadded<Shard<K, O, R>>]>,
     hasher: RandomState,
     pub(super) timer: ValueTimer<OperationKey>,
@@ -51,9 +53,10 @@ where
         timer: ValueTimer<OperationKey>,
         max_delay: Duration,
         limits: Limits,
-    ) -> Self {
+    ) -> Arc<Self> {
         let count = timer.shard_count();
-        Self {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             shards: (0..count).map(|_| CachePadded::new(Shard::new())).collect(),
             hasher: RandomState::default(),
             timer,
@@ -62,7 +65,12 @@ where
             displacing: Mutex::new(()),
             at_once: (0..count).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             panicked: Arc::new(AtomicU64::new(0)),
-        }
+        })
+    }
+
+    /// Itself; `None` once the last handle has been dropped.
+    pub(super) fn shared(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
     }
 
     #[inline]
@@ -122,9 +130,19 @@ where
         }
     }
 
+    /// Has operations that have ended leave the timer, in one hold of its lock.
+    pub(super) fn cancel_timeouts(&self, number: usize, timeouts: impl Iterator<Item = Key>) {
+        self.timer.cancel_all_in(number, timeouts);
+    }
+
     #[inline]
     pub(super) fn check(&self, operation: &mut O) -> bool {
-        self.catch(|| operation.try_complete())
+        deferral::check(|| self.catch(|| operation.try_complete()))
+    }
+
+    /// Asks an operation whether a key has reached a threshold.
+    pub(super) fn has_reached(&self, operation: &mut O, key: &K, at: u64) -> bool {
+        deferral::check(|| self.catch(|| operation.has_reached(key, at)))
     }
 
     /// Completes an operation: at once, or when the completion has returned in which this is called.

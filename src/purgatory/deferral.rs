@@ -1,9 +1,15 @@
-//! Completions that are caused within completions: deferred, so that the stack is bounded.
+//! Completions within completions, and checks within checks: deferred, so that the stack is bounded.
 //!
-//! A completion may announce the event that completes the next operation, and so on. If each ran
-//! inside the one before, a long chain would overflow the stack. So a completion that is caused
-//! within another one, on the same thread, is put into a queue of that thread. The outermost one
-//! runs the queue when it has returned. This holds across purgatories.
+//! A completion may announce the event that completes the next operation, and so may a check. If
+//! each ran inside the one before, a long chain would overflow the stack. There is a queue of each
+//! kind for each thread, across purgatories.
+//!
+//! - A completion that is caused within another one is put into the queue. The outermost one runs
+//!   the queue when it has returned.
+//! - A check may use the number of operations that its own event has completed. So checks run
+//!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, have them wait again
+//!   and put their places into the queue. The thread runs the queue when the outermost check has
+//!   returned and the operations that it had out wait again or have ended.
 
 use std::{
     boxed::Box,
@@ -18,22 +24,38 @@ use super::{
 };
 use crate::sync::AtomicU64;
 
-/// The completions of a thread.
+/// Checks that run within each other.
+const DEPTH: u32 = 8;
+
+/// Calls that are to be made when the one in progress has returned.
 #[derive(Default)]
-struct Deferral {
-    /// Whether one runs.
+struct Queue {
+    /// Whether a call of this kind runs.
     is_running: Cell<bool>,
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
 }
 
+/// The checks of a thread.
+#[derive(Default)]
+struct Checking {
+    /// How many run, within each other.
+    depth: Cell<u32>,
+    /// Whether there are deferred ones.
+    is_deferred: Cell<bool>,
+}
+
 #[cfg(loom)]
 loom::thread_local! {
-    static DEFERRAL: Deferral = Deferral::default();
+    static COMPLETIONS: Queue = Queue::default();
+    static CHECKS: Queue = Queue::default();
+    static CHECKING: Checking = Checking::default();
 }
 #[cfg(not(loom))]
 std::thread_local! {
-    static DEFERRAL: Deferral = const {
-        Deferral { is_running: Cell::new(false), deferred: RefCell::new(VecDeque::new()) }
+    static COMPLETIONS: Queue = const { Queue::new() };
+    static CHECKS: Queue = const { Queue::new() };
+    static CHECKING: Checking = const {
+        Checking { depth: Cell::new(0), is_deferred: Cell::new(false) }
     };
 }
 
@@ -45,12 +67,12 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    let is_nested = DEFERRAL.try_with(|deferral| deferral.is_running.replace(true));
+    let is_nested = COMPLETIONS.try_with(|queue| queue.is_running.replace(true));
     match is_nested {
         Ok(true) => defer::<K, O, R>(Arc::clone(panicked), operation, completion),
         Ok(false) => {
             catch(panicked, || operation.complete(completion));
-            DEFERRAL.with(Deferral::run);
+            COMPLETIONS.with(Queue::run);
         }
         // The thread is being torn down.
         Err(_) => catch(panicked, || operation.complete(completion)),
@@ -63,13 +85,69 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    let deferred: Box<dyn FnOnce()> =
-        Box::new(move || catch(&panicked, || operation.complete(completion)));
-    DEFERRAL.with(|deferral| deferral.deferred.borrow_mut().push_back(deferred));
+    let deferred = move || catch(&panicked, || operation.complete(completion));
+    COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
 }
 
-impl Deferral {
-    /// Runs what has been deferred, and what is deferred by that.
+/// Runs a check, which does not panic.
+#[inline]
+pub(super) fn check(check: impl FnOnce() -> bool) -> bool {
+    CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
+    let can_complete = check();
+    CHECKING.with(|checking| checking.depth.set(checking.depth.get() - 1));
+    can_complete
+}
+
+/// Whether a check that is made now is to be deferred.
+#[inline]
+pub(super) fn is_too_deep() -> bool {
+    CHECKING.with(|checking| checking.depth.get() >= DEPTH)
+}
+
+/// Has checks made when the outermost one has returned.
+pub(super) fn defer_checks(checks: impl FnOnce() + 'static) {
+    let mut checks: Option<Box<dyn FnOnce()>> = Some(Box::new(checks));
+    // Without a queue, the thread is being torn down: a chain is not bounded then.
+    if CHECKS.try_with(|queue| checks.take().map(|checks| queue.push(checks))).is_err() {
+        let depth = CHECKING.with(|checking| checking.depth.replace(0));
+        if let Some(checks) = checks {
+            checks();
+        }
+        CHECKING.with(|checking| checking.depth.set(depth));
+        return;
+    }
+    CHECKING.with(|checking| checking.is_deferred.set(true));
+}
+
+/// Makes the checks that have been deferred, unless a check is running.
+#[inline]
+pub(super) fn run_checks() {
+    if CHECKING.with(|checking| checking.is_deferred.get() && checking.depth.get() == 0) {
+        run_deferred_checks();
+    }
+}
+
+#[cold]
+fn run_deferred_checks() {
+    // The checks that this makes come here again, and leave the rest to the loop.
+    let is_nested = CHECKS.try_with(|queue| queue.is_running.replace(true));
+    if matches!(is_nested, Ok(false)) {
+        CHECKS.with(Queue::run);
+        CHECKING.with(|checking| checking.is_deferred.set(false));
+    }
+}
+
+impl Queue {
+    #[cfg(not(loom))]
+    const fn new() -> Self {
+        Self { is_running: Cell::new(false), deferred: RefCell::new(VecDeque::new()) }
+    }
+
+    fn push(&self, deferred: Box<dyn FnOnce()>) {
+        self.deferred.borrow_mut().push_back(deferred);
+    }
+
+    /// Runs the deferred calls, and those that they defer.
     #[inline]
     fn run(&self) {
         while let Some(deferred) = self.next() {

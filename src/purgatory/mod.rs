@@ -23,7 +23,8 @@
 //!   An operation has at most [`max_keys`](PurgatoryBuilder::max_keys) keys.
 //!   [`shrink`](Purgatory::shrink) holds a lock for longer.
 //! - *Bounded stack.* A completion that another completion causes on the same thread runs when that
-//!   one has returned, however long the chain is.
+//!   one has returned. Checks run within checks at most eight deep; further ones run when the
+//!   outermost one has returned. So chains of any length end.
 //!
 //! # Implementation
 //!
@@ -156,8 +157,8 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    fn from_core(core: Core<K, O, R>) -> Self {
-        Self { owner: Arc::new(Owner(Arc::new(core))) }
+    fn from_core(core: Arc<Core<K, O, R>>) -> Self {
+        Self { owner: Arc::new(Owner(core)) }
     }
 
     fn core(&self) -> &Core<K, O, R> {

@@ -11,6 +11,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Weak, atomic},
     time::{Duration, Instant},
+    vec,
     vec::Vec,
 };
 
@@ -103,7 +104,7 @@ impl World {
         let clock = Still(Instant::now());
         let builder = TimerBuilder::new().clock(clock).shards(1).wheel_size(2).inline();
         let timer = builder.build_with(drop::<OperationKey>).expect("the settings are in range");
-        let core = Arc::new(Core::new(timer, Duration::MAX, limits));
+        let core = Core::new(timer, Duration::MAX, limits);
         Self { core, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 
@@ -435,6 +436,21 @@ fn a_cancellation_by_key_finds_an_operation_that_comes_or_leaves_it_waiting() {
         assert_eq!(world.core.is_waiting(ticket), cancelled == 0);
         assert_eq!(world.core.claim(ticket, Cancelled(7)), cancelled == 0);
         assert_eq!(world.ends(), [Cancelled(7)]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn many_that_are_completed_at_once_end_once_each_while_one_is_checked_and_another_expires() {
+    check(|| {
+        let world = World { checks_steps: false, ..World::new() };
+        let keys = [0, 1].map(|key| world.watch(&[key]).expect("it waits"));
+        let event = world.spawn(|world| world.satisfy(0));
+        let expiry = world.spawn(move |world| world.core.claim(keys[1], Expired));
+        let claimed = world.core.claim_all(vec![keys[0], keys[1], keys[0]]);
+        let (completed, is_expired) = (join(event), join(expiry));
+        assert_eq!(claimed + completed + usize::from(is_expired), 2);
+        assert_eq!(world.ends().len(), 2, "each ends once");
         world.check_empty();
     });
 }

@@ -34,6 +34,9 @@ pub trait DelayedOperation<K, R = ()>: Send + 'static {
     /// each event on its keys. The answer depends on the state that the events announce, so change
     /// that state before you call `check_and_complete`.
     ///
+    /// A check may announce events. When checks have announced each other eight deep, the purgatory
+    /// makes the further checks after the outermost one has returned.
+    ///
     /// Returns `false` by default, for operations that wait for thresholds only.
     fn try_complete(&mut self) -> bool {
         false

@@ -8,6 +8,7 @@ use super::{
     Purgatory, Watch,
     conditions::{Conditions, Threshold},
     core::Core,
+    deferral,
     error::WatchError,
     filter::fence_watch,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
@@ -220,6 +221,18 @@ where
     #[inline]
     pub(super) fn watch(
         &self,
+        operation: O,
+        conditions: Conditions<K>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<O>> {
+        let watched = self.try_or_wait(operation, conditions, delay);
+        deferral::run_checks();
+        watched
+    }
+
+    #[inline]
+    fn try_or_wait(
+        &self,
         mut operation: O,
         mut conditions: Conditions<K>,
         delay: Duration,
@@ -276,7 +289,7 @@ where
         let count = conditions.thresholds.len();
         let mut rule = conditions.rule;
         if count > 0 {
-            let mut is_missing = |key: &K, at| !self.catch(|| operation.has_reached(key, at));
+            let mut is_missing = |key: &K, at| !self.has_reached(operation, key, at);
             let asked = mem::take(&mut conditions.thresholds);
             for threshold in asked {
                 if is_missing(&threshold.key, threshold.at) {
@@ -340,7 +353,7 @@ where
         if !asked.is_empty() {
             let mut found = SmallVec::<[Index; 4]>::new();
             for (key, at, node) in asked {
-                if self.catch(|| operation.has_reached(&key, at)) {
+                if self.has_reached(operation, &key, at) {
                     found.push(node);
                 }
                 self.catch(|| drop(key));

@@ -71,13 +71,40 @@ pub(super) struct Reached<O, R> {
 /// The place of a threshold on the list of its key: its value and node. `None` at the end.
 pub(super) type NextThreshold = Option<(u64, Index)>;
 
-/// Operations that a shutdown ended in one hold.
-pub(super) struct ShutDown<O, R> {
+/// Operations whose end was decided in one hold.
+pub(super) struct Ended<O, R> {
     pub(super) finishes: Finishes<O, R>,
-    /// The timeouts of those that are out.
-    pub(super) timeouts: SmallVec<[Option<Key>; 2]>,
-    /// Where to go on; `None` if this was the last.
-    pub(super) next: Option<u32>,
+    /// The timeouts of those that other threads check, and complete.
+    timeouts: SmallVec<[Option<Key>; 2]>,
+}
+
+impl<O, R> Ended<O, R> {
+    fn new() -> Self {
+        Self { finishes: Finishes::new(), timeouts: SmallVec::new() }
+    }
+
+    /// Number of operations.
+    pub(super) fn len(&self) -> usize {
+        self.finishes.len() + self.timeouts.len()
+    }
+
+    /// Adds an operation, unless its end had been decided. The completion that is dropped then holds
+    /// no reason, so its drop is no user code.
+    fn add(&mut self, claim: Claim<O, R>) {
+        match claim {
+            Claim::Finished(end) => self.finishes.push(end),
+            Claim::Decided { timeout } => self.timeouts.push(timeout),
+            Claim::Lost(completion) => {
+                debug_assert!(!matches!(completion, Completion::Cancelled(_)), "it has a reason");
+            }
+        }
+    }
+
+    /// The timeouts that are still to be cancelled.
+    pub(super) fn timeouts(&self) -> impl Iterator<Item = Key> {
+        let finished = self.finishes.iter().filter_map(|end| end.timeout);
+        finished.chain(self.timeouts.iter().copied().flatten())
+    }
 }
 
 impl<K, O, R> Shard<K, O, R> {
@@ -226,6 +253,23 @@ where
         (announced, hold)
     }
 
+    /// Brings back operations that were out and have not been checked. Returns those that wait again.
+    pub(super) fn bring_back_unchecked<'a>(
+        &'a self,
+        batch: &mut Batch<O, R>,
+        limits: &'a Limits,
+    ) -> (Announced, Hold<'a, K>) {
+        let mut announced = Announced::new();
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        batch.for_each(|in_hand| {
+            waiters.announce(in_hand.index);
+            waiters.bring_back(in_hand, 0, &mut announced, &mut hold);
+        });
+        drop(waiters);
+        (announced, hold)
+    }
+
     /// Takes those operations out that are to be checked again.
     pub(super) fn take_out_again(&self, announced: &Announced, batch: &mut Batch<O, R>) {
         self.waiters.lock().take_out_again(announced, batch);
@@ -362,31 +406,46 @@ where
         self.waiters.lock().is_closed = true;
     }
 
-    /// Ends operations from a position on, because the purgatory shuts down.
+    /// Decides that operations end as satisfied, unless their ends are decided: at most [`BATCH`].
+    pub(super) fn claim_all<'a>(
+        &'a self,
+        places: impl ExactSizeIterator<Item = (Index, u64)>,
+        now: u64,
+        limits: &'a Limits,
+    ) -> (Ended<O, R>, Hold<'a, K>) {
+        debug_assert!(places.len() <= BATCH, "{} operations in one hold", places.len());
+        let mut ended = Ended::new();
+        let mut hold = self.hold(limits);
+        let mut waiters = self.waiters.lock();
+        for place in places {
+            ended.add(waiters.claim_at(place, Completion::Satisfied, now, &mut hold));
+        }
+        drop(waiters);
+        (ended, hold)
+    }
+
+    /// Ends operations from a position on, because the purgatory shuts down. Returns where to go on;
+    /// `None` if this was the last.
     pub(super) fn shut_down_some<'a>(
         &'a self,
         start: u32,
         now: u64,
         limits: &'a Limits,
-    ) -> (ShutDown<O, R>, Hold<'a, K>) {
-        let (mut finishes, mut timeouts) = (Finishes::new(), SmallVec::new());
+    ) -> (Ended<O, R>, Option<u32>, Hold<'a, K>) {
+        let mut ended = Ended::new();
         let mut hold = self.hold(limits);
         let mut waiters = self.waiters.lock();
         let end = waiters.end().min(start + STEPS_PER_HOLD);
         let mut position = start;
-        while position < end && finishes.len() + timeouts.len() < BATCH {
+        while position < end && ended.len() < BATCH {
             if let Some(index) = waiters.at(position) {
-                match waiters.claim(index, Completion::ShutDown, now, &mut hold) {
-                    Claim::Finished(end) => finishes.push(end),
-                    Claim::Decided { timeout } => timeouts.push(timeout),
-                    Claim::Lost(_) => {}
-                }
+                ended.add(waiters.claim(index, Completion::ShutDown, now, &mut hold));
             }
             position += 1;
         }
         let next = (position < waiters.end()).then_some(position);
         drop(waiters);
-        (ShutDown { finishes, timeouts, next }, hold)
+        (ended, next, hold)
     }
 
     // Limits.

@@ -383,6 +383,13 @@ where
         }
     }
 
+    /// Has an operation that is out be checked again, unless its end is decided.
+    pub(super) fn announce(&mut self, index: Index) {
+        if let State::Out { is_announced } = &mut self.slots[index].state {
+            *is_announced = true;
+        }
+    }
+
     /// Brings back an operation that was out and has been checked. It waits again, or has ended and
     /// stays in hand. If an event was announced meanwhile, it is noted in `announced`.
     #[inline]

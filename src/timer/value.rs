@@ -342,6 +342,12 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().insert(shard, now, deadline, value).map(TimeoutKey::in_shard)
     }
 
+    /// Cancels timeouts of a shard, up to 256 in one hold of its lock, and drops their values.
+    pub(crate) fn cancel_all_in(&self, shard: usize, keys: impl Iterator<Item = Key>) {
+        let keys: Vec<_> = keys.map(|key| TimeoutKey::new(shard, key)).collect();
+        drop(self.shards().cancel_batch(&keys));
+    }
+
     /// Cancels a timeout of a shard and returns its value; `None` if it has ended.
     #[inline]
     pub(crate) fn cancel_in(&self, shard: usize, key: Key) -> Option<T> {

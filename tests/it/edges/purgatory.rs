@@ -66,6 +66,7 @@ fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     guard.disarm();
     assert_eq!(purgatory.is_waiting(key), is_waiting);
     assert_eq!(purgatory.complete(key), is_waiting);
+    assert_eq!(purgatory.complete_all([key, key]), 0);
     assert!(!purgatory.complete(key) && !purgatory.cancel(key));
     assert!(!purgatory.cancel_with(key, ()));
     drop(purgatory.guard(key));

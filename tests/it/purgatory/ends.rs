@@ -58,6 +58,51 @@ fn ends_by(road: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: 
 }
 
 #[test]
+fn many_operations_are_completed_at_once_and_each_is_counted_once() {
+    let world = World::new();
+    let mut keys: Vec<_> = (0..300).map(|name| world.watch(name, [name % 3, 1_000])).collect();
+    // Some have ended by then, and some are named twice.
+    for &key in keys.iter().step_by(10) {
+        assert!(world.purgatory.cancel(key));
+    }
+    assert_eq!(world.ended().len(), 30);
+    keys.extend_from_within(100..150);
+    assert_eq!(world.purgatory.complete_all([]), 0);
+    assert_eq!(world.purgatory.complete_all(keys.iter().copied()), 270);
+    let expected: Vec<_> = (0..300).filter(|name| name % 10 > 0).collect();
+    assert_eq!(world.ended(), all(expected, Satisfied));
+    assert_eq!(world.purgatory.complete_all(keys), 0);
+    world.check_empty();
+}
+
+#[test]
+fn one_of_many_that_another_thread_checks_is_completed_by_that_thread() {
+    let world = World::new();
+    let (entered, inside) = std::sync::mpsc::channel();
+    let (leave, left) = std::sync::mpsc::channel::<()>();
+    let mut checks = 0;
+    let op = world.op(1).check(move || {
+        checks += 1;
+        if checks > 2 {
+            entered.send(()).unwrap();
+            left.recv().unwrap();
+        }
+        false
+    });
+    let held = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    let other = world.watch(2, [2]);
+    let purgatory = world.purgatory.clone();
+    let checker = std::thread::spawn(move || purgatory.check_and_complete(&1));
+    inside.recv().unwrap();
+    assert_eq!(world.purgatory.complete_all([held, other]), 2);
+    assert_eq!(world.ended(), [(2, Satisfied)]);
+    leave.send(()).unwrap();
+    assert_eq!(checker.join().unwrap(), 0, "the other call counts it");
+    assert_eq!(world.ended(), [(1, Satisfied)]);
+    world.check_empty();
+}
+
+#[test]
 fn an_operation_that_can_complete_at_once_never_waits() {
     let world = World::new();
     world.make_ready(7);

@@ -222,6 +222,60 @@ fn checks_that_complete_each_other_end() {
     });
 }
 
+/// Has operations wait of which the check of each announces what lets the next one complete, and
+/// runs that on a small stack.
+fn chain_of_checks(announce: fn(&Shared, u32)) {
+    const LENGTH: u32 = 20_000;
+    let chain = move || {
+        let world = World::new();
+        for name in 0..LENGTH {
+            let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
+            let op = world.op(name).check(move || {
+                let mut locked = state.lock().unwrap();
+                let is_ready = locked.ready.contains(&name);
+                // Only what is news, or they would have each other checked again and again.
+                let is_news = is_ready && locked.ready.insert(name + 1);
+                drop(locked);
+                if is_news {
+                    announce(&purgatory, name + 1);
+                }
+                is_ready
+            });
+            let op = op.reach(|_, _| false);
+            if name % 4 == 3 {
+                world.all_of(op, [Events(name), Threshold(name, 1)]);
+            } else {
+                world.any_of(op, [Events(name)]);
+            }
+        }
+        world.make_ready(0);
+        announce(&world.purgatory, 0);
+        let mut ended = world.ended();
+        ended.sort_by_key(|(name, _)| *name);
+        assert_eq!(ended, all(0..LENGTH, Satisfied));
+        assert_eq!(world.purgatory.stats().panicked, 0);
+        world.check_empty();
+    };
+    let small = std::thread::Builder::new().stack_size(512 << 10).spawn(chain);
+    small.expect("a thread starts").join().expect("the chain runs to its end");
+}
+
+#[test]
+fn a_chain_of_checks_runs_to_its_end_however_long_it_is() {
+    chain_of_checks(|purgatory, key| match key % 4 {
+        0 => drop(purgatory.check_and_complete(&key)),
+        1 => drop(purgatory.check_and_complete_all([&key, &(key + 1_000_000)])),
+        2 => {
+            let keys = [key];
+            let mut checks = purgatory.checks(&keys);
+            while !checks.is_done() {
+                checks.run(1);
+            }
+        }
+        _ => drop(purgatory.advance(&key, 1)),
+    });
+}
+
 #[test]
 fn a_check_may_end_its_own_operation_in_every_way_and_the_first_counts() {
     type Way = fn(&Shared, delaywheel::purgatory::OperationKey) -> bool;

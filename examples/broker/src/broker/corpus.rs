@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use kafka_protocol::messages::RequestKind;
 
 use super::{
     batch::Batch,
@@ -37,7 +38,8 @@ pub(super) fn take_in(mut bytes: &[u8]) -> usize {
 
 /// Checks the batches that a request to produce brings.
 fn check_records(request: &Request) {
-    let Request::Produce(produce) = request else { return };
+    let Request::Known(_, body) = request else { return };
+    let RequestKind::Produce(produce) = &**body else { return };
     let partitions = produce.topic_data.iter().flat_map(|topic| &topic.partition_data);
     for records in partitions.filter_map(|partition| partition.records.as_ref()) {
         if let Ok(batch) = Batch::check(records) {

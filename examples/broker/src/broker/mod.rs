@@ -40,7 +40,10 @@ use delaywheel::{
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;
-use kafka_protocol::{ResponseError, messages::ApiKey};
+use kafka_protocol::{
+    ResponseError,
+    messages::{ApiKey, RequestKind},
+};
 
 pub use self::{
     counts::{Counted, Counts},
@@ -277,52 +280,40 @@ impl Broker {
     }
 
     fn reply(&self, header: Header, request: Request, ends: Ends) -> Result<Reply, Malformed> {
-        let host = ends.host;
-        match request {
-            Request::UnknownVersions => versions::refuse(header).map(Reply::Now),
-            Request::ApiVersions => versions::reply(header).map(Reply::Now),
-            Request::Metadata(asked) => metadata::reply(self, header, &asked, host).map(Reply::Now),
-            Request::ListOffsets(asked) => {
-                offsets::reply(&self.topics, header, &asked).map(Reply::Now)
-            }
-            Request::Produce(asked) => produce::handle(self, header, asked),
-            Request::Fetch(asked) => fetch::handle(self, header, &asked),
-            Request::InitProducerId(asked) => self.producers.reply(header, &asked).map(Reply::Now),
-            Request::CreateTopics(asked) => admin::create(self, header, &asked).map(Reply::Now),
-            Request::DeleteTopics(asked) => admin::delete(self, header, &asked).map(Reply::Now),
-            Request::DescribeConfigs(asked) => {
-                admin::describe_configs(self, header, &asked).map(Reply::Now)
-            }
-            Request::DescribeCluster => admin::describe_cluster(self, header, host).map(Reply::Now),
-            request => self.handle_group(header, request, ends),
-        }
-    }
-
-    /// Deals with a request about consumer groups.
-    fn handle_group(
-        &self,
-        header: Header,
-        request: Request,
-        ends: Ends,
-    ) -> Result<Reply, Malformed> {
-        let groups = &*self.groups;
-        match request {
-            Request::JoinGroup(client, asked) => {
+        let Request::Known(client, body) = request else {
+            return versions::refuse(header).map(Reply::Now);
+        };
+        let (groups, host) = (&*self.groups, ends.host);
+        match *body {
+            // Those that may wait.
+            RequestKind::Produce(asked) => return produce::handle(self, header, asked),
+            RequestKind::Fetch(asked) => return fetch::handle(self, header, &asked),
+            RequestKind::JoinGroup(asked) => {
                 return group::requests::join(groups, header, &client, &asked, ends.peer);
             }
-            Request::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
-            Request::Heartbeat(asked) => group::requests::heartbeat(groups, header, &asked),
-            Request::LeaveGroup(asked) => group::requests::leave(groups, header, &asked),
-            Request::OffsetCommit(asked) => {
+            RequestKind::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
+
+            RequestKind::ApiVersions(_) => versions::reply(header),
+            RequestKind::Metadata(asked) => metadata::reply(self, header, &asked, host),
+            RequestKind::ListOffsets(asked) => offsets::reply(&self.topics, header, &asked),
+            RequestKind::InitProducerId(asked) => self.producers.reply(header, &asked),
+            RequestKind::CreateTopics(asked) => admin::create(self, header, &asked),
+            RequestKind::DeleteTopics(asked) => admin::delete(self, header, &asked),
+            RequestKind::DescribeConfigs(asked) => admin::describe_configs(self, header, &asked),
+            RequestKind::DescribeCluster(_) => admin::describe_cluster(self, header, host),
+
+            RequestKind::Heartbeat(asked) => group::requests::heartbeat(groups, header, &asked),
+            RequestKind::LeaveGroup(asked) => group::requests::leave(groups, header, &asked),
+            RequestKind::OffsetCommit(asked) => {
                 group::offsets::commit(groups, &self.topics, header, &asked)
             }
-            Request::OffsetFetch(asked) => group::offsets::fetch(groups, header, &asked),
-            Request::FindCoordinator(asked) => {
-                group::admin::find_coordinator(header, &asked, ends.host)
+            RequestKind::OffsetFetch(asked) => group::offsets::fetch(groups, header, &asked),
+            RequestKind::FindCoordinator(asked) => {
+                group::admin::find_coordinator(header, &asked, host)
             }
-            Request::DescribeGroups(asked) => group::admin::describe(groups, header, &asked),
-            Request::ListGroups(asked) => group::admin::list(groups, header, &asked),
-            Request::DeleteGroups(asked) => group::admin::delete(groups, header, &asked),
+            RequestKind::DescribeGroups(asked) => group::admin::describe(groups, header, &asked),
+            RequestKind::ListGroups(asked) => group::admin::list(groups, header, &asked),
+            RequestKind::DeleteGroups(asked) => group::admin::delete(groups, header, &asked),
             _ => Err(Malformed),
         }
         .map(Reply::Now)

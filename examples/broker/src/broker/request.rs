@@ -1,14 +1,8 @@
-//! Requests: what they may be, and how they are read.
+//! Requests: which of them the broker reads, and in which order it checks them.
 
 use bytes::{Buf, Bytes};
 use kafka_protocol::{
-    messages::{
-        ApiKey, ApiVersionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
-        DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, FetchRequest,
-        FindCoordinatorRequest, HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest,
-        LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest, MetadataRequest,
-        OffsetCommitRequest, OffsetFetchRequest, ProduceRequest, RequestHeader, SyncGroupRequest,
-    },
+    messages::{ApiKey, RequestHeader, RequestKind},
     protocol::{Decodable, StrBytes},
 };
 
@@ -28,29 +22,10 @@ pub(super) struct Header {
 /// A request that the broker knows.
 #[derive(Debug)]
 pub(super) enum Request {
-    ApiVersions,
-    /// The versions are asked for in a version of the question that is not known.
-    UnknownVersions,
-    Metadata(MetadataRequest),
-    ListOffsets(ListOffsetsRequest),
-    Produce(ProduceRequest),
-    Fetch(FetchRequest),
-    FindCoordinator(FindCoordinatorRequest),
     /// With the name of the client.
-    JoinGroup(StrBytes, JoinGroupRequest),
-    SyncGroup(SyncGroupRequest),
-    Heartbeat(HeartbeatRequest),
-    LeaveGroup(LeaveGroupRequest),
-    OffsetCommit(OffsetCommitRequest),
-    OffsetFetch(OffsetFetchRequest),
-    DescribeGroups(DescribeGroupsRequest),
-    ListGroups(ListGroupsRequest),
-    DeleteGroups(DeleteGroupsRequest),
-    InitProducerId(InitProducerIdRequest),
-    CreateTopics(CreateTopicsRequest),
-    DeleteTopics(DeleteTopicsRequest),
-    DescribeConfigs(DescribeConfigsRequest),
-    DescribeCluster,
+    Known(StrBytes, Box<RequestKind>),
+    /// A request for the versions on offer, in a version that is not on offer.
+    UnknownVersions,
 }
 
 /// The longest request for versions, in bytes: names and tags only.
@@ -69,66 +44,27 @@ pub(super) fn decode_header(frame: &Bytes) -> Result<(ApiKey, Header), Refusal> 
 /// Reads a request that begins with these fields.
 pub(super) fn decode(mut frame: Bytes, key: ApiKey, header: Header) -> Result<Request, Refusal> {
     let version = header.version;
-    let malformed = |_| Refusal::Malformed(key, version);
+    let is_supported = versions::is_supported(key, version);
     if key == ApiKey::ApiVersions {
-        return decode_versions(&mut frame, header).map_err(malformed);
-    }
-    if !versions::is_known(key) {
-        return Err(Refusal::Unknown(key as i16));
-    }
-    if !versions::is_supported(key, version) {
-        return Err(Refusal::Version(key, version));
-    }
-    grammar::check(&frame, key, version)?;
-    decode_checked(&mut frame, key, version).map_err(malformed)
-}
-
-fn decode_checked(frame: &mut Bytes, key: ApiKey, version: i16) -> Result<Request, Malformed> {
-    let header_version = key.request_header_version(version);
-    let name = RequestHeader::decode(frame, header_version).map_err(|_| Malformed)?.client_id;
-    let request = match key {
-        ApiKey::Metadata => Request::Metadata(body(frame, version)?),
-        ApiKey::ListOffsets => Request::ListOffsets(body(frame, version)?),
-        ApiKey::Produce => Request::Produce(body(frame, version)?),
-        ApiKey::Fetch => Request::Fetch(body(frame, version)?),
-        ApiKey::FindCoordinator => Request::FindCoordinator(body(frame, version)?),
-        ApiKey::JoinGroup => Request::JoinGroup(name.unwrap_or_default(), body(frame, version)?),
-        ApiKey::SyncGroup => Request::SyncGroup(body(frame, version)?),
-        ApiKey::Heartbeat => Request::Heartbeat(body(frame, version)?),
-        ApiKey::LeaveGroup => Request::LeaveGroup(body(frame, version)?),
-        ApiKey::OffsetCommit => Request::OffsetCommit(body(frame, version)?),
-        ApiKey::OffsetFetch => Request::OffsetFetch(body(frame, version)?),
-        ApiKey::DescribeGroups => Request::DescribeGroups(body(frame, version)?),
-        ApiKey::ListGroups => Request::ListGroups(body(frame, version)?),
-        ApiKey::DeleteGroups => Request::DeleteGroups(body(frame, version)?),
-        ApiKey::InitProducerId => Request::InitProducerId(body(frame, version)?),
-        ApiKey::CreateTopics => Request::CreateTopics(body(frame, version)?),
-        ApiKey::DeleteTopics => Request::DeleteTopics(body(frame, version)?),
-        ApiKey::DescribeConfigs => Request::DescribeConfigs(body(frame, version)?),
-        ApiKey::DescribeCluster => {
-            body::<DescribeClusterRequest>(frame, version).map(|_| Request::DescribeCluster)?
+        // A client cannot know whether its version of this request is supported.
+        if frame.len() > MAX_VERSIONS_BYTES {
+            return Err(Refusal::Malformed(key, version));
         }
-        _ => return Err(Malformed),
-    };
-    Ok(request)
-}
-
-fn body<T: Decodable>(frame: &mut Bytes, version: i16) -> Result<T, Malformed> {
-    T::decode(frame, version).map_err(|_| Malformed)
-}
-
-/// Reads the request whose version a client cannot know to be supported.
-fn decode_versions(frame: &mut Bytes, header: Header) -> Result<Request, Malformed> {
-    if frame.len() > MAX_VERSIONS_BYTES {
-        return Err(Malformed);
+        if !is_supported {
+            return Ok(Request::UnknownVersions);
+        }
+    } else if !versions::is_known(key) {
+        return Err(Refusal::Unknown(key as i16));
+    } else if !is_supported {
+        return Err(Refusal::Version(key, version));
+    } else {
+        grammar::check(&frame, key, version)?;
     }
-    if !versions::is_supported(ApiKey::ApiVersions, header.version) {
-        return Ok(Request::UnknownVersions);
-    }
-    let header_version = ApiKey::ApiVersions.request_header_version(header.version);
-    RequestHeader::decode(frame, header_version).map_err(|_| Malformed)?;
-    ApiVersionsRequest::decode(frame, header.version).map_err(|_| Malformed)?;
-    Ok(Request::ApiVersions)
+    let malformed = |_| Refusal::Malformed(key, version);
+    let header_version = key.request_header_version(version);
+    let head = RequestHeader::decode(&mut frame, header_version).map_err(malformed)?;
+    let body = RequestKind::decode(key, &mut frame, version).map_err(malformed)?;
+    Ok(Request::Known(head.client_id.unwrap_or_default(), Box::new(body)))
 }
 
 #[cfg(test)]
@@ -136,22 +72,9 @@ mod tests {
     use bytes::{BufMut, BytesMut};
     use kafka_protocol::{
         messages::{
-            BrokerId, GroupId, TopicName,
-            create_topics_request::{
-                CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
-            },
-            describe_configs_request::DescribeConfigsResource,
-            fetch_request::{FetchPartition, FetchTopic, ForgottenTopic},
-            join_group_request::JoinGroupRequestProtocol,
-            leave_group_request::MemberIdentity,
-            list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
+            FetchRequest, MetadataRequest, TopicName,
+            fetch_request::{FetchPartition, FetchTopic},
             metadata_request::MetadataRequestTopic,
-            offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
-            offset_fetch_request::{
-                OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
-            },
-            produce_request::{PartitionProduceData, TopicProduceData},
-            sync_group_request::SyncGroupRequestAssignment,
         },
         protocol::Encodable,
     };
@@ -180,151 +103,16 @@ mod tests {
         TopicName(StrBytes::from_static_str("topic"))
     }
 
-    fn fetch() -> FetchRequest {
-        let partitions = vec![FetchPartition::default(), FetchPartition::default()];
-        let topic = FetchTopic::default().with_topic(topic()).with_partitions(partitions);
-        FetchRequest::default().with_topics(vec![topic])
-    }
-
-    /// A request of every kind and version that is supported.
+    /// A request of every kind and version on offer, each with an element in its arrays. The file
+    /// has a line for each: its kind, its version, and the frame in hexadecimal.
     fn requests() -> Vec<Bytes> {
-        let mut frames = Vec::new();
-        for version in versions::range(ApiKey::ApiVersions) {
-            frames.push(frame(ApiKey::ApiVersions, version, &ApiVersionsRequest::default()));
-        }
-        for version in versions::range(ApiKey::Metadata) {
-            let topic = MetadataRequestTopic::default().with_name(Some(topic()));
-            let body = MetadataRequest::default().with_topics(Some(vec![topic]));
-            frames.push(frame(ApiKey::Metadata, version, &body));
-        }
-        for version in versions::range(ApiKey::ListOffsets) {
-            let partitions = vec![ListOffsetsPartition::default()];
-            let topic = ListOffsetsTopic::default().with_name(topic()).with_partitions(partitions);
-            let body = ListOffsetsRequest::default().with_topics(vec![topic]);
-            frames.push(frame(ApiKey::ListOffsets, version, &body));
-        }
-        for version in versions::range(ApiKey::Produce).filter(|&version| version >= 3) {
-            let partition = PartitionProduceData::default()
-                .with_records(Some(Bytes::from_static(b"not quite records")));
-            let topic =
-                TopicProduceData::default().with_name(topic()).with_partition_data(vec![partition]);
-            let body = ProduceRequest::default().with_topic_data(vec![topic]);
-            frames.push(frame(ApiKey::Produce, version, &body));
-        }
-        for version in versions::range(ApiKey::Fetch) {
-            let mut body = fetch();
-            if version >= 7 {
-                let forgotten =
-                    ForgottenTopic::default().with_topic(topic()).with_partitions(vec![1, 2]);
-                body = body.with_forgotten_topics_data(vec![forgotten]);
-            }
-            frames.push(frame(ApiKey::Fetch, version, &body));
-        }
-        frames.extend(group_requests());
-        frames.extend(admin_requests());
-        frames
-    }
-
-    /// Frames of a request in all versions on offer.
-    fn versions<T: Encodable>(key: ApiKey, body: impl Fn(i16) -> T) -> Vec<Bytes> {
-        versions::range(key).map(|version| frame(key, version, &body(version))).collect()
-    }
-
-    fn text() -> StrBytes {
-        StrBytes::from_static_str("text")
-    }
-
-    fn since<T>(version: i16, first: i16, value: T) -> Option<T> {
-        (version >= first).then_some(value)
-    }
-
-    fn group_requests() -> Vec<Bytes> {
-        let group = || GroupId(text());
-        let mut frames = versions(ApiKey::FindCoordinator, |version| match version {
-            ..=3 => FindCoordinatorRequest::default().with_key(text()),
-            _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text(), text()]),
-        });
-        frames.extend(versions(ApiKey::JoinGroup, |version| {
-            let protocol = JoinGroupRequestProtocol::default()
-                .with_name(text())
-                .with_metadata(Bytes::from_static(b"metadata"));
-            JoinGroupRequest::default()
-                .with_group_id(group())
-                .with_group_instance_id(since(version, 5, text()))
-                .with_protocol_type(text())
-                .with_protocols(vec![protocol])
-        }));
-        frames.extend(versions(ApiKey::SyncGroup, |_| {
-            let assignment = SyncGroupRequestAssignment::default()
-                .with_member_id(text())
-                .with_assignment(Bytes::from_static(b"assignment"));
-            SyncGroupRequest::default().with_group_id(group()).with_assignments(vec![assignment])
-        }));
-        frames.extend(versions(ApiKey::Heartbeat, |_| {
-            HeartbeatRequest::default().with_group_id(group()).with_member_id(text())
-        }));
-        frames.extend(versions(ApiKey::LeaveGroup, |version| match version {
-            ..=2 => LeaveGroupRequest::default().with_member_id(text()),
-            _ => LeaveGroupRequest::default()
-                .with_members(vec![MemberIdentity::default().with_member_id(text())]),
-        }));
-        frames.extend(versions(ApiKey::OffsetCommit, |_| {
-            let partition = OffsetCommitRequestPartition::default();
-            let topic = OffsetCommitRequestTopic::default()
-                .with_name(topic())
-                .with_partitions(vec![partition.clone(), partition]);
-            OffsetCommitRequest::default().with_group_id(group()).with_topics(vec![topic])
-        }));
-        frames.extend(versions(ApiKey::OffsetFetch, |version| {
-            if version <= 7 {
-                let topic = OffsetFetchRequestTopic::default()
-                    .with_name(topic())
-                    .with_partition_indexes(vec![1, 2]);
-                OffsetFetchRequest::default().with_topics(Some(vec![topic]))
-            } else {
-                let topic = OffsetFetchRequestTopics::default()
-                    .with_name(topic())
-                    .with_partition_indexes(vec![1, 2]);
-                let group = OffsetFetchRequestGroup::default().with_topics(Some(vec![topic]));
-                OffsetFetchRequest::default().with_groups(vec![group])
-            }
-        }));
-        frames.extend(versions(ApiKey::DescribeGroups, |_| {
-            DescribeGroupsRequest::default().with_groups(vec![group(), group()])
-        }));
-        frames.extend(versions(ApiKey::ListGroups, |version| {
-            let states = since(version, 4, vec![text()]).unwrap_or_default();
-            ListGroupsRequest::default().with_states_filter(states)
-        }));
-        frames.extend(versions(ApiKey::DeleteGroups, |_| {
-            DeleteGroupsRequest::default().with_groups_names(vec![group()])
-        }));
-        frames
-    }
-
-    fn admin_requests() -> Vec<Bytes> {
-        let mut frames = versions(ApiKey::InitProducerId, |_| InitProducerIdRequest::default());
-        frames.extend(versions(ApiKey::CreateTopics, |_| {
-            let assignment =
-                CreatableReplicaAssignment::default().with_broker_ids(vec![BrokerId(1)]);
-            let config = CreatableTopicConfig::default().with_name(text()).with_value(Some(text()));
-            let topic = CreatableTopic::default()
-                .with_name(topic())
-                .with_assignments(vec![assignment])
-                .with_configs(vec![config]);
-            CreateTopicsRequest::default().with_topics(vec![topic])
-        }));
-        frames.extend(versions(ApiKey::DeleteTopics, |_| {
-            DeleteTopicsRequest::default().with_topic_names(vec![topic()])
-        }));
-        frames.extend(versions(ApiKey::DescribeConfigs, |_| {
-            let resource = DescribeConfigsResource::default()
-                .with_resource_name(text())
-                .with_configuration_keys(Some(vec![text(), text()]));
-            DescribeConfigsRequest::default().with_resources(vec![resource])
-        }));
-        frames.extend(versions(ApiKey::DescribeCluster, |_| DescribeClusterRequest::default()));
-        frames
+        let lines = include_str!("../../tests/requests.txt").lines();
+        let frame = |line: &str| -> Bytes {
+            let (_, digits) = line.rsplit_once(' ').unwrap();
+            let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+            pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+        };
+        lines.map(frame).collect()
     }
 
     #[test]

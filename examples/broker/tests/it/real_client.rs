@@ -77,30 +77,3 @@ async fn a_long_poll_ends_with_an_append_and_not_before() {
     let (stats, timer) = server.broker().fetches();
     assert_eq!((stats.satisfied, stats.expired, timer.expired), (1, 0, 0));
 }
-
-#[tokio::test]
-async fn an_empty_long_poll_ends_when_its_time_is_over_and_not_before() {
-    let server = system_broker().await;
-    let client = client(&server, "words", 0).await;
-    for wait in [50, 120].map(Duration::from_millis) {
-        let (values, took) = poll(&client, 0, 1, wait).await;
-        assert!(values.is_empty() && took >= wait && took < FAR_TOO_LONG / 6, "{took:?}");
-    }
-    assert_eq!(server.broker().fetches().0.expired, 2);
-}
-
-#[tokio::test]
-async fn a_poll_for_more_than_one_record_waits_for_enough() {
-    let server = system_broker().await;
-    let (producer, consumer) =
-        (client(&server, "words", 0).await, client(&server, "words", 0).await);
-    let polling = tokio::spawn(async move { poll(&consumer, 0, 250, FAR_TOO_LONG / 2).await });
-    until_fetches_wait(&server, 1).await;
-    // A batch of one record takes 70 to 80 bytes.
-    for _ in 0..3 {
-        produce(&producer, &["0123"]).await;
-        assert_eq!(server.broker().fetches().0.delayed, 1);
-    }
-    produce(&producer, &["0123"]).await;
-    assert_eq!(polling.await.unwrap().0, ["0123"; 4]);
-}

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postgres::{Client, Config, Error, NoTls, Row, Statement, error::SqlState, types::ToSql};
+use postgres::{
+    Client, Config, CopyInWriter, Error, NoTls, Row, Statement, error::SqlState, types::ToSql,
+};
 use rustc_hash::FxHashMap;
 
 use crate::error::{StoreError, StoreErrorReason};
@@ -27,7 +29,12 @@ pub(super) struct Session {
     statements: FxHashMap<String, Statement>,
     /// The statement that runs commits, so its outcome is unknown if the connection is lost.
     may_commit: bool,
+    /// Batches until COPY is tried again.
+    avoided: u32,
 }
+
+/// Batches that do without COPY after one that met an id which was scheduled already.
+const AVOIDED: u32 = 16;
 
 impl Connection {
     /// `options` are settings of the session, such as `-c synchronous_commit=off`.
@@ -78,7 +85,7 @@ impl Connection {
             let client = self.config.connect(NoTls).map_err(unavailable)?;
             let statements = FxHashMap::default();
             let schema = self.schema.clone();
-            *slot = Some(Session { client, schema, statements, may_commit: false });
+            *slot = Some(Session { client, schema, statements, may_commit: false, avoided: 0 });
         }
         slot.as_mut().ok_or_else(|| StoreError::new(StoreErrorReason::Unavailable))
     }
@@ -134,6 +141,26 @@ impl Session {
     ) -> Result<u64, Error> {
         let statement = self.prepare(sql)?;
         self.client.execute(&statement, parameters)
+    }
+
+    /// Starts a COPY; `is_alone` says that it is a transaction by itself.
+    pub(super) fn copy_in(&mut self, sql: &str, is_alone: bool) -> Result<CopyInWriter<'_>, Error> {
+        let statement = self.prepare(sql)?;
+        self.may_commit = is_alone;
+        self.client.copy_in(&statement)
+    }
+
+    /// Returns whether a COPY is likely to find all ids free.
+    pub(super) fn may_copy(&mut self) -> bool {
+        let may_copy = self.avoided == 0;
+        self.avoided = self.avoided.saturating_sub(1);
+        may_copy
+    }
+
+    /// The server has undone a COPY because an id was scheduled already.
+    pub(super) fn avoid_copies(&mut self) {
+        self.avoided = AVOIDED;
+        self.may_commit = false;
     }
 
     /// Runs a text of several statements.

@@ -19,7 +19,8 @@ use std::{
 };
 
 use postgres::{
-    Client, Config, Error, GenericClient, NoTls, Row, fallible_iterator::FallibleIterator,
+    Client, Config, Error, GenericClient, NoTls, Row, binary_copy::BinaryCopyInWriter,
+    error::SqlState, fallible_iterator::FallibleIterator, types::Type,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -39,7 +40,10 @@ use crate::{
 };
 
 /// Statements that lead from one version of the tables to the next.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("copy.sql")];
+
+/// Fewest timeouts for which COPY is faster than INSERT.
+const COPIED: usize = 100;
 
 /// How often a worker looks for records that no notification told of.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -229,6 +233,9 @@ impl Store for PostgresStore {
         let answers = self.shared.writer.run(|session| {
             let mut answers = vec![None; commands.len()];
             let told = notification.as_deref();
+            if groups.copy(session, told)? {
+                return Ok(vec![Some(Answer::Scheduled(Scheduled::Created)); commands.len()]);
+            }
             if let [group] = &groups.0[..]
                 && let Some(kind) = group.single_statement()
             {
@@ -533,6 +540,34 @@ impl<'a> Groups<'a> {
     }
 }
 
+impl Groups<'_> {
+    /// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no
+    /// conflicts. Returns `false` if the commands are others, or an id is scheduled already.
+    fn copy(&self, session: &mut Session, notification: Option<&str>) -> Result<bool, Error> {
+        let [Group(commands)] = &self.0[..] else { return Ok(false) };
+        let is_schedule =
+            |(_, command): &(usize, &Command)| matches!(command, Command::Schedule(_));
+        if commands.len() < COPIED || !commands.iter().all(is_schedule) || !session.may_copy() {
+            return Ok(false);
+        }
+        let columns = Columns::of(commands);
+        let copied = match notification {
+            None => columns.copy(session, true),
+            Some(told) => session.transaction(|session| {
+                columns.copy(session, false)?;
+                session.query(sql::NOTIFY, &[&told]).map(drop)
+            }),
+        };
+        match copied {
+            Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+                session.avoid_copies();
+                Ok(false)
+            }
+            copied => copied.map(|()| true),
+        }
+    }
+}
+
 impl Group<'_> {
     /// Returns the kind of the commands if one statement is enough for them.
     fn single_statement(&self) -> Option<Kind> {
@@ -656,6 +691,18 @@ impl<'a> Columns<'a> {
             }
         }
         columns
+    }
+
+    /// Adds the timeouts; fails if an id is scheduled already.
+    fn copy(&self, session: &mut Session, is_alone: bool) -> Result<(), Error> {
+        let types = [Type::TEXT, Type::TIMESTAMPTZ, Type::TIMESTAMPTZ, Type::TEXT, Type::BYTEA];
+        let writer = session.copy_in(sql::COPY, is_alone)?;
+        let mut writer = BinaryCopyInWriter::new(writer, &types);
+        for (index, id) in self.ids.iter().enumerate() {
+            let (time, repeat) = (&self.times[index], &self.repeats[index]);
+            writer.write(&[id, time, time, repeat, &self.payloads[index]])?;
+        }
+        writer.finish().map(drop)
     }
 
     fn run(

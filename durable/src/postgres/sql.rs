@@ -32,6 +32,10 @@ pub(super) const CREATE: &str = "
     ), told AS MATERIALIZED (SELECT pg_notify('{schema}', $5) WHERE $5::text IS NOT NULL)
     SELECT id, 0::smallint, (SELECT count(*) FROM told) FROM put";
 
+/// Adds timeouts whose id is free; fails if one is not.
+pub(super) const COPY: &str =
+    "COPY {schema}.timeouts (id, due, next_at, repeat, payload) FROM STDIN BINARY";
+
 pub(super) const CANCEL: &str = "
     DELETE FROM {schema}.timeouts WHERE id = ANY($1) RETURNING id, begun";
 

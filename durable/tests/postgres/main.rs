@@ -13,7 +13,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Delivery, DurableTimer, NewTimeout, PostgresStore, Query,
+    Answer, Cancelled, Command, Conflict, Delivery, DurableTimer, NewTimeout, PostgresStore, Query,
     Scheduled, Settlement, Store, StoreErrorReason, TimeoutId, conformance,
 };
 
@@ -70,7 +70,7 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     drop(PostgresStore::connect(&parameters).expect("create"));
     drop(PostgresStore::connect(&parameters).expect("open"));
     let mut client = client(&server);
-    client.batch_execute("INSERT INTO delaywheel.version VALUES (2)").expect("insert");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (1000)").expect("insert");
     let error = PostgresStore::connect(&parameters).expect_err("newer");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
@@ -236,4 +236,37 @@ fn nothing_is_lost_when_connections_and_the_server_end() {
     // Timeouts whose schedule was not acknowledged may be there, and are delivered as well.
     let left = store.list(&all, 10).expect("list");
     assert!(left.iter().all(|record| record.attempt == 0), "{left:?}");
+}
+
+#[test]
+fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
+    let Some(server) = Server::start() else { return };
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let now = store.clock().expect("clock").now();
+    let write = |from: usize, conflict: Conflict, delay: Duration| {
+        let new = |number: usize| {
+            let due = now.saturating_add(delay);
+            let new = NewTimeout::new(format!("{number:04}"), due, b"payload").expect("valid");
+            Command::Schedule(NewTimeout { conflict, ..new })
+        };
+        let commands: Vec<_> = (from..from + 200).map(new).collect();
+        store.write(now, &commands).expect("write")
+    };
+    let created = Answer::Scheduled(Scheduled::Created);
+    // The first is due so soon that other processes are told of it.
+    assert_eq!(write(0, Conflict::Refuse, SECOND), [created; 200]);
+    assert_eq!(write(200, Conflict::Replace, 10_000 * SECOND), [created; 200]);
+    for (from, conflict, known) in [
+        (399, Conflict::Replace, Scheduled::Replaced),
+        (598, Conflict::Keep, Scheduled::Kept),
+        (797, Conflict::Refuse, Scheduled::Kept),
+    ] {
+        let mut expected = [created; 200];
+        expected[0] = Answer::Scheduled(known);
+        assert_eq!(write(from, conflict, SECOND), expected);
+    }
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    let records = store.list(&all, 2_000).expect("list");
+    let tokens: BTreeSet<_> = records.iter().map(|record| record.token).collect();
+    assert_eq!((records.len(), tokens.len()), (997, 997), "each has a token of its own");
 }

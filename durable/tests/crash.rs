@@ -1,22 +1,26 @@
-//! A process is killed with SIGKILL at random moments, again and again, on one file. Its parent
+//! A process is killed with SIGKILL at random moments, again and again, on one store. Its parent
 //! keeps a ledger of what the process was told, and checks it against what was delivered.
 //!
 //! `CRASH_ROUNDS` sets the number of rounds.
 
 #![cfg(all(unix, feature = "redb"))]
 
+#[cfg(feature = "postgres")]
+#[path = "postgres/server.rs"]
+mod server;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
+    ffi::OsStr,
     io::{BufRead, BufReader, Write, stdout},
-    path::Path,
     process::{Child, Command, Stdio},
     sync::{Mutex, mpsc},
     thread,
     time::Duration,
 };
 
-use delaywheel_durable::{Cancelled, DurableTimer, RedbStore, Scheduled};
+use delaywheel_durable::{Cancelled, DurableTimer, RedbStore, Scheduled, Store};
 use fastrand::Rng;
 
 const CALLERS: u64 = 8;
@@ -32,12 +36,23 @@ fn tell(line: &str) {
 #[test]
 #[ignore = "the crash test runs it as a process"]
 fn child() {
-    let Ok(path) = env::var("CRASH_FILE") else { return };
+    if let Ok(path) = env::var("CRASH_FILE") {
+        run(RedbStore::open(path).expect("open"));
+    }
+    #[cfg(feature = "postgres")]
+    if let Ok(parameters) = env::var("CRASH_SERVER") {
+        run(delaywheel_durable::PostgresStore::connect(&parameters).expect("connect"));
+    }
+}
+
+fn run<S: Store>(store: S) {
     let round: u64 = env::var("CRASH_ROUND").expect("round").parse().expect("a number");
     let is_last = env::var("CRASH_LAST").is_ok();
     let (sender, drained) = mpsc::channel();
     let drained = Mutex::new(drained);
-    let timer = DurableTimer::builder(RedbStore::open(path).expect("open"))
+    // On a server the records of a killed process are free when its lease ends.
+    let timer = DurableTimer::builder(store)
+        .lease(Duration::from_secs(2))
         .build_blocking(move |delivery| {
             tell(&format!("delivered {}", delivery.id()));
             Ok(sender.send(())?)
@@ -59,7 +74,7 @@ fn child() {
     });
 }
 
-fn run_caller(timer: &DurableTimer<RedbStore>, round: u64, caller: u64) {
+fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
     let mut rng = Rng::with_seed(round * CALLERS + caller);
     for number in 0.. {
         let id = format!("{round}/{caller}/{number}");
@@ -87,10 +102,11 @@ struct Entry {
     deliveries: u32,
 }
 
-fn start(path: &Path, round: u64, is_last: bool) -> Child {
+/// Starts a child; a variable of its environment says which store it opens.
+fn start((variable, place): (&str, &OsStr), round: u64, is_last: bool) -> Child {
     let mut command = Command::new(env::current_exe().expect("this test"));
     command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env("CRASH_FILE", path).env("CRASH_ROUND", round.to_string());
+    command.env(variable, place).env("CRASH_ROUND", round.to_string());
     if is_last {
         command.env("CRASH_LAST", "1");
     }
@@ -126,17 +142,29 @@ fn read(child: &mut Child, kill_after: Option<usize>, entries: &mut BTreeMap<Str
 
 #[test]
 fn nothing_acknowledged_is_lost_by_sigkill() {
-    let rounds = env::var("CRASH_ROUNDS").map_or(12, |rounds| rounds.parse().expect("a number"));
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.redb");
+    check(("CRASH_FILE", path.as_os_str()), 12);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn nothing_acknowledged_is_lost_by_sigkill_of_a_client_of_postgres() {
+    let Some(server) = server::Server::start() else { return };
+    check(("CRASH_SERVER", server.parameters().as_ref()), 6);
+}
+
+fn check(store: (&str, &OsStr), default_rounds: u64) {
+    let rounds = env::var("CRASH_ROUNDS");
+    let rounds = rounds.map_or(default_rounds, |rounds| rounds.parse().expect("a number"));
     let mut rng = Rng::with_seed(1);
     let mut entries = BTreeMap::new();
     for round in 0..rounds {
-        let mut child = start(&path, round, false);
+        let mut child = start(store, round, false);
         read(&mut child, Some(rng.usize(1..400)), &mut entries);
         child.wait().expect("killed");
     }
-    let mut child = start(&path, rounds, true);
+    let mut child = start(store, rounds, true);
     read(&mut child, None, &mut entries);
     assert!(child.wait().expect("end").success());
     let missing: BTreeSet<_> = entries

@@ -3,21 +3,31 @@
 
 #![cfg(all(unix, feature = "postgres"))]
 
+mod proxy;
 mod server;
+mod wrapper;
 
 use std::{
     collections::BTreeSet,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        atomic::Ordering::SeqCst,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use delaywheel_durable::{
-    Answer, Cancelled, Command, Conflict, Delivery, DurableTimer, NewTimeout, PostgresStore, Query,
-    Scheduled, Settlement, Store, StoreErrorReason, TimeoutId, conformance,
+    Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
+    PostgresStore, Query, Scheduled, Settlement, Store, StoreErrorReason, TimeoutId, conformance,
 };
 
-use self::server::Server;
+use self::{
+    proxy::{Cut, Proxy},
+    server::Server,
+    wrapper::Wrapper,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -138,23 +148,105 @@ fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG));
 }
 
+/// The store of the timer is never asked to look again after some time, so nothing but a
+/// notification can make it claim.
 #[test]
-fn another_process_is_told_of_a_nearer_timeout() {
+fn another_process_is_told_of_a_nearer_timeout_and_nothing_polls() {
     let Some(server) = Server::start() else { return };
-    let (first, seen) = start(&server);
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let wrapper = Wrapper { polls: false, ..Wrapper::of(store) };
+    let claims = wrapper.claims.clone();
+    let (sender, seen) = mpsc::channel();
+    let first = DurableTimer::builder(wrapper)
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
     first.schedule("far", 3_000 * SECOND, b"").expect("schedule");
     // A store without a timer, as another process has one.
     let other = PostgresStore::connect(&server.parameters()).expect("connect");
     let now = other.clock().expect("clock").now();
-    let started = Instant::now();
-    for id in ["a", "b", "c"] {
+    let deliver = |id: &str| {
         let new = NewTimeout::new(id, now, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+    };
+    // Also the begin of listening has the timer look: this may find the first timeout, and no later.
+    deliver("a");
+    let before = claims.load(SeqCst);
+    for id in ["b", "c", "d"] {
+        deliver(id);
     }
-    // Without the notification each would take the regular look, every minute.
-    assert!(started.elapsed() < Duration::from_secs(60));
+    let made = claims.load(SeqCst) - before;
+    assert!(made <= 12, "{made} claims for three notifications, each for two lanes");
     assert!(first.finish(LONG));
+}
+
+#[test]
+fn a_connection_that_is_lost_in_mid_commit_leaves_one_truth() {
+    let Some(server) = Server::start() else { return };
+    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    for cut in [Cut::Request, Cut::Answer] {
+        let proxy = Arc::new(Proxy::start(&server.parameters()));
+        let store = PostgresStore::connect(proxy.parameters()).expect("connect");
+        let (sender, seen) = mpsc::channel();
+        let armed = Arc::clone(&proxy);
+        let timer = DurableTimer::builder(store)
+            .build_blocking(move |delivery| {
+                // The acknowledgement that follows is cut.
+                armed.arm("cut-me", cut);
+                Ok(sender.send(delivery.id().to_string())?)
+            })
+            .expect("start");
+        proxy.arm("cut-me", cut);
+        let error = timer.schedule("cut-me", 3_000 * SECOND, b"").expect_err("cut");
+        let DurableError::Store(error) = error else { panic!("{error}") };
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown, "{cut:?}");
+        let id = TimeoutId::new("cut-me").expect("valid");
+        let is_there = direct.get(&id).expect("get").is_some();
+        assert_eq!(is_there, cut == Cut::Answer);
+        // Scheduling again is safe, whatever had happened.
+        let expected = if is_there { Scheduled::Replaced } else { Scheduled::Created };
+        assert_eq!(timer.schedule("cut-me", Duration::ZERO, b"").expect("again"), expected);
+        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "cut-me");
+        assert!(timer.finish(LONG));
+        assert!(proxy.has_cut());
+        // The settlement is tried again; if the first try took effect the second is void.
+        let stats = timer.stats();
+        let expected = if cut == Cut::Answer { (1, 0, 1) } else { (1, 1, 0) };
+        assert_eq!((stats.deliveries, stats.acknowledged, stats.fenced), expected, "{cut:?}");
+        assert_eq!(direct.get(&id).expect("get"), None);
+    }
+}
+
+/// By itself the store's clock is the server's, so workers agree. These are given clocks a minute
+/// apart, so that one takes the leases of the other for lapsed.
+#[test]
+fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
+    const COUNT: u64 = 200;
+    let Some(server) = Server::start() else { return };
+    let (sender, seen) = mpsc::channel();
+    let start = |ahead| {
+        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let sender = sender.clone();
+        DurableTimer::builder(Wrapper { ahead, ..Wrapper::of(store) })
+            .lease(3 * SECOND)
+            .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+            .expect("start")
+    };
+    let (slow, fast) = (start(Duration::ZERO), start(60 * SECOND));
+    let now = slow.now();
+    for number in 0..COUNT {
+        let timer = if number % 2 == 0 { &slow } else { &fast };
+        let due = now.saturating_add(Duration::from_millis(number * 10));
+        timer.schedule(format!("{number}"), due, b"").expect("schedule");
+    }
+    let mut missing: BTreeSet<_> = (0..COUNT).map(|number| number.to_string()).collect();
+    while !missing.is_empty() {
+        missing.remove(&seen.recv_timeout(LONG).expect("a delivery"));
+    }
+    assert!(slow.finish(LONG) && fast.finish(LONG));
+    assert_eq!(slow.count().expect("count").live, 0);
+    let acknowledged = slow.stats().acknowledged + fast.stats().acknowledged;
+    assert_eq!(acknowledged, COUNT, "each is acknowledged by one worker");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 #
 #   examples/broker/tests/clients.sh [CLIENT..]
 #
-# Clients: kcat kafka-python confluent-kafka aiokafka kafkajs; without an argument the first two. The script
+# Clients: kcat kafka-python confluent-kafka aiokafka kafkajs sarama; without an argument the first two. The script
 # installs what is missing from the package sources of the machine: kcat by apt-get, which needs root, Python
-# packages into a virtual environment under target, kafkajs by npm. It prints a line for a client that it cannot
+# packages into a virtual environment under target, kafkajs by npm, sarama and Go by apt-get. It prints a line for a client that it cannot
 # install, and goes on with the others.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -76,6 +76,13 @@ install_kafkajs() {
     [[ -d $work/kafkajs/node_modules/kafkajs-snappy ]] || npm install --prefix "$work/kafkajs" kafkajs kafkajs-snappy
 }
 
+install_sarama() {
+    local sources=/usr/share/gocode
+    [[ -d $sources/src/github.com/Shopify/sarama ]] \
+        || { apt-get update && apt-get install -y golang-go golang-github-shopify-sarama-dev; }
+    GO111MODULE=off GOPATH=$sources go build -o "$work/sarama" "$here/check.go"
+}
+
 kcat_lists() {
     kcat -b "$address" -L | grep -q '1 brokers'
 }
@@ -112,13 +119,19 @@ run_kafkajs() {
     done
 }
 
+run_sarama() {
+    for test in none gzip snappy lz4 zstd idempotent admin; do
+        check "sarama, $test" "$work/sarama" "$address" "$test"
+    done
+}
+
 start_broker --listen localhost:0
 for client; do
     case $client in
         kcat) install=(install_kcat) run=(run_kcat) ;;
         kafka-python) install=(install_python kafka-python kafka) run=(run_python kafka-python) ;;
         confluent-kafka | aiokafka) install=(install_python "$client" "${client//-/_}") run=(run_python "$client") ;;
-        kafkajs) install=(install_kafkajs) run=(run_kafkajs) ;;
+        kafkajs | sarama) install=("install_$client") run=("run_$client") ;;
         *) echo "no such client: $client" && exit 2 ;;
     esac
     if "${install[@]}" > "$work/install.log" 2>&1; then

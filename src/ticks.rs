@@ -8,13 +8,6 @@ use core::{fmt, time::Duration};
 
 use crate::tick::Tick;
 
-/// With `std`, a division by the length of a tick, which every timeout of a timer takes, is a
-/// multiplication.
-#[cfg(feature = "std")]
-type Divisor = strength_reduce::StrengthReducedU64;
-#[cfg(not(feature = "std"))]
-type Divisor = u64;
-
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
 /// It serves the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are
@@ -44,11 +37,11 @@ type Divisor = u64;
 /// assert_eq!(wheel.advance(ticks.now(clock)).next().unwrap().value, "a millisecond");
 /// # Ok::<_, delaywheel::InsertError<&str>>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
     origin: Duration,
     /// Nanoseconds in a tick; not 0.
-    length: Divisor,
+    length: u64,
 }
 
 impl Ticks {
@@ -63,11 +56,7 @@ impl Ticks {
     #[track_caller]
     pub fn new(origin: Duration, tick: Duration) -> Self {
         assert!(!tick.is_zero(), "a tick of {tick:?} has no length");
-        #[cfg(feature = "std")]
-        let length = Divisor::new(nanos(tick));
-        #[cfg(not(feature = "std"))]
-        let length = nanos(tick);
-        Self { origin, length }
+        Self { origin, length: nanos(tick) }
     }
 
     /// Returns the time at which tick 0 begins.
@@ -200,21 +189,10 @@ impl Ticks {
 
     /// Nanoseconds in a tick.
     #[inline]
-    pub(crate) fn length(&self) -> u64 {
-        #[cfg(feature = "std")]
-        return self.length.get();
-        #[cfg(not(feature = "std"))]
+    pub(crate) const fn length(&self) -> u64 {
         self.length
     }
 }
-
-impl PartialEq for Ticks {
-    fn eq(&self, other: &Self) -> bool {
-        (self.origin, self.length()) == (other.origin, other.length())
-    }
-}
-
-impl Eq for Ticks {}
 
 impl fmt::Debug for Ticks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

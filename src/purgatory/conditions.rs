@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use rustc_hash::FxBuildHasher;
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::rule::Rule;
@@ -14,7 +14,7 @@ pub(super) struct Conditions<K> {
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
     /// The position of each hash in `events`, once there are many.
-    positions: HashMap<u64, usize, FxBuildHasher>,
+    positions: HashMap<u64, usize, FixedState>,
     max_keys: usize,
     pub(super) is_too_large: bool,
 }

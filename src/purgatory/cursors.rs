@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use rustc_hash::FxBuildHasher;
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
@@ -22,7 +22,7 @@ pub(super) struct Cursors {
     /// The node that each cursor is at; `None` at the end.
     nodes: Slab<Option<Node>>,
     /// The cursors at each node that has some.
-    marks: HashMap<Node, SmallVec<[Index; 2]>, FxBuildHasher>,
+    marks: HashMap<Node, SmallVec<[Index; 2]>, FixedState>,
 }
 
 impl Cursors {

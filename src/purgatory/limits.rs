@@ -11,7 +11,7 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
-use rustc_hash::FxBuildHasher;
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
@@ -93,7 +93,7 @@ struct PerKey {
     stripes: Box<[CachePadded<Mutex<Counts>>]>,
 }
 
-type Counts = HashMap<u64, u64, FxBuildHasher>;
+type Counts = HashMap<u64, u64, FixedState>;
 
 /// Locks that the counts are spread over.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };

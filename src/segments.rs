@@ -1,10 +1,9 @@
-//! Storage that grows without moving what it holds.
+//! Storage that grows without moving its elements.
 //!
-//! Elements live in segments of a fixed length. Growing allocates one more segment and touches
-//! no element that is there, so no insert pays for a copy; but the first segment starts small and
-//! doubles until it has that length, so that few elements take little memory. A segment whose
-//! elements are all unused can be given back; its indices are out of use until growth fills the
-//! hole.
+//! Elements live in segments of a fixed length. Growth allocates a segment and copies no element, so
+//! no insert pays for a copy. Only the first segment starts small and doubles up to that length, so
+//! that few elements take little memory. A segment without used elements can be freed. Its indices are
+//! unused until growth fills the hole.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{mem, ops::Range};
@@ -22,7 +21,7 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         LEN.ilog2()
     };
 
-    /// The length that the first segment starts with.
+    /// Initial length of the first segment.
     const FIRST: usize = LEN.div_ceil(64);
 
     pub(crate) const fn new() -> Self {
@@ -74,7 +73,7 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         &self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
     }
 
-    /// The element at an index in use, to be changed.
+    /// The element at an index in use, mutably.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut E {
         &mut self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
@@ -98,7 +97,7 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         (((self.directory.len() - 1) << Self::SHIFT) + last.len()) as u32
     }
 
-    /// Gives back every segment for which `is_unused` holds, and the room of the directory.
+    /// Frees every segment for which `is_unused` holds, and the spare capacity of the directory.
     pub(crate) fn release(&mut self, mut is_unused: impl FnMut(&[E]) -> bool) {
         for segment in self.directory.iter_mut().filter(|segment| !segment.is_empty()) {
             if is_unused(segment) {

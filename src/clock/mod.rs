@@ -1,8 +1,8 @@
-//! What the time is: the one place where the outside world's time comes in.
+//! Sources of time for timers.
 //!
-//! A [`Timer`](crate::Timer) asks its [`Clock`] and nothing else. With [`SystemClock`] a background
-//! thread waits for real time to pass; with [`ManualClock`] time passes when the test says so, on
-//! the thread that says it, through the very same timer.
+//! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a background
+//! thread waits in real time. With [`ManualClock`] a test advances the time, and the same timer runs on
+//! the thread of the test.
 
 mod manual;
 
@@ -21,7 +21,7 @@ pub use self::manual::ManualClock;
 ///
 /// # Examples
 ///
-/// A clock that shows time in steps of 10 ms:
+/// A clock with a resolution of 10 ms:
 ///
 /// ```
 /// use std::time::{Duration, Instant};

@@ -74,12 +74,16 @@
 mod block_on;
 mod default_timer;
 mod error;
+#[cfg(feature = "hyper")]
+mod hyper;
 mod interval;
 mod queue;
 mod sleep;
 mod timeout;
 mod wait;
 
+#[cfg(feature = "hyper")]
+pub use self::hyper::HyperTimer;
 pub use self::{
     block_on::block_on,
     default_timer::{

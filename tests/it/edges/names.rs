@@ -65,6 +65,7 @@ fn every_public_function_is_called_with_edge_values() {
     assert!(public.len() > 100, "hardly any was read: {public:?}");
     let mut tests = texts(&root.join("tests/it/edges"));
     tests.extend(texts(&root.join("tests/future")));
+    tests.extend(texts(&root.join("tests/async/tests")));
     let called: BTreeSet<_> = tests.iter().flat_map(|text| calls(text)).collect();
     let receivers = BTreeMap::from(RECEIVERS);
     let is_called = |(of, name): &Function| {

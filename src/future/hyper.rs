@@ -1,0 +1,82 @@
+//! The timer of HTTP connections of the crate `hyper`.
+
+use std::{
+    boxed::Box,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use hyper::rt;
+
+use super::Sleep;
+use crate::timer::Timer;
+
+/// A [`Timer`] for the crate `hyper`, with the feature `hyper`.
+///
+/// Pass it to the `timer` function of a connection builder. If the timer is full or shut down, its
+/// sleeps end at once, as `hyper` has no error for them: the connection is closed as if its time were
+/// over.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Timer, future::HyperTimer};
+/// use hyper::rt::Timer as _;
+///
+/// let timer = HyperTimer::new(Timer::new());
+/// let mut sleep = timer.sleep(Duration::from_secs(30));
+/// timer.reset(&mut sleep, std::time::Instant::now());
+/// ```
+#[derive(Debug, Clone)]
+pub struct HyperTimer {
+    timer: Timer,
+}
+
+impl HyperTimer {
+    /// Makes a timer for `hyper`.
+    #[must_use]
+    pub const fn new(timer: Timer) -> Self {
+        Self { timer }
+    }
+}
+
+/// Uses the [default timer](super::default_timer).
+impl Default for HyperTimer {
+    fn default() -> Self {
+        Self::new(super::default_timer().clone())
+    }
+}
+
+/// A sleep without an error.
+struct HyperSleep(Sleep);
+
+impl Future for HyperSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx).map(drop)
+    }
+}
+
+impl rt::Sleep for HyperSleep {}
+
+impl rt::Timer for HyperTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(HyperSleep(self.timer.sleep(duration)))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(HyperSleep(self.timer.sleep_until(deadline)))
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<HyperSleep>() {
+            Some(mut sleep) => sleep.0.reset_at(new_deadline),
+            None => *sleep = self.sleep_until(new_deadline),
+        }
+    }
+}

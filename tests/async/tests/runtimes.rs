@@ -1,0 +1,220 @@
+//! Futures in virtual time on each runtime, and in real time on each.
+
+use std::{
+    future::{Future, pending},
+    io,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    AsyncPurgatory, Completion, DelayQueue, ManualClock, MissedTicks, Timer, future::TimeoutError,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Sleeps, a timeout, an interval and a queue, while a test advances the clock by an hour.
+async fn an_hour<S>(
+    spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> S,
+    join: impl AsyncFn(S),
+) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().expect("they are valid");
+    queue.insert(HOUR, "due").expect("the queue is open");
+    let (told, told_by) = (std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)), 5);
+    let begin = |future: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        let told = std::sync::Arc::clone(&told);
+        spawn(Box::pin(async move {
+            let mut future = future;
+            let mut is_told = false;
+            std::future::poll_fn(move |cx| {
+                let polled = future.as_mut().poll(cx);
+                if !std::mem::replace(&mut is_told, true) {
+                    told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                }
+                polled
+            })
+            .await;
+        }))
+    };
+    let (one, two, three, four) = (timer.clone(), timer.clone(), timer.clone(), timer.clone());
+    let tasks = [
+        begin(Box::pin(async move { one.sleep(HOUR).await.expect("the timer runs") })),
+        begin(Box::pin(async move {
+            let error = two.timeout(HOUR, pending::<()>()).await.expect_err("it is over");
+            assert!(matches!(error, TimeoutError::Elapsed));
+        })),
+        begin(Box::pin(async move {
+            let mut interval = three.interval(HOUR / 4, MissedTicks::Burst);
+            for _ in 0..5 {
+                interval.tick().await.expect("the timer runs");
+            }
+        })),
+        begin(Box::pin(async move { assert_eq!(queue.recv_async().await, Ok("due")) })),
+        begin(Box::pin(async move {
+            let sleep = async { four.sleep(HOUR / 2).await.map_err(io::Error::from) };
+            four.timeout(HOUR, sleep).await.expect("it is in time").expect("the timer runs");
+        })),
+    ];
+    // Tasks that have not begun when the clock moves would count from then on.
+    while told.load(std::sync::atomic::Ordering::SeqCst) < told_by {
+        futures_lite::future::yield_now().await;
+    }
+    clock.advance(HOUR);
+    for task in tasks {
+        join(task).await;
+    }
+    assert_eq!(timer.stats().pending, 0);
+}
+
+async fn an_hour_on_tokio() {
+    an_hour(tokio::spawn, async |task| task.await.expect("no task panics")).await;
+}
+
+#[tokio::test]
+async fn an_hour_passes_on_tokio_with_one_thread() {
+    an_hour_on_tokio().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_passes_on_tokio_with_two_threads() {
+    an_hour_on_tokio().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_passes_while_the_time_of_tokio_is_paused() {
+    let before = tokio::time::Instant::now();
+    an_hour_on_tokio().await;
+    assert_eq!(tokio::time::Instant::now(), before, "it is another clock");
+}
+
+#[test]
+fn an_hour_passes_on_smol() {
+    let executor = async_executor::Executor::new();
+    let hour = an_hour(|future| executor.spawn(future), async |task| task.await);
+    async_io::block_on(executor.run(hour));
+}
+
+#[test]
+fn an_hour_passes_on_the_executor_of_futures() {
+    let executor = async_executor::LocalExecutor::new();
+    let hour = an_hour(|future| executor.spawn(future), async |task| task.await);
+    futures_executor::block_on(executor.run(hour));
+}
+
+/// Real sleeps, which no runtime's own timer drives.
+async fn some_milliseconds() {
+    let (timer, start) = (Timer::new(), Instant::now());
+    let delay = Duration::from_millis(3);
+    timer.sleep(delay).await.expect("the timer runs");
+    assert!(start.elapsed() >= delay);
+    let limited = timer.timeout(delay, pending::<()>()).await;
+    assert!(matches!(limited, Err(TimeoutError::Elapsed)));
+    assert!(start.elapsed() >= 2 * delay);
+}
+
+#[tokio::test]
+async fn sleeps_end_in_real_time_on_tokio_without_its_timer() {
+    some_milliseconds().await;
+}
+
+#[test]
+fn sleeps_end_in_real_time_on_a_runtime_without_a_timer() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it has no driver");
+    runtime.block_on(some_milliseconds());
+    async_io::block_on(some_milliseconds());
+    futures_executor::block_on(some_milliseconds());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_two_threads_receive_each_value_once() {
+    const VALUES: u32 = 2000;
+    let queue = DelayQueue::new();
+    let receivers: Vec<_> = (0..8)
+        .map(|_| {
+            let queue: DelayQueue<u32> = queue.clone();
+            tokio::spawn(async move {
+                let mut received = Vec::new();
+                while let Ok(value) = queue.recv_async().await {
+                    received.push(value);
+                }
+                received
+            })
+        })
+        .collect();
+    for value in 0..VALUES {
+        let delay = Duration::from_micros(u64::from(value % 50) * 100);
+        queue.insert(delay, value).expect("the queue is open");
+    }
+    let last = queue.clone();
+    let left = tokio::task::spawn_blocking(move || last.finish(HOUR)).await.expect("no panic");
+    assert!(left.is_empty());
+    let mut received = Vec::new();
+    for receiver in receivers {
+        received.extend(receiver.await.expect("no task panics"));
+    }
+    received.sort_unstable();
+    assert_eq!(received, (0..VALUES).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_end_by_events_of_other_tasks_and_when_they_are_dropped() {
+    let purgatory = AsyncPurgatory::<u32>::new();
+    let log_end = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let waits: Vec<_> = (0..100)
+        .map(|number| {
+            let (purgatory, end) = (purgatory.clone(), std::sync::Arc::clone(&log_end));
+            tokio::spawn(async move {
+                let wait = purgatory
+                    .wait([number % 4], HOUR)
+                    .when(move || end.load(std::sync::atomic::Ordering::SeqCst) > number);
+                wait.await.expect("the purgatory is open")
+            })
+        })
+        .collect();
+    let dropped = tokio::spawn({
+        let purgatory = purgatory.clone();
+        async move { purgatory.wait([9], HOUR).await.is_ok() }
+    });
+    for end in 1..=100 {
+        log_end.store(end, std::sync::atomic::Ordering::SeqCst);
+        purgatory.check_and_complete_all(&[0, 1, 2, 3]);
+        tokio::task::yield_now().await;
+    }
+    for wait in waits {
+        assert_eq!(wait.await.expect("no task panics"), Completion::Satisfied);
+    }
+    dropped.abort();
+    assert!(dropped.await.expect_err("it is aborted").is_cancelled());
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+}
+
+/// Each of many tasks resets its sleep at every message, as connections do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sleeps_that_are_reset_at_each_message_never_end_early() {
+    let timer = Timer::new();
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let timer = timer.clone();
+            tokio::spawn(async move {
+                let idle = Duration::from_millis(20);
+                let mut sleep = timer.sleep(idle);
+                let mut last = Instant::now();
+                for _ in 0..20 {
+                    let work = timer.timeout(Duration::from_millis(1), &mut sleep).await;
+                    if work.is_ok() {
+                        assert!(last.elapsed() >= idle);
+                    }
+                    last = Instant::now();
+                    sleep.reset(idle);
+                }
+                sleep.await.expect("the timer runs");
+                assert!(last.elapsed() >= idle);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    assert_eq!(timer.stats().pending, 0);
+}

@@ -34,7 +34,7 @@ const SHORT: u64 = 100;
 /// Timeouts or operations besides.
 const OTHERS: u32 = 1_000;
 
-/// A set of timeouts that is told the time.
+/// A set of timeouts whose caller provides the time.
 trait Subject {
     type Key: Copy;
 

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     sessions()?;
     batches()?;
     repetition()?;
-    calm()?;
+    debounce_and_throttle()?;
     retries()?;
     drain()?;
     Ok(())
@@ -140,7 +140,7 @@ fn repetition() -> Result<(), Box<dyn Error>> {
     assert!(!heartbeat.is_running());
     let (done, runs) = mpsc::channel();
     let cleaner = timer.schedule_with_fixed_delay(5 * MS, move |_| {
-        // Once nobody counts any more, it is stopped.
+        // Stopped when the last counter is gone.
         let _ = done.send(());
     })?;
     assert_eq!(runs.iter().take(3).count(), 3);
@@ -150,13 +150,13 @@ fn repetition() -> Result<(), Box<dyn Error>> {
 }
 
 /// Calls that come too often.
-fn calm() -> Result<(), Box<dyn Error>> {
-    let section = Section::new("calm: 40 changes, one every 5 ms");
+fn debounce_and_throttle() -> Result<(), Box<dyn Error>> {
+    let section = Section::new("debounce and throttle: 40 changes, one every 5 ms");
     let timer = Timer::new();
     let counts = Arc::new(Mutex::new(HashMap::new()));
     let count = |what| {
         let counts = Arc::clone(&counts);
-        move || *counts.lock().expect("nobody panics").entry(what).or_insert(0) += 1
+        move || *counts.lock().expect("no holder panics").entry(what).or_insert(0) += 1
     };
     let save = Debounce::new(&timer, 30 * MS, count("saved, once the changes ceased"));
     let draw = Throttle::new(&timer, 50 * MS, count("drawn, at most every 50 ms"));
@@ -166,7 +166,7 @@ fn calm() -> Result<(), Box<dyn Error>> {
         thread::sleep(5 * MS);
     }
     timer.finish(Duration::from_secs(5));
-    for (what, count) in &*counts.lock().expect("nobody panics") {
+    for (what, count) in &*counts.lock().expect("no holder panics") {
         section.say(&format!("{count:>2} x {what}"));
     }
     Ok(())
@@ -188,7 +188,7 @@ fn retries() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The end: what comes due soon still runs, the rest is given back.
+/// The end: timeouts that are due soon still run, the others are returned.
 fn drain() -> Result<(), Box<dyn Error>> {
     let section = Section::new("the end: drain for 100 ms");
     let timer = Timer::builder().executor_threads(2).build()?;

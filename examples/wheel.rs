@@ -152,7 +152,7 @@ impl Server {
         );
     }
 
-    /// Expires what is due. A request that timed out is made again.
+    /// Handles expired timeouts. A request that timed out is sent again.
     fn wake(&mut self) {
         self.ledger.wake_ups += 1;
         let mut timed_out = Vec::new();

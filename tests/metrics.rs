@@ -16,7 +16,7 @@ use metrics::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What was published, by metric and timer.
+/// Published values, by metric and timer.
 #[derive(Debug, Default, Clone)]
 struct Book {
     values: Arc<Mutex<BTreeMap<String, f64>>>,

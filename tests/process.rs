@@ -1,4 +1,4 @@
-//! What may befall the process that a timer lives in: it is stopped and goes on, it exits, its threads
+//! Events of the process around a timer: it is stopped and continued, it exits, its threads
 //! are torn down.
 //!
 //! A binary of its own, as it runs itself as a child. A fork without an exec is not tested: it takes
@@ -29,7 +29,7 @@ use delaywheel::{
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// For waits on what comes soon unless something is wrong.
+/// Limit of a wait for a condition that becomes true soon, unless the timer is wrong.
 const GENEROUS: Duration = Duration::from_secs(60);
 
 /// Says which child this process is; none if it is not one.
@@ -107,7 +107,7 @@ fn state(child: &Child) -> String {
 /// How long a child is stopped, at least.
 const STOPPED: Duration = Duration::from_millis(400);
 
-/// Timeouts that follow each other, each soon, until they are told to end.
+/// Schedules short timeouts, one after the other, until a flag is set.
 struct Chains {
     timer: Timer,
     numbers: Arc<AtomicU32>,
@@ -175,7 +175,7 @@ fn a_process_exits_while_its_timers_run() {
     if is_child("exiting") {
         let purgatory = Purgatory::new();
         let _ = purgatory.try_complete_else_watch(Waiting, [1], HOUR).unwrap();
-        // One callback runs for ever, others are on their way, and all is left as it is.
+        // One callback never returns, others are due, and the process exits.
         let (begun, events) = mpsc::channel();
         let endless = move || {
             begun.send(()).unwrap();
@@ -241,7 +241,7 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
         LAST.with(|slot| *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer));
     };
     thread::spawn(life).join().unwrap();
-    assert_eq!(Arc::strong_count(&held), 1, "what was pending is dropped with the timer");
+    assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
 }
 
 /// A child whose threads are to have stacks that no machine has the memory for.

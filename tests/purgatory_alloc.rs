@@ -101,7 +101,7 @@ fn a_crowd_gives_back_its_memory_when_it_has_ended() {
             assert!(purgatory.complete(key));
         }
     });
-    // The timer sweeps what was cancelled in its own time.
+    // The timer frees records of cancelled timeouts later.
     assert!(used.bytes_max > 200 * CROWD, "{} bytes at the peak", used.bytes_max);
     let kept = u64::try_from(used.bytes_current).unwrap();
     println!("{kept} of {} bytes are kept", used.bytes_max);

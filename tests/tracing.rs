@@ -67,8 +67,8 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Runs something, and returns what is told on this thread meanwhile.
-fn told(run: impl FnOnce()) -> Vec<(Level, String)> {
+/// Runs a closure, and returns the events that this thread emits meanwhile.
+fn events_of(run: impl FnOnce()) -> Vec<(Level, String)> {
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), run);
     lines.take()
@@ -90,7 +90,7 @@ fn a_panic_is_told_with_its_text() {
         (Level::ERROR, text)
     };
     let expected = [panicked("a text"), panicked("number 7"), panicked("not a text")];
-    assert_eq!(told(|| clock.advance(3 * SECOND)), expected);
+    assert_eq!(events_of(|| clock.advance(3 * SECOND)), expected);
     assert_eq!(timer.stats().panicked, 3);
 }
 
@@ -102,13 +102,13 @@ fn the_start_of_the_threads_and_the_shutdown_are_told_once() {
             timer.schedule(60 * SECOND, || ()).unwrap();
         }
     };
-    assert_eq!(told(start), [line(Level::DEBUG, "threads started timer=\"dw\"")]);
+    assert_eq!(events_of(start), [line(Level::DEBUG, "threads started timer=\"dw\"")]);
     let end = || {
         timer.shutdown();
         timer.shutdown();
         drop(timer);
     };
-    assert_eq!(told(end), [line(Level::DEBUG, "shut down timer=\"dw\" returned=3")]);
+    assert_eq!(events_of(end), [line(Level::DEBUG, "shut down timer=\"dw\" returned=3")]);
 }
 
 /// A timer whose turns this test takes.
@@ -144,7 +144,7 @@ fn lateness_is_told_when_it_begins_and_when_it_ends() {
     let late_by = |late: u64| {
         timer.schedule(SECOND, || ()).unwrap();
         seconds.fetch_add(1 + late, Ordering::Relaxed);
-        told(|| driven.turn())
+        events_of(|| driven.turn())
     };
     let late = line(Level::WARN, "timeouts are late timer=\"dw\" latest_by=3s");
     let on_time = line(Level::DEBUG, "timeouts are on time again timer=\"dw\"");

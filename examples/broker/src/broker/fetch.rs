@@ -45,7 +45,7 @@ impl DelayedOperation<Arc<Partition>> for Fetch {
     /// Hands the request to its connection, which reads the logs and sends what is there: neither
     /// an append nor the reaper does that work.
     fn complete(self, completion: Completion) {
-        // If nobody listens any more, nobody wants an answer.
+        // If the receiver is gone, no answer is needed.
         let _ = self.ended.send((self.wanted, completion));
     }
 }

@@ -39,7 +39,7 @@ impl DelayedOperation<Arc<Partition>> for Produce {
     }
 
     fn complete(self, completion: Completion) {
-        // If nobody listens any more, nobody wants an answer.
+        // If the receiver is gone, no answer is needed.
         let _ = self.ended.send((self.written, completion));
     }
 }

@@ -631,7 +631,7 @@ impl<T: Awaited> DelayedOperation<Arc<Slot>> for Request<T> {
                 &identity,
             )
         });
-        // If nobody listens any more, nobody wants an answer.
+        // If the receiver is gone, no answer is needed.
         let _ = ended.send(outcome);
     }
 }

@@ -7,6 +7,10 @@
 //! The measures of the embedded store are compared with a sync of the same disk. Those of PostgreSQL
 //! are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm has installed
 //! it. `--check` fails if a target is missed; without it, targets are reported.
+//!
+//! `--rows=10000000` measures the memory of timers whose stores hold so many pending timeouts
+//! instead: one worker on redb, and four on PostgreSQL. `--only=redb` or `--only=postgres` measures
+//! one store.
 
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]
@@ -46,12 +50,23 @@ fn main() {
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let seconds = if has("--quick") { 0.5 } else { 3.0 };
     let only = arguments.iter().find_map(|argument| argument.strip_prefix("--only="));
+    let rows = arguments.iter().find_map(|argument| argument.strip_prefix("--rows="));
+    let rows = rows.map(|rows| rows.parse().expect("a number of rows"));
     let mut report = Report { misses: 0 };
-    if only.is_none_or(|only| only == "redb") {
+    if only.is_none_or(|only| only == "redb") && rows.is_some() {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = RedbStore::open(folder.path().join("rows.redb")).expect("open");
+        hold("redb", rows.unwrap_or(0), vec![store], &mut report);
+    } else if only.is_none_or(|only| only == "redb") {
         embedded(Duration::from_secs_f64(seconds), &mut report);
     }
     #[cfg(feature = "postgres")]
-    if only.is_none_or(|only| only == "postgres") {
+    if only.is_none_or(|only| only == "postgres") && rows.is_some() {
+        let Some(server) = server::Server::start() else { return };
+        let connect = |_| delaywheel_durable::PostgresStore::connect(&server.parameters());
+        let stores = (0..4).map(connect).collect::<Result<_, _>>().expect("connect");
+        hold("postgres", rows.unwrap_or(0), stores, &mut report);
+    } else if only.is_none_or(|only| only == "postgres") {
         shared(Duration::from_secs_f64(seconds), &mut report);
     }
     println!("{} targets missed", report.misses);
@@ -138,6 +153,67 @@ fn deliveries<S: Store>(store: S, count: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let delivered = target as f64;
     delivered / seconds
+}
+
+/// Fills a store with timeouts of the next year, and some that are due. Measures how fast workers
+/// deliver the latter, and the memory of this process.
+fn hold<S: Store>(name: &str, rows: u64, stores: Vec<S>, report: &mut Report) {
+    const DUE: u64 = 100_000;
+    const BATCH: u64 = 5_000;
+    let now = stores[0].clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now());
+    let write = |count: u64, due: &dyn Fn(u64) -> Duration| {
+        for first in (0..count / BATCH).map(|batch| batch * BATCH) {
+            let new = |number| {
+                let due = now.saturating_add(due(number));
+                NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid")
+            };
+            let commands: Vec<_> =
+                (first..first + BATCH).map(|number| Command::Schedule(new(number))).collect();
+            stores[0].write(now, &commands).expect("write");
+        }
+    };
+    let start = Instant::now();
+    // Scattered over the year: the numbers are not in the order of the times.
+    let hour = Duration::from_secs(3_600);
+    write(rows, &|number| {
+        hour + (YEAR / 1_000_003) * u32::try_from(number * 7_919 % 1_000_003).unwrap_or(0)
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    note(&format!("{name}: {rows} rows written in"), &format!("{seconds:.1} s"));
+    write(DUE, &|_| Duration::ZERO);
+    let workers = stores.len();
+    let start = Instant::now();
+    let timers: Vec<_> = stores
+        .into_iter()
+        .map(|store| {
+            let builder = DurableTimer::builder(store).max_deliveries(8_192);
+            builder.build_with(delaywheel_durable::Delivery::acknowledge).expect("start")
+        })
+        .collect();
+    while timers.iter().map(|timer| timer.stats().acknowledged).sum::<u64>() < DUE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    note(
+        &format!("{name}: {DUE} due delivered by {workers} workers in"),
+        &format!("{seconds:.1} s"),
+    );
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = |field: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let digits = line.and_then(|line| line.split_whitespace().nth(1));
+        digits.and_then(|digits| digits.parse().ok()).unwrap_or(0) / 1_024
+    };
+    let (now, most) = (size("VmRSS"), size("VmHWM"));
+    report.line(
+        &format!("{name}: memory now / at most"),
+        &format!("{now} / {most} MiB"),
+        most < 200,
+        "< 200 MiB",
+    );
+    for timer in timers {
+        assert!(timer.finish(Duration::from_secs(60)));
+    }
 }
 
 fn embedded(span: Duration, report: &mut Report) {

@@ -63,6 +63,14 @@ pub(crate) struct Step {
     pub(crate) again: bool,
 }
 
+/// One step under way.
+struct Turn<'a> {
+    store: &'a dyn Store,
+    now: WallTime,
+    counters: &'a Counters,
+    step: Step,
+}
+
 /// One worker's view of its store.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -171,18 +179,18 @@ impl Driver {
 
     /// Does everything that is to be done at `now`.
     pub(crate) fn step(&mut self, store: &dyn Store, now: WallTime, counters: &Counters) -> Step {
-        let mut step = Step::default();
+        let mut turn = Turn { store, now, counters, step: Step::default() };
         self.follow_clock(now, counters);
-        self.end_overruns(now, counters, &mut step);
+        self.end_overruns(&mut turn);
         if self.paused_until.is_some_and(|until| now < until) {
-            return step;
+            return turn.step;
         }
         self.paused_until = None;
-        match self.call_store(store, now, counters, &mut step) {
+        match self.call_store(&mut turn) {
             Ok(()) => self.pause = Duration::ZERO,
             Err(error) => self.pause_after(&error, now, counters),
         }
-        step
+        turn.step
     }
 
     /// Returns when to step next; `None` if only a notice or the end of a delivery is a reason to.
@@ -237,51 +245,45 @@ impl Driver {
     }
 
     /// Counts deliveries that take too long as failed, so that they no longer hold a permit.
-    fn end_overruns(&mut self, now: WallTime, counters: &Counters, step: &mut Step) {
-        for expired in self.limits.advance(tick(now)) {
+    fn end_overruns(&mut self, turn: &mut Turn<'_>) {
+        for expired in self.limits.advance(tick(turn.now)) {
             let claim = expired.value;
             self.delivering.remove(&claim.token);
-            counters.overruns.add(1);
+            turn.counters.overruns.add(1);
             let error = "the handler exceeded its limit".to_owned();
-            let at = now.saturating_add(Duration::from_secs(1));
-            step.commands.push(Command::Settle(claim, Settlement::Retry { at, error }));
+            let at = turn.now.saturating_add(Duration::from_secs(1));
+            turn.step.commands.push(Command::Settle(claim, Settlement::Retry { at, error }));
         }
     }
 
-    fn call_store(
-        &mut self,
-        store: &dyn Store,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) -> Result<(), StoreError> {
+    fn call_store(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         while let Some(&worker) = self.abandoned.last() {
-            store.leave(worker)?;
+            turn.store.leave(worker)?;
             self.abandoned.pop();
         }
-        let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= now);
+        let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= turn.now);
         if lapsed && self.worker.is_none() {
-            self.enter(store, now)?;
+            self.enter(turn)?;
         }
-        if (self.has_held() && self.renew_at <= now) || lapsed {
-            self.renew(store, now, counters)?;
+        if (self.has_held() && self.renew_at <= turn.now) || lapsed {
+            self.renew(turn)?;
         }
-        if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= now) {
+        if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
-            self.claim_soon(now);
+            self.claim_soon(turn.now);
         }
         // First what is held and then what is claimed, as the former is older.
-        self.expire(now);
+        self.expire(turn.now);
         if !self.is_closing {
-            self.fill_window(store, now, counters, step)?;
+            self.fill_window(turn)?;
         }
-        self.expire(now);
-        self.begin_due(store, now, counters, step)?;
+        self.expire(turn.now);
+        self.begin_due(turn)?;
         if !self.is_closing {
-            self.take_backlog(store, now, counters, step)?;
+            self.take_backlog(turn)?;
         }
-        step.again = self.next_step().is_some_and(|next| next <= now);
+        turn.step.again = self.next_step().is_some_and(|next| next <= turn.now);
         Ok(())
     }
 
@@ -302,25 +304,20 @@ impl Driver {
         self.paused_until = Some(now.saturating_add(self.pause));
     }
 
-    fn renew(
-        &mut self,
-        store: &dyn Store,
-        now: WallTime,
-        counters: &Counters,
-    ) -> Result<(), StoreError> {
+    fn renew(&mut self, turn: &Turn<'_>) -> Result<(), StoreError> {
         if let Some(worker) = self.worker {
-            if store.renew(worker, now, self.settings.lease)? {
-                self.renew_at = now.saturating_add(self.settings.lease / 3);
+            if turn.store.renew(worker, turn.now, self.settings.lease)? {
+                self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
             } else {
-                self.lose_lease(now, counters);
+                self.lose_lease(turn.now, turn.counters);
             }
         }
         Ok(())
     }
 
-    fn enter(&mut self, store: &dyn Store, now: WallTime) -> Result<WorkerId, StoreError> {
-        let worker = store.enter(now, self.settings.lease)?;
-        self.renew_at = now.saturating_add(self.settings.lease / 3);
+    fn enter(&mut self, turn: &Turn<'_>) -> Result<WorkerId, StoreError> {
+        let worker = turn.store.enter(turn.now, self.settings.lease)?;
+        self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
         Ok(*self.worker.insert(worker))
     }
 
@@ -350,53 +347,46 @@ impl Driver {
     /// Claims with a good lease, which it gets if need be.
     fn claim(
         &mut self,
-        store: &dyn Store,
+        turn: &Turn<'_>,
         request: ClaimRequest,
-        counters: &Counters,
     ) -> Result<ClaimedBatch, StoreError> {
-        let now = request.now;
+        let now = turn.now;
         loop {
             // A lease that was not needed was not renewed, and may be about to end.
             if self.renew_at <= now {
-                self.renew(store, now, counters)?;
+                self.renew(turn)?;
             }
             let worker = match self.worker {
                 Some(worker) => worker,
-                None => self.enter(store, now)?,
+                None => self.enter(turn)?,
             };
-            let claimed = store.claim(worker, request);
+            let claimed = turn.store.claim(worker, request);
             match claimed.inspect_err(|_| self.abandon(now))? {
                 Some(batch) => {
                     // A lease that seems to have ended just now may be renewed this moment.
                     let soon = now.saturating_add(self.settings.lease / 10);
                     let lapse = batch.lapse.map(|lapse| lapse.max(soon));
                     self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
-                    let recheck = store.recheck();
+                    let recheck = turn.store.recheck();
                     self.recheck_at = recheck.map(|recheck| now.saturating_add(recheck));
                     return Ok(batch);
                 }
-                None => self.lose_lease(now, counters),
+                None => self.lose_lease(now, turn.counters),
             }
         }
     }
 
-    fn fill_window(
-        &mut self,
-        store: &dyn Store,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) -> Result<(), StoreError> {
-        while self.window_at.is_some_and(|at| at <= now) && self.has_room(now) {
-            let from = *self.boundary.get_or_insert(now);
+    fn fill_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+        while self.window_at.is_some_and(|at| at <= turn.now) && self.has_room(turn.now) {
+            let from = *self.boundary.get_or_insert(turn.now);
             // One microsecond more: what is due just then is the reason for this claim.
             let window = self.settings.window.saturating_add(Duration::from_micros(1));
-            let until = now.max(from).saturating_add(window);
+            let until = turn.now.max(from).saturating_add(window);
             let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
             // Deliveries that are due already begin with the claim, as far as there are permits.
-            let begin = self.is_overdue(now) && self.due.is_empty();
+            let begin = self.is_overdue(turn.now) && self.due.is_empty();
             let request = ClaimRequest {
-                now,
+                now: turn.now,
                 from,
                 until,
                 limit: if begin { room.min(self.permits()) } else { room },
@@ -404,37 +394,30 @@ impl Driver {
                 begin,
             };
             // A notice that comes meanwhile is not lost: it is given after this step.
-            let batch = self.claim(store, request, counters)?;
+            let batch = self.claim(turn, request)?;
             self.is_full = batch.next.is_some_and(|next| next < until);
             self.window_at = batch.next.map(|next| next.saturating_sub(self.settings.window));
             let last = batch.records.last().map(|last| last.next);
             for record in batch.records {
-                self.take_claimed(Lane::Window, record, now, counters, step);
+                self.take_claimed(Lane::Window, record, turn);
             }
-            if self.is_full && last.is_some_and(|last| now.since(last) > BEHIND) {
-                self.boundary = Some(now);
-                self.claim_soon(now);
+            if self.is_full && last.is_some_and(|last| turn.now.since(last) > BEHIND) {
+                self.boundary = Some(turn.now);
+                self.claim_soon(turn.now);
             }
         }
         Ok(())
     }
 
     /// Delivers a record whose delivery has begun, or puts it into the wheel.
-    fn take_claimed(
-        &mut self,
-        lane: Lane,
-        record: Record,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) {
+    fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
         if record.state != State::Delivering {
             self.hold(record);
-        } else if let Some(settlement) = skipped(&record, now, self.settings.catch_up) {
-            counters.skipped.add(1);
-            step.commands.push(Command::Settle(record.claim(), settlement));
+        } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
+            turn.counters.skipped.add(1);
+            turn.step.commands.push(Command::Settle(record.claim(), settlement));
         } else {
-            self.deliver(lane, record, now, counters, step);
+            self.deliver(lane, record, turn);
         }
     }
 
@@ -448,98 +431,79 @@ impl Driver {
         }
     }
 
-    fn begin_due(
-        &mut self,
-        store: &dyn Store,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) -> Result<(), StoreError> {
-        self.skip(now, counters, step);
+    fn begin_due(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+        self.skip(turn);
         let count = self.permits().min(BATCH).min(self.due.len());
         if count == 0 {
             return Ok(());
         }
         let claims: Vec<_> = self.due.iter().take(count).map(Record::claim).collect();
-        let begun = store.begin(now, &claims).inspect_err(|_| self.abandon(now))?;
+        let begun = turn.store.begin(turn.now, &claims).inspect_err(|_| self.abandon(turn.now))?;
         let records: Vec<_> = self.due.drain(..count).collect();
         self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
         for (mut record, begun) in records.into_iter().zip(begun) {
             if begun {
                 record.attempt += 1;
-                self.deliver(Lane::Window, record, now, counters, step);
+                self.deliver(Lane::Window, record, turn);
             } else {
-                counters.fenced.add(1);
+                turn.counters.fenced.add(1);
             }
         }
         Ok(())
     }
 
     /// Takes out due records whose policy says so.
-    fn skip(&mut self, now: WallTime, counters: &Counters, step: &mut Step) {
+    fn skip(&mut self, turn: &mut Turn<'_>) {
         let catch_up = self.settings.catch_up;
         let bytes = &mut self.bytes;
-        self.due.retain(|record| match skipped(record, now, catch_up) {
+        self.due.retain(|record| match skipped(record, turn.now, catch_up) {
             None => true,
             Some(settlement) => {
-                counters.skipped.add(1);
+                turn.counters.skipped.add(1);
                 *bytes -= record.payload.len();
-                step.commands.push(Command::Settle(record.claim(), settlement));
+                turn.step.commands.push(Command::Settle(record.claim(), settlement));
                 false
             }
         });
     }
 
-    fn take_backlog(
-        &mut self,
-        store: &dyn Store,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) -> Result<(), StoreError> {
+    fn take_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
         let limit = self.backlog_permits().min(BATCH);
-        if limit == 0 || self.backlog_at.is_none_or(|at| at > now) {
+        if limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now) {
             return Ok(());
         }
         // At a limited rate, no more than a hundredth of a second's worth at once.
         let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
         let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
         let request = ClaimRequest {
-            now,
+            now: turn.now,
             from: WallTime::MIN,
             until: boundary,
             limit,
             max_bytes: self.settings.window_bytes,
             begin: true,
         };
-        let batch = self.claim(store, request, counters)?;
+        let batch = self.claim(turn, request)?;
         let more = batch.next.filter(|&next| next < boundary);
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
         self.backlog_at = more.map(|_| match rate {
-            None => now,
-            Some(rate) => now.saturating_add(Duration::from_secs(1) * count / rate),
+            None => turn.now,
+            Some(rate) => turn.now.saturating_add(Duration::from_secs(1) * count / rate),
         });
         for record in batch.records {
-            self.take_claimed(Lane::Backlog, record, now, counters, step);
+            self.take_claimed(Lane::Backlog, record, turn);
         }
         Ok(())
     }
 
-    fn deliver(
-        &mut self,
-        lane: Lane,
-        record: Record,
-        now: WallTime,
-        counters: &Counters,
-        step: &mut Step,
-    ) {
-        debug_assert!(record.next <= now, "a delivery is early");
-        counters.deliveries.add(1);
-        counters.lateness.record(now.since(record.next));
+    fn deliver(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
+        debug_assert!(record.next <= turn.now, "a delivery is early");
+        turn.counters.deliveries.add(1);
+        turn.counters.lateness.record(turn.now.since(record.next));
         self.delivering.insert(record.token, None);
-        self.watch(record.claim(), now);
-        step.begun.push((lane, record));
+        self.watch(record.claim(), turn.now);
+        turn.step.begun.push((lane, record));
     }
 
     fn watch(&mut self, claim: Claim, now: WallTime) {

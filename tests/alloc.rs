@@ -1,6 +1,6 @@
-//! What the wheel allocates: nothing in the steady state, little at a time as it grows.
+//! Allocations of the wheel: none in the steady state, small ones while it grows.
 //!
-//! The allocator of this binary counts, which is why it is one of its own.
+//! A separate binary, because its allocator counts.
 
 use allocation_counter::{AllocationInfo, measure};
 use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};

@@ -1,6 +1,6 @@
-//! What a timer publishes to the `metrics` facade, at a recorder that writes it down.
+//! The metrics of a timer, by a recorder that stores them.
 //!
-//! A binary of its own, because it needs the feature of that name.
+//! A separate binary, because it needs the feature of that name.
 
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,8 @@
 //! Events of the process around a timer: it is stopped and continued, it exits, its threads
 //! are torn down.
 //!
-//! A binary of its own, as it runs itself as a child. A fork without an exec is not tested: it takes
-//! unsafe code, and is told in the documentation of the timer not to be done.
+//! A separate binary, because it runs itself as a child process. A fork without an exec needs unsafe
+//! code, so it is not tested. The documentation of the timer forbids it.
 
 #![cfg(unix)]
 

@@ -1,6 +1,6 @@
-//! What the purgatory holds on to: nothing of operations that have ended.
+//! Memory of the purgatory: ended operations leave none behind.
 //!
-//! The allocator of this binary counts, which is why it is one of its own.
+//! A separate binary, because its allocator counts.
 
 #![cfg(feature = "std")]
 

@@ -1,6 +1,6 @@
-//! What a timer tells `tracing`, to a subscriber that writes it down.
+//! The `tracing` events of a timer, by a subscriber that stores them.
 //!
-//! A binary of its own, because it needs the feature of that name.
+//! A separate binary, because it needs the feature of that name.
 
 use std::{
     fmt::{self, Write},

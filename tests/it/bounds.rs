@@ -1,4 +1,4 @@
-//! The contract's clauses on work: bounded steps, few cascades, no wake-up in vain.
+//! The contract's clauses on work: bounded steps, few cascades, no spurious wake-up.
 
 use delaywheel::{Tick, TimingWheel};
 

@@ -1,4 +1,4 @@
-//! Records that timeouts leave behind when they are cancelled or reset are taken out.
+//! Records of cancelled and reset timeouts are removed.
 
 use allocation_counter::measure;
 use delaywheel::{Tick, TimingWheel};

@@ -1,4 +1,4 @@
-//! The corpus of the fuzzer: what it found worth keeping is run with every test.
+//! Replays the corpus of the fuzzer.
 
 use crate::{inputs::inputs, machine::Machine, script::Script};
 

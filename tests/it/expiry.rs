@@ -1,4 +1,4 @@
-//! The contract's clauses on what expires and when: never early, never held, once, in order.
+//! The contract's clauses on expiry: never early, never held, once, in order.
 
 use std::mem::ManuallyDrop;
 

@@ -1,5 +1,5 @@
-//! Clients that mean harm: what they ask for a million times is held to the limits, is handed back
-//! beyond them, is given back when it ends, and keeps nobody else from being on time.
+//! Hostile clients: requests up to the limits are accepted, further ones are returned, ended ones free
+//! their memory, and timeouts of other clients stay on time.
 
 use std::{sync::mpsc, time::Duration};
 

@@ -12,7 +12,7 @@ use crate::{
     script::{Fact, Op, Pick, Script, Setup, When},
 };
 
-/// Operations between two comparisons on a wheel whose buckets are too many to look at each time.
+/// Operations between two comparisons of a wheel with many buckets.
 const STRIDE_OF_LARGE: u64 = 128;
 
 /// Operations between two comparisons of all contents, when there are more timeouts than this.
@@ -23,13 +23,13 @@ pub(crate) struct Machine {
     wheel: TimingWheel<u64>,
     oracle: Oracle,
     max_pending: usize,
-    /// Every key there has been; its position is the value of its timeout.
+    /// All keys. The position of a key is the value of its timeout.
     born: Vec<Key>,
-    /// The same keys, to be looked up.
+    /// The same keys, for lookup.
     known: HashSet<Key>,
     /// Keys of the pending timeouts, oldest first.
     live: Vec<Key>,
-    /// Keys of the others, in the order of their deaths.
+    /// Keys of ended timeouts, latest last.
     dead: Vec<Key>,
     expired: u64,
     applied: u64,
@@ -99,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// Checks everything that can be seen of the wheel at one moment.
+    /// Compares the observable state of the wheel with the oracle.
     pub(crate) fn compare(&self) {
         self.wheel.check_invariants();
         assert_eq!(self.wheel.now(), self.oracle.now);

@@ -1,9 +1,8 @@
 //! Random scripts under several geometries, each operation compared with the oracle.
 //!
-//! `DELAYWHEEL_MODEL_OPS=100000000 cargo test --release --test it model` asks for more than the
-//! default of about a million operations. A failure prints its seed, to be replayed with
-//! `DELAYWHEEL_MODEL_SEED=<seed>`, and the shortest script found that fails, to be saved as a file
-//! under `tests/scenarios`.
+//! `DELAYWHEEL_MODEL_OPS=100000000 cargo test --release --test it model` sets the number of
+//! operations. A failure prints its seed and the shortest failing script. `DELAYWHEEL_MODEL_SEED=<seed>`
+//! replays the seed. Save the script as a file under `tests/scenarios`.
 
 use std::{
     cell::Cell,
@@ -13,10 +12,10 @@ use std::{
 
 use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
-/// Operations in all if the environment does not say.
+/// Default number of operations.
 const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 60_000 } else { 1_200_000 };
 
-/// Bytes that a script is made from; two or three make an operation.
+/// Bytes of a script. An operation takes two or three.
 const SCRIPT_BYTES: usize = 1500;
 
 #[test]
@@ -60,7 +59,7 @@ fn a_failing_script_shrinks_to_what_makes_it_fail() {
     assert_eq!(shrink(script, needs_both).ops, [first, last]);
 }
 
-/// Runs scripts on wheels of the size that `size_byte` stands for, with a share of all operations.
+/// Runs scripts on wheels of one size, with a share of all operations.
 fn agree(size_byte: u8, percent: u64) {
     let replayed = variable("DELAYWHEEL_MODEL_SEED");
     let ops = model_operations() * percent / 100;
@@ -84,19 +83,19 @@ fn random_bytes(seed: u64) -> Vec<u8> {
     (0..SCRIPT_BYTES).map(|_| random.u8(..)).collect()
 }
 
-/// Fails again, this time aloud.
+/// Runs a failing script again, with its panic message.
 fn report(seed: u64, script: &Script) -> ! {
     eprintln!("DELAYWHEEL_MODEL_SEED={seed} replays it; shrunk:\n\n{script}");
     Machine::run(script);
     unreachable!("the script has failed before");
 }
 
-/// Takes out operations as long as the script still fails.
+/// Removes operations while the script still fails.
 fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
     shrink::shrink(script, |script| &mut script.ops, fails)
 }
 
-/// Runs a script without a word on standard error.
+/// Runs a script without output, and returns whether it fails.
 fn fails(script: &Script) -> bool {
     thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();

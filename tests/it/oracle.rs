@@ -1,4 +1,4 @@
-//! The oracle: what the contract demands of a wheel, as a `BTreeMap` and a scan.
+//! The oracle: the contract of a wheel as a `BTreeMap` and a scan.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The delay queue: values that are received once their delay is over.
+//! The delay queue: threads receive values when these are due.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Scenario files: one script each, for a bug that some wheel has had or might have.
+//! Scenario files: a script for each known or likely bug of a wheel.
 
 use std::{fs, panic, path::Path};
 

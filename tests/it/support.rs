@@ -1,4 +1,4 @@
-//! Shorthand that the themes of the contract share.
+//! Helpers of the tests of the wheel.
 
 use delaywheel::{Tick, TimingWheel, WheelBuilder};
 

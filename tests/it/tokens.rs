@@ -1,4 +1,4 @@
-//! Rust source as tokens, without comments, strings and characters; as much of it as paths need.
+//! A tokenizer for Rust paths, without comments, strings and characters.
 
 /// Cuts source text into identifiers, `::` and single characters.
 pub(crate) fn tokens(text: &str) -> Vec<&str> {

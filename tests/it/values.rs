@@ -1,4 +1,4 @@
-//! What happens to values: handed back, dropped once, never dropped while the wheel is in disorder.
+//! Values: returned or dropped once, and dropped only while the wheel is consistent.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,4 +1,4 @@
-//! What a fuzzer found worth keeping.
+//! Inputs of a fuzz target.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! Environment variables.
 
 use std::{env, fmt::Display, str::FromStr};
 

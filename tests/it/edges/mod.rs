@@ -1,11 +1,11 @@
-//! Every public function with the values that are easiest to get wrong: no panic but those that are
-//! documented, and nothing that waits for ever.
+//! Every public function with values at the edges: it panics only where its documentation says so, and
+//! always returns.
 
-mod calm;
 mod clock;
 mod names;
 mod purgatory;
 mod queue;
+mod rhythms;
 mod ticks;
 mod timer;
 mod wheel;

@@ -1,7 +1,7 @@
-//! That the edge tests leave no public function of any type out.
+//! The edge tests call every public function of every type.
 //!
-//! Sources are read as tokens, which do not tell of what type a receiver is. So each type has names
-//! for its values in the edge tests, and a call counts for a type only if it is made on one of these.
+//! The test reads the sources as tokens, which do not have types. So the edge tests use certain variable
+//! names for the values of each type, and only a call on one of these names counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

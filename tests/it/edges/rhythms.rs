@@ -1,4 +1,4 @@
-//! Repetition, and calls that come too often.
+//! Repeated, debounced and throttled callbacks.
 
 use std::time::Duration;
 

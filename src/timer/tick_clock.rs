@@ -23,8 +23,8 @@ pub(super) struct TickClock {
     /// Start of tick 0.
     origin: Instant,
     ticks: Ticks,
-    /// Start of the latest tick that a thread has seen, in nanoseconds. Written once a tick, so that
-    /// threads seldom contend for its cache line.
+    /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend for
+    /// its cache line.
     latest: AtomicU64,
 }
 
@@ -45,42 +45,59 @@ impl TickClock {
     /// Returns the nanoseconds since the start of tick 0; 584 years at most.
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
-        let elapsed = nanos(self.source.now().saturating_duration_since(self.origin));
-        let latest = self.latest.load(Ordering::Relaxed);
-        if elapsed.saturating_sub(latest) >= self.ticks.length() {
-            let begun = self.floor(elapsed).get() * self.ticks.length();
-            self.latest.fetch_max(begun, Ordering::Relaxed);
-        }
-        debug_assert_eq!(latest % self.ticks.length(), 0, "it is the start of a tick");
-        elapsed.max(latest)
+        self.read().0
     }
 
     /// Returns the current tick.
     #[inline]
     pub(super) fn now(&self) -> Tick {
-        self.floor(self.elapsed())
+        self.read().1
+    }
+
+    /// Returns the nanoseconds since the start of tick 0, and the current tick. Divides only if no
+    /// thread has seen that tick.
+    #[inline]
+    fn read(&self) -> (u64, Tick) {
+        let elapsed = nanos(self.source.now().saturating_duration_since(self.origin));
+        let latest = self.latest.load(Ordering::Relaxed);
+        let begun = latest * self.ticks.length();
+        if elapsed.wrapping_sub(begun) < self.ticks.length() {
+            debug_assert_eq!(self.floor(elapsed), Tick::new(latest));
+            return (elapsed, Tick::new(latest));
+        }
+        self.leave_tick(elapsed, begun, latest)
+    }
+
+    /// The same for a time outside the latest tick, which began at `begun`.
+    #[cold]
+    fn leave_tick(&self, elapsed: u64, begun: u64, latest: u64) -> (u64, Tick) {
+        if elapsed < begun {
+            return (begun, Tick::new(latest));
+        }
+        let tick = self.floor(elapsed);
+        self.latest.fetch_max(tick.get(), Ordering::Relaxed);
+        (elapsed, tick)
     }
 
     /// Returns the current tick, and the first that begins `delay` from now or later.
     #[inline]
     pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
-        self.at_and_after(self.elapsed(), delay)
-    }
-
-    /// The same for an earlier time, `elapsed` nanoseconds after the start of tick 0.
-    #[inline]
-    pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
-        let (now, deadline) =
-            (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));
+        let (elapsed, now) = self.read();
+        let deadline = self.ceil(elapsed.saturating_add(nanos(delay)));
         debug_assert!(now <= deadline, "a deadline lies before the call");
         (now, deadline)
     }
 
+    /// The same for an earlier time, `elapsed` nanoseconds after the start of tick 0.
+    pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
+        let deadline = self.ceil(elapsed.saturating_add(nanos(delay)));
+        (self.floor(elapsed), deadline)
+    }
+
     /// Returns the current tick, and a function from a delay to its deadline, counted from now.
     pub(super) fn now_and_deadlines(&self) -> (Tick, impl Fn(Duration) -> Tick) {
-        let elapsed = self.elapsed();
-        let deadline = move |delay| self.ceil(elapsed.saturating_add(nanos(delay)));
-        (self.floor(elapsed), deadline)
+        let (elapsed, now) = self.read();
+        (now, move |delay| self.ceil(elapsed.saturating_add(nanos(delay))))
     }
 
     /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.

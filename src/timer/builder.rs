@@ -62,7 +62,7 @@ enum Execution {
     Pool(Arc<dyn Executor>),
 }
 
-/// More shards than threads that use them at once are of no use, and cost the reaper a look each.
+/// Limit of the default. The reaper checks each shard, and few programs run more threads at once.
 const MAX_DEFAULT_SHARDS: usize = 16;
 
 impl TimerBuilder {
@@ -107,8 +107,8 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The number never exceeds the limit. Just after a timeout has ended, the timer may still refuse
-    /// a new one for a moment. With a limit, all threads share one counter. 0 is an error of `build`.
+    /// The number never exceeds the limit. For a moment after the end of a timeout, the timer may still
+    /// refuse a new one. With a limit, all threads share one counter. With a limit of 0, `build` fails.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
     /// [`DelayQueue`], for a receiver. If these are slower than new timeouts
@@ -203,10 +203,10 @@ impl TimerBuilder {
 
     /// Makes a queue from which values are received. Starts no thread; the first value does.
     ///
-    /// Settings of where callbacks run have no effect. Without a number of [`shards`](Self::shards)
-    /// the queue has one, and yields values in the order of their deadlines, to the tick. With
-    /// several shards, threads that insert at once wait less for each other, but values of different
-    /// shards that become due at the same wake-up of the reaper come in any order.
+    /// Settings of executors have no effect. By default a queue has one [shard](Self::shards), and
+    /// returns values in the order of their deadlines, to the tick. With several shards, threads that
+    /// insert at once wait less for each other. But values of different shards that become due at the
+    /// same wake-up of the reaper come in any order.
     ///
     /// # Examples
     ///

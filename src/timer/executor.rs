@@ -21,7 +21,7 @@ use crate::{
 
 /// A pool of threads that runs callbacks for a timer.
 ///
-/// Any function that takes a boxed closure is one, so that most pools are one line:
+/// Any function that takes a boxed closure is an executor, so most pools need one line:
 ///
 /// ```ignore
 /// Timer::builder().executor(|task| rayon::spawn(task))

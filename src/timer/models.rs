@@ -107,6 +107,7 @@ fn either_cancel_or_expire_gets_the_value() {
         assert_eq!(got, [7]);
         let (stats, pending) = shards.stats();
         assert_eq!((stats.expired + stats.cancelled, pending), (1, 0));
+        shards.check_invariants();
     });
 }
 
@@ -139,6 +140,7 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         assert!(later.is_empty(), "early");
         shards.expire(Tick::new(5), 64, &mut later);
         assert_eq!(later.len(), usize::from(is_moved));
+        shards.check_invariants();
     });
 }
 
@@ -175,6 +177,7 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
         let refused = shards.insert(0, DUE, DUE, 8);
         let error = refused.expect_err("the timer is shut down");
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown, "no permit is free");
+        shards.check_invariants();
     });
 }
 
@@ -192,6 +195,7 @@ fn each_timeout_of_a_batch_inserted_during_a_shutdown_is_refused_or_returned() {
         got.extend(rest.into_iter().map(|(_, value)| value));
         got.sort_unstable();
         assert_eq!(got, [7, 8, 9]);
+        shards.check_invariants();
     });
 }
 
@@ -277,6 +281,7 @@ fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
     reaper.join().expect("no thread panics");
     assert_eq!(timer.shut_down(), [], "returned by the second shutdown");
     got.append(&mut log.lock());
+    timer.check_invariants();
     got
 }
 
@@ -372,6 +377,7 @@ fn of_two_inserts_with_one_permit_one_is_refused_with_its_value() {
             refused.into_iter().flatten().map(|error| (error.kind(), error.into_value())).collect();
         let full = |value| [(ScheduleErrorKind::Full, value)];
         assert!(refused == full(1) || refused == full(2), "{refused:?}");
+        shards.check_invariants();
         assert_eq!(shards.stats().1, 1);
     });
 }

@@ -50,6 +50,7 @@ fn a_finish_ends_when_due_timeouts_have_run() {
         assert_eq!(finish(&timer), []);
         assert_eq!(*log.lock(), [7], "the finish did not wait for the callback");
         reaper.join().expect("no thread panics");
+        timer.check_invariants();
     });
 }
 
@@ -78,6 +79,7 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
         left.append(&mut closer.join().expect("no thread panics"));
         assert_eq!((left, &**log.lock()), (Vec::from([7]), &[][..]));
         reaper.join().expect("no thread panics");
+        timer.check_invariants();
     });
 }
 

@@ -104,28 +104,23 @@
 //!
 //! # Async programs
 //!
-//! This crate has no futures. A callback can send on a `tokio::sync::oneshot` channel, and the task
-//! waits for the receiver. The send is short, so build the timer with `inline`:
+//! With the feature `future`, tasks sleep and limit other futures. Each connection has one sleep, and
+//! a message moves its deadline:
 //!
 //! ```ignore
-//! let timer = Timer::builder().inline().build()?;
-//!
 //! async fn serve(timer: Timer, mut stream: TcpStream) -> io::Result<()> {
-//!     let (expire, mut expired) = oneshot::channel();
-//!     let timeout = timer.schedule(IDLE, move || {
-//!         let _ = expire.send(());
-//!     })?;
-//!     let timeout = timeout.cancel_on_drop(); // also when the task is aborted
+//!     let mut idle = timer.sleep(IDLE);
 //!     let mut buffer = [0; 4096];
 //!     loop {
 //!         let length = tokio::select! {
 //!             length = stream.read(&mut buffer) => length?,
-//!             _ = &mut expired => return Ok(()), // idle, or the timer was shut down
+//!             elapsed = &mut idle => return Ok(elapsed?), // idle; an error if the timer was shut down
 //!         };
-//!         if length == 0 || !timeout.reset(IDLE) {
+//!         if length == 0 {
 //!             return Ok(());
 //!         }
-//!         stream.write_all(&buffer[..length]).await?;
+//!         timer.timeout(SEND, stream.write_all(&buffer[..length])).await??;
+//!         idle.reset(IDLE);
 //!     }
 //! }
 //! ```
@@ -444,8 +439,7 @@
 //! - You need ranges or iteration in the order of deadlines: use `BTreeMap<(Tick, Id), T>`.
 //! - Equal deadlines must expire in the order of insertion: use a heap or map with a sequence
 //!   number.
-//! - Your program is async: use `tokio::time` or `tokio_util::time::DelayQueue`. This crate has no
-//!   futures yet.
+//! - Your async program has few timeouts: use `tokio::time`, which needs no further thread.
 //! - Timeouts must survive a restart, or follow a calendar: use the package `delaywheel-durable`,
 //!   which keeps them in a database.
 //! - Your program must not allocate: use an intrusive wheel. This crate allocates while it grows,

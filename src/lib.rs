@@ -13,6 +13,15 @@
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! In async code, with the feature `future`:
+//!
+//! ```
+//! # #[cfg(feature = "future")]
+//! async fn first_byte(answer: impl Future<Output = std::io::Result<u8>>) -> std::io::Result<u8> {
+//!     delaywheel::future::timeout(std::time::Duration::from_secs(5), answer).await?
+//! }
+//! ```
+//!
 //! | You have | Use |
 //! |---|---|
 //! | callbacks to run later | [`Timer`] |

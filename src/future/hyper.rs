@@ -44,7 +44,7 @@ impl HyperTimer {
     }
 }
 
-/// Uses the [default timer](super::default_timer).
+/// Uses the [default timer](super::default_timer()).
 impl Default for HyperTimer {
     fn default() -> Self {
         Self::new(super::default_timer().clone())

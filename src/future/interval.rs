@@ -15,7 +15,7 @@ use crate::{
     timer::{MissedTicks, Timer, next_tick},
 };
 
-/// Ticks once a period; from [`Timer::interval`] and [`interval`](super::interval).
+/// Ticks once a period; from [`Timer::interval`] and [`interval()`](super::interval()).
 ///
 /// Ticks lie on a grid, so they do not drift however late each one is taken. [`MissedTicks`] says what
 /// happens to ticks that nobody took in time. As a [`Stream`] it yields the ticks without end.

@@ -21,13 +21,13 @@
 //!
 //! | You want | Use |
 //! |---|---|
-//! | to wait | [`sleep`], [`sleep_until`]; [`Timer::sleep`] |
-//! | to limit how long a future takes | [`timeout`]; [`Timer::timeout`] |
-//! | to do something regularly | [`interval`], [`interval_at`]; [`Timer::interval`] |
+//! | to wait | [`sleep()`], [`sleep_until`]; [`Timer::sleep`] |
+//! | to limit how long a future takes | [`timeout()`]; [`Timer::timeout`] |
+//! | to do something regularly | [`interval()`], [`interval_at`]; [`Timer::interval`] |
 //! | values when they are due | [`DelayQueue::recv_async`], [`DelayQueue::stream`] |
-//! | to wait for an event | [`AsyncPurgatory`](crate::AsyncPurgatory) |
+//! | to wait for an event | [`AsyncPurgatory`] |
 //!
-//! The free functions use a [default timer](default_timer) for the whole process.
+//! The free functions use a [default timer](default_timer()) for the whole process.
 //!
 //! # Promises
 //!

@@ -14,7 +14,7 @@ use crate::{
     timer::{SleepHandle, TimeoutKey, Timer},
 };
 
-/// Waits until its deadline; from [`Timer::sleep`] and [`sleep`](super::sleep).
+/// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
 ///
 /// It is [`Unpin`], as its place in the wheel is found by a key and not by an address. So it can be
 /// moved, stored and polled by `&mut sleep`.

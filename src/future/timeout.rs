@@ -17,7 +17,7 @@ use crate::{
 };
 
 pin_project! {
-    /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout`](super::timeout).
+    /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout()`](super::timeout()).
     ///
     /// Each poll first polls the future. If both the future is done and the time is over, the result
     /// of the future counts. The first poll that finds the future pending registers a sleep. So a

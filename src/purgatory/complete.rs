@@ -264,16 +264,11 @@ where
     {
         let shard = &*self.shards[number];
         let mut walk = Walk::new(shard, 0);
-        let mut cancelled = 0;
-        while !walk.is_done() {
-            // One reason for each, made and dropped with no lock held.
-            let completion = Completion::Cancelled(reason());
-            let (now, key) = (self.timer.elapsed(), (key, newcomers));
+        self.cancel_each(number, reason, |completion, now| {
+            let key = (key, newcomers);
             let (claim, hold) = shard.claim_next(&mut walk, key, completion, now, &self.limits);
-            self.dispose(hold);
-            cancelled += usize::from(self.settle_claim(number, claim));
-        }
-        cancelled
+            (!walk.is_done(), claim, hold)
+        })
     }
 
     /// Cancels the operations of a shard that wait for a key's value, but for newcomers.
@@ -289,19 +284,33 @@ where
         Q: Eq + ?Sized,
     {
         let shard = &*self.shards[number];
-        let mut cancelled = 0;
         let mut place = None;
-        loop {
-            let completion = Completion::Cancelled(reason());
-            let (now, key) = (self.timer.elapsed(), (key, newcomers));
+        self.cancel_each(number, reason, |completion, now| {
+            let key = (key, newcomers);
             let (next, claim, hold) =
                 shard.claim_threshold(key, place, completion, now, &self.limits);
+            place = next;
+            (next.is_some(), claim, hold)
+        })
+    }
+
+    /// Cancels operations that `claim_next` claims one by one, until it returns false.
+    fn cancel_each<'a>(
+        &'a self,
+        number: usize,
+        reason: &impl Fn() -> R,
+        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Claim<O, R>, Hold<'a, K>),
+    ) -> usize {
+        let mut cancelled = 0;
+        loop {
+            // One reason for each, made and dropped with no lock held.
+            let completion = Completion::Cancelled(reason());
+            let (is_more, claim, hold) = claim_next(completion, self.timer.elapsed());
             self.dispose(hold);
             cancelled += usize::from(self.settle_claim(number, claim));
-            if next.is_none() {
+            if !is_more {
                 return cancelled;
             }
-            place = next;
         }
     }
 

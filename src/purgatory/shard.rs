@@ -243,14 +243,7 @@ where
         now: u64,
         limits: &'a Limits,
     ) -> (Announced, Hold<'a, K>) {
-        let mut announced = Announced::new();
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        batch.for_each(|in_hand| {
-            waiters.bring_back(in_hand, now, &mut announced, &mut hold);
-        });
-        drop(waiters);
-        (announced, hold)
+        self.bring_back_each(batch, now, limits, |_, _| {})
     }
 
     /// Brings back operations that were out and have not been checked. Returns those that wait again.
@@ -259,12 +252,23 @@ where
         batch: &mut Batch<O, R>,
         limits: &'a Limits,
     ) -> (Announced, Hold<'a, K>) {
+        self.bring_back_each(batch, 0, limits, Waiters::announce)
+    }
+
+    #[inline]
+    fn bring_back_each<'a>(
+        &'a self,
+        batch: &mut Batch<O, R>,
+        now: u64,
+        limits: &'a Limits,
+        before: impl Fn(&mut Waiters<K, O, R>, Index),
+    ) -> (Announced, Hold<'a, K>) {
         let mut announced = Announced::new();
         let mut hold = self.hold(limits);
         let mut waiters = self.waiters.lock();
         batch.for_each(|in_hand| {
-            waiters.announce(in_hand.index);
-            waiters.bring_back(in_hand, 0, &mut announced, &mut hold);
+            before(&mut waiters, in_hand.index);
+            waiters.bring_back(in_hand, now, &mut announced, &mut hold);
         });
         drop(waiters);
         (announced, hold)

@@ -109,6 +109,7 @@ fn the_start_of_the_threads_and_the_shutdown_are_told_once() {
         drop(timer);
     };
     assert_eq!(events_of(end), [line(Level::DEBUG, "shut down timer=\"dw\" returned=3")]);
+    assert_eq!(events_of(|| drop(Timer::new().shutdown())), []);
 }
 
 /// A timer whose turns this test takes.

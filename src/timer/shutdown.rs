@@ -76,13 +76,15 @@ impl<T: Send + 'static> Shared<T> {
 
     /// Shuts down, and returns the pending timeouts and those of `backlog`.
     fn end(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
+        let is_started = self.is_started();
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let mut values = self.delivery.close(|| self.shards.shut_down());
         debug_assert!(self.shards.is_closed(), "a shard accepts timeouts after the end");
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
         values.extend(expired.map(|expired| expired.value));
         self.callback_threads.shut_down();
-        if is_first {
+        // A timer that was never used emits no event.
+        if is_first && is_started {
             self.handler.events().shut_down(values.len());
         }
         values

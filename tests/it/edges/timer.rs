@@ -277,7 +277,8 @@ fn a_callback_may_call_everything() {
             .unwrap();
         clock.advance(MS);
         let left = must_return(move || results.recv().unwrap());
-        assert!(left <= DELAYS.len());
+        // A timeout may expire before its cancel, and then wait for an executor until the shutdown.
+        assert!(left <= 2 * DELAYS.len(), "{left} callbacks were returned");
         assert_eq!(timer.stats().panicked, 0);
     }
 }

@@ -150,7 +150,8 @@ impl<S: Subject> Setting<S> {
         let (keys, delays) = (Vec::with_capacity(TWICE), Vec::with_capacity(TWICE));
         let mut setting = Self { subject, rng, keys, delays };
         for _ in 0..3 {
-            setting.prepare(operation, TWICE);
+            // More than is counted, so that the counted operations allocate no segment.
+            setting.prepare(operation, 2 * TWICE);
             setting.perform(operation);
         }
         setting.prepare(operation, count);

@@ -47,11 +47,15 @@ use super::{
     timeout::TimeoutKey,
     value::ValueTimer,
 };
+use crate::sync::Mutex;
 
 /// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
 pub(super) struct Sleeps {
     settings: TimerBuilder,
+    /// Made by the first sleep, and set under the lock of `is_closed`.
     wakers: OnceLock<Wakers>,
+    /// Whether new sleeps are refused. So an end does not make wheels that no sleep ever used.
+    is_closed: Mutex<bool>,
 }
 
 struct Wakers {
@@ -65,8 +69,8 @@ struct Wakers {
 pub(crate) struct SleepHandle(Arc<CachePadded<Arc<Shared<Waker>>>>);
 
 impl Sleeps {
-    pub(super) const fn new(settings: TimerBuilder) -> Self {
-        Self { settings, wakers: OnceLock::new() }
+    pub(super) fn new(settings: TimerBuilder) -> Self {
+        Self { settings, wakers: OnceLock::new(), is_closed: Mutex::new(false) }
     }
 
     /// Returns the handle that sleeps of this thread use.
@@ -79,17 +83,43 @@ impl Sleeps {
 
     #[inline]
     fn wakers(&self) -> &Wakers {
-        self.wakers.get_or_init(|| Wakers::new(self.settings.clone()))
+        self.wakers.get().unwrap_or_else(|| self.make_wakers())
+    }
+
+    #[cold]
+    fn make_wakers(&self) -> &Wakers {
+        // This reads the clock, which is user code. So no lock is held, and several threads may do it.
+        let made = Wakers::new(self.settings.clone());
+        let is_closed = self.is_closed.lock();
+        let lost = self.wakers.set(made);
+        let ends = *is_closed;
+        drop(is_closed);
+        drop(lost);
+        let wakers = self.wakers.get_or_init(|| unreachable!("the wakers have been set"));
+        if ends {
+            wake_all(wakers.timer.shutdown());
+        }
+        wakers
+    }
+
+    /// Refuses new sleeps. Returns the wakers, if a sleep has ever used them.
+    fn close(&self) -> Option<&Wakers> {
+        *self.is_closed.lock() = true;
+        self.wakers.get()
     }
 
     /// Ends the pending sleeps with an error, and refuses new ones.
     pub(super) fn shutdown(&self) {
-        wake_all(self.wakers().timer.shutdown());
+        if let Some(wakers) = self.close() {
+            wake_all(wakers.timer.shutdown());
+        }
     }
 
     /// Refuses new sleeps, and lets those that become due before `deadline` end. Then it shuts down.
     pub(super) fn finish_by(&self, deadline: Instant) {
-        wake_all(self.wakers().timer.finish_by(deadline));
+        if let Some(wakers) = self.close() {
+            wake_all(wakers.timer.finish_by(deadline));
+        }
     }
 
     pub(super) fn check_invariants(&self) {
@@ -100,7 +130,9 @@ impl Sleeps {
 
     /// Refuses new sleeps.
     pub(super) fn begin_finish(&self) {
-        self.wakers().timer.shared().shards.begin_finish();
+        if let Some(wakers) = self.close() {
+            wakers.timer.shared().shards.begin_finish();
+        }
     }
 
     /// Makes the reaper read the clock.

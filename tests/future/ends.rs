@@ -44,6 +44,20 @@ fn a_shutdown_wakes_the_sleeps_and_they_end_with_an_error() {
 }
 
 #[test]
+fn a_timer_that_ended_before_its_first_sleep_refuses_it() {
+    let ends: [fn(&Timer); 2] =
+        [|timer| drop(timer.shutdown()), |timer| drop(timer.finish(Duration::ZERO))];
+    for end in ends {
+        let (timer, _clock) = timer();
+        end(&timer);
+        let Poll::Ready(Err(error)) = poll(&mut timer.sleep(SECOND)) else {
+            panic!("it has ended")
+        };
+        assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
+    }
+}
+
+#[test]
 fn the_drop_of_the_last_clone_wakes_the_sleeps() {
     let (timer, _clock) = timer();
     let (woken, waker) = Wakes::new();

@@ -1,4 +1,4 @@
-//! Values of keys that grow: the operations that waited for a value end, in order.
+//! `advance`: completes the operations whose thresholds on a key are reached, in order.
 
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 

@@ -1,8 +1,7 @@
-//! Storage that grows without moving what it holds, and whose elements are found in few steps.
+//! Storage that grows without moving its elements, and finds an element in a few steps.
 //!
-//! Elements lie in blocks of a fixed length that the compiler knows, so an access checks the number
-//! of the block only. A block can be given back; its positions are out of use until growth fills
-//! the hole.
+//! Elements lie in blocks of a constant length, so an access checks only the number of the block.
+//! A block can be freed. Its positions stay unused until growth fills the hole.
 
 use std::{boxed::Box, vec::Vec};
 

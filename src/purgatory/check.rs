@@ -1,4 +1,4 @@
-//! Checks after events: the operations on a key are checked, and those that can complete do.
+//! Checks after an event: checks the operations on a key, and completes those that can complete.
 
 use std::{borrow::Borrow, hash::Hash};
 

@@ -1,4 +1,4 @@
-//! Ends that no check finds: by a handle, by a key, by a shutdown.
+//! Completions without a check: by a handle, by a key, by a shutdown.
 
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 

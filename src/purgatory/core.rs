@@ -1,4 +1,4 @@
-//! What the handles of a purgatory share: its shards, its timer, its limits.
+//! The state that the handles of a purgatory share: its shards, its timer, its limits.
 
 use std::{
     boxed::Box,

@@ -1,17 +1,19 @@
-//! Whether a shard may hold watchers of a key, without its lock.
+//! The filter of a shard: tells without the lock whether a key may have watchers there.
 //!
 //! # Protocol
 //!
-//! - A watcher, under its shard's lock, (1) counts its keys in the filter, if they had no watcher,
-//!   and is on their lists when it lets go; (2) fence; (3) has its operation checked once more.
-//! - A thread that announces an event (1) has changed what the check looks at; (2) fence; (3) looks at the
-//!   filter, and if that does not rule the key out, takes the lock and checks the operations that it finds.
+//! - A thread that registers a watcher (1) counts its keys in the filter, if they had no watcher,
+//!   and adds the watcher to their lists, all under the shard's lock; (2) executes a fence; (3)
+//!   checks the operation once more.
+//! - A thread that announces an event (1) has changed the state that the check reads; (2) executes
+//!   a fence; (3) reads the filter. Unless the filter rules the key out, it takes the lock and
+//!   checks the operations on the key.
 //!
 //! # Why no event is missed
 //!
 //! Both fences are sequentially consistent, so one comes first. If it is the watcher's, the
-//! announcer sees a count, takes the lock after the watcher, and finds it. If it is the
-//! announcer's, the watcher's check sees the change.
+//! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
+//! the watcher's check sees the change.
 
 use std::boxed::Box;
 

@@ -1,4 +1,4 @@
-//! A hold of a shard's lock: what it works with, and what is dropped after it.
+//! A hold of a shard's lock: its buffers, and the values that are dropped after it.
 
 use std::{any::Any, boxed::Box, vec::Vec};
 

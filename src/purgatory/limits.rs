@@ -1,8 +1,7 @@
-//! The limits on waiting operations: how many may wait, in all and on one key; what is refused, and
-//! which operation is displaced.
+//! The limits on waiting operations, in all and on one key, and the policy when one is reached.
 //!
-//! An operation takes a permit of the limit of all, and one of the limit of each key for each of its
-//! watchers. Permits are given back under the lock of its shard, together with leaving the lists.
+//! An operation takes one permit of the limit in all, and one of a key's limit for each watcher on
+//! that key. It returns them under the lock of its shard, when it leaves the lists.
 
 use std::{
     boxed::Box,

@@ -1,8 +1,8 @@
 //! The watchers of each key: a list for each key that has watchers, and none for others.
 //!
-//! A watcher is a node. The nodes of a key's events are linked in the order in which they came;
-//! those of its thresholds are in a tree by threshold. An operation knows its nodes, so it leaves
-//! every list in a time that depends on its own keys only. A key leaves with its last watcher.
+//! A watcher is a node. The nodes of a key's events are linked in the order of registration. Those
+//! of its thresholds are in a tree by threshold. An operation knows its nodes, so the time to leave
+//! all lists depends only on its own keys. A key leaves with its last watcher.
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 

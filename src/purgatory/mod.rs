@@ -11,8 +11,8 @@
 //! - *No missed event.* An event that happens before, during or after
 //!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation without
 //!   waiting for its delay. An operation is checked, put on its lists, and checked again.
-//! - *Nothing lingers.* An operation that has ended is off all lists and out of the timer before it
-//!   is completed. There is no purge. A key without watchers is forgotten.
+//! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
+//!   There is no purge. A key without watchers takes no memory.
 //! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may take
 //!   locks, and call the purgatory. The purgatory adds no deadlock when two threads complete each
 //!   other's operations.
@@ -28,9 +28,9 @@
 //!
 //! # Implementation
 //!
-//! Threads are spread over shards, as in a [`Timer`](crate::Timer), and an operation is wholly in
-//! the shard of the thread that registered it: the operation, its nodes on the lists of its keys, its
-//! timeout. So it begins and ends to wait under one short lock each, however many keys it has, and
+//! Threads are spread over shards, as in a [`Timer`](crate::Timer). The shard of the thread that
+//! registers an operation holds all of it: the operation, its nodes on the lists of its keys, its
+//! timeout. So a registration and an end take one short lock each, however many keys there are, and
 //! threads do not contend for keys that they share. An event visits every shard, except those whose
 //! `filter` rules the key out. A thread takes operations out of the shard to check them; see the
 //! module `waiters`. The module `shard` takes all locks.

@@ -1,9 +1,9 @@
 //! The protocols of the purgatory under a model checker, which tries every interleaving.
 //!
-//! The timer is real, and its clock stands still: an operation expires when a thread of the model
-//! says so, by the claim that the timer would make. State that operations look at is relaxed, so
-//! that nothing but the protocols orders it. Each protocol has twins that are broken on purpose,
-//! and must fail; they are written out by hand, because the real one cannot be broken from outside.
+//! The timer is real, and its clock stands still. An operation expires when a thread of the model
+//! makes the claim that the timer would make. State that operations read is relaxed, so that only
+//! the protocols order it. Each protocol has twins that are broken on purpose and must fail. The
+//! twins are written out by hand, because the real protocol cannot be broken from outside.
 
 mod displacing;
 

@@ -1,4 +1,4 @@
-//! Operations: what they implement, what they wait for, how they end, and their keys.
+//! Operations: their trait, their watches, their completions, and their keys.
 
 use std::convert::Infallible;
 

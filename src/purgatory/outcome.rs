@@ -1,4 +1,4 @@
-//! What a hold of a shard's lock hands out: operations in hand, claims, and ends.
+//! The results of a hold of a shard's lock: operations in hand, claims, and ends.
 
 use std::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Registering an operation: it is checked, put on its lists, and checked again.
+//! Registers an operation: checks it, adds it to its lists, and checks it again.
 
 use std::{hash::Hash, mem, time::Duration};
 

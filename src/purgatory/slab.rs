@@ -1,4 +1,4 @@
-//! A slab: elements with a number each, which is used again once its element is gone.
+//! A slab: elements with a number each. The number of a removed element is used again.
 //!
 //! It grows by blocks, so that growth copies no element and is short under a lock.
 

@@ -1,9 +1,9 @@
 //! A hash table that grows by one chain at a time, so that a hold of a lock is short.
 //!
-//! A table that doubles moves all that it holds at once; with three million keys that took 160 ms.
-//! This one is by *linear hashing* (Litwin, 1980): there is a chain for about each element, and
-//! an insertion that makes too many elements splits the next chain in two. The lengths of chains are those
-//! of a table at a load between a half and one.
+//! A table that doubles moves all its elements at once; with three million keys that took 160 ms.
+//! This one uses *linear hashing* (Litwin, 1980). There is about one chain for each element. An
+//! insertion that exceeds the load splits the next chain in two. Chains are as long as those of a
+//! table at a load between a half and one.
 
 use super::{
     blocks::Blocks,

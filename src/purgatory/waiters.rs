@@ -1,12 +1,11 @@
-//! The operations of a shard: where each is, how it ends, and who watches which key.
+//! The operations of a shard: their slots, their ends, and their watchers.
 //!
 //! # Ownership
 //!
-//! An operation waits in its slot, or is *out*: in the hands of the one thread that checks it. That
-//! thread has it alone, with no lock held, so completing it twice cannot be written down. What
-//! happens to an operation while it is out is noted in its slot, for the thread that brings it back:
-//! that an event was announced, or how the operation ends. An operation whose end is decided leaves
-//! all lists at once, so only its slot remains until it is brought back.
+//! An operation waits in its slot, or is *out*: one thread owns it and checks it, with no lock held.
+//! So the type system rules out that it completes twice. While it is out, its slot notes for that
+//! thread that an event was announced, or how the operation ends. An operation whose end is decided
+//! leaves all lists at once. Only its slot remains until the thread returns it.
 
 use std::{collections::BTreeMap, mem};
 

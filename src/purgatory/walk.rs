@@ -1,8 +1,8 @@
 //! Walks along the watchers of a key, with the lock released from time to time.
 //!
-//! A walk marks its place by a cursor, which moves on when the node there leaves. It sees each
-//! operation once that waited when its *pass* began: walks of one pass, over several keys, see it
-//! once together. So a walk ends, even if others keep adding watchers.
+//! A walk marks its position by a cursor, which moves on when the node there leaves. It visits each
+//! operation that waited when its *pass* began, once. Walks of one pass, over several keys, visit it
+//! once together. So a walk ends, even if other threads keep adding watchers.
 
 use std::borrow::Borrow;
 

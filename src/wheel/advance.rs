@@ -1,4 +1,4 @@
-//! Letting time pass: buckets that are due, in order, one step at a time.
+//! `advance`: expires due buckets in order, one bounded step at a time.
 
 use core::iter::FusedIterator;
 

@@ -1,8 +1,8 @@
-//! Where timeouts live: a slot each, reused under a new generation, never moved.
+//! The arena: one slot for each timeout, which stays there until it ends.
 //!
-//! A [`Key`] is a slot's index and the generation of its occupant. Taking a timeout out starts the
-//! next generation, so a dead key finds nothing, whoever lives in the slot by then. A slot whose
-//! generations are used up is retired instead of starting again from the first.
+//! A [`Key`] is a slot's index and the generation of its occupant. Removing a timeout starts the
+//! next generation. So a dead key finds nothing, even if another timeout uses the slot now. A slot
+//! whose generations are used up is retired.
 
 use core::{
     fmt, mem,

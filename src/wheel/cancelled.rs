@@ -1,9 +1,9 @@
-//! The latest cancelled records, which are yet to be taken out of their chunks.
+//! The latest cancelled records, whose bits are not cleared yet.
 //!
-//! Where a cancelled timeout's record is stands in its slot, and the slot is a cache miss. Were the
-//! record's bit cleared at once, that store, to an address not known yet, would keep the processor
-//! from going ahead to the next cancel, and their misses from overlapping. So 16 positions are
-//! collected and cleared together. See `docs/decisions/0012-cancelled-in-batches.md`.
+//! A slot holds the position of its record, and reading the slot is a cache miss. To clear the bit
+//! at once is a store to an address that depends on this miss. It stops the processor from starting
+//! the next cancel, so their misses cannot overlap. So 16 positions are collected and cleared
+//! together. See `docs/decisions/0012-cancelled-in-batches.md`.
 
 use super::chunks::{BATCH, Position};
 

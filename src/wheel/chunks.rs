@@ -1,12 +1,11 @@
 //! Records of timeouts, 16 in a chunk, and which of them are live.
 //!
-//! A record says when a timeout expires and which slot it is in. A cancel does not touch it: it
+//! A record holds the deadline and the slot of a timeout. A cancel does not touch the record. It
 //! clears a bit of the chunk's *mask*. The masks have an array of their own, two bytes for 16
 //! records, so that they stay in the cache.
 //!
-//! A bit is set for a record that is live and for one that is not written yet. So an insert need not
-//! touch the mask; who reads the mask of a bucket's newest chunk leaves out the records that are
-//! not written.
+//! The bit is set for a live record and for a position that has no record yet. So an insert does not
+//! touch the mask. A reader of the newest chunk's mask ignores the positions without a record.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! Taking out everything that is pending.
+//! `drain`: removes all pending timeouts.
 
 use core::iter::FusedIterator;
 

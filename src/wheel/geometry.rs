@@ -1,10 +1,9 @@
-//! The arithmetic of the wheels: which level and bucket a deadline belongs to, and what a bucket
-//! spans.
+//! The arithmetic of the wheels: the level and the bucket of a deadline, and the range of a bucket.
 //!
 //! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
-//! which it differs from the clock, and that digit of the deadline is its bucket. So level and
-//! bucket come out of one exclusive or, and within a level the buckets that can be occupied follow
-//! each other in the order of time, from the clock's bucket to the last: none lies behind a wrap.
+//! which it differs from the clock, and that digit of the deadline is its bucket. So one exclusive
+//! or gives level and bucket. Within a level the occupied buckets are in the order of time, from the
+//! clock's bucket to the last. None is before the clock's bucket.
 //! See `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use crate::{

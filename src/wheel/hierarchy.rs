@@ -1,9 +1,9 @@
-//! The hierarchy of levels: where records are put, how they leave, and what is due first.
+//! The hierarchy of levels: where records are placed, how they leave, and which are due first.
 //!
-//! It knows records and no values, so it is the same for wheels of all types. A record is in a chunk
-//! of a bucket, or of a run; the bit of its mask says that it is live. What is due *first* is always
-//! known exactly, with a *witness*: the position of a live record of that bucket or run. A record
-//! that leaves is compared with the witness, and only if it is that one, the next is looked for.
+//! It holds records and no values, so wheels of all types share its code. A record is in a chunk of
+//! a bucket or of a run. A bit of the chunk's mask tells whether it is live. The hierarchy always
+//! knows the bucket or run that is due *first*, and a *witness*: the position of a live record in
+//! it. Only when the witness leaves, the hierarchy searches for the next one.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What must hold of a wheel between any two calls.
+//! The invariants of a wheel between two calls.
 
 use alloc::vec::Vec;
 

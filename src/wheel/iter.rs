@@ -1,4 +1,4 @@
-//! Looking at everything that is pending.
+//! `iter`: visits all pending timeouts.
 
 use core::iter::FusedIterator;
 

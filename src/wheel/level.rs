@@ -2,11 +2,11 @@
 //!
 //! A bucket is due at its `expiration`:
 //!
-//! - While it is *sparse*, that is the least deadline in it (or less, if that timeout has left). A
-//!   lone timeout a year ahead expires straight out of its coarse bucket and wakes nobody before.
+//! - While it is *sparse*, that is the least deadline in it, or less if that timeout has left. A
+//!   lone timeout a year ahead expires out of its coarse bucket, without an earlier wake-up.
 //! - Once it is *crowded*, because its records filled a chunk, that is the start of its range, as in
-//!   Kafka. Its timeouts are sorted ahead of the first deadline among them, and a burst is not
-//!   late. See `docs/decisions/0013-due-buckets-are-sorted.md`.
+//!   Kafka. The wheel sorts its timeouts before the first of them is due, so a burst is not late.
+//!   See `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 

@@ -6,35 +6,36 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance` or `observe`, and `d(t)` the deadline of timeout `t`: the tick
-//! given to `insert` or `reset`, or the wheel's clock at that moment if the tick had already
-//! passed.
+//! Here *now* is the tick of the latest `advance` or `observe`. `d(t)` is the deadline of timeout
+//! `t`: the tick given to `insert` or `reset`, or the wheel's clock at that moment if the tick had
+//! already passed.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
 //! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the key
 //!    is dead, and the wheel does not use it for another timeout.
-//! 4. *In order.* One `advance` yields non-decreasing `d`; so do all of a wheel's life together,
-//!    resets and insertions in between included. The order of equal deadlines is determined by the
-//!    calls made, and is not otherwise promised: it need not be the order of insertion.
+//! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
+//!    together, with insertions and resets in between. Equal deadlines expire in an order that
+//!    depends only on the calls made. It need not be the order of insertion.
 //! 5. *Bounded.* A step expires one timeout, or moves one to a finer level, or gathers up to 16 of
 //!    one bucket to be sorted. The step that gathers the last of a bucket sorts at most 8192. The
 //!    first step of an `advance` also places up to 60 of the latest timeouts in levels. No
 //!    step is proportional to the time skipped or to the number of empty buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
-//!    sort something; it is never later than the least deadline, and `None` if and only if the wheel
+//!    sort a timeout. It is never later than the least deadline, and `None` if and only if the wheel
 //!    is empty. An emptied bucket leaves no wake-up behind.
 //!
-//! [`TimingWheel::check_invariants`] checks what of this can be seen from within at one moment.
+//! [`TimingWheel::check_invariants`] checks the part of this that one state of a wheel shows.
 //!
 //! # Implementation
 //!
-//! Values live in the `arena` and do not move. Each has a *record* with its deadline and slot in the
-//! `chunks` of a bucket; the latest ones are in the `nursery` first. `geometry` computes the bucket and level of a deadline. The `hierarchy` keeps
-//! the levels, and its `queue` holds the bucket that is due first. `advance` takes due buckets in that
-//! order, sorts each once into a `run`, and expires timeouts from there. `cancelled` removes the
-//! records of cancelled timeouts by clearing a bit, 16 at a time. The hierarchy is scheme 7 of
-//! Varghese and Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
+//! Values live in the `arena` and do not move. Each has a *record* with its deadline and slot: in
+//! the `nursery` at first, then in the `chunks` of a bucket. `geometry` computes the level and the
+//! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
+//! each. `advance` takes due buckets in that order, sorts each once into a `run`, and expires
+//! timeouts from there. `cancelled` removes the records of cancelled timeouts by clearing bits, 16
+//! at a time. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
+//! overflow wheels are those of Apache Kafka.
 
 mod advance;
 mod arena;

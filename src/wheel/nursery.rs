@@ -4,8 +4,8 @@
 //! timeout never gets to a bucket: its record is in one of the first four chunks, which take turns.
 //! When a chunk's turn comes again, the timeouts that are still live are placed in the levels.
 //!
-//! Where most timeouts survive, the nursery is work for nothing. So it *closes* if more than half of a
-//! chunk survives, and opens again later to try. While it is closed it is empty, and timeouts are
+//! Where most timeouts survive, the nursery costs time and saves none. So it *closes* if more than
+//! half of a chunk survives, and opens again later to try. While it is closed it is empty, and timeouts are
 //! placed at once. See `docs/decisions/0020-the-latest-timeouts-wait-in-a-nursery.md`.
 
 use super::chunks::{CHUNK, NURSERY, Position};

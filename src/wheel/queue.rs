@@ -1,9 +1,9 @@
 //! The bucket delay queue: the first bucket of each level, least expiration first.
 //!
-//! A level's buckets are ordered by their ranges, and the level knows the first that is occupied; so
-//! the queue holds one entry a level. An entry's expiration is never after that of the level's first
-//! bucket. It may be before, because a bucket that is taken apart or empties does not touch the
-//! queue: the entry is corrected when it comes to the front.
+//! A level's buckets are ordered by their ranges, and the level knows its first occupied bucket. So
+//! the queue holds one entry for each level. An entry's expiration is never after that of the
+//! level's first bucket. It may be before it, because a bucket that empties does not touch the
+//! queue. The entry is corrected when it reaches the front.
 
 use core::{
     cmp::Reverse,

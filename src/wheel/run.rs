@@ -1,11 +1,11 @@
-//! Runs: the timeouts of a bucket that was due, sorted by deadline.
+//! Runs: the timeouts of a due bucket, sorted by deadline.
 //!
-//! A due bucket is sorted once and expires from there: its records stay where they are, and no slot
-//! is touched before its timeout expires. The chunks leave the bucket for the run, which gives them
-//! back at its end, so an entry is live if and only if its bit in the mask is set.
+//! A due bucket is sorted once into a run and expires from there. Its records stay where they are,
+//! and no slot is touched before its timeout expires. The run takes over the chunks of the bucket
+//! and frees them at its end. So an entry is live if and only if its bit in the mask is set.
 //!
-//! One run a level is enough. A bucket becomes due when the clock is in its range, so the run before
-//! it has come to its end.
+//! One run for each level is enough: a bucket becomes due when the clock is in its range, and then
+//! the run before it has ended.
 
 use alloc::vec::Vec;
 
@@ -187,7 +187,7 @@ impl Runs {
         first
     }
 
-    /// The next live entry of the run of a level, which has come to its end if there is none.
+    /// Returns the next live entry of the run of a level; `None` if the run has ended.
     #[inline]
     pub(super) fn head(&mut self, level: usize, chunks: &mut Chunks) -> Option<Head> {
         let run = &mut self.levels[level];

@@ -1,5 +1,4 @@
-//! A report of how the timeouts are spread: levels, their non-empty buckets, and when those are
-//! due.
+//! A report of the levels, their non-empty buckets and the expirations of those.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,4 +1,4 @@
-//! Giving back memory that pending timeouts do not need.
+//! `shrink`: frees memory that no pending timeout uses.
 
 use alloc::vec::Vec;
 

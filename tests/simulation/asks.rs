@@ -1,4 +1,4 @@
-//! What is asked of the timers of a world, and whether they answer as they must.
+//! Queries to the timers of a world, and checks of their answers.
 
 use std::{collections::BTreeSet, sync::Arc};
 

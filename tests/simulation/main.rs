@@ -1,6 +1,6 @@
-//! The whole stack in virtual time: timers, queues, repetitions and a purgatory, clocks with faults,
-//! callbacks that panic and re-enter, pools that dawdle, shutdowns and drains midway; all drawn from
-//! a seed, one step at a time, with every promise checked after each.
+//! The whole stack in virtual time: timers, queues, repetitions and a purgatory, faulty clocks,
+//! callbacks that panic and re-enter, slow pools, and shutdowns midway. A seed determines each step,
+//! and every promise is checked after each.
 //!
 //! `cargo test --release --test simulation -- --nocapture`. `SIMULATION_SEEDS=100000` asks for more
 //! than the default, `SIMULATION_SECONDS=3600` for as many as that takes. A failure prints the

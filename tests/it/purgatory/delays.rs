@@ -1,4 +1,4 @@
-//! Delays in virtual time: never early, at the tick, from nothing to for ever.
+//! Delays in virtual time: never early, at the tick, from zero to `Duration::MAX`.
 
 use std::time::Duration;
 

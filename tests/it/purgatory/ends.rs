@@ -1,4 +1,4 @@
-//! Every road by which an operation ends: once, with the completion that belongs to it, and never
+//! Every way in which an operation ends: once, with the completion that belongs to it, and never
 //! again by another.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How many operations may wait, in all and on one key, and what becomes of one too many.
+//! Limits on waiting operations, in all and on one key, and the policies when one is reached.
 
 use std::{
     error::Error,

@@ -1,5 +1,5 @@
-//! An operation that has ended is gone: off all lists, out of the timer, out of memory; and before
-//! it is told so.
+//! An ended operation leaves all lists, the timer and the memory of the purgatory, before it is
+//! completed.
 
 use std::sync::{
     Arc, Mutex,

@@ -27,7 +27,7 @@ use crate::tick::Tick;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expired<T> {
-    /// The key of the timeout, which is dead now.
+    /// The key of the timeout. It is dead now.
     pub key: Key,
     /// The deadline; never after the tick passed to `advance`.
     pub deadline: Tick,
@@ -37,7 +37,7 @@ pub struct Expired<T> {
 
 /// Iterator over the timeouts that are due; from [`TimingWheel::advance`].
 ///
-/// Each call of `next` leaves the wheel in order, so the iterator may be dropped, or leaked, at any
+/// The wheel is consistent after each call of `next`. So you may drop or leak the iterator at any
 /// point.
 #[derive(Debug)]
 #[must_use = "timeouts expire as this is iterated; what is not taken stays due"]
@@ -53,11 +53,11 @@ impl<'a, T> Advance<'a, T> {
         Self { wheel, steps: u64::MAX }
     }
 
-    /// Ends the iteration after `steps` steps, even if more is due.
+    /// Ends the iteration after `steps` steps, even if more timeouts are due.
     ///
-    /// A step expires one timeout, or moves one to a finer level, or gathers up to 16 of one bucket to
-    /// be sorted. It takes constant time, except that the last step of gathering sorts them, which
-    /// are 8192 at most.
+    /// A step expires one timeout, moves one to a finer level, or gathers up to 16 of one bucket to
+    /// be sorted. A step takes constant time, with one exception: the last gathering step of a
+    /// bucket sorts up to 8192 timeouts.
     ///
     /// # Examples
     ///
@@ -82,7 +82,8 @@ impl<'a, T> Advance<'a, T> {
         self
     }
 
-    /// Returns whether no timeout is due. If not, the iteration ended at its limit.
+    /// Returns whether no timeout is due. After the iteration, `false` means that it ended at its
+    /// limit.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now())
@@ -101,7 +102,7 @@ impl<T> Iterator for Advance<'_, T> {
 impl<T> FusedIterator for Advance<'_, T> {}
 
 impl<T> TimingWheel<T> {
-    /// Takes out the next timeout that is due, in at most `steps` steps, which are counted down.
+    /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
     #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
         if self.hierarchy.is_first_due() || self.hierarchy.may_nursery_be_due() {
@@ -156,9 +157,9 @@ impl<T> TimingWheel<T> {
         self.expire(position)
     }
 
-    /// Takes a record off a bucket that is due but not sorted: one of level 0, for which there is
-    /// nothing to sort; one that is too wide, or longer than a run. Expires the timeout, or moves
-    /// one that is not due to a finer level.
+    /// Removes one record from a due bucket that is not sorted. Such a bucket is in level 0, spans
+    /// too many ticks, or holds more timeouts than a run. Expires the timeout if it is due, and
+    /// otherwise moves it to a finer level.
     fn take_from(&mut self, place: Place, position: Position) -> Option<Expired<T>> {
         self.touch(position.chunk());
         let record = self.hierarchy.chunks.record(position);
@@ -176,8 +177,9 @@ impl<T> TimingWheel<T> {
         expired
     }
 
-    /// Adds a chunk of a bucket that is due to the run of its level, and sorts that if it was the
-    /// last. Moves timeouts that have been put off beyond the bucket's range.
+    /// Adds one chunk of a due bucket to the run of its level, and sorts the run after the last
+    /// chunk. A reset may have moved a deadline beyond the bucket's range. Such timeouts are placed
+    /// in another bucket.
     fn gather(&mut self, place: Place) {
         let hierarchy = &mut self.hierarchy;
         if hierarchy.runs.gathered() != Some(place) {
@@ -186,7 +188,7 @@ impl<T> TimingWheel<T> {
         }
         let bucket = hierarchy.bucket(place);
         let chunk = bucket.newest();
-        // Nothing more is written to the chunk.
+        // No insert writes to the chunk any more.
         let live = hierarchy.chunks.mask(chunk) & bucket.written();
         hierarchy.chunks.set_mask(chunk, live);
         let emptied = hierarchy.unlink(chunk);
@@ -204,7 +206,7 @@ impl<T> TimingWheel<T> {
         self.hierarchy.stay_at(place);
     }
 
-    /// Writes the record of a timeout anew, in the bucket where it belongs now.
+    /// Writes a new record for the timeout, into the bucket of its deadline at the current clock.
     fn cascade(&mut self, record: Record) {
         let moved = self.hierarchy.place(record.deadline(), record.slot);
         self.arena.set_position(record.slot, moved);
@@ -222,9 +224,9 @@ impl<T> TimingWheel<T> {
         }
     }
 
-    /// Adds a timeout, for which there is a slot, to the nursery, which is open.
+    /// Adds a timeout to the nursery, which must be open. The arena must have a vacant slot.
     ///
-    /// Not compiled into `insert`, which would be too long to be compiled into its callers.
+    /// Not inlined: with it, `insert` would be too long to be inlined into its callers.
     #[inline(never)]
     pub(super) fn insert_into_nursery(&mut self, deadline: Tick, value: T) -> Key {
         let Self { arena, hierarchy } = self;
@@ -235,7 +237,7 @@ impl<T> TimingWheel<T> {
         key
     }
 
-    /// Makes sure that there is room for another timeout; returns whether there can be.
+    /// Allocates room for another timeout if none is left. Returns `false` if the wheel is full.
     #[cold]
     pub(super) fn make_room(&mut self) -> bool {
         let has_room = self.arena.make_room();
@@ -245,7 +247,8 @@ impl<T> TimingWheel<T> {
         has_room
     }
 
-    /// Makes room in the nursery for the next timeouts, or closes it if too many survive.
+    /// Places the oldest chunk of the nursery in the levels. Closes the nursery if too many of its
+    /// timeouts survived.
     #[inline(never)]
     pub(super) fn turn_nursery(&mut self) {
         self.hierarchy.settle();
@@ -279,7 +282,7 @@ impl<T> TimingWheel<T> {
         live.count_ones()
     }
 
-    /// Takes out the timeout of a record.
+    /// Removes the timeout of a record and returns it.
     #[inline]
     fn expire(&mut self, position: Position) -> Expired<T> {
         let record = self.hierarchy.chunks.record(position);
@@ -288,7 +291,7 @@ impl<T> TimingWheel<T> {
         Expired { key, deadline: record.deadline(), value }
     }
 
-    /// Reads the slots of a chunk's timeouts ahead.
+    /// Reads the slots of a chunk's timeouts in advance, so that their cache misses overlap.
     fn touch(&mut self, chunk: u32) {
         if self.hierarchy.touched != chunk {
             self.hierarchy.touched = chunk;

@@ -1,8 +1,8 @@
-//! The arena: one slot for each timeout, which stays there until it ends.
+//! The arena: one slot for each timeout. A timeout keeps its slot until it ends.
 //!
 //! A [`Key`] is a slot's index and the generation of its occupant. Removing a timeout starts the
-//! next generation. So a dead key finds nothing, even if another timeout uses the slot now. A slot
-//! whose generations are used up is retired.
+//! next generation. So a lookup with a dead key returns `None`, even if another timeout uses the
+//! slot now. A slot that has used up its generations is retired.
 
 use core::{
     fmt, mem,
@@ -18,8 +18,8 @@ use crate::segments::Segments;
 /// is dead: every method treats it as unknown, and the wheel does not use it for another timeout. It
 /// is eight bytes long, and so is `Option<Key>`.
 ///
-/// Do not pass a key to another wheel, in which it may name an unrelated timeout. This does not
-/// panic.
+/// Do not pass a key to another wheel: there it may refer to an unrelated timeout. The wheel does
+/// not detect this.
 ///
 /// # Examples
 ///
@@ -37,8 +37,8 @@ use crate::segments::Segments;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(
-    /// The generation above the index, in one word: two halves that are stored apart and read
-    /// together would stall.
+    /// The generation in the upper half and the index in the lower half of one word. Two separate
+    /// stores, followed by one load of both, would stall the processor.
     NonZeroU64,
 );
 
@@ -71,12 +71,13 @@ impl fmt::Debug for Key {
 enum Slot<T> {
     /// Holds a timeout, whose record is at `position`.
     Pending { value: T, generation: NonZeroU32, position: Position },
-    /// Waits in the list of vacant slots, of which `next` is the rest; or has used up its
-    /// generations and waits for nothing.
+    /// Vacant. `next` is the next slot in the list of vacant slots. A retired slot has no
+    /// generation and is in no list.
     Vacant { generation: Option<NonZeroU32>, next: u32 },
 }
 
-// A position is never 0, which tells the slots apart, so that one costs 8 bytes besides the value.
+// A position is never 0, so the compiler uses 0 to mark a vacant slot. A slot takes 8 bytes plus
+// the value.
 const _: () = assert!(size_of::<Slot<u64>>() == 16);
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
@@ -96,7 +97,8 @@ pub(super) struct Arena<T> {
     len: u32,
     /// The most timeouts it may hold.
     max_pending: u32,
-    /// What a new slot starts with: greater than any generation of a slot that was given back.
+    /// First generation of a new slot. It is not less than the next generation of any released
+    /// slot.
     first_generation: NonZeroU32,
 }
 
@@ -111,19 +113,20 @@ impl<T> Arena<T> {
         self.len as usize
     }
 
-    /// Returns whether there is a vacant slot that may be used.
+    /// Returns whether a vacant slot exists and the limit allows another timeout.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.len < self.max_pending && self.vacant != NIL
     }
 
-    /// Makes sure that there is a vacant slot; returns whether there can be. *O*(1), amortized.
+    /// Allocates slots if none is vacant. Returns `false` if the arena is full. *O*(1), amortized.
     #[cold]
     pub(super) fn make_room(&mut self) -> bool {
         self.len < self.max_pending && (self.vacant != NIL || self.grow())
     }
 
-    /// Takes in a timeout, for which there is room; `place` says where the record of a slot is.
+    /// Adds a timeout; a vacant slot must exist. `place` writes the record for a slot index and
+    /// returns its position.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T, place: impl FnOnce(u32) -> Position) -> Key {
@@ -149,10 +152,12 @@ impl<T> Arena<T> {
         true
     }
 
-    /// Takes out the timeout of a key, unless the key is dead: its value and its record's position.
+    /// Removes the timeout of a key. Returns its value and its record's position, or `None` if the
+    /// key is dead.
     ///
-    /// The slot gets its next generation from the key, which is at hand while the slot may still be
-    /// on its way from memory; so what is done next to the slot need not wait for it.
+    /// The next generation is computed from the key, not from the slot. The load of the slot may be
+    /// a cache miss, and the key is available at once. So the next access to the slot need not wait
+    /// for that load.
     #[inline]
     pub(super) fn remove(&mut self, key: Key) -> Option<(T, Position)> {
         let slot = self.slots.get_mut(key.index())?;
@@ -166,7 +171,7 @@ impl<T> Arena<T> {
         Some((value, position))
     }
 
-    /// Takes out whichever timeout is in a slot: its key and its value.
+    /// Removes the timeout in a slot, of any generation. Returns its key and its value.
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Option<(Key, T)> {
         let slot = self.slots.get_mut(index)?;
@@ -196,7 +201,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The position of a timeout's record, unless the key is dead.
+    /// Returns the position of a timeout's record, or `None` if the key is dead.
     #[inline]
     pub(super) fn position(&self, key: Key) -> Option<Position> {
         match *self.slots.get(key.index())? {
@@ -207,7 +212,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The position of the record of the timeout in a slot, and its key.
+    /// Returns the key of the timeout in a slot, and the position of its record.
     pub(super) fn at(&self, index: u32) -> Option<(Key, Position)> {
         match *self.slots.get(index)? {
             Slot::Pending { generation, position, .. } => {
@@ -217,7 +222,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Notes that the record of the timeout in a slot has moved.
+    /// Sets the position of the record of the timeout in a slot.
     #[inline]
     pub(super) fn set_position(&mut self, index: u32, moved: Position) {
         match self.slots.at_mut(index) {
@@ -236,7 +241,7 @@ impl<T> Arena<T> {
         core::hint::black_box(indices.map(read).fold(0, u32::wrapping_add));
     }
 
-    /// Slots and positions of all timeouts, in the order of their slots.
+    /// Returns the slots and positions of all timeouts, in slot order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Position)> {
         self.slots.iter().filter_map(|(index, slot)| match slot {
             Slot::Pending { position, .. } => Some((index, *position)),
@@ -244,15 +249,15 @@ impl<T> Arena<T> {
         })
     }
 
-    /// The first timeout at or after a slot. *O*(number of vacant slots passed over).
+    /// Returns the first timeout at or after a slot. *O*(number of skipped vacant slots).
     pub(super) fn next_from(&self, index: u32) -> Option<Key> {
         (index..self.slots.end()).find_map(|index| self.at(index).map(|(key, _)| key))
     }
 
-    /// Gives back the segments without a timeout. *O*(slots).
+    /// Frees the segments that hold no timeout. *O*(slots).
     ///
-    /// Their generations are remembered as the first of any slot to come. A segment stays if that
-    /// would use up more than half of all generations, so that retired slots stay retired.
+    /// New slots start with the highest generation of the freed ones, so dead keys stay dead. A
+    /// segment stays if it has used more than half of all generations, or if it has a retired slot.
     pub(super) fn shrink(&mut self) {
         let mut first_generation = self.first_generation;
         self.slots.release(|slots| {
@@ -273,7 +278,7 @@ impl<T> Arena<T> {
         self.relink_vacant();
     }
 
-    /// Lists the vacant slots anew, lowest index first.
+    /// Rebuilds the list of vacant slots, lowest index first.
     fn relink_vacant(&mut self) {
         self.vacant = NIL;
         for index in (0..self.slots.end()).rev() {
@@ -301,7 +306,8 @@ impl<T> Arena<T> {
     }
 }
 
-/// Takes the value out of a slot, and lists the slot as vacant unless its generations are used up.
+/// Takes the value out of a slot. Adds the slot to the vacant list, or retires it after its last
+/// generation.
 #[inline]
 fn vacate<T>(slot: &mut Slot<T>, index: u32, generation: NonZeroU32, vacant: &mut u32) -> T {
     let following = generation.checked_add(1);

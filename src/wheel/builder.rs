@@ -3,10 +3,10 @@
 use super::{TimingWheel, arena::Arena, geometry::Geometry, hierarchy::Hierarchy};
 use crate::{error::BuildError, tick::Tick};
 
-/// Buckets of a level unless told otherwise. See `docs/decisions/0014-levels-of-256.md`.
+/// Default number of buckets of a level. See `docs/decisions/0014-levels-of-256.md`.
 const DEFAULT_SIZE: usize = 256;
 
-/// Settings of a [`TimingWheel`] that is to be made.
+/// Builder for a [`TimingWheel`].
 ///
 /// # Examples
 ///
@@ -31,12 +31,12 @@ impl WheelBuilder {
         Self { size: DEFAULT_SIZE, start: Tick::ZERO, max_pending: u32::MAX }
     }
 
-    /// Sets the number of buckets of each level, 2 to 65536; rounded up to a power of two. Default
-    /// 256.
+    /// Sets the number of buckets of each level, 2 to 65536. `build` rounds it up to a power of
+    /// two. Default 256.
     ///
-    /// A larger wheel cascades less and takes more memory per level: 16 bytes a bucket. A level is
-    /// made when a timeout first needs it, with the buckets up to that of the timeout; with 65536
-    /// buckets, that is up to 1 MiB.
+    /// A larger wheel cascades less and takes more memory per level: 16 bytes a bucket. The first
+    /// timeout that needs a level allocates it, with the buckets up to its own. With 65536 buckets,
+    /// that is up to 1 MiB.
     pub const fn size(mut self, buckets: usize) -> Self {
         self.size = buckets;
         self

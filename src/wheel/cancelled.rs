@@ -1,9 +1,9 @@
 //! The latest cancelled records, whose bits are not cleared yet.
 //!
-//! A slot holds the position of its record, and reading the slot is a cache miss. To clear the bit
-//! at once is a store to an address that depends on this miss. It stops the processor from starting
-//! the next cancel, so their misses cannot overlap. So 16 positions are collected and cleared
-//! together. See `docs/decisions/0012-cancelled-in-batches.md`.
+//! A slot holds the position of its record, and reading the slot is a cache miss. The address of
+//! the bit depends on this miss. A store to it at once would stop the processor from starting the
+//! next cancel, so the misses could not overlap. So the wheel collects 16 positions and clears
+//! their bits together. See `docs/decisions/0012-cancelled-in-batches.md`.
 
 use super::chunks::{BATCH, Position};
 
@@ -19,7 +19,7 @@ impl Cancelled {
         Self { positions: [0; BATCH], len: 0 }
     }
 
-    /// Adds a position, for which there is room. Returns whether that was the last room.
+    /// Adds a position; the batch must not be full. Returns whether it is full now.
     #[inline]
     pub(super) fn push(&mut self, position: Position) -> bool {
         self.positions[self.len % BATCH] = position.number();
@@ -32,10 +32,10 @@ impl Cancelled {
         self.len == 0
     }
 
-    /// Takes out all positions, as numbers.
+    /// Empties the batch and returns its positions, as numbers.
     ///
-    /// They are read in place and one by one. A copy would read several at once, which has to wait
-    /// until the latest of them, perhaps still a cache miss, are written.
+    /// The caller reads them in place, one by one. A copy would read several at once. It would wait
+    /// for the latest of them, which may depend on a cache miss that is still open.
     #[inline]
     pub(super) fn take(&mut self) -> &[u32] {
         let len = core::mem::take(&mut self.len);

@@ -22,13 +22,14 @@ pub(super) const BATCH: usize = 16;
 /// The first chunks belong to the nursery.
 pub(super) const NURSERY: u32 = 4;
 
-/// Chunk 0 is in no list, since it belongs to the nursery; so it can stand for the end of one.
+/// End of a list. Chunk 0 belongs to the nursery and is in no list, so its number is free for this
+/// use.
 pub(super) const NIL: u32 = 0;
 
 /// Chunks that are allocated at a time: 48 KiB of records.
 const SEGMENT: usize = 256;
 
-/// A deadline, in two halves, and the slot of a timeout.
+/// The deadline of a timeout, in two halves, and its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
     low: u32,
@@ -54,7 +55,7 @@ impl Record {
     }
 }
 
-/// Where a record is: its chunk, and which of the 16 it is.
+/// The position of a record: its chunk, and its offset of 0 to 15 in the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position(NonZeroU32);
 
@@ -90,23 +91,23 @@ impl Position {
     }
 }
 
-/// Which list a chunk is in.
+/// The list that a chunk is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// Of a bucket, of which it is the newest chunk.
+    /// The list of a bucket; this is its newest chunk.
     Newest(Place),
-    /// Of a bucket, in which this chunk is newer by one.
+    /// The list of a bucket; the chunk with this number is the next newer one.
     After(u32),
-    /// Of a sorted run.
+    /// The list of a run.
     Run,
-    /// Of no bucket: it is free.
+    /// The free list.
     Free,
 }
 
 /// A chunk's owner and the next chunk of the same list, which is older.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// `NEWEST` and a place, or the chunk before, or `RUN`, or `FREE`.
+    /// `NEWEST` combined with a place, the number of the next newer chunk, `RUN`, or `FREE`.
     owner: u32,
     next: u32,
 }
@@ -139,7 +140,8 @@ impl Owner {
 #[derive(Debug)]
 pub(super) struct Chunks {
     records: Segments<Record, { SEGMENT * CHUNK as usize }>,
-    /// In one piece, which growing may copy: apart, they would be on as many pages of memory.
+    /// One vector, although growth may copy it: separate segments would spread the masks over more
+    /// pages of memory.
     masks: Vec<u16>,
     links: Segments<Link, SEGMENT>,
     /// Head of the list of free chunks, or `NIL`.
@@ -151,7 +153,8 @@ impl Chunks {
         Self { records: Segments::new(), masks: Vec::new(), links: Segments::new(), free: NIL }
     }
 
-    /// Takes a free chunk into use, none of whose records is written, in front of `next`.
+    /// Takes a chunk from the free list and puts it in front of `next`. None of its records is
+    /// written.
     #[inline]
     pub(super) fn allocate(&mut self, owner: Owner, next: u32) -> u32 {
         while self.free == NIL {
@@ -181,26 +184,26 @@ impl Chunks {
         self.free = if first < added.end { first } else { NIL };
     }
 
-    /// Returns whether no chunk has been made.
+    /// Returns whether no chunk has been allocated.
     pub(super) fn is_empty(&self) -> bool {
         self.masks.is_empty()
     }
 
-    /// Makes sure that there are the chunks of the nursery.
+    /// Allocates the chunks of the nursery, unless they exist.
     pub(super) fn make_nursery(&mut self) {
         while self.masks.len() < NURSERY as usize {
             self.grow();
         }
     }
 
-    /// Gives back a chunk that is in no list.
+    /// Adds a chunk that is in no list to the free list.
     pub(super) fn free(&mut self, chunk: u32) {
         *self.mask_mut(chunk) = 0;
         *self.links.at_mut(chunk) = Link { owner: FREE, next: self.free };
         self.free = chunk;
     }
 
-    /// Gives back all chunks of a list.
+    /// Adds all chunks of a list to the free list.
     pub(super) fn free_all(&mut self, mut chunk: u32) {
         while chunk != NIL {
             let next = self.next(chunk);
@@ -219,13 +222,13 @@ impl Chunks {
         *self.records.at(position.number())
     }
 
-    /// The records of a chunk.
+    /// Returns the records of a chunk.
     #[inline]
     pub(super) fn records(&self, chunk: u32) -> &[Record] {
         self.records.range(chunk * CHUNK, CHUNK as usize)
     }
 
-    /// Takes out a record. Returns the mask of its chunk.
+    /// Marks a record as removed. Returns the mask of its chunk.
     #[inline]
     pub(super) fn clear(&mut self, position: Position) -> u16 {
         let mask = self.mask_mut(position.chunk());
@@ -234,10 +237,10 @@ impl Chunks {
         *mask
     }
 
-    /// Takes out records, given by the numbers of their positions. Returns the chunks that have none
+    /// Marks the records at these positions as removed. Returns the chunks that have no live record
     /// left, and their number.
     ///
-    /// The loop has no branch but its own, so that misses of masks overlap.
+    /// The loop body has no branch, so the cache misses of the masks overlap.
     #[inline]
     pub(super) fn clear_all(&mut self, positions: &[u32]) -> ([u32; BATCH], usize) {
         let masks = &mut self.masks[..];
@@ -269,7 +272,7 @@ impl Chunks {
         &mut self.masks[chunk as usize]
     }
 
-    /// Leaves just these records of a chunk live.
+    /// Sets the mask of a chunk.
     pub(super) fn set_mask(&mut self, chunk: u32, mask: u16) {
         *self.mask_mut(chunk) = mask;
     }
@@ -292,13 +295,14 @@ impl Chunks {
         self.links.at_mut(chunk).next = next;
     }
 
-    /// The chunks of a list.
+    /// Returns the chunks of a list.
     pub(super) fn list(&self, first: u32) -> impl Iterator<Item = u32> {
         let link = |chunk| (chunk != NIL).then_some(chunk);
         core::iter::successors(link(first), move |&chunk| link(self.next(chunk)))
     }
 
-    /// Panics unless every chunk is listed as free or is among the `used`, which are counted.
+    /// Panics unless the chunks of the nursery, the free chunks and the `used` chunks add up to all
+    /// chunks.
     pub(super) fn check_invariants(&self, used: usize) {
         let mut free = 0;
         for chunk in self.list(self.free) {

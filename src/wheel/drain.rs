@@ -5,11 +5,11 @@ use core::iter::FusedIterator;
 use super::{Key, TimingWheel};
 use crate::tick::Tick;
 
-/// Iterator that takes out all pending timeouts; from [`TimingWheel::drain`].
+/// Iterator that removes all pending timeouts; from [`TimingWheel::drain`].
 #[derive(Debug)]
 pub struct Drain<'a, T> {
     wheel: &'a mut TimingWheel<T>,
-    /// Index of the first slot not looked at.
+    /// Index of the next slot to visit.
     next: u32,
 }
 
@@ -48,10 +48,10 @@ impl<T> Drop for Drain<'_, T> {
     }
 }
 
-/// Drops every item, even if the drop of one panics; then goes on with the first panic.
+/// Drops every item, even if the drop of one panics. Then resumes the first panic.
 ///
-/// Every panic is caught, so a second one does not meet an unwinding thread, which would abort the
-/// process. A later payload is leaked, because its drop may panic as well.
+/// Each panic is caught. So a second panic does not occur during unwinding, which would abort the
+/// process. The payloads of later panics are leaked, because their drop may panic as well.
 #[cfg(feature = "std")]
 fn drop_each<I>(items: impl Iterator<Item = I>) {
     use std::{

@@ -2,23 +2,22 @@
 //!
 //! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
 //! which it differs from the clock, and that digit of the deadline is its bucket. So one exclusive
-//! or gives level and bucket. Within a level the occupied buckets are in the order of time, from the
-//! clock's bucket to the last. None is before the clock's bucket.
-//! See `docs/decisions/0013-due-buckets-are-sorted.md`.
+//! or gives level and bucket. Within a level the occupied buckets are in time order. None is before
+//! the clock's bucket. See `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use crate::{
     error::BuildError,
     tick::{Tick, TickSpan},
 };
 
-/// The widths of all levels; `size` is `2^bits` buckets a level, 2 to 65536.
+/// The widths of all levels. A level has `2^bits` buckets, 2 to 65536.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Geometry {
     /// Logarithm of the size, 1..=16.
     bits: u32,
     /// One less than the size.
     mask: u16,
-    /// By the logarithm of a difference: the level, and the shift of its digit.
+    /// Indexed by the logarithm of a difference: the level, and the shift of its digit.
     digits: [(u8, u8); u64::BITS as usize],
 }
 
@@ -47,12 +46,12 @@ impl Place {
         self.bucket.into()
     }
 
-    /// The place as a number below 2^24.
+    /// Returns the place as a number below 2^24.
     pub(super) fn number(self) -> u32 {
         u32::from(self.level) << 16 | u32::from(self.bucket)
     }
 
-    /// The place that has this number.
+    /// Returns the place with this number.
     #[expect(clippy::cast_possible_truncation, reason = "the bucket is the lower half")]
     pub(super) const fn from_number(number: u32) -> Self {
         Self { level: (number >> 16) as u8, bucket: number as u16 }
@@ -60,7 +59,7 @@ impl Place {
 }
 
 impl Geometry {
-    /// Takes a size in buckets and rounds it up to a power of two.
+    /// Makes the geometry of a size in buckets, rounded up to a power of two.
     #[expect(clippy::cast_possible_truncation, reason = "levels and shifts are less than 64")]
     pub(super) fn new(size: usize) -> Result<Self, BuildError> {
         if !(2..=1 << 16).contains(&size) {
@@ -74,12 +73,12 @@ impl Geometry {
         Ok(Self { bits, mask: ((1_u32 << bits) - 1) as u16, digits })
     }
 
-    /// Number of buckets of a level.
+    /// Returns the number of buckets of a level.
     pub(super) fn size(&self) -> usize {
         1 << self.bits
     }
 
-    /// The place of a timeout with this deadline when the clock stands at `clock`.
+    /// Returns the place of a timeout with this deadline when the clock is at `clock`.
     #[inline]
     pub(super) fn place(&self, clock: Tick, deadline: Tick) -> Place {
         debug_assert!(clock <= deadline, "{deadline:?} has passed at {clock:?}");
@@ -90,7 +89,7 @@ impl Geometry {
         Place { level, bucket }
     }
 
-    /// Logarithm of the ticks that a bucket of `level` spans.
+    /// Returns the logarithm of the number of ticks that a bucket of `level` spans.
     #[inline]
     pub(super) fn shift(&self, level: usize) -> u32 {
         debug_assert!(level < u64::BITS as usize, "there is no level {level}");
@@ -99,13 +98,13 @@ impl Geometry {
         level * self.bits
     }
 
-    /// The first tick of the bucket of `level` that holds `tick`.
+    /// Returns the first tick of the bucket of `level` that contains `tick`.
     pub(super) fn start(&self, level: usize, tick: Tick) -> Tick {
         let shift = self.shift(level);
         Tick::new(tick.get() >> shift << shift)
     }
 
-    /// Ticks that a bucket of `level` spans.
+    /// Returns the ticks that a bucket of `level` spans.
     pub(super) fn bucket_span(&self, level: usize) -> TickSpan {
         TickSpan::new(1 << self.shift(level))
     }

@@ -1,9 +1,11 @@
-//! The hierarchy of levels: where records are placed, how they leave, and which are due first.
+//! The hierarchy of levels: places records, removes them, and finds the bucket or run that is due
+//! first.
 //!
 //! It holds records and no values, so wheels of all types share its code. A record is in a chunk of
 //! a bucket or of a run. A bit of the chunk's mask tells whether it is live. The hierarchy always
-//! knows the bucket or run that is due *first*, and a *witness*: the position of a live record in
-//! it. Only when the witness leaves, the hierarchy searches for the next one.
+//! knows the *first* bucket or run, the one that is due before the others. It also knows a
+//! *witness*: the position of a live record in it. It searches for the next witness only when this
+//! record leaves.
 
 use alloc::vec::Vec;
 
@@ -35,7 +37,7 @@ impl First {
         Self { expiration: deadline, witness: position, source: Source::Run(level), until }
     }
 
-    /// A tick before which no other bucket or run is due.
+    /// Returns a tick before which no other bucket or run is due.
     #[inline]
     pub(super) const fn until(&self) -> Tick {
         self.until
@@ -52,9 +54,9 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Hierarchy {
     pub(super) geometry: Geometry,
-    /// The latest tick that was told.
+    /// The latest tick given to `advance` or `observe`, or the start.
     pub(super) now: Tick,
-    /// How far expiry has come: `now`, or less while something is due.
+    /// The tick up to which timeouts have expired: `now`, or less while timeouts are due.
     ///
     /// No bucket or run is due before it.
     pub(super) clock: Tick,
@@ -69,7 +71,7 @@ pub(super) struct Hierarchy {
     pub(super) runs: Runs,
     /// The chunk whose slots have been read ahead.
     pub(super) touched: u32,
-    /// Number of times that a timeout was moved ahead of its deadline.
+    /// Number of times that a timeout was moved before its deadline.
     pub(super) cascades: u64,
 }
 
@@ -91,7 +93,7 @@ impl Hierarchy {
         }
     }
 
-    /// Moves time forward; and the clock, unless something is due.
+    /// Advances `now`, and also the clock unless a timeout may be due.
     #[inline]
     pub(super) fn observe(&mut self, now: Tick) {
         self.now = self.now.max(now);
@@ -120,19 +122,20 @@ impl Hierarchy {
         }
     }
 
-    /// Whether a bucket or run is due.
+    /// Returns whether a bucket or run is due.
     #[inline]
     pub(super) fn is_first_due(&self) -> bool {
         self.first.is_some_and(|first| first.expiration <= self.now)
     }
 
-    /// Whether a timeout of the nursery is due, or one was that has been cancelled.
+    /// Returns whether a timeout of the nursery may be due. Also `true` if the one that was due has
+    /// been cancelled or reset since.
     #[inline]
     pub(super) fn may_nursery_be_due(&self) -> bool {
         self.nursery.bound().is_some_and(|bound| bound <= self.now)
     }
 
-    /// The least tick at which something is due.
+    /// Returns the least expiration of all buckets, runs and timeouts of the nursery.
     #[inline]
     pub(super) fn next_expiration(&self) -> Option<Tick> {
         let first = self.first.map(|first| first.expiration);
@@ -148,7 +151,7 @@ impl Hierarchy {
         [first, in_nursery].into_iter().flatten().min()
     }
 
-    /// The live record of the nursery that is due first. Looks at 60 records at most.
+    /// Returns the live record of the nursery with the least deadline. Reads at most 60 records.
     #[inline(never)]
     pub(super) fn least_in_nursery(&self) -> Option<(Position, Tick)> {
         let positions = (0..NURSERY).flat_map(|chunk| self.live_in_nursery(chunk));
@@ -156,7 +159,7 @@ impl Hierarchy {
         due.min_by_key(|&(_, deadline)| deadline)
     }
 
-    /// The live records of a chunk of the nursery.
+    /// Returns the live records of a chunk of the nursery.
     pub(super) fn live_in_nursery(&self, chunk: u32) -> impl Iterator<Item = Position> {
         let mut live = 0;
         if self.nursery.len() > 0 {
@@ -171,20 +174,20 @@ impl Hierarchy {
         })
     }
 
-    /// Has the nursery take in the next timeouts.
+    /// Opens the nursery, so that the next timeouts go into it.
     pub(super) fn open_nursery(&mut self) {
         self.chunks.make_nursery();
         self.begin_chunk_of_nursery();
     }
 
-    /// Has the nursery take records in its next chunk, which is empty.
+    /// Makes the next chunk of the nursery, which must be empty, the one that takes records.
     pub(super) fn begin_chunk_of_nursery(&mut self) {
         let chunk = self.nursery.next_chunk();
         let mask = self.nursery.begin();
         self.chunks.set_mask(chunk, mask);
     }
 
-    /// Takes in the record of a new timeout: in the nursery, which is open.
+    /// Adds the record of a new timeout to the nursery, which must be open.
     #[inline]
     pub(super) fn admit_to_nursery(&mut self, deadline: Tick, slot: u32) -> Position {
         let position = self.nursery.take(deadline);
@@ -192,7 +195,7 @@ impl Hierarchy {
         position
     }
 
-    /// Takes in a record that is due at `deadline`, which is not before the clock.
+    /// Adds a record to the bucket of `deadline`, which must not be before the clock.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn admit(&mut self, deadline: Tick, slot: u32) -> Position {
@@ -207,13 +210,15 @@ impl Hierarchy {
         position
     }
 
-    /// The same, for others than new timeouts.
+    /// Like [`admit`](Self::admit), for moved timeouts. Not inlined, because they are less
+    /// frequent.
     #[inline(never)]
     pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
         self.admit(deadline, slot)
     }
 
-    /// Finds room for a record in a bucket that has none, or that it makes due earlier.
+    /// Takes a position for a record whose bucket is missing or full, or whose deadline is before
+    /// the bucket's expiration.
     #[inline(never)]
     fn make_room(&mut self, place: Place, deadline: Tick) -> Position {
         if self.nursery.count_down() {
@@ -243,7 +248,7 @@ impl Hierarchy {
         position
     }
 
-    /// Makes sure that a bucket has been made.
+    /// Makes a bucket and its level, unless they exist.
     fn reach(&mut self, place: Place) {
         while self.levels.len() <= place.level() {
             self.levels.push(Level::new());
@@ -254,7 +259,8 @@ impl Hierarchy {
         }
     }
 
-    /// Notes that a bucket, in which the record at `witness` is, is due at `expiration`.
+    /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
+    /// record `witness`.
     fn bring_forward(&mut self, place: Place, expiration: Tick, witness: Position) {
         debug_assert!(self.clock <= expiration, "{place:?} is due before the clock");
         let level = &mut self.levels[place.level()];
@@ -274,7 +280,8 @@ impl Hierarchy {
         }
     }
 
-    /// Takes out the record of a timeout that has left; at the latest, 15 departures from now.
+    /// Removes the record of a timeout that has left. The bit is cleared at the latest 15
+    /// departures later.
     #[inline]
     pub(super) fn depart(&mut self, position: Position) {
         // Two branches, since only the second waits for the position, which may be a cache miss.
@@ -293,7 +300,7 @@ impl Hierarchy {
         self.find_first();
     }
 
-    /// Takes out all records of timeouts that have left.
+    /// Clears the bits of all departed records.
     #[inline(never)]
     pub(super) fn settle(&mut self) {
         let (emptied, count) = self.chunks.clear_all(self.cancelled.take());
@@ -304,7 +311,7 @@ impl Hierarchy {
         }
     }
 
-    /// Gives back a chunk of a bucket, none of whose records is live.
+    /// Frees a chunk of a bucket. None of its records may be live.
     pub(super) fn close(&mut self, chunk: u32) {
         let emptied = self.unlink(chunk);
         self.chunks.free(chunk);
@@ -313,8 +320,8 @@ impl Hierarchy {
         }
     }
 
-    /// Takes a chunk out of its bucket. Returns the bucket if that has emptied, for
-    /// [`retire`](Self::retire).
+    /// Removes a chunk from its bucket. Returns the bucket if it is empty now; the caller must
+    /// [`retire`](Self::retire) it.
     pub(super) fn unlink(&mut self, chunk: u32) -> Option<Place> {
         let (owner, next) = (self.chunks.owner(chunk), self.chunks.next(chunk));
         if next != NIL {
@@ -331,7 +338,7 @@ impl Hierarchy {
         None
     }
 
-    /// Notes that a bucket has emptied. Its level's entry in the queue stays until it is looked at.
+    /// Marks a bucket as empty. Its level's entry in the queue stays until it reaches the front.
     pub(super) fn retire(&mut self, place: Place) {
         self.levels[place.level()].vacate(place.bucket());
         if self.runs.gathered() == Some(place) {
@@ -339,7 +346,7 @@ impl Hierarchy {
         }
     }
 
-    /// Sorts the run whose bucket is empty now.
+    /// Sorts the run of a level after its bucket was gathered completely.
     fn finish_run(&mut self, level: usize) {
         let span = self.geometry.bucket_span(level);
         if let Some((len, first)) = self.runs.finish(span, &mut self.chunks) {
@@ -347,7 +354,7 @@ impl Hierarchy {
         }
     }
 
-    /// Finds the bucket or run that is due first. All departures have been settled.
+    /// Finds the bucket or run that is due first. The caller has settled all departures.
     pub(super) fn find_first(&mut self) {
         debug_assert!(self.cancelled.is_empty(), "a witness may have left");
         if let Some(place) = self.runs.gathered() {
@@ -380,17 +387,18 @@ impl Hierarchy {
             if self.is_vacant(place) {
                 continue;
             }
-            // The bucket stays the first until it is empty, whatever is due when.
+            // A due bucket stays the first until it is empty, whatever the other expirations are.
             let (witness, source) = (self.live_record(place), Source::Bucket(place));
             break Some(First { expiration, witness, source, until: expiration });
         };
         debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
     }
 
-    /// Whether no record of a bucket is live; if so, it is retired.
+    /// Frees the newest chunk of a bucket if it has no live record. Retires the bucket if that was
+    /// its last chunk. Returns whether the bucket is empty.
     ///
-    /// A chunk whose records were all written is given back with its last live one. In the newest
-    /// chunk there may be left only records that are not written.
+    /// A full chunk is freed when its last live record leaves. The newest chunk may have unwritten
+    /// positions, whose bits are set, so its mask does not become 0.
     fn is_vacant(&mut self, place: Place) -> bool {
         let bucket = self.bucket(place);
         let newest = bucket.newest();
@@ -400,8 +408,7 @@ impl Hierarchy {
         self.bucket(place).is_empty()
     }
 
-    /// Notes that a bucket which is due is still the first, with another witness, unless it is
-    /// empty.
+    /// Keeps a due bucket as the first, with another witness. If it is empty, finds the next first.
     pub(super) fn stay_at(&mut self, place: Place) {
         if self.bucket(place).is_empty() || self.is_vacant(place) {
             return self.find_first();
@@ -411,7 +418,8 @@ impl Hierarchy {
         self.first = Some(First { expiration, witness, source, until: expiration });
     }
 
-    /// Notes that the first is due to the next entry of the run of `level`, or finds another.
+    /// Makes the next entry of the run of `level` the first, unless another bucket or run may be
+    /// due before it.
     #[inline]
     pub(super) fn follow(&mut self, level: usize, until: Tick) {
         match self.runs.head(level, &mut self.chunks) {
@@ -420,14 +428,14 @@ impl Hierarchy {
         }
     }
 
-    /// Whether a bucket that is due is to be sorted.
+    /// Returns whether a due bucket is to be sorted into a run.
     pub(super) fn is_sortable(&self, place: Place) -> bool {
         let level = place.level();
         let is_begun = self.runs.gathered() == Some(place);
         level > 0 && self.geometry.shift(level) <= WIDEST && (!is_begun || self.runs.has_room())
     }
 
-    /// A live record of a bucket that is not empty.
+    /// Returns a live record of a bucket that is not empty.
     fn live_record(&self, place: Place) -> Position {
         let bucket = self.bucket(place);
         let chunk = bucket.newest();

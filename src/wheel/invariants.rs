@@ -11,15 +11,16 @@ use super::{
 use crate::tick::Tick;
 
 impl<T> TimingWheel<T> {
-    /// Checks that the wheel is in order, for tests and fuzzers.
+    /// Checks the invariants of the wheel, for tests and fuzzers.
     ///
-    /// Clauses of the [contract](crate::wheel#contract) that can be seen at one moment, and what
-    /// the implementation relies on: every timeout has one live record, in a bucket or run that is
-    /// not due after its deadline; what is due first is known; masks, lists and queue agree.
+    /// Checks the clauses of the [contract](crate::wheel#contract) that one state of the wheel
+    /// shows. Also checks the invariants of the implementation. Every timeout has one live record,
+    /// in a bucket or run that is not due after its deadline. The wheel knows the bucket or run
+    /// that is due first. Masks, lists and queue agree.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// Panics if an invariant does not hold.
     ///
     /// # Complexity
     ///
@@ -37,7 +38,7 @@ impl<T> TimingWheel<T> {
 }
 
 impl Hierarchy {
-    /// Panics unless all is in order. Returns the number of live records.
+    /// Panics if an invariant does not hold. Returns the number of live records.
     fn check_invariants(&self) -> usize {
         assert!(self.clock <= self.now, "expiry has come further than time");
         let (mut used, mut live) = (0, 0);
@@ -69,12 +70,12 @@ impl Hierarchy {
         live + in_nursery
     }
 
-    /// Whether a record is live and not about to be taken out.
+    /// Returns whether a record is live and not in the batch of cancelled records.
     pub(super) fn is_live(&self, position: Position) -> bool {
         self.chunks.is_live(position) && self.cancelled.iter().all(|other| other != position)
     }
 
-    /// All buckets with chunks.
+    /// Returns all buckets with chunks.
     pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         self.levels.iter().enumerate().flat_map(|(index, level)| {
             let occupied = level.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty());
@@ -82,7 +83,7 @@ impl Hierarchy {
         })
     }
 
-    /// Chunks of a bucket, with the mask of their written records.
+    /// Returns the chunks of a bucket, each with the mask of its written records.
     fn chunks_of(&self, place: Place) -> impl Iterator<Item = (u32, u16)> {
         let bucket = self.bucket(place);
         let newest = bucket.newest();
@@ -92,7 +93,7 @@ impl Hierarchy {
             .map(move |chunk| (chunk, if chunk == newest { written } else { u16::MAX }))
     }
 
-    /// The live records of a bucket.
+    /// Returns the live records of a bucket.
     pub(super) fn live_in_bucket(&self, place: Place) -> impl Iterator<Item = Position> {
         let positions = |chunk, written: u16| {
             let is_written = move |offset: &u32| written >> offset & 1 != 0;
@@ -103,7 +104,7 @@ impl Hierarchy {
             .filter(|&position| self.is_live(position))
     }
 
-    /// Returns the number of chunks.
+    /// Checks one bucket. Returns the number of its chunks.
     fn check_bucket(&self, place: Place) -> usize {
         let bucket = self.bucket(place);
         let (level, expiration) = (place.level(), bucket.expiration);
@@ -135,7 +136,7 @@ impl Hierarchy {
         self.geometry.size().ilog2()
     }
 
-    /// Returns the number of live records of the nursery.
+    /// Checks the nursery. Returns the number of its live records.
     fn check_nursery(&self) -> usize {
         let mut deadlines = Vec::new();
         for position in (0..NURSERY).flat_map(|chunk| self.live_in_nursery(chunk)) {
@@ -152,7 +153,7 @@ impl Hierarchy {
         deadlines.len()
     }
 
-    /// Every live record of a run's chunks has an entry that is yet to come.
+    /// Checks that every live record of a run's chunks has an entry that has not been visited.
     fn check_run(&self, level: usize) {
         let mut listed: Vec<_> = self.runs.iter(level).map(|(_, at)| at.number()).collect();
         listed.sort_unstable();

@@ -9,7 +9,7 @@ use crate::tick::Tick;
 #[derive(Debug)]
 pub struct Iter<'a, T> {
     wheel: &'a TimingWheel<T>,
-    /// Index of the first slot not looked at.
+    /// Index of the next slot to visit.
     next: u32,
     /// Number of timeouts not yielded.
     left: usize,

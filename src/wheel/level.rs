@@ -2,11 +2,11 @@
 //!
 //! A bucket is due at its `expiration`:
 //!
-//! - While it is *sparse*, that is the least deadline in it, or less if that timeout has left. A
-//!   lone timeout a year ahead expires out of its coarse bucket, without an earlier wake-up.
-//! - Once it is *crowded*, because its records filled a chunk, that is the start of its range, as in
-//!   Kafka. The wheel sorts its timeouts before the first of them is due, so a burst is not late.
-//!   See `docs/decisions/0013-due-buckets-are-sorted.md`.
+//! - While it is *sparse*, the expiration is its least deadline, or less if that timeout has left.
+//!   A single timeout a year ahead expires from its coarse bucket, without an earlier wake-up.
+//! - Once it is *crowded*, because its records filled a chunk, the expiration is the start of its
+//!   range, as in Kafka. So the wheel sorts its timeouts before the first of them is due, and a
+//!   burst is not late. See `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -19,12 +19,12 @@ const STEP: usize = 64;
 /// Timeouts of one level whose deadlines fall into one range of ticks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bucket {
-    /// When the bucket is due; not after any deadline in it. Meaningless while it is empty.
+    /// Expiration of the bucket; not after any deadline in it. Meaningless while it is empty.
     pub(super) expiration: Tick,
-    /// The number of the next free position; a multiple of 16 if the newest chunk is full, 0 if
-    /// the bucket has no chunk.
+    /// Number of the next free position. It is a multiple of 16 if the newest chunk is full, and 0
+    /// if the bucket has no chunk.
     open: u32,
-    /// Whether more than a chunk of records has come since the bucket was empty.
+    /// Whether the bucket has received more than one chunk of records since it was empty.
     pub(super) is_crowded: bool,
 }
 
@@ -38,19 +38,19 @@ impl Bucket {
         self.open == 0
     }
 
-    /// Returns whether a record needs another chunk.
+    /// Returns whether the next record needs another chunk.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
         self.open % CHUNK == 0
     }
 
-    /// The chunk that records go into, or `NIL`.
+    /// Returns the chunk that takes new records, or `NIL`.
     #[inline]
     pub(super) const fn newest(&self) -> u32 {
         if self.is_empty() { NIL } else { (self.open - 1) / CHUNK }
     }
 
-    /// The records of the newest chunk that have been written, as a mask.
+    /// Returns the mask of the written records of the newest chunk.
     #[inline]
     pub(super) const fn written(&self) -> u16 {
         match self.open % CHUNK {
@@ -59,7 +59,7 @@ impl Bucket {
         }
     }
 
-    /// Takes the next free position, of which there is one.
+    /// Takes the next free position. The bucket must not be full.
     #[inline]
     pub(super) fn take(&mut self) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
@@ -68,14 +68,14 @@ impl Bucket {
         position
     }
 
-    /// Takes the first position of a chunk, which is put in front of the others.
+    /// Makes a chunk the newest and takes its first position.
     #[inline]
     pub(super) fn take_first_of(&mut self, chunk: u32) -> Position {
         self.open = chunk * CHUNK + 1;
         Position::new(chunk, 0)
     }
 
-    /// Has a full chunk, or none, become the newest.
+    /// Makes a full chunk, or none, the newest.
     pub(super) fn fall_back_to(&mut self, chunk: u32) {
         self.open = if chunk == NIL { 0 } else { (chunk + 1) * CHUNK };
     }
@@ -84,7 +84,7 @@ impl Bucket {
 /// The buckets of one level.
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Up to the last that has been in use.
+    /// The buckets up to the last that was ever used, rounded up to `STEP`.
     buckets: Vec<Bucket>,
     occupied: Occupied,
     /// The level's expiration in the bucket queue, if it is queued.
@@ -97,7 +97,7 @@ impl Level {
         Self { buckets: Vec::new(), occupied: Occupied::default(), queued: None }
     }
 
-    /// Makes buckets up to this one, a few at a time; `size` is how many there can be.
+    /// Makes the buckets up to this one, rounded up to `STEP`. `size` is the maximum.
     #[cold]
     pub(super) fn reach(&mut self, bucket: usize, size: usize) {
         if self.occupied.words.is_empty() {
@@ -108,7 +108,7 @@ impl Level {
         self.buckets.resize(len, Bucket::EMPTY);
     }
 
-    /// The bucket, unless it has not been made.
+    /// Returns the bucket, or `None` if it has not been made.
     #[inline]
     pub(super) fn get_mut(&mut self, bucket: usize) -> Option<&mut Bucket> {
         self.buckets.get_mut(bucket)
@@ -133,7 +133,7 @@ impl Level {
         self.occupied.clear(bucket);
     }
 
-    /// The occupied bucket that is due first.
+    /// Returns the occupied bucket that is due first.
     #[inline]
     pub(super) fn first(&self) -> Option<usize> {
         self.occupied.first()
@@ -143,7 +143,7 @@ impl Level {
         self.occupied.contains(bucket)
     }
 
-    /// The buckets, empty ones included.
+    /// Returns the buckets that have been made, including empty ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket> {
         self.buckets.iter()
     }

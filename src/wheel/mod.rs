@@ -17,10 +17,10 @@
 //! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
-//! 5. *Bounded.* A step expires one timeout, or moves one to a finer level, or gathers up to 16 of
-//!    one bucket to be sorted. The step that gathers the last of a bucket sorts at most 8192. The
-//!    first step of an `advance` also places up to 60 of the latest timeouts in levels. No
-//!    step is proportional to the time skipped or to the number of empty buckets.
+//! 5. *Bounded.* A step expires one timeout, moves one to a finer level, or gathers up to 16 of one
+//!    bucket to be sorted. The step that gathers the last of a bucket sorts at most 8192. The first
+//!    step of an `advance` also places up to 60 of the latest timeouts in levels. No step is
+//!    proportional to the time skipped or to the number of empty buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
 //!    sort a timeout. It is never later than the least deadline, and `None` if and only if the wheel
 //!    is empty. An emptied bucket leaves no wake-up behind.
@@ -96,14 +96,14 @@ use crate::{error::InsertError, tick::Tick};
 /// # Ok::<_, delaywheel::InsertError<&str>>(())
 /// ```
 pub struct TimingWheel<T> {
-    /// The values, and where their records are.
+    /// The values, and the positions of their records.
     arena: Arena<T>,
-    /// The records, and what is due first.
+    /// The records, and the bucket or run that is due first.
     hierarchy: Hierarchy,
 }
 
 impl<T> TimingWheel<T> {
-    /// Makes an empty wheel of the default size whose clock stands at `start`. Allocates nothing.
+    /// Makes an empty wheel of the default size whose clock starts at `start`. Allocates nothing.
     ///
     /// # Examples
     ///
@@ -147,9 +147,9 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized: one call in 15 may place up to 60 of the latest timeouts in
-    /// levels. Allocates at most one segment of slots (1024), one of records (4096), buckets of the
-    /// levels up to those of the deadlines, and room in the tables of those. A timeout is copied only
-    /// while there are fewer than a segment holds.
+    /// levels. Allocates at most one segment of slots (1024), one of records (4096), the buckets up
+    /// to those of the deadlines, and room in their tables. A timeout is copied only while the
+    /// wheel has fewer than one segment of them.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
@@ -182,9 +182,10 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized: one call in 16 takes out the records of 16 timeouts. If the
-    /// timeout was the one by which the wheel knew what is due first, the next is found: that passes
-    /// over emptied buckets and cancelled timeouts of sorted ones, each once. Allocates nothing.
+    /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts. If the
+    /// timeout was the wheel's witness for the first expiration, the wheel finds the next one. That
+    /// skips emptied buckets and the cancelled timeouts of sorted ones, each once. Allocates
+    /// nothing.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;
@@ -214,9 +215,10 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// One store if the timeout is among the latest, which are not in a level yet, or if the deadline
-    /// is later and the timeout's bucket has not been sorted. The timeout moves on when its bucket is
-    /// due. Otherwise, that of [`cancel`](Self::cancel) and [`insert`](Self::insert).
+    /// Takes one store in two cases: the timeout is one of the latest, which are not in a level
+    /// yet; or the new deadline is later and the wheel has not sorted the timeout's bucket. In the
+    /// second case the timeout moves when its bucket is due. Otherwise, a reset costs a
+    /// [`cancel`](Self::cancel) and an [`insert`](Self::insert).
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
         let Self { arena, hierarchy } = self;
@@ -320,9 +322,10 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time when nothing is due. A timeout that expires costs *O*(log r), of r timeouts,
-    /// at most 8192, that are sorted together. If its bucket held more, it is moved to a finer level
-    /// before, at most once for each level below the one that it was inserted to, or last reset.
+    /// Takes *O*(1) time when no timeout is due. A timeout that expires costs *O*(log r) when r
+    /// timeouts are sorted together, at most 8192. If its bucket held more, the timeout first moves
+    /// to a finer level. It moves at most once for each level below the one that `insert` or the
+    /// last `reset` placed it in.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         self.observe(now);
@@ -362,10 +365,10 @@ impl<T> TimingWheel<T> {
     /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort timeouts;
     /// `None` if and only if none is pending.
     ///
-    /// It is never later than the least deadline. It may be earlier when the timeout with the least
-    /// deadline of its bucket was cancelled or put off, and where a crowded bucket is to be sorted
-    /// ahead of its first deadline. A timeout that is due shows as a tick that is not after
-    /// [`now`](Self::now).
+    /// It is never later than the least deadline. It may be earlier in two cases: the timeout with
+    /// the least deadline of its bucket was cancelled or reset to a later deadline, or a crowded
+    /// bucket is to be sorted before its first deadline. If a timeout is due, the returned tick is
+    /// not after [`now`](Self::now).
     ///
     /// # Examples
     ///
@@ -381,8 +384,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time: it looks at up to 60 timeouts if that of the latest ones which was due first
-    /// has been cancelled.
+    /// Takes *O*(1) time. It reads up to 60 records if the earliest of the latest timeouts was
+    /// cancelled or reset.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
@@ -396,7 +399,7 @@ impl<T> TimingWheel<T> {
         self.hierarchy.now
     }
 
-    /// Returns the number of pending timeouts, those that are due but not taken included.
+    /// Returns the number of pending timeouts, including those that are due but not taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.arena.len()
@@ -414,7 +417,8 @@ impl<T> TimingWheel<T> {
         self.hierarchy.geometry.size()
     }
 
-    /// Returns the number of levels made so far, from the finest to the highest that was needed.
+    /// Returns the number of levels made so far, from the finest to the highest that a timeout
+    /// needed.
     ///
     /// Up to 60 of the latest timeouts are in no level yet. [`shrink`](Self::shrink) places them.
     ///
@@ -438,8 +442,8 @@ impl<T> TimingWheel<T> {
         self.hierarchy.levels.len()
     }
 
-    /// Returns how often a timeout was moved ahead of its deadline as time advanced, since the wheel
-    /// was made: to a finer level, or into sorted order with the others of its bucket.
+    /// Returns how often the wheel moved a timeout before its deadline: to a finer level, or into
+    /// sorted order with the others of its bucket.
     #[must_use]
     pub const fn cascades(&self) -> u64 {
         self.hierarchy.cascades
@@ -462,9 +466,9 @@ impl<T> TimingWheel<T> {
         Iter::new(self)
     }
 
-    /// Takes out all pending timeouts, in no particular order. Dropping the iterator drops the
-    /// timeouts that it has not yielded; a panicking drop has the effect that [`clear`](Self::clear)
-    /// describes.
+    /// Removes all pending timeouts and returns an iterator over them, in no particular order.
+    /// Dropping the iterator drops the timeouts that it has not yielded. [`clear`](Self::clear)
+    /// describes the effect of a panic in such a drop.
     ///
     /// If the iterator is leaked, the timeouts that it has not yielded stay pending.
     ///
@@ -499,16 +503,16 @@ impl<T> TimingWheel<T> {
     ///
     /// # Panics
     ///
-    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is empty
-    /// and usable. If several drops panic, `clear` goes on with the first panic; without the feature
-    /// `std`, the second panic aborts the process.
+    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is
+    /// empty and usable. If several drops panic, `clear` resumes the first panic. Without the
+    /// feature `std`, the second panic aborts the process.
     pub fn clear(&mut self) {
         drop(self.drain());
     }
 }
 
 impl<T> Default for TimingWheel<T> {
-    /// Makes an empty wheel of the default size whose clock stands at 0.
+    /// Makes an empty wheel of the default size whose clock starts at 0.
     fn default() -> Self {
         Self::new(Tick::ZERO)
     }

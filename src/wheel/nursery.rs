@@ -1,26 +1,29 @@
-//! The nursery: the latest timeouts, which wait outside the levels.
+//! The nursery: the latest timeouts, which are not in a level yet.
 //!
-//! Most timeouts of a server that answers at once are cancelled before 60 others have come. Such a
-//! timeout never gets to a bucket: its record is in one of the first four chunks, which take turns.
-//! When a chunk's turn comes again, the timeouts that are still live are placed in the levels.
+//! A server that answers fast cancels most timeouts before it inserts 60 others. Such a timeout
+//! never gets to a bucket. Its record is in one of the first four chunks, which the wheel fills in
+//! turn. Before the wheel fills a chunk again, it places the timeouts that are still live in the
+//! levels.
 //!
 //! Where most timeouts survive, the nursery costs time and saves none. So it *closes* if more than
-//! half of a chunk survives, and opens again later to try. While it is closed it is empty, and timeouts are
-//! placed at once. See `docs/decisions/0020-the-latest-timeouts-wait-in-a-nursery.md`.
+//! half of a chunk survives, and opens again later to try. While it is closed it is empty, and new
+//! timeouts go into the levels at once. See
+//! `docs/decisions/0020-the-latest-timeouts-wait-in-a-nursery.md`.
 
 use super::chunks::{CHUNK, NURSERY, Position};
 use crate::tick::Tick;
 
-/// Survivors of a chunk from which on the nursery closes.
+/// The nursery closes if more timeouts than this survive in a chunk.
 const MOST_SURVIVORS: u32 = CHUNK / 2;
 
-/// Records that are placed the slow way until the nursery opens again; about one of 16 is.
+/// The nursery opens again after this many slow placements. About one placement in 16 is slow.
 const PAUSE: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Nursery {
-    /// The number of the next free position, which is never the first of a chunk; 0 while the
-    /// nursery is closed. A multiple of 16 only until the next chunk is begun, which ends an insert.
+    /// Number of the next free position, or 0 while the nursery is closed. The first position of a
+    /// chunk is not used. So a multiple of 16 means that the chunk is full; the insert then begins
+    /// the next chunk before it returns.
     open: u32,
     /// Number of live records.
     len: u32,
@@ -28,7 +31,7 @@ pub(super) struct Nursery {
     least: Tick,
     /// The number of the live record that is due at `least`, or 0 if it has left.
     witness: u32,
-    /// Until the nursery opens.
+    /// Slow placements until the nursery opens.
     pause: u32,
 }
 
@@ -38,7 +41,7 @@ impl Nursery {
         Self { open: 0, len: 0, least: Tick::ZERO, witness: 0, pause: PAUSE }
     }
 
-    /// Returns whether the record is one of the nursery.
+    /// Returns whether a record is in the nursery.
     #[inline]
     pub(super) const fn contains(position: Position) -> bool {
         position.number() < NURSERY * CHUNK
@@ -55,13 +58,13 @@ impl Nursery {
         self.open != 0
     }
 
-    /// Returns whether the next chunk is to be begun.
+    /// Returns whether the chunk is full and the next one must begin.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
         self.open % CHUNK == 0
     }
 
-    /// Takes the next free position, of which there is one, for a record that is due at `deadline`.
+    /// Takes the next free position for a record with this deadline. The nursery must not be full.
     #[inline]
     pub(super) fn take(&mut self, deadline: Tick) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
@@ -75,7 +78,7 @@ impl Nursery {
         position
     }
 
-    /// Notes that a record has left.
+    /// Updates the count and the witness after a record of any chunk has left.
     ///
     /// Has no branch that waits for the position, which may be a cache miss.
     #[inline]
@@ -86,7 +89,7 @@ impl Nursery {
         }
     }
 
-    /// Notes that a live record has another deadline.
+    /// Updates the bound after a live record got another deadline.
     #[inline]
     pub(super) fn move_to(&mut self, position: Position, deadline: Tick) {
         if deadline < self.least {
@@ -97,7 +100,7 @@ impl Nursery {
         }
     }
 
-    /// A tick that is not after any deadline; `None` if the nursery is empty.
+    /// Returns a tick that is not after any deadline, or `None` if the nursery is empty.
     #[inline]
     pub(super) fn bound(&self) -> Option<Tick> {
         (self.len > 0).then_some(self.least)
@@ -115,7 +118,7 @@ impl Nursery {
         self.witness = position.number();
     }
 
-    /// The records of a chunk that have been written, as a mask.
+    /// Returns the mask of the written records of a chunk.
     pub(super) const fn written(&self, chunk: u32) -> u16 {
         if !self.is_full() && self.open / CHUNK == chunk {
             (1 << (self.open % CHUNK)) - 1
@@ -124,29 +127,30 @@ impl Nursery {
         }
     }
 
-    /// The chunk whose turn comes next.
+    /// Returns the chunk to fill next.
     pub(super) const fn next_chunk(&self) -> u32 {
         self.open / CHUNK % NURSERY
     }
 
-    /// Has the next chunk take records. Returns the mask of those that it has room for.
+    /// Begins to fill the next chunk. Returns the mask of its usable positions.
     pub(super) fn begin(&mut self) -> u16 {
         self.open = self.next_chunk() * CHUNK + 1;
         u16::MAX << 1
     }
 
-    /// Returns whether so many survivors of a chunk are too many.
+    /// Returns whether this number of survivors of a chunk is so high that the nursery saves no
+    /// time.
     pub(super) const fn is_useless(survivors: u32) -> bool {
         survivors > MOST_SURVIVORS
     }
 
-    /// Closes the nursery, which is empty.
+    /// Closes the nursery, which must be empty.
     pub(super) fn close(&mut self) {
         debug_assert_eq!(self.len, 0);
         (self.open, self.pause) = (0, PAUSE);
     }
 
-    /// Notes that a record was placed the slow way. Returns whether the nursery is to open.
+    /// Counts a slow placement. Returns whether the nursery is to open.
     #[inline]
     pub(super) fn count_down(&mut self) -> bool {
         self.pause -= u32::from(!self.is_open());

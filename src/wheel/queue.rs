@@ -2,8 +2,8 @@
 //!
 //! A level's buckets are ordered by their ranges, and the level knows its first occupied bucket. So
 //! the queue holds one entry for each level. An entry's expiration is never after that of the
-//! level's first bucket. It may be before it, because a bucket that empties does not touch the
-//! queue. The entry is corrected when it reaches the front.
+//! level's first bucket. It may be earlier, because a bucket that empties does not update the
+//! queue. The hierarchy corrects the entry when it reaches the front.
 
 use core::{
     cmp::Reverse,
@@ -31,13 +31,13 @@ impl BucketQueue {
         self.levels.push(level as u8, Reverse(expiration));
     }
 
-    /// The level with the least expiration. *O*(1).
+    /// Returns the level with the least expiration. *O*(1).
     #[inline]
     pub(super) fn first(&self) -> Option<(usize, Tick)> {
         self.levels.peek().map(|(&level, expiration)| (level.into(), expiration.0))
     }
 
-    /// Takes out the level with the least expiration. *O*(log n).
+    /// Removes the level with the least expiration. *O*(log n).
     pub(super) fn pop(&mut self) {
         self.levels.pop();
     }
@@ -52,7 +52,7 @@ impl BucketQueue {
     }
 }
 
-/// Spreads the numbers of levels over all bits, by one multiplication.
+/// Hashes a level number with one multiplication.
 #[derive(Debug, Default)]
 struct LevelHasher(u64);
 

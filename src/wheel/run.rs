@@ -2,7 +2,8 @@
 //!
 //! A due bucket is sorted once into a run and expires from there. Its records stay where they are,
 //! and no slot is touched before its timeout expires. The run takes over the chunks of the bucket
-//! and frees them at its end. So an entry is live if and only if its bit in the mask is set.
+//! and frees them at its end. So an entry is live if and only if its record's bit in the mask is
+//! set.
 //!
 //! One run for each level is enough: a bucket becomes due when the clock is in its range, and then
 //! the run before it has ended.
@@ -15,25 +16,26 @@ use super::{
 };
 use crate::tick::{Tick, TickSpan};
 
-/// Timeouts that a run may hold. Sorting them takes about 40 us; what is beyond that cascades.
+/// Maximum number of timeouts of a run. Sorting them takes about 40 us. Further timeouts of the
+/// bucket cascade.
 pub(super) const LONGEST: usize = 8192;
 
-/// Ticks that a bucket may span to be sorted, as a power of two: what half an entry can tell.
+/// Logarithm of the widest bucket, in ticks, that can be sorted: half an entry holds the ticks.
 pub(super) const WIDEST: u32 = 32;
 
-/// Entries from which counting is faster than comparing.
+/// Number of entries above which a counting sort is faster than a comparison sort.
 const COUNTED: usize = 48;
 
-/// Ticks of the widest bucket that is sorted by counting.
+/// Ticks of the widest bucket that uses the counting sort.
 const COUNTERS: usize = 256;
 
-/// Ticks since the start of the bucket, above the position of the record.
+/// Ticks since the start of the bucket in the upper half, position of the record in the lower half.
 type Entry = u64;
 
 #[derive(Debug, Default)]
 struct Run {
     entries: Vec<Entry>,
-    /// Entries before this one have been looked at.
+    /// Index of the next entry to visit.
     next: usize,
     /// The first tick of the bucket.
     start: Tick,
@@ -41,7 +43,7 @@ struct Run {
     chunks: u32,
 }
 
-/// The entry that is due first of all runs.
+/// The first live entry of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) level: usize,
@@ -57,7 +59,7 @@ pub(super) struct Runs {
     active: u64,
     /// The bucket whose timeouts are being gathered for the run of its level.
     gathered: Option<Place>,
-    /// Where counting sorts to.
+    /// Output buffer of the counting sort.
     scratch: Vec<Entry>,
 }
 
@@ -75,7 +77,7 @@ impl Run {
         &self.entries[self.next..]
     }
 
-    /// Moves the live entries to new chunks, which they fill.
+    /// Moves the live entries to new chunks, without gaps.
     fn rewrite(&mut self, from: &Chunks, to: &mut Chunks, moved: &mut impl FnMut(u32, Position)) {
         self.entries.drain(..core::mem::take(&mut self.next));
         self.entries.retain(|&entry| from.is_live(Self::position(entry)));
@@ -102,7 +104,7 @@ impl Runs {
         Self { levels: Vec::new(), active: 0, gathered: None, scratch: Vec::new() }
     }
 
-    /// Starts to gather the run of a bucket, which starts at `start`.
+    /// Starts to gather a bucket, whose first tick is `start`, into the run of its level.
     pub(super) fn begin(&mut self, bucket: Place, start: Tick, chunks: &mut Chunks) {
         let level = bucket.level();
         debug_assert!(self.gathered.is_none(), "another run is being gathered");
@@ -114,20 +116,21 @@ impl Runs {
         self.gathered = Some(bucket);
     }
 
-    /// The bucket whose timeouts are being gathered.
+    /// Returns the bucket whose timeouts are being gathered.
     #[inline]
     pub(super) fn gathered(&self) -> Option<Place> {
         self.gathered
     }
 
-    /// Whether the run that is being gathered has room for the timeouts of another chunk.
+    /// Returns whether the run that is being gathered has room for the timeouts of another chunk.
     pub(super) fn has_room(&self) -> bool {
         let len = self.gathered.map_or(0, |bucket| self.levels[bucket.level()].entries.len());
         len + CHUNK as usize <= LONGEST
     }
 
     /// Adds the live records of a chunk, which is in no list, to the run that is being gathered.
-    /// Leaves out, and returns as a mask, those that are due `span` ticks after its start or later.
+    /// Skips the records whose deadline is `span` ticks after the run's start or later, and returns
+    /// their mask.
     pub(super) fn gather(&mut self, chunk: u32, span: TickSpan, chunks: &mut Chunks) -> u16 {
         let Some(bucket) = self.gathered else { unreachable!("no run is being gathered") };
         let run = &mut self.levels[bucket.level()];
@@ -151,8 +154,8 @@ impl Runs {
         put_off
     }
 
-    /// Sorts the run that was gathered, whose ticks are fewer than `span`. Returns its length, and
-    /// the deadline of its first timeout.
+    /// Sorts the gathered run. The ticks of its entries are less than `span`. Returns its length
+    /// and the deadline of its first timeout, or `None` if it is empty.
     pub(super) fn finish(&mut self, span: TickSpan, chunks: &mut Chunks) -> Option<(usize, Tick)> {
         let level = self.gathered.take()?.level();
         let run = &mut self.levels[level];
@@ -169,8 +172,8 @@ impl Runs {
         Some((run.entries.len(), run.deadline(first)))
     }
 
-    /// The live entry that is due first, and when the first of the other runs is due. Ends runs
-    /// without a live entry.
+    /// Returns the live entry that is due first, and the least deadline of the other runs. Ends
+    /// runs without a live entry.
     pub(super) fn first(&mut self, chunks: &mut Chunks) -> Option<(Head, Tick)> {
         let mut first: Option<(Head, Tick)> = None;
         let mut left = self.active;
@@ -206,7 +209,7 @@ impl Runs {
         self.gathered.map(Place::level)
     }
 
-    /// Ends a run, none of whose entries is live.
+    /// Ends a run. None of its entries may be live.
     fn end(&mut self, level: usize, chunks: &mut Chunks) {
         let run = &mut self.levels[level];
         debug_assert!(run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))));
@@ -216,8 +219,8 @@ impl Runs {
         self.active &= !(1 << level);
     }
 
-    /// Passes over the next entry of a run. Returns the positions of the 16 that follow if those have
-    /// not been looked ahead to.
+    /// Skips the next entry of a run. At every 16th entry, returns the positions of the 16 that
+    /// follow.
     #[inline]
     pub(super) fn pass(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
         let run = &mut self.levels[level];
@@ -226,25 +229,25 @@ impl Runs {
         is_new.then(|| run.entries[run.next..].iter().take(16).map(|&entry| Run::position(entry)))
     }
 
-    /// The entries of a level that have not been looked at: deadline and position.
+    /// Returns the deadlines and positions of the entries of a level that have not been visited.
     pub(super) fn iter(&self, level: usize) -> impl Iterator<Item = (Tick, Position)> {
         let run = self.levels.get(level);
         let rest = run.map_or(&[][..], Run::rest);
         rest.iter().filter_map(move |&entry| Some((run?.deadline(entry), Run::position(entry))))
     }
 
-    /// The chunks that the entries of a level are in.
+    /// Returns the chunks of the run of a level.
     pub(super) fn chunks(&self, level: usize, chunks: &Chunks) -> impl Iterator<Item = u32> {
         chunks.list(self.levels[level].chunks)
     }
 
-    /// Number of levels that may have a run.
+    /// Returns the number of levels that may have a run.
     pub(super) fn levels(&self) -> usize {
         self.levels.len()
     }
 
-    /// Panics unless what is listed as sorted is, and the chunks of all runs are theirs. Returns the
-    /// number of those.
+    /// Panics unless active runs are sorted, all others are empty or being gathered, and runs own
+    /// their chunks. Returns the number of chunks of all runs.
     pub(super) fn check_invariants(&self, chunks: &Chunks) -> usize {
         let mut count = 0;
         for (level, run) in self.levels.iter().enumerate() {
@@ -263,7 +266,7 @@ impl Runs {
         count
     }
 
-    /// Moves the live entries to new chunks, and gives back the room that they do not need.
+    /// Moves the live entries of all runs to new chunks, and frees unused capacity.
     pub(super) fn rewrite(
         &mut self,
         from: &Chunks,
@@ -284,7 +287,7 @@ impl Runs {
     }
 }
 
-/// Sorts entries whose ticks are fewer than the counters.
+/// Sorts entries whose ticks are less than [`COUNTERS`].
 fn sort_by_counting(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     let tick = |entry: Entry| (entry >> 32) as usize % COUNTERS;
     let mut places = [0_usize; COUNTERS];

@@ -1,4 +1,4 @@
-//! A report of the levels, their non-empty buckets and the expirations of those.
+//! A report of the levels, their non-empty buckets and the expirations of the buckets.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -6,7 +6,7 @@ use core::fmt;
 use super::{TimingWheel, hierarchy::Hierarchy};
 use crate::tick::{Tick, TickSpan};
 
-/// How the timeouts of a wheel are spread over its buckets; from [`TimingWheel::shape`].
+/// The distribution of a wheel's timeouts over its buckets; from [`TimingWheel::shape`].
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ use crate::tick::{Tick, TickSpan};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shape {
-    /// The tick of the latest `advance`.
+    /// The tick of the latest `advance` or `observe`, or the start.
     pub now: Tick,
     /// Number of pending timeouts.
     pub pending: usize,
@@ -53,7 +53,7 @@ pub struct Shape {
 pub struct LevelShape {
     /// Ticks that a bucket spans.
     pub bucket_span: TickSpan,
-    /// The non-empty buckets, that which is due first ahead.
+    /// The non-empty buckets, ordered by expiration.
     pub buckets: Vec<BucketShape>,
 }
 
@@ -61,7 +61,7 @@ pub struct LevelShape {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketShape {
-    /// When the bucket is due.
+    /// The tick at which the bucket is due.
     pub expiration: Tick,
     /// Number of timeouts in it.
     pub pending: usize,
@@ -85,7 +85,8 @@ impl fmt::Display for Shape {
 }
 
 impl<T> TimingWheel<T> {
-    /// Reports how the timeouts are spread. Takes time proportional to the number of buckets.
+    /// Returns a report of the levels and their buckets. Takes time proportional to the number of
+    /// buckets and timeouts.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let (levels, latest) = (self.hierarchy.shape(), self.hierarchy.latest_shape());
@@ -120,7 +121,7 @@ impl Hierarchy {
         Some(BucketShape { expiration, pending: self.nursery.len() as usize })
     }
 
-    /// The buckets of a level that hold timeouts, and its run, that which is due first ahead.
+    /// Returns the buckets of a level that hold timeouts, and its run, ordered by expiration.
     fn buckets_of(&self, index: usize) -> Vec<BucketShape> {
         let of = |place| {
             let expiration = self.bucket(place).expiration;

@@ -13,10 +13,9 @@ use super::{
 };
 
 impl<T> TimingWheel<T> {
-    /// Gives back the memory that pending timeouts do not need, as far as that leaves the timeouts
-    /// in place.
+    /// Frees memory that pending timeouts do not need, without moving their values.
     ///
-    /// Keys stay good, dead keys stay dead. Also places the latest timeouts in levels.
+    /// Keys stay valid, and dead keys stay dead. Also places the latest timeouts in levels.
     ///
     /// # Examples
     ///
@@ -46,7 +45,7 @@ impl<T> TimingWheel<T> {
 }
 
 impl Hierarchy {
-    /// Moves all records to new chunks, which they fill.
+    /// Moves all live records to new chunks, without gaps.
     fn rewrite<T>(&mut self, arena: &mut Arena<T>) {
         let mut to = Chunks::new();
         let mut emptied = Vec::new();
@@ -69,7 +68,7 @@ impl Hierarchy {
         }
     }
 
-    /// Gives back the levels without timeouts.
+    /// Frees the levels without timeouts.
     fn shrink_levels(&mut self) {
         self.queue = BucketQueue::new();
         for (index, level) in self.levels.iter_mut().enumerate() {
@@ -109,7 +108,7 @@ fn rewrite_bucket(
     }
 }
 
-/// Takes the next free position of a bucket, with another chunk if need be.
+/// Takes the next free position of a bucket. Allocates another chunk if the bucket is full.
 fn next_position(place: Place, bucket: &mut Bucket, chunks: &mut Chunks) -> Position {
     if !bucket.is_full() {
         return bucket.take();

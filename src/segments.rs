@@ -8,10 +8,10 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{mem, ops::Range};
 
-/// A sequence of elements addressed by `u32`, allocated `LEN` at a time; a power of two.
+/// A sequence of elements addressed by `u32`. `LEN`, a power of two, is the length of a segment.
 #[derive(Debug)]
 pub(crate) struct Segments<E, const LEN: usize> {
-    /// All of length `LEN`, except the first, which may be shorter, and holes, which are empty.
+    /// The segments. The first may be shorter than `LEN`, and freed ones are empty.
     directory: Vec<Box<[E]>>,
 }
 
@@ -28,9 +28,10 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         Self { directory: Vec::new() }
     }
 
-    /// Adds elements made from their indices, and returns those; `None` if `u32` has no more.
+    /// Adds elements, each made from its index. Returns their indices, or `None` if no `u32` index
+    /// is left.
     ///
-    /// `u32::MAX` is never an index, so that it can stand for the end of a list.
+    /// `u32::MAX` is never an index, so callers can use it for the end of a list.
     pub(crate) fn grow(&mut self, make: impl FnMut(u32) -> E) -> Option<Range<u32>> {
         let hole = self.directory.iter().position(|segment| segment.is_empty());
         let segment = match (hole, &*self.directory) {
@@ -67,30 +68,30 @@ impl<E, const LEN: usize> Segments<E, LEN> {
         self.directory.get_mut(index as usize >> Self::SHIFT)?.get_mut(index as usize % LEN)
     }
 
-    /// The element at an index in use.
+    /// Returns the element at an index in use.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &E {
         &self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
     }
 
-    /// The element at an index in use, mutably.
+    /// Returns the element at an index in use, mutably.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut E {
         &mut self.directory[index as usize >> Self::SHIFT][index as usize % LEN]
     }
 
-    /// Elements from an index in use, which lie in one segment.
+    /// Returns `len` elements from an index in use. All must be in one segment.
     #[inline]
     pub(crate) fn range(&self, start: u32, len: usize) -> &[E] {
         &self.directory[start as usize >> Self::SHIFT][start as usize % LEN..][..len]
     }
 
-    /// Elements with their indices, in ascending order.
+    /// Returns the elements with their indices, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
         (0..self.end()).filter_map(|index| self.get(index).map(|element| (index, element)))
     }
 
-    /// One more than the greatest index in use, or 0.
+    /// Returns one more than the greatest index in use, or 0.
     #[expect(clippy::cast_possible_truncation, reason = "`grow` makes no index past u32")]
     pub(crate) fn end(&self) -> u32 {
         let Some(last) = self.directory.last() else { return 0 };

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{Clock, Driven};
 
-/// A clock for tests. Its time changes only by the calls below, which also run the timers.
+/// A clock for tests. Its time changes only by the methods below, which also run the timers.
 ///
 /// Timers on this clock have no threads. [`advance`](Self::advance) runs callbacks on the calling
 /// thread, in the order of their deadlines. While a callback runs, the clock shows the tick at which
@@ -94,8 +94,8 @@ impl ManualClock {
     /// Advances the time to the next wake-up of a timer. Returns the time that passed, or `None` if
     /// no timeout is pending at a time that an [`Instant`] can represent.
     ///
-    /// A wake-up may expire no timeout: after one was cancelled or moved to a later deadline, and
-    /// when very many are due soon. To run until a callback has run, call this in a loop, or
+    /// A wake-up may expire no timeout: after a cancel, after a reset to a later deadline, and when
+    /// the wheel sorts a crowded bucket. To run until a callback has run, call this in a loop, or
     /// [`advance`](Self::advance).
     ///
     /// # Examples
@@ -135,7 +135,7 @@ impl ManualClock {
         self.next_turn().is_none()
     }
 
-    /// Shows a time, unless it is already later.
+    /// Sets the time, unless the clock is already later.
     fn show(&self, time: Instant) {
         let since = time.saturating_duration_since(self.shared.origin);
         let mut elapsed = self.shared.elapsed.lock();
@@ -152,7 +152,7 @@ impl ManualClock {
         self.timers().iter().filter_map(|timer| timer.next_turn()).min()
     }
 
-    /// The timers that still exist; no lock is held while they run.
+    /// Returns the timers that still exist. The caller runs them without the lock.
     fn timers(&self) -> Vec<Arc<dyn Driven>> {
         let mut timers = self.shared.timers.lock();
         timers.retain(|timer| timer.strong_count() > 0);
@@ -166,7 +166,7 @@ impl Default for ManualClock {
     }
 }
 
-// Timers turn with no lock of the clock held, so a panic leaves nothing half done.
+// Timers turn with no lock of the clock held, so a panic leaves no inconsistent state.
 impl UnwindSafe for ManualClock {}
 impl RefUnwindSafe for ManualClock {}
 
@@ -183,8 +183,8 @@ impl Clock for ManualClock {
 
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         let mut timers = self.shared.timers.lock();
-        // A weak reference keeps the memory of a dropped timer. Looking for these only when the list
-        // is full takes constant time per timer.
+        // A weak reference keeps the memory of a dropped timer. Removing such references only when
+        // the list is full takes amortized constant time per timer.
         if timers.len() == timers.capacity() {
             timers.retain(|timer| timer.strong_count() > 0);
             let live = timers.len();

@@ -50,10 +50,10 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// true.
     fn now(&self) -> Instant;
 
-    /// Takes on a timer, which is then run by this clock instead of by a thread of its own.
+    /// Registers a timer, which this clock then drives instead of a thread of the timer.
     ///
-    /// Returns whether it does; by default it does not. Not part of the public interface: only
-    /// [`ManualClock`] and tests of this crate use it.
+    /// Returns whether the clock drives the timer; the default is `false`. Not part of the public
+    /// interface: only [`ManualClock`] and tests of this crate use it.
     #[doc(hidden)]
     fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
         let _ = timer;
@@ -61,13 +61,13 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A timer as the clock that drives it sees it. Not part of the public interface.
+/// The part of a timer that a clock uses to drive it. Not part of the public interface.
 #[doc(hidden)]
 pub trait Driven: Send + Sync {
-    /// Expires what is due, on this thread.
+    /// Expires the due timeouts, on this thread.
     fn turn(&self);
 
-    /// When the timer wants its next turn; `None` if nothing is pending.
+    /// Returns the time of the next turn, or `None` if no timeout is pending.
     fn next_turn(&self) -> Option<Instant>;
 }
 

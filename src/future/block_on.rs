@@ -1,4 +1,4 @@
-//! The least executor: it runs one future on the calling thread.
+//! A minimal executor: it runs one future on the calling thread.
 
 use std::{
     future::{Future, IntoFuture},
@@ -8,10 +8,10 @@ use std::{
     thread::{self, Thread},
 };
 
-/// Runs a future on this thread until it is done, and returns its output.
+/// Runs a future to completion on this thread, and returns its output.
 ///
-/// For `main`, tests and threads that wait for one future. It parks the thread between polls. Inside
-/// of a task of a runtime it would block a thread of that runtime.
+/// For `main`, tests and threads that wait for one future. It parks the thread between polls. Do
+/// not call it in a task of a runtime: it blocks a thread of that runtime.
 ///
 /// # Examples
 ///

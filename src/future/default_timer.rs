@@ -14,8 +14,8 @@ static DEFAULT: OnceLock<Timer> = OnceLock::new();
 
 /// Returns the timer that the free functions of this module use.
 ///
-/// The first use makes it, with the default settings, unless [`set_default_timer`] was called
-/// before. It lasts until the process ends. If it is shut down, the free functions return futures
+/// The first use creates it with the default settings, unless [`set_default_timer`] was called
+/// before. It exists until the process ends. If it is shut down, the free functions return futures
 /// that end with an error.
 ///
 /// # Examples
@@ -33,7 +33,7 @@ pub fn default_timer() -> &'static Timer {
     DEFAULT.get_or_init(Timer::new)
 }
 
-/// Sets the timer that the free functions of this module use. Call it once, before they are used.
+/// Sets the timer that the free functions of this module use. Call it once, before you use them.
 ///
 /// # Examples
 ///
@@ -50,12 +50,12 @@ pub fn default_timer() -> &'static Timer {
 ///
 /// # Errors
 ///
-/// [`DefaultTimerError`] hands the timer back if there is a default timer already.
+/// [`DefaultTimerError`] hands the timer back if the process already has a default timer.
 pub fn set_default_timer(timer: Timer) -> Result<(), DefaultTimerError> {
     DEFAULT.set(timer).map_err(|timer| DefaultTimerError { timer })
 }
 
-/// Error of [`set_default_timer`]: the process has a default timer already.
+/// Error of [`set_default_timer`]: the process already has a default timer.
 #[derive(Debug)]
 pub struct DefaultTimerError {
     timer: Timer,

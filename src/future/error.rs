@@ -32,14 +32,14 @@ pub type SleepError = ScheduleError<()>;
 /// ```
 #[derive(Debug)]
 pub enum TimeoutError {
-    /// The time is over, and the future has not completed.
+    /// The time elapsed before the future completed.
     Elapsed,
-    /// The timer cannot limit the time, and the future has not completed.
+    /// The timer failed before the future completed.
     Sleep(SleepError),
 }
 
 impl TimeoutError {
-    /// Returns whether the time is over.
+    /// Returns whether the time elapsed.
     #[must_use]
     pub const fn is_elapsed(&self) -> bool {
         matches!(self, Self::Elapsed)

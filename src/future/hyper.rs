@@ -1,4 +1,4 @@
-//! The timer of HTTP connections of the crate `hyper`.
+//! An implementation of `hyper::rt::Timer`, for HTTP connections of the crate `hyper`.
 
 use std::{
     boxed::Box,
@@ -16,8 +16,7 @@ use crate::timer::Timer;
 /// A [`Timer`] for the crate `hyper`, with the feature `hyper`.
 ///
 /// Pass it to the `timer` function of a connection builder. If the timer is full or shut down, its
-/// sleeps end at once, as `hyper` has no error for them: the connection is closed as if its time were
-/// over.
+/// sleeps end at once, because `hyper` has no error for them. `hyper` then acts as after a timeout.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! A future that ends again and again, on a grid.
+//! Intervals: futures and streams that tick once a period.
 
 use std::{
     future::{Future, poll_fn},
@@ -17,8 +17,8 @@ use crate::{
 
 /// Ticks once a period; from [`Timer::interval`] and [`interval()`](super::interval()).
 ///
-/// Ticks lie on a grid, so they do not drift however late each one is taken. [`MissedTicks`] says what
-/// happens to ticks that nobody took in time. As a [`Stream`] it yields the ticks without end.
+/// Ticks lie on a grid, so they do not drift if a task takes them late. [`MissedTicks`] is the
+/// policy for ticks that were not taken in time. As a [`Stream`] it yields ticks and never ends.
 ///
 /// # Examples
 ///
@@ -61,12 +61,12 @@ impl Interval {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call takes no tick, and the next call goes on waiting for it.
+    /// A dropped call takes no tick, and the next call waits for the same tick.
     pub async fn tick(&mut self) -> Result<Instant, SleepError> {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
 
-    /// Polls for the next tick. Only the task that polled last is woken.
+    /// Polls for the next tick. The timer wakes only the task that polled last.
     ///
     /// # Errors
     ///
@@ -81,22 +81,22 @@ impl Interval {
         Poll::Ready(Ok(instant))
     }
 
-    /// Starts the grid again: the next tick is a period from now.
+    /// Restarts the grid: the next tick is a period from now.
     pub fn reset(&mut self) {
         self.sleep.reset(self.period());
     }
 
-    /// Starts the grid again: the next tick is `delay` from now.
+    /// Restarts the grid: the next tick is `delay` from now.
     pub fn reset_after(&mut self, delay: Duration) {
         self.sleep.reset(delay);
     }
 
-    /// Starts the grid again: the next tick is at `instant`.
+    /// Restarts the grid: the next tick is at `instant`.
     pub fn reset_at(&mut self, instant: Instant) {
         self.sleep.reset_at(instant);
     }
 
-    /// Ticks at once, and starts the grid there.
+    /// Restarts the grid: the next tick is now.
     pub fn reset_immediately(&mut self) {
         self.sleep.reset(Duration::ZERO);
     }
@@ -107,14 +107,14 @@ impl Interval {
         Duration::from_nanos(self.period)
     }
 
-    /// Returns what happens to missed ticks.
+    /// Returns the policy for missed ticks.
     #[must_use]
     pub const fn missed_ticks(&self) -> MissedTicks {
         self.missed
     }
 }
 
-/// Yields the ticks, without end. An error is yielded, and the next poll tries again.
+/// Yields ticks and never ends. Also yields an error of the timer; the next poll then tries again.
 impl Stream for Interval {
     type Item = Result<Instant, SleepError>;
 

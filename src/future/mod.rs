@@ -15,9 +15,10 @@
 //! # assert_eq!(delaywheel::future::block_on(serve()).unwrap(), 512);
 //! ```
 //!
-//! A future of this module holds a timer and a place in its wheel. The value in the wheel is the
-//! waker of the task that polled the future last. The timer needs no runtime: its *reaper*, one
-//! thread, wakes the tasks. The same future works on `tokio`, `smol` and every other executor.
+//! A sleep holds a handle to a timer, and the key of its timeout in the wheel. The value of the
+//! timeout is the waker of the task that polled the sleep last. The timer needs no runtime: its
+//! *reaper*, one thread, wakes the tasks. The same future works on `tokio`, `smol` and every other
+//! executor.
 //!
 //! | You want | Use |
 //! |---|---|
@@ -33,19 +34,19 @@
 //!
 //! - *Never early*, by the clock of the timer. A sleep ends at or after its deadline, and less than
 //!   a tick plus scheduling delay later.
-//! - *No lost wake-up.* The task that polled a future last is woken. A poll by the same task clones
-//!   no waker.
-//! - *No lock over user code.* Wakers are cloned, woken and dropped without a lock. A waker may poll,
-//!   drop and reset other futures. The timer catches and counts the panic of a waker, and goes on.
-//!   A waker that blocks delays the other sleeps of its timer, and no callback.
+//! - *No lost wake-up.* The timer wakes the task that polled a future last. A poll by the same task
+//!   clones no waker.
+//! - *No lock over user code.* The crate clones, wakes and drops wakers without a lock. A waker may
+//!   poll, drop and reset other futures. The timer catches and counts the panic of a waker, and
+//!   continues. A waker that blocks delays the other sleeps of its timer, but no callback.
 //! - *Nothing lingers.* A dropped future leaves the wheel at once. A sleep takes no lock before its
 //!   first poll, nor in its drop if it was never polled or has ended.
 //! - *No silence.* If the timer is full or shut down, its sleeps end with an error.
 //!
 //! # Cancel safety
 //!
-//! All futures can be dropped at any time, and nothing is lost by it: no tick, no value of a queue.
-//! Each function says so in its section *Cancel safety*.
+//! You can drop any future at any time without the loss of a tick or of a value of a queue. The
+//! details are in the section *Cancel safety* of each function.
 //!
 //! # Tests
 //!

@@ -15,12 +15,13 @@ use crate::timer::{DelayQueue, Receiver, RecvError};
 
 /// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
 ///
-/// It is done with an error if the queue is shut down and no due value is left, and pending while the
-/// queue has no due value.
+/// Completes with a value or, if the queue is shut down and no due value is left, with an error.
+/// Otherwise it is pending while the queue has no due value.
 ///
 /// # Cancel safety
 ///
-/// A dropped future takes no value. If it was about to take one, another receiver is woken.
+/// A dropped future takes no value. If the queue had woken it for a value, the drop wakes another
+/// receiver.
 #[must_use = "futures do nothing unless awaited"]
 pub struct RecvAsync<'a, T: Send + 'static> {
     receiver: Receiver<T>,
@@ -43,8 +44,8 @@ impl<T: Send + 'static> fmt::Debug for RecvAsync<'_, T> {
 
 /// Yields the due values of a queue; from [`DelayQueue::stream`].
 ///
-/// It ends when the queue is shut down and no due value is left. It is a clone of the queue, so the
-/// queue stays open while a stream exists.
+/// It ends when the queue is shut down and no due value is left. It holds a clone of the queue, so
+/// the queue stays open while a stream exists.
 #[must_use = "streams do nothing unless polled"]
 pub struct QueueStream<T: Send + 'static> {
     receiver: Receiver<T>,
@@ -65,8 +66,8 @@ impl<T: Send + 'static> QueueStream<T> {
         std::future::poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// Polls for a due value: pending while the queue has none. Only the task that polled last is
-    /// woken.
+    /// Polls for a due value: pending while the queue has none. The queue wakes only the task that
+    /// polled last.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl<T: Send + 'static> fmt::Debug for QueueStream<T> {
     }
 }
 
-// User code never runs under a lock of the queue, so a panic leaves nothing half done.
+// User code never runs under a lock of the queue, so a panic leaves no inconsistent state.
 impl<T: Send + 'static> UnwindSafe for RecvAsync<'_, T> {}
 impl<T: Send + 'static> RefUnwindSafe for RecvAsync<'_, T> {}
 impl<T: Send + 'static> UnwindSafe for QueueStream<T> {}
@@ -106,8 +107,8 @@ impl<T: Send + 'static> RefUnwindSafe for QueueStream<T> {}
 impl<T: Send + 'static> DelayQueue<T> {
     /// Waits for a due value and removes it, like [`recv`](Self::recv), in a task.
     ///
-    /// Any number of tasks and threads may wait. Tasks are woken in the order in which they began to
-    /// wait.
+    /// Any number of tasks and threads may wait. The queue wakes tasks in the order in which they
+    /// began to wait.
     ///
     /// # Examples
     ///

@@ -16,11 +16,11 @@ use crate::{
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
 ///
-/// It is [`Unpin`], as its place in the wheel is found by a key and not by an address. So it can be
-/// moved, stored and polled by `&mut sleep`.
+/// It is [`Unpin`], because the wheel refers to it by a key and not by an address. So you can move
+/// it, store it, and poll `&mut sleep`.
 ///
 /// The first poll registers it in the wheel. Before that, and after it has ended, it takes no lock.
-/// Polled again after its end, it is ready again.
+/// A poll after its end is ready again.
 ///
 /// # Examples
 ///
@@ -49,13 +49,13 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// A dropped sleep leaves the wheel. Await `&mut sleep` to go on with it later.
+/// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     handle: SleepHandle,
     /// In nanoseconds of the timer; `u64::MAX` for never.
     deadline: u64,
-    /// Where the waker is in the wheel; `None` before the first poll and after the end.
+    /// Key of the waker in the wheel; `None` before the first poll and after the end.
     place: Option<TimeoutKey>,
 }
 
@@ -66,8 +66,8 @@ impl Sleep {
 
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
-    /// The task that polled the sleep last is woken at the new deadline. An elapsed sleep must be
-    /// polled again first, as its task has been woken.
+    /// The timer wakes the task that polled the sleep last at the new deadline. Poll an elapsed
+    /// sleep again first, because the timer has already used its waker.
     pub fn reset(&mut self, delay: Duration) {
         self.set_deadline(self.handle.elapsed().saturating_add(nanos(delay)));
     }
@@ -84,7 +84,7 @@ impl Sleep {
         }
     }
 
-    /// Returns the deadline; `None` if it is later than an [`Instant`] can tell, as after a delay of
+    /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
     /// [`Duration::MAX`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
@@ -133,11 +133,11 @@ impl fmt::Debug for Sleep {
 
 /// Futures, with the feature `future`.
 impl Timer {
-    /// Returns a future that ends when `delay` is over: not earlier, and less than a tick plus
-    /// scheduling delay later.
+    /// Returns a future that ends after `delay`: not earlier, and less than a tick plus scheduling
+    /// delay later.
     ///
-    /// The delay starts now. A delay of zero is over at once. A delay of [`Duration::MAX`] is never
-    /// over. The sleep does not keep the timer running.
+    /// The delay starts now. A delay of zero ends at once. A delay of [`Duration::MAX`] never ends.
+    /// The sleep does not keep the timer running.
     ///
     /// # Examples
     ///
@@ -157,7 +157,8 @@ impl Timer {
     ///
     /// # Complexity
     ///
-    /// *O*(1), amortized. Takes no lock, except that the first sleep of a timer prepares its wheels.
+    /// *O*(1), amortized. Takes no lock, except in the first sleep of a timer, which creates the
+    /// wheels of the sleeps.
     #[inline]
     pub fn sleep(&self, delay: Duration) -> Sleep {
         let handle = self.sleep_handle();

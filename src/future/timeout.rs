@@ -19,20 +19,20 @@ use crate::{
 pin_project! {
     /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout()`](super::timeout()).
     ///
-    /// Each poll first polls the future. If both the future is done and the time is over, the result
-    /// of the future counts. The first poll that finds the future pending registers a sleep. So a
-    /// future that is ready at once costs neither a lock nor a look at the clock.
+    /// Each poll first polls the future. If the future completes in that poll, its output is the
+    /// result, even after the deadline. The first poll that finds the future pending registers a
+    /// sleep. So a future that is ready at once takes no lock and does not read the clock.
     ///
     /// Do not poll it again after its end.
     ///
     /// # Errors
     ///
-    /// [`TimeoutError::Elapsed`] when the time is over. [`TimeoutError::Sleep`] if the future is
-    /// pending and the timer is full, is shut down, or cannot start its thread.
+    /// [`TimeoutError::Elapsed`] when the time has elapsed. [`TimeoutError::Sleep`] if the future
+    /// is pending and the timer is full, is shut down, or cannot start its thread.
     ///
     /// # Cancel safety
     ///
-    /// A dropped timeout drops its future, and leaves the wheel.
+    /// A dropped timeout drops its future and leaves the wheel.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless awaited"]
     pub struct Timeout<F> {
@@ -42,13 +42,13 @@ pin_project! {
     }
 }
 
-/// When the time is over.
+/// The end of the time limit.
 #[derive(Debug)]
 enum Limit {
-    /// So long after the first poll.
+    /// This long after the first poll.
     After(SleepHandle, Duration),
     At(Sleep),
-    /// It is being changed from one to the other.
+    /// Placeholder while a poll replaces `After` with `At`.
     Changing,
 }
 
@@ -58,12 +58,12 @@ impl<F> Timeout<F> {
         &self.future
     }
 
-    /// Returns the future. It must not be polled by this if the timeout is pinned.
+    /// Returns a mutable reference to the future.
     pub const fn get_mut(&mut self) -> &mut F {
         &mut self.future
     }
 
-    /// Returns the future, without a limit.
+    /// Returns the future, without the time limit.
     pub fn into_inner(self) -> F {
         self.future
     }
@@ -107,8 +107,8 @@ impl<F: Future> Future for Timeout<F> {
 impl Timer {
     /// Limits how long `future` takes.
     ///
-    /// The delay starts at the end of the first poll, as in an `async fn`. With a delay of zero, the
-    /// future is polled once.
+    /// The delay starts at the end of the first poll, as in an `async fn`. With a delay of zero,
+    /// the timeout polls the future once.
     ///
     /// # Examples
     ///
@@ -133,9 +133,9 @@ impl Timer {
         Timeout { future: future.into_future(), limit }
     }
 
-    /// Limits the time that `future` takes to end at `deadline`.
+    /// Limits the time for `future`: it must complete by `deadline`.
     ///
-    /// If the deadline has passed, the future is polled once.
+    /// If the deadline has passed, the timeout polls the future once.
     ///
     /// # Cancel safety
     ///

@@ -74,7 +74,7 @@ pub struct Waiting<K, R = ()> {
 
 /// The part that an operation and its future share.
 struct Shared<R> {
-    /// Whether the operation is registered, so that each further check follows an event.
+    /// Whether the operation is registered. Each check after that follows an event.
     is_registered: AtomicBool,
     end: Mutex<End<R>>,
 }
@@ -109,7 +109,7 @@ impl<R> Shared<R> {
                     return Poll::Ready(completion.expect("a wait is not polled after its end"));
                 }
                 End::Open(Some(held)) if held.will_wake(waker) => return Poll::Pending,
-                // A clone and a drop of a waker is user code, so the lock is released for both.
+                // Cloning and dropping a waker runs user code, so neither happens under the lock.
                 End::Open(held) if clone.is_some() => {
                     mem::swap(held, &mut clone);
                     drop(end);
@@ -122,7 +122,7 @@ impl<R> Shared<R> {
         }
     }
 
-    /// Lets the end of the operation wake no task.
+    /// Removes the waker, so the end of the operation wakes no task.
     fn forget_waker(&self) {
         let waker = match &mut *self.end.lock() {
             End::Open(waker) => waker.take(),
@@ -177,12 +177,12 @@ impl<K, R> fmt::Debug for Waiting<K, R> {
 ///
 /// # Panics
 ///
-/// If it is polled after its end.
+/// Panics if it is polled after its end.
 ///
 /// # Cancel safety
 ///
-/// A dropped wait is cancelled and leaves the purgatory. No event is lost by that, as an event is no
-/// message: the next wait checks its condition first.
+/// A dropped wait is cancelled and leaves the purgatory. This loses no event, because an event
+/// carries no message: the next wait checks its condition first.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<K, R = ()>
 where
@@ -246,8 +246,8 @@ where
     K: Hash + Eq + Send + 'static,
     R: Default + Send + 'static,
 {
-    /// Sets the condition that is checked at the first poll, and after each event on a key. Without
-    /// it, an event on a key after the first poll ends the wait.
+    /// Sets the condition, which the purgatory checks at the first poll and after each event on a
+    /// key. Without it, an event on a key after the first poll ends the wait.
     ///
     /// Like [`DelayedOperation::try_complete`], it runs on the thread that announces the event.
     ///
@@ -259,8 +259,8 @@ where
         self
     }
 
-    /// Sets the function that says whether the value of a key has reached a threshold when the wait
-    /// begins. Without it, only values that are announced afterwards count.
+    /// Sets the function that returns whether the value of a key has reached a threshold when the
+    /// wait begins. Without it, only values announced later count.
     ///
     /// See [`DelayedOperation::has_reached`].
     ///
@@ -325,7 +325,7 @@ where
 {
 }
 
-// User code never runs under a lock of the wait, so a panic leaves nothing half done.
+// User code never runs under a lock of the wait, so a panic leaves no inconsistent state.
 impl<K, R> UnwindSafe for Waiting<K, R> {}
 impl<K, R> RefUnwindSafe for Waiting<K, R> {}
 
@@ -349,7 +349,7 @@ where
     K: Hash + Eq + Send + 'static,
     R: Default + Send + 'static,
 {
-    /// Waits for an event on one of the keys, until `delay` is over.
+    /// Waits for an event on one of the keys, for at most `delay`.
     ///
     /// With [`when`](Wait::when), it waits for an event after which a condition holds. The result is
     /// [`Completion::Satisfied`], [`Completion::Expired`], or another end of the operation.

@@ -5,12 +5,12 @@
 //! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
 //! - Each put removes the wakers with the least tickets, at most one for each value in the backlog,
 //!   and wakes them. A close removes all.
-//! - A woken task that finds no value, since another receiver was faster, waits again with the same
-//!   ticket, so ahead of all that came later.
+//! - A woken task finds no value if another receiver was faster. It waits again with the same
+//!   ticket, so it stays ahead of tasks that began later.
 //! - A task that was woken and drops its receiver wakes the next one, if there is a value.
 //!
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
-//! polled yet. That task takes the value, or leaves the wake-up to the next.
+//! polled yet. That task takes the value, or passes the wake-up to the next task.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,10 @@ use std::{
     vec::Vec,
 };
 
-/// The turn of a task that waits; `None` for one that does not.
+/// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
 pub(super) type Ticket = Option<u64>;
 
-/// The wakers of tasks that wait, by ticket.
+/// The wakers of the waiting tasks, by ticket.
 pub(super) struct Receivers {
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
@@ -49,7 +49,7 @@ impl Receivers {
         self.waiting.insert(ticket, waker)
     }
 
-    /// Ends a ticket. Returns its waker, unless it has been woken.
+    /// Clears a ticket. Returns its waker, or `None` if a put or a close has removed it.
     pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Waker> {
         self.waiting.remove(&ticket.take()?)
     }
@@ -59,7 +59,7 @@ impl Receivers {
         self.waiting.pop_first().map(|(_, waker)| waker)
     }
 
-    /// Removes so many wakers, those first that have waited longest.
+    /// Removes up to `count` wakers, longest waiting first.
     pub(super) fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
         (0..count).map_while(|_| self.pop_first()).collect()
     }

@@ -1,23 +1,23 @@
-//! The sleeps of a timer: a timer of wakers beside that of its callbacks, and the place of a sleep.
+//! The sleeps of a timer: a second timer, whose values are wakers, next to the timer of callbacks.
 //!
 //! A sleep is a timeout whose value is the waker of the task that polled it last. The reaper of the
-//! sleeps takes due wakers out of the wheel and wakes them itself, so a slow callback delays no sleep.
-//! The timer of wakers is made when the first sleep is.
+//! sleeps takes due wakers out of the wheel and wakes them itself, so a slow callback delays no
+//! sleep. The first sleep creates the timer of wakers.
 //!
 //! # Protocol
 //!
-//! The key of the waker is the place of the sleep. Only the owner of the sleep uses the place, and
-//! it has exclusive access.
+//! The *place* of a sleep is the key of its waker. Only the owner of the sleep uses the place, with
+//! exclusive access.
 //!
-//! - A poll that finds the key live sees to it that the waker under the key wakes the polling task,
-//!   under the lock of the shard, and returns `Pending`. If the key is dead, the poll is ready.
-//! - An expiration takes out the key and the waker under the same lock, and wakes after it.
-//! - A reset moves a live key and keeps its waker. It forgets a dead key, so the next poll inserts.
+//! - A poll with a live key makes sure, under the lock of the shard, that the waker under the key
+//!   wakes the polling task. It returns `Pending`. If the key is dead, the poll is ready.
+//! - An expiration removes the key and the waker under the same lock, and wakes after the release.
+//! - A reset moves a live key and keeps its waker. It clears a dead key, so the next poll inserts.
 //! - A drop cancels the key.
 //!
 //! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
-//! the sleep's key, or the thread that took it out wakes it. So no wake-up is lost: between a look
-//! at the key and the change of the waker there is no gap for the reaper.
+//! the sleep's key, or the thread that removed it wakes it. No wake-up is lost, because one hold of
+//! the lock both checks the key and changes the waker.
 //!
 //! A dead key at a time before the deadline means that the timer has ended. The clock of a timer
 //! never shows less than the tick at which its reaper expired a timeout.
@@ -54,17 +54,19 @@ pub(super) struct Sleeps {
     settings: TimerBuilder,
     /// Made by the first sleep, and set under the lock of `is_closed`.
     wakers: OnceLock<Wakers>,
-    /// Whether new sleeps are refused. So an end does not make wheels that no sleep ever used.
+    /// Whether the timer refuses new sleeps. With this flag, an end need not create wheels that no
+    /// sleep ever used.
     is_closed: Mutex<bool>,
 }
 
 struct Wakers {
     timer: ValueTimer<Waker>,
-    /// One for each shard, so that threads that use different shards count apart.
+    /// One handle for each shard, so that threads on different shards use different reference
+    /// counts.
     handles: Box<[SleepHandle]>,
 }
 
-/// A way to the sleeps of a timer. It does not keep the timer running.
+/// A handle to the sleeps of a timer. It does not keep the timer running.
 #[derive(Clone)]
 pub(crate) struct SleepHandle(Arc<CachePadded<Arc<Shared<Waker>>>>);
 
@@ -88,7 +90,8 @@ impl Sleeps {
 
     #[cold]
     fn make_wakers(&self) -> &Wakers {
-        // This reads the clock, which is user code. So no lock is held, and several threads may do it.
+        // `Wakers::new` reads the clock, which is user code, so it runs without a lock. Several
+        // threads may run it at once. The first result is kept.
         let made = Wakers::new(self.settings.clone());
         let is_closed = self.is_closed.lock();
         let lost = self.wakers.set(made);
@@ -115,7 +118,7 @@ impl Sleeps {
         }
     }
 
-    /// Refuses new sleeps, and lets those that become due before `deadline` end. Then it shuts down.
+    /// Refuses new sleeps, waits for the pending ones until `deadline`, and then shuts down.
     pub(super) fn finish_by(&self, deadline: Instant) {
         if let Some(wakers) = self.close() {
             wake_all(wakers.timer.finish_by(deadline));
@@ -193,13 +196,13 @@ impl SleepHandle {
         self.0.shards.clock().elapsed_at(instant)
     }
 
-    /// Returns the instant so many nanoseconds after the start; `None` for `u64::MAX`, which stands
-    /// for any later time.
+    /// Returns the instant `elapsed` nanoseconds after the start, or `None` for `u64::MAX`, which
+    /// stands for any later time.
     pub(crate) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
         self.0.shards.clock().instant_at(elapsed)
     }
 
-    /// Returns the length of a tick in nanoseconds.
+    /// Returns the length of a tick.
     pub(crate) fn tick(&self) -> Duration {
         self.0.shards.clock().tick()
     }
@@ -232,7 +235,7 @@ impl SleepHandle {
         reset(&self.0.shards, place, deadline);
     }
 
-    /// Takes the waker of the sleep out of the wheel. Takes no lock if the sleep has no place.
+    /// Removes the waker of the sleep from the wheel. Takes no lock if the sleep has no place.
     #[inline]
     pub(crate) fn leave(&self, place: &mut Option<TimeoutKey>) {
         if let Some(key) = place.take() {
@@ -241,7 +244,7 @@ impl SleepHandle {
     }
 }
 
-/// Puts the waker of a sleep without a place into the wheel.
+/// Inserts the waker of a sleep that has no place.
 pub(super) fn register(
     shards: &Shards<Waker>,
     place: &mut Option<TimeoutKey>,
@@ -258,7 +261,8 @@ pub(super) fn register(
     }
 }
 
-/// Sees to it that the waker under the key of a sleep wakes the task that polls it.
+/// Replaces the waker under the key of a sleep, unless it already wakes the polling task. Ready if
+/// the key is dead.
 pub(super) fn renew(
     shards: &Shards<Waker>,
     place: &mut Option<TimeoutKey>,
@@ -286,13 +290,13 @@ pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<TimeoutKey>, dead
     *place = place.filter(|&key| shards.reset_at_elapsed(key, deadline));
 }
 
-/// Returns when an interval ticks after a tick at `instant` that was taken at `now`. The period is
-/// not 0.
+/// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must
+/// not be 0.
 pub(crate) fn next_tick(missed: MissedTicks, period: u64, instant: u64, now: u64) -> u64 {
     Occurrences::new(Rhythm::Rate(missed), period, instant, 0, 0).next_start(now)
 }
 
-// User code never runs under a lock of the timer, so a panic leaves nothing half done.
+// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
 impl UnwindSafe for Sleeps {}
 impl RefUnwindSafe for Sleeps {}
 impl UnwindSafe for SleepHandle {}

@@ -12,15 +12,15 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// Tells that the value of a key has reached `value`, and ends the operations that waited for
-    /// that or less, in the order of what they waited for. Returns how many completed.
+    /// Announces that the value of a key has reached `value`. Completes the operations that wait
+    /// for this value or a lower one, in the order of their thresholds. Returns how many completed.
     ///
-    /// The purgatory does not remember values. Like an event, an advance changes what
-    /// [`DelayedOperation::has_reached`] looks at first.
+    /// The purgatory does not remember values. As before an event, first change the state that
+    /// [`DelayedOperation::has_reached`] reads.
     ///
-    /// One for which a check is a condition too ends when that has been made, which is before the
-    /// others. Operations that watch the key's events are not checked: an append that is both calls
-    /// [`check_and_complete`](Self::check_and_complete) too.
+    /// An operation that also needs a check completes right after its check, before the others.
+    /// `advance` does not check the operations that watch the key's events. If the change is also
+    /// an event, call [`check_and_complete`](Self::check_and_complete) too.
     ///
     /// # Complexity
     ///
@@ -40,8 +40,8 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// The value of a key has reached `value`: ends the operations that waited for it, in order.
-    /// Returns how many those were.
+    /// Completes the operations whose thresholds on a key `value` has reached, in order. Returns
+    /// their number.
     pub(super) fn advance<Q>(&self, key: &Q, value: u64) -> usize
     where
         K: Borrow<Q>,
@@ -58,7 +58,7 @@ where
                 shards += 1;
             }
         }
-        // Each shard's are in order.
+        // The operations of each shard are in order.
         if shards > 1 {
             due.sort_by_key(|&(at, _)| at);
         }
@@ -69,9 +69,9 @@ where
         completed
     }
 
-    /// Ends the operations of a shard that a value satisfies, and adds them to `due`. Checks those of
-    /// which the check is a condition too. Returns how many of these completed, and how many that are
-    /// out will.
+    /// Ends the operations of a shard that a value satisfies, and adds them to `due`. Checks those
+    /// that also need a check. Returns how many of these completed, plus how many other threads
+    /// will complete.
     fn reach<Q>(
         &self,
         number: usize,

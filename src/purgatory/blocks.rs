@@ -5,10 +5,10 @@
 
 use std::{boxed::Box, vec::Vec};
 
-/// A sequence of elements, allocated `LEN` at a time; a power of two.
+/// A sequence of elements in blocks of `LEN`, which is a power of two.
 #[derive(Debug)]
 pub(super) struct Blocks<E, const LEN: usize> {
-    /// `None` is a hole. The last one is not a hole.
+    /// `None` is a hole. The last block is not a hole.
     directory: Vec<Option<Box<[E; LEN]>>>,
 }
 
@@ -22,12 +22,12 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
         Self { directory: Vec::new() }
     }
 
-    /// Adds a block in the first hole or at the end, of elements made from their positions. Returns
-    /// the first of these.
+    /// Adds a block in the first hole or at the end. Makes each element from its position. Returns
+    /// the first position.
     ///
     /// # Panics
     ///
-    /// If a position is 2^31 or more; memory ends before that.
+    /// Panics if a position is 2^31 or more; memory ends before that.
     #[cold]
     pub(super) fn grow(&mut self, make: impl FnMut(u32) -> E) -> u32 {
         let hole = self.directory.iter().position(Option::is_none);
@@ -35,7 +35,7 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
         self.fill(number, make)
     }
 
-    /// Adds the block of a position, unless it is there.
+    /// Adds the block of a position, unless it exists.
     #[inline]
     pub(super) fn make_room(&mut self, position: u32, make: impl FnMut(u32) -> E) {
         if self.get(position).is_none() {
@@ -72,25 +72,26 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
         Some(&mut block[position as usize % LEN])
     }
 
-    /// The element at a position in use.
+    /// Returns the element at a position in use.
     #[inline]
     pub(super) fn at(&self, position: u32) -> &E {
         self.get(position).expect("the position is in use")
     }
 
-    /// The element at a position in use, to be changed.
+    /// Returns the element at a position in use, mutably.
     #[inline]
     pub(super) fn at_mut(&mut self, position: u32) -> &mut E {
         self.get_mut(position).expect("the position is in use")
     }
 
-    /// One more than the greatest position in use, or 0.
+    /// Returns one more than the greatest position in use, or 0.
     #[expect(clippy::cast_possible_truncation, reason = "`fill` makes no position past 2^31")]
     pub(super) fn end(&self) -> u32 {
         (self.directory.len() << Self::SHIFT) as u32
     }
 
-    /// Gives back each block for whose first position and elements `is_unused` holds.
+    /// Frees each block for which `is_unused` returns `true`, given its first position and its
+    /// elements.
     pub(super) fn release(&mut self, mut is_unused: impl FnMut(u32, &[E; LEN]) -> bool) {
         for (number, place) in (0..).zip(&mut self.directory) {
             if place.as_deref().is_some_and(|block| is_unused(number << Self::SHIFT, block)) {

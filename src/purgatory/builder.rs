@@ -62,24 +62,24 @@ impl PurgatoryBuilder {
         }
     }
 
-    /// Sets up the purgatory's timer: its tick, clock, and where operations expire. Default: that of
-    /// [`TimerBuilder::new`].
+    /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
+    /// operations. Default: [`TimerBuilder::new`].
     ///
-    /// A purgatory has as many shards as its timer, and if that is full, so is the purgatory.
+    /// A purgatory has as many shards as its timer. If the timer is full, so is the purgatory.
     pub fn timer(mut self, timer: TimerBuilder) -> Self {
         self.timer = timer;
         self
     }
 
-    /// Sets the longest time that an operation waits. A longer delay is shortened to it. Default: no
-    /// limit.
+    /// Sets the longest time that an operation waits. The purgatory shortens longer delays to it.
+    /// Default: no limit.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = delay;
         self
     }
 
-    /// Sets how many operations may wait at once, and the policy when the limit is reached. Default:
-    /// no limit.
+    /// Sets how many operations may wait at once, and the policy when the limit is reached.
+    /// Default: no limit.
     ///
     /// The limit is exact.
     ///
@@ -115,9 +115,9 @@ impl PurgatoryBuilder {
     /// reached. Default: no limit.
     ///
     /// The limit is exact, and costs another short lock for each key of an operation. An operation
-    /// that watches a key's events and waits for its value takes a permit for each. With
-    /// [`Overload::DisplaceOldest`], the operation that has watched the key's events longest is
-    /// displaced. If all wait for its value, the one that waits for the greatest is.
+    /// that watches a key's events and waits for its value takes a permit for each.
+    /// [`Overload::DisplaceOldest`] displaces the operation that has watched the key's events
+    /// longest. If all wait for the key's value, it displaces the one with the greatest threshold.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
         self.max_delayed_per_key = Some(Limit { operations, overload });
         self
@@ -125,9 +125,9 @@ impl PurgatoryBuilder {
 
     /// Sets the number of keys and thresholds that one operation may wait on. Default: 1024.
     ///
-    /// A lock is held while an operation begins to wait on its keys, and while up to 32 operations
-    /// leave theirs. An operation with more keys is refused as [`TooManyKeys`], so that a
-    /// client that names a million keys does not hold up the others.
+    /// The purgatory holds a lock while it puts an operation on the lists of its keys, and while it
+    /// removes up to 32 operations. It refuses an operation with more keys as [`TooManyKeys`]. So a
+    /// client that names a million keys does not delay the others.
     ///
     /// [`TooManyKeys`]: super::WatchErrorKind::TooManyKeys
     ///
@@ -185,7 +185,7 @@ impl PurgatoryBuilder {
             }
         })?;
         let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, limits));
-        // Nothing expires before there is an operation.
+        // The timer has no timeout before the first operation waits.
         let _ = core.set(purgatory.downgrade());
         Ok(purgatory)
     }

@@ -23,15 +23,15 @@ where
     /// Checks the operations that watch a key, after an event on it, and completes those that can
     /// complete. Returns their number.
     ///
-    /// An operation that another thread is checking is checked again by that thread, and not counted
-    /// here. Neither is one that ends in another way meanwhile.
+    /// If another thread is checking an operation, that thread checks it again, and this call does
+    /// not count it. This call also does not count an operation that ends in another way meanwhile.
     ///
-    /// A check may call this. When checks have called each other eight deep, this returns 0, and the
-    /// thread makes the checks once the outermost check has returned.
+    /// A check may call this. When checks have called each other eight deep, this returns 0, and
+    /// the thread makes the checks once the outermost check has returned.
     ///
     /// # Complexity
     ///
-    /// *O*(shards), and a check for each operation that watches the key.
+    /// *O*(shards), plus a check for each operation that watches the key.
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
@@ -42,8 +42,8 @@ where
     }
 
     /// Like [`check_and_complete`](Self::check_and_complete) for several keys. An operation that
-    /// watches several of them is checked once. [`checks`](Self::checks), whose example shows such
-    /// an event, makes the checks a few at a time.
+    /// watches several of them is checked once. [`checks`](Self::checks) has an example, and makes
+    /// the checks a few at a time.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
         K: Borrow<Q>,
@@ -52,7 +52,7 @@ where
         self.core().check_keys(keys)
     }
 
-    /// Returns the checks that events on some keys call for, to be run a few at a time.
+    /// Returns the checks for events on some keys, which the caller runs a few at a time.
     #[must_use = "no check is made until it is run"]
     pub fn checks<'a, Q>(&'a self, keys: impl IntoIterator<Item = &'a Q>) -> Checks<'a, K, O, R, Q>
     where
@@ -69,8 +69,8 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// Something happened to a key: completes the operations on it that can. Returns how many those
-    /// were.
+    /// Checks the operations on a key after an event, and completes those that can complete.
+    /// Returns their number.
     #[inline]
     pub(super) fn check_key<Q>(&self, key: &Q) -> usize
     where
@@ -89,13 +89,14 @@ where
         completed
     }
 
-    /// The same for several keys; each operation is checked once.
+    /// Like [`check_key`](Self::check_key) for several keys. Checks each operation once.
     pub(super) fn check_keys<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'q,
     {
-        // The caller's iterator may change what the checks look at.
+        // The caller's iterator may change the state that the checks read, so it runs before the
+        // fence.
         let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| (self.hash(key), key)).collect();
         fence_event();
         let mut passes = self.passes();
@@ -108,7 +109,7 @@ where
         completed
     }
 
-    /// Passes that have not begun, one for each shard.
+    /// Returns passes that have not begun, one for each shard.
     pub(super) fn passes(&self) -> SmallVec<[u64; 16]> {
         SmallVec::from_elem(0, self.shards.len())
     }
@@ -124,14 +125,15 @@ where
         completed
     }
 
-    /// A walk, in a pass, along the watchers of a key in a shard, unless there are none.
+    /// Returns a walk along the watchers of a key in a shard, in a pass. `None` if the filter rules
+    /// the key out.
     pub(super) fn walk(&self, number: usize, pass: u64, hash: u64) -> Option<Walk<'_, K, O, R>> {
         let shard = &*self.shards[number];
         shard.may_have(hash).then(|| Walk::new(shard, pass))
     }
 
-    /// Goes on with a walk until its end, or until `budget` is used up, one for each operation that
-    /// is checked. Returns how many have completed.
+    /// Continues a walk until its end, or until `budget` is used up. Each checked operation uses
+    /// one. Returns how many completed.
     #[inline]
     pub(super) fn check_walk<Q>(
         &self,
@@ -158,14 +160,15 @@ where
         completed
     }
 
-    /// Checks operations that are out, brings them back, and completes those that have ended. Then it
-    /// checks those again for which an event was announced meanwhile, until there are none. Returns
-    /// how many completed by a check.
+    /// Checks operations that are out, brings them back, and completes those that have ended.
+    /// Repeats this for those that had an event meanwhile, until there are none. Returns how many
+    /// completed by a check.
     ///
-    /// In between all wait again, so no end is withheld while events go on.
+    /// Between two rounds all of them wait again. So further events do not delay an end that
+    /// another thread decided.
     ///
-    /// If this thread runs checks within checks too deep, they all wait again, and are checked when
-    /// the outermost check has returned.
+    /// If checks on this thread are nested too deep, all operations wait again. The thread checks
+    /// them when the outermost check has returned.
     #[inline]
     pub(super) fn check_out(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
         if deferral::is_too_deep() {
@@ -205,7 +208,7 @@ where
                     in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
                 is_timed |= in_hand.is_satisfied && in_hand.is_timed;
             });
-            // What no end is measured by takes no look at the clock.
+            // The clock is read only if the wait of one of the operations is measured.
             let now = if is_timed { self.timer.elapsed() } else { 0 };
             let (announced, hold) = shard.bring_back(batch, now, &self.limits);
             self.dispose(hold);
@@ -217,8 +220,8 @@ where
         }
     }
 
-    /// Tells operations that they have ended, and empties the batch. Returns how many of them did by
-    /// a check.
+    /// Completes the operations that have ended, and empties the batch. Returns how many completed
+    /// by a check.
     #[inline]
     fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
         batch.for_each(|in_hand| {

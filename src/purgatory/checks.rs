@@ -4,12 +4,11 @@ use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
 
 use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::Walk};
 
-/// Checks that are still to be run after events on some keys, from
-/// [`Purgatory::checks`](super::Purgatory::checks).
+/// Checks to run after events on some keys; from [`Purgatory::checks`](super::Purgatory::checks).
 ///
-/// Each operation that waited when they began is checked at most once. Keys take turns, so a key with
-/// very many watchers does not delay the others. Dropping the value skips the remaining checks:
-/// operations that could have completed by them wait for the next event, or for their delay.
+/// Each operation that waited when the checks began is checked at most once. Keys take turns, so a
+/// key with very many watchers does not delay the others. Dropping the value skips the remaining
+/// checks. Operations that these would have completed wait for the next event, or for their delay.
 ///
 /// # Examples
 ///
@@ -61,7 +60,7 @@ struct Turn<'a, K, O, R> {
     walk: Option<Walk<'a, K, O, R>>,
 }
 
-/// Operations of one key that are checked before it is another's turn.
+/// Operations of one key that are checked in one turn.
 const TURN: usize = 32;
 
 impl<'a, K, O, R, Q> Checks<'a, K, O, R, Q>

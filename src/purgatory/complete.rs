@@ -32,7 +32,7 @@ where
         self.core().cancel_key(key, &R::default)
     }
 
-    /// Cancels every operation that watches a key, and tells each the reason.
+    /// Cancels every operation that watches a key, with a reason. Returns their number.
     ///
     /// # Examples
     ///
@@ -103,10 +103,10 @@ where
 
     /// Completes operations as satisfied, without a check. Returns how many of them were waiting.
     ///
-    /// This is like [`complete`](Self::complete) for each, in fewer holds of locks: for a thread that
-    /// learns of many answers at once. A shard's lock is held for 32 operations at a time. Operations
-    /// of one shard complete in the order of their keys; there is no order between shards. A key that
-    /// is given twice counts once.
+    /// This is like [`complete`](Self::complete) for each, with fewer lock acquisitions. Use it in
+    /// a thread that receives many answers at once. It holds a shard's lock for 32 operations at a
+    /// time. Operations of one shard complete in the order of the given keys. There is no order
+    /// between shards. A repeated key counts once.
     ///
     /// # Examples
     ///
@@ -152,7 +152,7 @@ where
         self.cancel_with(key, R::default())
     }
 
-    /// Cancels an operation, and tells it the reason. Returns whether it was waiting.
+    /// Cancels an operation with a reason. Returns whether it was waiting.
     ///
     /// Reasons are of the type that the purgatory was built for; see the example of
     /// [`cancel_for_key_with`](Self::cancel_for_key_with).
@@ -168,25 +168,25 @@ where
         self.guard_with(key, R::default())
     }
 
-    /// Returns a guard that cancels an operation when it is dropped, and tells it the reason.
+    /// Returns a guard that cancels an operation with a reason when it is dropped.
     pub fn guard_with(&self, key: OperationKey, reason: R) -> OperationGuard<K, O, R> {
         OperationGuard::new(self.downgrade(), key, reason)
     }
 
-    /// Returns whether an operation has not ended. One that is being checked may have been told how
-    /// it ends, and does not wait any more.
+    /// Returns whether an operation has not ended. Also returns `false` if another thread has
+    /// decided the end of an operation that is being checked.
     #[must_use]
     pub fn is_waiting(&self, key: OperationKey) -> bool {
         self.core().is_waiting(key)
     }
 
-    /// Shuts the purgatory down: it refuses new operations, and returns those that wait. The caller
+    /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
     /// answers them.
     ///
-    /// An operation that another thread is checking is completed by that thread as
-    /// [`Completion::ShutDown`], and is not among them. All of them count as
-    /// [shut down](super::PurgatoryStats::shut_down). May be called from within an operation. The second
-    /// call returns nothing.
+    /// If another thread is checking an operation, that thread completes it as
+    /// [`Completion::ShutDown`], and this call does not return it. All of them count as [shut
+    /// down](super::PurgatoryStats::shut_down). An operation may call this. A second call returns
+    /// an empty vector.
     ///
     /// # Examples
     ///
@@ -226,7 +226,7 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// Cancels all operations that watch a key. Returns how many those were.
+    /// Cancels all operations that watch a key. Returns their number.
     pub(super) fn cancel_key<Q>(&self, key: &Q, reason: &impl Fn() -> R) -> usize
     where
         K: Borrow<Q>,
@@ -234,7 +234,8 @@ where
     {
         let key = (self.hash(key), key);
         fence_event();
-        // An operation that waits again when it is cancelled is not cancelled again.
+        // A cancelled request may register again. The serials keep this call from cancelling it
+        // twice.
         let newcomers = self.shards.iter().map(|shard| {
             let is_watched = shard.may_have(key.0);
             is_watched.then(|| shard.next_serial())
@@ -250,7 +251,7 @@ where
         cancelled
     }
 
-    /// Cancels the operations of a shard that watch a key's events, but for newcomers.
+    /// Cancels the operations of a shard that watch a key's events, except newcomers.
     fn cancel_events<Q>(
         &self,
         number: usize,
@@ -271,7 +272,7 @@ where
         })
     }
 
-    /// Cancels the operations of a shard that wait for a key's value, but for newcomers.
+    /// Cancels the operations of a shard that wait for a key's value, except newcomers.
     fn cancel_thresholds<Q>(
         &self,
         number: usize,
@@ -303,7 +304,7 @@ where
     ) -> usize {
         let mut cancelled = 0;
         loop {
-            // One reason for each, made and dropped with no lock held.
+            // Each operation gets its own reason, made and dropped without a lock.
             let completion = Completion::Cancelled(reason());
             let (is_more, claim, hold) = claim_next(completion, self.timer.elapsed());
             self.dispose(hold);
@@ -314,7 +315,7 @@ where
         }
     }
 
-    /// Ends an operation. Returns whether it had neither ended nor been told how it ends.
+    /// Ends an operation. Returns `false` if it has ended, or if its end was decided before.
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
         if key.shard() >= self.shards.len() {
             return false;
@@ -324,7 +325,7 @@ where
         self.settle_claim(key.shard(), claim)
     }
 
-    /// Ends operations as satisfied. Returns how many had neither ended nor been told how they end.
+    /// Ends operations as satisfied. Returns how many ends this call decided.
     pub(super) fn claim_all(&self, mut keys: Vec<OperationKey>) -> usize {
         keys.sort_by_key(|key| key.shard());
         let mut claimed = 0;
@@ -346,7 +347,7 @@ where
         claimed
     }
 
-    /// Decides how an operation ends, and leaves it to the caller to tell it so.
+    /// Decides how an operation ends. The caller completes it.
     pub(super) fn claim_in_shard(
         &self,
         key: OperationKey,
@@ -358,8 +359,8 @@ where
         shard.claim(place, completion, now, &self.limits)
     }
 
-    /// Cancels the timeout of an operation whose end has been claimed, and tells it if it has ended.
-    /// Returns whether the claim was won.
+    /// Cancels the timeout of a claimed operation, and completes the operation unless another
+    /// thread has it out. Returns whether the claim was won.
     pub(super) fn settle_claim(&self, number: usize, claim: Claim<O, R>) -> bool {
         match claim {
             Claim::Finished(finished) => self.conclude(number, finished),
@@ -374,8 +375,8 @@ where
         shard.is_some_and(|shard| shard.is_waiting(key.place()))
     }
 
-    /// Takes in no more operations, and ends those that wait. `take` is given each, when it has left
-    /// the timer and the limits. Those that are out end by this as well.
+    /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has
+    /// left the timer and the limits. Also decides the end of the operations that are out.
     pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
         self.shards.iter().for_each(|shard| shard.close());
         for (number, shard) in self.shards.iter().enumerate() {
@@ -392,7 +393,7 @@ where
         self.timer.shutdown();
     }
 
-    /// Tells an operation that it has ended, when it has left the timer.
+    /// Cancels the timeout of an ended operation, and then completes the operation.
     #[inline]
     pub(super) fn conclude(&self, number: usize, finished: Finished<O, R>) {
         self.cancel_timeout(number, finished.timeout);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::rule::Rule;
 
-/// The keys and thresholds of an operation that is about to wait, at most so many.
+/// The keys and thresholds of an operation that is about to wait, at most `max_keys`.
 pub(super) struct Conditions<K> {
     /// Each key once.
     pub(super) events: SmallVec<[(u64, K); 4]>,
@@ -19,17 +19,17 @@ pub(super) struct Conditions<K> {
     pub(super) is_too_large: bool,
 }
 
-/// A value that a key is to reach.
+/// A value that a key must reach.
 pub(super) struct Threshold<K> {
     pub(super) hash: u64,
     pub(super) key: K,
-    /// The same key again: one goes on a list, and the other is what the operation is asked about
-    /// afterwards.
+    /// A second copy of the key. One copy goes on a list. The other is for the check after
+    /// registration.
     pub(super) asked: K,
     pub(super) at: u64,
 }
 
-/// Keys that are compared one by one with a new one.
+/// Number of keys below which a new key is compared with each.
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
@@ -45,7 +45,8 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// Adds a key whose events are watched. Returns it if it is there already, or one too many.
+    /// Adds a key whose events are watched. Returns the key if it is a duplicate, or if there is no
+    /// room.
     #[inline]
     pub(super) fn add_events(&mut self, hash: u64, key: K) -> Option<K> {
         if self.is_too_large || self.is_watched(hash, &key) || !self.has_room() {
@@ -55,7 +56,7 @@ impl<K: Eq> Conditions<K> {
         None
     }
 
-    /// Adds a threshold. Returns it if it is one too many.
+    /// Adds a threshold. Returns it if there is no room.
     pub(super) fn add_threshold(&mut self, threshold: Threshold<K>) -> Option<Threshold<K>> {
         if !self.has_room() {
             return Some(threshold);
@@ -90,7 +91,7 @@ impl<K: Eq> Conditions<K> {
                 entry.insert(self.events.len());
                 false
             }
-            // Keys that share a hash are rare, and compared one by one.
+            // Keys that share a hash are rare, so they are compared one by one.
             Entry::Occupied(entry) => {
                 self.events[*entry.get()].1 == *key
                     || self.events.iter().any(|(other, same)| *other == hash && same == key)
@@ -98,7 +99,7 @@ impl<K: Eq> Conditions<K> {
         }
     }
 
-    /// The hashes of the keys: one for each watcher.
+    /// Returns the hashes of the keys, one for each watcher.
     pub(super) fn hashes(&self) -> SmallVec<[u64; 4]> {
         let events = self.events.iter().map(|(hash, _)| *hash);
         events.chain(self.thresholds.iter().map(|threshold| threshold.hash)).collect()

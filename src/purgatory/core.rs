@@ -29,16 +29,16 @@ use crate::{
 
 /// A purgatory without its handles.
 pub(super) struct Core<K, O, R> {
-    /// Itself, for checks that are deferred.
+    /// A reference to itself, for deferred checks.
     this: Weak<Self>,
     pub(super) shards: Box<[CachePadded<Shard<K, O, R>>]>,
     hasher: RandomState,
     pub(super) timer: ValueTimer<OperationKey>,
     pub(super) max_delay: Duration,
     pub(super) limits: Limits,
-    /// Held while an operation is chosen to be displaced.
+    /// Held while a thread selects an operation to displace.
     pub(super) displacing: Mutex<()>,
-    /// Operations that never waited, by shard.
+    /// Number of operations that completed without waiting, by shard.
     pub(super) at_once: Box<[CachePadded<AtomicU64>]>,
     panicked: Arc<AtomicU64>,
 }
@@ -68,7 +68,7 @@ where
         })
     }
 
-    /// Itself; `None` once the last handle has been dropped.
+    /// Returns a strong reference to itself, or `None` after the last handle was dropped.
     pub(super) fn shared(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
@@ -78,7 +78,7 @@ where
         self.hasher.hash_one(key)
     }
 
-    /// Number of operations that wait, and of their watchers.
+    /// Returns the number of waiting operations and the number of their watchers.
     pub(super) fn counts(&self) -> (u64, u64) {
         let counts = self.shards.iter().map(|shard| shard.counts());
         counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
@@ -93,7 +93,7 @@ where
         stats
     }
 
-    /// Gives back the room of operations that have ended. *O*(capacity), each shard under its lock.
+    /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
         self.shards.iter().for_each(|shard| shard.shrink());
         self.timer.shrink();
@@ -104,7 +104,7 @@ where
     ///
     /// # Panics
     ///
-    /// If one is broken, or a call is in progress.
+    /// Panics if an invariant is broken, or if a call is in progress.
     pub(super) fn check_invariants(&self) {
         let mut on_keys = BTreeMap::new();
         let in_total = self.shards.iter().map(|shard| shard.check_invariants(&mut on_keys)).sum();
@@ -122,7 +122,7 @@ where
         }
     }
 
-    /// Has an operation that has ended leave the timer.
+    /// Removes the timeout of an ended operation from the timer.
     #[inline]
     pub(super) fn cancel_timeout(&self, number: usize, timeout: Option<Key>) {
         if let Some(timeout) = timeout {
@@ -130,7 +130,7 @@ where
         }
     }
 
-    /// Has operations that have ended leave the timer, in one hold of its lock.
+    /// Removes the timeouts of ended operations from the timer, in one hold of its lock.
     pub(super) fn cancel_timeouts(&self, number: usize, timeouts: impl Iterator<Item = Key>) {
         self.timer.cancel_all_in(number, timeouts);
     }
@@ -145,21 +145,22 @@ where
         deferral::check(|| self.catch(|| operation.has_reached(key, at)))
     }
 
-    /// Completes an operation: at once, or when the completion has returned in which this is called.
+    /// Completes an operation at once or, when called in a completion, after that completion has
+    /// returned.
     #[inline]
     pub(super) fn complete(&self, operation: O, completion: Completion<R>) {
         deferral::complete(&self.panicked, operation, completion);
     }
 
-    /// Runs user code. A panic in it is counted, and stands for the default.
+    /// Runs user code. Counts a panic in it, and returns the default then.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
         catch(&self.panicked, user_code)
     }
 }
 
-/// Runs user code. A panic in it is counted, and stands for the default. Its payload is user code
-/// too: the drop of that may panic.
+/// Runs user code. Counts a panic in it, and returns the default then. The drop of the payload is
+/// user code too, and may panic.
 #[inline]
 pub(super) fn catch<V: Default>(panicked: &AtomicU64, user_code: impl FnOnce() -> V) -> V {
     catch_unwind(AssertUnwindSafe(user_code)).unwrap_or_else(|payload| {

@@ -1,4 +1,4 @@
-//! Cursors: positions in lists of watchers that outlive the node there.
+//! Cursors: positions in lists of watchers that stay valid when their node leaves.
 //!
 //! A walk releases the lock from time to time, and the node at its position may leave meanwhile.
 //! Then the cursor moves on to the next node.
@@ -21,7 +21,7 @@ pub(super) struct Cursor(Index);
 pub(super) struct Cursors {
     /// The node that each cursor is at; `None` at the end.
     nodes: Slab<Option<Node>>,
-    /// The cursors at each node that has some.
+    /// The cursors at each node that has one.
     marks: HashMap<Node, SmallVec<[Index; 2]>, FixedState>,
 }
 
@@ -30,7 +30,7 @@ impl Cursors {
         Self { nodes: Slab::new(), marks: HashMap::default() }
     }
 
-    /// Adds a cursor at a node. It is to be [closed](Self::close).
+    /// Adds a cursor at a node. The caller must [close](Self::close) it.
     pub(super) fn open(&mut self, node: Option<Node>) -> Cursor {
         let cursor = self.nodes.insert(node);
         if let Some(node) = node {
@@ -52,7 +52,7 @@ impl Cursors {
         Some(node)
     }
 
-    /// Has the cursors at a node that leaves move on to the next.
+    /// Moves the cursors at a node that leaves to the next node.
     #[inline]
     pub(super) fn move_on(&mut self, node: Node, next: Option<Node>) {
         if !self.marks.is_empty() {
@@ -72,7 +72,7 @@ impl Cursors {
         }
     }
 
-    /// Gives back the room of cursors that are closed.
+    /// Frees the memory of closed cursors.
     pub(super) fn shrink(&mut self) {
         self.nodes.shrink();
         self.marks.shrink_to_fit();
@@ -82,7 +82,7 @@ impl Cursors {
     ///
     /// # Panics
     ///
-    /// If they do not.
+    /// Panics if they do not.
     pub(super) fn check_invariants(&self, is_node: impl Fn(Node) -> bool) {
         for (&node, cursors) in &self.marks {
             assert!(is_node(node), "a mark is at a node");

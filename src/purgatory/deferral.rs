@@ -1,15 +1,16 @@
-//! Completions within completions, and checks within checks: deferred, so that the stack is bounded.
+//! Deferral of completions within completions and of checks within checks, so that the stack is
+//! bounded.
 //!
 //! A completion may announce the event that completes the next operation, and so may a check. If
-//! each ran inside the one before, a long chain would overflow the stack. There is a queue of each
-//! kind for each thread, across purgatories.
+//! each ran inside the one before, a long chain would overflow the stack. So each thread has a
+//! queue of completions and a queue of checks, shared by all purgatories.
 //!
-//! - A completion that is caused within another one is put into the queue. The outermost one runs
-//!   the queue when it has returned.
+//! - A completion within another one goes into the queue. The thread runs the queue when the
+//!   outermost completion has returned.
 //! - A check may use the number of operations that its own event has completed. So checks run
-//!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, have them wait again
-//!   and put their places into the queue. The thread runs the queue when the outermost check has
-//!   returned and the operations that it had out wait again or have ended.
+//!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
+//!   unchecked, and push their places onto the queue. The thread runs the queue when the outermost
+//!   check has returned and the operations that it had out wait again or have ended.
 
 use std::{
     boxed::Box,
@@ -24,10 +25,10 @@ use super::{
 };
 use crate::sync::AtomicU64;
 
-/// Checks that run within each other.
+/// Maximum nesting of checks.
 const DEPTH: u32 = 8;
 
-/// Calls that are to be made when the one in progress has returned.
+/// Calls to make after the one in progress has returned.
 #[derive(Default)]
 struct Queue {
     /// Whether a call of this kind runs.
@@ -38,9 +39,9 @@ struct Queue {
 /// The checks of a thread.
 #[derive(Default)]
 struct Checking {
-    /// How many run, within each other.
+    /// Current nesting of checks.
     depth: Cell<u32>,
-    /// Whether there are deferred ones.
+    /// Whether checks are deferred.
     is_deferred: Cell<bool>,
 }
 
@@ -59,8 +60,8 @@ std::thread_local! {
     };
 }
 
-/// Completes an operation: at once, or when the completion has returned in which this is called.
-/// Panics are counted.
+/// Completes an operation at once or, when called in a completion, after that completion has
+/// returned. Counts panics.
 #[inline]
 pub(super) fn complete<K, O, R>(panicked: &Arc<AtomicU64>, operation: O, completion: Completion<R>)
 where
@@ -74,7 +75,7 @@ where
             catch(panicked, || operation.complete(completion));
             COMPLETIONS.with(Queue::run);
         }
-        // The thread is being torn down.
+        // The thread exits.
         Err(_) => catch(panicked, || operation.complete(completion)),
     }
 }
@@ -89,7 +90,7 @@ where
     COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
 }
 
-/// Runs a check, which does not panic.
+/// Runs a check, which must not panic.
 #[inline]
 pub(super) fn check(check: impl FnOnce() -> bool) -> bool {
     CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
@@ -98,16 +99,16 @@ pub(super) fn check(check: impl FnOnce() -> bool) -> bool {
     can_complete
 }
 
-/// Whether a check that is made now is to be deferred.
+/// Returns whether checks must be deferred now.
 #[inline]
 pub(super) fn is_too_deep() -> bool {
     CHECKING.with(|checking| checking.depth.get() >= DEPTH)
 }
 
-/// Has checks made when the outermost one has returned.
+/// Defers checks until the outermost check has returned.
 pub(super) fn defer_checks(checks: impl FnOnce() + 'static) {
     let mut checks: Option<Box<dyn FnOnce()>> = Some(Box::new(checks));
-    // Without a queue, the thread is being torn down: a chain is not bounded then.
+    // The queue is missing only during thread exit. A chain is not bounded then.
     if CHECKS.try_with(|queue| checks.take().map(|checks| queue.push(checks))).is_err() {
         let depth = CHECKING.with(|checking| checking.depth.replace(0));
         if let Some(checks) = checks {
@@ -119,7 +120,7 @@ pub(super) fn defer_checks(checks: impl FnOnce() + 'static) {
     CHECKING.with(|checking| checking.is_deferred.set(true));
 }
 
-/// Makes the checks that have been deferred, unless a check is running.
+/// Runs the deferred checks, unless a check is running.
 #[inline]
 pub(super) fn run_checks() {
     if CHECKING.with(|checking| checking.is_deferred.get() && checking.depth.get() == 0) {
@@ -129,7 +130,7 @@ pub(super) fn run_checks() {
 
 #[cold]
 fn run_deferred_checks() {
-    // The checks that this makes come here again, and leave the rest to the loop.
+    // A deferred check may call this function again. The outer loop then runs the rest.
     let is_nested = CHECKS.try_with(|queue| queue.is_running.replace(true));
     if matches!(is_nested, Ok(false)) {
         CHECKS.with(Queue::run);

@@ -1,4 +1,4 @@
-//! Errors of a purgatory: it refuses an operation, or its settings.
+//! Errors of a purgatory: refused operations and invalid settings.
 
 use std::{error::Error, fmt, io};
 
@@ -10,8 +10,8 @@ use crate::{
 /// Error of a purgatory that refuses an operation. Holds the operation.
 ///
 /// The purgatory has checked the operation, which could not complete at that moment.
-/// [`kind`](Self::kind) tells the reason, [`into_value`](Self::into_value) returns the operation.
-/// The error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
+/// [`kind`](Self::kind) returns the reason, and [`into_value`](Self::into_value) the operation. The
+/// error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
 /// `Box<dyn Error + Send + Sync>` and [`io::Error`].
 ///
 /// # Examples
@@ -48,7 +48,8 @@ pub enum WatchErrorKind {
     /// One of the keys has [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key)
     /// operations.
     KeyFull,
-    /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys) allows.
+    /// The operation waits on more keys than [`max_keys`](crate::PurgatoryBuilder::max_keys)
+    /// allows.
     TooManyKeys,
     /// The purgatory is shut down.
     ShutDown,
@@ -88,7 +89,7 @@ impl<O> WatchError<O> {
         Self::new(Reason::ShutDown, operation)
     }
 
-    /// The error of an operation whose timeout the timer refused.
+    /// Makes the error of an operation whose timeout the timer refused.
     pub(super) fn from_timer<T>(refused: ScheduleError<T>, operation: O) -> Self {
         let reason = match refused.into_reason() {
             timer::Reason::Full => Reason::Full,

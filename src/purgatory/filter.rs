@@ -1,10 +1,10 @@
-//! The filter of a shard: tells without the lock whether a key may have watchers there.
+//! The filter of a shard: shows, without the lock, whether a key may have watchers there.
 //!
 //! # Protocol
 //!
-//! - A thread that registers a watcher (1) counts its keys in the filter, if they had no watcher,
-//!   and adds the watcher to their lists, all under the shard's lock; (2) executes a fence; (3)
-//!   checks the operation once more.
+//! - A thread that registers a watcher (1) counts those of its keys that had no watcher in the
+//!   filter, and adds the watcher to the lists of its keys, all under the shard's lock; (2)
+//!   executes a fence; (3) checks the operation once more.
 //! - A thread that announces an event (1) has changed the state that the check reads; (2) executes
 //!   a fence; (3) reads the filter. Unless the filter rules the key out, it takes the lock and
 //!   checks the operations on the key.
@@ -19,7 +19,7 @@ use std::boxed::Box;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Counts; more mean that fewer keys share one.
+/// Number of counts. With more counts, fewer keys share one.
 const LEN: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// A count on a cache line of its own. An event on one key does not wait for a line that another
@@ -28,7 +28,7 @@ const LEN: usize = if cfg!(loom) { 1 } else { 256 };
 #[repr(align(64))]
 struct Count(AtomicU32);
 
-/// How many keys are watched in a shard, by their hashes. Written under the shard's lock.
+/// The number of watched keys in a shard, by hash. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Filter(Box<[Count]>);
 
@@ -37,7 +37,7 @@ impl Filter {
         Self((0..LEN).map(|_| Count(AtomicU32::new(0))).collect())
     }
 
-    /// Whether there may be a watcher of a key. The caller has passed [`fence_event`].
+    /// Returns whether a key may have a watcher. The caller has executed [`fence_event`].
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         self.count(hash).load(Ordering::Relaxed) > 0
@@ -61,7 +61,7 @@ impl Filter {
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// Panics if it is not.
     pub(super) fn check_invariants(&self, hashes: &[u64]) {
         let counted = self.0.iter().map(|count| count.0.load(Ordering::Relaxed) as usize);
         assert_eq!(counted.sum::<usize>(), hashes.len(), "the filter counts each key once");
@@ -77,13 +77,13 @@ impl Filter {
     }
 }
 
-/// Between being on the lists and the check that follows.
+/// The fence between the registration on the lists and the check that follows.
 #[inline]
 pub(super) fn fence_watch() {
     fence(Ordering::SeqCst);
 }
 
-/// Between the change that an event announces and looking for watchers.
+/// The fence between the change that an event announces and the search for watchers.
 #[inline]
 pub(super) fn fence_event() {
     fence(Ordering::SeqCst);

@@ -9,8 +9,8 @@ use super::{
 
 /// Cancels an operation when it is dropped; from [`Purgatory::guard`](super::Purgatory::guard).
 ///
-/// A connection that may close, or a future that may be dropped, keeps one while it waits for the
-/// answer. A guard does not keep its purgatory alive.
+/// Keep one in a connection that may close, or in a future that may be dropped. A guard does not
+/// keep its purgatory alive.
 ///
 /// # Examples
 ///

@@ -1,17 +1,16 @@
-//! A hold of a shard's lock: its buffers, and the values that are dropped after it.
+//! A hold of a shard's lock: the values that it uses, and the values to drop after the release.
 
 use std::{any::Any, boxed::Box, vec::Vec};
 
 use super::{filter::Filter, limits::Limits};
 
-/// What a hold of a shard's lock works with, and what is to be dropped when the lock has been
-/// released.
+/// The values that a hold of a shard's lock uses, and those to drop after the release of the lock.
 pub(super) struct Hold<'a, K> {
     pub(super) filter: &'a Filter,
     limits: &'a Limits,
     /// Keys that have lost their last watcher. Their drop is user code.
     keys: Vec<K>,
-    /// Memory that is given back.
+    /// Memory to free.
     memory: Option<Box<dyn Any + Send>>,
 }
 
@@ -21,8 +20,8 @@ impl<'a, K> Hold<'a, K> {
         Self { filter, limits, keys: Vec::new(), memory: None }
     }
 
-    /// The limits, whose permits are given back under the lock: what they count and what waits
-    /// agree whenever the lock is free.
+    /// Returns the limits. Permits are released under the lock, so the counts match the waiting
+    /// operations whenever the lock is free.
     pub(super) const fn limits(&self) -> &'a Limits {
         self.limits
     }
@@ -32,7 +31,7 @@ impl<'a, K> Hold<'a, K> {
         self.keys.is_empty()
     }
 
-    /// Has memory dropped when the lock has been released, as that takes its time.
+    /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {
         self.memory = Some(Box::new(memory));

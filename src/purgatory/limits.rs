@@ -1,7 +1,7 @@
-//! The limits on waiting operations, in all and on one key, and the policy when one is reached.
+//! The limits on waiting operations, in total and per key, and the policy when a limit is reached.
 //!
-//! An operation takes one permit of the limit in all, and one of a key's limit for each watcher on
-//! that key. It returns them under the lock of its shard, when it leaves the lists.
+//! An operation takes one permit of the total limit, and one of a key's limit for each watcher on
+//! that key. It releases them under the lock of its shard, when it leaves the lists.
 
 use std::{
     boxed::Box,
@@ -28,14 +28,14 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Overload {
-    /// The new operation is refused, and handed back.
+    /// The purgatory refuses the new operation, and the error returns it.
     #[default]
     Refuse,
-    /// The new operation waits, and the one that has waited longest is completed as
+    /// The new operation waits, and the purgatory completes the one that has waited longest as
     /// [`Completion::Displaced`]. If a thread is checking that one, that thread completes it.
     ///
-    /// No operation is displaced for one that is then refused, as the new operation waits before
-    /// another one leaves. So each call in progress may exceed the limit by one.
+    /// The new operation waits before another one leaves, so a refused operation never displaces
+    /// another. So each call in progress may exceed the limit by one.
     DisplaceOldest,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Limit {
     pub(super) overload: Overload,
 }
 
-/// Which limits count an operation: it holds permits of these.
+/// The limits that count an operation, which holds their permits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
     pub(super) in_total: bool,
@@ -58,7 +58,7 @@ impl Counted {
     pub(super) const EVERYWHERE: Self = Self { in_total: true, on_keys: true };
 }
 
-/// The limits that a newcomer exceeds: for each, one operation is to be displaced.
+/// The limits that a newcomer exceeds. Each displaces one operation.
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
     pub(super) is_total_exceeded: bool,
@@ -68,9 +68,9 @@ pub(super) struct Surplus {
 
 /// The limits of a purgatory.
 ///
-/// A limit that refuses counts an operation before it is taken in, and never exceeds its number. A
-/// limit that displaces counts an operation once nothing can refuse it any more. An operation by
-/// which the count exceeds the limit displaces one other, unless the count has gone down by then.
+/// A limit that refuses counts an operation before registration, and its count never exceeds it. A
+/// limit that displaces counts an operation after the last possible refusal. If the count then
+/// exceeds the limit, the operation displaces another one, unless the count has dropped by then.
 pub(super) struct Limits {
     total: Option<Total>,
     per_key: Option<PerKey>,
@@ -85,8 +85,8 @@ struct Total {
 
 /// Counts of waiting operations for each key.
 ///
-/// Keys are told apart by their 64-bit hash. Two that share one share a limit, which among a million
-/// keys happens once in thirty million purgatories.
+/// Keys are identified by their 64-bit hash. Two keys with equal hashes share a limit. With a
+/// million keys, that happens in one of thirty million purgatories.
 struct PerKey {
     limit: Limit,
     stripes: Box<[CachePadded<Mutex<Counts>>]>,
@@ -94,7 +94,7 @@ struct PerKey {
 
 type Counts = HashMap<u64, u64, FixedState>;
 
-/// Locks that the counts are spread over.
+/// Number of locks for the counts.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 64 };
 
 impl Limits {
@@ -107,18 +107,18 @@ impl Limits {
         Self { total, per_key, max_keys, refused: AtomicU64::new(0) }
     }
 
-    /// Whether the operations of a key are limited.
+    /// Returns whether there is a limit per key.
     #[inline]
     pub(super) const fn is_per_key(&self) -> bool {
         self.per_key.is_some()
     }
 
-    /// Whether the order in which operations came has to be known.
+    /// Returns whether the shards must keep the order of registration.
     pub(super) fn needs_order(&self) -> bool {
         self.total.as_ref().is_some_and(|total| total.limit.displaces())
     }
 
-    /// Which limits count an operation before it is taken in.
+    /// Returns the limits that count an operation before registration.
     #[inline]
     pub(super) fn counted_first(&self) -> Counted {
         Counted {
@@ -127,7 +127,7 @@ impl Limits {
         }
     }
 
-    /// Takes a permit, unless all are taken and this limit refuses.
+    /// Takes a permit of the total limit. Returns `false` if none is left and the limit refuses.
     #[inline]
     pub(super) fn admit(&self) -> bool {
         let Some(Total { limit, count }) = &self.total else { return true };
@@ -138,21 +138,21 @@ impl Limits {
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Counts an operation in all cases. Returns whether it is one too many.
+    /// Counts an operation unconditionally. Returns whether the count exceeds the limit.
     #[inline]
     pub(super) fn exceed(&self) -> bool {
         let Some(Total { limit, count }) = &self.total else { return false };
         count.fetch_add(1, Ordering::Relaxed) >= limit.operations
     }
 
-    /// Whether more operations wait than the limit allows.
+    /// Returns whether more operations wait than the limit allows.
     pub(super) fn is_exceeded(&self) -> bool {
         self.total
             .as_ref()
             .is_some_and(|Total { limit, count }| count.load(Ordering::Relaxed) > limit.operations)
     }
 
-    /// Gives a permit back.
+    /// Releases a permit of the total limit.
     #[inline]
     pub(super) fn release(&self) {
         if let Some(Total { count, .. }) = &self.total {
@@ -161,9 +161,9 @@ impl Limits {
         }
     }
 
-    /// Takes a permit of each of some keys, unless all of one of them are taken and this limit
-    /// refuses; then it takes none. If this limit displaces, an operation is refused that alone
-    /// exceeds it, with several conditions on one key.
+    /// Takes a permit for each of these keys. Takes none and returns `false` if a key has none left
+    /// and the limit refuses. If the limit displaces, returns `false` only for an operation that
+    /// alone exceeds it, with several conditions on one key.
     pub(super) fn admit_to_keys(&self, hashes: &[u64]) -> bool {
         let Some(per_key) = &self.per_key else { return true };
         if per_key.limit.displaces() {
@@ -178,12 +178,12 @@ impl Limits {
         true
     }
 
-    /// Counts an operation on a key in all cases. Returns whether it is one too many.
+    /// Counts an operation on a key unconditionally. Returns whether the count exceeds the limit.
     pub(super) fn exceed_key(&self, hash: u64) -> bool {
         self.per_key.as_ref().is_some_and(|per_key| per_key.add(hash))
     }
 
-    /// Whether more operations wait on a key than its limit allows.
+    /// Returns whether more operations wait on a key than its limit allows.
     pub(super) fn is_key_exceeded(&self, hash: u64) -> bool {
         self.per_key.as_ref().is_some_and(|per_key| {
             let counts = per_key.stripe(hash).lock();
@@ -191,7 +191,7 @@ impl Limits {
         })
     }
 
-    /// Gives back a permit of a key.
+    /// Releases a permit of a key.
     pub(super) fn release_from_key(&self, hash: u64) {
         let Some(per_key) = &self.per_key else { return };
         let mut counts = per_key.stripe(hash).lock();
@@ -205,8 +205,8 @@ impl Limits {
         }
     }
 
-    /// Gives back the permits of an operation that is refused before it is on any list, given the
-    /// hashes of the keys of which it holds some.
+    /// Releases the permits of an operation that is refused before it is on any list. `hashes` are
+    /// the keys of its permits.
     pub(super) fn give_back(&self, hashes: &[u64]) {
         for &hash in hashes {
             self.release_from_key(hash);
@@ -225,11 +225,11 @@ impl Limits {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Checks that permits are taken by the operations that are counted, and by no others.
+    /// Checks that the permits in use match the counted operations.
     ///
     /// # Panics
     ///
-    /// If they are not.
+    /// Panics if they do not match.
     pub(super) fn check_invariants(&self, in_total: u64, on_keys: &BTreeMap<u64, u64>) {
         if let Some(Total { limit, count }) = &self.total {
             let count = count.load(Ordering::Relaxed);
@@ -244,8 +244,8 @@ impl Limits {
         assert!(most <= per_key.limit.operations, "{most} operations on a key exceed its limit");
     }
 
-    /// Gives back the memory of keys that no operation watches. *O*(capacity), a part at a time under
-    /// its lock.
+    /// Frees the memory of keys that no operation watches. *O*(capacity), one stripe at a time
+    /// under its lock.
     pub(super) fn shrink(&self) {
         for stripe in self.per_key.iter().flat_map(|per_key| &per_key.stripes) {
             stripe.lock().shrink_to_fit();
@@ -260,7 +260,7 @@ impl Limit {
 }
 
 impl PerKey {
-    /// Whether one operation alone does not exceed the limit.
+    /// Returns whether one operation with these keys does not exceed the limit by itself.
     fn fits(&self, hashes: &[u64]) -> bool {
         if hashes.len() as u64 <= self.limit.operations {
             return true;
@@ -271,7 +271,7 @@ impl PerKey {
         runs.all(|run| run.len() as u64 <= self.limit.operations)
     }
 
-    /// Counts an operation on a key. Returns whether it is one too many.
+    /// Counts an operation on a key. Returns whether the count exceeds the limit.
     fn add(&self, hash: u64) -> bool {
         let mut counts = self.stripe(hash).lock();
         let count = counts.entry(hash).or_insert(0);
@@ -302,7 +302,8 @@ where
 
     #[cold]
     fn displace_surplus(&self, newcomer: OperationKey, surplus: &Surplus) {
-        // One that is displaced for a key may leave others of these keys, and leaves the total.
+        // An operation displaced for one key also leaves the total, and may leave other keys of the
+        // newcomer.
         for &hash in &surplus.hashes {
             self.displace_one(
                 || self.limits.is_key_exceeded(hash),
@@ -314,15 +315,15 @@ where
         }
     }
 
-    /// Displaces one operation, while a limit is exceeded. If the one that is found has ended by
-    /// itself, it looks again.
+    /// Displaces one operation if a limit is exceeded. Searches again if the operation found has
+    /// already ended.
     fn displace_one(
         &self,
         is_exceeded: impl Fn() -> bool,
         find: impl Fn() -> Option<OperationKey>,
     ) {
         let mut displaced = None;
-        // One displacement at a time: two that see the same excess would displace two.
+        // One displacement at a time: two threads that see one excess would displace twice.
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some(key) = find() else { break };
@@ -338,7 +339,7 @@ where
         }
     }
 
-    /// The operation that has waited longest, but for a newcomer.
+    /// Returns the operation that has waited longest, except the newcomer.
     fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
             let oldest = shard.oldest(newcomer.index_in(number))?;
@@ -347,8 +348,8 @@ where
         oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
     }
 
-    /// The operation that has watched a key's events longest, but for a newcomer; or, if all others
-    /// wait for its value, the one that waits for the greatest.
+    /// Returns the operation that has watched a key's events longest, except the newcomer. If all
+    /// others wait for the key's value, returns the one with the greatest threshold.
     fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<OperationKey> {
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
             let except = newcomer.index_in(number);

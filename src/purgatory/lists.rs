@@ -27,7 +27,7 @@ struct ThresholdNode {
     at: u64,
 }
 
-/// The ends of a chain of nodes.
+/// The first and the last node of a list.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ends {
     first: Option<Node>,
@@ -35,7 +35,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Makes a node the last. Returns the one before it.
+    /// Appends a node. Returns the one before it.
     #[inline]
     fn append(&mut self, node: Node, nodes: &mut Nodes) -> Option<Node> {
         let previous = self.last.replace(node);
@@ -57,7 +57,7 @@ struct List<K> {
 }
 
 impl<K> List<K> {
-    /// Whether the key has no watcher.
+    /// Returns whether the key has no watcher.
     #[inline]
     const fn is_empty(&self) -> bool {
         self.events.first.is_none() && self.thresholds.is_none()
@@ -71,7 +71,7 @@ pub(super) struct Lists<K> {
     thresholds: Slab<ThresholdNode>,
     /// The positions of walks.
     pub(super) cursors: Cursors,
-    /// All operations in the order in which they came, if that is kept.
+    /// All operations in the order of registration, if the limits need it.
     oldest: Ends,
     watching: u64,
 }
@@ -88,24 +88,24 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Number of watchers.
+    /// Returns the number of watchers.
     pub(super) const fn watching(&self) -> u64 {
         self.watching
     }
 
-    /// Number of keys that have watchers.
+    /// Returns the number of keys that have watchers.
     pub(super) const fn keys(&self) -> u32 {
         self.keys.len()
     }
 
-    /// The list of a key.
+    /// Returns the list of a key.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
         self.keys.find(hash, |list| is_key(&list.key))
     }
 
-    /// Puts an operation on the list of a key's events, on which it is not, and adds the node to
-    /// those of the operation.
+    /// Adds an operation to the list of a key's events, and the node to those of the operation. The
+    /// operation must not be on the list.
     #[inline]
     pub(super) fn watch_events(
         &mut self,
@@ -151,15 +151,15 @@ impl<K> Lists<K> {
         node
     }
 
-    /// Puts an operation behind those that came before it.
+    /// Appends an operation to the list of all operations.
     pub(super) fn join_oldest(&mut self, waiter: Index, watching: &mut Watching) {
         let node = self.nodes.add(waiter, watching);
         let previous = self.oldest.append(node, &mut self.nodes);
         *self.nodes.at_mut(node) = Link { list: None, previous, next: None };
     }
 
-    /// Takes an operation off all of its lists. `is_counted` says whether the limits of its keys
-    /// count it.
+    /// Removes an operation from all of its lists. `is_counted` tells whether the limits of its
+    /// keys count it.
     #[inline]
     pub(super) fn leave(
         &mut self,
@@ -178,7 +178,7 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Takes a threshold off its list, unless it is off; returns whether it was on it.
+    /// Removes a threshold from its list. Returns whether it was on the list.
     pub(super) fn mark_reached(
         &mut self,
         node: Index,
@@ -205,15 +205,15 @@ impl<K> Lists<K> {
         true
     }
 
-    /// The least threshold on a list, its node, and who waits for it.
+    /// Returns the least threshold on a list, its node, and its operation.
     #[inline]
     pub(super) fn least(&self, list: Index) -> Option<(u64, Index, Index)> {
         let &(at, node) = self.keys[list].thresholds.as_ref()?.first()?;
         Some((at, node, self.thresholds[node].waiter))
     }
 
-    /// The hashes of the keys that an operation watches, given its nodes: one for each node, in the
-    /// order in which they came, those of events first.
+    /// Returns the hashes of the keys that an operation watches, one for each node. Events come
+    /// first, each kind in the order of registration.
     pub(super) fn hashes(
         &self,
         waiter: Index,
@@ -234,7 +234,7 @@ impl<K> Lists<K> {
         hashes
     }
 
-    /// Who waits for the least threshold after a place, and the place of that.
+    /// Returns the place and the operation of the least threshold after a place.
     pub(super) fn threshold_after(
         &self,
         list: Index,
@@ -246,7 +246,8 @@ impl<K> Lists<K> {
         Some((place, self.thresholds[place.1].waiter))
     }
 
-    /// What `find` finds from the first watcher of events on, of a key with this hash.
+    /// Calls `find` with the first watcher of events of each key with this hash, and returns the
+    /// first result.
     pub(super) fn lists_of_hash<V>(
         &self,
         hash: u64,
@@ -256,8 +257,8 @@ impl<K> Lists<K> {
         find(self.keys[list].events.first)
     }
 
-    /// What `find` finds among those who wait for values of a key with this hash, the greatest value
-    /// first; and that value.
+    /// Calls `find` with the operations that wait for values of a key with this hash, greatest
+    /// threshold first. Returns the first result and its threshold.
     pub(super) fn greatest<V>(
         &self,
         hash: u64,
@@ -271,18 +272,18 @@ impl<K> Lists<K> {
         greatest(&self.keys[list])
     }
 
-    /// The first watcher of a key's events.
+    /// Returns the first watcher of a key's events.
     #[inline]
     pub(super) fn first(&self, list: Index) -> Option<Node> {
         self.keys[list].events.first
     }
 
-    /// The node of the operation that came first.
+    /// Returns the node of the operation that registered first.
     pub(super) const fn oldest(&self) -> Option<Node> {
         self.oldest.first
     }
 
-    /// The operation of a node, and the node after it.
+    /// Returns the operation of a node, and the node after it.
     #[inline]
     pub(super) fn visit(&self, node: Node) -> (Index, Option<Node>) {
         (self.nodes.waiter(node), self.nodes.at(node).next)
@@ -297,14 +298,16 @@ impl<K> Lists<K> {
         self.cursors.shrink();
     }
 
-    /// Takes out all memory, when there are no watchers.
+    /// Takes all memory, so that the caller can free it without the lock. There must be no
+    /// watchers.
     pub(super) fn clear(&mut self) -> Self {
-        // They are at the end, as there is no node.
+        // All cursors are at the end, because there is no node.
         let cursors = std::mem::replace(&mut self.cursors, Cursors::new());
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
-    /// The list of a key, made with these events if there is none. Returns the key if there is.
+    /// Returns the list of a key. Makes one with these events if there is none; otherwise also
+    /// returns the key.
     #[inline]
     fn list_of(
         &mut self,
@@ -331,7 +334,7 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Unlinks a node that has been taken out.
+    /// Unlinks a removed node from its list.
     #[inline]
     fn leave_events(
         &mut self,
@@ -363,8 +366,8 @@ impl<K> Lists<K> {
         }
     }
 
-    /// The last watcher of a key's events leaves: so does the key, unless an operation waits for its
-    /// value. Returns whether it has left.
+    /// Removes a key after its last watcher of events left, unless an operation waits for its
+    /// value. Returns whether the key was removed.
     #[inline]
     fn leave_as_last(&mut self, list: Index, hold: &mut Hold<'_, K>) -> bool {
         let removed = self.keys.remove_if(list, |list| list.thresholds.is_none());
@@ -374,12 +377,12 @@ impl<K> Lists<K> {
         true
     }
 
-    /// Checks the nodes of an operation. Returns how many of them are on lists of keys, and how many
-    /// of these are thresholds.
+    /// Checks the nodes of an operation. Returns how many of them are on lists of keys, and how
+    /// many of these are thresholds.
     ///
     /// # Panics
     ///
-    /// If an invariant is broken.
+    /// Panics if an invariant is broken.
     pub(super) fn check_nodes(
         &self,
         waiter: Index,
@@ -408,11 +411,12 @@ impl<K> Lists<K> {
         (listed + u64::from(missing), missing)
     }
 
-    /// Checks the lists, but for what the chains of operations tell.
+    /// Checks the lists, except the chains of operations, which [`check_nodes`](Self::check_nodes)
+    /// checks.
     ///
     /// # Panics
     ///
-    /// If an invariant is broken.
+    /// Panics if an invariant is broken.
     pub(super) fn check_invariants(&self, filter: &Filter) {
         let mut watching = 0;
         let mut hashes = Vec::new();

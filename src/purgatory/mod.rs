@@ -1,4 +1,4 @@
-//! The purgatory: requests that wait for an event or for their delay, and are answered once.
+//! The purgatory: each request waits for an event or for its delay, and is answered once.
 //!
 //! Brokers call this a delayed operation purgatory. A fetch waits until there is enough data, and a
 //! write until its replicas have it, each for a limited time. A thread changes the state, and then
@@ -6,34 +6,35 @@
 //!
 //! # Promises
 //!
-//! - *Exactly once.* An operation is a value, and completing it consumes it. It ends by the first of
-//!   an event, its delay, a cancellation and a shutdown.
+//! - *Exactly once.* An operation is a value, and completing it consumes it. It ends by the first
+//!   of an event, its delay, a cancellation and a shutdown.
 //! - *No missed event.* An event that happens before, during or after
-//!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation without
-//!   waiting for its delay. An operation is checked, put on its lists, and checked again.
+//!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation
+//!   without waiting for its delay. The purgatory checks an operation, puts it on its lists, and
+//!   checks it again.
 //! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
 //!   There is no purge. A key without watchers takes no memory.
-//! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may take
-//!   locks, and call the purgatory. The purgatory adds no deadlock when two threads complete each
-//!   other's operations.
-//! - *Never early.* An operation expires when its delay is over, and less than a tick plus
-//!   scheduling delay later. If a thread is checking the operation, it expires after that batch of
-//!   at most 32 checks. Neither completions nor further events prolong that.
+//! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may
+//!   take locks, and call the purgatory. The purgatory adds no deadlock when two threads complete
+//!   each other's operations.
+//! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
+//!   later. If a thread is checking the operation, it expires after that batch of at most 32
+//!   checks. Neither completions nor further events delay this.
 //! - *Bounded holds.* A lock is held for the keys of 32 operations, or for 256 steps along a list.
 //!   An operation has at most [`max_keys`](PurgatoryBuilder::max_keys) keys.
 //!   [`shrink`](Purgatory::shrink) holds a lock for longer.
-//! - *Bounded stack.* A completion that another completion causes on the same thread runs when that
-//!   one has returned. Checks run within checks at most eight deep; further ones run when the
+//! - *Bounded stack.* A completion that another completion causes on the same thread runs after
+//!   that one has returned. Checks run within checks at most eight deep; further ones run when the
 //!   outermost one has returned. So chains of any length end.
 //!
 //! # Implementation
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). The shard of the thread that
 //! registers an operation holds all of it: the operation, its nodes on the lists of its keys, its
-//! timeout. So a registration and an end take one short lock each, however many keys there are, and
-//! threads do not contend for keys that they share. An event visits every shard, except those whose
-//! `filter` rules the key out. A thread takes operations out of the shard to check them; see the
-//! module `waiters`. The module `shard` takes all locks.
+//! timeout. So a registration and an end take one short lock each, for any number of keys. Threads
+//! do not contend for shared keys. An event visits every shard, except those whose `filter` rules
+//! the key out. A thread takes operations out of the shard to check them; see the module `waiters`.
+//! The module `shard` takes all locks.
 
 mod advance;
 mod blocks;
@@ -86,12 +87,12 @@ use crate::timer::TimerStats;
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///
-/// `K` is the type of the keys, `O` of the operations, and `R` of the reasons for which operations are
-/// cancelled. A key must not panic when it is compared, hashed or dropped.
+/// `K` is the type of the keys, `O` of the operations, and `R` of the reasons for which operations
+/// are cancelled. A key must not panic when it is compared, hashed or dropped.
 ///
 /// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
-/// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer. An
-/// operation that owns a clone prevents this while it waits.
+/// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
+/// An operation that owns a clone prevents this while it waits.
 ///
 /// The [module](self#promises) lists what a purgatory promises.
 ///
@@ -185,7 +186,7 @@ where
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
     /// ahead.
     ///
-    /// In full at [`Timer::wake`](crate::Timer::wake).
+    /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
         self.core().timer.wake();
     }
@@ -202,12 +203,12 @@ where
         self.core().timer.stats()
     }
 
-    /// Checks the invariants of the purgatory, for tests of programs that use one. *O*(operations and
-    /// keys), a shard at a time under its lock.
+    /// Checks the invariants of the purgatory, for tests of programs that use one. *O*(operations
+    /// and keys), a shard at a time under its lock.
     ///
     /// # Panics
     ///
-    /// If an invariant is broken. Other threads must not call the purgatory meanwhile.
+    /// Panics if an invariant is broken. Other threads must not call the purgatory meanwhile.
     ///
     /// # Examples
     ///
@@ -234,7 +235,8 @@ where
     /// Frees the memory of operations that have ended. *O*(capacity), a shard at a time under its
     /// lock.
     ///
-    /// A shard that held more than a thousand operations frees its memory when its last operation ends.
+    /// A shard that held more than a thousand operations frees its memory when its last operation
+    /// ends.
     pub fn shrink(&self) {
         self.core().shrink();
     }
@@ -301,7 +303,7 @@ where
     }
 }
 
-/// The users' part of a purgatory: when the last one is dropped, it shuts down.
+/// The part that all clones share. Its drop shuts the purgatory down.
 struct Owner<K, O, R>(Arc<Core<K, O, R>>)
 where
     K: Hash + Eq + Send + 'static,

@@ -35,7 +35,7 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock that shows the same time for ever, and takes on timers, so that they start no threads.
+/// A clock whose time never changes. It adopts timers, so they start no threads.
 #[derive(Debug)]
 struct Still(Instant);
 
@@ -56,10 +56,11 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How operations ended, in order. No part of any protocol: the checker does not look at it.
+/// The ends of operations, in order. Not part of any protocol, so the model checker does not track
+/// it.
 type Ends = Arc<std::sync::Mutex<Vec<Completion<u8>>>>;
 
-/// What an operation looks at: a flag, and the values of keys.
+/// The state that operations read: a flag, and the values of keys.
 #[derive(Default)]
 struct State {
     is_ready: AtomicBool,
@@ -85,7 +86,7 @@ impl DelayedOperation<usize, u8> for Op {
     }
 }
 
-/// A purgatory, the state, and how operations ended.
+/// A purgatory, the state, and the ends of operations.
 #[derive(Clone)]
 struct World {
     core: Arc<Core<usize, Op, u8>>,
@@ -112,7 +113,7 @@ impl World {
         Op { state: Arc::clone(&self.state), ends: Arc::clone(&self.ends) }
     }
 
-    /// Has an operation wait for events on keys.
+    /// Registers an operation that waits for events on keys.
     fn try_watch(&self, keys: &[usize]) -> Result<Watched, WatchError<Op>> {
         let mut conditions = Conditions::new(8);
         for key in keys {
@@ -127,7 +128,7 @@ impl World {
         self.try_watch(keys).expect("there is room").key()
     }
 
-    /// Has an operation wait until the values of both keys have reached 5.
+    /// Registers an operation that waits until the values of both keys, or of one, have reached 5.
     fn watch_values(&self, is_all: bool) {
         let threshold = |key| {
             let hash = self.core.hash(&key);
@@ -157,14 +158,14 @@ impl World {
         completed
     }
 
-    /// Checks what holds whenever the lock is free, also while others use the purgatory.
+    /// Checks the invariants that hold whenever the lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
             self.core.shards[0].check_invariants(&mut BTreeMap::new());
         }
     }
 
-    /// Runs something on a thread of its own.
+    /// Runs a function on a new thread.
     fn spawn<V: 'static>(&self, run: impl FnOnce(&Self) -> V + 'static) -> thread::JoinHandle<V> {
         let world = self.clone();
         thread::spawn(move || run(&world))
@@ -174,8 +175,8 @@ impl World {
         self.ends.lock().expect("no model panics here").clone()
     }
 
-    /// Nothing is left of any operation, here or in the timer; but for what the timer would have
-    /// taken out before it said that it was over.
+    /// Checks that no operation is left, here or in the timer. The timer still has the timeouts of
+    /// expired operations, because the model claims the expiration itself.
     fn check_empty(&self) {
         let stats = self.core.stats();
         self.core.check_invariants();
@@ -196,7 +197,8 @@ fn either_an_event_or_the_delay_ends_an_operation() {
         let ticket = world.watch(&[0]).expect("it waits");
         let event = world.spawn(|world| world.satisfy(0));
         let is_expired = world.core.claim(ticket, Expired);
-        // Whoever decides how it ends counts it, even if the other has it in hand.
+        // The thread that decides the end counts it, even if the other thread has the operation
+        // out.
         assert_eq!(join(event) + usize::from(is_expired), 1);
         assert_eq!(world.ends(), [if is_expired { Expired } else { Satisfied }]);
         world.check_empty();
@@ -254,7 +256,7 @@ fn no_event_is_missed_while_an_earlier_one_is_looked_into() {
     check(|| {
         let world = World::new();
         world.watch(&[0]);
-        // It may take the operation out, and find that it cannot complete.
+        // This event may take the operation out, and find that it cannot complete.
         let earlier = world.spawn(|world| world.core.check_key(&0));
         let completed = world.satisfy(0);
         assert_eq!(completed + join(earlier), 1);
@@ -271,7 +273,7 @@ enum Fault {
     ChecksBeforeListing,
 }
 
-/// The protocol of the filter with a fault: one thread comes to wait, the other announces.
+/// The protocol of the filter with a fault: one thread registers, the other announces.
 fn watch_against_event(fault: Fault) {
     let shared = Arc::new((AtomicBool::new(false), Filter::new(), Mutex::new(false)));
     let other = Arc::clone(&shared);
@@ -321,7 +323,7 @@ fn broken_a_second_check_before_the_lists_misses_what_comes_between() {
     check(|| watch_against_event(Fault::ChecksBeforeListing));
 }
 
-/// The protocol of what is out, by hand: an event finds an operation that another thread checks.
+/// The protocol of operations that are out, by hand: an event finds one that another thread checks.
 fn event_against_check(notes: bool) {
     struct Place {
         is_out: bool,
@@ -336,7 +338,7 @@ fn event_against_check(notes: bool) {
         if place.is_out && notes {
             place.is_to_check_again = true;
         }
-        // If it waits, it is taken out and checked here.
+        // An operation that waits is taken out and checked here.
         !place.is_out
     });
     let (is_ready, place) = &*shared;
@@ -491,7 +493,7 @@ fn what_is_in_hand_while_the_purgatory_shuts_down_is_answered_once() {
             ended += 1;
             core.complete(operation, ShutDown);
         });
-        // What the event has in hand is brought to its end by that.
+        // If the event has the operation out, its thread completes it.
         assert_eq!(join(event), 0);
         assert!(ended <= 1);
         assert_eq!(world.ends(), [ShutDown]);
@@ -525,7 +527,8 @@ fn two_walks_over_one_list_check_everybody_once_each_or_leave_it_to_the_other() 
         let world = World::new();
         world.watch(&[0]);
         world.watch(&[0]);
-        // One at a time, so that each is at a place in the list while the other changes it.
+        // One check at a time, so each walk has a position in the list while the other changes the
+        // list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
             let mut checks = Checks::new(&world.core, &[0]);

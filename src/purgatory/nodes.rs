@@ -1,7 +1,7 @@
 //! The nodes by which operations watch the events of keys.
 //!
-//! The first few nodes of an operation lie at the position of its slot, so that they cost neither an
-//! allocation nor a lookup. Further ones *spill* into a slab, chained from the operation.
+//! The first few nodes of an operation are at the position of its slot, so they need no allocation
+//! and no lookup. Further ones *spill* into a slab, chained from the operation.
 
 use core::num::NonZeroU32;
 
@@ -10,14 +10,14 @@ use super::{
     slab::{Index, Slab},
 };
 
-/// Nodes of an operation that lie at its position.
+/// Maximum number of nodes at the position of an operation.
 const INLINE: u32 = 4;
 
 /// The number of a node. `Option<Node>` takes four bytes as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Node(
-    /// One more than four times the operation's position plus the place; or `SPILLED` and the index
-    /// of a node that has spilled.
+    /// One more than the node's number. The number is four times the operation's position plus the
+    /// place, or `SPILLED` plus the index of a spilled node.
     NonZeroU32,
 );
 
@@ -26,7 +26,7 @@ const SPILLED: u32 = 1 << 31;
 /// A watcher of events: its neighbours on a list.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Link {
-    /// The list that it is on; `None` stands for that of the oldest.
+    /// The list that it is on; `None` for the list of all operations.
     pub(super) list: Option<Index>,
     pub(super) previous: Option<Node>,
     pub(super) next: Option<Node>,
@@ -48,7 +48,7 @@ struct Spilled {
 pub(super) struct Watching {
     /// Number of nodes at its position.
     inline: u32,
-    /// The latest node that has spilled.
+    /// The latest spilled node.
     spilled: Option<Index>,
 }
 
@@ -61,7 +61,7 @@ impl Watching {
 /// The nodes of a shard.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    /// By the positions of operations.
+    /// Indexed by the positions of operations.
     inline: Blocks<[Link; INLINE as usize], BLOCK>,
     spilled: Slab<Spilled>,
 }
@@ -77,7 +77,7 @@ impl Nodes {
     ///
     /// # Panics
     ///
-    /// If 2^29 operations wait; memory ends before that.
+    /// Panics if 2^29 operations wait; memory ends before that.
     #[inline]
     pub(super) fn add(&mut self, waiter: Index, watching: &mut Watching) -> Node {
         let place = watching.inline;
@@ -101,7 +101,7 @@ impl Nodes {
         Node::spilled(index)
     }
 
-    /// Takes out one of the nodes of an operation; `None` if it has none.
+    /// Removes one of the nodes of an operation; `None` if it has none.
     #[inline]
     pub(super) fn remove(
         &mut self,
@@ -124,7 +124,7 @@ impl Nodes {
         (Node::spilled(index), link)
     }
 
-    /// The nodes of an operation, in the order in which they were added.
+    /// Returns the nodes of an operation, in the order in which they were added.
     pub(super) fn of(&self, waiter: Index, watching: Watching) -> std::vec::Vec<(Node, Link)> {
         let inline = (0..watching.inline).map(|place| Node::inline(waiter, place));
         let mut nodes: std::vec::Vec<_> = inline.collect();
@@ -154,7 +154,7 @@ impl Nodes {
         }
     }
 
-    /// The operation of a node.
+    /// Returns the operation of a node.
     #[inline]
     pub(super) fn waiter(&self, node: Node) -> Index {
         match node.place() {
@@ -163,8 +163,8 @@ impl Nodes {
         }
     }
 
-    /// Gives back the memory of positions that `is_in_use` rules out, and of nodes that have left.
-    /// *O*(capacity).
+    /// Frees the memory of positions for which `is_in_use` returns `false`, and of nodes that have
+    /// left. *O*(capacity).
     pub(super) fn shrink(&mut self, is_in_use: impl Fn(u32) -> bool) {
         self.inline.release(|start, _| !is_in_use(start));
         self.spilled.shrink();
@@ -181,7 +181,7 @@ impl Node {
         Self(NonZeroU32::MIN.saturating_add(SPILLED + index.position()))
     }
 
-    /// The position and place of a node; or the index of one that has spilled.
+    /// Returns the position and place of a node, or the index of a spilled node as an error.
     #[inline]
     fn place(self) -> Result<(u32, usize), Index> {
         let number = self.0.get() - 1;

@@ -14,15 +14,17 @@ use super::slab::Index;
 ///
 /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) runs
 /// [`try_complete`](Self::try_complete) on the thread that calls it. Release a lock that
-/// `try_complete` takes before that call. A thread that holds a [`std::sync::Mutex`] would deadlock.
+/// `try_complete` takes before that call. A thread that holds a [`std::sync::Mutex`] would
+/// deadlock.
 ///
 /// Two cycles never end:
 ///
 /// - A check announces an event that leads to a check of the same operation, each time.
 /// - A displaced operation waits again at once, and displaces another one that does the same.
 ///
-/// If `try_complete` panics, the operation goes on waiting. If [`complete`](Self::complete) panics,
-/// the operation has ended. The purgatory catches and counts both, and other operations go on.
+/// If `try_complete` panics, the operation continues to wait. If [`complete`](Self::complete)
+/// panics, the operation has ended. The purgatory catches and counts both panics, and other
+/// operations are not affected.
 ///
 /// # Examples
 ///
@@ -30,7 +32,7 @@ use super::slab::Index;
 pub trait DelayedOperation<K, R = ()>: Send + 'static {
     /// Returns whether the operation can complete now.
     ///
-    /// The purgatory calls this before the operation waits, when it has begun to wait, and after
+    /// The purgatory calls this before the operation waits, after it has begun to wait, and after
     /// each event on its keys. The answer depends on the state that the events announce, so change
     /// that state before you call `check_and_complete`.
     ///
@@ -44,9 +46,9 @@ pub trait DelayedOperation<K, R = ()>: Send + 'static {
 
     /// Returns whether the value of a key has reached a threshold that the operation waits for.
     ///
-    /// The purgatory calls this before the operation waits, and when it has begun to wait. After that,
-    /// [`advance`](super::Purgatory::advance) passes new values in. Values never decrease: once this
-    /// returns `true`, the threshold stays reached.
+    /// The purgatory calls this before the operation waits, and when it has begun to wait. After
+    /// that, [`advance`](super::Purgatory::advance) passes new values in. Values never decrease:
+    /// once this returns `true`, the threshold stays reached.
     fn has_reached(&mut self, key: &K, threshold: u64) -> bool {
         let _ = (key, threshold);
         false
@@ -54,16 +56,16 @@ pub trait DelayedOperation<K, R = ()>: Send + 'static {
 
     /// Answers the request. The purgatory calls this once.
     ///
-    /// It runs on the thread whose call completed the operation, such as the thread that announced the
-    /// event. After an expiration it runs where the [timer](super::PurgatoryBuilder::timer) runs
-    /// callbacks. While it runs, that thread completes no other operation.
+    /// It runs on the thread whose call completed the operation, such as the thread that announced
+    /// the event. After an expiration it runs where the [timer](super::PurgatoryBuilder::timer)
+    /// runs callbacks. While it runs, that thread completes no other operation.
     ///
     /// If this method completes another operation, the purgatory calls `complete` of that one after
     /// this method returns. So do not wait in here for the answer of another operation.
     fn complete(self, completion: Completion<R>);
 }
 
-/// Has no values. It stands for the operation where there is none, in the type of
+/// `Infallible` has no values. It is the placeholder for the operation type in
 /// [`Purgatory::builder`](super::Purgatory::builder).
 impl<K, R> DelayedOperation<K, R> for Infallible {
     fn complete(self, _: Completion<R>) {
@@ -93,7 +95,7 @@ impl<K, R> DelayedOperation<K, R> for Infallible {
 pub enum Completion<R = ()> {
     /// Its conditions hold, or a caller completed it by its key.
     Satisfied,
-    /// Its delay is over.
+    /// Its delay has elapsed.
     Expired,
     /// It was cancelled: by its [`OperationKey`], or because it watched a key.
     Cancelled(R),
@@ -145,7 +147,7 @@ impl<K> From<K> for Watch<K> {
 /// operation afterwards. It has no meaning for another purgatory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
-    /// Tells it from all others of the shard, past and future.
+    /// Unique among all operations of the shard, past and future.
     serial: u64,
     index: Index,
     shard: u32,
@@ -166,7 +168,7 @@ impl OperationKey {
         (self.index, self.serial)
     }
 
-    /// Its index, if it is in this shard.
+    /// Returns the index, if the operation is in this shard.
     pub(super) fn index_in(self, shard: usize) -> Option<Index> {
         (self.shard() == shard).then_some(self.index)
     }
@@ -176,9 +178,9 @@ impl OperationKey {
 /// either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// It could complete at once, and has.
+    /// It completed at once.
     Completed,
-    /// It waits, or has waited: it may have completed in the meantime.
+    /// It waits. It may have completed in the meantime.
     Waiting(OperationKey),
 }
 

@@ -7,16 +7,17 @@ use smallvec::SmallVec;
 use super::{operation::Completion, slab::Index, stats::wait_weight};
 use crate::wheel::Key;
 
-/// An operation that is out, until it has ended or is brought back.
+/// An operation that is out, until it ends or is brought back.
 pub(super) struct InHand<O, R> {
     pub(super) index: Index,
-    /// Whether the shard is to know when it ends.
+    /// Whether the shard measures how long it waited.
     pub(super) is_timed: bool,
     /// `None` once it waits again.
     pub(super) operation: Option<O>,
-    /// Whether the last check found that it can complete, and that is how it has ended if it has.
+    /// Whether the last check found that it can complete. If it has ended, whether the check
+    /// decided that.
     pub(super) is_satisfied: bool,
-    /// How it has ended, and its timeout, if that is still to be cancelled.
+    /// Its completion, if it has ended, and its timeout, if the caller must still cancel it.
     pub(super) end: Option<(Completion<R>, Option<Key>)>,
 }
 
@@ -28,11 +29,11 @@ impl<O, R> InHand<O, R> {
     }
 }
 
-/// Operations that are out at once for one event, and operations that end in one hold.
+/// Maximum number of operations that one event takes out at once, and that end in one hold.
 pub(super) const BATCH: usize = 32;
 
-/// Operations that are checked between two holds of the lock. Almost always there is one, which
-/// takes no allocation.
+/// Operations that are checked between two holds of the lock. There is almost always only one,
+/// which needs no allocation.
 pub(super) struct Batch<O, R> {
     first: Option<InHand<O, R>>,
     rest: Vec<InHand<O, R>>,
@@ -79,7 +80,7 @@ impl<O, R> Batch<O, R> {
         }
     }
 
-    /// Takes all operations out, calls a function with each, in order, and keeps the memory.
+    /// Removes all operations, calls a function with each, in order, and keeps the memory.
     #[inline]
     pub(super) fn drain(&mut self, mut take: impl FnMut(InHand<O, R>)) {
         if let Some(first) = self.first.take() {
@@ -91,15 +92,15 @@ impl<O, R> Batch<O, R> {
     }
 }
 
-/// Operations that wait again, but are to be checked again: an event was announced while they were
-/// out.
+/// Operations that wait again but need another check, because an event was announced while they
+/// were out.
 pub(super) type Announced = Vec<(Index, u64)>;
 
-/// An operation that has ended, and is to be completed.
+/// An operation that has ended. The caller must complete it.
 pub(super) struct Finished<O, R> {
     pub(super) operation: O,
     pub(super) completion: Completion<R>,
-    /// Is still to be cancelled.
+    /// The timeout that the caller must still cancel.
     pub(super) timeout: Option<Key>,
 }
 
@@ -108,11 +109,11 @@ pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
 
 /// Result of deciding how an operation ends.
 pub(super) enum Claim<O, R> {
-    /// It has ended so. The caller completes it.
+    /// The operation has ended. The caller completes it.
     Finished(Finished<O, R>),
-    /// It ends so. It is out, and the thread that holds it completes it.
+    /// The end is decided. The operation is out, and the thread that has it completes it.
     Decided { timeout: Option<Key> },
-    /// Its end was decided before. The completion is handed back, as its drop is user code.
+    /// Its end was decided before. Returns the completion, because its drop is user code.
     Lost(Completion<R>),
 }
 

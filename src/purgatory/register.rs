@@ -25,23 +25,24 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// Completes an operation if it can complete. Otherwise the operation waits for events on its keys,
-    /// until `delay` is over.
+    /// Completes an operation if it can complete. Otherwise the operation waits for events on its
+    /// keys, for at most `delay`.
     ///
-    /// A key that is given twice is watched once. Without a key the operation waits for its delay or
-    /// its handle. A delay of zero expires at once, if the operation cannot complete. A delay longer
-    /// than the clock can count, such as [`Duration::MAX`], never expires.
+    /// A repeated key counts once. Without a key, the operation waits until its delay ends or a
+    /// caller ends it by its [`OperationKey`]. A delay of zero expires at once, if the operation
+    /// cannot complete. A delay longer than the clock can count, such as [`Duration::MAX`], never
+    /// expires.
     ///
     /// # Errors
     ///
     /// [`WatchError`] hands the operation back if a limit is reached, if the operation has too many
     /// keys, or if the purgatory is shut down. The first operation that waits starts the threads of
-    /// the timer, so it is also refused if a thread cannot be started.
+    /// the timer. It is also refused if a thread cannot start.
     ///
     /// # Complexity
     ///
     /// *O*(keys), under one lock that is held twice.
-    /// [`max_keys`](super::PurgatoryBuilder::max_keys) bounds their number.
+    /// [`max_keys`](super::PurgatoryBuilder::max_keys) bounds the number of keys.
     #[inline]
     pub fn try_complete_else_watch(
         &self,
@@ -62,9 +63,8 @@ where
     }
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
-    /// satisfied when *one* of its conditions holds: a threshold is reached, or its check says so
-    /// after an event on one of its other keys. Without any watch it waits for its delay or its
-    /// handle.
+    /// satisfied when *one* of its conditions holds: a threshold is reached, or its check returns
+    /// `true` after an event on one of its other keys. Without any watch it waits as without a key.
     ///
     /// # Examples
     ///
@@ -117,8 +117,8 @@ where
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
     /// satisfied when *all* of its conditions hold: every threshold is reached, and, if it watches
-    /// the events of other keys, its check says so. Without any watch the check is its only
-    /// condition: it completes at once, or waits for its delay or its handle.
+    /// the events of other keys, its check returns `true`. Without any watch the check is its only
+    /// condition: it completes at once, or waits as without a key.
     ///
     /// # Examples
     ///
@@ -217,7 +217,7 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    /// Completes an operation if it can, and else has it wait.
+    /// Completes an operation if it can complete. Otherwise registers it.
     #[inline]
     pub(super) fn watch(
         &self,
@@ -255,8 +255,8 @@ where
             .inspect_err(|_| self.limits.refuse())
     }
 
-    /// Takes the permits of an operation that are taken before it waits. Returns the hashes of the
-    /// keys whose permits it holds.
+    /// Takes the permits that an operation needs before it waits. Returns the hashes of the keys
+    /// whose permits it holds.
     #[inline]
     #[expect(clippy::type_complexity, reason = "the error is one of the variants")]
     fn admit(
@@ -283,7 +283,8 @@ where
         Err(WatchError::key_full)
     }
 
-    /// Whether an operation can complete before it waits. Leaves out thresholds that were reached.
+    /// Returns whether an operation can complete before it waits. Removes the thresholds that are
+    /// reached.
     #[inline]
     fn can_complete(&self, operation: &mut O, conditions: &mut Conditions<K>) -> bool {
         let count = conditions.thresholds.len();
@@ -307,8 +308,8 @@ where
         }
     }
 
-    /// Puts an operation on its lists, checks it once more, and starts its timeout. If it is refused,
-    /// it holds no permits.
+    /// Adds an operation to its lists, checks it once more, and starts its timeout. On an error it
+    /// holds no permits.
     fn wait(
         &self,
         number: usize,
@@ -339,8 +340,7 @@ where
         Ok(Watched::Waiting(key))
     }
 
-    /// Checks an operation that has just begun to wait, also for thresholds that were reached in
-    /// between.
+    /// Checks an operation again after it was added to its lists, including its thresholds.
     #[inline]
     fn check_again(
         &self,
@@ -369,9 +369,9 @@ where
         };
     }
 
-    /// Brings an operation back that has just begun to wait, and sets its timeout. Almost always it
-    /// waits from then on; else it is checked again, or has ended. If it exceeds a limit, another
-    /// one is displaced.
+    /// Brings back an operation that was just registered, and sets its timeout. It almost always
+    /// waits from then on. Otherwise it is checked again, or it has ended. If it exceeds a limit,
+    /// it displaces another operation.
     #[inline]
     fn bring_back(
         &self,
@@ -397,8 +397,8 @@ where
         }
     }
 
-    /// Takes out an operation whose timeout was refused; or completes it, if its end was decided in
-    /// the meantime.
+    /// Removes an operation whose timeout the timer refused. Completes it instead if another thread
+    /// has decided its end.
     #[cold]
     fn withdraw(
         &self,

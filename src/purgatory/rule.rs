@@ -1,9 +1,9 @@
 //! Decides whether the conditions of an operation hold.
 
-/// Which conditions of an operation are still to hold.
+/// The conditions of an operation that do not hold yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
-    /// Whether all of its conditions are to hold, not one.
+    /// Whether all of its conditions must hold, instead of one.
     is_all: bool,
     /// Whether its check is one of the conditions.
     is_checked: bool,
@@ -11,17 +11,17 @@ pub(super) struct Rule {
     missing: u32,
 }
 
-/// Consequence of an event for an operation.
+/// Effect of an event on an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,
-    /// The operation is to be checked.
+    /// The operation needs a check.
     Check,
     Satisfied,
 }
 
 impl Rule {
-    /// The check decides, and nothing else.
+    /// The check is the only condition.
     pub(super) const CHECKED: Self = Self { is_all: false, is_checked: true, missing: 0 };
 
     pub(super) const fn new(is_all: bool, is_checked: bool) -> Self {
@@ -33,12 +33,12 @@ impl Rule {
         self.missing += 1;
     }
 
-    /// Number of thresholds that have not been reached.
+    /// Returns the number of thresholds that have not been reached.
     pub(super) const fn missing(self) -> u32 {
         self.missing
     }
 
-    /// The consequence of an event on a key.
+    /// Returns the effect of an event on a key.
     #[inline]
     pub(super) const fn on_event(self) -> Effect {
         match self {
@@ -49,7 +49,7 @@ impl Rule {
         }
     }
 
-    /// The consequence when a threshold has been reached.
+    /// Returns the effect of a reached threshold.
     pub(super) fn on_threshold(&mut self) -> Effect {
         debug_assert_ne!(self.missing, 0, "a threshold is reached once");
         self.missing -= 1;
@@ -61,8 +61,8 @@ impl Rule {
         }
     }
 
-    /// What follows from the thresholds that have been reached before the operation waits, if
-    /// `reached` says whether any was.
+    /// Returns the effect of the thresholds before the operation waits. `reached` tells whether any
+    /// was reached.
     pub(super) const fn at_first(self, reached: bool) -> Effect {
         match self {
             Self { is_all: false, .. } | Self { is_checked: false, missing: 0, .. } if reached => {

@@ -1,20 +1,20 @@
-//! A shard of a purgatory: the only file in which its lock is taken.
+//! A shard of a purgatory. Only this file takes the lock of a shard.
 //!
-//! Each method holds the lock once. What must not be dropped under the lock is returned in a
-//! [`Hold`]; the caller drops it.
+//! Each method holds the lock once. It returns values that must not be dropped under the lock in a
+//! [`Hold`], and the caller drops them.
 //!
 //! # Locks
 //!
-//! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a list.
-//! No method of an operation runs under it, nor does the clone of a reason or the drop of a key.
-//! `Eq` and `Borrow` of keys do, as in any map. So they must not call the purgatory, nor wait for a
-//! lock that is held while the purgatory is called.
+//! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a
+//! list. No method of an operation runs under it, nor does the clone of a reason or the drop of a
+//! key. `Eq` and `Borrow` of keys do, as in any map. So they must not call the purgatory, nor wait
+//! for a lock that a thread holds while it calls the purgatory.
 //!
-//! Two other locks exist if there are limits. A thread that displaces an operation holds a lock
-//! while it takes the locks of the shards, one after the other. A count of the operations on a key
-//! has a lock, which is taken under that of a shard. So the order is: displacing, shard, count. No
-//! thread holds two shards, nor a shard and one of the timer's locks. A check may wait for a user's
-//! lock, also if a thread holds that while it announces an event.
+//! Two other locks exist if there are limits. A thread that displaces an operation holds the first
+//! while it takes the locks of the shards, one after the other. The second guards a count of the
+//! operations on a key, and is taken under the lock of a shard. So the order is: displacing, shard,
+//! count. No thread holds two shards, nor a shard and one of the timer's locks. A check may wait
+//! for a user's lock, even if a thread holds that lock while it announces an event.
 
 use std::borrow::Borrow;
 
@@ -40,31 +40,29 @@ use crate::{sync::Mutex, wheel::Key};
 /// Steps along a list between two holds of a lock.
 pub(super) const STEPS_PER_HOLD: u32 = 256;
 
-/// A part of a purgatory: threads are spread over shards, and an operation is wholly in the shard of
-/// the thread that registered it.
+/// A part of a purgatory. An operation is in the shard of the thread that registered it.
 pub(super) struct Shard<K, O, R> {
     filter: Filter,
-    /// On cache lines of its own: other threads read where the filter is while a thread of this
-    /// shard takes the lock.
+    /// On separate cache lines, because other threads read `filter` while a thread takes this lock.
     waiters: CachePadded<Mutex<Waiters<K, O, R>>>,
 }
 
-/// An operation that has just been put on its lists.
+/// An operation that was just added to its lists.
 pub(super) struct Entered<K> {
     pub(super) place: (Index, u64),
-    /// Its thresholds, to be asked for once more: key, value and node.
+    /// Its thresholds, for the second check: key, value and node.
     pub(super) asked: SmallVec<[(K, u64, Index); 1]>,
 }
 
 /// Operations that reached thresholds in one hold.
 pub(super) struct Reached<O, R> {
-    /// Those that are to be checked.
+    /// The operations that need a check.
     pub(super) batch: Batch<O, R>,
-    /// The timeouts of those whose end is decided.
+    /// The timeouts of the operations whose end is decided.
     pub(super) timeouts: SmallVec<[Option<Key>; 2]>,
-    /// How many of these another thread completes.
+    /// Number of operations that other threads complete.
     pub(super) decided: usize,
-    /// Whether there may be more of them.
+    /// Whether the key may have more reached thresholds.
     pub(super) is_more: bool,
 }
 
@@ -74,7 +72,7 @@ pub(super) type NextThreshold = Option<(u64, Index)>;
 /// Operations whose end was decided in one hold.
 pub(super) struct Ended<O, R> {
     pub(super) finishes: Finishes<O, R>,
-    /// The timeouts of those that other threads check, and complete.
+    /// The timeouts of the operations that other threads check and will complete.
     timeouts: SmallVec<[Option<Key>; 2]>,
 }
 
@@ -83,13 +81,13 @@ impl<O, R> Ended<O, R> {
         Self { finishes: Finishes::new(), timeouts: SmallVec::new() }
     }
 
-    /// Number of operations.
+    /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
         self.finishes.len() + self.timeouts.len()
     }
 
-    /// Adds an operation, unless its end had been decided. The completion that is dropped then holds
-    /// no reason, so its drop is no user code.
+    /// Adds an operation, unless its end was decided before. The dropped completion holds no reason
+    /// then, so its drop runs no user code.
     fn add(&mut self, claim: Claim<O, R>) {
         match claim {
             Claim::Finished(end) => self.finishes.push(end),
@@ -100,7 +98,7 @@ impl<O, R> Ended<O, R> {
         }
     }
 
-    /// The timeouts that are still to be cancelled.
+    /// Returns the timeouts that the caller must still cancel.
     pub(super) fn timeouts(&self) -> impl Iterator<Item = Key> {
         let finished = self.finishes.iter().filter_map(|end| end.timeout);
         finished.chain(self.timeouts.iter().copied().flatten())
@@ -112,14 +110,14 @@ impl<K, O, R> Shard<K, O, R> {
         Self { filter: Filter::new(), waiters: CachePadded::new(Mutex::new(Waiters::new())) }
     }
 
-    /// Whether there may be a watcher of a key. Takes no lock; the caller has passed
+    /// Returns whether a key may have a watcher. Takes no lock; the caller has executed
     /// [`fence_event`](super::filter::fence_event).
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         self.filter.may_have(hash)
     }
 
-    /// Removes the cursor of a walk that is dropped.
+    /// Removes the cursor of a dropped walk.
     pub(super) fn close_cursor(&self, cursor: Cursor) {
         self.waiters.lock().lists.cursors.close(cursor);
     }
@@ -138,7 +136,7 @@ where
 
     // Registering.
 
-    /// Puts an operation that is out on all of its lists. Returns `None` if the shard is closed.
+    /// Adds an operation that is out to all of its lists. Returns `None` if the shard is closed.
     #[inline]
     pub(super) fn enter<'a>(
         &'a self,
@@ -169,8 +167,8 @@ where
         Some((Entered { place, asked }, hold))
     }
 
-    /// Takes thresholds that an operation has found reached off their lists. Returns what follows for
-    /// the operation, which is out.
+    /// Removes the thresholds that the second check found reached from their lists. Returns the
+    /// effect on the operation, which is out.
     pub(super) fn on_found<'a>(
         &'a self,
         index: Index,
@@ -182,8 +180,8 @@ where
         (effect, hold)
     }
 
-    /// Brings an operation back that has just been registered, and sets its timeout. If it has one,
-    /// nothing refuses the operation any more, and all limits count it.
+    /// Brings back an operation that was just registered, and sets its timeout. With a timeout, the
+    /// operation can no longer be refused, so all limits count it.
     #[inline]
     pub(super) fn settle_in<'a>(
         &'a self,
@@ -203,8 +201,7 @@ where
         (surplus, announced, hold)
     }
 
-    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
-    /// it has been forgotten.
+    /// Removes an operation that is out, unless its end is decided. Returns whether it was removed.
     pub(super) fn withdraw<'a>(&'a self, index: Index, limits: &'a Limits) -> (bool, Hold<'a, K>) {
         let mut hold = self.hold(limits);
         let is_withdrawn = self.waiters.lock().withdraw(index, &mut hold);
@@ -213,7 +210,7 @@ where
 
     // Checking.
 
-    /// Takes operations out that a walk comes to, to be checked: at most `size` of them.
+    /// Takes the next operations of a walk out for a check, at most `size`.
     #[inline]
     pub(super) fn take_out<Q>(
         &self,
@@ -234,8 +231,7 @@ where
         });
     }
 
-    /// Brings back operations that were out and have been checked. Returns those that are to be
-    /// checked again.
+    /// Brings back checked operations. Returns those that need another check.
     #[inline]
     pub(super) fn bring_back<'a>(
         &'a self,
@@ -246,7 +242,7 @@ where
         self.bring_back_each(batch, now, limits, |_, _| {})
     }
 
-    /// Brings back operations that were out and have not been checked. Returns those that wait again.
+    /// Brings back operations that were not checked. Returns those that wait again.
     pub(super) fn bring_back_unchecked<'a>(
         &'a self,
         batch: &mut Batch<O, R>,
@@ -274,15 +270,15 @@ where
         (announced, hold)
     }
 
-    /// Takes those operations out that are to be checked again.
+    /// Takes the announced operations out for another check.
     pub(super) fn take_out_again(&self, announced: &Announced, batch: &mut Batch<O, R>) {
         self.waiters.lock().take_out_again(announced, batch);
     }
 
     // Advancing.
 
-    /// Takes thresholds that `value` reaches off the list of a key. Adds the operations that end by
-    /// that to `due`, with their thresholds.
+    /// Removes the thresholds that `value` reaches from the list of a key. Adds the operations that
+    /// this ends to `due`, with their thresholds.
     pub(super) fn reach<'a, Q>(
         &'a self,
         (hash, key): (u64, &Q),
@@ -300,7 +296,7 @@ where
         let mut hold = self.hold(limits);
         let mut waiters = self.waiters.lock();
         for step in 1..=STEPS_PER_HOLD {
-            // The list is gone when its last watcher has left.
+            // The list is removed with its last watcher, so it is looked up in each step.
             let list = waiters.lists.find(hash, |other| other.borrow() == key);
             let first = list.and_then(|list| waiters.reach(list, value, &mut hold));
             let Some((at, waiter)) = first else { break };
@@ -327,7 +323,7 @@ where
 
     // Completing.
 
-    /// Decides how an operation ends, unless that is decided.
+    /// Decides how an operation ends, unless its end is decided.
     pub(super) fn claim<'a>(
         &'a self,
         place: (Index, u64),
@@ -340,8 +336,8 @@ where
         (claim, hold)
     }
 
-    /// Decides how the next operation ends that a walk comes to and that came before `newcomers`.
-    /// Returns `None` and the completion if the hold ended before there was one.
+    /// Decides the end of the next operation of a walk that registered before `newcomers`. Returns
+    /// [`Claim::Lost`] with the completion if this hold finds none.
     pub(super) fn claim_next<'a, Q>(
         &'a self,
         walk: &mut Walk<'_, K, O, R>,
@@ -368,8 +364,9 @@ where
         (claim.unwrap_or_else(unused), hold)
     }
 
-    /// Decides how the operation ends that waits for the least value of a key after a place, if it
-    /// came before `newcomers`. Returns its place; `None` if there is none.
+    /// Decides the end of the operation with the least threshold of a key after a place, if it
+    /// registered before `newcomers`. Returns the place of the threshold, or `None` if there is
+    /// none.
     pub(super) fn claim_threshold<'a, Q>(
         &'a self,
         ((hash, key), newcomers): ((u64, &Q), u64),
@@ -396,7 +393,7 @@ where
         (next.map(|(place, _)| place), claim, hold)
     }
 
-    /// The serial number of the next operation.
+    /// Returns the serial number of the next operation.
     pub(super) fn next_serial(&self) -> u64 {
         self.waiters.lock().serial()
     }
@@ -405,12 +402,13 @@ where
         self.waiters.lock().is_waiting(place)
     }
 
-    /// Takes in no more operations.
+    /// Refuses further operations.
     pub(super) fn close(&self) {
         self.waiters.lock().is_closed = true;
     }
 
-    /// Decides that operations end as satisfied, unless their ends are decided: at most [`BATCH`].
+    /// Decides that operations end as satisfied, unless their ends are decided. Takes at most
+    /// [`BATCH`].
     pub(super) fn claim_all<'a>(
         &'a self,
         places: impl ExactSizeIterator<Item = (Index, u64)>,
@@ -428,8 +426,8 @@ where
         (ended, hold)
     }
 
-    /// Ends operations from a position on, because the purgatory shuts down. Returns where to go on;
-    /// `None` if this was the last.
+    /// Ends operations from a position on, because the purgatory shuts down. Returns the next
+    /// position, or `None` after the last.
     pub(super) fn shut_down_some<'a>(
         &'a self,
         start: u32,
@@ -454,17 +452,18 @@ where
 
     // Limits.
 
-    /// The operation that has waited longest, but for one.
+    /// Returns the operation that has waited longest, except `except`.
     pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
         self.waiters.lock().oldest(except)
     }
 
-    /// The operation that has watched the events of a key with this hash longest, but for one.
+    /// Returns the operation that has watched the events of a key with this hash longest, except
+    /// `except`.
     pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
         self.waiters.lock().oldest_on_key(hash, except)
     }
 
-    /// The operation that waits for the greatest value of a key with this hash, but for one.
+    /// Returns the operation with the greatest threshold on a key with this hash, except `except`.
     pub(super) fn greatest_on_key(
         &self,
         hash: u64,
@@ -473,15 +472,15 @@ where
         self.waiters.lock().greatest_on_key(hash, except)
     }
 
-    // Looking.
+    // Inspection.
 
-    /// Number of operations that wait, and of their watchers.
+    /// Returns the number of waiting operations and the number of their watchers.
     pub(super) fn counts(&self) -> (u64, u64) {
         let waiters = self.waiters.lock();
         (u64::from(waiters.waiting()), waiters.lists.watching())
     }
 
-    /// Adds what this shard holds and has done.
+    /// Adds the counts of this shard.
     pub(super) fn add_stats(&self, stats: &mut PurgatoryStats) {
         let waiters = self.waiters.lock();
         stats.delayed += u64::from(waiters.waiting());
@@ -490,13 +489,13 @@ where
         waiters.stats.add_to(stats);
     }
 
-    /// Gives back the room of operations that have ended. *O*(capacity).
+    /// Frees the memory of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&self) {
         self.waiters.lock().shrink();
     }
 
-    /// Checks the invariants of this shard. Returns how many operations the limit of all counts, and
-    /// adds how often each key is counted by its hash.
+    /// Checks the invariants of this shard. Returns the number of operations that the total limit
+    /// counts. Adds the count of each key's limit, by hash.
     pub(super) fn check_invariants(
         &self,
         on_keys: &mut std::collections::BTreeMap<u64, u64>,
@@ -504,7 +503,7 @@ where
         self.waiters.lock().check_invariants(&self.filter, on_keys)
     }
 
-    /// Walks on in one hold. Returns the number of operations that were visited.
+    /// Continues a walk in one hold. Returns the number of visited operations.
     #[cfg(all(test, not(loom)))]
     pub(super) fn visit_all(&self, walk: &mut Walk<'_, K, O, R>, key: (u64, &K)) -> usize
     where

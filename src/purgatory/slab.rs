@@ -1,4 +1,4 @@
-//! A slab: elements with a number each. The number of a removed element is used again.
+//! A slab: numbered elements. The number of a removed element is reused.
 //!
 //! It grows by blocks, so that growth copies no element and is short under a lock.
 
@@ -24,22 +24,22 @@ impl Index {
     }
 }
 
-/// Elements that are allocated at a time.
+/// Number of elements of a block.
 const BLOCK: usize = 128;
 
-/// Elements above which an empty slab gives its memory back.
+/// Capacity above which an empty slab should free its memory.
 const SPACIOUS: u32 = 1024;
 
 #[derive(Debug)]
 enum Entry<E> {
     Occupied(E),
-    /// Waits in the list of vacant entries, of which `next` is the rest.
+    /// In the list of vacant entries; `next` is the next one.
     Vacant {
         next: Option<Index>,
     },
 }
 
-/// Elements that are addressed by their [`Index`].
+/// Elements addressed by their [`Index`].
 #[derive(Debug)]
 pub(super) struct Slab<E> {
     entries: Blocks<Entry<E>, BLOCK>,
@@ -57,12 +57,12 @@ impl<E> Slab<E> {
         self.len
     }
 
-    /// One more than the greatest position in use, or 0.
+    /// Returns one more than the greatest position in use, or 0.
     pub(super) fn end(&self) -> u32 {
         self.entries.end()
     }
 
-    /// Whether the block of a position is in use.
+    /// Returns whether the block of a position exists.
     pub(super) fn has_room_at(&self, position: u32) -> bool {
         self.entries.get(position).is_some()
     }
@@ -71,7 +71,7 @@ impl<E> Slab<E> {
     ///
     /// # Panics
     ///
-    /// If there are 2^31 of them; memory ends before that.
+    /// Panics if there are 2^31 elements; memory ends before that.
     #[inline]
     pub(super) fn insert(&mut self, element: E) -> Index {
         let index = self.next_index();
@@ -83,7 +83,7 @@ impl<E> Slab<E> {
         index
     }
 
-    /// Takes out an element.
+    /// Removes an element.
     #[inline]
     pub(super) fn remove(&mut self, index: Index) -> E {
         let entry = self.entries.at_mut(index.position());
@@ -97,7 +97,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Takes out an element if `is_to_leave` holds for it.
+    /// Removes an element if `is_to_leave` returns `true` for it.
     #[inline]
     pub(super) fn remove_if(
         &mut self,
@@ -116,7 +116,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// The index of the next element.
+    /// Returns the index of the next element.
     #[inline]
     pub(super) fn next_index(&mut self) -> Index {
         match self.vacant {
@@ -125,7 +125,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Drops an element where it is.
+    /// Removes an element and drops it in place.
     #[inline]
     pub(super) fn discard(&mut self, index: Index) {
         let entry = self.entries.at_mut(index.position());
@@ -151,11 +151,11 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Gives back the blocks without an element. *O*(capacity).
+    /// Frees the blocks without an element. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries
             .release(|_, block| block.iter().all(|entry| matches!(entry, Entry::Vacant { .. })));
-        // The list of vacant entries ran through what was given back.
+        // The list of vacant entries had entries in the freed blocks, so it is rebuilt.
         self.vacant = None;
         for position in (0..self.entries.end()).rev() {
             let next = self.vacant;
@@ -166,7 +166,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Whether there is much room and no element.
+    /// Returns whether the slab is empty and has more capacity than it should keep.
     #[inline]
     pub(super) fn is_spacious(&self) -> bool {
         self.len == 0 && self.entries.end() > SPACIOUS

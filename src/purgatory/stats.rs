@@ -1,21 +1,21 @@
-//! The counts of a purgatory; each shard's under its lock.
+//! The counts of a purgatory. Each shard has its own, under its lock.
 
 use std::time::Duration;
 
 use super::operation::Completion;
 use crate::histogram::Histogram;
 
-/// Operations of a shard whose waits are all measured.
+/// The first operations of a shard, whose waits are all measured.
 const MEASURED: u64 = 1024;
 
-/// After these, an operation whose wait is measured counts for so many.
+/// After these, one operation in this many is measured, and counts for as many.
 const SAMPLED: u64 = 8;
 
-/// How many operations the wait of an operation stands for in the histogram; 0 if it is not
-/// measured. A look at the clock takes as long as several locks.
+/// Returns the weight of an operation's wait in the histogram, or 0 if it is not measured. Reading
+/// the clock costs as much as several locks, so most waits are not measured.
 ///
-/// The steps are those of the golden ratio: any few hundred successive operations have an eighth
-/// that is measured, and no period of the program falls in step with them.
+/// The multiplication is by the golden ratio. So about one in eight of any few hundred successive
+/// operations is measured, and no period in the program can match the pattern.
 #[inline]
 pub(super) const fn wait_weight(serial: u64) -> u64 {
     if serial < MEASURED {
@@ -47,8 +47,8 @@ impl ShardStats {
         }
     }
 
-    /// Counts an operation that ended after it had waited for so many nanoseconds, which stands for
-    /// the waits of `weight` operations.
+    /// Counts an operation that ended after `waited` nanoseconds. Its wait counts as `weight`
+    /// waits.
     #[inline]
     pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: u64, weight: u64) {
         let outcome = match completion {
@@ -77,8 +77,8 @@ impl ShardStats {
 /// Counts of a purgatory, from [`Purgatory::stats`](super::Purgatory::stats).
 ///
 /// Each operation that was not refused is in exactly one of `at_once`, `delayed`, `satisfied`,
-/// `expired`, `cancelled`, `displaced` and `shut_down`. Shards are counted one after the other, so
-/// that under concurrency the sums are not those of one moment.
+/// `expired`, `cancelled`, `displaced` and `shut_down`. The shards are read one after the other, so
+/// under concurrency the sums do not belong to one moment.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PurgatoryStats {
@@ -90,9 +90,9 @@ pub struct PurgatoryStats {
     pub keys: u64,
     /// Operations that could complete at once and never waited.
     pub at_once: u64,
-    /// Operations that waited until they could complete, or were completed by their handle.
+    /// Operations that waited until they could complete, or that a caller completed by their key.
     pub satisfied: u64,
-    /// Operations that waited until their delay was over.
+    /// Operations that waited until their delay ended.
     pub expired: u64,
     /// Operations that were cancelled.
     pub cancelled: u64,
@@ -104,7 +104,7 @@ pub struct PurgatoryStats {
     pub refused: u64,
     /// Panics in methods of operations.
     pub panicked: u64,
-    /// How long operations waited that have ended.
+    /// Waiting times of the operations that have ended.
     ///
     /// The first 1024 operations of each shard are all measured. After these, one in eight is
     /// measured and counts for eight, so [`count`](Histogram::count) is the number of ended

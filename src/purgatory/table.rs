@@ -10,13 +10,13 @@ use super::{
     slab::{Index, Slab},
 };
 
-/// Chains that are allocated at a time.
+/// Number of chains of a block.
 const BLOCK: usize = 512;
 
 #[derive(Debug)]
 struct Entry<E> {
     hash: u64,
-    /// The rest of its chain.
+    /// The next entry of its chain.
     next: Option<Index>,
     element: E,
 }
@@ -29,7 +29,7 @@ pub(super) struct Table<E> {
     heads: Blocks<Option<Index>, BLOCK>,
     /// Number of chains: at most twice `mask` plus one, and more than `mask`.
     chains: u32,
-    /// The bits by which hashes are told apart that no chain is split by yet in this round.
+    /// The bits of the hash that select a chain that this round has not split yet.
     mask: u32,
 }
 
@@ -38,12 +38,12 @@ impl<E> Table<E> {
         Self { entries: Slab::new(), heads: Blocks::new(), chains: 0, mask: 0 }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(super) const fn len(&self) -> u32 {
         self.entries.len()
     }
 
-    /// The element with this hash for which `is_it` holds.
+    /// Returns the element with this hash for which `is_it` returns `true`.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_it: impl Fn(&E) -> bool) -> Option<Index> {
         let mut next = *self.heads.get(self.chain(hash))?;
@@ -69,7 +69,7 @@ impl<E> Table<E> {
         index
     }
 
-    /// Takes out an element if `is_to_leave` holds for it. Returns it with its hash.
+    /// Removes an element if `is_to_leave` returns `true` for it. Returns it with its hash.
     #[inline]
     pub(super) fn remove_if(
         &mut self,
@@ -88,7 +88,7 @@ impl<E> Table<E> {
         Some((hash, element))
     }
 
-    /// Takes the link to an entry out of a chain.
+    /// Removes the link to an entry from a chain.
     fn unlink(&mut self, head: Option<Index>, index: Index, next: Option<Index>) {
         let mut previous = head.expect(CHAINED);
         loop {
@@ -101,13 +101,13 @@ impl<E> Table<E> {
         }
     }
 
-    /// The hash of an element.
+    /// Returns the hash of an element.
     #[inline]
     pub(super) fn hash(&self, index: Index) -> u64 {
         self.entries[index].hash
     }
 
-    /// The elements, with their numbers and hashes.
+    /// Returns the elements, with their numbers and hashes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Index, u64, &E)> {
         (0..self.entries.end()).filter_map(|position| {
             let index = Index::at(position);
@@ -116,7 +116,7 @@ impl<E> Table<E> {
         })
     }
 
-    /// Gives back the room of what was taken out. *O*(capacity).
+    /// Frees the memory of removed elements. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries.shrink();
         self.heads = Blocks::new();
@@ -134,7 +134,7 @@ impl<E> Table<E> {
         }
     }
 
-    /// The chain for a hash.
+    /// Returns the chain for a hash.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the lower bits serve as well as all")]
     const fn chain(&self, hash: u64) -> u32 {
@@ -142,7 +142,7 @@ impl<E> Table<E> {
         if chain < self.chains { chain } else { chain & self.mask }
     }
 
-    /// Adds a chain, to which those of another one move whose hashes say so.
+    /// Adds a chain. Moves the entries of the split chain that belong to the new one.
     fn split(&mut self) {
         let new = self.chains;
         if new > self.mask << 1 | 1 {
@@ -155,7 +155,7 @@ impl<E> Table<E> {
         let Some(mut rest) = self.heads.get_mut(new & self.mask).and_then(Option::take) else {
             return;
         };
-        // Each is put in front of those that came before, in either chain.
+        // Each entry is prepended, in either chain.
         loop {
             let chain = self.chain(self.entries[rest].hash);
             let head = self.heads.at_mut(chain);
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// A hash that is as good as that of the keys.
+    /// A hash of the same quality as that of the keys.
     fn hash(number: u64) -> u64 {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     }

@@ -2,10 +2,10 @@
 //!
 //! # Ownership
 //!
-//! An operation waits in its slot, or is *out*: one thread owns it and checks it, with no lock held.
-//! So the type system rules out that it completes twice. While it is out, its slot notes for that
-//! thread that an event was announced, or how the operation ends. An operation whose end is decided
-//! leaves all lists at once. Only its slot remains until the thread returns it.
+//! An operation waits in its slot, or is *out*: one thread owns it and checks it, with no lock
+//! held. So the type system rules out that it completes twice. While it is out, other threads
+//! record in its slot that an event was announced, or how the operation ends. An operation whose
+//! end is decided leaves all lists at once. Only its slot remains until the thread returns it.
 
 use std::{collections::BTreeMap, mem};
 
@@ -23,15 +23,15 @@ use super::{
 };
 use crate::wheel::Key;
 
-/// Where an operation is.
+/// The state of an operation.
 #[derive(Debug)]
 enum State<O, R> {
     Waiting(O),
-    /// A thread checks it. `is_announced` says whether an event was announced meanwhile.
+    /// A thread checks it. `is_announced` tells whether an event was announced meanwhile.
     Out {
         is_announced: bool,
     },
-    /// It is out, and this is how it ends.
+    /// It is out, and its end is decided.
     Decided(Completion<R>),
 }
 
@@ -39,14 +39,14 @@ impl<O, R> State<O, R> {
     const OUT: Self = Self::Out { is_announced: false };
 }
 
-/// An operation that has not ended, as its shard knows it.
+/// The slot of an operation that has not ended.
 #[derive(Debug)]
 struct Waiter<O, R> {
-    /// Tells it from all others of the shard, past and future.
+    /// Unique among all operations of the shard, past and future.
     serial: u64,
-    /// The last pass that saw it, or that had begun when it came.
+    /// The last pass that saw it, or that had begun before its registration.
     seen: u64,
-    /// When it came, in nanoseconds of the timer.
+    /// The time of its registration, in nanoseconds of the timer.
     since: u64,
     timeout: Option<Key>,
     /// Its nodes that watch events.
@@ -59,7 +59,7 @@ struct Waiter<O, R> {
 }
 
 impl<O, R> Waiter<O, R> {
-    /// Takes the operation out, or has the thread that holds it check it again.
+    /// Takes the operation out, or makes the thread that has it out check it again.
     #[inline]
     fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
         match mem::replace(&mut self.state, State::OUT) {
@@ -69,7 +69,7 @@ impl<O, R> Waiter<O, R> {
         }
     }
 
-    /// Takes the operation off all lists and out of the limits.
+    /// Removes the operation from all lists and releases its permits.
     #[inline]
     fn leave_lists<K>(&mut self, index: Index, lists: &mut Lists<K>, hold: &mut Hold<'_, K>) {
         let counted = mem::replace(&mut self.counted, Counted::NOWHERE);
@@ -115,7 +115,7 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Takes in an operation that is out. It is on no list yet.
+    /// Adds a slot for an operation that is out. It is on no list yet.
     #[inline]
     pub(super) fn enter(&mut self, since: u64, rule: Rule, counted: Counted) -> (Index, u64) {
         let serial = self.serial;
@@ -134,7 +134,7 @@ where
         (index, serial)
     }
 
-    /// Has an operation watch the events of keys.
+    /// Adds an operation to the lists of events of keys.
     #[inline]
     pub(super) fn watch_events(
         &mut self,
@@ -151,7 +151,7 @@ where
         }
     }
 
-    /// Has an operation wait for a key's value, and returns its node.
+    /// Adds an operation to the thresholds of a key, and returns the node.
     pub(super) fn watch_threshold(
         &mut self,
         index: Index,
@@ -168,47 +168,47 @@ where
         node
     }
 
-    /// Puts an operation behind all that came before it.
+    /// Appends an operation to the list of all operations.
     pub(super) fn join_oldest(&mut self, index: Index) {
         let waiter = &mut self.slots[index];
         self.lists.join_oldest(index, &mut waiter.events);
     }
 
-    /// The serial number of the next operation.
+    /// Returns the serial number of the next operation.
     pub(super) const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Whether an operation came before a serial number was the next.
+    /// Returns whether an operation registered before the one with this serial number.
     pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
         self.slots[index].serial < serial
     }
 
-    /// Number of operations that wait: neither ended nor about to end in a way that is decided.
+    /// Returns the number of operations that have not ended and whose end is not decided.
     pub(super) const fn waiting(&self) -> u32 {
         self.slots.len() - self.decided
     }
 
-    /// One more than the greatest position of an operation.
+    /// Returns an upper bound of the positions of operations.
     pub(super) fn end(&self) -> u32 {
         self.slots.end()
     }
 
-    /// Whether an operation has neither ended nor been told how it ends.
+    /// Returns whether an operation has not ended and its end is not decided.
     pub(super) fn is_waiting(&self, (index, serial): (Index, u64)) -> bool {
         let waiter = self.slots.get(index).filter(|waiter| waiter.serial == serial);
         waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
     }
 
-    /// Begins a pass: it sees each operation that is here by now at most once.
+    /// Begins a pass, which sees each present operation at most once.
     #[inline]
     pub(super) fn begin_pass(&mut self) -> u64 {
         self.passes += 1;
         self.passes
     }
 
-    /// Something happened to a key that an operation watches: takes the operation out, to be checked,
-    /// if that may help and the pass has not seen it.
+    /// Handles an event on a key that an operation watches. Takes the operation out if the pass has
+    /// not seen it and a check can complete it.
     #[inline]
     pub(super) fn call(&mut self, index: Index, pass: u64, batch: &mut Batch<O, R>) {
         let waiter = &mut self.slots[index];
@@ -220,8 +220,8 @@ where
         }
     }
 
-    /// Takes those operations out that wait again and are to be checked again. One that another
-    /// thread has taken out since is checked by that thread.
+    /// Takes the announced operations out that still wait. If another thread has taken one out
+    /// since, that thread checks it.
     pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
         for &(index, serial) in announced {
             let waiter = self.slots.get_mut(index).filter(|waiter| waiter.serial == serial);
@@ -231,8 +231,8 @@ where
         }
     }
 
-    /// Takes the least threshold of a key off its list if `value` reaches it. Returns it and who
-    /// waits for it.
+    /// Removes the least threshold of a key from its list if `value` reaches it. Returns the
+    /// threshold and its operation.
     #[inline]
     pub(super) fn reach(
         &mut self,
@@ -248,8 +248,9 @@ where
         Some((at, waiter))
     }
 
-    /// A threshold of an operation has been reached, and is off its list. Returns whether the
-    /// operation ends by that; `None` if it is taken out, to be checked, or nothing follows.
+    /// Handles a reached threshold, which is off its list. Returns the claim if this ends the
+    /// operation. Returns `None` if the operation was taken out for a check, or if there is no
+    /// effect.
     pub(super) fn on_threshold(
         &mut self,
         index: Index,
@@ -267,8 +268,8 @@ where
         }
     }
 
-    /// The values of some nodes' keys had been reached when these came on their lists, or soon
-    /// after. Returns what follows for the operation, which is out.
+    /// Handles the thresholds that the second check found reached. Returns the effect on the
+    /// operation, which is out.
     pub(super) fn on_found(
         &mut self,
         index: Index,
@@ -288,7 +289,7 @@ where
         self.slots[index].rule.on_event()
     }
 
-    /// Ends the operation of a key, unless it has ended.
+    /// Ends the operation at a place, unless it has ended.
     pub(super) fn claim_at(
         &mut self,
         (index, serial): (Index, u64),
@@ -330,29 +331,30 @@ where
         }
     }
 
-    /// The operation at a position; `None` if there is none.
+    /// Returns the operation at a position, or `None` if there is none.
     pub(super) fn at(&self, position: u32) -> Option<Index> {
         let index = Index::at(position);
         self.slots.get(index).map(|_| index)
     }
 
-    /// The operation that has waited longest, but for one, of those that the limit of all counts.
+    /// Returns the operation that has waited longest, except `except`, of those that the total
+    /// limit counts.
     pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
         self.oldest_from(self.lists.oldest(), |index, counted| {
             counted.in_total && Some(index) != except
         })
     }
 
-    /// The operation that has watched the events of a key with this hash longest, but for one, of
-    /// those that the limit of the key counts.
+    /// Returns the operation that has watched the events of a key with this hash longest, except
+    /// `except`, of those that the key's limit counts.
     pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
         self.lists.lists_of_hash(hash, |first| {
             self.oldest_from(first, |index, counted| counted.on_keys && Some(index) != except)
         })
     }
 
-    /// The operation that waits for the greatest value of a key with this hash, but for one, of those
-    /// that the limit of the key counts; and that value.
+    /// Returns the operation with the greatest threshold on a key with this hash, except `except`,
+    /// of those that the key's limit counts. Also returns the threshold.
     pub(super) fn greatest_on_key(
         &self,
         hash: u64,
@@ -365,8 +367,8 @@ where
         })
     }
 
-    /// The first of the operations from a node on that `is_victim` allows. It passes over those only
-    /// that calls are taking in at this moment.
+    /// Returns the first operation from a node on for which `is_victim` returns `true`. It skips
+    /// only operations whose registration is in progress.
     fn oldest_from(
         &self,
         mut node: Option<Node>,
@@ -382,15 +384,15 @@ where
         }
     }
 
-    /// Has an operation that is out be checked again, unless its end is decided.
+    /// Marks an operation that is out for another check, unless its end is decided.
     pub(super) fn announce(&mut self, index: Index) {
         if let State::Out { is_announced } = &mut self.slots[index].state {
             *is_announced = true;
         }
     }
 
-    /// Brings back an operation that was out and has been checked. It waits again, or has ended and
-    /// stays in hand. If an event was announced meanwhile, it is noted in `announced`.
+    /// Brings back a checked operation. It waits again, or has ended and stays in `in_hand`. If it
+    /// waits and an event was announced meanwhile, adds it to `announced`.
     #[inline]
     pub(super) fn bring_back(
         &mut self,
@@ -425,8 +427,8 @@ where
         }
     }
 
-    /// Sets by what the timeout of an operation can be cancelled, and counts the operation, which can
-    /// no longer be refused, with the limits that displace others. Returns those that it exceeds.
+    /// Sets the timeout of an operation, which can no longer be refused. Counts it in the limits
+    /// that displace others. Returns the limits that it exceeds.
     #[inline]
     pub(super) fn set_timeout(&mut self, index: Index, timeout: Key, limits: &Limits) -> Surplus {
         let waiter = &mut self.slots[index];
@@ -455,8 +457,7 @@ where
         surplus
     }
 
-    /// Forgets an operation that is out, unless it has been decided how that ends. Returns whether
-    /// it has been forgotten.
+    /// Removes an operation that is out, unless its end is decided. Returns whether it was removed.
     pub(super) fn withdraw(&mut self, index: Index, hold: &mut Hold<'_, K>) -> bool {
         if matches!(self.slots[index].state, State::Decided(_)) {
             return false;
@@ -466,7 +467,7 @@ where
         true
     }
 
-    /// Takes an operation that has ended out of the shard. Returns its timeout.
+    /// Removes an operation that ends from the shard. Returns its timeout.
     #[inline]
     fn finish(
         &mut self,
@@ -480,8 +481,8 @@ where
         timeout
     }
 
-    /// Takes an operation whose end is decided off all lists and out of the limits, and counts the
-    /// end. Returns its timeout.
+    /// Removes an operation whose end is decided from all lists, releases its permits, and counts
+    /// the end. Returns its timeout.
     #[inline]
     fn leave(
         &mut self,
@@ -493,13 +494,13 @@ where
         let waiter = &mut self.slots[index];
         let wait = now.saturating_sub(waiter.since);
         self.stats.count(completion, wait, wait_weight(waiter.serial));
-        // What has expired has left the timer.
+        // An expired timeout has left the timer.
         let timeout = waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired));
         waiter.leave_lists(index, &mut self.lists, hold);
         timeout
     }
 
-    /// Takes an operation that is on no list out of its slot.
+    /// Frees the slot of an operation that is on no list.
     #[inline]
     fn remove(&mut self, index: Index, hold: &mut Hold<'_, K>) {
         self.slots.discard(index);
@@ -509,18 +510,18 @@ where
         }
     }
 
-    /// Gives back the room of operations that have ended. *O*(capacity).
+    /// Frees the memory of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.slots.shrink();
         self.lists.shrink(|position| self.slots.has_room_at(position));
     }
 
-    /// Checks the invariants that hold whenever the lock is free. Returns how many operations the
-    /// limit of all counts, and adds how often each key is counted by its hash.
+    /// Checks the invariants that hold whenever the lock is free. Returns the number of operations
+    /// that the total limit counts. Adds the count of each key's limit, by hash.
     ///
     /// # Panics
     ///
-    /// If one is broken.
+    /// Panics if an invariant is broken.
     pub(super) fn check_invariants(
         &self,
         filter: &Filter,

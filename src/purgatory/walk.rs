@@ -1,8 +1,8 @@
 //! Walks along the watchers of a key, with the lock released from time to time.
 //!
-//! A walk marks its position by a cursor, which moves on when the node there leaves. It visits each
-//! operation that waited when its *pass* began, once. Walks of one pass, over several keys, visit it
-//! once together. So a walk ends, even if other threads keep adding watchers.
+//! A walk marks its position with a cursor, which moves to the next node when its node leaves. It
+//! visits each operation that waited when its *pass* began, once. Walks of one pass, over several
+//! keys, visit it once together. So a walk ends, even if other threads keep adding watchers.
 
 use std::borrow::Borrow;
 
@@ -13,7 +13,7 @@ use super::{
     waiters::Waiters,
 };
 
-/// Where a walk is.
+/// The position of a walk.
 enum Place {
     Start,
     At(Cursor),
@@ -43,7 +43,7 @@ where
         self.shard
     }
 
-    /// The number of the pass; 0 if it has not begun.
+    /// Returns the number of the pass; 0 if it has not begun.
     pub(super) fn pass(&self) -> u64 {
         self.pass
     }
@@ -53,12 +53,11 @@ where
         matches!(self.place, Place::End)
     }
 
-    /// Goes on, under the lock: calls `visit` with each operation and the number of the pass until
-    /// that returns false, or for a bounded number of steps. An operation at which it returned false
-    /// is visited again.
+    /// Continues under the lock: calls `visit` with each operation and the number of the pass, for
+    /// a bounded number of steps. Stops when `visit` returns `false`; the next call visits this
+    /// operation again.
     ///
-    /// An operation that a later pass has seen is left to that, which does the same: all passes
-    /// check.
+    /// A walk skips an operation that a later pass has seen, because the later pass checks it too.
     #[inline]
     pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
@@ -75,7 +74,7 @@ where
         self.go_past(waiters, key, |waiters, waiter| visit(waiters, waiter, pass));
     }
 
-    /// Calls `visit` with each operation in the same way, but begins no pass.
+    /// Like [`go_on`](Self::go_on), but begins no pass.
     #[inline]
     pub(super) fn go_past<Q: Eq + ?Sized>(
         &mut self,

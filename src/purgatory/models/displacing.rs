@@ -11,7 +11,8 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering};
 
-/// The oldest of the operations in all and on a key is displaced, of which one may wait.
+/// Makes a purgatory in which one operation may wait, in total and per key. The oldest is
+/// displaced.
 fn displacing() -> World {
     let limit = Some(Limit { operations: 1, overload: Overload::DisplaceOldest });
     World::with(Limits::new(limit, limit, 8))
@@ -42,7 +43,7 @@ fn one_that_is_displaced_while_it_is_checked_ends_once() {
         let completed = join(event);
         let ends = world.ends();
         let satisfied = ends.iter().filter(|end| **end == Satisfied).count();
-        // The newcomer may complete when it is checked again.
+        // The newcomer may complete in its second check.
         assert!(satisfied >= completed + usize::from(!is_waiting));
         let delayed = world.core.stats().delayed;
         assert_eq!(delayed + ends.len() as u64, 2);
@@ -51,14 +52,14 @@ fn one_that_is_displaced_while_it_is_checked_ends_once() {
     });
 }
 
-/// Two newcomers at a limit of one, by hand: each counts itself, and displaces.
+/// Two newcomers at a limit of one, by hand: each adds itself to the count, and displaces.
 fn newcomers_at_a_limit(displaces_until_it_fits: bool) {
     let count = Arc::new(AtomicU64::new(1));
     let displaced = Arc::new(AtomicU64::new(0));
     let newcomer = move |count: &AtomicU64, displaced: &AtomicU64| {
         let mut is_exceeded = count.fetch_add(1, Ordering::Relaxed) >= 1;
         while is_exceeded && count.load(Ordering::Relaxed) > 1 {
-            // The one that is displaced leaves the count a moment later.
+            // The displaced operation leaves the count a moment later.
             displaced.fetch_add(1, Ordering::Relaxed);
             count.fetch_sub(1, Ordering::Relaxed);
             is_exceeded = displaces_until_it_fits;

@@ -1,9 +1,9 @@
 //! Storage that grows without moving its elements.
 //!
-//! Elements live in segments of a fixed length. Growth allocates a segment and copies no element, so
-//! no insert pays for a copy. Only the first segment starts small and doubles up to that length, so
-//! that few elements take little memory. A segment without used elements can be freed. Its indices are
-//! unused until growth fills the hole.
+//! Elements live in segments of a fixed length. Growth allocates a segment and copies no element,
+//! so no insert pays for a copy. Only the first segment starts small and doubles up to that length,
+//! so that few elements take little memory. A segment without used elements can be freed. Its
+//! indices are unused until growth fills the hole.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{mem, ops::Range};

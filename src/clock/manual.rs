@@ -15,8 +15,8 @@ use super::{Clock, Driven};
 /// A clock for tests. Its time changes only by the methods below, which also run the timers.
 ///
 /// Timers on this clock have no threads. [`advance`](Self::advance) runs callbacks on the calling
-/// thread, in the order of their deadlines. While a callback runs, the clock shows the tick at which
-/// that callback is due.
+/// thread, in the order of their deadlines. While a callback runs, the clock shows the tick at
+/// which that callback is due.
 ///
 /// Clones share one time: pass `clock.clone()` to the timer, and keep `clock` to advance it.
 ///

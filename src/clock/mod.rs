@@ -1,8 +1,8 @@
 //! Sources of time for timers.
 //!
-//! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a background
-//! thread waits in real time. With [`ManualClock`] a test advances the time, and the same timer runs on
-//! the thread of the test.
+//! A [`Timer`](crate::Timer) reads the time only from its [`Clock`]. With [`SystemClock`] a
+//! background thread waits in real time. With [`ManualClock`] a test advances the time, and the
+//! same timer runs on the thread of the test.
 
 mod manual;
 
@@ -15,9 +15,9 @@ pub use self::manual::ManualClock;
 /// A clock should not run backwards. If it does, a timer uses the latest time that it has seen, and
 /// no timeout expires early.
 ///
-/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again: at
-/// its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A schedule or reset also
-/// wakes it if the clock is then past the time of that wake-up.
+/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again:
+/// at its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A schedule or reset
+/// also wakes it if the clock is then past the time of that wake-up.
 ///
 /// # Examples
 ///

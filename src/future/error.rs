@@ -11,7 +11,8 @@ use crate::timer::ScheduleError;
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 pub type SleepError = ScheduleError<()>;
 
-/// Error of a [`Timeout`](super::Timeout): its future did not complete in time, or its timer failed.
+/// Error of a [`Timeout`](super::Timeout): its future did not complete in time, or its timer
+/// failed.
 ///
 /// # Examples
 ///

@@ -172,8 +172,8 @@ impl<K, R> fmt::Debug for Waiting<K, R> {
 ///
 /// # Errors
 ///
-/// [`WaitError`] if a limit of the purgatory is reached, if there are too many keys, if the purgatory
-/// is shut down, or if its timer cannot start a thread.
+/// [`WaitError`] if a limit of the purgatory is reached, if there are too many keys, if the
+/// purgatory is shut down, or if its timer cannot start a thread.
 ///
 /// # Panics
 ///
@@ -253,7 +253,7 @@ where
     ///
     /// # Panics
     ///
-    /// If the wait has been polled.
+    /// Panics if the wait has been polled.
     pub fn when(mut self, condition: impl FnMut() -> bool + Send + 'static) -> Self {
         self.new_mut().when = Some(Box::new(condition));
         self
@@ -266,7 +266,7 @@ where
     ///
     /// # Panics
     ///
-    /// If the wait has been polled.
+    /// Panics if the wait has been polled.
     pub fn when_reached(
         mut self,
         has_reached: impl FnMut(&K, u64) -> bool + Send + 'static,
@@ -351,8 +351,8 @@ where
 {
     /// Waits for an event on one of the keys, for at most `delay`.
     ///
-    /// With [`when`](Wait::when), it waits for an event after which a condition holds. The result is
-    /// [`Completion::Satisfied`], [`Completion::Expired`], or another end of the operation.
+    /// With [`when`](Wait::when), it waits for an event after which a condition holds. The result
+    /// is [`Completion::Satisfied`], [`Completion::Expired`], or another end of the operation.
     ///
     /// [`AsyncPurgatory`] has an example.
     ///
@@ -370,8 +370,8 @@ where
         self.new_wait(register, keys.into_iter().map(Watch::Events), delay)
     }
 
-    /// Waits until one of the watches holds: a threshold is reached, or an event on another key, after
-    /// which the condition of [`when`](Wait::when) holds.
+    /// Waits until one of the watches holds: a threshold is reached, or an event on another key,
+    /// after which the condition of [`when`](Wait::when) holds.
     ///
     /// # Examples
     ///

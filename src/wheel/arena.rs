@@ -14,9 +14,9 @@ use crate::segments::Segments;
 
 /// Key of one timeout in one wheel.
 ///
-/// A key is valid from `insert` until its timeout expires, is cancelled or is drained. After that it
-/// is dead: every method treats it as unknown, and the wheel does not use it for another timeout. It
-/// is eight bytes long, and so is `Option<Key>`.
+/// A key is valid from `insert` until its timeout expires, is cancelled or is drained. After that
+/// it is dead: every method treats it as unknown, and the wheel does not use it for another
+/// timeout. It is eight bytes long, and so is `Option<Key>`.
 ///
 /// Do not pass a key to another wheel: there it may refer to an unrelated timeout. The wheel does
 /// not detect this.

@@ -4,8 +4,8 @@
 //! clears a bit of the chunk's *mask*. The masks have an array of their own, two bytes for 16
 //! records, so that they stay in the cache.
 //!
-//! The bit is set for a live record and for a position that has no record yet. So an insert does not
-//! touch the mask. A reader of the newest chunk's mask ignores the positions without a record.
+//! The bit is set for a live record and for a position that has no record yet. So an insert does
+//! not touch the mask. A reader of the newest chunk's mask ignores the positions without a record.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

@@ -1,8 +1,8 @@
 //! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
 //!
 //! Time is an argument. The wheel reads no clock, takes no lock and starts no thread. The owner
-//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns the time of
-//! the next call.
+//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns the time
+//! of the next call.
 //!
 //! # Contract
 //!
@@ -12,8 +12,8 @@
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
-//! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the key
-//!    is dead, and the wheel does not use it for another timeout.
+//! 3. *Exactly once.* A key ends once: its timeout expires, is cancelled or is drained. Then the
+//!    key is dead, and the wheel does not use it for another timeout.
 //! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
@@ -22,8 +22,8 @@
 //!    step of an `advance` also places up to 60 of the latest timeouts in levels. No step is
 //!    proportional to the time skipped or to the number of empty buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
-//!    sort a timeout. It is never later than the least deadline, and `None` if and only if the wheel
-//!    is empty. An emptied bucket leaves no wake-up behind.
+//!    sort a timeout. It is never later than the least deadline, and `None` if and only if the
+//!    wheel is empty. An emptied bucket leaves no wake-up behind.
 //!
 //! [`TimingWheel::check_invariants`] checks the part of this that one state of a wheel shows.
 //!
@@ -74,7 +74,8 @@ use crate::{error::InsertError, tick::Tick};
 /// [guide](crate::guide#an-event-loop) has an event loop.
 ///
 /// The [contract](self#contract) lists what a wheel promises. Dropping the wheel drops the pending
-/// values. As with a `Vec`, a panic in one drop does not prevent the others, and a second one aborts.
+/// values. As with a `Vec`, a panic in one drop does not prevent the others, and a second one
+/// aborts.
 ///
 /// # Examples
 ///
@@ -124,8 +125,8 @@ impl<T> TimingWheel<T> {
 
     /// Adds a timeout that expires at `deadline`.
     ///
-    /// A deadline that has passed is replaced by [`now`](Self::now): the timeout expires in the next
-    /// [`advance`](Self::advance).
+    /// A deadline that has passed is replaced by [`now`](Self::now): the timeout expires in the
+    /// next [`advance`](Self::advance).
     ///
     /// # Examples
     ///
@@ -300,8 +301,8 @@ impl<T> TimingWheel<T> {
     /// Advances the time to `now`, and returns an iterator that removes the due timeouts.
     ///
     /// If the iterator is dropped early, the remaining timeouts stay due, and the next `advance`
-    /// yields them. They can still be cancelled and reset. [`Advance::limit`] bounds the work of one
-    /// call.
+    /// yields them. They can still be cancelled and reset. [`Advance::limit`] bounds the work of
+    /// one call.
     ///
     /// A `now` before the latest one counts as the latest one. [`observe`](Self::observe) advances
     /// the time without removing timeouts.
@@ -334,9 +335,9 @@ impl<T> TimingWheel<T> {
 
     /// Advances the time to `now` without removing timeouts.
     ///
-    /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before an
-    /// insert or reset whose deadline may have passed by now: the deadline then counts from `now`
-    /// instead of from the latest `advance`. A `now` before the latest one changes nothing.
+    /// Due timeouts stay pending until the next [`advance`](Self::advance). Call `observe` before
+    /// an insert or reset whose deadline may have passed by now: the deadline then counts from
+    /// `now` instead of from the latest `advance`. A `now` before the latest one changes nothing.
     ///
     /// # Examples
     ///
@@ -362,8 +363,8 @@ impl<T> TimingWheel<T> {
         self.hierarchy.observe(now);
     }
 
-    /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort timeouts;
-    /// `None` if and only if none is pending.
+    /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort
+    /// timeouts; `None` if and only if none is pending.
     ///
     /// It is never later than the least deadline. It may be earlier in two cases: the timeout with
     /// the least deadline of its bucket was cancelled or reset to a later deadline, or a crowded
@@ -392,8 +393,8 @@ impl<T> TimingWheel<T> {
         self.hierarchy.next_expiration()
     }
 
-    /// Returns the latest tick given to [`advance`](Self::advance) or [`observe`](Self::observe), or
-    /// the start.
+    /// Returns the latest tick given to [`advance`](Self::advance) or [`observe`](Self::observe),
+    /// or the start.
     #[must_use]
     pub const fn now(&self) -> Tick {
         self.hierarchy.now

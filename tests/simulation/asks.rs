@@ -43,7 +43,7 @@ impl Front {
         self.conclude(world, number, load, result);
     }
 
-    /// Schedules a closure that is cancelled when the world forgets its handle.
+    /// Schedules a closure. Its guard cancels it when the world drops the handle.
     pub(crate) fn schedule_guarded(
         self: &Arc<Self>,
         world: &Arc<World>,
@@ -59,14 +59,15 @@ impl Front {
         self.conclude(world, number, load, answer(guard));
     }
 
-    /// How many must be pending, and how many may be, before an operation.
+    /// Returns the least and the greatest number of timeouts that may be pending before an
+    /// operation.
     fn load(&self, world: &World) -> (u64, u64) {
         let books = self.books();
         let (least, most) = books.load(world.now(), self.is_in_turn(world));
         (least, if self.is_reaped { most + books.lately } else { most })
     }
 
-    /// Checks an answer, and notes it.
+    /// Checks an answer, and records it.
     fn conclude(
         &self,
         world: &World,
@@ -155,7 +156,7 @@ impl Front {
         let expected = self.expectation(world, number);
         let cancelled = match (&self.timer, &*handle) {
             (_, Handle::Guard(_)) => {
-                // The guard does it when it is dropped.
+                // The drop of the guard cancels the timeout.
                 lock(&self.handles)[number] = None;
                 drop(handle);
                 let books = self.books();
@@ -279,7 +280,7 @@ impl Front {
         if expected == Some(true) && !self.is_reaped {
             let books = self.books();
             let entry = &books.entries[number];
-            // One whose time had passed when it was set has been given the wheel's own.
+            // The wheel replaces a deadline that has passed with its own time.
             let begin = books.begin_of(entry.deadline).map(|time| world.instant_of(time));
             if entry.deadline > entry.came && begin != told {
                 world.fault(format!("timeout {number}: {told:?}, not {begin:?}"));
@@ -305,7 +306,7 @@ impl Refusal {
     }
 }
 
-/// The answer of a timer; what it handed back is dropped.
+/// Converts the answer of a timer. Drops the value that a refusal handed back.
 fn answer<T>(result: Result<Handle, ScheduleError<T>>) -> Result<Handle, Refusal> {
     result.map_err(|error| Refusal::of(&error))
 }

@@ -1,8 +1,8 @@
-//! The books of one timer: what was asked of it, what it answered, and what it has done since.
+//! The books of one timer: the calls, the answers, and the events since then.
 //!
-//! They know the contract and nothing of the mechanism. A timeout that is due while the timer takes a
-//! turn may have been passed on or not; until the turn is over either is right. Of all others it is
-//! known what the timer must say.
+//! The books are a model of the contract, not of the mechanism. While the timer takes a turn, a due
+//! timeout may or may not have been handed off. Both answers are right until the turn ends. For all
+//! other timeouts the model knows the right answer.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::{
     script::{Action, Back, Delay},
 };
 
-/// A timeout, by its place in the books.
+/// A timeout, by its index in the books.
 pub(crate) type Number = usize;
 
 pub(crate) type Tick = u64;
@@ -23,7 +23,7 @@ pub(crate) enum State {
     /// The timer has not answered yet.
     Coming,
     Pending,
-    /// Passed on, or about to be in this turn: it is going to run.
+    /// Handed off, or about to be in this turn. It will run.
     PassedOn,
     Ran,
     Cancelled,
@@ -34,21 +34,21 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) state: State,
-    /// The tick from which it is due.
+    /// The tick at which it becomes due.
     pub(crate) deadline: Tick,
-    /// The tick in which it came, or was last reset.
+    /// The tick in which it was scheduled or last reset.
     pub(crate) came: Tick,
     pub(crate) action: Action,
-    /// The turn in which it came, or was last reset.
+    /// The turn in which it was scheduled or last reset.
     pub(crate) since: u64,
-    /// The turn in which it was passed on.
+    /// The turn in which it was handed off.
     pub(crate) passed: u64,
     /// The thread that scheduled it.
     pub(crate) thread: usize,
     pub(crate) is_dropped: bool,
 }
 
-/// What the timer should have counted.
+/// The counts that the timer should have.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) scheduled: u64,
@@ -63,26 +63,26 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) entries: Vec<Entry>,
-    /// Which entries are pending.
+    /// The pending entries.
     pub(crate) pending: BTreeSet<Number>,
     pub(crate) counts: Counts,
     pub(crate) is_shut_down: bool,
     pub(crate) is_draining: bool,
     pub(crate) max_pending: Option<u64>,
-    /// How many were passed on since the books were last compared. A reaper gives their places
-    /// back a moment after they have left.
+    /// Number of timeouts handed off since the last comparison. A reaper releases their permits a
+    /// moment later.
     pub(crate) lately: u64,
-    /// How many are passed on and have not run.
+    /// Number of timeouts that were handed off and have not run.
     pub(crate) passed_on: u64,
-    /// Whether nothing may be late by a tick, because the clock stops wherever something is due.
+    /// Whether no timeout may be late by a tick, because the clock stops at each deadline.
     pub(crate) is_exact: bool,
-    /// Whether what runs does so in the order of the deadlines.
+    /// Whether callbacks run in the order of the deadlines.
     pub(crate) is_ordered: bool,
     origin: Time,
     tick: u64,
     /// The latest tick that the timer may have seen.
     latest: Tick,
-    /// What ran last, by thread: its turn and deadline.
+    /// The turn and deadline of the last callback, by thread.
     last: Vec<(u64, Tick)>,
 }
 
@@ -106,7 +106,7 @@ impl Books {
         }
     }
 
-    /// Notes what the clock shows.
+    /// Records the time of the clock.
     pub(crate) fn see(&mut self, now: Time) {
         self.latest = self.latest.max(self.floor(self.elapsed(now)));
     }
@@ -123,39 +123,39 @@ impl Books {
         if elapsed == u64::MAX { Tick::MAX } else { elapsed.div_ceil(self.tick) }
     }
 
-    /// The present tick. A timer whose clock has stepped back takes it to be the latest that it has
-    /// seen.
+    /// Returns the current tick. If the clock has stepped back, a timer uses the latest tick that
+    /// it has seen.
     pub(crate) fn now(&self, now: Time) -> Tick {
         self.latest.max(self.floor(self.elapsed(now)))
     }
 
-    /// The present in nanoseconds, which does not go back behind the latest tick that was seen.
+    /// Returns the current time in nanoseconds, not before the latest tick that was seen.
     pub(crate) fn since(&self, now: Time) -> u64 {
         self.elapsed(now).max(self.latest.saturating_mul(self.tick))
     }
 
-    /// When what is scheduled now is due.
+    /// Returns the tick at which a timeout with this delay becomes due.
     pub(crate) fn after(&self, now: Time, delay: Delay) -> Tick {
         let Delay::Nanos(delay) = delay else { return Tick::MAX };
         self.ceil(self.since(now).saturating_add(delay))
     }
 
-    /// The tick that begins so many nanoseconds after the origin, or the next one.
+    /// Returns the tick that begins `nanos` nanoseconds after the origin, or the next one.
     pub(crate) fn at_nanos(&self, nanos: u128) -> Tick {
         self.ceil(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// When what is scheduled for an instant is due.
+    /// Returns the tick at which a timeout for this time becomes due.
     pub(crate) fn at(&self, time: Time) -> Tick {
         self.ceil(self.elapsed(time))
     }
 
-    /// When a tick begins.
+    /// Returns the time at which a tick begins.
     pub(crate) fn begin_of(&self, tick: Tick) -> Option<Time> {
         Some(self.origin + u128::from(tick.checked_mul(self.tick)?))
     }
 
-    /// Notes down a timeout that is about to be scheduled.
+    /// Records a timeout that is about to be scheduled.
     pub(crate) fn enter(
         &mut self,
         deadline: Tick,
@@ -188,7 +188,7 @@ impl Books {
         self.entries[number].state = State::Refused;
     }
 
-    /// How many timeouts must be pending, and how many may be.
+    /// Returns the least and the greatest number of timeouts that may be pending.
     pub(crate) fn load(&self, now: Time, is_in_turn: bool) -> (u64, u64) {
         let all = self.pending.len() as u64;
         let due = self.pending.iter().filter(|&&number| self.is_due(number, now)).count() as u64;
@@ -199,16 +199,16 @@ impl Books {
         self.entries[number].deadline <= self.now(now)
     }
 
-    /// What a timeout should be found to be: pending or not; `None` if either will do.
+    /// Returns whether a timeout should be pending, or `None` if both answers are right.
     pub(crate) fn expectation(&self, number: Number, now: Time, is_in_turn: bool) -> Option<bool> {
         let is_pending = self.entries[number].state == State::Pending;
         let is_open = is_pending && is_in_turn && self.is_due(number, now);
         (!is_open).then_some(is_pending)
     }
 
-    /// The so-many-th entry from the end.
+    /// Returns an entry, counted from the end.
     pub(crate) fn pick(&self, back: Back) -> Option<Number> {
-        // Every other time one that is pending.
+        // Even numbers count the pending entries only.
         let nth = back / 2;
         if back % 2 == 0 {
             return self.pending.iter().rev().nth(nth).copied();
@@ -216,7 +216,7 @@ impl Books {
         self.entries.len().checked_sub(nth + 1)
     }
 
-    /// A timeout is not pending any more.
+    /// Records that a timeout is no longer pending.
     pub(crate) fn leave(&mut self, number: Number, state: State) {
         self.pending.remove(&number);
         self.entries[number].state = state;
@@ -231,14 +231,15 @@ impl Books {
         }
     }
 
-    /// A timeout has been passed on in a turn.
+    /// Records that a timeout was handed off in a turn.
     pub(crate) fn pass_on(&mut self, number: Number, turn: u64) {
         self.leave(number, State::PassedOn);
         self.lately += 1;
         self.entries[number].passed = turn;
     }
 
-    /// A callback begins, or a value is received. Returns what is wrong with that.
+    /// Records that a callback begins, or that a value is received. Returns an error if this breaks
+    /// a promise.
     pub(crate) fn run(&mut self, number: Number, now: Time, turn: u64) -> Result<(), String> {
         let tick = self.now(now);
         match self.entries[number].state {
@@ -255,9 +256,9 @@ impl Books {
         if self.is_exact && tick != entry.deadline.max(entry.came) {
             return Err(format!("timeout {number} is late: {entry:?} at tick {tick}"));
         }
-        // What came in the turn in which it was passed on has its own order.
+        // A timeout that was scheduled in the turn of its hand-off has no promised order.
         if self.is_ordered && entry.since < entry.passed {
-            // One that was late when it came has been given the wheel's own time.
+            // The wheel replaces a deadline that has passed with its own time.
             let place = (entry.passed, entry.deadline.max(entry.came));
             let last = std::mem::replace(&mut self.last[entry.thread], place);
             if last > place {
@@ -267,17 +268,17 @@ impl Books {
         Ok(())
     }
 
-    /// Order is promised from here on, for what has not been passed on yet.
+    /// Begins a new order: earlier callbacks no longer count.
     pub(crate) fn forget_order(&mut self) {
         self.last.fill((0, 0));
     }
 
-    /// Timeouts that should have been passed on by now.
+    /// Returns the timeouts that should have been handed off by now.
     pub(crate) fn overdue(&self, now: Time) -> Vec<Number> {
         self.pending.iter().filter(|&&number| self.is_due(number, now)).copied().collect()
     }
 
-    /// What is wrong with what the timer has counted.
+    /// Compares the counts of the timer with the books. Returns an error if they differ.
     pub(crate) fn compare(&self, stats: &TimerStats) -> Result<(), String> {
         let sum = stats.pending + stats.expired + stats.cancelled + stats.returned;
         if stats.scheduled != sum {

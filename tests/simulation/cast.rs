@@ -1,9 +1,9 @@
-//! The threads on which all worlds of this process play, one world at a time.
+//! The threads that run all worlds of this process, one world at a time.
 //!
-//! The library gives a thread its shard by a number that it takes when it first uses a timer of
-//! several shards, and keeps. Threads of each world's own would have other numbers in every world,
-//! and so other shards, and a script would not go the same way twice. These take the first numbers
-//! of the process, in order.
+//! The library selects a thread's shard by a number. The thread gets the number when it first uses
+//! a timer with several shards, and keeps it. New threads for each world would get new numbers, and
+//! so other shards, and a script would not run the same way twice. So these threads take the first
+//! numbers of the process, in order.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -33,7 +33,7 @@ static CAST: LazyLock<Mutex<Vec<Actor>>> = LazyLock::new(|| {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A thread that does what it is told.
+/// A thread that runs the tasks sent to it.
 #[derive(Debug, Clone)]
 struct Actor(mpsc::Sender<Task>);
 
@@ -49,7 +49,7 @@ impl Actor {
         Self(sender)
     }
 
-    /// Does something on this thread, and waits for that.
+    /// Runs a task on this thread, and waits for its result.
     fn run<R: Send + 'static>(&self, task: impl FnOnce() -> R + Send + 'static) -> R {
         let (answer, answers) = mpsc::sync_channel(1);
         let task = move || {
@@ -62,8 +62,8 @@ impl Actor {
     }
 }
 
-/// Runs a script in a world of its own, each step on its thread. Reapers may take `patience` for
-/// what takes them microseconds.
+/// Runs a script in a new world, each step on its thread. A reaper that takes longer than
+/// `patience` for work of microseconds is a fault.
 pub(crate) fn play(script: &Script, patience: Duration) -> Result<Yield, String> {
     let actors = lock(&CAST);
     for actor in &*actors {
@@ -97,7 +97,7 @@ fn each_thread_of_a_world_has_the_shard_of_its_number() {
         let run = move || ran.send(number).unwrap();
         actor.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
     }
-    // What is due at once is taken out shard by shard.
+    // Timeouts that are due at once leave shard by shard.
     clock.advance(Duration::ZERO);
     assert_eq!(runs.try_iter().collect::<Vec<_>>(), (0..THREADS).collect::<Vec<_>>());
 }

@@ -1,4 +1,4 @@
-//! The time of a world: virtual, and with faults if need be.
+//! The time of a world: virtual, with optional faults.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -9,10 +9,10 @@ use delaywheel::{Clock, ManualClock, TimerBuilder, clock::Driven};
 
 use crate::script::{Drive, Nanos};
 
-/// How far the time is at the beginning, so that there is room to step back.
+/// The time at the beginning, late enough for steps back.
 pub(crate) const BEGIN: u128 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
-/// Nanoseconds since the world's origin. More than fit into 64 bits, as a world may outlive these.
+/// Nanoseconds since the world's origin. 64 bits are too few, because a world may last longer.
 pub(crate) type Time = u128;
 
 /// The clock of a world.
@@ -33,7 +33,7 @@ impl WorldClock {
         clock
     }
 
-    /// Sets up a timer to use this clock, and to be driven by it if so asked.
+    /// Sets this clock in the builder of a timer. If `is_driven`, the clock also drives the timer.
     pub(crate) fn set_up(&self, builder: TimerBuilder, is_driven: bool) -> TimerBuilder {
         match &self.manual {
             Some(manual) => builder.clock(manual.clone()),
@@ -55,12 +55,12 @@ impl WorldClock {
         }
     }
 
-    /// Whether it stops wherever something is due.
+    /// Returns whether the clock stops at each deadline.
     pub(crate) fn is_exact(&self) -> bool {
         self.manual.is_some()
     }
 
-    /// Lets time pass, as far as the grain allows.
+    /// Advances the time, rounded down to the grain.
     pub(crate) fn pass(&self, span: Nanos) {
         if let Some(manual) = &self.manual {
             manual.advance(Duration::from_nanos(span));
@@ -71,7 +71,7 @@ impl WorldClock {
         self.faulty.turn();
     }
 
-    /// Lets time pass until something is due.
+    /// Advances the time to the next wake-up.
     pub(crate) fn pass_to_next(&self) {
         if let Some(manual) = &self.manual {
             manual.advance_to_next();
@@ -79,14 +79,14 @@ impl WorldClock {
             return;
         }
         if let Some(next) = self.faulty.next_turn() {
-            // Coarse as it is, it shows that time or a later one.
+            // The grain may make the clock show a later time.
             let next = next.div_ceil(self.grain) * self.grain;
             self.faulty.show(next.max(self.now()));
         }
         self.faulty.turn();
     }
 
-    /// Has the timers look at a clock that stands still.
+    /// Lets the timers read a clock that has not moved.
     pub(crate) fn stand_still(&self) {
         match &self.manual {
             Some(manual) => manual.advance(Duration::ZERO),
@@ -94,7 +94,7 @@ impl WorldClock {
         }
     }
 
-    /// Shows an earlier time, if this clock can; else it stands still.
+    /// Moves the time back if this clock can. Otherwise the time stays.
     pub(crate) fn step_back(&self, span: Nanos) {
         if self.manual.is_none() {
             let earlier = self.now().saturating_sub(u128::from(span));
@@ -104,11 +104,11 @@ impl WorldClock {
     }
 }
 
-/// A clock that shows what it is told to.
+/// A clock that shows any time that is set.
 #[derive(Debug, Clone)]
 struct FaultyClock {
     shared: Arc<Shared>,
-    /// Whether it takes on timers.
+    /// Whether it drives timers.
     is_driving: bool,
 }
 

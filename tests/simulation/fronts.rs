@@ -1,4 +1,4 @@
-//! The timers of a world, each with its books, and everything that is asked of them.
+//! The timers of a world, each with its books, and the calls on them.
 
 use std::{
     mem,
@@ -20,13 +20,13 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Planned;
 
-/// Nanoseconds of real time for which a reaper may sleep while a script waits for it.
+/// Maximum real time, in nanoseconds, of a reaper's sleep while a script waits for it.
 const LONGEST_NAP: Time = 5_000_000;
 
-/// Tries to wake a reaper before it counts as stuck.
+/// Number of attempts to wake a reaper.
 const MOST_POKES: u32 = 10_000;
 
-/// Panics as planned, without a word.
+/// Panics as planned, without a message.
 pub(crate) fn panic_as_planned() -> ! {
     resume_unwind(Box::new(Planned))
 }
@@ -43,7 +43,7 @@ pub(crate) fn duration(delay: Delay) -> Duration {
 pub(crate) struct Front {
     pub(crate) timer: Facade,
     books: Mutex<Books>,
-    /// By number; `None` for what was refused.
+    /// By number; `None` for refused timeouts.
     pub(crate) handles: Mutex<Vec<Option<Arc<Handle>>>>,
     /// Whether it has a reaper, and a pool.
     pub(crate) is_reaped: bool,
@@ -77,7 +77,7 @@ impl Handle {
     }
 }
 
-/// What a timeout holds: the value itself, or what is captured by the closure.
+/// The value of a timeout, or the capture of its closure.
 #[derive(Debug)]
 pub(crate) struct Token {
     world: Arc<World>,
@@ -101,7 +101,7 @@ impl Token {
         }
     }
 
-    /// Notes that it has begun. Returns what it is to do.
+    /// Records that it has begun. Returns its action.
     fn begin(&self) -> Option<Action> {
         let turn = self.world.first_turn();
         let mut books = self.front.books();
@@ -124,7 +124,7 @@ impl Front {
         let setup = &world.setup;
         let mut books = Books::new(world.now(), setup.tick, setup.max_pending, THREADS);
         books.is_exact = world.clock.is_exact() && !matches!(timer, Facade::Queue(_));
-        // A pool's jobs are run in any order.
+        // The jobs of a pool run in any order.
         books.is_ordered = !is_reaped;
         Arc::new(Self { timer, books: Mutex::new(books), handles: Mutex::default(), is_reaped })
     }
@@ -145,7 +145,7 @@ impl Front {
         matches!(self.timer, Facade::Queue(_))
     }
 
-    /// Whether what is due may be passed on at this moment.
+    /// Returns whether due timeouts may be handed off at this moment.
     pub(crate) fn is_in_turn(&self, world: &World) -> bool {
         self.is_reaped || world.is_in_turn()
     }
@@ -177,7 +177,7 @@ impl Front {
         }
     }
 
-    /// Receives some of what is due in a queue.
+    /// Receives up to `count` due values of a queue.
     pub(crate) fn receive(&self, world: &World, count: u32) {
         let Facade::Queue(queue) = &self.timer else { return };
         for _ in 0..count {
@@ -202,7 +202,7 @@ impl Front {
             }
             Facade::Values(timer) => self.take_back(world, timer.shutdown()),
             Facade::Queue(queue) => {
-                // First what was pending, and then what was due.
+                // The pending values come first, and then the due ones.
                 let mut tokens = queue.shutdown();
                 let pending = usize::try_from(self.stats().returned - before).unwrap_or(0);
                 let due = tokens.split_off(pending.min(tokens.len()));
@@ -215,8 +215,8 @@ impl Front {
         self.note_end(world);
     }
 
-    /// Drains a timer. One that has a reaper gives up at once: the clock, which does not move
-    /// meanwhile, would have it wait for ever for what is not due.
+    /// Finishes a timer. With a reaper, the patience is zero: the clock does not move meanwhile, so
+    /// the timer would wait without end for timeouts that are not due.
     pub(crate) fn drain(&self, world: &World, patience: u64) {
         self.books().is_draining = true;
         let patience = if self.is_reaped { 0 } else { patience };
@@ -234,7 +234,7 @@ impl Front {
         });
     }
 
-    /// Notes an end of a timeout, for comparison with another run.
+    /// Records the end of a timeout, for comparison with another run.
     pub(crate) fn note(&self, world: &World, number: Number, end: State) {
         world.note((mem::discriminant(&self.timer), number, end));
     }
@@ -256,7 +256,8 @@ impl Front {
         }
     }
 
-    /// What has not been returned by the end is on its way, which only what is due can be.
+    /// Records the end of the timer. A timeout that was not returned must be due, and on its way to
+    /// its callback.
     fn note_end(&self, world: &World) {
         let mut books = self.books();
         books.is_shut_down = true;
@@ -269,8 +270,8 @@ impl Front {
         }
     }
 
-    /// Whether the reaper has gone to sleep, when the clock showed `then`, for so short a time that it
-    /// need not be woken for what is due now.
+    /// Returns whether the reaper wakes soon without help. It went to sleep when the clock showed
+    /// `then`, and its sleep is short enough to wait for.
     fn wakes_by_itself(&self, world: &World, then: Time) -> bool {
         let books = self.books();
         let next = books.pending.iter().map(|&number| books.entries[number].deadline).min();
@@ -279,7 +280,7 @@ impl Front {
         nap.is_some_and(|nap| nap <= LONGEST_NAP)
     }
 
-    /// Has the reaper look at the clock, which has shown `then` since it last did.
+    /// Makes the reaper read the clock. The reaper last read it at `then`.
     pub(crate) fn poke(self: &Arc<Self>, world: &Arc<World>, then: Time) {
         if self.wakes_by_itself(world, then) {
             return;
@@ -288,7 +289,7 @@ impl Front {
             let books = self.books();
             !books.is_shut_down && self.is_reaped
         };
-        // A place may be given back a moment later than it is free.
+        // A reaper may release a permit a moment after the timeout has left.
         for _ in 0..MOST_POKES {
             let (is_full, victim) = {
                 let books = self.books();
@@ -304,7 +305,7 @@ impl Front {
             if let Some(victim) = victim.filter(|_| is_full) {
                 self.cancel_number(world, victim);
             }
-            // Earlier than any tick until which the reaper can sleep.
+            // This deadline is before any tick until which the reaper can sleep.
             self.schedule_at(world, 0, Action::Nothing);
             if self.books().entries.last().is_some_and(|entry| entry.state != State::Refused) {
                 break;
@@ -313,7 +314,7 @@ impl Front {
         }
     }
 
-    /// After a turn: what came before it, and is due, has been passed on.
+    /// Checks, after a turn, that due timeouts scheduled before the turn were handed off.
     pub(crate) fn check_held(&self, world: &World, turn: u64) {
         let (now, books) = (world.now(), self.books());
         let is_blind = self.is_queue() || self.is_reaped;
@@ -325,17 +326,18 @@ impl Front {
         }
     }
 
-    /// Whether something is due that a turn would pass on.
+    /// Returns whether a turn would hand off a timeout.
     pub(crate) fn is_behind(&self, world: &World) -> bool {
         let mut books = self.books();
         books.see(world.now());
         let mut overdue = books.overdue(world.now()).into_iter();
-        // A queue tells nobody what it has passed on: that is all but what came in the last turn.
+        // A queue does not report its hand-offs. It has handed off all due values, except those
+        // inserted in the last turn.
         let is_new = |number: Number| books.entries[number].since >= world.turn();
         !self.is_reaped && overdue.any(|number| !self.is_queue() || is_new(number))
     }
 
-    /// After the last turn: what is due has been passed on.
+    /// Checks, after the last turn, that all due timeouts were handed off.
     pub(crate) fn settle(&self, world: &World) {
         let now = world.now();
         let turn = world.first_turn();
@@ -350,7 +352,7 @@ impl Front {
         }
     }
 
-    /// Waits for the reaper, which is on its way if it has been told.
+    /// Waits until the reaper has taken out the due timeouts.
     pub(crate) fn await_reaper(&self, world: &World) {
         let pending = self.books().pending.len() as u64;
         world.wait_until(|| !self.is_reaped || self.stats().pending == pending);
@@ -366,7 +368,7 @@ impl Front {
         }
     }
 
-    /// Compares the books with what the timer says of itself.
+    /// Compares the books with the statistics of the timer.
     pub(crate) fn compare(&self, world: &World) {
         let stats = self.stats();
         world.demand(self.books().compare(&stats));
@@ -382,7 +384,7 @@ impl Front {
         }
     }
 
-    /// At the end of the world: every closure and value has been dropped.
+    /// Checks, at the end of the world, that every closure and value has been dropped.
     pub(crate) fn check_dropped(&self, world: &World) {
         let books = self.books();
         let kept = books.entries.iter().position(|entry| !entry.is_dropped);

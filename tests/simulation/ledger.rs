@@ -1,4 +1,4 @@
-//! What is known of the operations of a purgatory: what they wait for, and how they may end.
+//! The model of a purgatory: its operations, their conditions, and their possible ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::{
     script::{Action, Back, KEYS, Kind, Setup, Wait},
 };
 
-/// An operation, by its place in the ledger.
+/// An operation, by its index in the ledger.
 pub(crate) type Number = usize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +25,18 @@ pub(crate) struct Operation {
     pub(crate) state: State,
     pub(crate) thresholds: Vec<(u32, u64)>,
     pub(crate) deadline: Tick,
-    /// When it began to wait, in nanoseconds.
+    /// The time at which it began to wait, in nanoseconds.
     pub(crate) since: u64,
-    /// How many had begun to wait before it.
+    /// The number of its wait, in the order in which waits began.
     pub(crate) order: u64,
-    /// The shard of the thread that brought it.
+    /// The shard of the thread that registered it.
     pub(crate) shard: usize,
     pub(crate) key: Option<OperationKey>,
     pub(crate) is_ready: bool,
     pub(crate) checks: u32,
-    /// Whether it was announced when it could complete.
+    /// Whether an event was announced while it could complete.
     pub(crate) is_announced: bool,
-    /// By what it is being ended: it may end so.
+    /// Completions by calls in progress: it may end in one of these ways.
     pub(crate) claims: Vec<Completion<u32>>,
     pub(crate) is_dropped: bool,
 }
@@ -88,7 +88,7 @@ impl Ledger {
         u64::from(self.operations[number].wait.events.count_ones()) + self.missing(number) as u64
     }
 
-    /// Places that an operation takes among those of a key.
+    /// Returns the number of permits of a key that an operation takes.
     fn places(&self, number: Number, key: u32) -> u64 {
         let operation = &self.operations[number];
         let value = self.values[key as usize];
@@ -97,13 +97,13 @@ impl Ledger {
         u64::from(operation.watches(key)) + missing
     }
 
-    /// Places of a key that are taken.
+    /// Returns the number of permits of a key that are taken.
     pub(crate) fn taken(&self, key: u32) -> u64 {
         self.waiting.iter().map(|&number| self.places(number, key)).sum()
     }
 
-    /// Whether a key has not the places that an operation needs, or nobody else has taken any of them
-    /// if all others were to make room.
+    /// Returns whether a key has too few permits for an operation. If the limit displaces, the
+    /// permits of all other operations count as free.
     pub(crate) fn is_key_full(&self, number: Number, (max, overload): (u64, Overload)) -> bool {
         let displaces = overload == Overload::DisplaceOldest;
         (0..KEYS).any(|key| {
@@ -113,7 +113,8 @@ impl Ledger {
         })
     }
 
-    /// Whether a limit is full for the operation that comes, and another is the one to make room.
+    /// Returns whether the new operation exceeds a limit that displaces, and this operation is the
+    /// one to displace.
     pub(crate) fn is_to_go(&self, number: Number, setup: &Setup) -> bool {
         let displacing = |limit: Option<(u64, Overload)>| {
             limit.filter(|(_, overload)| *overload == Overload::DisplaceOldest).map(|(max, _)| max)
@@ -132,8 +133,8 @@ impl Ledger {
         of_all || of_key
     }
 
-    /// Whether an operation is the one that makes room on a key: it has watched that longest, or, if
-    /// all who do wait for its value, it waits for the greatest.
+    /// Returns whether an operation is the one to displace on a key. It has watched the key's
+    /// events longest, or, if no operation watches events, it has the greatest threshold.
     fn is_first_on_key(&self, number: Number, key: u32) -> bool {
         let of_events = self.eldest(|operation| operation.watches(key));
         of_events.map_or_else(
@@ -148,8 +149,8 @@ impl Ledger {
         )
     }
 
-    /// The one of some that has waited longest. Of those that came at one moment, it is the first of
-    /// the first shard.
+    /// Returns the operation that has waited longest, of those that `is_one` selects. With equal
+    /// times, it is the first of the first shard.
     fn eldest(&self, is_one: impl Fn(&Operation) -> bool) -> Option<Number> {
         let mut firsts = BTreeMap::new();
         for &number in self.waiting.iter().filter(|&&number| is_one(&self.operations[number])) {
@@ -161,13 +162,13 @@ impl Ledger {
         firsts.min_by_key(|&number| self.operations[number].since)
     }
 
-    /// An operation begins to wait.
+    /// Counts an operation that begins to wait.
     pub(crate) fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.begun
     }
 
-    /// Whether an operation can complete, as far as that is known.
+    /// Returns whether an operation can complete, according to the model.
     pub(crate) fn is_satisfiable(&self, number: Number) -> bool {
         let operation = &self.operations[number];
         let missing = self.missing(number);
@@ -185,13 +186,13 @@ impl Ledger {
         self.operations.len().checked_sub(back / 2 + 1)
     }
 
-    /// Notes that what operations on a key wait for was announced.
+    /// Records an announced event for the operations on a key that can complete.
     pub(crate) fn announce(&mut self, key: u32) {
         for number in self.waiting.clone() {
             let is_due = self.operations[number].watches(key)
                 && self.is_satisfiable(number)
                 && self.operations[number].is_ready
-                // A check that panics has found nothing.
+                // A check that panics does not complete the operation.
                 && !matches!(self.operations[number].wait.on_check.1, Action::Panic | Action::ScheduleAndPanic(..));
             self.operations[number].is_announced |= is_due;
         }

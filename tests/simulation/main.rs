@@ -1,12 +1,12 @@
-//! The whole stack in virtual time: timers, queues, repetitions and a purgatory, faulty clocks,
-//! callbacks that panic and re-enter, slow pools, and shutdowns midway. A seed determines each step,
-//! and every promise is checked after each.
+//! The whole stack in virtual time: timers, queues, repetitions and a purgatory, with faulty
+//! clocks, callbacks that panic and re-enter, slow pools, and early shutdowns. A seed determines
+//! each step. After each step, the test checks every promise.
 //!
-//! `cargo test --release --test simulation -- --nocapture`. `SIMULATION_SEEDS=100000` asks for more
-//! than the default, `SIMULATION_SECONDS=3600` for as many as that takes. A failure prints the
-//! command that replays its seed, and the shortest script found that fails.
+//! `cargo test --release --test simulation -- --nocapture`. `SIMULATION_SEEDS=100000` sets the
+//! number of seeds, and `SIMULATION_SECONDS=3600` the time to run. A failure prints the command
+//! that replays its seed, and the shortest script found that fails.
 //!
-//! A binary of its own, as it is run for hours by itself.
+//! It is a separate binary, because it also runs alone for hours.
 
 mod asks;
 mod books;
@@ -35,7 +35,7 @@ use crate::{
     world::Yield,
 };
 
-/// Seeds if the environment does not say; a few seconds.
+/// Default number of seeds, for a few seconds.
 const DEFAULT_SEEDS: u64 = if cfg!(debug_assertions) { 300 } else { 1_000 };
 
 const YEAR: u128 = 365 * 24 * 3_600 * 1_000_000_000;
@@ -78,8 +78,8 @@ fn every_promise_holds_after_every_step_of_any_script() {
 
 #[test]
 fn a_script_goes_the_same_way_every_time() {
-    // Not with reapers on threads of their own, which may take out what is due, and give its place
-    // back, a moment sooner or later.
+    // Except with reapers on separate threads: these take out due timeouts and release permits at
+    // no fixed moment.
     let scripts = (0..200).map(|seed| (seed, Script::generate(seed)));
     let scripts: Vec<_> =
         scripts.filter(|(_, script)| script.setup.drive != Drive::Pooled).collect();
@@ -109,10 +109,10 @@ fn run(script: &Script) -> Result<Yield, String> {
     play(script, Duration::from_secs(20))
 }
 
-/// Shrinks a script that fails, and fails with it.
+/// Shrinks a failing script, and panics with the result.
 fn report(seed: u64, script: Script, failure: &str) -> ! {
     eprintln!("{failure}\n\nshrinking..");
-    // Reapers that are slow are taken to be stuck from now on, so that this does not take long.
+    // From now on a slow reaper counts as stuck, so that shrinking is fast.
     let run = |script: &Script| play(script, Duration::from_millis(200));
     let script = shrink(script, |script| run(script).is_err());
     let failure = run(&script).err().unwrap_or_else(|| String::from(failure));
@@ -126,7 +126,7 @@ fn report(seed: u64, script: Script, failure: &str) -> ! {
     );
 }
 
-/// Takes out steps as long as the script still fails.
+/// Removes steps while the script still fails.
 fn shrink(script: Script, fails: impl Fn(&Script) -> bool) -> Script {
     shrink::shrink(script, |script| &mut script.steps, fails)
 }

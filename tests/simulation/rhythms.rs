@@ -1,4 +1,4 @@
-//! Callbacks that repeat, and calls that come too often, on a timer of their own.
+//! Repeating, debounced and throttled callbacks, on a separate timer.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,16 +15,16 @@ use crate::{
     world::World,
 };
 
-/// What calls must have ceased for, and how long a period of the throttle is.
+/// The quiet time of the debounce, and the period of the throttle.
 const QUIET: Nanos = 5_000_000_000;
 
-/// The timer, and what is known of what is on it.
+/// The timer, and the model of its callbacks.
 #[derive(Debug)]
 pub(crate) struct Rhythms {
     timer: Timer,
     debounce: Debounce,
     throttle: Throttle,
-    /// Tells ticks.
+    /// Converts times to ticks.
     books: Mutex<Books>,
     state: Mutex<State>,
 }
@@ -32,12 +32,12 @@ pub(crate) struct Rhythms {
 #[derive(Debug, Default)]
 struct State {
     repeats: Vec<Repeat>,
-    /// When the debounced callback is due.
+    /// The tick at which the debounced callback is due.
     quiet_at: Option<Tick>,
-    /// Debounced callbacks that were due, and on their way, when another call came.
+    /// Number of debounced callbacks that were due and handed off when another call came.
     late_quiets: u32,
     throttled_at: Option<Tick>,
-    /// When the throttled callback last ran, in nanoseconds since the origin.
+    /// The time of the last throttled callback, in nanoseconds since the origin.
     last_throttled: Option<u128>,
     panicked: u64,
 }
@@ -86,18 +86,18 @@ impl Rhythms {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present tick.
+    /// Returns the current tick.
     fn tick(&self, now: Time) -> Tick {
         self.books().now(now)
     }
 
-    /// The present in nanoseconds since the origin: the latest time seen, if the clock has stepped
-    /// back.
+    /// Returns the current time in nanoseconds since the origin. If the clock has stepped back,
+    /// this is the latest time seen.
     fn latest(&self, now: Time) -> u128 {
         self.books().since(now).into()
     }
 
-    /// The tick in which the next occurrence is due.
+    /// Returns the tick in which the next occurrence is due.
     fn due(&self, repeat: &Repeat) -> Tick {
         self.books().at_nanos(repeat.planned())
     }
@@ -142,7 +142,7 @@ impl Rhythms {
         }
     }
 
-    /// An occurrence: it is checked to be on time, and the next one is foretold.
+    /// Runs an occurrence: checks that it is on time, and predicts the next one.
     fn run_repeat(&self, world: &Arc<World>, index: usize, handle: &Repeating, action: Action) {
         let now = world.now();
         world.note(("repetition", index));
@@ -161,7 +161,7 @@ impl Rhythms {
         }
         let panics = world.act(action, None);
         if is_last && !panics && !handle.stop() {
-            // It may have been stopped by what it has just done.
+            // Its own action may have stopped it.
             let is_over = self.state().repeats[index].is_over;
             if !is_over {
                 world.fault(format!("repetition {index} had stopped by itself"));
@@ -201,7 +201,7 @@ impl Rhythms {
         let now = world.now();
         let due = self.books().after(now, Delay::Nanos(QUIET));
         let scheduled = self.timer.stats().scheduled;
-        // The due one may be on its way already; then this call has another one follow.
+        // A due callback may already be handed off. This call then schedules another one.
         if let Err(error) = self.debounce.call() {
             world.fault(format!("a debounced call was refused: {error}"));
         }
@@ -268,7 +268,8 @@ impl Rhythms {
         end(world, "throttle", &mut self.state().throttled_at, tick, was_waiting);
     }
 
-    /// After a turn: nothing is overdue, and the timer holds what it should.
+    /// Checks, after a turn, that no callback is overdue and that the timer's counts match the
+    /// model.
     pub(crate) fn compare(&self, world: &World) {
         let now = world.now();
         self.books().see(now);
@@ -299,7 +300,7 @@ impl Rhythms {
         }
     }
 
-    /// Whether something is due that a turn would run.
+    /// Returns whether a turn would run a callback.
     pub(crate) fn is_behind(&self, world: &World) -> bool {
         self.books().see(world.now());
         let tick = self.tick(world.now());
@@ -310,7 +311,7 @@ impl Rhythms {
         planned.chain(singles.into_iter().flatten()).any(|due| due <= tick)
     }
 
-    /// Operations of the timer so far.
+    /// Returns the number of timeouts scheduled so far.
     pub(crate) fn operations(&self) -> u64 {
         self.timer.stats().scheduled
     }
@@ -321,8 +322,8 @@ impl Rhythms {
     }
 }
 
-/// Holds what the cancel of a `rhythm` said against when it was expected to run. A run that is due in
-/// this turn may be on its way, and then stays expected.
+/// Compares the answer of a cancel with the expected run. A run that is due in this turn may
+/// already be handed off, and then stays expected.
 fn end(world: &World, rhythm: &str, expected: &mut Option<Tick>, tick: Tick, was_waiting: bool) {
     let is_open = world.is_in_turn() && expected.is_some_and(|due| due <= tick);
     if was_waiting != expected.is_some() && !is_open {
@@ -334,14 +335,14 @@ fn end(world: &World, rhythm: &str, expected: &mut Option<Tick>, tick: Tick, was
 }
 
 impl Repeat {
-    /// When the next occurrence is planned for, in nanoseconds since the origin.
+    /// Returns the planned time of the next occurrence, in nanoseconds since the origin.
     fn planned(&self) -> u128 {
         self.begin + self.number * u128::from(self.period)
     }
 
-    /// An occurrence has ended. A rate goes on with the next period, unless that has ended as well:
-    /// then `Skip` goes on with the period that is under way, and `Delay` begins a new one. A fixed
-    /// delay always begins a new one.
+    /// Records the end of an occurrence. A rate continues with the next period. If that period has
+    /// ended as well, `Skip` continues with the current period, and `Delay` begins a new one. A
+    /// fixed delay always begins a new one.
     fn end_at(&mut self, end: u128) {
         self.number += 1;
         let is_missed = self.planned() < end;

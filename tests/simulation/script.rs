@@ -1,7 +1,7 @@
-//! What a seed stands for: the settings of a world, and the steps that are taken in it.
+//! The script of a seed: the settings of a world, and its steps.
 //!
-//! A step names what it is about by a number that is good for any world: the so-many-th from the
-//! end. So steps can be left out, and the others still mean something.
+//! A step refers to its subject by a number that is valid in any world: an index from the end. So a
+//! shrinker can remove steps, and the others keep a meaning.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ pub(crate) type Nanos = u64;
 /// Keys of the purgatory.
 pub(crate) const KEYS: u32 = 6;
 
-/// Threads that take steps. Each has a shard of its own, if there are as many.
+/// Number of threads that take steps. Each has its own shard if there are enough shards.
 pub(crate) const THREADS: usize = 3;
 
-/// Steps that are made of bytes; what is left then decides nothing.
+/// Maximum number of steps decoded from bytes. Further bytes are ignored.
 const MOST_DECODED: usize = 150;
 
 const MS: Nanos = 1_000_000;
@@ -43,22 +43,22 @@ pub(crate) struct Setup {
     pub(crate) grain: Nanos,
 }
 
-/// Who has time pass.
+/// The clock and the threads that drive the timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drive {
-    /// A `ManualClock`, which stops wherever something is due.
+    /// A `ManualClock`, which stops at each deadline.
     Manual,
-    /// A clock with faults, which has its timers take a turn when it has moved.
+    /// A clock with faults, which makes its timers take a turn after each move.
     Faulty,
-    /// The same; and the timers of closures and of values have reapers of their own, and a pool
-    /// whose jobs are run when the script says so.
+    /// Like `Faulty`, but the timers of closures and of values have reapers, and a pool. A step of
+    /// the script runs the jobs of the pool.
     Pooled,
 }
 
 /// One of the three timers: of closures, of values, or behind a `DelayQueue`.
 pub(crate) type Front = usize;
 
-/// The so-many-th from the end.
+/// An index from the end.
 pub(crate) type Back = usize;
 
 #[derive(Debug, Clone, Copy)]
@@ -84,32 +84,32 @@ pub(crate) enum Step {
     EndThrottle,
     /// Time passes.
     Pass(Nanos),
-    /// Time passes until something is due.
+    /// Time passes until the next wake-up.
     PassToNext,
     /// Turns while the clock stands still.
     Still(u32),
     GoBack(Nanos),
-    /// Runs so many jobs of the pool, in an order that the number stands for.
+    /// Runs some jobs of the pool, in an order that the second number seeds.
     RunJobs(u32, u64),
     Wait(Wait),
     Announce(Announce),
 }
 
-/// What the purgatory is asked to have wait.
+/// An operation for the purgatory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait {
     pub(crate) kind: Kind,
     /// Bits: keys whose events are watched.
     pub(crate) events: u32,
-    /// Bits: keys whose values are waited for, and by how much these are to grow.
+    /// Bits: keys with a threshold, which is the current value plus `growth`, less 5.
     pub(crate) values: u32,
     pub(crate) growth: u64,
     pub(crate) delay: Delay,
     pub(crate) is_ready: bool,
-    /// What it does when it is checked for the so-many-th time.
+    /// The number of the check that runs an action, and the action.
     pub(crate) on_check: (u32, Action),
     pub(crate) on_end: Action,
-    /// It is cancelled by the drop of a guard, at once.
+    /// Whether a guard cancels it at once.
     pub(crate) is_guarded: bool,
 }
 
@@ -122,9 +122,9 @@ pub(crate) enum Kind {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Announce {
-    /// An operation becomes ready, and that is announced for all of its keys.
+    /// An operation becomes ready, and an event is announced on all of its keys.
     Ready(Back),
-    /// The same, a few checks at a time.
+    /// Like `Ready`, a few checks at a time.
     ReadyByChecks(Back, usize),
     Check(u32),
     Grow(u32, u64),
@@ -149,7 +149,7 @@ pub(crate) enum Delay {
     Endless,
 }
 
-/// What a callback does, or an operation that is checked or has ended.
+/// The action of a callback, of a check or of a completion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Action {
     Nothing,
@@ -189,8 +189,8 @@ impl Script {
         Self { setup, steps }
     }
 
-    /// Makes a script of bytes, as they come from a fuzzer: about a purgatory and its clock. All
-    /// steps are on one thread, and nothing depends on how fast that is.
+    /// Makes a script from the bytes of a fuzzer, for a purgatory and its clock. All steps are on
+    /// one thread, and no result depends on its speed.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut random = Dice(Source::Bytes(bytes));
         let mut setup = random.setup();
@@ -205,7 +205,7 @@ impl Script {
     }
 }
 
-/// What decides: chance, or a fuzzer.
+/// The source of decisions: a random generator, or the bytes of a fuzzer.
 enum Source<'a> {
     Seed(fastrand::Rng),
     Bytes(&'a [u8]),
@@ -240,7 +240,7 @@ impl Source<'_> {
         usize::try_from(number).expect("it is less than the end")
     }
 
-    /// Whether all that decides has been used up.
+    /// Returns whether all bytes are used up.
     fn is_empty(&self) -> bool {
         matches!(self, Self::Bytes([]))
     }
@@ -257,7 +257,8 @@ impl Dice<'_> {
         from[self.0.usize(0..from.len())]
     }
 
-    /// As often small as large.
+    /// Returns a number with a random count of bits, so small numbers are as frequent as large
+    /// ones.
     fn skewed(&mut self, bits: u32) -> u64 {
         let end = 1 << self.0.u32(0..bits);
         self.0.u64(0..end)
@@ -298,7 +299,7 @@ impl Dice<'_> {
         usize::try_from(self.skewed(7)).unwrap_or(0)
     }
 
-    /// From none to centuries.
+    /// Returns a delay from zero to centuries.
     fn delay(&mut self) -> Delay {
         match self.0.u32(0..20) {
             0..2 => Delay::Nanos(0),

@@ -1,4 +1,4 @@
-//! The purgatory of a world, and what is known of the operations in it.
+//! The purgatory of a world, and the model of its operations.
 
 use std::{
     mem,
@@ -19,7 +19,7 @@ use crate::{
     world::{World, this_thread},
 };
 
-/// How those end that are cancelled by a key.
+/// The completion of operations that are cancelled by a key.
 const BY_KEY: Completion<u32> = Completion::Cancelled(99);
 
 type Shared = Purgatory<u32, Op, u32>;
@@ -27,12 +27,12 @@ type Shared = Purgatory<u32, Op, u32>;
 #[derive(Debug)]
 pub(crate) struct Waits {
     purgatory: Shared,
-    /// Tells ticks.
+    /// Converts times to ticks.
     books: Mutex<Books>,
     ledger: Mutex<Ledger>,
 }
 
-/// What waits.
+/// An operation.
 #[derive(Debug)]
 pub(crate) struct Op {
     world: Arc<World>,
@@ -78,8 +78,8 @@ impl Drop for Op {
     }
 }
 
-/// What an operation does: announcing what it waits for itself, and waiting again for a place that
-/// it was displaced from, may go on for ever, as is documented.
+/// Returns an action that is safe in an operation. As documented, an operation that announces its
+/// own event, or that waits again after it was displaced, may loop without end.
 fn calm(action: Action) -> Action {
     match action {
         Action::Wait(..) | Action::Check(_) | Action::Grow(..) | Action::CancelKey(_) => {
@@ -142,7 +142,7 @@ impl Waits {
         self.conclude(world, number, &result);
     }
 
-    /// Notes the operations that user code has just displaced: they complete after that code.
+    /// Records the operations that user code has just displaced. They complete after that code.
     fn note_displaced(&self) {
         for operation in &mut self.ledger().operations {
             let is_out = |key| !self.purgatory.is_waiting(key);
@@ -214,7 +214,7 @@ impl Waits {
         let is_right = match (refusal, world.setup.max_delayed, world.setup.max_per_key) {
             (None, ..) => true,
             (Some("full"), Some((max, Overload::Refuse)), _) => load >= max || !is_at_rest,
-            // Those that could make room are being checked.
+            // The operations to displace are being checked.
             (Some("full"), Some(_), _) => !is_at_rest,
             (Some("a key is full"), _, Some(limit)) => {
                 ledger.is_key_full(number, limit) || !is_at_rest
@@ -225,7 +225,7 @@ impl Waits {
         let state = ledger.operations[number].state;
         match result {
             Ok(Watched::Completed) => {
-                // It was told so before this returned.
+                // `complete` ran before this call returned.
                 ledger.counts.at_once += 1;
                 ledger.counts.satisfied -= u64::from(state == State::Ended);
             }
@@ -259,7 +259,7 @@ impl Waits {
         }
     }
 
-    /// An operation is told how it ends. Returns what it does then.
+    /// Records and checks the end of an operation. Returns its action.
     fn end(&self, world: &World, number: Number, completion: Completion<u32>) -> Action {
         let tick = self.tick(world);
         world.note((number, mem::discriminant(&completion)));
@@ -291,13 +291,14 @@ impl Waits {
             world.fault(format!("operation {number} ended as {completion:?}: {operation:?}"));
         }
         match operation.wait.on_end {
-            // The delay of the newcomer begins after that, and it is not known here when it does.
+            // The delay of the newcomer begins after this action, so the model could not know its
+            // deadline.
             Action::Pass(_) if completion == Completion::Displaced => Action::Nothing,
             action => action,
         }
     }
 
-    /// Ends an operation by `act`, which says whether it was waiting.
+    /// Ends an operation with `act`, which returns whether it was waiting.
     fn claim(
         &self,
         world: &World,
@@ -322,7 +323,7 @@ impl Waits {
             world.fault(format!("ending operation {number} said {is_won}"));
         }
         if !is_won {
-            // Only its own: an earlier one that won may still wait for its turn to complete.
+            // Removes only its own claim: an earlier claim that won may not have completed yet.
             let claims = &mut self.ledger().operations[number].claims;
             if let Some(own) = claims.iter().rposition(|claim| *claim == completion) {
                 claims.remove(own);
@@ -350,7 +351,7 @@ impl Waits {
 
     pub(crate) fn cancel_key(&self, world: &World, key: u32) {
         let mut ledger = self.ledger();
-        // Also those that come, or are in hand, just then.
+        // This includes operations that are being registered or checked.
         for operation in &mut ledger.operations {
             if operation.state != State::Ended && operation.is_on_key(key) {
                 operation.claims.push(BY_KEY);
@@ -359,7 +360,7 @@ impl Waits {
         drop(ledger);
         self.purgatory.cancel_for_key_with(&key, &99);
         if !world.is_acting() {
-            // What is left had reached the value of that key before.
+            // The remaining operations had reached the value of that key before.
             for operation in &mut self.ledger().operations {
                 operation.claims.retain(|claim| *claim != BY_KEY);
             }
@@ -397,7 +398,7 @@ impl Waits {
         for op in self.purgatory.shutdown() {
             let answer = AssertUnwindSafe(|| op.complete(Completion::ShutDown));
             if panic::catch_unwind(answer).is_err() {
-                // Not within the purgatory, which does not count it.
+                // The panic was outside of the purgatory, which does not count it.
                 self.ledger().counts.panicked -= 1;
             }
         }
@@ -439,12 +440,12 @@ impl Waits {
         }
     }
 
-    /// Notes what the clock shows.
+    /// Records the time of the clock.
     pub(crate) fn see(&self, world: &World) {
         self.books().see(world.now());
     }
 
-    /// Whether something is due that a turn would end.
+    /// Returns whether a turn would end an operation.
     pub(crate) fn is_behind(&self, world: &World) -> bool {
         self.see(world);
         let tick = self.tick(world);
@@ -452,12 +453,12 @@ impl Waits {
         ledger.waiting.iter().any(|number| ledger.operations[*number].deadline <= tick)
     }
 
-    /// Operations that were brought so far.
+    /// Returns the number of operations so far.
     pub(crate) fn operations(&self) -> u64 {
         self.ledger().operations.len() as u64
     }
 
-    /// Compares the books with what the purgatory says of itself.
+    /// Compares the ledger with the statistics of the purgatory.
     pub(crate) fn compare(&self, world: &World) {
         self.see(world);
         let tick = self.tick(world);
@@ -511,7 +512,7 @@ impl Waits {
         }
     }
 
-    /// At the end of the world: every operation has been dropped.
+    /// Checks, at the end of the world, that every operation has been dropped.
     pub(crate) fn check_dropped(&self, world: &World) {
         let ledger = self.ledger();
         if let Some(number) = ledger.operations.iter().position(|operation| !operation.is_dropped) {

@@ -1,8 +1,8 @@
-//! A world: a clock, timers and a purgatory in its time, threads, and what happens among them.
+//! A world: a clock, timers and a purgatory on this clock, and the threads that use them.
 //!
-//! One thread acts at a time, so a script always goes the same way, to the order of all ends; unless
-//! timers have reapers, whose threads act when they like. What is found to be wrong is noted, and not
-//! a panic: callbacks find most of it, and a timer survives the panics of these.
+//! One thread acts at a time, so a script always runs the same way, including the order of all
+//! ends. Timers with reapers are the exception, because their threads run at any time. A fault is
+//! recorded and does not panic: callbacks find most faults, and a timer catches their panics.
 
 use std::{
     cell::Cell,
@@ -27,13 +27,13 @@ use crate::{
     waits::Waits,
 };
 
-/// What a pool has been given.
+/// A job of a pool.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Callbacks within callbacks, beyond which they do nothing.
+/// Maximum nesting of callbacks. Deeper ones do nothing.
 const DEEPEST: u32 = 6;
 
-/// Turns until what callbacks schedule without a delay, one after the other, has run.
+/// Maximum number of turns for callbacks that schedule each other without a delay.
 const MOST_TURNS: u32 = 500;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,16 +43,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 std::thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
     static IS_RETURNING: Cell<bool> = const { Cell::new(false) };
-    /// How long a reaper may take for what takes it microseconds.
+    /// Maximum time of a reaper for work of microseconds.
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(20)) };
 }
 
-/// Sets for how long this thread waits for reapers.
+/// Sets the time that this thread waits for reapers.
 pub(crate) fn set_patience(patience: Duration) {
     PATIENCE.set(patience);
 }
 
-/// The number of the thread that acts.
+/// Returns the number of the current thread.
 pub(crate) fn this_thread() -> usize {
     THREAD.get()
 }
@@ -61,12 +61,12 @@ pub(crate) fn be_thread(number: usize) {
     THREAD.set(number);
 }
 
-/// Whether callbacks that run now have been returned by a shutdown.
+/// Returns whether a shutdown returned the callbacks that run now.
 pub(crate) fn is_returning() -> bool {
     IS_RETURNING.get()
 }
 
-/// Runs callbacks that are only to say who they are.
+/// Runs returned callbacks, which only record that they were returned.
 pub(crate) fn while_returning(run: impl FnOnce()) {
     let before = IS_RETURNING.replace(true);
     run();
@@ -78,25 +78,25 @@ pub(crate) struct World {
     pub(crate) clock: WorldClock,
     this: Weak<Self>,
     fronts: Mutex<Vec<Arc<Front>>>,
-    /// Those that have been replaced, and are to be looked at in the end.
+    /// Replaced timers, for the checks at the end.
     former: Mutex<Vec<Arc<Front>>>,
     waits: Mutex<Option<Arc<Waits>>>,
     former_waits: Mutex<Vec<Arc<Waits>>>,
     rhythms: Mutex<Option<Arc<Rhythms>>>,
     jobs: Arc<Mutex<Vec<Job>>>,
     faults: Mutex<Vec<String>>,
-    /// Of all ends so far, in order.
+    /// A digest of all ends so far, in order.
     digest: Mutex<DefaultHasher>,
     turn: AtomicU64,
     /// The first turn of this step.
     first_turn: AtomicU64,
-    /// Turns within each other.
+    /// Nesting of turns.
     turns: AtomicU32,
-    /// User code within each other.
+    /// Nesting of user code.
     acts: AtomicU32,
-    /// Whether a callback has moved the clock in a turn, and it is not settled what is due by that.
+    /// Whether a callback has moved the clock in a turn, and no turn has followed.
     is_ahead: AtomicBool,
-    /// Whether all has been passed on that is due: the last thing that happened was a turn.
+    /// Whether all due timeouts were handed off, because the last action was a turn.
     is_swept: Mutex<bool>,
 }
 
@@ -106,12 +106,12 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// What a world was good for.
+/// The result of a world.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Yield {
     pub(crate) nanos: u128,
     pub(crate) operations: u64,
-    /// Tells worlds apart in which something ended otherwise, or in another order.
+    /// Differs if an end, or the order of the ends, differs.
     pub(crate) digest: u64,
 }
 
@@ -144,7 +144,7 @@ impl World {
         world
     }
 
-    /// Settings of a timer.
+    /// Returns the builder of a timer.
     pub(crate) fn set_up(&self, is_driven: bool) -> TimerBuilder {
         let builder = Timer::builder()
             .tick(Duration::from_nanos(self.setup.tick))
@@ -191,7 +191,7 @@ impl World {
         self.turn.load(Relaxed)
     }
 
-    /// The turn in which what expires in this step is passed on.
+    /// Returns the turn in which the timeouts of this step are handed off.
     pub(crate) fn first_turn(&self) -> u64 {
         self.first_turn.load(Relaxed)
     }
@@ -200,12 +200,12 @@ impl World {
         self.turns.load(Relaxed) > 0
     }
 
-    /// Whether user code runs.
+    /// Returns whether user code runs.
     pub(crate) fn is_acting(&self) -> bool {
         self.acts.load(Relaxed) > 0
     }
 
-    /// Whether it is the script that acts, and no user code within what it has called.
+    /// Returns whether the script itself acts, outside of user code and turns.
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.is_in_turn() && !self.is_acting()
     }
@@ -218,17 +218,17 @@ impl World {
         lock(&self.faults).push(fault);
     }
 
-    /// Notes an end: of what, and how.
+    /// Records an end: its subject and its kind.
     pub(crate) fn note(&self, end: impl Hash) {
         (end, self.now()).hash(&mut *lock(&self.digest));
     }
 
-    /// Notes an error. Returns whether there was none.
+    /// Records an error. Returns whether there was none.
     pub(crate) fn demand(&self, result: Result<(), String>) -> bool {
         result.map_err(|fault| self.fault(fault)).is_ok()
     }
 
-    /// Waits for what a reaper does in a moment.
+    /// Waits until a reaper has made a condition true.
     pub(crate) fn wait_until(&self, condition: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE.get();
         while !condition() {
@@ -260,7 +260,7 @@ impl World {
         self.this.upgrade().expect("somebody calls it")
     }
 
-    /// Does something in which timers pass on what is due.
+    /// Runs a function in which timers hand off due timeouts.
     pub(crate) fn in_turn(&self, run: impl FnOnce()) {
         self.turn.fetch_add(1, Relaxed);
         self.turns.fetch_add(1, Relaxed);
@@ -274,13 +274,13 @@ impl World {
         for front in &fronts {
             front.books().see(self.now());
         }
-        // What was on its way in a turn around this one comes behind what has run in here.
+        // Timeouts of an outer turn run after those of this turn, so the order begins anew.
         for front in &fronts {
             front.books().forget_order();
         }
     }
 
-    /// Moves the clock, and has all that is due passed on.
+    /// Moves the clock, and takes turns until all due timeouts are handed off.
     fn pass(&self, run: impl FnOnce()) {
         let (turn, then) = (self.turn(), self.now());
         self.in_turn(run);
@@ -288,7 +288,7 @@ impl World {
         for front in &fronts {
             front.check_held(self, turn);
         }
-        // What callbacks have scheduled without a delay is due in the next turn.
+        // Timeouts that callbacks schedule without a delay are due in the next turn.
         for turns in 0..MOST_TURNS {
             if turns > 0
                 && !fronts.iter().any(|front| front.is_behind(self))
@@ -310,7 +310,7 @@ impl World {
         *lock(&self.is_swept) = true;
     }
 
-    /// Does what user code of the script does. Returns whether it is to panic.
+    /// Runs the action of user code. Returns whether the user code must panic.
     pub(crate) fn act(&self, action: Action, own: Option<(Arc<Front>, Number)>) -> bool {
         let depth = self.acts.fetch_add(1, Relaxed);
         let panics = depth < DEEPEST && self.act_now(action, own);
@@ -355,11 +355,11 @@ impl World {
                     self.is_ahead.store(true, Relaxed);
                 } else {
                     self.pass(|| self.clock.pass(span));
-                    // What this user code does next may be due at once.
+                    // This user code may next schedule a timeout that is due at once.
                     *lock(&self.is_swept) = false;
                 }
             }
-            // A callback moves no other clock.
+            // A callback moves only an exact clock.
             Action::Nothing | Action::Pass(_) => {}
             Action::ShutDown(front) => self.front(front).shut_down(self),
             Action::Drain(front) => self.front(front).drain(self, 0),
@@ -368,7 +368,7 @@ impl World {
         false
     }
 
-    /// Whether the clock is on time wherever something is due. It is not, if a callback moves it.
+    /// Sets whether the clock stops at each deadline. It does not if a callback moves it.
     fn exactness(&self, is_exact: bool) {
         for front in self.fronts() {
             let is_exact = is_exact && !matches!(front.timer, Facade::Queue(_));
@@ -385,13 +385,13 @@ impl World {
         })
     }
 
-    /// Takes a step, and compares all books. Returns what is wrong.
+    /// Takes a step, and compares all books. Returns the faults as an error.
     pub(crate) fn take(&self, step: Step) -> Result<(), String> {
         *lock(&self.is_swept) = false;
         self.first_turn.store(self.turn() + 1, Relaxed);
         self.guarded(|| self.step(step));
         if self.is_ahead.load(Relaxed) {
-            // The turn was that of a drain, which is of one timer only.
+            // The turn was that of a `finish_by`, which runs one timer only.
             self.guarded(|| self.pass(|| self.clock.stand_still()));
         }
         self.compare();
@@ -465,7 +465,7 @@ impl World {
         }
     }
 
-    /// An instant that has passed, if the delay is short, or is yet to come.
+    /// Returns a time 50 ms before the end of the delay, so a short delay gives a past time.
     fn instant_for(&self, delay: crate::script::Delay) -> Time {
         const BACK: Time = 50_000_000;
         match delay {
@@ -502,7 +502,7 @@ impl World {
         }
     }
 
-    /// Replaces a timer by a new one, when it has been shut down.
+    /// Shuts down a timer, and replaces it with a new one.
     fn renew(&self, place: Place) {
         let front = self.front(place);
         if place == 2 {
@@ -524,10 +524,10 @@ impl World {
         lock(&self.former_waits).extend(old);
     }
 
-    /// Ends it all, looks whether anything is left, and tells what was done.
+    /// Ends the world, checks for leftovers, and returns the result.
     pub(crate) fn end(&self) -> Result<Yield, String> {
         *lock(&self.is_swept) = false;
-        // What ends may bring something new, which then brings nothing more.
+        // The end of a timeout may schedule a new one. The second round ends that.
         for _ in 0..2 {
             self.guarded(|| self.renew_waits());
             (0..3).for_each(|place| self.guarded(|| self.renew(place)));
@@ -554,7 +554,7 @@ impl World {
     }
 }
 
-/// What user code has wait.
+/// Returns an operation of user code.
 fn plain_wait(events: u32, delay: crate::script::Delay) -> Wait {
     Wait {
         kind: Kind::Plain,

@@ -19,7 +19,7 @@ use crate::segments::Segments;
 /// timeout. It is eight bytes long, and so is `Option<Key>`.
 ///
 /// Do not pass a key to another wheel: there it may refer to an unrelated timeout. The wheel does
-/// not detect this.
+/// not detect this, and does not panic.
 ///
 /// # Examples
 ///

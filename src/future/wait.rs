@@ -19,7 +19,9 @@ use std::{
 };
 
 use crate::{
-    purgatory::{Completion, DelayedOperation, OperationGuard, Purgatory, Watch, WatchError},
+    purgatory::{
+        Completion, DelayedOperation, OperationGuard, Purgatory, Watch, WatchError, Watched,
+    },
     sync::{AtomicBool, Mutex, Ordering},
 };
 
@@ -223,7 +225,7 @@ type Register<K, R> = fn(
     Waiting<K, R>,
     Vec<Watch<K>>,
     Duration,
-) -> Result<Option<OperationGuard<K, Waiting<K, R>, R>>, WaitError<K, R>>;
+) -> Result<Watched, WaitError<K, R>>;
 
 impl<K, R> New<K, R>
 where
@@ -235,7 +237,8 @@ where
         let shared = Arc::new(Shared { is_registered: AtomicBool::new(false), end });
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
-        let guard = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
+        let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
+        let guard = added.key().map(|key| self.purgatory.guard(key));
         shared.is_registered.store(true, Ordering::Release);
         Ok(State::Waiting(shared, guard))
     }
@@ -364,8 +367,7 @@ where
             let keys = watches.into_iter().map(|watch| match watch {
                 Watch::Events(key) | Watch::Threshold(key, _) => key,
             });
-            let added = purgatory.try_complete_else_watch(operation, keys, delay)?;
-            Ok(added.key().map(|key| purgatory.guard(key)))
+            purgatory.try_complete_else_watch(operation, keys, delay)
         };
         self.new_wait(register, keys.into_iter().map(Watch::Events), delay)
     }
@@ -399,11 +401,7 @@ where
     where
         K: Clone,
     {
-        let register: Register<K, R> = |purgatory, operation, watches, delay| {
-            let added = purgatory.watch_any(operation, watches, delay)?;
-            Ok(added.key().map(|key| purgatory.guard(key)))
-        };
-        self.new_wait(register, watches, delay)
+        self.new_wait(AsyncPurgatory::watch_any, watches, delay)
     }
 
     /// Waits until all watches hold: every threshold is reached, and, if there are other keys, the
@@ -420,11 +418,7 @@ where
     where
         K: Clone,
     {
-        let register: Register<K, R> = |purgatory, operation, watches, delay| {
-            let added = purgatory.watch_all(operation, watches, delay)?;
-            Ok(added.key().map(|key| purgatory.guard(key)))
-        };
-        self.new_wait(register, watches, delay)
+        self.new_wait(AsyncPurgatory::watch_all, watches, delay)
     }
 
     fn new_wait(

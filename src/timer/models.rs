@@ -10,6 +10,8 @@ mod finish;
 mod receivers;
 #[cfg(feature = "future")]
 mod sleeps;
+#[cfg(feature = "future")]
+mod task;
 mod wakeup;
 
 use std::{

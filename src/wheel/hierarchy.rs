@@ -428,7 +428,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns whether a due bucket is to be sorted into a run.
+    /// Returns whether the wheel must sort a due bucket into a run.
     pub(super) fn is_sortable(&self, place: Place) -> bool {
         let level = place.level();
         let is_begun = self.runs.gathered() == Some(place);

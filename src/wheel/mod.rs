@@ -367,8 +367,8 @@ impl<T> TimingWheel<T> {
     /// timeouts; `None` if and only if none is pending.
     ///
     /// It is never later than the least deadline. It may be earlier in two cases: the timeout with
-    /// the least deadline of its bucket was cancelled or reset to a later deadline, or a crowded
-    /// bucket is to be sorted before its first deadline. If a timeout is due, the returned tick is
+    /// the least deadline of its bucket was cancelled or reset to a later deadline, or the
+    /// wheel must sort a crowded bucket before its first deadline. If a timeout is due, the returned tick is
     /// not after [`now`](Self::now).
     ///
     /// # Examples

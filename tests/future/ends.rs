@@ -1,4 +1,4 @@
-//! Ends of the timer: every sleep is told.
+//! Ends of the timer: no sleep stays pending.
 
 use std::{
     future::pending,
@@ -89,7 +89,7 @@ fn a_finish_lets_due_sleeps_end_and_refuses_new_ones() {
     assert!(matches!(poll(&mut near), Poll::Ready(Ok(()))));
 }
 
-/// A clock that panics when it is told to.
+/// A clock that panics once its flag is set.
 #[derive(Debug, Clone, Default)]
 struct Faulty(Arc<AtomicBool>);
 

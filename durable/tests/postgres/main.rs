@@ -345,7 +345,7 @@ fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
         store.write(now, &commands).expect("write")
     };
     let created = Answer::Scheduled(Scheduled::Created);
-    // The first is due so soon that other processes are told of it.
+    // The first is due soon, so the store notifies other processes.
     assert_eq!(write(0, Conflict::Refuse, SECOND), [created; 200]);
     assert_eq!(write(200, Conflict::Replace, 10_000 * SECOND), [created; 200]);
     for (from, conflict, known) in [

@@ -114,8 +114,8 @@ impl Member {
         self.call(&request).await.map(drop)
     }
 
-    /// Returns whether a request has succeeded. If the member has to join again it is told so, also
-    /// one that was so slow that its session has timed out.
+    /// Returns whether a request has succeeded: `false` if the broker asks the member to join again,
+    /// as after a timeout of its session.
     fn is_accepted(&mut self, code: i16) -> Result<bool, Fault> {
         match ResponseError::try_from_code(code) {
             None => Ok(true),

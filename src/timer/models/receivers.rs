@@ -2,15 +2,15 @@
 
 use std::{
     sync::Arc,
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker},
     vec::Vec,
 };
 
 use loom::thread;
 
-use super::{DUE, check};
+use super::{DUE, check, task::waker};
 use crate::{
-    sync::{Parker, Unparker},
+    sync::Parker,
     tick::Tick,
     timer::{
         backlog::{Backlog, TakeError},
@@ -18,19 +18,6 @@ use crate::{
     },
     wheel::{Expired, TimingWheel},
 };
-
-/// Wakes the thread of a task.
-struct Task(Unparker);
-
-impl Wake for Task {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn waker(task: &Parker) -> Waker {
-    Waker::from(Arc::new(Task(task.unparker().clone())))
-}
 
 fn expired(value: u32) -> Vec<Expired<u32>> {
     let mut wheel = TimingWheel::new(Tick::ZERO);

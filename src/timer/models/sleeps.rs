@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    task::{Poll, Wake, Waker},
+    task::{Poll, Waker},
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -16,9 +16,10 @@ use super::super::{
     tick_clock::TickClock,
     timeout::TimeoutKey,
 };
+use super::task::waker;
 use crate::{
     clock::Clock,
-    sync::{AtomicBool, AtomicU64, Ordering, Parker, Unparker, explore},
+    sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
     wheel::WheelBuilder,
 };
 
@@ -33,19 +34,6 @@ impl Clock for Set {
     fn now(&self) -> Instant {
         self.0 + Duration::from_nanos(self.1.load(Ordering::SeqCst))
     }
-}
-
-/// Wakes the thread of a task.
-struct Task(Unparker);
-
-impl Wake for Task {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn waker(task: &Parker) -> Waker {
-    Waker::from(Arc::new(Task(task.unparker().clone())))
 }
 
 /// A timer, its clock and the parker of its reaper.

@@ -33,7 +33,7 @@ async fn stored() -> Server {
     server
 }
 
-/// Returns the most bytes that the broker takes for requests whose answers nobody reads.
+/// Returns the peak memory of the broker, in bytes, while a client reads none of its answers.
 fn peak<R: Request>(version: i16, request: impl Fn() -> R) -> u64 {
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     let server = runtime.block_on(stored());

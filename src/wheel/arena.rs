@@ -125,17 +125,17 @@ impl<T> Arena<T> {
         self.len < self.max_pending && (self.vacant != NIL || self.grow())
     }
 
-    /// Adds a timeout; a vacant slot must exist. `place` writes the record for a slot index and
+    /// Adds a timeout; a vacant slot must exist. `write` writes the record for a slot index and
     /// returns its position.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
-    pub(super) fn insert(&mut self, value: T, place: impl FnOnce(u32) -> Position) -> Key {
+    pub(super) fn insert(&mut self, value: T, write: impl FnOnce(u32) -> Position) -> Key {
         let index = self.vacant;
         let slot = self.slots.at_mut(index);
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };
-        *slot = Slot::Pending { value, generation, position: place(index) };
+        *slot = Slot::Pending { value, generation, position: write(index) };
         self.vacant = next;
         self.len += 1;
         Key::new(index, generation)
@@ -173,7 +173,7 @@ impl<T> Arena<T> {
 
     /// Removes the timeout in a slot, of any generation. Returns its key and its value.
     #[inline]
-    pub(super) fn take(&mut self, index: u32) -> Option<(Key, T)> {
+    pub(super) fn remove_at(&mut self, index: u32) -> Option<(Key, T)> {
         let slot = self.slots.get_mut(index)?;
         let &mut Slot::Pending { generation, .. } = slot else { return None };
         let value = vacate(slot, index, generation, &mut self.vacant);

@@ -37,7 +37,7 @@ impl Cancelled {
     /// The caller reads them in place, one by one. A copy would read several at once. It would wait
     /// for the latest of them, which may depend on a cache miss that is still open.
     #[inline]
-    pub(super) fn take(&mut self) -> &[u32] {
+    pub(super) fn drain(&mut self) -> &[u32] {
         let len = core::mem::take(&mut self.len);
         &self.positions[..len.min(BATCH)]
     }

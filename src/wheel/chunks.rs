@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::geometry::Place;
+use super::geometry::BucketId;
 use crate::{segments::Segments, tick::Tick};
 
 /// Records in a chunk: 192 bytes, three cache lines.
@@ -95,7 +95,7 @@ impl Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The list of a bucket; this is its newest chunk.
-    Newest(Place),
+    Newest(BucketId),
     /// The list of a bucket; the chunk with this number is the next newer one.
     After(u32),
     /// The list of a run.
@@ -107,7 +107,8 @@ pub(super) enum Owner {
 /// A chunk's owner and the next chunk of the same list, which is older.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// `NEWEST` combined with a place, the number of the next newer chunk, `RUN`, or `FREE`.
+    /// `NEWEST` combined with the id of a bucket, the number of the next newer chunk, `RUN`, or
+    /// `FREE`.
     owner: u32,
     next: u32,
 }
@@ -119,7 +120,7 @@ const FREE: u32 = u32::MAX - 1;
 impl Owner {
     fn encoded(self) -> u32 {
         match self {
-            Self::Newest(place) => NEWEST | place.number(),
+            Self::Newest(id) => NEWEST | id.number(),
             Self::After(chunk) => chunk,
             Self::Run => RUN,
             Self::Free => FREE,
@@ -130,7 +131,7 @@ impl Owner {
         match owner {
             RUN => Self::Run,
             FREE => Self::Free,
-            _ if owner & NEWEST != 0 => Self::Newest(Place::from_number(owner & !NEWEST)),
+            _ if owner & NEWEST != 0 => Self::Newest(BucketId::from_number(owner & !NEWEST)),
             _ => Self::After(owner),
         }
     }
@@ -232,7 +233,7 @@ impl Chunks {
     #[inline]
     pub(super) fn clear(&mut self, position: Position) -> u16 {
         let mask = self.mask_mut(position.chunk());
-        debug_assert!(*mask & position.bit() != 0, "{position:?} was taken out before");
+        debug_assert!(*mask & position.bit() != 0, "{position:?} was removed before");
         *mask &= !position.bit();
         *mask
     }
@@ -249,7 +250,7 @@ impl Chunks {
         for &number in positions {
             let (chunk, bit) = (number / CHUNK, 1 << (number % CHUNK));
             let mask = &mut masks[chunk as usize];
-            debug_assert!(*mask & bit != 0, "record {number} was taken out before");
+            debug_assert!(*mask & bit != 0, "record {number} was removed before");
             *mask &= !bit;
             emptied[count % BATCH] = chunk;
             count += usize::from(*mask == 0);

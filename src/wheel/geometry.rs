@@ -21,19 +21,19 @@ pub(super) struct Geometry {
     digits: [(u8, u8); u64::BITS as usize],
 }
 
-/// One bucket of one level.
+/// The level of a bucket, and its index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
+pub(super) struct BucketId {
     level: u8,
-    bucket: u16,
+    index: u16,
 }
 
-impl Place {
+impl BucketId {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "64 levels of 65536 buckets at most")]
-    pub(super) const fn new(level: usize, bucket: usize) -> Self {
-        debug_assert!(level < 1 << 6 && bucket < 1 << 16);
-        Self { level: level as u8, bucket: bucket as u16 }
+    pub(super) const fn new(level: usize, index: usize) -> Self {
+        debug_assert!(level < 1 << 6 && index < 1 << 16);
+        Self { level: level as u8, index: index as u16 }
     }
 
     #[inline]
@@ -42,19 +42,19 @@ impl Place {
     }
 
     #[inline]
-    pub(super) fn bucket(self) -> usize {
-        self.bucket.into()
+    pub(super) fn index(self) -> usize {
+        self.index.into()
     }
 
-    /// Returns the place as a number below 2^24.
+    /// Returns the id as a number below 2^24.
     pub(super) fn number(self) -> u32 {
-        u32::from(self.level) << 16 | u32::from(self.bucket)
+        u32::from(self.level) << 16 | u32::from(self.index)
     }
 
-    /// Returns the place with this number.
-    #[expect(clippy::cast_possible_truncation, reason = "the bucket is the lower half")]
+    /// Returns the id with this number.
+    #[expect(clippy::cast_possible_truncation, reason = "the index is the lower half")]
     pub(super) const fn from_number(number: u32) -> Self {
-        Self { level: (number >> 16) as u8, bucket: number as u16 }
+        Self { level: (number >> 16) as u8, index: number as u16 }
     }
 }
 
@@ -78,15 +78,15 @@ impl Geometry {
         1 << self.bits
     }
 
-    /// Returns the place of a timeout with this deadline when the clock is at `clock`.
+    /// Returns the bucket of a timeout with this deadline when the clock is at `clock`.
     #[inline]
-    pub(super) fn place(&self, clock: Tick, deadline: Tick) -> Place {
+    pub(super) fn bucket(&self, clock: Tick, deadline: Tick) -> BucketId {
         debug_assert!(clock <= deadline, "{deadline:?} has passed at {clock:?}");
         let difference = (clock.get() ^ deadline.get()) | 1;
         let (level, shift) = self.digits[difference.ilog2() as usize];
         #[expect(clippy::cast_possible_truncation, reason = "the mask takes the lowest digit")]
-        let bucket = (deadline.get() >> shift) as u16 & self.mask;
-        Place { level, bucket }
+        let index = (deadline.get() >> shift) as u16 & self.mask;
+        BucketId { level, index }
     }
 
     /// Returns the logarithm of the number of ticks that a bucket of `level` spans.
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn place_is_the_highest_digit_in_which_deadline_and_clock_differ() {
+    fn the_bucket_is_the_highest_digit_in_which_deadline_and_clock_differ() {
         let edges = |around: u64| (0..=4).map(move |i| around.wrapping_add(i).wrapping_sub(2));
         let clocks = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
         for clock in clocks {
@@ -141,11 +141,11 @@ mod tests {
             for deadline in all.filter(|&deadline| deadline >= clock) {
                 let (clock, deadline) = (Tick::new(clock), Tick::new(deadline));
                 for geometry in geometries() {
-                    let place = geometry.place(clock, deadline);
+                    let id = geometry.bucket(clock, deadline);
                     let level = highest_digit_that_differs(&geometry, clock, deadline);
-                    assert_eq!(place.level(), level, "{geometry:?}, {clock:?}, {deadline:?}");
-                    assert_eq!(place.bucket() as u64, digit(&geometry, level, deadline));
-                    assert_eq!(Place::from_number(place.number()), place);
+                    assert_eq!(id.level(), level, "{geometry:?}, {clock:?}, {deadline:?}");
+                    assert_eq!(id.index() as u64, digit(&geometry, level, deadline));
+                    assert_eq!(BucketId::from_number(id.number()), id);
                 }
             }
         }
@@ -156,10 +156,10 @@ mod tests {
         for geometry in geometries() {
             for clock in [0, 1, 63, 64, 65, 4095, 4096, 1 << 40, u64::MAX - 70].map(Tick::new) {
                 for ahead in (0..5000).map(crate::tick::TickSpan::new) {
-                    let place = geometry.place(clock, clock.saturating_add(ahead));
-                    let current = digit(&geometry, place.level(), clock);
-                    let bucket = place.bucket() as u64;
-                    assert!(bucket > current || place.level() == 0 && bucket == current);
+                    let id = geometry.bucket(clock, clock.saturating_add(ahead));
+                    let current = digit(&geometry, id.level(), clock);
+                    let index = id.index() as u64;
+                    assert!(index > current || id.level() == 0 && index == current);
                 }
             }
         }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use super::{
     cancelled::Cancelled,
     chunks::{Chunks, NIL, NURSERY, Owner, Position},
-    geometry::{Geometry, Place},
+    geometry::{BucketId, Geometry},
     level::{Bucket, Level},
     nursery::Nursery,
     queue::BucketQueue,
@@ -46,7 +46,7 @@ impl First {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
-    Bucket(Place),
+    Bucket(BucketId),
     /// The run of a level.
     Run(usize),
 }
@@ -113,7 +113,7 @@ impl Hierarchy {
             return;
         }
         if self.may_nursery_be_due() && !self.nursery.is_exact() {
-            self.settle();
+            self.clear_cancelled();
             let (position, deadline) = self.least_in_nursery().expect("the nursery is not empty");
             self.nursery.set_least(position, deadline);
         }
@@ -189,8 +189,8 @@ impl Hierarchy {
 
     /// Adds the record of a new timeout to the nursery, which must be open.
     #[inline]
-    pub(super) fn admit_to_nursery(&mut self, deadline: Tick, slot: u32) -> Position {
-        let position = self.nursery.take(deadline);
+    pub(super) fn add_to_nursery(&mut self, deadline: Tick, slot: u32) -> Position {
+        let position = self.nursery.reserve(deadline);
         self.chunks.write(position, deadline, slot);
         position
     }
@@ -198,75 +198,74 @@ impl Hierarchy {
     /// Adds a record to the bucket of `deadline`, which must not be before the clock.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
-    pub(super) fn admit(&mut self, deadline: Tick, slot: u32) -> Position {
-        let place = self.geometry.place(self.clock, deadline);
-        let bucket =
-            self.levels.get_mut(place.level()).and_then(|level| level.get_mut(place.bucket()));
+    pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
+        let id = self.geometry.bucket(self.clock, deadline);
+        let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
         let position = match bucket {
-            Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.take(),
-            _ => self.make_room(place, deadline),
+            Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.reserve(),
+            _ => self.reserve_slowly(id, deadline),
         };
         self.chunks.write(position, deadline, slot);
         position
     }
 
-    /// Like [`admit`](Self::admit), for moved timeouts. Not inlined, because they are less
+    /// Like [`place`](Self::place), for moved timeouts. Not inlined, because they are less
     /// frequent.
     #[inline(never)]
-    pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
-        self.admit(deadline, slot)
+    pub(super) fn place_again(&mut self, deadline: Tick, slot: u32) -> Position {
+        self.place(deadline, slot)
     }
 
-    /// Takes a position for a record whose bucket is missing or full, or whose deadline is before
-    /// the bucket's expiration.
+    /// Reserves a position for a record whose bucket is missing or full, or whose deadline is
+    /// before the bucket's expiration.
     #[inline(never)]
-    fn make_room(&mut self, place: Place, deadline: Tick) -> Position {
+    fn reserve_slowly(&mut self, id: BucketId, deadline: Tick) -> Position {
         if self.nursery.count_down() {
             self.open_nursery();
         }
-        self.reach(place);
-        let level = &mut self.levels[place.level()];
-        let bucket = level.bucket_mut(place.bucket());
+        self.reach(id);
+        let level = &mut self.levels[id.level()];
+        let bucket = level.bucket_mut(id.index());
         let position = if bucket.is_full() {
             let newest = bucket.newest();
-            let chunk = self.chunks.allocate(Owner::Newest(place), newest);
+            let chunk = self.chunks.allocate(Owner::Newest(id), newest);
             if newest == NIL {
                 bucket.expiration = deadline;
                 bucket.is_crowded = false;
-            } else if place.level() > 0 && !bucket.is_crowded {
+            } else if id.level() > 0 && !bucket.is_crowded {
                 bucket.is_crowded = true;
-                bucket.expiration = self.geometry.start(place.level(), bucket.expiration);
+                bucket.expiration = self.geometry.start(id.level(), bucket.expiration);
             }
-            bucket.take_first_of(chunk)
+            bucket.reserve_in(chunk)
         } else {
-            bucket.take()
+            bucket.reserve()
         };
         bucket.expiration = bucket.expiration.min(deadline);
         let expiration = bucket.expiration;
-        level.occupy(place.bucket());
-        self.bring_forward(place, expiration, position);
+        level.mark_occupied(id.index());
+        self.bring_forward(id, expiration, position);
         position
     }
 
     /// Makes a bucket and its level, unless they exist.
-    fn reach(&mut self, place: Place) {
-        while self.levels.len() <= place.level() {
+    fn reach(&mut self, id: BucketId) {
+        while self.levels.len() <= id.level() {
             self.levels.push(Level::new());
         }
-        let level = &mut self.levels[place.level()];
-        if level.get_mut(place.bucket()).is_none() {
-            level.reach(place.bucket(), self.geometry.size());
+        let level = &mut self.levels[id.level()];
+        if level.get_mut(id.index()).is_none() {
+            level.reach(id.index(), self.geometry.size());
         }
     }
 
     /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
     /// record `witness`.
-    fn bring_forward(&mut self, place: Place, expiration: Tick, witness: Position) {
-        debug_assert!(self.clock <= expiration, "{place:?} is due before the clock");
-        let level = &mut self.levels[place.level()];
+    fn bring_forward(&mut self, id: BucketId, expiration: Tick, witness: Position) {
+        debug_assert!(self.clock <= expiration, "{id:?} is due before the clock");
+        let level = &mut self.levels[id.level()];
         if level.queued.is_none_or(|queued| expiration < queued) {
             level.queued = Some(expiration);
-            self.queue.set(place.level(), expiration);
+            self.queue.set(id.level(), expiration);
         }
         match &mut self.first {
             Some(first) if first.expiration <= expiration => {
@@ -274,21 +273,21 @@ impl Hierarchy {
             }
             first => {
                 let until = first.map_or(Tick::MAX, |first| first.expiration);
-                let source = Source::Bucket(place);
+                let source = Source::Bucket(id);
                 *first = Some(First { expiration, witness, source, until });
             }
         }
     }
 
-    /// Removes the record of a timeout that has left. The bit is cleared at the latest 15
-    /// departures later.
+    /// Removes the record of a cancelled or moved timeout. Its bit is cleared at the latest with
+    /// the 15th record that is removed after it.
     #[inline]
-    pub(super) fn depart(&mut self, position: Position) {
+    pub(super) fn remove(&mut self, position: Position) {
         // Two branches, since only the second waits for the position, which may be a cache miss.
         if self.cancelled.push(position) {
-            self.settle();
+            self.clear_cancelled();
         }
-        self.nursery.depart(position);
+        self.nursery.forget(position);
         if self.first.is_some_and(|first| first.witness == position) {
             self.replace_witness();
         }
@@ -296,42 +295,43 @@ impl Hierarchy {
 
     #[cold]
     fn replace_witness(&mut self) {
-        self.settle();
+        self.clear_cancelled();
         self.find_first();
     }
 
-    /// Clears the bits of all departed records.
+    /// Clears the bits of all cancelled records.
     #[inline(never)]
-    pub(super) fn settle(&mut self) {
-        let (emptied, count) = self.chunks.clear_all(self.cancelled.take());
+    pub(super) fn clear_cancelled(&mut self) {
+        let (emptied, count) = self.chunks.clear_all(self.cancelled.drain());
         for &chunk in &emptied[..count] {
             if chunk >= NURSERY && self.chunks.owner(chunk) != Owner::Run {
-                self.close(chunk);
+                self.free_chunk(chunk);
             }
         }
     }
 
-    /// Frees a chunk of a bucket. None of its records may be live.
-    pub(super) fn close(&mut self, chunk: u32) {
+    /// Frees a chunk of a bucket, and marks the bucket as empty if it was the last. None of its
+    /// records may be live.
+    pub(super) fn free_chunk(&mut self, chunk: u32) {
         let emptied = self.unlink(chunk);
         self.chunks.free(chunk);
-        if let Some(place) = emptied {
-            self.retire(place);
+        if let Some(id) = emptied {
+            self.mark_empty(id);
         }
     }
 
     /// Removes a chunk from its bucket. Returns the bucket if it is empty now; the caller must
-    /// [`retire`](Self::retire) it.
-    pub(super) fn unlink(&mut self, chunk: u32) -> Option<Place> {
+    /// [mark it as empty](Self::mark_empty).
+    pub(super) fn unlink(&mut self, chunk: u32) -> Option<BucketId> {
         let (owner, next) = (self.chunks.owner(chunk), self.chunks.next(chunk));
         if next != NIL {
             self.chunks.set_owner(next, owner);
         }
         match owner {
             Owner::After(newer) => self.chunks.set_next(newer, next),
-            Owner::Newest(place) => {
-                self.bucket_mut(place).fall_back_to(next);
-                return (next == NIL).then_some(place);
+            Owner::Newest(id) => {
+                self.bucket_mut(id).fall_back_to(next);
+                return (next == NIL).then_some(id);
             }
             Owner::Run | Owner::Free => debug_assert!(false, "chunk {chunk} is in no bucket"),
         }
@@ -339,10 +339,10 @@ impl Hierarchy {
     }
 
     /// Marks a bucket as empty. Its level's entry in the queue stays until it reaches the front.
-    pub(super) fn retire(&mut self, place: Place) {
-        self.levels[place.level()].vacate(place.bucket());
-        if self.runs.gathered() == Some(place) {
-            self.finish_run(place.level());
+    pub(super) fn mark_empty(&mut self, id: BucketId) {
+        self.levels[id.level()].mark_empty(id.index());
+        if self.runs.gathered() == Some(id) {
+            self.finish_run(id.level());
         }
     }
 
@@ -354,11 +354,12 @@ impl Hierarchy {
         }
     }
 
-    /// Finds the bucket or run that is due first. The caller has settled all departures.
+    /// Finds the bucket or run that is due first. The caller has cleared the bits of all cancelled
+    /// records.
     pub(super) fn find_first(&mut self) {
         debug_assert!(self.cancelled.is_empty(), "a witness may have left");
-        if let Some(place) = self.runs.gathered() {
-            return self.stay_at(place);
+        if let Some(id) = self.runs.gathered() {
+            return self.stay_at(id);
         }
         let run = self.runs.first(&mut self.chunks);
         self.first = loop {
@@ -383,38 +384,37 @@ impl Hierarchy {
                 continue;
             }
             debug_assert_eq!(expiration, queued, "level {index} is queued too late");
-            let place = Place::new(index, bucket);
-            if self.is_vacant(place) {
+            let id = BucketId::new(index, bucket);
+            if self.trim(id) {
                 continue;
             }
             // A due bucket stays the first until it is empty, whatever the other expirations are.
-            let (witness, source) = (self.live_record(place), Source::Bucket(place));
+            let (witness, source) = (self.live_record(id), Source::Bucket(id));
             break Some(First { expiration, witness, source, until: expiration });
         };
         debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
     }
 
-    /// Frees the newest chunk of a bucket if it has no live record. Retires the bucket if that was
-    /// its last chunk. Returns whether the bucket is empty.
+    /// Frees the newest chunk of a bucket if it has no live record. Returns whether the bucket is empty.
     ///
     /// A full chunk is freed when its last live record leaves. The newest chunk may have unwritten
     /// positions, whose bits are set, so its mask does not become 0.
-    fn is_vacant(&mut self, place: Place) -> bool {
-        let bucket = self.bucket(place);
+    fn trim(&mut self, id: BucketId) -> bool {
+        let bucket = self.bucket(id);
         let newest = bucket.newest();
         if self.chunks.mask(newest) & bucket.written() == 0 {
-            self.close(newest);
+            self.free_chunk(newest);
         }
-        self.bucket(place).is_empty()
+        self.bucket(id).is_empty()
     }
 
     /// Keeps a due bucket as the first, with another witness. If it is empty, finds the next first.
-    pub(super) fn stay_at(&mut self, place: Place) {
-        if self.bucket(place).is_empty() || self.is_vacant(place) {
+    pub(super) fn stay_at(&mut self, id: BucketId) {
+        if self.bucket(id).is_empty() || self.trim(id) {
             return self.find_first();
         }
-        let expiration = self.bucket(place).expiration;
-        let (witness, source) = (self.live_record(place), Source::Bucket(place));
+        let expiration = self.bucket(id).expiration;
+        let (witness, source) = (self.live_record(id), Source::Bucket(id));
         self.first = Some(First { expiration, witness, source, until: expiration });
     }
 
@@ -429,28 +429,28 @@ impl Hierarchy {
     }
 
     /// Returns whether the wheel must sort a due bucket into a run.
-    pub(super) fn is_sortable(&self, place: Place) -> bool {
-        let level = place.level();
-        let is_begun = self.runs.gathered() == Some(place);
+    pub(super) fn is_sortable(&self, id: BucketId) -> bool {
+        let level = id.level();
+        let is_begun = self.runs.gathered() == Some(id);
         level > 0 && self.geometry.shift(level) <= WIDEST && (!is_begun || self.runs.has_room())
     }
 
     /// Returns a live record of a bucket that is not empty.
-    fn live_record(&self, place: Place) -> Position {
-        let bucket = self.bucket(place);
+    fn live_record(&self, id: BucketId) -> Position {
+        let bucket = self.bucket(id);
         let chunk = bucket.newest();
         let live = self.chunks.mask(chunk) & bucket.written();
-        debug_assert!(live != 0, "{place:?} has a chunk without a live record");
+        debug_assert!(live != 0, "{id:?} has a chunk without a live record");
         Position::new(chunk, live.trailing_zeros())
     }
 
     #[inline]
-    pub(super) fn bucket(&self, place: Place) -> &Bucket {
-        self.levels[place.level()].bucket(place.bucket())
+    pub(super) fn bucket(&self, id: BucketId) -> &Bucket {
+        self.levels[id.level()].bucket(id.index())
     }
 
     #[inline]
-    pub(super) fn bucket_mut(&mut self, place: Place) -> &mut Bucket {
-        self.levels[place.level()].bucket_mut(place.bucket())
+    pub(super) fn bucket_mut(&mut self, id: BucketId) -> &mut Bucket {
+        self.levels[id.level()].bucket_mut(id.index())
     }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{
     TimingWheel,
     chunks::{NURSERY, Owner, Position},
-    geometry::Place,
+    geometry::BucketId,
     hierarchy::{Hierarchy, Source},
 };
 use crate::tick::Tick;
@@ -31,7 +31,7 @@ impl<T> TimingWheel<T> {
         let live = hierarchy.check_invariants();
         assert_eq!(live, self.len(), "records and timeouts differ in number");
         for (slot, position) in self.arena.iter() {
-            assert!(hierarchy.is_live(position), "the record of slot {slot} has been taken out");
+            assert!(hierarchy.is_live(position), "the record of slot {slot} has been removed");
             assert_eq!(hierarchy.chunks.record(position).slot, slot, "a record is another's");
         }
     }
@@ -49,15 +49,15 @@ impl Hierarchy {
                 least = Some(least.map_or(expiration, |least| least.min(expiration)));
             }
         };
-        for place in self.places() {
-            used += self.check_bucket(place);
-            see(self.live_in_bucket(place).count(), self.bucket(place).expiration);
+        for id in self.occupied() {
+            used += self.check_bucket(id);
+            see(self.live_in_bucket(id).count(), self.bucket(id).expiration);
         }
         for level in 0..self.runs.levels() {
             self.check_run(level);
-            let gathered = self.runs.gathered().filter(|bucket| bucket.level() == level);
+            let gathered = self.runs.gathered().filter(|id| id.level() == level);
             for (deadline, position) in self.runs.iter(level) {
-                let expiration = gathered.map_or(deadline, |place| self.bucket(place).expiration);
+                let expiration = gathered.map_or(deadline, |id| self.bucket(id).expiration);
                 see(usize::from(self.is_live(position)), expiration);
             }
         }
@@ -76,16 +76,16 @@ impl Hierarchy {
     }
 
     /// Returns all buckets with chunks.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn occupied(&self) -> impl Iterator<Item = BucketId> {
         self.levels.iter().enumerate().flat_map(|(index, level)| {
             let occupied = level.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty());
-            occupied.map(move |(number, _)| Place::new(index, number))
+            occupied.map(move |(number, _)| BucketId::new(index, number))
         })
     }
 
     /// Returns the chunks of a bucket, each with the mask of its written records.
-    fn chunks_of(&self, place: Place) -> impl Iterator<Item = (u32, u16)> {
-        let bucket = self.bucket(place);
+    fn chunks_of(&self, id: BucketId) -> impl Iterator<Item = (u32, u16)> {
+        let bucket = self.bucket(id);
         let newest = bucket.newest();
         let written = bucket.written();
         self.chunks
@@ -94,41 +94,41 @@ impl Hierarchy {
     }
 
     /// Returns the live records of a bucket.
-    pub(super) fn live_in_bucket(&self, place: Place) -> impl Iterator<Item = Position> {
+    pub(super) fn live_in_bucket(&self, id: BucketId) -> impl Iterator<Item = Position> {
         let positions = |chunk, written: u16| {
             let is_written = move |offset: &u32| written >> offset & 1 != 0;
             (0..16).filter(is_written).map(move |offset| Position::new(chunk, offset))
         };
-        self.chunks_of(place)
+        self.chunks_of(id)
             .flat_map(move |(chunk, written)| positions(chunk, written))
             .filter(|&position| self.is_live(position))
     }
 
     /// Checks one bucket. Returns the number of its chunks.
-    fn check_bucket(&self, place: Place) -> usize {
-        let bucket = self.bucket(place);
-        let (level, expiration) = (place.level(), bucket.expiration);
-        assert!(self.levels[level].is_occupied(place.bucket()), "{place:?} is not listed");
-        assert!(expiration >= self.clock, "{place:?} was passed over");
+    fn check_bucket(&self, id: BucketId) -> usize {
+        let bucket = self.bucket(id);
+        let (level, expiration) = (id.level(), bucket.expiration);
+        assert!(self.levels[level].is_occupied(id.index()), "{id:?} is not listed");
+        assert!(expiration >= self.clock, "{id:?} was passed over");
         let above = |tick: Tick| tick.get() >> self.geometry.shift(level) >> self.bits();
-        assert_eq!(above(expiration), above(self.clock), "{place:?} is out of its lap");
+        assert_eq!(above(expiration), above(self.clock), "{id:?} is out of its lap");
         let digit = (expiration.get() >> self.geometry.shift(level)) % (1 << self.bits());
-        assert_eq!(digit, place.bucket() as u64, "{place:?} is due out of its range");
-        let mut owner = Owner::Newest(place);
+        assert_eq!(digit, id.index() as u64, "{id:?} is due out of its range");
+        let mut owner = Owner::Newest(id);
         let mut count = 0;
-        for (chunk, written) in self.chunks_of(place) {
-            assert_eq!(self.chunks.owner(chunk), owner, "the list of {place:?} is broken");
+        for (chunk, written) in self.chunks_of(id) {
+            assert_eq!(self.chunks.owner(chunk), owner, "the list of {id:?} is broken");
             assert_ne!(self.chunks.mask(chunk), 0, "an empty chunk was kept");
             let unwritten = !written;
             assert_eq!(self.chunks.mask(chunk) & unwritten, unwritten, "a bit is lost");
             owner = Owner::After(chunk);
             count += 1;
         }
-        for position in self.live_in_bucket(place) {
+        for position in self.live_in_bucket(id) {
             let deadline = self.chunks.record(position).deadline();
-            assert!(deadline >= expiration, "{place:?} is due after {deadline:?}");
+            assert!(deadline >= expiration, "{id:?} is due after {deadline:?}");
         }
-        assert!(count == 1 || level == 0 || bucket.is_crowded, "{place:?} is crowded");
+        assert!(count == 1 || level == 0 || bucket.is_crowded, "{id:?} is crowded");
         count
     }
 
@@ -140,7 +140,7 @@ impl Hierarchy {
     fn check_nursery(&self) -> usize {
         let mut deadlines = Vec::new();
         for position in (0..NURSERY).flat_map(|chunk| self.live_in_nursery(chunk)) {
-            assert!(self.is_live(position), "{position:?} of the nursery has been taken out");
+            assert!(self.is_live(position), "{position:?} of the nursery has been removed");
             deadlines.push(self.chunks.record(position).deadline());
         }
         assert_eq!(deadlines.len(), self.nursery.len() as usize, "the nursery miscounts");
@@ -188,12 +188,12 @@ impl Hierarchy {
 
     fn check_witness(&self) {
         let Some(first) = self.first else { return };
-        assert!(self.is_live(first.witness), "the witness has left");
+        assert!(self.is_live(first.witness), "the witness was removed");
         match first.source {
-            Source::Bucket(place) => {
-                let found = self.live_in_bucket(place).any(|position| position == first.witness);
-                assert!(found, "the witness is not in {place:?}");
-                assert_eq!(self.bucket(place).expiration, first.expiration);
+            Source::Bucket(id) => {
+                let found = self.live_in_bucket(id).any(|position| position == first.witness);
+                assert!(found, "the witness is not in {id:?}");
+                assert_eq!(self.bucket(id).expiration, first.expiration);
             }
             Source::Run(level) => {
                 let mut live = self.runs.iter(level).filter(|&(_, at)| self.is_live(at));

@@ -59,18 +59,18 @@ impl Bucket {
         }
     }
 
-    /// Takes the next free position. The bucket must not be full.
+    /// Reserves the next free position. The bucket must not be full.
     #[inline]
-    pub(super) fn take(&mut self) -> Position {
+    pub(super) fn reserve(&mut self) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
         let position = Position::from_number(self.open);
         self.open += 1;
         position
     }
 
-    /// Makes a chunk the newest and takes its first position.
+    /// Makes a chunk the newest and reserves its first position.
     #[inline]
-    pub(super) fn take_first_of(&mut self, chunk: u32) -> Position {
+    pub(super) fn reserve_in(&mut self, chunk: u32) -> Position {
         self.open = chunk * CHUNK + 1;
         Position::new(chunk, 0)
     }
@@ -124,11 +124,11 @@ impl Level {
         &mut self.buckets[bucket]
     }
 
-    pub(super) fn occupy(&mut self, bucket: usize) {
+    pub(super) fn mark_occupied(&mut self, bucket: usize) {
         self.occupied.set(bucket);
     }
 
-    pub(super) fn vacate(&mut self, bucket: usize) {
+    pub(super) fn mark_empty(&mut self, bucket: usize) {
         debug_assert!(self.buckets[bucket].is_empty());
         self.occupied.clear(bucket);
     }

@@ -33,9 +33,15 @@
 //! the `nursery` at first, then in the `chunks` of a bucket. `geometry` computes the level and the
 //! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
 //! each. `advance` takes due buckets in that order, sorts each once into a `run`, and expires
-//! timeouts from there. `cancelled` removes the records of cancelled timeouts by clearing bits, 16
-//! at a time. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
+//! timeouts from there. The records of cancelled timeouts wait in `cancelled`, and are removed 16 at
+//! a time. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
 //! overflow wheels are those of Apache Kafka.
+//!
+//! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
+//! hierarchy then *remove* its value and its record: the slot becomes *vacant*, and the bit of the
+//! record is *cleared*. A chunk without a live record is *freed*. A bucket without a chunk is
+//! *marked as empty*. To *place* a timeout is to put its record into the bucket of its deadline. A
+//! record has a *position*, a value has a *slot*, a bucket has an *id*.
 
 mod advance;
 mod arena;
@@ -163,7 +169,7 @@ impl<T> TimingWheel<T> {
         if hierarchy.nursery.is_open() {
             return Ok(self.insert_into_nursery(deadline, value));
         }
-        Ok(arena.insert(value, |slot| hierarchy.admit(deadline, slot)))
+        Ok(arena.insert(value, |slot| hierarchy.place(deadline, slot)))
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.
@@ -190,7 +196,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;
-        self.hierarchy.depart(position);
+        self.hierarchy.remove(position);
         Some(value)
     }
 
@@ -237,9 +243,9 @@ impl<T> TimingWheel<T> {
         if deadline >= previous && !is_sorted {
             hierarchy.chunks.write(position, deadline, record.slot);
         } else if deadline != previous {
-            let moved = hierarchy.place(deadline, record.slot);
+            let moved = hierarchy.place_again(deadline, record.slot);
             arena.set_position(record.slot, moved);
-            hierarchy.depart(position);
+            hierarchy.remove(position);
         }
         Some(previous)
     }
@@ -410,44 +416,6 @@ impl<T> TimingWheel<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns the number of buckets of each level.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.hierarchy.geometry.size()
-    }
-
-    /// Returns the number of levels made so far, from the finest to the highest that a timeout
-    /// needed.
-    ///
-    /// Up to 60 of the latest timeouts are in no level yet. [`shrink`](Self::shrink) places them.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, WheelBuilder};
-    ///
-    /// let mut wheel = WheelBuilder::new().size(64).build()?;
-    /// assert_eq!(wheel.levels(), 0);
-    /// wheel.insert(Tick::new(63), ())?;
-    /// wheel.shrink(); // places the latest timeouts
-    /// assert_eq!(wheel.levels(), 1);
-    /// wheel.insert(Tick::new(64), ())?;
-    /// wheel.shrink(); // places the latest timeouts
-    /// assert_eq!(wheel.levels(), 2);
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    #[must_use]
-    pub fn levels(&self) -> usize {
-        self.hierarchy.levels.len()
-    }
-
-    /// Returns how often the wheel moved a timeout before its deadline: to a finer level, or into
-    /// sorted order with the others of its bucket.
-    #[must_use]
-    pub const fn cascades(&self) -> u64 {
-        self.hierarchy.cascades
     }
 
     /// Returns an iterator over the pending timeouts, in no particular order.

@@ -29,7 +29,7 @@ pub(super) struct Nursery {
     len: u32,
     /// Not after any live record's deadline.
     least: Tick,
-    /// The number of the live record that is due at `least`, or 0 if it has left.
+    /// The number of the live record that is due at `least`, or 0 if it was removed.
     witness: u32,
     /// Slow placements until the nursery opens.
     pause: u32,
@@ -64,9 +64,10 @@ impl Nursery {
         self.open % CHUNK == 0
     }
 
-    /// Takes the next free position for a record with this deadline. The nursery must not be full.
+    /// Reserves the next free position for a record with this deadline. The nursery must not be
+    /// full.
     #[inline]
-    pub(super) fn take(&mut self, deadline: Tick) -> Position {
+    pub(super) fn reserve(&mut self, deadline: Tick) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
         let position = Position::from_number(self.open);
         self.open += 1;
@@ -78,11 +79,11 @@ impl Nursery {
         position
     }
 
-    /// Updates the count and the witness after a record of any chunk has left.
+    /// Updates the count and the witness after a record of any chunk was removed.
     ///
     /// Has no branch that waits for the position, which may be a cache miss.
     #[inline]
-    pub(super) fn depart(&mut self, position: Position) {
+    pub(super) fn forget(&mut self, position: Position) {
         if self.is_open() {
             self.len -= u32::from(Self::contains(position));
             self.witness = if self.witness == position.number() { 0 } else { self.witness };

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use super::{
     chunks::{CHUNK, Chunks, NIL, Owner, Position},
-    geometry::Place,
+    geometry::BucketId,
 };
 use crate::tick::{Tick, TickSpan};
 
@@ -58,7 +58,7 @@ pub(super) struct Runs {
     /// A bit for each level whose run is sorted and has entries left.
     active: u64,
     /// The bucket whose timeouts are being gathered for the run of its level.
-    gathered: Option<Place>,
+    gathered: Option<BucketId>,
     /// Output buffer of the counting sort.
     scratch: Vec<Entry>,
 }
@@ -105,26 +105,26 @@ impl Runs {
     }
 
     /// Starts to gather a bucket, whose first tick is `start`, into the run of its level.
-    pub(super) fn begin(&mut self, bucket: Place, start: Tick, chunks: &mut Chunks) {
-        let level = bucket.level();
+    pub(super) fn begin(&mut self, id: BucketId, start: Tick, chunks: &mut Chunks) {
+        let level = id.level();
         debug_assert!(self.gathered.is_none(), "another run is being gathered");
         if self.levels.len() <= level {
             self.levels.resize_with(level + 1, Run::default);
         }
         self.end(level, chunks);
         self.levels[level].start = start;
-        self.gathered = Some(bucket);
+        self.gathered = Some(id);
     }
 
     /// Returns the bucket whose timeouts are being gathered.
     #[inline]
-    pub(super) fn gathered(&self) -> Option<Place> {
+    pub(super) fn gathered(&self) -> Option<BucketId> {
         self.gathered
     }
 
     /// Returns whether the run that is being gathered has room for the timeouts of another chunk.
     pub(super) fn has_room(&self) -> bool {
-        let len = self.gathered.map_or(0, |bucket| self.levels[bucket.level()].entries.len());
+        let len = self.gathered.map_or(0, |id| self.levels[id.level()].entries.len());
         len + CHUNK as usize <= LONGEST
     }
 
@@ -132,8 +132,8 @@ impl Runs {
     /// Skips the records whose deadline is `span` ticks after the run's start or later, and returns
     /// their mask.
     pub(super) fn gather(&mut self, chunk: u32, span: TickSpan, chunks: &mut Chunks) -> u16 {
-        let Some(bucket) = self.gathered else { unreachable!("no run is being gathered") };
-        let run = &mut self.levels[bucket.level()];
+        let Some(id) = self.gathered else { unreachable!("no run is being gathered") };
+        let run = &mut self.levels[id.level()];
         chunks.set_owner(chunk, Owner::Run);
         chunks.set_next(chunk, run.chunks);
         run.chunks = chunk;
@@ -206,7 +206,7 @@ impl Runs {
     }
 
     fn gathered_level(&self) -> Option<usize> {
-        self.gathered.map(Place::level)
+        self.gathered.map(BucketId::level)
     }
 
     /// Ends a run. None of its entries may be live.
@@ -290,20 +290,20 @@ impl Runs {
 /// Sorts entries whose ticks are less than [`COUNTERS`].
 fn sort_by_counting(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     let tick = |entry: Entry| (entry >> 32) as usize % COUNTERS;
-    let mut places = [0_usize; COUNTERS];
+    let mut starts = [0_usize; COUNTERS];
     for &entry in entries.iter() {
-        places[tick(entry)] += 1;
+        starts[tick(entry)] += 1;
     }
     let mut sum = 0;
-    for place in &mut places {
-        sum += core::mem::replace(place, sum);
+    for start in &mut starts {
+        sum += core::mem::replace(start, sum);
     }
     scratch.clear();
     scratch.resize(entries.len(), 0);
     for &entry in entries.iter() {
-        let place = &mut places[tick(entry)];
-        scratch[*place] = entry;
-        *place += 1;
+        let next = &mut starts[tick(entry)];
+        scratch[*next] = entry;
+        *next += 1;
     }
     core::mem::swap(entries, scratch);
 }

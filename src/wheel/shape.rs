@@ -85,6 +85,44 @@ impl fmt::Display for Shape {
 }
 
 impl<T> TimingWheel<T> {
+    /// Returns the number of buckets of each level.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.hierarchy.geometry.size()
+    }
+
+    /// Returns the number of levels made so far, from the finest to the highest that a timeout
+    /// needed.
+    ///
+    /// Up to 60 of the latest timeouts are in no level yet. [`shrink`](Self::shrink) places them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, WheelBuilder};
+    ///
+    /// let mut wheel = WheelBuilder::new().size(64).build()?;
+    /// assert_eq!(wheel.levels(), 0);
+    /// wheel.insert(Tick::new(63), ())?;
+    /// wheel.shrink(); // places the latest timeouts
+    /// assert_eq!(wheel.levels(), 1);
+    /// wheel.insert(Tick::new(64), ())?;
+    /// wheel.shrink(); // places the latest timeouts
+    /// assert_eq!(wheel.levels(), 2);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn levels(&self) -> usize {
+        self.hierarchy.levels.len()
+    }
+
+    /// Returns how often the wheel moved a timeout before its deadline: to a finer level, or into
+    /// sorted order with the others of its bucket.
+    #[must_use]
+    pub const fn cascades(&self) -> u64 {
+        self.hierarchy.cascades
+    }
+
     /// Returns a report of the levels and their buckets. Takes time proportional to the number of
     /// buckets and timeouts.
     #[must_use]
@@ -123,12 +161,12 @@ impl Hierarchy {
 
     /// Returns the buckets of a level that hold timeouts, and its run, ordered by expiration.
     fn buckets_of(&self, index: usize) -> Vec<BucketShape> {
-        let of = |place| {
-            let expiration = self.bucket(place).expiration;
-            BucketShape { expiration, pending: self.live_in_bucket(place).count() }
+        let of = |id| {
+            let expiration = self.bucket(id).expiration;
+            BucketShape { expiration, pending: self.live_in_bucket(id).count() }
         };
-        let places = self.places().filter(|place| place.level() == index);
-        let mut buckets: Vec<_> = places.map(of).collect();
+        let ids = self.occupied().filter(|id| id.level() == index);
+        let mut buckets: Vec<_> = ids.map(of).collect();
         let mut run = self.runs.iter(index).filter(|&(_, position)| self.is_live(position));
         if let Some((expiration, _)) = run.next() {
             buckets.push(BucketShape { expiration, pending: 1 + run.count() });

@@ -6,7 +6,7 @@ use super::{
     TimingWheel,
     arena::Arena,
     chunks::{Chunks, NIL, Owner, Position},
-    geometry::Place,
+    geometry::BucketId,
     hierarchy::Hierarchy,
     level::{Bucket, Level},
     queue::BucketQueue,
@@ -34,7 +34,7 @@ impl<T> TimingWheel<T> {
     ///
     /// Takes time proportional to the memory in use.
     pub fn shrink(&mut self) {
-        self.empty_nursery();
+        self.place_nursery();
         let Self { arena, hierarchy } = self;
         hierarchy.nursery.close();
         arena.shrink();
@@ -53,18 +53,18 @@ impl Hierarchy {
         for (index, level) in self.levels.iter_mut().enumerate() {
             let occupied = level.iter_mut().enumerate().filter(|(_, bucket)| !bucket.is_empty());
             for (number, bucket) in occupied {
-                let place = Place::new(index, number);
-                rewrite_bucket(place, bucket, &self.chunks, &mut to, &mut moved);
+                let id = BucketId::new(index, number);
+                rewrite_bucket(id, bucket, &self.chunks, &mut to, &mut moved);
                 if bucket.is_empty() {
-                    emptied.push(place);
+                    emptied.push(id);
                 }
             }
         }
         self.runs.rewrite(&self.chunks, &mut to, moved);
         self.chunks = to;
         self.touched = NIL;
-        for place in emptied {
-            self.retire(place);
+        for id in emptied {
+            self.mark_empty(id);
         }
     }
 
@@ -85,7 +85,7 @@ impl Hierarchy {
 }
 
 fn rewrite_bucket(
-    place: Place,
+    id: BucketId,
     bucket: &mut Bucket,
     from: &Chunks,
     to: &mut Chunks,
@@ -99,7 +99,7 @@ fn rewrite_bucket(
         while live != 0 {
             let record = from.record(Position::new(chunk, live.trailing_zeros()));
             live &= live - 1;
-            let position = next_position(place, bucket, to);
+            let position = reserve(id, bucket, to);
             to.write(position, record.deadline(), record.slot);
             moved(record.slot, position);
         }
@@ -108,11 +108,11 @@ fn rewrite_bucket(
     }
 }
 
-/// Takes the next free position of a bucket. Allocates another chunk if the bucket is full.
-fn next_position(place: Place, bucket: &mut Bucket, chunks: &mut Chunks) -> Position {
+/// Reserves the next free position of a bucket. Allocates another chunk if the bucket is full.
+fn reserve(id: BucketId, bucket: &mut Bucket, chunks: &mut Chunks) -> Position {
     if !bucket.is_full() {
-        return bucket.take();
+        return bucket.reserve();
     }
-    let chunk = chunks.allocate(Owner::Newest(place), bucket.newest());
-    bucket.take_first_of(chunk)
+    let chunk = chunks.allocate(Owner::Newest(id), bucket.newest());
+    bucket.reserve_in(chunk)
 }

@@ -247,7 +247,8 @@ impl TimerBuilder {
         let parker = Parker::new();
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = parker.unparker().clone();
-        let shards = Shards::new(wheels.into_iter(), clock, unparker, max_pending);
+        let contents = wheels.into_iter().map(|wheel| (wheel, ()));
+        let shards = Shards::new(contents, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))

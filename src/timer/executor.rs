@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    annex::Annex,
     backlog::Backlog,
     shared::{Shared, Starter},
     tracing::Events,
@@ -176,7 +177,7 @@ impl<T> fmt::Debug for Delivery<T> {
     }
 }
 
-impl<T: Send + 'static> Shared<T> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
     /// Starts the executor threads that have not been started. If one cannot be started, those before
     /// it keep running, and a later call starts the others.
     pub(super) fn start_executors(&self, starter: &mut Starter) -> io::Result<()> {

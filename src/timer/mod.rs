@@ -38,6 +38,7 @@
 //! A forked child has only the thread that forked. A timer that was made before the fork does not run
 //! in the child, and its locks may stay locked. Make timers after the fork.
 
+mod annex;
 mod backlog;
 mod batch;
 mod builder;

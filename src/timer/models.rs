@@ -77,7 +77,8 @@ fn shards_with(count: usize, max_pending: Option<u64>, parker: &Parker) -> Shard
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
     let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
     let max_pending = max_pending.and_then(NonZeroU64::new);
-    Shards::new(wheels.into_iter(), clock, parker.unparker().clone(), max_pending)
+    let contents = wheels.into_iter().map(|wheel| (wheel, ()));
+    Shards::new(contents, clock, parker.unparker().clone(), max_pending)
 }
 
 fn insert(shards: &Shards<u32>, index: usize, deadline: Tick, value: u32) -> TimeoutKey {
@@ -87,7 +88,7 @@ fn insert(shards: &Shards<u32>, index: usize, deadline: Tick, value: u32) -> Tim
 /// Expires due timeouts and returns their values, sorted.
 fn expire(shards: &Shards<u32>) -> Vec<u32> {
     let mut expired = Vec::new();
-    shards.expire(DUE, 64, &mut expired);
+    shards.expire(0, DUE, 64, &mut expired);
     values(expired)
 }
 
@@ -138,9 +139,9 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         let is_moved = resetter.join().expect("no thread panics");
         assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
-        shards.expire(Tick::new(4), 64, &mut later);
+        shards.expire(0, Tick::new(4), 64, &mut later);
         assert!(later.is_empty(), "early");
-        shards.expire(Tick::new(5), 64, &mut later);
+        shards.expire(0, Tick::new(5), 64, &mut later);
         assert_eq!(later.len(), usize::from(is_moved));
         shards.check_invariants();
     });

@@ -5,6 +5,7 @@ use std::{format, io, sync::Arc, thread, time::Duration, vec::Vec};
 use crossbeam::channel::{self, Sender};
 
 use super::{
+    annex::Annex,
     executor::Delivery,
     shared::Shared,
     shutdown::{CallbackThread, EndOnPanic},
@@ -46,7 +47,7 @@ pub(super) struct Turn {
     has_expired: bool,
 }
 
-impl<T: Send + 'static> Shared<T> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
     /// Starts the reaper, which waits until it receives its parker.
     ///
     /// If the thread cannot be started, the caller keeps the parker, and a later call tries again.
@@ -107,7 +108,11 @@ impl<T: Send + 'static> Shared<T> {
     }
 
     /// Expires all due timeouts and hands them off, a bounded number at a time.
-    pub(super) fn expire_due(&self, delivery: &Delivery<T>, batch: &mut Vec<Expired<T>>) -> Turn {
+    pub(super) fn expire_due(
+        &self,
+        delivery: &Delivery<X::Due>,
+        batch: &mut Vec<Expired<X::Due>>,
+    ) -> Turn {
         let mut has_expired = false;
         let mut lateness = Duration::ZERO;
         loop {
@@ -115,7 +120,7 @@ impl<T: Send + 'static> Shared<T> {
             let now = self.shards.clock().floor(elapsed);
             let mut batch_lateness = None;
             let is_drained = delivery.hand_off(&self.handler, batch, |batch| {
-                let is_drained = self.shards.expire(now, steps_per_hold(lateness), batch);
+                let is_drained = self.shards.expire(elapsed, now, steps_per_hold(lateness), batch);
                 batch_lateness = self.record_lateness(elapsed, batch);
                 is_drained
             });
@@ -132,7 +137,7 @@ impl<T: Send + 'static> Shared<T> {
 
     /// Records the lateness of a batch that is handed off `elapsed` nanoseconds after the start of
     /// the timer. Returns the greatest; `None` if the batch is empty.
-    fn record_lateness(&self, elapsed: u64, batch: &[Expired<T>]) -> Option<Duration> {
+    fn record_lateness(&self, elapsed: u64, batch: &[Expired<X::Due>]) -> Option<Duration> {
         if batch.is_empty() {
             return None;
         }

@@ -1,5 +1,8 @@
 //! A shard: one wheel behind one lock. No other file takes this lock.
 //!
+//! The lock may also guard an [`Annex`]: the state of another layer, whose entries end together with
+//! timeouts.
+//!
 //! A thread holds the lock for one operation, for 256 operations of a batch, or, as the reaper, for
 //! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. No
 //! thread holds the locks of two shards.
@@ -37,7 +40,7 @@ use std::{
     vec::Vec,
 };
 
-use super::{error::ScheduleError, stats::ShardStats, wakeup::Published};
+use super::{annex::Annex, error::ScheduleError, stats::ShardStats, wakeup::Published};
 use crate::{
     sync::{Mutex, MutexGuard, Unparker, unlock_fair},
     tick::Tick,
@@ -53,18 +56,35 @@ use crate::{
 const INSERTS_PER_CHECK: u64 = 64;
 
 /// A wheel behind a lock, and the expiration that it publishes to the reaper.
-pub(super) struct Shard<T> {
-    state: Mutex<State<T>>,
+pub(super) struct Shard<T, X = ()> {
+    state: Mutex<State<T, X>>,
     /// Threads that wait for the lock. A hint: no protocol relies on it.
     waiting: AtomicU32,
     published: Published,
 }
 
-struct State<T> {
+struct State<T, X> {
+    timeouts: Timeouts<T>,
+    annex: X,
+}
+
+struct Timeouts<T> {
     wheel: TimingWheel<T>,
     /// Whether the shard refuses new timeouts.
     is_closed: bool,
     stats: ShardStats,
+}
+
+/// The timeouts of a shard, while a thread holds its lock.
+pub(crate) struct Hold<'a, T> {
+    timeouts: &'a mut Timeouts<T>,
+    changes: Changes,
+}
+
+/// The changes of one hold of a shard's lock.
+pub(super) struct Changes {
+    /// Number of timeouts that it cancelled.
+    pub(super) cancelled: usize,
 }
 
 /// The expiration that an operation published; `None` if the shard had already published one as
@@ -74,9 +94,10 @@ pub(super) type Earlier = Option<Tick>;
 /// The timeout has ended.
 pub(super) struct Ended;
 
-impl<T> Shard<T> {
-    pub(super) fn new(wheel: TimingWheel<T>) -> Self {
-        let state = State { wheel, is_closed: false, stats: ShardStats::default() };
+impl<T, X> Shard<T, X> {
+    pub(super) fn new(wheel: TimingWheel<T>, annex: X) -> Self {
+        let timeouts = Timeouts { wheel, is_closed: false, stats: ShardStats::default() };
+        let state = State { timeouts, annex };
         Self { state: Mutex::new(state), waiting: AtomicU32::new(0), published: Published::new() }
     }
 
@@ -89,21 +110,22 @@ impl<T> Shard<T> {
         value: T,
     ) -> Result<(Key, Earlier), ScheduleError<T>> {
         let mut state = self.lock();
-        if state.is_closed {
-            state.stats.rejected += 1;
+        if state.timeouts.is_closed {
+            state.timeouts.stats.rejected += 1;
             drop(state);
             return Err(ScheduleError::shut_down(value));
         }
-        state.wheel.observe(now);
-        match state.wheel.insert(deadline, value) {
+        state.timeouts.wheel.observe(now);
+        match state.timeouts.wheel.insert(deadline, value) {
             Ok(key) => {
-                state.stats.scheduled += 1;
-                let earlier = self.publish_if_earlier(state.expiration_after_insert(deadline));
+                state.timeouts.stats.scheduled += 1;
+                let earlier =
+                    self.publish_if_earlier(state.timeouts.expiration_after_insert(deadline));
                 debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
                 Ok((key, earlier))
             }
             Err(refused) => {
-                state.stats.rejected += 1;
+                state.timeouts.stats.rejected += 1;
                 drop(state);
                 Err(ScheduleError::full(refused.into_value()))
             }
@@ -122,19 +144,19 @@ impl<T> Shard<T> {
     ) -> (Earlier, Option<ScheduleError<(Duration, T)>>) {
         let mut earlier = None;
         let mut state = self.lock();
-        state.wheel.observe(now);
+        state.timeouts.wheel.observe(now);
         for (delay, deadline, value) in timeouts {
-            if state.is_closed {
+            if state.timeouts.is_closed {
                 return (earlier, Some(ScheduleError::shut_down((delay, value))));
             }
-            match state.wheel.insert(deadline, value) {
+            match state.timeouts.wheel.insert(deadline, value) {
                 Ok(key) => inserted(key),
                 Err(refused) => {
                     return (earlier, Some(ScheduleError::full((delay, refused.into_value()))));
                 }
             }
-            state.stats.scheduled += 1;
-            let expiration = state.expiration_after_insert(deadline);
+            state.timeouts.stats.scheduled += 1;
+            let expiration = state.timeouts.expiration_after_insert(deadline);
             earlier = self.publish_if_earlier(expiration).or(earlier);
             debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
         }
@@ -145,7 +167,7 @@ impl<T> Shard<T> {
     /// has ended. `change` must neither run nor drop anything of the user.
     #[cfg(feature = "future")]
     pub(super) fn with_value<R>(&self, key: Key, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.lock().wheel.get_mut(key).map(change)
+        self.lock().timeouts.wheel.get_mut(key).map(change)
     }
 
     /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the shard
@@ -153,10 +175,10 @@ impl<T> Shard<T> {
     #[inline]
     pub(super) fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
         let mut state = self.lock();
-        let value = state.wheel.cancel(key)?;
-        state.stats.cancelled += 1;
-        if state.is_closed {
-            state.wake_if_empty(reaper);
+        let value = state.timeouts.wheel.cancel(key)?;
+        state.timeouts.stats.cancelled += 1;
+        if state.timeouts.is_closed {
+            state.timeouts.wake_if_empty(reaper);
         }
         Some(value)
     }
@@ -169,26 +191,42 @@ impl<T> Shard<T> {
         values: &mut [Option<T>],
         reaper: &Unparker,
     ) -> usize {
-        let mut count = 0;
-        let mut state = self.lock();
-        for (index, key) in keys {
-            debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
-            values[index] = state.wheel.cancel(key);
-            count += usize::from(values[index].is_some());
+        let ((), changes) = self.hold(reaper, |timeouts, _| {
+            for (index, key) in keys {
+                debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
+                values[index] = timeouts.cancel(key);
+            }
+        });
+        changes.cancelled
+    }
+
+    /// Runs `act` on the timeouts and the annex, under the lock. Returns its result, and the changes
+    /// that the caller has to announce. Wakes the reaper if the shard is closed and now empty.
+    ///
+    /// `act` must neither run nor drop anything of the user.
+    #[inline]
+    pub(super) fn hold<V>(
+        &self,
+        reaper: &Unparker,
+        act: impl FnOnce(&mut Hold<'_, T>, &mut X) -> V,
+    ) -> (V, Changes) {
+        let mut guard = self.lock();
+        let State { timeouts, annex } = &mut *guard;
+        let mut hold = Hold { timeouts, changes: Changes { cancelled: 0 } };
+        let result = act(&mut hold, annex);
+        let Hold { timeouts, changes } = hold;
+        if timeouts.is_closed {
+            timeouts.wake_if_empty(reaper);
         }
-        state.stats.cancelled += count as u64;
-        if state.is_closed {
-            state.wake_if_empty(reaper);
-        }
-        count
+        (result, changes)
     }
 
     /// Moves a timeout to a new deadline.
     #[inline]
     pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Earlier, Ended> {
         let mut state = self.lock();
-        state.wheel.observe(now);
-        state.wheel.reset(key, deadline).ok_or(Ended)?;
+        state.timeouts.wheel.observe(now);
+        state.timeouts.wheel.reset(key, deadline).ok_or(Ended)?;
         let earlier = self.publish_if_earlier(deadline);
         debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
         Ok(earlier)
@@ -196,26 +234,37 @@ impl<T> Shard<T> {
 
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: Key) -> Option<Tick> {
-        self.lock().wheel.deadline(key)
+        self.lock().timeouts.wheel.deadline(key)
     }
 
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
-    /// is left. Only the reaper calls this.
-    pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
+    /// is left. Only the reaper calls this, `elapsed` nanoseconds after the start of the timer.
+    pub(super) fn expire(
+        &self,
+        elapsed: u64,
+        now: Tick,
+        steps: u64,
+        expired: &mut Vec<Expired<X::Due>>,
+    ) -> bool
+    where
+        X: Annex<T>,
+    {
         let before = expired.len();
-        let mut state = self.lock();
-        let mut due = state.wheel.advance(now).limit(steps);
-        expired.extend(due.by_ref());
+        let mut guard = self.lock();
+        let State { timeouts, annex } = &mut *guard;
+        let mut due = timeouts.wheel.advance(now).limit(steps);
+        let taken = due.by_ref().take(X::MAX_EXPIRED);
+        expired.extend(taken.map(|expired| annex.expire(expired, elapsed)));
         let is_drained = due.is_drained();
-        state.stats.expired += (expired.len() - before) as u64;
-        self.published.set(state.next_expiration());
+        timeouts.stats.expired += (expired.len() - before) as u64;
+        self.published.set(timeouts.next_expiration());
         debug_assert!(!is_drained || self.published() > now, "a due timeout is left");
         // The wheel may be ahead of `now`: an insert may have read the clock later.
         debug_assert!(
-            expired[before..].last().is_none_or(|last| last.deadline <= state.wheel.now()),
+            expired[before..].last().is_none_or(|last| last.deadline <= timeouts.wheel.now()),
             "a timeout expired early"
         );
-        self.hand_over(state);
+        self.hand_over(guard);
         is_drained
     }
 
@@ -229,13 +278,13 @@ impl<T> Shard<T> {
     /// early. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
         let state = self.lock();
-        self.published.set(state.next_expiration().max(self.published.get()));
+        self.published.set(state.timeouts.next_expiration().max(self.published.get()));
     }
 
     /// The same with a fault: another thread may publish between the unlock and the store.
     #[cfg(all(test, loom))]
     pub(super) fn raise_published_unlocked(&self) {
-        let next = self.lock().next_expiration();
+        let next = self.lock().timeouts.next_expiration();
         self.published.set(next);
     }
 
@@ -245,70 +294,70 @@ impl<T> Shard<T> {
     pub(super) fn next_turn(&self) -> Option<Tick> {
         let state = self.lock();
         // The wheel may want to split a crowded bucket earlier than the shard has published.
-        state.wheel.next_expiration().map(|next| next.max(self.published.get()))
+        state.timeouts.wheel.next_expiration().map(|next| next.max(self.published.get()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.lock().timeouts.is_closed = true;
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().is_closed
+        self.lock().timeouts.is_closed
     }
 
     /// Closes the shard and returns its wheel. The caller empties it, without the lock.
     pub(super) fn shut_down(&self) -> TimingWheel<T> {
         let mut state = self.lock();
-        let wheel = mem::take(&mut state.wheel);
-        state.is_closed = true;
-        state.stats.returned += wheel.len() as u64;
-        state.stats.cascades += wheel.cascades();
+        let wheel = mem::take(&mut state.timeouts.wheel);
+        state.timeouts.is_closed = true;
+        state.timeouts.stats.returned += wheel.len() as u64;
+        state.timeouts.stats.cascades += wheel.cascades();
         self.published.set(Tick::MAX);
-        debug_assert!(state.wheel.is_empty(), "a timeout stayed in the shard");
+        debug_assert!(state.timeouts.wheel.is_empty(), "a timeout stayed in the shard");
         wheel
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().wheel.is_empty()
+        self.lock().timeouts.wheel.is_empty()
     }
 
     /// Checks the invariants of the shard. Returns the number of pending timeouts.
     pub(super) fn check_invariants(&self) -> u64 {
         let state = self.lock();
-        state.wheel.check_invariants();
+        state.timeouts.wheel.check_invariants();
         let published = self.published();
-        for (_, deadline, _) in &state.wheel {
+        for (_, deadline, _) in &state.timeouts.wheel {
             assert!(published <= deadline, "published {published}, but one is due at {deadline}");
         }
-        let pending = state.wheel.len() as u64;
-        let ShardStats { scheduled, expired, cancelled, returned, .. } = state.stats;
+        let pending = state.timeouts.wheel.len() as u64;
+        let ShardStats { scheduled, expired, cancelled, returned, .. } = state.timeouts.stats;
         let ended = expired + cancelled + returned;
         assert_eq!(scheduled, pending + ended, "a timeout is pending or has ended once");
-        assert!(returned == 0 || state.is_closed, "a shutdown closes the shard");
+        assert!(returned == 0 || state.timeouts.is_closed, "a shutdown closes the shard");
         assert!(returned == 0 || pending == 0, "a shutdown returns all timeouts");
         pending
     }
 
     /// Frees the memory that pending timeouts do not need.
     pub(super) fn shrink(&self) {
-        self.lock().wheel.shrink();
+        self.lock().timeouts.wheel.shrink();
     }
 
     /// Adds the counts of this shard to `sum`. Returns the number of pending timeouts.
     pub(super) fn add_stats(&self, sum: &mut ShardStats) -> u64 {
         let state = self.lock();
-        sum.add(&state.stats, state.wheel.cascades());
-        state.wheel.len() as u64
+        sum.add(&state.timeouts.stats, state.timeouts.wheel.cascades());
+        state.timeouts.wheel.len() as u64
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, State<T, X>> {
         self.state.try_lock().unwrap_or_else(|| self.wait_for_lock())
     }
 
     #[cold]
-    fn wait_for_lock(&self) -> MutexGuard<'_, State<T>> {
+    fn wait_for_lock(&self) -> MutexGuard<'_, State<T, X>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -316,7 +365,7 @@ impl<T> Shard<T> {
     }
 
     /// Unlocks for the reaper: hands the lock to the thread that has waited longest, if any.
-    fn hand_over(&self, guard: MutexGuard<'_, State<T>>) {
+    fn hand_over(&self, guard: MutexGuard<'_, State<T, X>>) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             unlock_fair(guard);
         }
@@ -333,7 +382,18 @@ impl<T> Shard<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> Hold<'_, T> {
+    /// Cancels a timeout and returns its value; `None` if it has ended.
+    #[inline]
+    pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
+        let value = self.timeouts.wheel.cancel(key)?;
+        self.timeouts.stats.cancelled += 1;
+        self.changes.cancelled += 1;
+        Some(value)
+    }
+}
+
+impl<T> Timeouts<T> {
     /// Returns the next expiration of the wheel; `Tick::MAX` if it is empty.
     #[inline]
     fn next_expiration(&self) -> Tick {

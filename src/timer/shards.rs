@@ -16,6 +16,7 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use super::{
+    annex::Annex,
     error::ScheduleError,
     permits::Permits,
     shard::{Earlier, Shard},
@@ -45,8 +46,8 @@ const BATCH_PER_HOLD: usize = 1;
 pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
 /// The shards of a timer, with all that is needed to add, move and remove timeouts.
-pub(super) struct Shards<T> {
-    all: Box<[CachePadded<Shard<T>>]>,
+pub(super) struct Shards<T, X = ()> {
+    all: Box<[CachePadded<Shard<T, X>>]>,
     clock: TickClock,
     wakeup: Wakeup,
     /// Wakes the reaper.
@@ -56,14 +57,15 @@ pub(super) struct Shards<T> {
     is_finishing: AtomicBool,
 }
 
-impl<T> Shards<T> {
+impl<T, X> Shards<T, X> {
     pub(super) fn new(
-        wheels: impl Iterator<Item = TimingWheel<T>>,
+        contents: impl Iterator<Item = (TimingWheel<T>, X)>,
         clock: TickClock,
         reaper: Unparker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
-        let all: Box<[_]> = wheels.map(|wheel| CachePadded::new(Shard::new(wheel))).collect();
+        let shard = |(wheel, annex)| CachePadded::new(Shard::new(wheel, annex));
+        let all: Box<[_]> = contents.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         Self {
             all,
@@ -256,11 +258,21 @@ impl<T> Shards<T> {
 
     /// Appends due timeouts to `expired`, in at most `steps` steps a shard. Returns whether no due
     /// timeout is left.
-    pub(super) fn expire(&self, now: Tick, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
+    /// The time is `elapsed` in nanoseconds of [`TickClock::elapsed`], which is in the tick `now`.
+    pub(super) fn expire(
+        &self,
+        elapsed: u64,
+        now: Tick,
+        steps: u64,
+        expired: &mut Vec<Expired<X::Due>>,
+    ) -> bool
+    where
+        X: Annex<T>,
+    {
         let before = expired.len();
         let mut is_drained = true;
         for shard in self.all.iter().filter(|shard| shard.published() <= now) {
-            is_drained &= shard.expire(now, steps, expired);
+            is_drained &= shard.expire(elapsed, now, steps, expired);
         }
         self.permits.release(expired.len() - before);
         is_drained
@@ -371,7 +383,7 @@ impl<T> Shards<T> {
 
     /// Returns the shard of a key; `None` if the key is one of another timer with more shards.
     #[inline]
-    fn shard(&self, key: TimeoutKey) -> Option<&Shard<T>> {
+    fn shard(&self, key: TimeoutKey) -> Option<&Shard<T, X>> {
         self.all.get(key.shard()).map(|shard| &**shard)
     }
 
@@ -391,33 +403,33 @@ impl<T> Shards<T> {
 /// It does not keep the timer running. Each shard has a reference count of its own: if all handles
 /// shared one count, threads that schedule and cancel would contend for its cache line. The shards
 /// stay in memory as long as a reference exists, empty once the timer has shut down.
-pub(super) struct ShardsRef<T>(Arc<CachePadded<Arc<Shards<T>>>>);
+pub(super) struct ShardsRef<T, X = ()>(Arc<CachePadded<Arc<Shards<T, X>>>>);
 
-impl<T> ShardsRef<T> {
+impl<T, X> ShardsRef<T, X> {
     /// Makes a reference for each shard.
-    pub(super) fn for_each_shard(shards: &Arc<Shards<T>>) -> Box<[Self]> {
+    pub(super) fn for_each_shard(shards: &Arc<Shards<T, X>>) -> Box<[Self]> {
         let reference = |_| Self(Arc::new(CachePadded::new(Arc::clone(shards))));
         (0..shards.count()).map(reference).collect()
     }
 
     /// Returns whether these are the shards that it refers to.
-    pub(super) fn is_of(&self, shards: &Arc<Shards<T>>) -> bool {
+    pub(super) fn is_of(&self, shards: &Arc<Shards<T, X>>) -> bool {
         Arc::ptr_eq(&**self.0, shards)
     }
 }
 
-impl<T> Clone for ShardsRef<T> {
+impl<T, X> Clone for ShardsRef<T, X> {
     #[inline]
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Deref for ShardsRef<T> {
-    type Target = Shards<T>;
+impl<T, X> Deref for ShardsRef<T, X> {
+    type Target = Shards<T, X>;
 
     #[inline]
-    fn deref(&self) -> &Shards<T> {
+    fn deref(&self) -> &Shards<T, X> {
         &self.0
     }
 }
@@ -432,7 +444,8 @@ mod tests {
     fn a_full_wheel_hands_values_back_and_they_count_as_rejected() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
         let clock = TickClock::new(Arc::new(ManualClock::new()), Duration::from_millis(1));
-        let shards = Shards::new(iter::once(wheel), clock, Parker::new().unparker().clone(), None);
+        let shards =
+            Shards::new(iter::once((wheel, ())), clock, Parker::new().unparker().clone(), None);
         let deadline = Tick::new(1000);
         assert!(shards.insert(0, Tick::ZERO, deadline, 1).is_ok());
         let error = shards.insert(0, Tick::ZERO, deadline, 2).unwrap_err();

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    annex::Annex,
     backlog::Backlog,
     executor::{Delivery, Handler},
     reaper::ReaperStats,
@@ -26,12 +27,12 @@ use crate::{
 /// A timer without its handles.
 ///
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
-pub(super) struct Shared<T> {
-    pub(super) shards: Arc<Shards<T>>,
+pub(super) struct Shared<T, X: Annex<T> = ()> {
+    pub(super) shards: Arc<Shards<T, X>>,
     /// One for the handles of each shard.
-    references: Box<[ShardsRef<T>]>,
-    pub(super) handler: Arc<Handler<T>>,
-    pub(super) delivery: Delivery<T>,
+    references: Box<[ShardsRef<T, X>]>,
+    pub(super) handler: Arc<Handler<X::Due>>,
+    pub(super) delivery: Delivery<X::Due>,
     /// `None` once the threads have been started, or if the clock runs the timer.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
@@ -57,11 +58,11 @@ pub(super) struct Starter {
     pub(super) name: String,
 }
 
-impl<T: Send + 'static> Shared<T> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
     pub(super) fn new(
-        shards: Shards<T>,
-        handler: Handler<T>,
-        delivery: Delivery<T>,
+        shards: Shards<T, X>,
+        handler: Handler<X::Due>,
+        delivery: Delivery<X::Due>,
         starter: Starter,
     ) -> Arc<Self> {
         let shards = Arc::new(shards);
@@ -96,7 +97,7 @@ impl<T: Send + 'static> Shared<T> {
 
     /// Returns a reference for the handle of a timeout.
     #[inline]
-    pub(super) fn reference(&self, key: TimeoutKey) -> ShardsRef<T> {
+    pub(super) fn reference(&self, key: TimeoutKey) -> ShardsRef<T, X> {
         self.references[key.shard()].clone()
     }
 
@@ -198,7 +199,7 @@ impl<T: Send + 'static> Shared<T> {
     }
 }
 
-impl<T: Send + 'static> Driven for Shared<T> {
+impl<T: Send + 'static, X: Annex<T>> Driven for Shared<T, X> {
     fn turn(&self) {
         if !self.is_stopped() {
             let is_queue = matches!(self.delivery, Delivery::Queue(_));

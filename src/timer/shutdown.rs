@@ -37,7 +37,9 @@ use std::{
     vec::Vec,
 };
 
-use super::{backlog::Backlog, executor::Delivery, shared::Shared, tick_clock::after};
+use super::{
+    annex::Annex, backlog::Backlog, executor::Delivery, shared::Shared, tick_clock::after,
+};
 use crate::{
     clock::Driven,
     sync::{Condvar, Mutex, Ordering, ThreadId, this_thread},
@@ -66,28 +68,43 @@ impl<T: Send + 'static> Shared<T> {
         //
         // The due values of a queue can still be received.
         let backlog = self.delivery.backlog();
-        self.end(backlog.filter(|_| !matches!(self.delivery, Delivery::Queue(_))))
+        self.end_all(backlog.filter(|_| !matches!(self.delivery, Delivery::Queue(_))))
     }
 
     /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
     pub(super) fn shut_down(&self) -> Vec<T> {
-        self.end(self.delivery.backlog())
+        self.end_all(self.delivery.backlog())
     }
 
-    /// Shuts down, and returns the pending timeouts and those of `backlog`.
-    fn end(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
+    fn end_all(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
+        let Ended { mut pending, expired } = self.end(backlog);
+        pending.extend(expired);
+        pending
+    }
+}
+
+/// The timeouts that a timer had when it ended. `D` is the type of expired ones.
+pub(super) struct Ended<T, D> {
+    pub(super) pending: Vec<T>,
+    /// Timeouts that had expired, and whose callbacks did not run.
+    pub(super) expired: Vec<D>,
+}
+
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
+    /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
+    pub(super) fn end(&self, backlog: Option<&Backlog<X::Due>>) -> Ended<T, X::Due> {
         let is_started = self.is_started();
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
-        let mut values = self.delivery.close(|| self.shards.shut_down());
+        let pending = self.delivery.close(|| self.shards.shut_down());
         debug_assert!(self.shards.is_closed(), "a shard accepts timeouts after the end");
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
-        values.extend(expired.map(|expired| expired.value));
+        let expired: Vec<_> = expired.map(|expired| expired.value).collect();
         self.callback_threads.shut_down();
         // A timer that was never used emits no event.
         if is_first && is_started {
-            self.handler.events().shut_down(values.len());
+            self.handler.events().shut_down(pending.len() + expired.len());
         }
-        values
+        Ended { pending, expired }
     }
 
     /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts stay
@@ -111,9 +128,9 @@ impl<T: Send + 'static> Drop for Owner<T> {
 }
 
 /// Ends the timer if the reaper panics.
-pub(super) struct EndOnPanic<'a, T: Send + 'static>(pub(super) &'a Shared<T>);
+pub(super) struct EndOnPanic<'a, T: Send + 'static, X: Annex<T>>(pub(super) &'a Shared<T, X>);
 
-impl<T: Send + 'static> Drop for EndOnPanic<'_, T> {
+impl<T: Send + 'static, X: Annex<T>> Drop for EndOnPanic<'_, T, X> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.end_after_panic();

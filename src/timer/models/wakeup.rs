@@ -20,7 +20,7 @@ use crate::{
 fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        shards.expire(DUE, 64, &mut expired);
+        shards.expire(0, DUE, 64, &mut expired);
         if expired.len() == count {
             return values(expired);
         }
@@ -198,7 +198,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        shards.expire(now, 64, &mut expired);
+        shards.expire(0, now, 64, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }

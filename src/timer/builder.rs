@@ -5,14 +5,12 @@ use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duratio
 use super::{
     Timer,
     backlog::Backlog,
-    delay_queue::DelayQueue,
     error::TimerBuildError,
     executor::{Delivery, Executor, Handler},
     shards::Shards,
     shared::{Shared, Starter},
     tick_clock::TickClock,
     tracing::Events,
-    value::ValueTimer,
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -46,7 +44,7 @@ pub struct TimerBuilder {
     tick: Duration,
     wheel: WheelBuilder,
     /// `None` for the default.
-    shards: Option<usize>,
+    pub(super) shards: Option<usize>,
     max_pending: Option<u64>,
     execution: Execution,
     clock: Arc<dyn Clock>,
@@ -175,25 +173,6 @@ impl TimerBuilder {
         Ok(Timer::from_parts(values, self))
     }
 
-    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
-    /// does.
-    ///
-    /// # Errors
-    ///
-    /// [`TimerBuildError`] if a setting is out of range.
-    pub fn build_with<T: Send + 'static>(
-        self,
-        handler: impl Fn(T) + Send + Sync + 'static,
-    ) -> Result<ValueTimer<T>, TimerBuildError> {
-        let (delivery, executors) = match &self.execution {
-            Execution::Inline => (Delivery::Inline, 0),
-            Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
-            Execution::Threads(threads) => (Delivery::Threads(Arc::new(Backlog::new())), *threads),
-        };
-        let handle = move |expired: crate::wheel::Expired<T>| handler(expired.value);
-        self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
-    }
-
     /// Returns the settings of the sleeps of a timer with these settings. The reaper wakes tasks.
     #[cfg(feature = "future")]
     pub(super) fn for_sleeps(mut self) -> Self {
@@ -201,40 +180,17 @@ impl TimerBuilder {
         self.inline()
     }
 
-    /// Makes a queue from which values are received. Starts no thread; the first value does.
-    ///
-    /// Settings of executors have no effect. By default a queue has one [shard](Self::shards), and
-    /// returns values in the order of their deadlines, to the tick. With several shards, threads that
-    /// insert at once wait less for each other. But values of different shards that become due at the
-    /// same wake-up of the reaper come in any order.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::{DelayQueue, ManualClock};
-    ///
-    /// let clock = ManualClock::new();
-    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
-    /// queue.insert(Duration::from_secs(60), 'a')?;
-    /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(queue.try_recv(), Ok('a'));
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`TimerBuildError`] if a setting is out of range.
-    pub fn build_queue<T: Send + 'static>(mut self) -> Result<DelayQueue<T>, TimerBuildError> {
-        self.shards.get_or_insert(1);
-        let backlog = Arc::new(Backlog::new());
-        let delivery = Delivery::Queue(Arc::clone(&backlog));
-        let shared = self.inline().build_shared(delivery, 0, drop)?;
-        Ok(DelayQueue::from_parts(ValueTimer::from_shared(shared), backlog))
+    /// Returns where the callbacks run, and the number of executor threads.
+    pub(super) fn delivery<T>(&self) -> (Delivery<T>, usize) {
+        match &self.execution {
+            Execution::Inline => (Delivery::Inline, 0),
+            Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
+            Execution::Threads(threads) => (Delivery::Threads(Arc::new(Backlog::new())), *threads),
+        }
     }
 
-    fn build_shared<T: Send + 'static>(
+    /// Makes the state of a timer with these settings.
+    pub(super) fn build_shared<T: Send + 'static>(
         self,
         delivery: Delivery<T>,
         executors: usize,

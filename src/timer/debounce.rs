@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, error::ScheduleError, shards::Shards, timeout::TimeoutKey};
+use super::{Task, Timer, error::ScheduleError, key::TimeoutKey, shards::Shards};
 use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a quiet period.

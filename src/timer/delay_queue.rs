@@ -16,10 +16,11 @@ use std::{
 use super::{
     backlog::{Backlog, TakeError},
     builder::TimerBuilder,
-    error::{RecvError, RecvTimeoutError, ScheduleError, TryRecvError},
+    error::{RecvError, RecvTimeoutError, ScheduleError, TimerBuildError, TryRecvError},
+    executor::Delivery,
+    key::TimeoutKey,
     stats::TimerStats,
     tick_clock::after,
-    timeout::TimeoutKey,
     value::ValueTimer,
 };
 
@@ -311,6 +312,41 @@ impl<T: Send + 'static> DelayQueue<T> {
     #[must_use]
     pub fn stats(&self) -> TimerStats {
         self.timer.stats()
+    }
+}
+
+impl TimerBuilder {
+    /// Makes a queue from which values are received. Starts no thread; the first value does.
+    ///
+    /// Settings of executors have no effect. By default a queue has one [shard](Self::shards), and
+    /// returns values in the order of their deadlines, to the tick. With several shards, threads that
+    /// insert at once wait less for each other. But values of different shards that become due at the
+    /// same wake-up of the reaper come in any order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{DelayQueue, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
+    /// queue.insert(Duration::from_secs(60), 'a')?;
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(queue.try_recv(), Ok('a'));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_queue<T: Send + 'static>(mut self) -> Result<DelayQueue<T>, TimerBuildError> {
+        self.shards.get_or_insert(1);
+        let backlog = Arc::new(Backlog::new());
+        let delivery = Delivery::Queue(Arc::clone(&backlog));
+        let shared = self.inline().build_shared(delivery, 0, drop)?;
+        Ok(DelayQueue::from_parts(ValueTimer::from_shared(shared), backlog))
     }
 }
 

@@ -2,19 +2,13 @@
 
 use std::{
     boxed::Box,
-    fmt, format, io,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    thread,
     vec::Vec,
 };
 
-use super::{
-    annex::Annex,
-    backlog::Backlog,
-    shared::{Shared, Starter},
-    tracing::Events,
-};
+use super::{backlog::Backlog, tracing::Events};
 use crate::{
     sync::{AtomicU64, Ordering},
     wheel::Expired,
@@ -174,26 +168,5 @@ impl<T> fmt::Debug for Delivery<T> {
             Self::Queue(_) => "Queue",
             Self::Pool(_) => "Pool",
         })
-    }
-}
-
-impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
-    /// Starts the executor threads that have not been started. If one cannot be started, those before
-    /// it keep running, and a later call starts the others.
-    pub(super) fn start_executors(&self, starter: &mut Starter) -> io::Result<()> {
-        let Delivery::Threads(backlog) = &self.delivery else { return Ok(()) };
-        while let Some(index) = starter.executors.checked_sub(1) {
-            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
-            let thread = self.callback_threads.register();
-            let run = move || {
-                thread.begin();
-                while let Some(expired) = backlog.take() {
-                    handler.call(expired);
-                }
-            };
-            thread::Builder::new().name(format!("{}-{index}", starter.name)).spawn(run)?;
-            starter.executors = index;
-        }
-        Ok(())
     }
 }

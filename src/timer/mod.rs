@@ -42,10 +42,12 @@ mod annex;
 mod backlog;
 mod batch;
 mod builder;
+mod callback_threads;
 mod debounce;
 mod delay_queue;
 mod error;
 mod executor;
+mod key;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(all(test, loom))]
@@ -100,11 +102,12 @@ pub use self::{
         TryRecvError,
     },
     executor::Executor,
+    key::TimeoutKey,
     occurrences::MissedTicks,
     repeat::{RepeatBuilder, Repeating},
     stats::TimerStats,
     throttle::Throttle,
-    timeout::{Timeout, TimeoutGuard, TimeoutKey},
+    timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
 };
 

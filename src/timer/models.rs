@@ -29,12 +29,12 @@ use super::{
     backlog::Backlog,
     error::{ScheduleError, ScheduleErrorKind},
     executor::{Delivery, Handler},
+    key::TimeoutKey,
     permits::Permits,
     shards::Shards,
     shared::{Shared, Starter},
     shutdown::Owner,
     tick_clock::TickClock,
-    timeout::TimeoutKey,
     tracing::Events,
 };
 use crate::{

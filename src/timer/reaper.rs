@@ -5,12 +5,10 @@ use std::{format, io, sync::Arc, thread, time::Duration, vec::Vec};
 use crossbeam::channel::{self, Sender};
 
 use super::{
-    annex::Annex,
-    executor::Delivery,
-    shared::Shared,
-    shutdown::{CallbackThread, EndOnPanic},
+    annex::Annex, callback_threads::CallbackThread, executor::Delivery, shared::Shared,
+    shutdown::EndOnPanic,
 };
-use crate::{histogram::Histogram, sync::Parker, tick::Tick, wheel::Expired};
+use crate::{sync::Parker, tick::Tick, wheel::Expired};
 
 /// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses the
 /// cache.
@@ -25,18 +23,6 @@ fn steps_per_hold(lateness: Duration) -> u64 {
     let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
     let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
     u64::from(steps.unwrap_or(MOST_STEPS).min(MOST_STEPS))
-}
-
-/// The counts of the reaper.
-pub(super) struct ReaperStats {
-    pub(super) wakeups: u64,
-    pub(super) lateness: Histogram,
-}
-
-impl ReaperStats {
-    pub(super) fn new() -> Self {
-        Self { wakeups: 0, lateness: Histogram::new() }
-    }
 }
 
 /// The work of the reaper between two sleeps.

@@ -16,9 +16,9 @@ use std::{
 use super::{
     Task, Timer,
     error::ScheduleError,
+    key::TimeoutKey,
     occurrences::{MissedTicks, Occurrences, Rhythm},
     shared::Shared,
-    timeout::TimeoutKey,
 };
 use crate::{sync::Mutex, ticks::nanos};
 

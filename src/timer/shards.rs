@@ -18,11 +18,11 @@ use crossbeam::utils::CachePadded;
 use super::{
     annex::Annex,
     error::ScheduleError,
+    key::TimeoutKey,
     permits::Permits,
     shard::{Earlier, Shard},
     stats::ShardStats,
     tick_clock::TickClock,
-    timeout::TimeoutKey,
     wakeup::Wakeup,
 };
 use crate::{

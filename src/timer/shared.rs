@@ -2,9 +2,10 @@
 
 use std::{
     boxed::Box,
-    io,
+    format, io,
     string::String,
     sync::{Arc, Weak},
+    thread,
     time::Instant,
     vec::Vec,
 };
@@ -12,12 +13,11 @@ use std::{
 use super::{
     annex::Annex,
     backlog::Backlog,
+    callback_threads::CallbackThreads,
     executor::{Delivery, Handler},
-    reaper::ReaperStats,
+    key::TimeoutKey,
     shards::{Shards, ShardsRef},
-    shutdown::CallbackThreads,
-    stats::TimerStats,
-    timeout::TimeoutKey,
+    stats::{ReaperStats, TimerStats},
 };
 use crate::{
     clock::Driven,
@@ -136,6 +136,25 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
         }
         self.is_started.store(true, Ordering::Release);
         Ok(true)
+    }
+
+    /// Starts the executor threads that have not been started. If one cannot be started, those before
+    /// it keep running, and a later call starts the others.
+    fn start_executors(&self, starter: &mut Starter) -> io::Result<()> {
+        let Delivery::Threads(backlog) = &self.delivery else { return Ok(()) };
+        while let Some(index) = starter.executors.checked_sub(1) {
+            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
+            let thread = self.callback_threads.register();
+            let run = move || {
+                thread.begin();
+                while let Some(expired) = backlog.take() {
+                    handler.call(expired);
+                }
+            };
+            thread::Builder::new().name(format!("{}-{index}", starter.name)).spawn(run)?;
+            starter.executors = index;
+        }
+        Ok(())
     }
 
     #[inline]

@@ -5,11 +5,9 @@
 //!
 //! A finish has to know when no callback runs any more. A count of running callbacks would slow each
 //! of them down. Instead, threads end: the reaper once no timeout is left, and then each executor
-//! once its backlog is empty.
+//! once its backlog is empty. A finish waits for the end of these [`callback_threads`].
 //!
-//! *Callback threads* are the threads that run callbacks: the executors, or the reaper if there are
-//! none. A callback that finishes its own timer is on such a thread, which cannot end meanwhile. So a
-//! finish is over when all remaining callback threads wait in a finish themselves.
+//! [`callback_threads`]: super::callback_threads
 //!
 //! # Protocol
 //!
@@ -20,7 +18,7 @@
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - A reaper that panics performs (1) to (3) itself, and closes the backlog.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the lock
-//!   of [`CallbackThreads`], and then notify every finish.
+//!   of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every finish.
 //!
 //! # Why no finish waits for too long
 //!
@@ -40,10 +38,7 @@ use std::{
 use super::{
     annex::Annex, backlog::Backlog, executor::Delivery, shared::Shared, tick_clock::after,
 };
-use crate::{
-    clock::Driven,
-    sync::{Condvar, Mutex, Ordering, ThreadId, this_thread},
-};
+use crate::{clock::Driven, sync::Ordering};
 
 impl<T: Send + 'static> Shared<T> {
     /// Finishes with a deadline `within` from now.
@@ -135,120 +130,5 @@ impl<T: Send + 'static, X: Annex<T>> Drop for EndOnPanic<'_, T, X> {
         if thread::panicking() {
             self.0.end_after_panic();
         }
-    }
-}
-
-/// The callback threads of a timer, and the threads that wait for their end.
-pub(super) struct CallbackThreads {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    /// Callback threads that are registered and have not ended.
-    count: usize,
-    /// The ids of those that have begun.
-    ids: Vec<ThreadId>,
-    /// How many of them wait in a finish.
-    waiting: usize,
-    is_shut_down: bool,
-}
-
-impl CallbackThreads {
-    pub(super) fn new() -> Arc<Self> {
-        let state = State { count: 0, ids: Vec::new(), waiting: 0, is_shut_down: false };
-        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
-    }
-
-    /// Registers a callback thread, before it begins, until the result is dropped.
-    pub(super) fn register(self: &Arc<Self>) -> CallbackThread {
-        self.state.lock().count += 1;
-        CallbackThread { threads: Arc::clone(self) }
-    }
-
-    /// Ends the wait of every finish.
-    fn shut_down(&self) {
-        self.state.lock().is_shut_down = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or no
-    /// time remains.
-    pub(super) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
-        let _waiting = self.begin_to_wait();
-        loop {
-            // This may call a clock of the user, which may panic, so no lock is held.
-            let remaining = remaining();
-            let state = self.state.lock();
-            if remaining.is_zero() || state.is_over() {
-                break;
-            }
-            drop(self.changed.wait_for(state, remaining));
-        }
-    }
-
-    pub(super) fn check_invariants(&self) {
-        self.state.lock().check_invariants();
-    }
-
-    /// Counts this thread as waiting, if it is a callback thread, until the result is dropped.
-    fn begin_to_wait(&self) -> Waiting<'_> {
-        let mut state = self.state.lock();
-        let is_counted = state.ids.contains(&this_thread());
-        state.waiting += usize::from(is_counted);
-        debug_assert!(state.waiting <= state.count, "more threads wait than exist");
-        drop(state);
-        self.changed.notify_all();
-        Waiting { threads: self, is_counted }
-    }
-}
-
-impl State {
-    fn check_invariants(&self) {
-        assert!(self.ids.len() <= self.count, "a thread began without registration");
-        assert!(self.waiting <= self.ids.len(), "a thread waits that has not begun");
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_shut_down || self.count == self.waiting
-    }
-}
-
-/// A thread that waits in a finish.
-struct Waiting<'a> {
-    threads: &'a CallbackThreads,
-    is_counted: bool,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.threads.state.lock();
-        debug_assert!(state.waiting >= usize::from(self.is_counted), "a thread waits no more");
-        state.waiting -= usize::from(self.is_counted);
-    }
-}
-
-/// The registration of a callback thread.
-pub(super) struct CallbackThread {
-    threads: Arc<CallbackThreads>,
-}
-
-impl CallbackThread {
-    /// Stores the id of this thread, which is the registered one.
-    pub(super) fn begin(&self) {
-        let mut state = self.threads.state.lock();
-        state.ids.push(this_thread());
-        debug_assert!(state.ids.len() <= state.count, "a thread began without registration");
-    }
-}
-
-impl Drop for CallbackThread {
-    fn drop(&mut self) {
-        let mut state = self.threads.state.lock();
-        debug_assert!(state.count > 0, "a thread ended twice");
-        state.count -= 1;
-        state.ids.retain(|thread| *thread != this_thread());
-        drop(state);
-        self.threads.changed.notify_all();
     }
 }

@@ -39,12 +39,12 @@ use super::{
     MissedTicks,
     builder::TimerBuilder,
     error::ScheduleError,
+    key::TimeoutKey,
     occurrences::{Occurrences, Rhythm},
     receivers::wake_all,
     shards::Shards,
     shared::Shared,
     stats::TimerStats,
-    timeout::TimeoutKey,
     value::ValueTimer,
 };
 use crate::sync::Mutex;

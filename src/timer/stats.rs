@@ -31,6 +31,18 @@ impl ShardStats {
     }
 }
 
+/// The counts of the reaper.
+pub(super) struct ReaperStats {
+    pub(super) wakeups: u64,
+    pub(super) lateness: Histogram,
+}
+
+impl ReaperStats {
+    pub(super) fn new() -> Self {
+        Self { wakeups: 0, lateness: Histogram::new() }
+    }
+}
+
 /// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
 ///
 /// In each shard, `scheduled = pending + expired + cancelled + returned` holds at all times. The call

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, error::ScheduleError, timeout::TimeoutKey};
+use super::{Task, Timer, error::ScheduleError, key::TimeoutKey};
 use crate::{sync::Mutex, ticks::nanos};
 
 /// Runs a callback at most once in a period.

@@ -9,10 +9,16 @@ use std::{
 };
 
 use super::{
-    builder::TimerBuilder, error::ScheduleError, shards::Shards, shared::Shared, shutdown::Owner,
-    stats::TimerStats, tick_clock::after, timeout::TimeoutKey,
+    builder::TimerBuilder,
+    error::{ScheduleError, TimerBuildError},
+    key::TimeoutKey,
+    shards::Shards,
+    shared::Shared,
+    shutdown::Owner,
+    stats::TimerStats,
+    tick_clock::after,
 };
-use crate::wheel::Key;
+use crate::wheel::{Expired, Key};
 
 /// A timer that passes plain values to one handler.
 ///
@@ -361,6 +367,23 @@ impl<T: Send + 'static> ValueTimer<T> {
             Ok(()) => Ok(value),
             Err(cause) => Err(ScheduleError::no_thread(value, cause)),
         }
+    }
+}
+
+impl TimerBuilder {
+    /// Makes a timer for values that are passed to `handler`. Starts no thread; the first timeout
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_with<T: Send + 'static>(
+        self,
+        handler: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<ValueTimer<T>, TimerBuildError> {
+        let (delivery, executors) = self.delivery();
+        let handle = move |expired: Expired<T>| handler(expired.value);
+        self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
     }
 }
 

@@ -17,10 +17,10 @@ use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker},
     timer::{
         backlog::{Backlog, TakeError},
+        callback_threads::CallbackThreads,
         error::ScheduleError,
         executor::{Delivery, Handler},
         shared::Shared,
-        shutdown::CallbackThreads,
     },
 };
 

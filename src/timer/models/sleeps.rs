@@ -11,10 +11,10 @@ use loom::thread;
 
 use super::super::{
     error::ScheduleError,
+    key::TimeoutKey,
     shards::Shards,
     sleeps::{register, renew, reset},
     tick_clock::TickClock,
-    timeout::TimeoutKey,
 };
 use super::task::waker;
 use crate::{

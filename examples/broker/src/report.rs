@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use cpu_time::ProcessTime;
 use delaywheel::{TimerStats, purgatory::PurgatoryStats};
-use delaywheel_broker::broker::{Broker, Counted, GroupStats};
+use delaywheel_broker::broker::{Broker, Counts, GroupCounts, GroupStats};
 
 use crate::{cpu::Cpu, load::Done};
 
 /// What a broker holds and has done, at one moment.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    counts: Counted,
+    counts: Counts,
     fetches: PurgatoryStats,
     fetch_timer: TimerStats,
     produces: PurgatoryStats,
@@ -62,7 +62,7 @@ pub(crate) fn print_progress(elapsed: Duration, broker: &Broker, consumed: u64) 
 
 /// Prints what came of a load: at its end, and after the shutdown.
 pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64) {
-    let Counted { requests, fetches, produces, records, .. } = end.counts;
+    let Counts { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;
     println!("\nrequests   {requests}, {:.0} a second", per_second(requests, done.serving));
     println!("           {produces} produce, {fetches} fetch, {others} others");
@@ -140,7 +140,8 @@ fn print_wake_ups(end: &Snapshot) {
 
 /// Prints what consumer groups have done.
 pub(crate) fn print_groups(stats: &GroupStats) {
-    let GroupStats { groups, joins, rebalances, heartbeats, sessions_ended, left, .. } = stats;
+    let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = stats.counts;
+    let groups = stats.groups;
     println!(
         "\ngroups     {groups} with {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats"
     );

@@ -23,11 +23,7 @@ mod producer;
 #[expect(dead_code, reason = "nothing is told here")]
 mod refusal;
 #[path = "../../src/broker/request.rs"]
-#[expect(dead_code, reason = "nothing is answered here")]
 mod request;
-#[path = "../../src/broker/versions.rs"]
-#[expect(dead_code, reason = "nothing is answered here")]
-mod versions;
 
 use libfuzzer_sys::fuzz_target;
 

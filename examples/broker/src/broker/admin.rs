@@ -1,14 +1,14 @@
-//! `CreateTopics`, `DeleteTopics`, `DescribeConfigs` and `DescribeCluster`.
+//! Requests about versions, topics, settings and the cluster.
 
 use std::net::SocketAddr;
 
-use bytes::BytesMut;
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest,
-        DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsRequest,
+        ApiKey, ApiVersionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+        DeleteTopicsRequest, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsRequest,
         DescribeConfigsResponse,
+        api_versions_response::ApiVersion,
         create_topics_request::CreatableTopic,
         create_topics_response::CreatableTopicResult,
         delete_topics_response::DeletableTopicResult,
@@ -20,124 +20,132 @@ use kafka_protocol::{
 };
 
 use super::{
-    Broker, frame,
+    Broker,
+    grammar::OFFERED,
     metadata::{NODE, own},
-    request::{Header, Malformed},
 };
 
 /// The kinds of things that have settings.
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 
-/// Says of a setting that it was given to the broker when it was started.
+/// The source of a setting: the broker got it when it was started.
 const STATIC_BROKER_CONFIG: i8 = 4;
 
-/// The first version of `CreateTopics` that tells about the topics which it has made.
+/// The oldest version of Produce in the list. librdkafka compresses only for brokers that name it.
+/// Like Kafka, the broker does not read the versions before those on offer.
+const OLDEST_PRODUCE: i16 = 0;
+
+/// The first version of `CreateTopics` whose answer describes the new topics.
 const TELLS_PARTITIONS: i16 = 5;
-/// The first version of `DeleteTopics` that tells an error in words.
+/// The first version of `DeleteTopics` that has error messages.
 const TELLS_DELETE_ERROR: i16 = 5;
 
-type Refusal = (ResponseError, &'static str);
+/// Lists the requests on offer.
+pub(super) fn versions() -> ApiVersionsResponse {
+    let keys = OFFERED.iter().map(|(key, versions, _)| {
+        let oldest = if *key == ApiKey::Produce { OLDEST_PRODUCE } else { *versions.start() };
+        ApiVersion::default()
+            .with_api_key(*key as i16)
+            .with_min_version(oldest)
+            .with_max_version(*versions.end())
+    });
+    ApiVersionsResponse::default().with_api_keys(keys.collect())
+}
 
-/// Makes topics.
+/// Creates topics.
 pub(super) fn create(
     broker: &Broker,
-    header: Header,
+    version: i16,
     asked: &CreateTopicsRequest,
-) -> Result<BytesMut, Malformed> {
+) -> CreateTopicsResponse {
     let topics = asked.topics.iter().map(|topic| {
         let answer = CreatableTopicResult::default().with_name(own(&topic.name));
         match create_topic(broker, topic, asked.validate_only) {
-            Ok(count) if header.version >= TELLS_PARTITIONS => {
+            Ok(count) if version >= TELLS_PARTITIONS => {
                 answer.with_num_partitions(count).with_replication_factor(1)
             }
             Ok(_) => answer,
-            Err((error, text)) => answer
+            Err(error) => answer
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_static_str(text))),
+                .with_error_message(Some(StrBytes::from_static_str(reason(error)))),
         }
     });
-    let response = CreateTopicsResponse::default().with_topics(topics.collect());
-    frame::encode(ApiKey::CreateTopics, header, &response)
+    CreateTopicsResponse::default().with_topics(topics.collect())
 }
 
-/// Makes a topic, or only tells whether it could be made. Returns how many partitions it has.
+/// Creates a topic, or only checks that it could. Returns its number of partitions.
 fn create_topic(
     broker: &Broker,
     asked: &CreatableTopic,
     only_validates: bool,
-) -> Result<i32, Refusal> {
+) -> Result<i32, ResponseError> {
     let count = match (asked.num_partitions, asked.assignments.len()) {
         (-1, 0) => broker.config.partitions,
         (-1, assigned) => i32::try_from(assigned).unwrap_or(i32::MAX),
         (count, _) => count,
     };
-    if count < 1 {
-        return Err((ResponseError::InvalidPartitions, "a topic has at least one partition"));
-    }
     let is_elsewhere = asked.assignments.iter().any(|assigned| assigned.broker_ids != [NODE]);
-    if !matches!(asked.replication_factor, -1 | 1) || is_elsewhere {
-        return Err((ResponseError::InvalidReplicationFactor, "there is one broker, with id 1"));
-    }
-    if !asked.configs.is_empty() {
-        return Err((ResponseError::InvalidConfig, "topics have no settings of their own"));
-    }
-    let topics = &broker.topics;
-    let made = if only_validates {
-        topics.check(&asked.name, count)
+    if count < 1 {
+        Err(ResponseError::InvalidPartitions)
+    } else if !matches!(asked.replication_factor, -1 | 1) || is_elsewhere {
+        Err(ResponseError::InvalidReplicationFactor)
+    } else if !asked.configs.is_empty() {
+        Err(ResponseError::InvalidConfig)
+    } else if only_validates {
+        broker.topics.check(&asked.name, count).map(|()| count)
     } else {
-        topics.create(&asked.name, count)
-    };
-    made.map(|()| count).map_err(|error| (error, reason(error)))
+        broker.topics.create(&asked.name, count).map(|()| count)
+    }
 }
 
 const fn reason(error: ResponseError) -> &'static str {
     match error {
+        ResponseError::InvalidPartitions => "a topic has at least one partition",
+        ResponseError::InvalidReplicationFactor => "the cluster has one broker, with id 1",
+        ResponseError::InvalidConfig => "topics have no settings of their own",
         ResponseError::TopicAlreadyExists => "the topic exists",
         ResponseError::InvalidTopicException => {
             "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
         }
-        _ => "the broker has as many topics or partitions as it may have",
+        _ => "the limit of topics or partitions is reached",
     }
 }
 
-/// Deletes topics, and all that was committed for them.
+/// Deletes topics, and all commits of their offsets.
 pub(super) fn delete(
     broker: &Broker,
-    header: Header,
+    version: i16,
     asked: &DeleteTopicsRequest,
-) -> Result<BytesMut, Malformed> {
+) -> DeleteTopicsResponse {
     let responses = asked.topic_names.iter().map(|name| {
         let answer = DeletableTopicResult::default().with_name(Some(own(name)));
         if broker.delete_topic(name) {
             return answer;
         }
-        let error = ResponseError::UnknownTopicOrPartition;
-        let text = StrBytes::from_static_str("there is no such topic");
-        let tells = header.version >= TELLS_DELETE_ERROR;
-        answer.with_error_code(error.code()).with_error_message(tells.then_some(text))
+        let text = StrBytes::from_static_str("the topic does not exist");
+        answer
+            .with_error_code(ResponseError::UnknownTopicOrPartition.code())
+            .with_error_message((version >= TELLS_DELETE_ERROR).then_some(text))
     });
-    let response = DeleteTopicsResponse::default().with_responses(responses.collect());
-    frame::encode(ApiKey::DeleteTopics, header, &response)
+    DeleteTopicsResponse::default().with_responses(responses.collect())
 }
 
-/// Tells the settings of the broker and of topics.
+/// Describes the settings of the broker and of topics.
 pub(super) fn describe_configs(
     broker: &Broker,
-    header: Header,
     asked: &DescribeConfigsRequest,
-) -> Result<BytesMut, Malformed> {
+) -> DescribeConfigsResponse {
     let results = asked.resources.iter().map(|resource| {
         let answer = DescribeConfigsResult::default()
             .with_resource_type(resource.resource_type)
             .with_resource_name(StrBytes::from_string(resource.resource_name.to_string()));
         match settings(broker, resource) {
-            Ok(settings) => answer.with_configs(describe(resource, &settings)),
+            Ok(settings) => answer.with_configs(describe(resource, settings)),
             Err(error) => answer.with_error_code(error.code()),
         }
     });
-    let response = DescribeConfigsResponse::default().with_results(results.collect());
-    frame::encode(ApiKey::DescribeConfigs, header, &response)
+    DescribeConfigsResponse::default().with_results(results.collect())
 }
 
 type Settings = Vec<(&'static str, String)>;
@@ -169,39 +177,32 @@ fn settings(broker: &Broker, of: &DescribeConfigsResource) -> Result<Settings, R
     }
 }
 
-/// Describes those settings that were asked for, or all.
+/// Describes the settings in a request, or all.
 fn describe(
     of: &DescribeConfigsResource,
-    settings: &Settings,
+    settings: Settings,
 ) -> Vec<DescribeConfigsResourceResult> {
-    let is_wanted = |name: &str| match &of.configuration_keys {
-        Some(keys) if !keys.is_empty() => keys.iter().any(|key| &**key == name),
-        _ => true,
-    };
-    let wanted = settings.iter().filter(|(name, _)| is_wanted(name));
+    let keys = of.configuration_keys.as_deref().unwrap_or_default();
+    let is_wanted = |name: &str| keys.is_empty() || keys.iter().any(|key| &**key == name);
+    let wanted = settings.into_iter().filter(|(name, _)| is_wanted(name));
     let described = wanted.map(|(name, value)| {
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(name))
-            .with_value(Some(StrBytes::from_string(value.clone())))
+            .with_value(Some(StrBytes::from_string(value)))
             .with_read_only(true)
             .with_config_source(STATIC_BROKER_CONFIG)
     });
     described.collect()
 }
 
-/// Tells about the cluster, which is this broker.
-pub(super) fn describe_cluster(
-    broker: &Broker,
-    header: Header,
-    host: SocketAddr,
-) -> Result<BytesMut, Malformed> {
+/// Describes the cluster, which is this broker.
+pub(super) fn describe_cluster(broker: &Broker, host: SocketAddr) -> DescribeClusterResponse {
     let node = DescribeClusterBroker::default()
         .with_broker_id(NODE)
         .with_host(StrBytes::from_string(host.ip().to_string()))
         .with_port(host.port().into());
-    let response = DescribeClusterResponse::default()
+    DescribeClusterResponse::default()
         .with_cluster_id(StrBytes::from_string(broker.cluster_id.clone()))
         .with_controller_id(NODE)
-        .with_brokers(vec![node]);
-    frame::encode(ApiKey::DescribeCluster, header, &response)
+        .with_brokers(vec![node])
 }

@@ -37,10 +37,10 @@ type Queued = (Reply, Option<OwnedSemaphorePermit>);
 
 /// Serves a connection until one side closes it.
 pub(super) async fn serve(stream: TcpStream, broker: Arc<Broker>, closing: watch::Receiver<bool>) {
-    broker.counts.connections.add(1);
+    broker.counts.update(|counts| counts.connections += 1);
     // A connection that is gone already ends by itself.
     let _ = converse(stream, &broker, closing).await;
-    broker.counts.connections.subtract(1);
+    broker.counts.update(|counts| counts.connections -= 1);
 }
 
 async fn converse(
@@ -85,12 +85,13 @@ async fn receive(
             Ok(None) => return End::Closed,
             Ok(Some(reply)) => reply,
             Err(refusal) => {
-                broker.counts.rejected.add(1);
+                broker.counts.update(|counts| counts.rejected += 1);
                 broker.refusals.tell(refusal, ends.peer);
                 return End::Closed;
             }
         };
-        let share = share(&ready, reply.ready_bytes()).await;
+        let ready_bytes = if let Reply::Now(frame) = &reply { frame.len() } else { 0 };
+        let share = share(&ready, ready_bytes).await;
         if replies.send((reply, share)).await.is_err() {
             return End::Closed;
         }

@@ -8,11 +8,7 @@ use std::{
 use bytes::BytesMut;
 use kafka_protocol::messages::RequestKind;
 
-use super::{
-    batch::Batch,
-    frame,
-    request::{self, Request},
-};
+use super::{batch::Batch, frame, request};
 
 /// The longest request that is taken in here.
 const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -29,17 +25,16 @@ pub(super) fn take_in(mut bytes: &[u8]) -> usize {
             unreachable!("there is nothing to wait for");
         };
         let Ok(Some(frame)) = frame else { return count };
-        let Ok((key, header)) = request::decode_header(&frame) else { return count };
-        let Ok(request) = request::decode(frame, key, header) else { return count };
+        let Ok(header) = request::decode_header(&frame) else { return count };
+        let Ok((_, request)) = request::decode(frame, header) else { return count };
         check_records(&request);
         count += 1;
     }
 }
 
 /// Checks the batches that a request to produce brings.
-fn check_records(request: &Request) {
-    let Request::Known(_, body) = request else { return };
-    let RequestKind::Produce(produce) = &**body else { return };
+fn check_records(request: &RequestKind) {
+    let RequestKind::Produce(produce) = request else { return };
     let partitions = produce.topic_data.iter().flat_map(|topic| &topic.partition_data);
     for records in partitions.filter_map(|partition| partition.records.as_ref()) {
         if let Ok(batch) = Batch::check(records) {

@@ -1,57 +1,13 @@
-//! What the broker counts.
+//! The counts of a broker.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// A number that goes up, and sometimes down.
-#[derive(Debug, Default)]
-pub(super) struct Count(AtomicU64);
-
-impl Count {
-    pub(super) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    pub(super) fn subtract(&self, less: u64) {
-        self.0.fetch_sub(less, Ordering::Relaxed);
-    }
-
-    pub(super) fn read(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The counts of a broker; read by [`Broker::counts`](super::Broker::counts).
-#[derive(Debug, Default)]
+/// Events that a broker has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    pub(super) connections: Count,
-    pub(super) rejected: Count,
-    pub(super) requests: Count,
-    pub(super) produces: Count,
-    pub(super) fetches: Count,
-    pub(super) records: Count,
-    pub(super) duplicates: Count,
-}
-
-impl Counts {
-    pub(super) fn read(&self) -> Counted {
-        Counted {
-            connections: self.connections.read(),
-            rejected: self.rejected.read(),
-            requests: self.requests.read(),
-            produces: self.produces.read(),
-            fetches: self.fetches.read(),
-            records: self.records.read(),
-            duplicates: self.duplicates.read(),
-        }
-    }
-}
-
-/// What a broker has counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// Connections that are open.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that were closed because of what came through them.
+    /// Connections that the broker closed because of their requests.
     pub rejected: u64,
     /// Requests of all kinds.
     pub requests: u64,
@@ -63,4 +19,18 @@ pub struct Counted {
     pub records: u64,
     /// Batches that an idempotent producer sent again, and that were not appended again.
     pub duplicates: u64,
+}
+
+/// Counts that many threads change.
+#[derive(Debug, Default)]
+pub(super) struct Shared<T>(Mutex<T>);
+
+impl<T: Copy> Shared<T> {
+    pub(super) fn update(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(super) fn read(&self) -> T {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -7,8 +7,8 @@ use delaywheel::{Completion, DelayedOperation};
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, FetchRequest, FetchResponse, TopicName,
-        fetch_request::{FetchPartition, FetchTopic},
+        FetchRequest, FetchResponse, TopicName,
+        fetch_request::FetchTopic,
         fetch_response::{FetchableTopicResponse, PartitionData},
     },
 };
@@ -26,7 +26,7 @@ use super::{
 const THROTTLE_MS: i32 = 100;
 
 /// The first version whose answer has an error of its own, and not only those of partitions.
-const TELLS_ERROR: i16 = 7;
+pub(super) const TELLS_ERROR: i16 = 7;
 
 /// What a fetch is to read, and how its wait has ended.
 type Ended = (Wanted, Completion);
@@ -56,11 +56,11 @@ pub(super) fn handle(
     header: Header,
     asked: &FetchRequest,
 ) -> Result<Reply, Malformed> {
-    broker.counts.fetches.add(1);
+    broker.counts.update(|counts| counts.fetches += 1);
     // There are no sessions here: a client gets none when it asks for one, and an error if it goes on
     // with one that it had elsewhere.
     if asked.session_id != 0 && asked.session_epoch > 0 {
-        return refuse(header, ResponseError::FetchSessionIdNotFound).map(Reply::Now);
+        return refuse(header, ResponseError::FetchSessionIdNotFound);
     }
     let wanted = Wanted::new(broker, asked);
     let max_wait = Duration::from_millis(u64::try_from(asked.max_wait_ms).unwrap_or(0));
@@ -107,17 +107,11 @@ impl Wanted {
     }
 
     fn topic(topics: &Topics, asked: &FetchTopic) -> (TopicName, Vec<WantedPartition>) {
-        let wanted = |asked: &FetchPartition, partition| WantedPartition {
-            index: asked.partition,
-            partition,
-            offset: asked.fetch_offset,
-            max_bytes: usize::try_from(asked.partition_max_bytes).unwrap_or(0),
-        };
-        let partitions = topics.find(&asked.topic);
-        let partitions = asked.partitions.iter().map(|asked| {
-            let index = usize::try_from(asked.partition).ok();
-            let found = index.and_then(|index| partitions.as_ref()?.get(index).cloned());
-            wanted(asked, found)
+        let partitions = asked.partitions.iter().map(|wanted| WantedPartition {
+            index: wanted.partition,
+            partition: topics.partition(&asked.topic, wanted.partition),
+            offset: wanted.fetch_offset,
+            max_bytes: usize::try_from(wanted.partition_max_bytes).unwrap_or(0),
         });
         (own(&asked.topic), partitions.collect())
     }
@@ -159,7 +153,7 @@ impl Wanted {
         }
         let response =
             FetchResponse::default().with_throttle_time_ms(throttle_ms).with_responses(responses);
-        frame::encode(ApiKey::Fetch, header, &response)
+        frame::encode(header, &response)
     }
 }
 
@@ -188,12 +182,8 @@ impl WantedPartition {
     }
 }
 
-/// Returns whether an answer can say that the fetch as a whole has failed.
-pub(super) const fn has_error_code(header: Header) -> bool {
-    header.version >= TELLS_ERROR
-}
-
 /// Refuses a fetch as a whole.
-pub(super) fn refuse(header: Header, error: ResponseError) -> Result<BytesMut, Malformed> {
-    frame::encode(ApiKey::Fetch, header, &FetchResponse::default().with_error_code(error.code()))
+pub(super) fn refuse(header: Header, error: ResponseError) -> Result<Reply, Malformed> {
+    let response = FetchResponse::default().with_error_code(error.code());
+    frame::encode(header, &response).map(Reply::Now)
 }

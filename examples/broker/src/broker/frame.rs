@@ -1,10 +1,7 @@
 //! Frames: a length of four bytes, and that many more.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::{
-    messages::{ApiKey, ResponseHeader},
-    protocol::Encodable,
-};
+use kafka_protocol::{messages::ResponseHeader, protocol::Encodable};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::Semaphore,
@@ -107,8 +104,8 @@ impl Room {
     }
 
     /// Takes the room of an item. Returns whether there was enough.
-    pub(super) fn take(&mut self, item: &impl Encodable, header: Header) -> bool {
-        let bytes = item.compute_size(header.version).unwrap_or(usize::MAX);
+    pub(super) fn take(&mut self, item: &impl Encodable, version: i16) -> bool {
+        let bytes = item.compute_size(version).unwrap_or(usize::MAX);
         let left = self.0.checked_sub(bytes);
         self.0 = left.unwrap_or(self.0);
         left.is_some()
@@ -116,13 +113,9 @@ impl Room {
 }
 
 /// Makes the frame of a response.
-pub(super) fn encode(
-    key: ApiKey,
-    header: Header,
-    body: &impl Encodable,
-) -> Result<BytesMut, Malformed> {
+pub(super) fn encode(header: Header, body: &impl Encodable) -> Result<BytesMut, Malformed> {
     let head = ResponseHeader::default().with_correlation_id(header.correlation_id);
-    let head_version = key.response_header_version(header.version);
+    let head_version = header.key.response_header_version(header.version);
     let body_bytes = body.compute_size(header.version).map_err(|_| Malformed)?;
     // Growing step by step would take up to twice the memory.
     let mut frame = BytesMut::with_capacity(LENGTH_BYTES + MAX_HEADER_BYTES + body_bytes);

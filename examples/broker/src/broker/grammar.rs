@@ -1,11 +1,13 @@
-//! The limits of requests, which are checked before the codec sees them.
+//! The requests on offer: their versions and their grammar.
 //!
-//! The codec sets memory aside for as many elements as an array says it has. So a request is first
-//! walked along the grammar of its version: every length must fit into what is left of the frame,
-//! and all arrays together hold no more than [`MAX_ELEMENTS`]. Nothing is allocated for that.
+//! The codec reserves memory for as many elements as an array claims to have. So [`check`] first
+//! walks a request along the grammar of its version, without an allocation: each length has to fit
+//! into the rest of the frame, and all arrays together hold at most [`MAX_ELEMENTS`].
 //!
 //! Newer versions of a request are *compact*: lengths take as many bytes as they need, and each
 //! structure ends with tagged fields.
+
+use std::ops::RangeInclusive;
 
 use bytes::Buf;
 use kafka_protocol::messages::ApiKey;
@@ -30,9 +32,9 @@ pub(super) enum Part {
     Each(&'static [Part]),
     /// Tagged fields, if the version is compact.
     Tags,
-    /// A part that is there since a version.
+    /// A part that exists since a version.
     Since(i16, &'static Part),
-    /// A part that is there up to a version.
+    /// A part that exists up to a version.
     Until(i16, &'static Part),
 }
 
@@ -40,17 +42,52 @@ use Part::{Blob, Each, Fixed, Since, Tags, Text, Until};
 
 const FLAG: Part = Fixed(1);
 const EPOCH: Part = Fixed(4);
+const NAMES: Part = Each(&[Text]);
+const NUMBERS: Part = Each(&[Fixed(4)]);
+const TOPICS_WITH_NUMBERS: Part = Each(&[Text, NUMBERS, Tags]);
+const NAMED_BLOBS: Part = Each(&[Text, Blob, Tags]);
 
-const METADATA: &[Part] = &[
-    Each(&[Since(10, &Fixed(16)), Text, Tags]),
-    Since(4, &FLAG),
-    Since(8, &Until(10, &FLAG)),
-    Since(8, &FLAG),
-    Tags,
+/// A kind of request, its versions on offer, and its parts.
+pub(super) type Offer = (ApiKey, RangeInclusive<i16>, &'static [Part]);
+
+/// The requests on offer. Later versions name topics by number.
+pub(super) const OFFERED: [Offer; 20] = [
+    (ApiKey::Produce, 3..=11, PRODUCE),
+    (ApiKey::Fetch, 4..=12, FETCH),
+    (ApiKey::ListOffsets, 1..=6, LIST_OFFSETS),
+    (ApiKey::Metadata, 0..=12, METADATA),
+    (ApiKey::OffsetCommit, 2..=9, OFFSET_COMMIT),
+    (ApiKey::OffsetFetch, 1..=9, OFFSET_FETCH),
+    (ApiKey::FindCoordinator, 0..=4, &[Until(3, &Text), Since(1, &FLAG), Since(4, &NAMES), Tags]),
+    (ApiKey::JoinGroup, 0..=9, JOIN_GROUP),
+    (ApiKey::Heartbeat, 0..=4, &[Text, Fixed(4), Text, Since(3, &Text), Tags]),
+    (ApiKey::LeaveGroup, 0..=5, LEAVE_GROUP),
+    (ApiKey::SyncGroup, 0..=5, SYNC_GROUP),
+    (ApiKey::DescribeGroups, 0..=5, &[NAMES, Since(3, &FLAG), Tags]),
+    (ApiKey::ListGroups, 0..=4, &[Since(4, &NAMES), Tags]),
+    (ApiKey::DeleteGroups, 0..=2, &[NAMES, Tags]),
+    (ApiKey::ApiVersions, 0..=3, &[Since(3, &Text), Since(3, &Text), Tags]),
+    (ApiKey::InitProducerId, 0..=4, &[Text, Fixed(4), Since(3, &Fixed(10)), Tags]),
+    (ApiKey::CreateTopics, 2..=7, CREATE_TOPICS),
+    (ApiKey::DeleteTopics, 1..=5, &[NAMES, Fixed(4), Tags]),
+    (ApiKey::DescribeConfigs, 1..=4, DESCRIBE_CONFIGS),
+    (ApiKey::DescribeCluster, 0..=1, &[FLAG, Since(1, &FLAG), Tags]),
 ];
 
 const PRODUCE: &[Part] =
     &[Text, Fixed(6), Each(&[Text, Each(&[Fixed(4), Blob, Tags]), Tags]), Tags];
+
+const FETCH: &[Part] = &[
+    Fixed(17),
+    Since(7, &Fixed(8)),
+    Each(&[Text, Each(FETCH_PARTITION), Tags]),
+    Since(7, &TOPICS_WITH_NUMBERS),
+    Since(11, &Text),
+    Tags,
+];
+
+const FETCH_PARTITION: &[Part] =
+    &[Fixed(4), Since(9, &EPOCH), Fixed(8), Since(12, &EPOCH), Since(5, &Fixed(8)), Fixed(4), Tags];
 
 const LIST_OFFSETS: &[Part] = &[
     Fixed(4),
@@ -59,48 +96,13 @@ const LIST_OFFSETS: &[Part] = &[
     Tags,
 ];
 
-const FETCH: &[Part] = &[
-    Fixed(17),
-    Since(7, &Fixed(8)),
-    Each(&[Text, Each(FETCH_PARTITION), Tags]),
-    Since(7, &Each(&[Text, Each(&[Fixed(4)]), Tags])),
-    Since(11, &Text),
+const METADATA: &[Part] = &[
+    Each(&[Since(10, &Fixed(16)), Text, Tags]),
+    Since(4, &FLAG),
+    Since(8, &Until(10, &FLAG)),
+    Since(8, &FLAG),
     Tags,
 ];
-
-const FETCH_PARTITION: &[Part] =
-    &[Fixed(4), Since(9, &EPOCH), Fixed(8), Since(12, &EPOCH), Since(5, &Fixed(8)), Fixed(4), Tags];
-
-const FIND_COORDINATOR: &[Part] =
-    &[Until(3, &Text), Since(1, &FLAG), Since(4, &Each(&[Text])), Tags];
-
-const JOIN_GROUP: &[Part] = &[
-    Text,
-    Fixed(4),
-    Since(1, &Fixed(4)),
-    Text,
-    Since(5, &Text),
-    Text,
-    Each(&[Text, Blob, Tags]),
-    Since(8, &Text),
-    Tags,
-];
-
-const SYNC_GROUP: &[Part] = &[
-    Text,
-    Fixed(4),
-    Text,
-    Since(3, &Text),
-    Since(5, &Text),
-    Since(5, &Text),
-    Each(&[Text, Blob, Tags]),
-    Tags,
-];
-
-const HEARTBEAT: &[Part] = &[Text, Fixed(4), Text, Since(3, &Text), Tags];
-
-const LEAVE_GROUP: &[Part] =
-    &[Text, Until(2, &Text), Since(3, &Each(&[Text, Text, Since(5, &Text), Tags])), Tags];
 
 const OFFSET_COMMIT: &[Part] = &[
     Text,
@@ -114,81 +116,53 @@ const OFFSET_COMMIT: &[Part] = &[
 
 const OFFSET_FETCH: &[Part] = &[
     Until(7, &Text),
-    Until(7, &Each(&[Text, Each(&[Fixed(4)]), Tags])),
-    Since(8, &Each(OFFSET_FETCH_GROUP)),
+    Until(7, &TOPICS_WITH_NUMBERS),
+    Since(8, &Each(&[Text, Since(9, &Text), Since(9, &EPOCH), TOPICS_WITH_NUMBERS, Tags])),
     Since(7, &FLAG),
     Tags,
 ];
 
-const OFFSET_FETCH_GROUP: &[Part] =
-    &[Text, Since(9, &Text), Since(9, &EPOCH), Each(&[Text, Each(&[Fixed(4)]), Tags]), Tags];
+const JOIN_GROUP: &[Part] = &[
+    Text,
+    Fixed(4),
+    Since(1, &Fixed(4)),
+    Text,
+    Since(5, &Text),
+    Text,
+    NAMED_BLOBS,
+    Since(8, &Text),
+    Tags,
+];
 
-const DESCRIBE_GROUPS: &[Part] = &[Each(&[Text]), Since(3, &FLAG), Tags];
+const LEAVE_GROUP: &[Part] =
+    &[Text, Until(2, &Text), Since(3, &Each(&[Text, Text, Since(5, &Text), Tags])), Tags];
 
-const LIST_GROUPS: &[Part] = &[Since(4, &Each(&[Text])), Tags];
-
-const DELETE_GROUPS: &[Part] = &[Each(&[Text]), Tags];
-
-const INIT_PRODUCER_ID: &[Part] = &[Text, Fixed(4), Since(3, &Fixed(10)), Tags];
+const SYNC_GROUP: &[Part] =
+    &[Text, Fixed(4), Text, Since(3, &Text), Since(5, &Text), Since(5, &Text), NAMED_BLOBS, Tags];
 
 const CREATE_TOPICS: &[Part] = &[
-    Each(&[
-        Text,
-        Fixed(6),
-        Each(&[Fixed(4), Each(&[Fixed(4)]), Tags]),
-        Each(&[Text, Text, Tags]),
-        Tags,
-    ]),
+    Each(&[Text, Fixed(6), Each(&[Fixed(4), NUMBERS, Tags]), Each(&[Text, Text, Tags]), Tags]),
     Fixed(5),
     Tags,
 ];
 
-const DELETE_TOPICS: &[Part] = &[Each(&[Text]), Fixed(4), Tags];
-
-const DESCRIBE_CONFIGS: &[Part] =
-    &[Each(&[FLAG, Text, Each(&[Text]), Tags]), FLAG, Since(3, &FLAG), Tags];
-
-const DESCRIBE_CLUSTER: &[Part] = &[FLAG, Since(1, &FLAG), Tags];
-
-/// Returns the grammar of a request; `None` if the broker does not know it.
-const fn of(key: ApiKey) -> Option<&'static [Part]> {
-    Some(match key {
-        ApiKey::Metadata => METADATA,
-        ApiKey::Produce => PRODUCE,
-        ApiKey::Fetch => FETCH,
-        ApiKey::ListOffsets => LIST_OFFSETS,
-        ApiKey::FindCoordinator => FIND_COORDINATOR,
-        ApiKey::JoinGroup => JOIN_GROUP,
-        ApiKey::SyncGroup => SYNC_GROUP,
-        ApiKey::Heartbeat => HEARTBEAT,
-        ApiKey::LeaveGroup => LEAVE_GROUP,
-        ApiKey::OffsetCommit => OFFSET_COMMIT,
-        ApiKey::OffsetFetch => OFFSET_FETCH,
-        ApiKey::DescribeGroups => DESCRIBE_GROUPS,
-        ApiKey::ListGroups => LIST_GROUPS,
-        ApiKey::DeleteGroups => DELETE_GROUPS,
-        ApiKey::InitProducerId => INIT_PRODUCER_ID,
-        ApiKey::CreateTopics => CREATE_TOPICS,
-        ApiKey::DeleteTopics => DELETE_TOPICS,
-        ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
-        ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
-        _ => return None,
-    })
-}
+const DESCRIBE_CONFIGS: &[Part] = &[Each(&[FLAG, Text, NAMES, Tags]), FLAG, Since(3, &FLAG), Tags];
 
 /// Checks that a frame is a header and a request of its kind and version.
 ///
 /// Bytes behind it are ignored, as in Kafka: librdkafka leaves some behind a request for all topics.
 pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refusal> {
-    let grammar = of(key).ok_or(Refusal::Unknown(key as i16))?;
+    let offer = OFFERED.into_iter().find(|(offered, ..)| *offered == key);
+    let (_, versions, parts) = offer.ok_or(Refusal::Unknown(key as i16))?;
+    if !versions.contains(&version) {
+        return Err(Refusal::Version(key, version));
+    }
     let is_compact = key.request_header_version(version) >= 2;
     let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
-    let walked = walk.header(&mut frame).and_then(|()| walk.parts(&mut frame, grammar));
-    match walked {
-        Ok(()) => Ok(()),
-        Err(_) if walk.has_too_many => Err(Refusal::TooMany(key)),
-        Err(_) => Err(Refusal::Malformed(key, version)),
-    }
+    let walked = walk.header(&mut frame).and_then(|()| walk.parts(&mut frame, parts));
+    let refusal =
+        if walk.has_too_many { Refusal::TooMany(key) } else { Refusal::Malformed(key, version) };
+    walked.map_err(|Malformed| refusal)
 }
 
 struct Walk {
@@ -214,12 +188,11 @@ impl Walk {
     fn part(&mut self, rest: &mut &[u8], part: &Part) -> Result<(), Malformed> {
         match part {
             Fixed(bytes) => skip(rest, *bytes),
-            Text if self.is_compact => compact_text(rest),
-            Text => text(rest),
-            Blob => {
-                let bytes = self.length(rest)?;
-                skip(rest, bytes)
+            Text if self.is_compact => {
+                compact_length(rest).and_then(|bytes| skip_text(rest, bytes))
             }
+            Text => text(rest),
+            Blob => self.length(rest).and_then(|bytes| skip(rest, bytes)),
             Each(parts) => {
                 let count = self.length(rest)?;
                 self.count(count)?;
@@ -285,11 +258,6 @@ fn varint(rest: &mut &[u8]) -> Result<usize, Malformed> {
 
 fn text(rest: &mut &[u8]) -> Result<(), Malformed> {
     let bytes = length(rest.try_get_i16().ok().map(i32::from))?;
-    skip_text(rest, bytes)
-}
-
-fn compact_text(rest: &mut &[u8]) -> Result<(), Malformed> {
-    let bytes = compact_length(rest)?;
     skip_text(rest, bytes)
 }
 

@@ -6,11 +6,10 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use bytes::BytesMut;
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, BrokerId, MetadataRequest, MetadataResponse, TopicName,
+        BrokerId, MetadataRequest, MetadataResponse, TopicName,
         metadata_response::{
             MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
         },
@@ -18,12 +17,7 @@ use kafka_protocol::{
     protocol::StrBytes,
 };
 
-use super::{
-    Broker,
-    frame::{self, Room},
-    log::Partition,
-    request::{Header, Malformed},
-};
+use super::{Broker, frame::Room, log::Partition};
 
 /// The one node.
 pub(super) const NODE: BrokerId = BrokerId(1);
@@ -71,6 +65,12 @@ impl Topics {
     /// Returns the partitions of a topic.
     pub(super) fn find(&self, name: &str) -> Option<Partitions> {
         self.read().by_name.get(name).cloned()
+    }
+
+    /// Returns a partition of a topic.
+    pub(super) fn partition(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
+        let index = usize::try_from(index).ok()?;
+        self.read().by_name.get(topic)?.get(index).cloned()
     }
 
     /// Returns all partitions of all topics.
@@ -150,43 +150,42 @@ impl Topics {
     }
 }
 
-/// Tells about the topics that a client asks for, or about all.
-pub(super) fn reply(
+/// Describes the topics for which a client asks, or all.
+pub(super) fn describe(
     broker: &Broker,
-    header: Header,
+    version: i16,
     asked: &MetadataRequest,
     host: SocketAddr,
-) -> Result<BytesMut, Malformed> {
+) -> MetadataResponse {
     let topics = &broker.topics;
-    let may_create = header.version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
+    let may_create = version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
     let creates = may_create && broker.config.creates_topics;
     let mut room = Room::new();
     let described = match &asked.topics {
-        Some(some) if header.version > 0 || !some.is_empty() => {
+        Some(some) if version > 0 || !some.is_empty() => {
             let names = some.iter().map(|topic| topic.name.as_deref().map_or("", |name| name));
             let described = names.map(|name| {
-                let described = describe(topics, name, creates);
+                let described = describe_topic(topics, name, creates);
                 let refused = || failed(name, ResponseError::PolicyViolation);
-                if room.take(&described, header) { described } else { refused() }
+                if room.take(&described, version) { described } else { refused() }
             });
             described.collect()
         }
-        _ => topics.names().iter().map(|name| describe(topics, name, false)).collect(),
+        _ => topics.names().iter().map(|name| describe_topic(topics, name, false)).collect(),
     };
-    // Where the client has reached us it will reach us again.
+    // The client reaches the broker again where it has reached it now.
     let node = MetadataResponseBroker::default()
         .with_node_id(NODE)
         .with_host(StrBytes::from_string(host.ip().to_string()))
         .with_port(host.port().into());
-    let response = MetadataResponse::default()
+    MetadataResponse::default()
         .with_brokers(vec![node])
         .with_cluster_id(Some(StrBytes::from_string(broker.cluster_id.clone())))
         .with_controller_id(NODE)
-        .with_topics(described);
-    frame::encode(ApiKey::Metadata, header, &response)
+        .with_topics(described)
 }
 
-fn describe(topics: &Topics, name: &str, creates: bool) -> MetadataResponseTopic {
+fn describe_topic(topics: &Topics, name: &str, creates: bool) -> MetadataResponseTopic {
     let found = match topics.find(name) {
         Some(partitions) => Ok(partitions),
         None if creates => topics.find_or_create(name),

@@ -1,8 +1,8 @@
-//! The broker: topics in memory, and requests that wait for what happens to them.
+//! The broker: topics in memory, and requests that wait for changes of them.
 //!
 //! A request changes the state first and announces the change afterwards: records are in the log,
-//! or the high watermark has moved, before [`Waiters::announce`] is called. So whoever waits is
-//! checked against a state that holds what woke it.
+//! or the high watermark has moved, before the broker calls [`Waiters::announce`]. So each check of
+//! a waiting request sees the change that caused it.
 //!
 //! # Locks
 //!
@@ -29,12 +29,11 @@ mod refusal;
 mod request;
 mod server;
 mod storage;
-mod versions;
 mod waiting;
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use delaywheel::{
     ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
     purgatory::{Overload, PurgatoryStats},
@@ -46,8 +45,8 @@ use kafka_protocol::{
 };
 
 pub use self::{
-    counts::{Counted, Counts},
-    group::{GroupConfig, GroupStats},
+    counts::Counts,
+    group::{GroupConfig, GroupCounts, GroupStats},
     server::Server,
 };
 use self::{
@@ -59,47 +58,46 @@ use self::{
     produce::Produce,
     producer::Producers,
     refusal::{Refusal, Refusals},
-    request::{Header, Malformed, Request},
+    request::{Header, Malformed},
     storage::Storage,
 };
 
 /// Settings of a broker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Partitions of a topic that is made because a client asks for it.
+    /// Partitions of a topic that the broker creates because a client asks for it.
     pub partitions: i32,
-    /// Topics that are there from the beginning, each with its number of partitions.
+    /// Topics that exist from the beginning, each with its number of partitions.
     pub topics: Vec<(String, i32)>,
-    /// Whether a topic is made because a client asks for it.
+    /// Whether the broker creates a topic because a client asks for it.
     pub creates_topics: bool,
-    /// How many topics there may be.
+    /// Limit of topics.
     pub max_topics: usize,
-    /// How many partitions all topics may have together.
+    /// Limit of partitions of all topics.
     pub max_partitions: usize,
-    /// How long the simulated follower takes to acknowledge an append. `None`: there is no
-    /// follower, and what has been appended counts as replicated.
+    /// Time until the simulated follower acknowledges an append. `None`: there is no follower, and
+    /// appended records count as replicated.
     pub follower: Option<Duration>,
-    /// Bytes of records that a partition keeps; the oldest are dropped.
+    /// Bytes of records that a partition keeps. The oldest are dropped.
     pub retained_bytes: u64,
-    /// Bytes of records that all partitions keep together; the oldest are dropped.
+    /// Bytes of records that all partitions keep together. The oldest are dropped.
     pub max_stored_bytes: u64,
     /// The longest batch of records, in bytes.
     pub max_message_bytes: usize,
     /// The longest request, in bytes.
     pub max_frame_bytes: usize,
-    /// A request that is longer waits until there is room: all of them together take no more memory
-    /// than the longest one may.
+    /// A longer request waits until there is room: all of these together take no more memory than
+    /// one request of the greatest length.
     pub common_frame_bytes: usize,
-    /// The most records that one answer holds, in bytes, whatever a request says.
+    /// The most bytes of records in an answer to a fetch.
     pub max_fetch_bytes: usize,
-    /// How many clients may be connected; others wait to be accepted.
+    /// Limit of connections. Others wait until the broker accepts them.
     pub max_connections: usize,
-    /// How many fetches may wait at once, and as many produce requests. One more displaces the one
-    /// that has waited longest.
+    /// Limit of waiting requests of a kind. One more displaces the one that has waited longest.
     pub max_waiting: u64,
-    /// The longest wait, whatever a request says.
+    /// The longest wait.
     pub max_wait: Duration,
-    /// Prints a line, such as why a connection was closed.
+    /// Prints a line, such as the reason why a connection was closed.
     pub print: fn(&str),
     /// Limits of consumer groups.
     pub groups: GroupConfig,
@@ -135,24 +133,14 @@ impl Default for Config {
 /// Characters of a cluster's id, as in Kafka.
 const CLUSTER_ID_CHARS: usize = 22;
 
-/// What is to be sent in answer to a request.
+/// The answer to a request.
 enum Reply {
-    /// Nothing: the client asked for none.
+    /// The client asked for none.
     Nothing,
     /// A frame.
     Now(BytesMut),
-    /// A frame, once the request has waited. Dropping this calls the wait off.
+    /// A frame, once the request has waited. Dropping this cancels the wait.
     Later(BoxFuture<'static, Option<BytesMut>>),
-}
-
-impl Reply {
-    /// Bytes that are ready to be sent.
-    fn ready_bytes(&self) -> usize {
-        match self {
-            Self::Now(frame) => frame.len(),
-            Self::Nothing | Self::Later(_) => 0,
-        }
-    }
 }
 
 /// The two ends of a connection.
@@ -175,9 +163,9 @@ pub struct Broker {
     producers: Producers,
     groups: Arc<Coordinator>,
     follower: Option<Follower>,
-    /// Delays that are no request's: the follower's, and the patience of a shutdown.
+    /// Delays of the follower and of a shutdown.
     timer: Timer,
-    counts: Counts,
+    counts: counts::Shared<Counts>,
     refusals: Refusals,
     frame_limits: frame::Limits,
 }
@@ -186,140 +174,150 @@ impl Broker {
     fn new(config: Config) -> io::Result<Self> {
         let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
         let waiters = Waiters::new(&config);
-        let follower =
-            config.follower.map(|delay| Follower::new(timer.clone(), waiters.clone(), delay));
+        let follow = |delay| Follower::new(timer.clone(), waiters.clone(), delay);
         let topics = Topics::new(config.max_topics, config.max_partitions, config.partitions);
         for (name, count) in &config.topics {
-            let made = topics.create(name, *count);
-            made.map_err(|error| {
-                let text = format!("topic {name}:{count}: {error}");
-                io::Error::new(io::ErrorKind::InvalidInput, text)
-            })?;
+            let error = |error| format!("topic {name}:{count}: {error}");
+            topics.create(name, *count).map_err(error).map_err(io::Error::other)?;
         }
-        let storage = Storage::new(config.retained_bytes, config.max_stored_bytes);
-        let cluster_id = (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect();
-        let groups = Coordinator::new(&config);
-        let producers = Producers::default();
-        let frame_limits = frame::Limits::new(config.common_frame_bytes, config.max_frame_bytes);
-        let (counts, refusals) = (Counts::default(), Refusals::new(config.print));
         Ok(Self {
-            config,
             topics,
-            storage,
-            cluster_id,
+            storage: Storage::new(config.retained_bytes, config.max_stored_bytes),
+            cluster_id: (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect(),
+            producers: Producers::default(),
+            groups: Coordinator::new(&config),
+            follower: config.follower.map(follow),
+            counts: counts::Shared::default(),
+            refusals: Refusals::new(config.print),
+            frame_limits: frame::Limits::new(config.common_frame_bytes, config.max_frame_bytes),
             waiters,
-            producers,
-            groups,
-            follower,
             timer,
-            counts,
-            refusals,
-            frame_limits,
+            config,
         })
     }
 
-    /// Returns what has been counted so far.
+    /// Returns the counts so far.
     #[must_use]
-    pub fn counts(&self) -> Counted {
+    pub fn counts(&self) -> Counts {
         self.counts.read()
     }
 
-    /// Returns what the purgatory of the fetches holds and has done.
+    /// Returns the statistics of the fetches that wait, and of their timer.
     #[must_use]
     pub fn fetches(&self) -> (PurgatoryStats, TimerStats) {
         (self.waiters.fetches.stats(), self.waiters.fetches.timer_stats())
     }
 
-    /// Returns what the purgatory of the produce requests holds and has done.
+    /// Returns the statistics of the produce requests that wait, and of their timer.
     #[must_use]
     pub fn produces(&self) -> (PurgatoryStats, TimerStats) {
         (self.waiters.produces.stats(), self.waiters.produces.timer_stats())
     }
 
-    /// Returns what the consumer groups hold and have done.
+    /// Returns the statistics of the consumer groups.
     #[must_use]
     pub fn groups(&self) -> GroupStats {
         self.groups.stats()
     }
 
-    /// Returns what the timer of the follower has done.
+    /// Returns the statistics of the follower's timer.
     #[must_use]
     pub fn follower_timer(&self) -> TimerStats {
         self.timer.stats()
     }
 
-    /// Has the follower acknowledge nothing until [`resume_follower`](Self::resume_follower). Does
-    /// nothing without a follower.
+    /// Stops the follower: it acknowledges nothing until
+    /// [`resume_follower`](Self::resume_follower). Does nothing without a follower.
     pub fn stop_follower(&self) {
         if let Some(follower) = &self.follower {
             follower.stop();
         }
     }
 
-    /// Has the follower catch up and go on. Does nothing without a follower.
+    /// Resumes the follower, which catches up. Does nothing without a follower.
     pub fn resume_follower(&self) {
         if let Some(follower) = &self.follower {
             follower.resume(&self.topics.partitions());
         }
     }
 
-    /// Deals with a request.
-    fn handle(&self, frame: bytes::Bytes, ends: Ends) -> Result<Reply, Refusal> {
-        let (key, header) = request::decode_header(&frame)?;
-        let request = match request::decode(frame, key, header) {
-            Err(Refusal::TooMany(ApiKey::Fetch)) if fetch::has_error_code(header) => {
-                return fetch::refuse(header, ResponseError::InvalidRequest)
-                    .map(Reply::Now)
-                    .map_err(|_| Refusal::TooMany(key));
+    /// Handles a request.
+    fn handle(&self, frame: Bytes, ends: Ends) -> Result<Reply, Refusal> {
+        let header = request::decode_header(&frame)?;
+        let reply = match request::decode(frame, header) {
+            Ok((client, request)) => {
+                self.counts.update(|counts| counts.requests += 1);
+                self.reply(header, &client, request, ends)
             }
-            request => request?,
+            // A client cannot know the versions of this request. Each client understands the first.
+            Err(Refusal::Version(ApiKey::ApiVersions, _)) => {
+                let error = ResponseError::UnsupportedVersion.code();
+                let versions = admin::versions().with_error_code(error);
+                frame::encode(Header { version: 0, ..header }, &versions).map(Reply::Now)
+            }
+            Err(Refusal::TooMany(ApiKey::Fetch)) if header.version >= fetch::TELLS_ERROR => {
+                fetch::refuse(header, ResponseError::InvalidRequest)
+            }
+            Err(refusal) => return Err(refusal),
         };
-        self.counts.requests.add(1);
-        let unanswerable = |_| Refusal::Unanswerable(key);
-        self.reply(header, request, ends).map_err(unanswerable)
+        reply.map_err(|Malformed| Refusal::Unanswerable(header.key))
     }
 
-    fn reply(&self, header: Header, request: Request, ends: Ends) -> Result<Reply, Malformed> {
-        let Request::Known(client, body) = request else {
-            return versions::refuse(header).map(Reply::Now);
-        };
-        let (groups, host) = (&*self.groups, ends.host);
-        match *body {
-            // Those that may wait.
-            RequestKind::Produce(asked) => return produce::handle(self, header, asked),
-            RequestKind::Fetch(asked) => return fetch::handle(self, header, &asked),
-            RequestKind::JoinGroup(asked) => {
-                return group::requests::join(groups, header, &client, &asked, ends.peer);
+    fn reply(
+        &self,
+        header: Header,
+        client: &str,
+        request: RequestKind,
+        ends: Ends,
+    ) -> Result<Reply, Malformed> {
+        use RequestKind as Kind;
+        use frame::encode;
+        let (topics, groups) = (&self.topics, &*self.groups);
+        let (version, host) = (header.version, ends.host);
+        match request {
+            // These may wait.
+            Kind::Produce(asked) => return produce::handle(self, header, asked),
+            Kind::Fetch(asked) => return fetch::handle(self, header, &asked),
+            Kind::JoinGroup(asked) => {
+                return group::requests::join(groups, header, client, &asked, ends.peer);
             }
-            RequestKind::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
+            Kind::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
 
-            RequestKind::ApiVersions(_) => versions::reply(header),
-            RequestKind::Metadata(asked) => metadata::reply(self, header, &asked, host),
-            RequestKind::ListOffsets(asked) => offsets::reply(&self.topics, header, &asked),
-            RequestKind::InitProducerId(asked) => self.producers.reply(header, &asked),
-            RequestKind::CreateTopics(asked) => admin::create(self, header, &asked),
-            RequestKind::DeleteTopics(asked) => admin::delete(self, header, &asked),
-            RequestKind::DescribeConfigs(asked) => admin::describe_configs(self, header, &asked),
-            RequestKind::DescribeCluster(_) => admin::describe_cluster(self, header, host),
+            Kind::ApiVersions(_) => encode(header, &admin::versions()),
+            Kind::Metadata(asked) => {
+                encode(header, &metadata::describe(self, version, &asked, host))
+            }
+            Kind::ListOffsets(asked) => encode(header, &offsets::list(topics, &asked)),
+            Kind::InitProducerId(asked) => encode(header, &self.producers.init(&asked)),
+            Kind::CreateTopics(asked) => encode(header, &admin::create(self, version, &asked)),
+            Kind::DeleteTopics(asked) => encode(header, &admin::delete(self, version, &asked)),
+            Kind::DescribeConfigs(asked) => encode(header, &admin::describe_configs(self, &asked)),
+            Kind::DescribeCluster(_) => encode(header, &admin::describe_cluster(self, host)),
 
-            RequestKind::Heartbeat(asked) => group::requests::heartbeat(groups, header, &asked),
-            RequestKind::LeaveGroup(asked) => group::requests::leave(groups, header, &asked),
-            RequestKind::OffsetCommit(asked) => {
-                group::offsets::commit(groups, &self.topics, header, &asked)
+            Kind::Heartbeat(asked) => encode(header, &group::requests::heartbeat(groups, &asked)),
+            Kind::LeaveGroup(asked) => {
+                encode(header, &group::requests::leave(groups, version, &asked))
             }
-            RequestKind::OffsetFetch(asked) => group::offsets::fetch(groups, header, &asked),
-            RequestKind::FindCoordinator(asked) => {
-                group::admin::find_coordinator(header, &asked, host)
+            Kind::OffsetCommit(asked) => {
+                encode(header, &group::offsets::commit(groups, topics, &asked))
             }
-            RequestKind::DescribeGroups(asked) => group::admin::describe(groups, header, &asked),
-            RequestKind::ListGroups(asked) => group::admin::list(groups, header, &asked),
-            RequestKind::DeleteGroups(asked) => group::admin::delete(groups, header, &asked),
+            Kind::OffsetFetch(asked) => {
+                encode(header, &group::offsets::fetch(groups, version, &asked))
+            }
+            Kind::FindCoordinator(asked) => {
+                encode(header, &group::admin::find_coordinator(version, &asked, host))
+            }
+            Kind::DescribeGroups(asked) => {
+                encode(header, &group::admin::describe(groups, version, &asked))
+            }
+            Kind::ListGroups(asked) => encode(header, &group::admin::list(groups, version, &asked)),
+            Kind::DeleteGroups(asked) => encode(header, &group::admin::delete(groups, &asked)),
             _ => Err(Malformed),
         }
         .map(Reply::Now)
     }
 
-    /// Makes known that records have been appended to some partitions.
+    /// Announces that records have been appended to some partitions.
     fn appended(&self, partitions: &[Arc<Partition>]) {
         match &self.follower {
             Some(follower) => follower.replicate(partitions),
@@ -339,7 +337,7 @@ impl Broker {
         true
     }
 
-    /// Answers all requests that wait, and has none wait from now on. Returns how many those were.
+    /// Answers all waiting requests, and lets none wait from now on. Returns their number.
     fn answer_all(&self) -> u64 {
         self.groups.close()
             + waiting::answer_all(&self.waiters.fetches)
@@ -353,7 +351,7 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// The requests that wait, each for something to happen to its partitions.
+/// The requests that wait for a change of their partitions.
 #[derive(Clone)]
 struct Waiters {
     fetches: Purgatory<Arc<Partition>, Fetch>,
@@ -369,8 +367,8 @@ impl Waiters {
         }
     }
 
-    /// Ends the requests that wait for what has happened to some partitions: records have become
-    /// readable there. The caller holds no lock of a partition.
+    /// Ends the requests that wait for records that have become readable in some partitions. The
+    /// caller holds no lock of a partition.
     fn announce(&self, partitions: &[Arc<Partition>]) {
         self.fetches.check_and_complete_all(partitions.iter().map(|partition| &**partition));
         for partition in partitions {

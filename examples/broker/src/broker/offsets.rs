@@ -1,20 +1,17 @@
 //! `ListOffsets`: where a partition begins, where it ends, and where a time is.
 
-use bytes::BytesMut;
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, ListOffsetsRequest, ListOffsetsResponse,
+        ListOffsetsRequest, ListOffsetsResponse,
         list_offsets_request::ListOffsetsPartition,
         list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsTopicResponse},
     },
 };
 
 use super::{
-    frame,
     log::Partition,
     metadata::{Topics, own},
-    request::{Header, Malformed},
 };
 
 /// Asks for the offset of the next record.
@@ -24,24 +21,18 @@ const EARLIEST: i64 = -2;
 /// Neither an offset nor a time.
 const NONE: i64 = -1;
 
-/// Tells the offsets that a client asks for.
-pub(super) fn reply(
-    topics: &Topics,
-    header: Header,
-    asked: &ListOffsetsRequest,
-) -> Result<BytesMut, Malformed> {
+/// Returns the offsets for which a client asks.
+pub(super) fn list(topics: &Topics, asked: &ListOffsetsRequest) -> ListOffsetsResponse {
     let answered = asked.topics.iter().map(|topic| {
-        let partitions = topics.find(&topic.name);
         let answered = topic.partitions.iter().map(|asked| {
-            let index = usize::try_from(asked.partition_index).ok();
-            answer(asked, index.and_then(|index| Some(&**partitions.as_ref()?.get(index)?)))
+            let partition = topics.partition(&topic.name, asked.partition_index);
+            answer(asked, partition.as_deref())
         });
         ListOffsetsTopicResponse::default()
             .with_name(own(&topic.name))
             .with_partitions(answered.collect())
     });
-    let response = ListOffsetsResponse::default().with_topics(answered.collect());
-    frame::encode(ApiKey::ListOffsets, header, &response)
+    ListOffsetsResponse::default().with_topics(answered.collect())
 }
 
 fn answer(

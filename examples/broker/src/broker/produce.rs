@@ -7,7 +7,7 @@ use delaywheel::{Completion, DelayedOperation, Watch};
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, ProduceRequest, ProduceResponse, TopicName,
+        ProduceRequest, ProduceResponse, TopicName,
         produce_request::PartitionProduceData,
         produce_response::{PartitionProduceResponse, TopicProduceResponse},
     },
@@ -50,7 +50,7 @@ pub(super) fn handle(
     header: Header,
     asked: ProduceRequest,
 ) -> Result<Reply, Malformed> {
-    broker.counts.produces.add(1);
+    broker.counts.update(|counts| counts.produces += 1);
     let (acks, timeout_ms) = (asked.acks, asked.timeout_ms);
     let written = Written::append(broker, asked);
     broker.appended(&written.partitions());
@@ -112,15 +112,11 @@ impl Written {
     fn append(broker: &Broker, asked: ProduceRequest) -> Self {
         let refused = refusal(&asked);
         let topics = asked.topic_data.into_iter().map(|topic| {
-            let partitions = broker.topics.find(&topic.name);
             let written = topic.partition_data.into_iter().map(|data| {
-                let index = usize::try_from(data.index).ok();
-                let partition = index.and_then(|index| partitions.as_ref()?.get(index));
-                let outcome = match (refused, partition) {
-                    (Some(error), _) => Err(error),
-                    (None, None) => Err(ResponseError::UnknownTopicOrPartition),
-                    (None, Some(partition)) => append(broker, partition, &data),
-                };
+                let partition = broker.topics.partition(&topic.name, data.index);
+                let partition = partition.ok_or(ResponseError::UnknownTopicOrPartition);
+                let partition = refused.map_or(partition, Err);
+                let outcome = partition.and_then(|partition| append(broker, partition, &data));
                 WrittenPartition { index: data.index, outcome }
             });
             (own(&topic.name), written.collect())
@@ -162,7 +158,7 @@ impl Written {
                 .with_partition_responses(partitions.collect())
         });
         let response = ProduceResponse::default().with_responses(responses.collect());
-        frame::encode(ApiKey::Produce, header, &response)
+        frame::encode(header, &response)
     }
 }
 
@@ -202,7 +198,7 @@ fn refusal(asked: &ProduceRequest) -> Option<ResponseError> {
 
 fn append(
     broker: &Broker,
-    partition: &Arc<Partition>,
+    partition: Arc<Partition>,
     data: &PartitionProduceData,
 ) -> Result<Appended, ResponseError> {
     let records = data.records.as_ref().ok_or(ResponseError::CorruptMessage)?;
@@ -216,10 +212,10 @@ fn append(
         if broker.follower.is_none() {
             partition.replicated(base + count);
         }
-        broker.counts.records.add(count.unsigned_abs());
+        broker.counts.update(|counts| counts.records += count.unsigned_abs());
         broker.storage.make_room(|| broker.topics.partitions());
     } else {
-        broker.counts.duplicates.add(1);
+        broker.counts.update(|counts| counts.duplicates += 1);
     }
-    Ok(Appended { partition: Arc::clone(partition), base, end: base + count })
+    Ok(Appended { partition, base, end: base + count })
 }

@@ -8,15 +8,9 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use bytes::BytesMut;
 use kafka_protocol::{
     ResponseError,
-    messages::{ApiKey, InitProducerIdRequest, InitProducerIdResponse, ProducerId},
-};
-
-use super::{
-    frame,
-    request::{Header, Malformed},
+    messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId},
 };
 
 /// Batches of a producer that are remembered for each partition; no client has more on their way.
@@ -30,39 +24,31 @@ const NONE: i64 = -1;
 
 /// The ids of producers.
 #[derive(Debug)]
-pub(super) struct Producers {
-    next: AtomicI64,
-}
+pub(super) struct Producers(AtomicI64);
 
 impl Default for Producers {
     /// Starts at random, since a producer that has outlived a broker goes on with its id.
     fn default() -> Self {
-        Self { next: AtomicI64::new(i64::from(fastrand::u32(..)) << 16) }
+        Self(AtomicI64::new(i64::from(fastrand::u32(..)) << 16))
     }
 }
 
 impl Producers {
     /// Hands out an id, or the next epoch of one.
-    pub(super) fn reply(
-        &self,
-        header: Header,
-        asked: &InitProducerIdRequest,
-    ) -> Result<BytesMut, Malformed> {
+    pub(super) fn init(&self, asked: &InitProducerIdRequest) -> InitProducerIdResponse {
         let response = InitProducerIdResponse::default();
-        let response = if asked.transactional_id.is_some() {
+        if asked.transactional_id.is_some() {
             let error = ResponseError::TransactionalIdAuthorizationFailed;
-            response.with_error_code(error.code()).with_producer_id(ProducerId(NONE))
-        } else {
-            let (id, epoch) = self.next(asked.producer_id.0, asked.producer_epoch);
-            response.with_producer_id(ProducerId(id)).with_producer_epoch(epoch)
-        };
-        frame::encode(ApiKey::InitProducerId, header, &response)
+            return response.with_error_code(error.code()).with_producer_id(ProducerId(NONE));
+        }
+        let (id, epoch) = self.next(asked.producer_id.0, asked.producer_epoch);
+        response.with_producer_id(ProducerId(id)).with_producer_epoch(epoch)
     }
 
     fn next(&self, id: i64, epoch: i16) -> (i64, i16) {
         match epoch.checked_add(1) {
             Some(next) if id >= 0 && epoch >= 0 => (id, next),
-            _ => (self.next.fetch_add(1, Ordering::Relaxed), 0),
+            _ => (self.0.fetch_add(1, Ordering::Relaxed), 0),
         }
     }
 }

@@ -200,7 +200,7 @@ async fn a_member_that_is_killed_is_replaced_when_its_session_is_over_and_not_be
     clock.advance(Duration::from_millis(1));
     let rebalance = ResponseError::RebalanceInProgress.code();
     assert_eq!(members[0].heartbeat().await, rebalance);
-    assert_eq!(server.broker().groups().sessions_ended, 1);
+    assert_eq!(server.broker().groups().counts.sessions_ended, 1);
 
     // It joins again, and has all to itself without waiting for anything.
     members[0].send_join().await;
@@ -208,7 +208,7 @@ async fn a_member_that_is_killed_is_replaced_when_its_session_is_over_and_not_be
     assert_eq!(members[0].heartbeat().await, 0);
     assert_eq!(committed(&mut members[0].client).await, 17);
     let stats = server.broker().groups();
-    assert_eq!((stats.groups, stats.rebalances), (1, 2));
+    assert_eq!((stats.groups, stats.counts.rebalances), (1, 2));
     assert_eq!((stats.rounds.delayed, stats.joining.delayed, stats.syncing.delayed), (0, 0, 0));
 }
 

@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
-use bytes::BytesMut;
 use kafka_protocol::{
     ResponseError,
     messages::{
-        ApiKey, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
-        DescribeGroupsResponse, FindCoordinatorRequest, FindCoordinatorResponse, GroupId,
-        ListGroupsRequest, ListGroupsResponse,
+        DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+        FindCoordinatorRequest, FindCoordinatorResponse, GroupId, ListGroupsRequest,
+        ListGroupsResponse,
         delete_groups_response::DeletableGroupResult,
         describe_groups_response::{DescribedGroup, DescribedGroupMember},
         find_coordinator_response::Coordinator as Found,
@@ -22,137 +21,123 @@ use super::{
     requests::{code, text},
     state::Phase,
 };
-use crate::broker::{
-    frame::{self, Room},
-    metadata::NODE,
-    request::{Header, Malformed},
-};
+use crate::broker::{frame::Room, metadata::NODE};
 
 /// The kind of key that names a group; the other kind names a transaction.
 const GROUP_KEY: i8 = 0;
 
 /// The first version that asks for several coordinators.
 const MANY_KEYS: i16 = 4;
+/// The first version of `DescribeGroups` with static members.
+const KNOWS_INSTANCES: i16 = 4;
 /// The first version of `ListGroups` that tells states.
 const TELLS_STATE: i16 = 4;
 
-/// Tells that this broker coordinates all groups.
+/// Names this broker as the coordinator of all groups.
 pub(crate) fn find_coordinator(
-    header: Header,
+    version: i16,
     asked: &FindCoordinatorRequest,
     host: SocketAddr,
-) -> Result<BytesMut, Malformed> {
+) -> FindCoordinatorResponse {
     let address = StrBytes::from_string(host.ip().to_string());
-    let refusal = (asked.key_type != GROUP_KEY).then_some((
-        ResponseError::TransactionalIdAuthorizationFailed,
-        StrBytes::from_static_str("transactions are not supported"),
-    ));
-    let (error, message) = refusal.map_or((0, None), |(error, text)| (error.code(), Some(text)));
-    let response = if header.version < MANY_KEYS {
-        FindCoordinatorResponse::default()
+    let is_group = asked.key_type == GROUP_KEY;
+    let error = ResponseError::TransactionalIdAuthorizationFailed.code();
+    let error = if is_group { 0 } else { error };
+    let message = StrBytes::from_static_str("transactions are not supported");
+    let message = (!is_group && version >= 1).then_some(message);
+    if version < MANY_KEYS {
+        return FindCoordinatorResponse::default()
             .with_error_code(error)
-            .with_error_message(message.filter(|_| header.version >= 1))
+            .with_error_message(message)
             .with_node_id(NODE)
             .with_host(address)
+            .with_port(host.port().into());
+    }
+    let found = asked.coordinator_keys.iter().map(|key| {
+        Found::default()
+            .with_key(key.clone())
+            .with_error_code(error)
+            .with_error_message(message.clone())
+            .with_node_id(NODE)
+            .with_host(address.clone())
             .with_port(host.port().into())
-    } else {
-        let found = asked.coordinator_keys.iter().map(|key| {
-            Found::default()
-                .with_key(key.clone())
-                .with_error_code(error)
-                .with_error_message(message.clone())
-                .with_node_id(NODE)
-                .with_host(address.clone())
-                .with_port(host.port().into())
-        });
-        FindCoordinatorResponse::default().with_coordinators(found.collect())
-    };
-    frame::encode(ApiKey::FindCoordinator, header, &response)
+    });
+    FindCoordinatorResponse::default().with_coordinators(found.collect())
 }
 
-/// Tells about groups and their members.
+/// Describes groups and their members.
 pub(crate) fn describe(
     groups: &Coordinator,
-    header: Header,
+    version: i16,
     asked: &DescribeGroupsRequest,
-) -> Result<BytesMut, Malformed> {
+) -> DescribeGroupsResponse {
     let mut room = Room::new();
     let described = asked.groups.iter().map(|name| {
         let empty = || DescribedGroup::default().with_group_id(name.clone());
-        match groups.find(name) {
-            Some(slot) => {
-                let described = describe_group(header, &slot);
-                let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
-                if room.take(&described, header) { described } else { refused() }
-            }
+        let Some(slot) = groups.find(name) else {
             // As Kafka before version 6 of this request.
-            None => empty().with_group_state(StrBytes::from_static_str("Dead")),
-        }
+            return empty().with_group_state(StrBytes::from_static_str("Dead"));
+        };
+        let described = describe_group(version, &slot);
+        let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
+        if room.take(&described, version) { described } else { refused() }
     });
-    let response = DescribeGroupsResponse::default().with_groups(described.collect());
-    frame::encode(ApiKey::DescribeGroups, header, &response)
+    DescribeGroupsResponse::default().with_groups(described.collect())
 }
 
-fn describe_group(header: Header, slot: &Slot) -> DescribedGroup {
+fn describe_group(version: i16, slot: &Slot) -> DescribedGroup {
     let contents = slot.lock();
     let group = &contents.group;
     let members = group.members().map(|(id, member, metadata)| {
-        let instance = member.instance.as_ref().map(text).filter(|_| header.version >= 4);
+        let instance = member.join.instance.as_ref().map(text);
         DescribedGroupMember::default()
             .with_member_id(text(id))
-            .with_group_instance_id(instance)
-            .with_client_id(text(&member.client.id))
-            .with_client_host(text(&member.client.host))
+            .with_group_instance_id(instance.filter(|_| version >= KNOWS_INSTANCES))
+            .with_client_id(text(&member.join.client.id))
+            .with_client_host(text(&member.join.client.host))
             .with_member_metadata(metadata)
             .with_member_assignment(member.assignment.clone())
     });
     DescribedGroup::default()
         .with_group_id(GroupId(text(&slot.name)))
         .with_group_state(state_name(group.phase()))
-        .with_protocol_type(group.protocol_type().map(text).unwrap_or_default())
-        .with_protocol_data(group.protocol().map(text).unwrap_or_default())
+        .with_protocol_type(text(&group.protocol_type()))
+        .with_protocol_data(text(&group.protocol()))
         .with_members(members.collect())
 }
 
 /// Lists groups, all or those in some states.
 pub(crate) fn list(
     groups: &Coordinator,
-    header: Header,
+    version: i16,
     asked: &ListGroupsRequest,
-) -> Result<BytesMut, Malformed> {
+) -> ListGroupsResponse {
+    let wanted = &asked.states_filter;
     let mut listed = BTreeMap::new();
     for slot in groups.all() {
         let contents = slot.lock();
         let state = state_name(contents.group.phase());
-        let wanted = &asked.states_filter;
         if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(&state)) {
             continue;
         }
-        let protocol_type = contents.group.protocol_type().map(text).unwrap_or_default();
         let group = ListedGroup::default()
             .with_group_id(GroupId(text(&slot.name)))
-            .with_protocol_type(protocol_type);
-        let is_told = header.version >= TELLS_STATE;
+            .with_protocol_type(text(&contents.group.protocol_type()));
+        let is_told = version >= TELLS_STATE;
         let group = if is_told { group.with_group_state(state) } else { group };
         listed.insert(slot.name.clone(), group);
     }
-    let response = ListGroupsResponse::default().with_groups(listed.into_values().collect());
-    frame::encode(ApiKey::ListGroups, header, &response)
+    ListGroupsResponse::default().with_groups(listed.into_values().collect())
 }
 
 /// Deletes groups without members, with their commits.
-pub(crate) fn delete(
-    groups: &Coordinator,
-    header: Header,
-    asked: &DeleteGroupsRequest,
-) -> Result<BytesMut, Malformed> {
+pub(crate) fn delete(groups: &Coordinator, asked: &DeleteGroupsRequest) -> DeleteGroupsResponse {
     let results = asked.groups_names.iter().map(|name| {
         DeletableGroupResult::default()
             .with_group_id(name.clone())
             .with_error_code(code(groups.delete(name)))
     });
-    let response = DeleteGroupsResponse::default().with_results(results.collect());
-    frame::encode(ApiKey::DeleteGroups, header, &response)
+    DeleteGroupsResponse::default().with_results(results.collect())
 }
 
 /// The name that Kafka has for a phase.

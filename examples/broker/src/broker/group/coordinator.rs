@@ -1,11 +1,11 @@
-//! The coordinator: the table of groups, and everything about them that waits.
+//! The coordinator: the table of groups, their waiting requests, and their sessions.
 //!
-//! Three purgatories, whose key is the group, and a timer:
+//! It has three purgatories, whose key is the group, and a timer:
 //!
 //! - `rebalances` holds one operation for each round of joins. Its condition is that all members
 //!   have joined, and its delay is the rebalance timeout. Its completion ends the round.
 //! - `joins` and `syncs` hold the requests of members, until a transition leaves their answers.
-//! - `sessions` holds a timeout for each member that does not wait. A heartbeat resets it.
+//! - `sessions` is a timer with a timeout for each member that does not wait. A heartbeat resets it.
 //!
 //! # Locks
 //!
@@ -18,7 +18,7 @@ use std::{
     hash::{Hash, Hasher},
     ops::RangeInclusive,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -32,14 +32,15 @@ use kafka_protocol::ResponseError;
 use tokio::sync::oneshot;
 
 use super::{
-    commits::Commits,
-    message::{
-        Answer, Effects, Identity, Join, JoinOutcome, Name, NotJoined, Round, Session, SyncOutcome,
-    },
+    message::{Answer, Commits, Effects, Identity, Join, Name, Outcome, Round, Session},
     state::{Group, Phase},
 };
-use crate::broker::waiting::answer_all;
-use crate::broker::{Config, counts::Count, purgatory_builder, timer_builder, waiting::Waiting};
+use crate::broker::{
+    Config,
+    counts::Shared,
+    purgatory_builder, timer_builder,
+    waiting::{Waiting, answer_all},
+};
 
 /// Limits of groups.
 #[derive(Debug, Clone)]
@@ -66,21 +67,9 @@ impl Default for GroupConfig {
     }
 }
 
-/// Counts of what groups have done.
-#[derive(Debug, Default)]
-pub(crate) struct GroupCounts {
-    joins: Count,
-    heartbeats: Count,
-    generations: Count,
-    sessions_ended: Count,
-    left: Count,
-}
-
-/// What groups hold and have done; from [`Broker::groups`](crate::broker::Broker::groups).
-#[derive(Debug, Clone)]
-pub struct GroupStats {
-    /// Groups that are known.
-    pub groups: u64,
+/// Counts of groups.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GroupCounts {
     /// Requests to join.
     pub joins: u64,
     /// Heartbeats.
@@ -91,6 +80,15 @@ pub struct GroupStats {
     pub sessions_ended: u64,
     /// Members that left.
     pub left: u64,
+}
+
+/// Statistics of groups; from [`Broker::groups`](crate::broker::Broker::groups).
+#[derive(Debug, Clone)]
+pub struct GroupStats {
+    /// Number of groups.
+    pub groups: u64,
+    /// Counts of all groups together.
+    pub counts: GroupCounts,
     /// Rounds of joins that wait for members.
     pub rounds: PurgatoryStats,
     /// Joins that wait for the end of a round.
@@ -149,14 +147,14 @@ struct SessionEnd {
 pub(crate) struct Coordinator {
     this: Weak<Self>,
     config: GroupConfig,
-    /// The longest wait, whatever a member asks for.
+    /// The longest wait.
     max_wait: Duration,
     groups: RwLock<HashMap<Name, Arc<Slot>>>,
     rebalances: Purgatory<Arc<Slot>, Rebalance>,
-    joins: Purgatory<Arc<Slot>, Request<JoinOutcome>>,
-    syncs: Purgatory<Arc<Slot>, Request<SyncOutcome>>,
+    joins: Purgatory<Arc<Slot>, Request>,
+    syncs: Purgatory<Arc<Slot>, Request>,
     sessions: ValueTimer<SessionEnd>,
-    /// Different for each run, so that ids of an earlier one are unknown.
+    /// Different for each run, so that ids of an earlier run are unknown.
     run: u32,
     /// Numbers that are used once: of groups, members and sessions.
     numbers: AtomicU64,
@@ -164,14 +162,11 @@ pub(crate) struct Coordinator {
     /// there, so that its generations do not go back.
     dropped_generation: AtomicI32,
     is_closed: AtomicBool,
-    counts: GroupCounts,
+    counts: Shared<GroupCounts>,
 }
 
-/// The answer to a join that will come.
-pub(crate) type Joining = Waiting<Arc<Slot>, Request<JoinOutcome>, JoinOutcome>;
-
-/// The answer to a sync that will come.
-pub(crate) type Syncing = Waiting<Arc<Slot>, Request<SyncOutcome>, SyncOutcome>;
+/// A join or a sync that waits.
+pub(crate) type Waits = Waiting<Arc<Slot>, Request, Outcome>;
 
 impl Coordinator {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
@@ -196,20 +191,15 @@ impl Coordinator {
                 numbers: AtomicU64::new(1),
                 dropped_generation: AtomicI32::new(0),
                 is_closed: AtomicBool::new(false),
-                counts: GroupCounts::default(),
+                counts: Shared::default(),
             }
         })
     }
 
     pub(crate) fn stats(&self) -> GroupStats {
-        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner).len();
         GroupStats {
-            groups: groups as u64,
-            joins: self.counts.joins.read(),
-            heartbeats: self.counts.heartbeats.read(),
-            rebalances: self.counts.generations.read(),
-            sessions_ended: self.counts.sessions_ended.read(),
-            left: self.counts.left.read(),
+            groups: self.all().len() as u64,
+            counts: self.counts.read(),
             rounds: self.rebalances.stats(),
             joining: self.joins.stats(),
             syncing: self.syncs.stats(),
@@ -241,12 +231,11 @@ impl Coordinator {
         groups.values().cloned().collect()
     }
 
-    /// Takes a member into a group. `client_id` is part of the id of a new member.
-    pub(crate) fn join(&self, group: &str, mut join: Join) -> Result<Joining, NotJoined> {
-        self.counts.joins.add(1);
+    /// Adds a member to a group, or lets it join again.
+    pub(crate) fn join(&self, group: &str, mut join: Join) -> Result<Waits, ResponseError> {
+        self.counts.update(|counts| counts.joins += 1);
         if !self.config.session_timeouts.contains(&join.session_timeout) {
-            let error = ResponseError::InvalidSessionTimeout;
-            return Err(NotJoined { error, member: join.member });
+            return Err(ResponseError::InvalidSessionTimeout);
         }
         join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
         join.new_id = self.member_id(&join.client.id);
@@ -264,51 +253,47 @@ impl Coordinator {
                 }
                 true
             })
-        });
-        let slot = slot.map_err(|error| NotJoined { error, member: Arc::clone(&member) })?;
+        })?;
         let identity = Identity { member, instance: None, generation: -1 };
-        Ok(self.wait(&self.joins, slot, identity, answer))
+        // The end of the round comes first.
+        Ok(self.wait(&self.joins, slot, identity, answer, Duration::MAX))
     }
 
-    /// Hands in a member's assignments, if it leads, and waits for its own.
+    /// Takes the assignments of a member, if it leads, and waits for its own.
     pub(crate) fn sync(
         &self,
         group: &str,
         identity: Identity,
         assignments: Vec<(Name, Bytes)>,
-    ) -> Result<Syncing, ResponseError> {
+    ) -> Result<Waits, ResponseError> {
         let slot = self.find(group).ok_or(ResponseError::UnknownMemberId)?;
         let answer = Answer::default();
-        self.transition(&slot, |group, effects| {
+        let delay = self.transition(&slot, |group, effects| {
             group.sync(&identity, assignments, &answer, effects);
+            group.rebalance_timeout()
         });
-        Ok(self.wait(&self.syncs, slot, identity, answer))
+        Ok(self.wait(&self.syncs, slot, identity, answer, delay))
     }
 
-    /// Has a request wait until its answer is there.
-    fn wait<T: Awaited>(
+    /// Lets a request wait until its answer is there.
+    fn wait(
         &self,
-        purgatory: &Purgatory<Arc<Slot>, Request<T>>,
+        purgatory: &Purgatory<Arc<Slot>, Request>,
         slot: Arc<Slot>,
         identity: Identity,
-        answer: Answer<T>,
-    ) -> Waiting<Arc<Slot>, Request<T>, T> {
+        answer: Answer,
+        delay: Duration,
+    ) -> Waits {
         let (sender, ended) = oneshot::channel();
-        let delay = T::patience(&slot.lock().group);
-        let request = Request {
-            coordinator: Weak::clone(&self.this),
-            slot: Arc::clone(&slot),
-            identity,
-            answer,
-            ended: sender,
-        };
-        let watched = purgatory.try_complete_else_watch(request, [slot], delay);
+        let (coordinator, key) = (Weak::clone(&self.this), Arc::clone(&slot));
+        let request = Request { coordinator, slot, identity, answer, ended: sender };
+        let watched = purgatory.try_complete_else_watch(request, [key], delay);
         Waiting::new(purgatory, watched, ended)
     }
 
     /// Puts off the end of a member's session.
     pub(crate) fn heartbeat(&self, group: &str, identity: &Identity) -> Result<(), ResponseError> {
-        self.counts.heartbeats.add(1);
+        self.counts.update(|counts| counts.heartbeats += 1);
         let slot = self.find(group).ok_or(ResponseError::UnknownMemberId)?;
         let mut contents = slot.lock();
         self.touch(&slot, &mut contents.group, identity)
@@ -337,15 +322,12 @@ impl Coordinator {
         member: &Name,
         instance: Option<&Name>,
     ) -> Result<(), ResponseError> {
-        let outcome =
-            self.transition(slot, |group, effects| group.leave(member, instance, effects));
-        if outcome.is_ok() {
-            self.counts.left.add(1);
-        }
-        outcome
+        self.transition(slot, |group, effects| group.leave(member, instance, effects))?;
+        self.counts.update(|counts| counts.left += 1);
+        Ok(())
     }
 
-    /// Commits offsets for a member, or for a client that does without members.
+    /// Commits offsets for a member, or for a client that uses a group without members.
     pub(crate) fn commit(
         &self,
         group: &str,
@@ -365,7 +347,7 @@ impl Coordinator {
                     commit(&mut contents.commits);
                 }
                 if is_member {
-                    // Whoever commits lives. That the group rebalances is for heartbeats to say.
+                    // A commit counts as a heartbeat. Only heartbeats tell of a rebalance.
                     let _ = self.touch(slot, &mut contents.group, identity);
                 }
             }
@@ -388,15 +370,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Forgets what was committed for a topic that was deleted.
+    /// Forgets the commits for a topic that was deleted.
     pub(crate) fn forget_topic(&self, topic: &str) {
         for slot in self.all() {
             slot.lock().commits.remove(topic);
         }
     }
 
-    /// Finds a group, which is made if that `creates`, and does something there, which returns
-    /// whether the group was there: another thread may just have dropped it.
+    /// Calls `act` with a group, which it creates if `creates`. `act` returns `false` if another
+    /// thread has just dropped the group.
     fn enter(
         &self,
         name: &str,
@@ -439,7 +421,7 @@ impl Coordinator {
         Ok(slot)
     }
 
-    /// Drops a group that nothing is left of.
+    /// Drops a group without members and commits.
     fn forget(&self, slot: &Arc<Slot>) {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         let mut contents = slot.lock();
@@ -473,7 +455,7 @@ impl Coordinator {
         self.dropped_generation.fetch_max(contents.group.generation(), Ordering::Relaxed);
     }
 
-    /// Changes a group, and carries out what follows from that.
+    /// Changes a group, and carries out the effects.
     fn transition<T>(
         &self,
         slot: &Arc<Slot>,
@@ -493,7 +475,7 @@ impl Coordinator {
             contents.group.check_invariants();
         }
         if contents.group.phase() == Phase::Syncing && contents.group.generation() != generation {
-            self.counts.generations.add(1);
+            self.counts.update(|counts| counts.rebalances += 1);
         }
         let is_unused = contents.group.is_unused();
         if is_unused {
@@ -532,11 +514,11 @@ impl Coordinator {
             group.end_session(&end.member, end.number, effects)
         });
         if has_ended {
-            self.counts.sessions_ended.add(1);
+            self.counts.update(|counts| counts.sessions_ended += 1);
         }
     }
 
-    /// Has a round of joins wait for its members.
+    /// Lets a round of joins wait for its members.
     fn begin_round(&self, slot: &Arc<Slot>, round: Round) {
         let delay = if round.is_first {
             self.config.initial_delay.min(round.timeout)
@@ -566,7 +548,7 @@ impl Coordinator {
         }
     }
 
-    /// The id of a new member, which no other has or had.
+    /// Returns an id that no member has or had.
     fn member_id(&self, client: &str) -> Name {
         format!("{client}-{:08x}-{:08}", self.run, self.next_number()).into()
     }
@@ -601,99 +583,35 @@ impl DelayedOperation<Arc<Slot>> for Rebalance {
 }
 
 /// A request of a member that waits for a transition of its group.
-pub(crate) struct Request<T> {
+pub(crate) struct Request {
     coordinator: Weak<Coordinator>,
     slot: Arc<Slot>,
     identity: Identity,
-    answer: Arc<OnceLock<T>>,
-    ended: oneshot::Sender<T>,
+    answer: Answer,
+    ended: oneshot::Sender<Outcome>,
 }
 
-impl<T: Awaited> DelayedOperation<Arc<Slot>> for Request<T> {
+impl DelayedOperation<Arc<Slot>> for Request {
     fn try_complete(&mut self) -> bool {
         self.answer.get().is_some()
     }
 
     fn complete(self, completion: Completion) {
         let Self { coordinator, slot, identity, answer, ended } = self;
+        let mut error = ResponseError::CoordinatorNotAvailable;
         if answer.get().is_none() && completion != Completion::ShutDown {
+            error = ResponseError::RebalanceInProgress;
             if let Some(coordinator) = coordinator.upgrade() {
                 coordinator.transition(&slot, |group, effects| {
-                    T::give_up(group, &identity, &answer, completion, effects);
+                    // If the leader or others take too long, the group goes on without them.
+                    if completion == Completion::Expired {
+                        group.end_sync(identity.generation, effects);
+                    }
+                    group.abandon(&identity.member, &answer, effects);
                 });
             }
         }
-        let outcome = answer.get().cloned().unwrap_or_else(|| {
-            let is_over = completion == Completion::ShutDown;
-            let retry = ResponseError::RebalanceInProgress;
-            T::failed(
-                if is_over { ResponseError::CoordinatorNotAvailable } else { retry },
-                &identity,
-            )
-        });
         // If the receiver is gone, no answer is needed.
-        let _ = ended.send(outcome);
-    }
-}
-
-/// The answer to a request that waits.
-pub(crate) trait Awaited: Clone + Send + Sync + 'static {
-    /// How long the request waits at most.
-    fn patience(group: &Group) -> Duration;
-
-    /// Tells the group that the request does not wait any more, although it has no answer.
-    fn give_up(
-        group: &mut Group,
-        identity: &Identity,
-        answer: &Answer<Self>,
-        completion: Completion,
-        effects: &mut Effects,
-    );
-
-    fn failed(error: ResponseError, identity: &Identity) -> Self;
-}
-
-impl Awaited for JoinOutcome {
-    /// The end of the round comes first.
-    fn patience(_: &Group) -> Duration {
-        Duration::MAX
-    }
-
-    fn give_up(
-        group: &mut Group,
-        identity: &Identity,
-        answer: &Answer<Self>,
-        _: Completion,
-        effects: &mut Effects,
-    ) {
-        group.abandon_join(&identity.member, answer, effects);
-    }
-
-    fn failed(error: ResponseError, identity: &Identity) -> Self {
-        Err(NotJoined { error, member: Arc::clone(&identity.member) })
-    }
-}
-
-impl Awaited for SyncOutcome {
-    fn patience(group: &Group) -> Duration {
-        group.rebalance_timeout()
-    }
-
-    /// If the leader or others take too long, the group does without them.
-    fn give_up(
-        group: &mut Group,
-        identity: &Identity,
-        answer: &Answer<Self>,
-        completion: Completion,
-        effects: &mut Effects,
-    ) {
-        if completion == Completion::Expired {
-            group.end_sync(identity.generation, effects);
-        }
-        group.abandon_sync(&identity.member, answer, effects);
-    }
-
-    fn failed(error: ResponseError, _: &Identity) -> Self {
-        Err(error)
+        let _ = ended.send(answer.get().cloned().unwrap_or(Err(error)));
     }
 }

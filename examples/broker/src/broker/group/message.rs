@@ -1,6 +1,7 @@
-//! The requests of members, their answers, and the effects of a transition.
+//! The requests of members, their answers, the effects of a transition, and commits.
 
 use std::{
+    collections::{BTreeMap, HashMap},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -12,8 +13,19 @@ use kafka_protocol::ResponseError;
 /// A name of a member, a group instance or a protocol.
 pub(crate) type Name = Arc<str>;
 
-/// Where a transition leaves the answer to a request that waits.
-pub(crate) type Answer<T> = Arc<OnceLock<T>>;
+/// The place where a transition leaves the answer to a join or a sync.
+pub(crate) type Answer = Arc<OnceLock<Outcome>>;
+
+/// The answer to a join or a sync.
+pub(crate) type Outcome = Result<Granted, ResponseError>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Granted {
+    /// The member has to join again, with this id.
+    Id(Name),
+    Joined(Joined),
+    Synced(Synced),
+}
 
 /// A request to join.
 #[derive(Debug)]
@@ -24,7 +36,7 @@ pub(crate) struct Join {
     pub(crate) new_id: Name,
     /// Whether a member without an id has to come back with one.
     pub(crate) must_know_id: bool,
-    /// Whether the client of a leader can be told to assign nothing.
+    /// Whether the client of a leader can skip the assignment.
     pub(crate) can_skip_assignment: bool,
     /// The name of a static member, which stays the same when its process restarts.
     pub(crate) instance: Option<Name>,
@@ -32,15 +44,15 @@ pub(crate) struct Join {
     pub(crate) session_timeout: Duration,
     pub(crate) rebalance_timeout: Duration,
     pub(crate) protocol_type: Name,
-    pub(crate) protocols: Protocols,
+    /// Protocols for assigning partitions, most wanted first, each with metadata for the leader.
+    pub(crate) protocols: Vec<(Name, Bytes)>,
 }
 
-/// Protocols for assigning partitions, most wanted first, each with metadata for the leader.
-pub(crate) type Protocols = Vec<(Name, Bytes)>;
-
-/// Bytes of the metadata of a member.
-pub(crate) fn bytes(protocols: &Protocols) -> usize {
-    protocols.iter().map(|(_, metadata)| metadata.len()).sum()
+impl Join {
+    /// Returns the number of bytes of metadata.
+    pub(crate) fn bytes(&self) -> usize {
+        self.protocols.iter().map(|(_, metadata)| metadata.len()).sum()
+    }
 }
 
 /// The program that a member is part of.
@@ -63,22 +75,13 @@ pub(crate) struct Joined {
     pub(crate) members: Vec<JoinedMember>,
 }
 
-/// What a leader has to know of a member to give it an assignment.
+/// A member, as its leader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JoinedMember {
     pub(crate) id: Name,
     pub(crate) instance: Option<Name>,
     pub(crate) metadata: Bytes,
 }
-
-/// The error for a member that cannot join, and the id that it should use next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NotJoined {
-    pub(crate) error: ResponseError,
-    pub(crate) member: Name,
-}
-
-pub(crate) type JoinOutcome = Result<Joined, NotJoined>;
 
 /// The answer to a member that has synced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,9 +91,7 @@ pub(crate) struct Synced {
     pub(crate) assignment: Bytes,
 }
 
-pub(crate) type SyncOutcome = Result<Synced, ResponseError>;
-
-/// What a member tells about itself in each request after its join.
+/// The sender of each request after a join.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) member: Name,
@@ -111,6 +112,12 @@ pub(crate) struct Effects {
     pub(crate) is_changed: bool,
 }
 
+impl Effects {
+    pub(crate) fn stop(&mut self, session: Option<Session>) {
+        self.stopped.extend(session.map(|session| session.key));
+    }
+}
+
 /// A round of joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Round {
@@ -127,4 +134,16 @@ pub(crate) struct Session {
     pub(crate) key: TimeoutKey,
     /// Tells a session from those before it of the same member.
     pub(crate) number: u64,
+}
+
+/// The committed offsets of a group, by topic and partition.
+pub(crate) type Commits = HashMap<String, BTreeMap<i32, Commit>>;
+
+/// An offset that a group has committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Commit {
+    pub(crate) offset: i64,
+    pub(crate) leader_epoch: i32,
+    /// A note of the client.
+    pub(crate) metadata: Option<String>,
 }

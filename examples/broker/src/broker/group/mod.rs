@@ -1,7 +1,6 @@
 //! Consumer groups: their state machine, their coordinator, and their requests.
 
 pub(super) mod admin;
-mod commits;
 mod coordinator;
 mod message;
 #[cfg(test)]
@@ -11,4 +10,4 @@ pub(super) mod requests;
 mod state;
 
 pub(super) use self::coordinator::Coordinator;
-pub use self::coordinator::{GroupConfig, GroupStats};
+pub use self::coordinator::{GroupConfig, GroupCounts, GroupStats};

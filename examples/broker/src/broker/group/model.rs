@@ -16,9 +16,8 @@ use fastrand::Rng;
 use kafka_protocol::ResponseError;
 
 use super::{
-    commits::Commit,
-    coordinator::{Coordinator, GroupConfig, Joining, Slot, Syncing},
-    message::{Client, Identity, Join, Joined, JoinedMember, Name, NotJoined},
+    coordinator::{Coordinator, GroupConfig, Slot, Waits},
+    message::{Client, Commit, Granted, Identity, Join, Joined, JoinedMember, Name, Outcome},
     state::Phase,
 };
 use crate::broker::Config;
@@ -31,16 +30,32 @@ const INITIAL_DELAY: Duration = Duration::from_millis(700);
 const SESSIONS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(4)];
 const REBALANCES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 
-/// What a process does at the moment.
+/// The state of a process.
 enum State {
     Dead,
     /// It joins at that time.
     Idle(Duration),
-    Joining(Joining),
-    /// It has joined, and hands in its assignments at that time; until then it sends heartbeats.
+    Joining(Waits),
+    /// It has joined, and syncs with its assignments at that time; until then it sends heartbeats.
     Stalled(Duration, Vec<(Name, Bytes)>),
-    Syncing(Syncing),
+    Syncing(Waits),
     Member,
+}
+
+/// A request of a member with these timeouts to join, for the first time.
+fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
+    Join {
+        member: Name::default(),
+        new_id: Name::default(),
+        must_know_id: true,
+        can_skip_assignment: false,
+        instance: None,
+        client: Client { id: "client".into(), host: "host".into() },
+        session_timeout,
+        rebalance_timeout,
+        protocol_type: "consumer".into(),
+        protocols: vec![("range".into(), Bytes::new())],
+    }
 }
 
 struct Process {
@@ -201,7 +216,7 @@ impl World {
         let identity = process.identity();
         let commit = Commit { offset, leader_epoch: -1, metadata: None };
         let outcome = self.coordinator.commit(GROUP, &identity, |commits| {
-            commits.set("topic", partition.into(), commit);
+            commits.entry("topic".into()).or_default().insert(partition.into(), commit);
         });
         match outcome {
             Ok(()) => {
@@ -223,16 +238,8 @@ impl World {
         let process = &mut self.processes[index];
         match &mut process.state {
             State::Idle(at) if *at <= now => self.join(index),
-            State::Joining(joining) => match joining.try_ended() {
-                Some(outcome) => self.joined(index, outcome),
-                None => return false,
-            },
-            State::Syncing(syncing) => match syncing.try_ended() {
-                Some(Ok(synced)) => self.synced(index, &synced.assignment),
-                Some(Err(error)) => {
-                    process.contact = now;
-                    self.recover(index, error);
-                }
+            State::Joining(waits) | State::Syncing(waits) => match waits.try_ended() {
+                Some(outcome) => self.answered(index, outcome),
                 None => return false,
             },
             State::Stalled(at, _) if *at <= now => self.sync(index),
@@ -249,20 +256,13 @@ impl World {
         let process = &mut self.processes[index];
         let join = Join {
             member: Arc::clone(&process.member),
-            new_id: Name::default(),
-            must_know_id: true,
-            can_skip_assignment: false,
             instance: process.instance.clone(),
-            client: Client { id: "client".into(), host: "host".into() },
-            session_timeout: process.session,
-            rebalance_timeout: process.rebalance,
-            protocol_type: "consumer".into(),
-            protocols: vec![("range".into(), Bytes::new())],
+            ..first_join(process.session, process.rebalance)
         };
         process.waiting_since = now;
         match self.coordinator.join(GROUP, join) {
-            Ok(joining) => process.state = State::Joining(joining),
-            Err(refused) => self.joined(index, Err(refused)),
+            Ok(waits) => process.state = State::Joining(waits),
+            Err(error) => self.recover(index, error),
         }
         if let Some(instance) = &self.processes[index].instance {
             // It takes the place of its predecessor.
@@ -270,32 +270,40 @@ impl World {
         }
     }
 
-    fn joined(&mut self, index: usize, outcome: Result<Joined, NotJoined>) {
-        let now = self.now();
+    fn answered(&mut self, index: usize, outcome: Outcome) {
         let process = &mut self.processes[index];
-        process.contact = now;
+        process.contact = self.clock.elapsed();
         match outcome {
-            Ok(joined) => {
-                assert!(joined.generation >= self.generation, "generations go up");
-                assert!(joined.generation >= process.generation);
-                self.generation = joined.generation;
-                process.generation = joined.generation;
-                process.member = joined.member;
-                process.last_beat = now;
-                let is_slow = !self.is_prompt && self.random.u8(..16) == 0;
-                let stall = if is_slow { self.random.u64(..8_000) } else { 0 };
-                let at = now + Duration::from_millis(stall);
-                process.state = State::Stalled(at, assign(&joined.members));
-                for member in &joined.members {
-                    self.check_joined(member, joined.generation);
-                }
-            }
-            Err(NotJoined { error: ResponseError::MemberIdRequired, member }) => {
+            Ok(Granted::Id(member)) => {
                 process.member = member;
                 self.join(index);
             }
-            Err(refused) => self.recover(index, refused.error),
+            Ok(Granted::Joined(joined)) => self.joined(index, joined),
+            Ok(Granted::Synced(synced)) => self.synced(index, &synced.assignment),
+            Err(error) => self.recover(index, error),
         }
+    }
+
+    fn joined(&mut self, index: usize, joined: Joined) {
+        let stall = self.delay(16, 8_000);
+        let now = self.now();
+        let process = &mut self.processes[index];
+        assert!(joined.generation >= self.generation, "generations go up");
+        assert!(joined.generation >= process.generation);
+        self.generation = joined.generation;
+        process.generation = joined.generation;
+        process.member = joined.member;
+        process.last_beat = now;
+        process.state = State::Stalled(now + stall, assign(&joined.members));
+        for member in &joined.members {
+            self.check_joined(member, joined.generation);
+        }
+    }
+
+    /// Returns how long a process lags: not at all, but for one in so many times.
+    fn delay(&mut self, one_in: u8, most_ms: u64) -> Duration {
+        let is_slow = !self.is_prompt && self.random.u8(..one_in) == 0;
+        Duration::from_millis(if is_slow { self.random.u64(..most_ms) } else { 0 })
     }
 
     /// Checks that a generation is made of members that have joined it. Static ones may be away.
@@ -318,7 +326,7 @@ impl World {
         let identity = process.identity();
         process.waiting_since = now;
         match self.coordinator.sync(GROUP, identity, assignments) {
-            Ok(syncing) => self.processes[index].state = State::Syncing(syncing),
+            Ok(waits) => self.processes[index].state = State::Syncing(waits),
             Err(error) => self.recover(index, error),
         }
     }
@@ -327,7 +335,7 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         process.state = State::Member;
-        (process.contact, process.last_beat) = (now, now);
+        process.last_beat = now;
         process.owned = assignment.to_vec();
         let owner = process.instance.clone().unwrap_or_else(|| Arc::clone(&process.member));
         for &partition in assignment {
@@ -355,9 +363,7 @@ impl World {
         use ResponseError::{
             FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId,
         };
-        let is_slow = !self.is_prompt && self.random.u8(..8) == 0;
-        let delay = if is_slow { self.random.u64(..7_000) } else { 0 };
-        let now = self.now();
+        let at = self.now() + self.delay(8, 7_000);
         let process = &mut self.processes[index];
         process.owned.clear();
         match error {
@@ -369,7 +375,7 @@ impl World {
             FencedInstanceId => panic!("no instance runs twice"),
             other => panic!("{other:?}"),
         }
-        process.state = State::Idle(now + Duration::from_millis(delay));
+        process.state = State::Idle(at);
     }
 
     /// Checks the promises that hold at any time.
@@ -431,7 +437,7 @@ impl World {
         owned.sort_unstable();
         assert_eq!(owned, (0..PARTITIONS).collect::<Vec<_>>(), "each partition has one owner");
         for (&partition, &offset) in &self.commits {
-            let found = contents.commits.find("topic", partition.into());
+            let found = contents.commits["topic"].get(&partition.into());
             assert_eq!(found.map(|commit| commit.offset), Some(offset));
         }
     }
@@ -471,7 +477,7 @@ fn every_promise_holds_whatever_members_do() {
         }));
         assert!(run.is_ok(), "seed {seed} at {:?}", world.now());
         let stats = world.coordinator.stats();
-        rebalances += stats.rebalances;
+        rebalances += stats.counts.rebalances;
         assert_eq!(
             (stats.rounds.panicked, stats.joining.panicked, stats.syncing.panicked),
             (0, 0, 0)
@@ -493,23 +499,14 @@ fn a_thousand_members_that_send_heartbeats_wake_the_reaper_only_for_their_deadli
     let (mut joining, mut members) = (Vec::new(), Vec::new());
     for index in 0..GROUPS * MEMBERS {
         let group = format!("group-{}", index % GROUPS);
-        let join = Join {
-            member: Name::default(),
-            new_id: Name::default(),
-            must_know_id: false,
-            can_skip_assignment: false,
-            instance: None,
-            client: Client { id: "client".into(), host: "host".into() },
-            session_timeout: Duration::from_secs(10),
-            rebalance_timeout: Duration::from_secs(60),
-            protocol_type: "consumer".into(),
-            protocols: vec![("range".into(), Bytes::new())],
-        };
+        let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
+        let join = Join { must_know_id: false, ..join };
         joining.push((group.clone(), coordinator.join(&group, join).unwrap()));
     }
     clock.advance(Duration::from_secs(6));
     for (group, mut joining) in joining {
-        let joined = joining.try_ended().expect("the first round is over").unwrap();
+        let outcome = joining.try_ended().expect("the first round is over");
+        let Ok(Granted::Joined(joined)) = outcome else { panic!("{outcome:?}") };
         let (member, generation) = (joined.member, joined.generation);
         members.push((group, Identity { member, instance: None, generation }));
     }
@@ -525,7 +522,7 @@ fn a_thousand_members_that_send_heartbeats_wake_the_reaper_only_for_their_deadli
         }
     }
     let stats = coordinator.stats();
-    assert_eq!((stats.sessions_ended, stats.sessions.pending), (0, 1_000));
+    assert_eq!((stats.counts.sessions_ended, stats.sessions.pending), (0, 1_000));
     // Sessions of ten seconds: every third or fourth round passes what was a deadline.
     let woken = wakeups(&coordinator) - before;
     assert!(woken <= ROUNDS, "{woken} wake-ups in {ROUNDS} rounds of heartbeats");

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A group without members is `Empty`, whatever phase it was in. A member either waits for the
-//! answer to a join or a sync, or has a session, which ends unless heartbeats come.
+//! answer to a request, which is a join in `Joining` and a sync in `Syncing`, or has a session,
+//! which ends unless heartbeats come.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -25,12 +26,12 @@ use bytes::Bytes;
 use kafka_protocol::ResponseError;
 
 use super::message::{
-    Answer, Client, Effects, Identity, Join, JoinOutcome, Joined, JoinedMember, Name, NotJoined,
-    Protocols, Round, Session, SyncOutcome, Synced, bytes,
+    Answer, Effects, Granted, Identity, Join, Joined, JoinedMember, Name, Outcome, Round, Session,
+    Synced,
 };
 
-/// Bytes of metadata that all members of a group have together, and as many of assignments. The
-/// leader gets all metadata in one answer.
+/// Limit of the metadata of all members of a group in bytes, and of all assignments. The leader
+/// gets all metadata in one answer.
 pub(crate) const MAX_GROUP_BYTES: usize = 4 << 20;
 
 /// The step of a rebalance in which a group is.
@@ -49,49 +50,44 @@ pub(crate) enum Phase {
 /// A member of a group.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) instance: Option<Name>,
-    pub(crate) client: Client,
-    pub(crate) session_timeout: Duration,
-    rebalance_timeout: Duration,
-    protocols: Protocols,
+    /// Its latest join.
+    pub(crate) join: Join,
     pub(crate) assignment: Bytes,
-    /// The join that waits.
-    join: Option<Answer<JoinOutcome>>,
-    /// The sync that waits.
-    sync: Option<Answer<SyncOutcome>>,
+    /// The request that waits.
+    waiting: Option<Answer>,
     session: Option<Session>,
     /// Whether no join of this member has been answered, so that no client knows its id.
     is_new: bool,
 }
 
 impl Member {
-    fn new(join: Join) -> Self {
-        Self {
-            instance: join.instance,
-            client: join.client,
-            session_timeout: join.session_timeout,
-            rebalance_timeout: join.rebalance_timeout,
-            protocols: join.protocols,
-            assignment: Bytes::new(),
-            join: None,
-            sync: None,
-            session: None,
-            is_new: true,
-        }
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.join.is_some() || self.sync.is_some()
-    }
-
     fn metadata(&self, protocol: &str) -> Bytes {
-        let found = self.protocols.iter().find(|(name, _)| **name == *protocol);
+        let found = self.join.protocols.iter().find(|(name, _)| **name == *protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }
 
-    fn stop_session(&mut self, effects: &mut Effects) {
-        effects.stopped.extend(self.session.take().map(|session| session.key));
+    /// Replaces the join. A static member stays one.
+    fn update(&mut self, join: Join) {
+        let instance = self.join.instance.take();
+        self.join = join;
+        self.join.instance = self.join.instance.take().or(instance);
     }
+
+    /// Ends the wait with an error, or the session.
+    fn interrupt(&mut self, error: ResponseError, effects: &mut Effects) {
+        effects.stop(self.session.take());
+        if let Some(waiting) = self.waiting.take() {
+            set(&waiting, Err(error));
+            effects.is_changed = true;
+        }
+    }
+}
+
+/// An id that was handed out, and whose member has not joined yet.
+#[derive(Debug)]
+struct Pending {
+    session_timeout: Duration,
+    session: Option<Session>,
 }
 
 /// A consumer group.
@@ -103,28 +99,18 @@ pub(crate) struct Group {
     generation: i32,
     /// The latest round of joins.
     round: u64,
-    /// Whether a member was added to the round since this was last asked.
+    /// Whether a member was added to the round since the last check.
     has_grown: bool,
     protocol_type: Option<Name>,
     protocol: Option<Name>,
     leader: Option<Name>,
     members: HashMap<Name, Member>,
-    /// The ids of static members, by instance.
-    instances: HashMap<Name, Name>,
-    /// Ids that were handed out and have not joined yet.
     pending: HashMap<Name, Pending>,
     max_members: usize,
 }
 
-/// An id that was handed out.
-#[derive(Debug)]
-struct Pending {
-    session_timeout: Duration,
-    session: Option<Session>,
-}
-
 impl Group {
-    /// Makes an empty group of at most so many members, whose generations follow after one.
+    /// Returns an empty group with a limit of members, whose generations follow after one.
     pub(crate) fn new(max_members: usize, generation: i32) -> Self {
         Self {
             phase: Phase::Empty,
@@ -136,7 +122,6 @@ impl Group {
             protocol: None,
             leader: None,
             members: HashMap::new(),
-            instances: HashMap::new(),
             pending: HashMap::new(),
             max_members,
         }
@@ -152,19 +137,19 @@ impl Group {
 
     /// Returns how long the slowest member may take for a step of a rebalance.
     pub(crate) fn rebalance_timeout(&self) -> Duration {
-        let timeouts = self.members.values().map(|member| member.rebalance_timeout);
+        let timeouts = self.members.values().map(|member| member.join.rebalance_timeout);
         timeouts.max().unwrap_or_default()
     }
 
-    pub(crate) fn protocol_type(&self) -> Option<&Name> {
-        self.protocol_type.as_ref()
+    pub(crate) fn protocol_type(&self) -> Name {
+        self.protocol_type.clone().unwrap_or_default()
     }
 
-    pub(crate) fn protocol(&self) -> Option<&Name> {
-        self.protocol.as_ref()
+    pub(crate) fn protocol(&self) -> Name {
+        self.protocol.clone().unwrap_or_default()
     }
 
-    /// Returns the members, and the metadata that each has for the protocol of the group.
+    /// Returns the members, each with its metadata for the protocol of the group.
     pub(crate) fn members(&self) -> impl Iterator<Item = (&Name, &Member, Bytes)> {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         self.members.iter().map(move |(id, member)| (id, member, member.metadata(protocol)))
@@ -185,96 +170,94 @@ impl Group {
         self.is_dropped = true;
     }
 
-    /// Takes a member in, or in again. The answer is left at once, or when the round has ended.
-    pub(crate) fn join(&mut self, join: Join, answer: &Answer<JoinOutcome>, effects: &mut Effects) {
-        if let Err(not_joined) = self.try_join(join, answer, effects) {
-            set(answer, Err(not_joined));
+    /// Adds a member, or lets it join again. The answer comes at once, or at the end of the round.
+    pub(crate) fn join(&mut self, join: Join, answer: &Answer, effects: &mut Effects) {
+        if let Err(error) = self.try_join(join, answer, effects) {
+            set(answer, Err(error));
         }
     }
 
     fn try_join(
         &mut self,
         join: Join,
-        answer: &Answer<JoinOutcome>,
+        answer: &Answer,
         effects: &mut Effects,
-    ) -> Result<(), NotJoined> {
-        let refused = |error| NotJoined { error, member: Arc::clone(&join.member) };
-        if !self.is_compatible(&join) {
-            return Err(refused(ResponseError::InconsistentGroupProtocol));
+    ) -> Result<(), ResponseError> {
+        self.check_protocols(&join)?;
+        let id = Arc::clone(&join.member);
+        if let Some(pending) = self.pending.remove(&id) {
+            effects.stop(pending.session);
+            return self.admit(&id, join, answer, effects);
         }
-        let others = self.members.iter().filter(|(id, _)| **id != join.member);
-        let metadata: usize = others.map(|(_, member)| bytes(&member.protocols)).sum();
-        if metadata + bytes(&join.protocols) > MAX_GROUP_BYTES {
-            return Err(refused(ResponseError::GroupMaxSizeReached));
-        }
-        if !join.member.is_empty() {
-            if self.pending.contains_key(&join.member) {
-                let pending = self.pending.remove(&join.member).and_then(|id| id.session);
-                effects.stopped.extend(pending.map(|session| session.key));
-                let id = Arc::clone(&join.member);
-                return self.admit(id, join, answer, effects);
-            }
-            self.identify(&join.member, join.instance.as_ref()).map_err(refused)?;
-            self.rejoin(join, answer, effects);
-            return Ok(());
-        }
-        let known = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
-        if let Some(old) = known.cloned() {
-            self.replace(&old, join, answer, effects);
+        if !id.is_empty() {
+            self.identify(&id, join.instance.as_ref())?;
+            self.rejoin(&id, join, answer, effects);
             return Ok(());
         }
         let id = Arc::clone(&join.new_id);
-        if join.instance.is_none() && join.must_know_id {
-            self.check_room(&join)?;
-            let session_timeout = join.session_timeout;
-            self.pending.insert(Arc::clone(&id), Pending { session_timeout, session: None });
-            effects.started.push(Arc::clone(&id));
-            return Err(NotJoined { error: ResponseError::MemberIdRequired, member: id });
-        }
-        self.admit(id, join, answer, effects)
-    }
-
-    fn check_room(&self, join: &Join) -> Result<(), NotJoined> {
-        if self.members.len() + self.pending.len() < self.max_members {
+        let predecessor = join.instance.as_ref().and_then(|instance| self.find_instance(instance));
+        if let Some(old) = predecessor.cloned() {
+            self.replace(&old, &id, join, answer, effects);
             return Ok(());
         }
-        let member = Arc::clone(&join.member);
-        Err(NotJoined { error: ResponseError::GroupMaxSizeReached, member })
+        if join.instance.is_some() || !join.must_know_id {
+            return self.admit(&id, join, answer, effects);
+        }
+        self.check_room()?;
+        let pending = Pending { session_timeout: join.session_timeout, session: None };
+        self.pending.insert(Arc::clone(&id), pending);
+        effects.started.push(Arc::clone(&id));
+        set(answer, Ok(Granted::Id(id)));
+        Ok(())
+    }
+
+    /// Checks that a member has a protocol in common with all others, and that its metadata fits.
+    fn check_protocols(&self, join: &Join) -> Result<(), ResponseError> {
+        let others = || self.members.iter().filter(|(id, _)| **id != join.member);
+        let is_same_type = self.protocol_type.as_ref() == Some(&join.protocol_type);
+        let common = common_protocols(others().map(|(_, member)| member));
+        let is_common = join.protocols.iter().any(|(name, _)| common.contains(name));
+        let is_compatible = others().next().is_none() || is_same_type && is_common;
+        if join.protocol_type.is_empty() || join.protocols.is_empty() || !is_compatible {
+            return Err(ResponseError::InconsistentGroupProtocol);
+        }
+        let bytes: usize = others().map(|(_, member)| member.join.bytes()).sum();
+        let fits = bytes + join.bytes() <= MAX_GROUP_BYTES;
+        if fits { Ok(()) } else { Err(ResponseError::GroupMaxSizeReached) }
+    }
+
+    fn check_room(&self) -> Result<(), ResponseError> {
+        let has_room = self.members.len() + self.pending.len() < self.max_members;
+        if has_room { Ok(()) } else { Err(ResponseError::GroupMaxSizeReached) }
     }
 
     /// Adds a member.
     fn admit(
         &mut self,
-        id: Name,
+        id: &Name,
         join: Join,
-        answer: &Answer<JoinOutcome>,
+        answer: &Answer,
         effects: &mut Effects,
-    ) -> Result<(), NotJoined> {
-        self.check_room(&join)?;
+    ) -> Result<(), ResponseError> {
+        self.check_room()?;
         if self.members.is_empty() {
             self.protocol_type = Some(Arc::clone(&join.protocol_type));
         }
-        if let Some(instance) = &join.instance {
-            self.instances.insert(Arc::clone(instance), Arc::clone(&id));
-        }
-        let mut member = Member::new(join);
-        member.join = Some(Arc::clone(answer));
-        self.members.insert(id, member);
+        let assignment = Bytes::new();
+        let member = Member { join, assignment, waiting: None, session: None, is_new: true };
+        self.members.insert(Arc::clone(id), member);
+        // A round that begins now takes this back.
         self.has_grown = true;
-        self.begin_round(effects);
+        self.wait_for_round(id, answer, effects);
         Ok(())
     }
 
-    /// Takes in a member that the group knows.
-    fn rejoin(&mut self, join: Join, answer: &Answer<JoinOutcome>, effects: &mut Effects) {
-        let id = Arc::clone(&join.member);
-        let is_leader = self.leader.as_ref() == Some(&id);
-        let Some(member) = self.members.get_mut(&id) else { return };
-        let is_same = member.protocols == join.protocols;
-        member.client = join.client;
-        member.session_timeout = join.session_timeout;
-        member.rebalance_timeout = join.rebalance_timeout;
-        member.protocols = join.protocols;
+    /// Lets a member join again that the group knows.
+    fn rejoin(&mut self, id: &Name, join: Join, answer: &Answer, effects: &mut Effects) {
+        let is_leader = self.leader.as_ref() == Some(id);
+        let Some(member) = self.members.get_mut(id) else { return };
+        let is_same = member.join.protocols == join.protocols;
+        member.update(join);
         let has_its_answer = match self.phase {
             Phase::Stable => is_same && !is_leader,
             // The member may have missed the answer to its join.
@@ -282,11 +265,11 @@ impl Group {
             Phase::Joining | Phase::Empty => false,
         };
         if has_its_answer {
-            self.interrupt(&id, effects);
-            effects.started.push(Arc::clone(&id));
-            set(answer, Ok(self.joined(&id)));
+            member.interrupt(ResponseError::RebalanceInProgress, effects);
+            effects.started.push(Arc::clone(id));
+            set(answer, Ok(Granted::Joined(self.joined(id))));
         } else {
-            self.wait_for_round(&id, answer, effects);
+            self.wait_for_round(id, answer, effects);
         }
     }
 
@@ -294,69 +277,49 @@ impl Group {
     fn replace(
         &mut self,
         old: &Name,
+        id: &Name,
         join: Join,
-        answer: &Answer<JoinOutcome>,
+        answer: &Answer,
         effects: &mut Effects,
     ) {
-        let (id, can_skip) = (Arc::clone(&join.new_id), join.can_skip_assignment);
+        let can_skip = join.can_skip_assignment;
         let Some(mut member) = self.members.remove(old) else { return };
-        if let Some(waiting) = member.join.take() {
-            let (error, member) = (ResponseError::FencedInstanceId, Arc::clone(old));
-            set(&waiting, Err(NotJoined { error, member }));
-        }
-        if let Some(waiting) = member.sync.take() {
-            set(&waiting, Err(ResponseError::FencedInstanceId));
-        }
-        member.stop_session(effects);
-        member.client = join.client;
-        member.session_timeout = join.session_timeout;
-        member.rebalance_timeout = join.rebalance_timeout;
-        member.protocols = join.protocols;
-        if let Some(instance) = &member.instance {
-            self.instances.insert(Arc::clone(instance), Arc::clone(&id));
-        }
-        self.members.insert(Arc::clone(&id), member);
+        member.interrupt(ResponseError::FencedInstanceId, effects);
+        member.update(join);
+        self.members.insert(Arc::clone(id), member);
         let was_leader = self.leader.as_ref() == Some(old);
         if was_leader {
-            self.leader = Some(Arc::clone(&id));
+            self.leader = Some(Arc::clone(id));
         }
         effects.is_changed = true;
         if self.phase != Phase::Stable || self.protocol != self.choose_protocol() {
-            self.wait_for_round(&id, answer, effects);
+            self.wait_for_round(id, answer, effects);
             return;
         }
         // The assignments stay as they are, so the leader must not make new ones.
-        let mut joined = self.joined(&id);
+        let mut joined = self.joined(id);
         joined.must_skip_assignment = was_leader && can_skip;
         if was_leader && !can_skip {
             joined.leader = Arc::clone(old);
             joined.members.clear();
         }
-        effects.started.push(id);
-        set(answer, Ok(joined));
+        effects.started.push(Arc::clone(id));
+        set(answer, Ok(Granted::Joined(joined)));
     }
 
-    /// Has a member wait for the end of the round, which begins if there is none.
-    fn wait_for_round(&mut self, id: &Name, answer: &Answer<JoinOutcome>, effects: &mut Effects) {
+    /// Lets a member wait for the end of the round, which begins if there is none.
+    fn wait_for_round(&mut self, id: &Name, answer: &Answer, effects: &mut Effects) {
         self.interrupt(id, effects);
-        if let Some(member) = self.members.get_mut(id) {
-            member.join = Some(Arc::clone(answer));
-        }
         self.begin_round(effects);
+        if let Some(member) = self.members.get_mut(id) {
+            member.waiting = Some(Arc::clone(answer));
+        }
     }
 
     /// Ends the wait or the session of a member, because another request of it has come.
     fn interrupt(&mut self, id: &Name, effects: &mut Effects) {
-        let Some(member) = self.members.get_mut(id) else { return };
-        member.stop_session(effects);
-        if let Some(waiting) = member.join.take() {
-            let (error, member) = (ResponseError::RebalanceInProgress, Arc::clone(id));
-            set(&waiting, Err(NotJoined { error, member }));
-            effects.is_changed = true;
-        }
-        if let Some(waiting) = member.sync.take() {
-            set(&waiting, Err(ResponseError::RebalanceInProgress));
-            effects.is_changed = true;
+        if let Some(member) = self.members.get_mut(id) {
+            member.interrupt(ResponseError::RebalanceInProgress, effects);
         }
     }
 
@@ -368,7 +331,8 @@ impl Group {
         }
         for (id, member) in &mut self.members {
             member.assignment = Bytes::new();
-            if let Some(waiting) = member.sync.take() {
+            // Its sync.
+            if let Some(waiting) = member.waiting.take() {
                 set(&waiting, Err(ResponseError::RebalanceInProgress));
                 effects.started.push(Arc::clone(id));
             }
@@ -392,11 +356,11 @@ impl Group {
         if self.phase != Phase::Joining || self.round != round.number {
             return true;
         }
-        let has_joined = |member: &Member| member.join.is_some();
+        let has_joined = |member: &Member| member.waiting.is_some();
         !round.is_first && self.pending.is_empty() && self.members.values().all(has_joined)
     }
 
-    /// Returns whether members were added to the present round since this was last asked.
+    /// Returns whether members were added to the present round since the last call.
     pub(crate) fn take_growth(&mut self, round: Round) -> bool {
         self.round == round.number && std::mem::take(&mut self.has_grown)
     }
@@ -407,16 +371,22 @@ impl Group {
         if self.phase != Phase::Joining || self.round != round.number {
             return;
         }
-        self.remove_absent(effects);
+        self.members.retain(|_, member| {
+            let stays = member.waiting.is_some() || member.join.instance.is_some();
+            if !stays {
+                effects.stop(member.session.take());
+            }
+            stays
+        });
         if self.members.is_empty() {
             self.become_empty();
             return;
         }
-        let leader = match &self.leader {
-            Some(leader) if self.has_joined(leader) => Some(Arc::clone(leader)),
-            _ => self.members.keys().filter(|id| self.has_joined(id)).min().cloned(),
-        };
-        let Some(leader) = leader else {
+        let joined = self.members.iter().filter(|(_, member)| member.waiting.is_some());
+        // The old leader stays, if it has joined.
+        let leader =
+            joined.map(|(id, _)| id).min_by_key(|&id| (self.leader.as_ref() != Some(id), id));
+        let Some(leader) = leader.cloned() else {
             // All members are static, and each may still come back.
             self.next_round(false, effects);
             return;
@@ -425,47 +395,34 @@ impl Group {
         self.generation = self.generation.wrapping_add(1).max(1);
         self.protocol = self.choose_protocol();
         self.phase = Phase::Syncing;
-        self.answer_joins(effects);
+        self.answer_all(effects);
     }
 
-    fn has_joined(&self, id: &Name) -> bool {
-        self.members.get(id).is_some_and(|member| member.join.is_some())
-    }
-
-    fn remove_absent(&mut self, effects: &mut Effects) {
-        self.members.retain(|_, member| {
-            let stays = member.join.is_some() || member.instance.is_some();
-            if !stays {
-                member.stop_session(effects);
-            }
-            stays
-        });
-    }
-
-    fn answer_joins(&mut self, effects: &mut Effects) {
+    /// Answers the members that wait: the step of the rebalance has ended.
+    fn answer_all(&mut self, effects: &mut Effects) {
         effects.is_changed = true;
         let ids: Vec<_> = self.members.keys().cloned().collect();
         for id in ids {
-            let Some(waiting) = self.members.get_mut(&id).and_then(|member| member.join.take())
-            else {
-                continue;
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            let Some(waiting) = member.waiting.take() else { continue };
+            member.is_new = false;
+            let granted = match self.phase {
+                Phase::Stable => Granted::Synced(self.synced(&id)),
+                _ => Granted::Joined(self.joined(&id)),
             };
-            set(&waiting, Ok(self.joined(&id)));
-            if let Some(member) = self.members.get_mut(&id) {
-                member.is_new = false;
-            }
+            set(&waiting, Ok(granted));
             effects.started.push(id);
         }
     }
 
-    /// Makes the answer to a member of the present generation.
+    /// Returns the answer to a member of the present generation.
     fn joined(&self, id: &Name) -> Joined {
         let leader = self.leader.clone().unwrap_or_default();
         let mut members = Vec::new();
         if leader == *id {
             members.extend(self.members().map(|(id, member, metadata)| JoinedMember {
                 id: Arc::clone(id),
-                instance: member.instance.clone(),
+                instance: member.join.instance.clone(),
                 metadata,
             }));
             members.sort_by(|a, b| a.id.cmp(&b.id));
@@ -474,43 +431,20 @@ impl Group {
             member: Arc::clone(id),
             leader,
             generation: self.generation,
-            protocol_type: self.protocol_type.clone().unwrap_or_default(),
-            protocol: self.protocol.clone().unwrap_or_default(),
+            protocol_type: self.protocol_type(),
+            protocol: self.protocol(),
             must_skip_assignment: false,
             members,
         }
     }
 
-    /// Returns whether a member that joins has a protocol in common with all others.
-    fn is_compatible(&self, join: &Join) -> bool {
-        if join.protocol_type.is_empty() || join.protocols.is_empty() {
-            return false;
-        }
-        let has_others = self.members.keys().any(|id| *id != join.member);
-        let is_same_type = self.protocol_type.as_ref() == Some(&join.protocol_type);
-        let common = self.common_protocols(Some(&join.member));
-        !has_others || is_same_type && join.protocols.iter().any(|(name, _)| common.contains(name))
-    }
-
-    /// Returns the protocols that all members know, but for one that is left out.
-    fn common_protocols(&self, except: Option<&Name>) -> HashSet<&Name> {
-        let mut common: Option<HashSet<&Name>> = None;
-        for (_, member) in self.members.iter().filter(|(id, _)| Some(*id) != except) {
-            let known = member.protocols.iter().map(|(name, _)| name);
-            common = Some(match common {
-                None => known.collect(),
-                Some(common) => known.filter(|name| common.contains(name)).collect(),
-            });
-        }
-        common.unwrap_or_default()
-    }
-
-    /// Chooses the protocol that most members want most, of those that all know.
+    /// Chooses the protocol with most votes. Each member votes for the first in its list of those
+    /// that all know.
     fn choose_protocol(&self) -> Option<Name> {
-        let common = self.common_protocols(None);
+        let common = common_protocols(self.members.values());
         let mut votes = BTreeMap::<&Name, usize>::new();
         for member in self.members.values() {
-            let mut wanted = member.protocols.iter().map(|(name, _)| name);
+            let mut wanted = member.join.protocols.iter().map(|(name, _)| name);
             if let Some(favourite) = wanted.find(|name| common.contains(name)) {
                 *votes.entry(favourite).or_default() += 1;
             }
@@ -519,46 +453,34 @@ impl Group {
         chosen.map(|(name, _)| Arc::clone(name))
     }
 
-    /// Takes the assignments, if they come from the leader, and answers with the member's own as
-    /// soon as it is there.
+    /// Takes the assignments, if they come from the leader. Answers with the member's own when it
+    /// is there.
     pub(crate) fn sync(
         &mut self,
         who: &Identity,
         assignments: Vec<(Name, Bytes)>,
-        answer: &Answer<SyncOutcome>,
+        answer: &Answer,
         effects: &mut Effects,
     ) {
-        if let Err(error) = self.try_sync(who, assignments, answer, effects) {
-            set(answer, Err(error));
-        }
-    }
-
-    fn try_sync(
-        &mut self,
-        who: &Identity,
-        assignments: Vec<(Name, Bytes)>,
-        answer: &Answer<SyncOutcome>,
-        effects: &mut Effects,
-    ) -> Result<(), ResponseError> {
-        self.check_generation(who)?;
-        match self.phase {
-            Phase::Empty => return Err(ResponseError::UnknownMemberId),
-            Phase::Joining => return Err(ResponseError::RebalanceInProgress),
-            Phase::Syncing => {
+        let outcome = self.check_generation(who).map(|()| self.phase);
+        match outcome {
+            Err(error) => set(answer, Err(error)),
+            Ok(Phase::Empty) => set(answer, Err(ResponseError::UnknownMemberId)),
+            Ok(Phase::Joining) => set(answer, Err(ResponseError::RebalanceInProgress)),
+            Ok(Phase::Stable) => {
+                effects.started.push(Arc::clone(&who.member));
+                set(answer, Ok(Granted::Synced(self.synced(&who.member))));
+            }
+            Ok(Phase::Syncing) => {
                 self.interrupt(&who.member, effects);
                 if let Some(member) = self.members.get_mut(&who.member) {
-                    member.sync = Some(Arc::clone(answer));
+                    member.waiting = Some(Arc::clone(answer));
                 }
                 if self.leader.as_ref() == Some(&who.member) {
                     self.assign(assignments, effects);
                 }
             }
-            Phase::Stable => {
-                effects.started.push(Arc::clone(&who.member));
-                set(answer, Ok(self.synced(&who.member)));
-            }
         }
-        Ok(())
     }
 
     fn assign(&mut self, assignments: Vec<(Name, Bytes)>, effects: &mut Effects) {
@@ -568,25 +490,15 @@ impl Group {
             }
         }
         self.phase = Phase::Stable;
-        effects.is_changed = true;
-        let ids: Vec<_> = self.members.keys().cloned().collect();
-        for id in ids {
-            if let Some(waiting) = self.members.get_mut(&id).and_then(|member| member.sync.take()) {
-                set(&waiting, Ok(self.synced(&id)));
-                effects.started.push(id);
-            }
-        }
+        self.answer_all(effects);
     }
 
     fn synced(&self, id: &Name) -> Synced {
+        let member = self.members.get(id);
         Synced {
-            protocol_type: self.protocol_type.clone().unwrap_or_default(),
-            protocol: self.protocol.clone().unwrap_or_default(),
-            assignment: self
-                .members
-                .get(id)
-                .map(|member| member.assignment.clone())
-                .unwrap_or_default(),
+            protocol_type: self.protocol_type(),
+            protocol: self.protocol(),
+            assignment: member.map(|member| member.assignment.clone()).unwrap_or_default(),
         }
     }
 
@@ -595,7 +507,7 @@ impl Group {
         if self.phase != Phase::Syncing || self.generation != generation {
             return;
         }
-        let late = self.members.iter().filter(|(_, member)| member.sync.is_none());
+        let late = self.members.iter().filter(|(_, member)| member.waiting.is_none());
         let late: Vec<_> = late.map(|(id, _)| Arc::clone(id)).collect();
         for id in late {
             self.remove(&id, effects);
@@ -614,35 +526,31 @@ impl Group {
         };
         let is_joining = self.phase == Phase::Joining;
         let outcome = if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) };
-        (member.session, member.session_timeout, outcome)
+        (member.session, member.join.session_timeout, outcome)
     }
 
-    /// Removes a member that says good-bye, by its id or the name of its instance.
+    /// Removes a member that leaves, by its id or the name of its instance.
     pub(crate) fn leave(
         &mut self,
         member: &Name,
         instance: Option<&Name>,
         effects: &mut Effects,
     ) -> Result<(), ResponseError> {
-        let known = instance.and_then(|instance| self.instances.get(instance)).cloned();
-        let id = match known {
-            Some(id) if member.is_empty() => id,
-            _ => {
-                if let Some(pending) = self.pending.remove(member) {
-                    effects.stopped.extend(pending.session.map(|session| session.key));
-                    effects.is_changed = true;
-                    return Ok(());
-                }
-                self.identify(member, instance)?;
-                Arc::clone(member)
-            }
-        };
+        if let Some(pending) = self.pending.remove(member) {
+            effects.stop(pending.session);
+            effects.is_changed = true;
+            return Ok(());
+        }
+        let named = instance.filter(|_| member.is_empty());
+        let found = named.and_then(|instance| self.find_instance(instance)).cloned();
+        let id = found.unwrap_or_else(|| Arc::clone(member));
+        self.identify(&id, instance)?;
         self.remove(&id, effects);
         Ok(())
     }
 
-    /// Returns whether a commit of offsets comes from a member, or from a client that does without
-    /// a group's members.
+    /// Checks that a commit of offsets comes from a member, or from a client of a group without
+    /// members.
     pub(crate) fn check_commit(&self, who: &Identity) -> Result<(), ResponseError> {
         if who.generation < 0 && who.member.is_empty() && self.members.is_empty() {
             return Ok(());
@@ -663,42 +571,23 @@ impl Group {
             effects.is_changed = true;
             return true;
         }
-        if !self.members.get(id).is_some_and(|member| is_it(&member.session)) {
-            return false;
+        let has_ended = self.members.get(id).is_some_and(|member| is_it(&member.session));
+        if has_ended {
+            self.remove(id, effects);
         }
-        self.remove(id, effects);
-        true
+        has_ended
     }
 
-    /// Gives up the join of a member whose connection has closed.
-    pub(crate) fn abandon_join(
-        &mut self,
-        id: &Name,
-        answer: &Answer<JoinOutcome>,
-        effects: &mut Effects,
-    ) {
+    /// Gives up the request of a member whose connection has closed.
+    pub(crate) fn abandon(&mut self, id: &Name, answer: &Answer, effects: &mut Effects) {
         let Some(member) = self.members.get_mut(id) else { return };
-        if !member.join.as_ref().is_some_and(|waiting| Arc::ptr_eq(waiting, answer)) {
+        if !member.waiting.as_ref().is_some_and(|waiting| Arc::ptr_eq(waiting, answer)) {
             return;
         }
-        member.join = None;
-        if member.is_new && member.instance.is_none() {
+        member.waiting = None;
+        if member.is_new && member.join.instance.is_none() {
             self.remove(id, effects);
         } else {
-            effects.started.push(Arc::clone(id));
-        }
-    }
-
-    /// Gives up the sync of a member whose connection has closed.
-    pub(crate) fn abandon_sync(
-        &mut self,
-        id: &Name,
-        answer: &Answer<SyncOutcome>,
-        effects: &mut Effects,
-    ) {
-        let Some(member) = self.members.get_mut(id) else { return };
-        if member.sync.as_ref().is_some_and(|waiting| Arc::ptr_eq(waiting, answer)) {
-            member.sync = None;
             effects.started.push(Arc::clone(id));
         }
     }
@@ -706,9 +595,8 @@ impl Group {
     /// Removes a member; the others have to share its partitions.
     fn remove(&mut self, id: &Name, effects: &mut Effects) {
         self.interrupt(id, effects);
-        let Some(member) = self.members.remove(id) else { return };
-        if let Some(instance) = &member.instance {
-            self.instances.remove(instance);
+        if self.members.remove(id).is_none() {
+            return;
         }
         effects.is_changed = true;
         if self.members.is_empty() {
@@ -724,17 +612,24 @@ impl Group {
         (self.protocol, self.leader) = (None, None);
     }
 
+    /// Returns the id of a static member.
+    fn find_instance(&self, instance: &Name) -> Option<&Name> {
+        let mut members = self.members.iter();
+        let found = members.find(|(_, member)| member.join.instance.as_ref() == Some(instance));
+        found.map(|(id, _)| id)
+    }
+
     /// Checks that a request comes from a member, and not from an instance that was replaced.
-    fn identify(&self, member: &Name, instance: Option<&Name>) -> Result<(), ResponseError> {
-        if let Some(instance) = instance {
-            match self.instances.get(instance) {
-                Some(id) if id == member => {}
-                Some(_) => return Err(ResponseError::FencedInstanceId),
-                None => return Err(ResponseError::UnknownMemberId),
-            }
+    fn identify(&self, id: &Name, instance: Option<&Name>) -> Result<(), ResponseError> {
+        let member = self.members.get(id);
+        let is_it =
+            |member: &Member| instance.is_none() || member.join.instance.as_ref() == instance;
+        if member.is_some_and(is_it) {
+            return Ok(());
         }
-        let is_member = self.members.contains_key(member);
-        if is_member { Ok(()) } else { Err(ResponseError::UnknownMemberId) }
+        let is_replaced = instance.is_some_and(|instance| self.find_instance(instance).is_some());
+        let unknown = ResponseError::UnknownMemberId;
+        Err(if is_replaced { ResponseError::FencedInstanceId } else { unknown })
     }
 
     fn check_generation(&self, who: &Identity) -> Result<(), ResponseError> {
@@ -743,14 +638,13 @@ impl Group {
         if is_present { Ok(()) } else { Err(ResponseError::IllegalGeneration) }
     }
 
-    /// Returns the session timeout of a member that is to have a session, which is one that does
-    /// not wait.
+    /// Returns the session timeout of a member that should have a session: one that does not wait.
     pub(crate) fn session_timeout(&self, id: &Name) -> Option<Duration> {
         if let Some(pending) = self.pending.get(id) {
             return Some(pending.session_timeout);
         }
-        let member = self.members.get(id).filter(|member| !member.is_waiting())?;
-        Some(member.session_timeout)
+        let member = self.members.get(id).filter(|member| member.waiting.is_none())?;
+        Some(member.join.session_timeout)
     }
 
     /// Keeps a session with its member. Returns the one before it.
@@ -761,33 +655,35 @@ impl Group {
         self.members.get_mut(id)?.session.replace(session)
     }
 
-    /// Checks what holds after the effects of each transition have been carried out.
+    /// Checks the invariants, after the effects of a transition have been carried out.
     pub(crate) fn check_invariants(&self) {
         let is_empty = self.phase == Phase::Empty;
         debug_assert_eq!(self.members.is_empty(), is_empty, "phase {:?}", self.phase);
+        let may_wait = matches!(self.phase, Phase::Joining | Phase::Syncing);
         for (id, member) in &self.members {
-            let has_session = member.session.is_some();
-            debug_assert_ne!(
-                member.is_waiting(),
-                has_session,
-                "{id} either waits or has a session"
-            );
-            debug_assert!(member.join.is_none() || self.phase == Phase::Joining, "{id} joins");
-            debug_assert!(member.sync.is_none() || self.phase == Phase::Syncing, "{id} syncs");
-        }
-        for (instance, id) in &self.instances {
-            let member = self.members.get(id).and_then(|member| member.instance.as_ref());
-            debug_assert_eq!(member, Some(instance), "the id of an instance is a member's");
+            let (waits, has_session) = (member.waiting.is_some(), member.session.is_some());
+            debug_assert_ne!(waits, has_session, "{id} either waits or has a session");
+            debug_assert!(!waits || may_wait, "{id} waits in phase {:?}", self.phase);
+            let is_found = |instance| self.find_instance(instance) == Some(id);
+            debug_assert!(member.join.instance.as_ref().is_none_or(is_found), "{id} is unique");
         }
         if matches!(self.phase, Phase::Syncing | Phase::Stable) {
             let leader = self.leader.as_ref().and_then(|leader| self.members.get(leader));
-            debug_assert!(leader.is_some() && self.protocol.is_some(), "somebody leads");
+            debug_assert!(leader.is_some() && self.protocol.is_some(), "the group has a leader");
         }
     }
 }
 
-/// Leaves the answer to a request that waits. Each has one answer.
-fn set<T>(answer: &Answer<T>, outcome: T) {
+/// Returns the protocols that all these members know.
+fn common_protocols<'a>(members: impl Iterator<Item = &'a Member>) -> HashSet<&'a Name> {
+    let known = |member: &'a Member| -> HashSet<&'a Name> {
+        member.join.protocols.iter().map(|(name, _)| name).collect()
+    };
+    members.map(known).reduce(|common, known| &common & &known).unwrap_or_default()
+}
+
+/// Leaves the answer to a request. Each has one answer.
+fn set(answer: &Answer, outcome: Outcome) {
     let is_first = answer.set(outcome).is_ok();
     debug_assert!(is_first, "a request has two answers");
 }

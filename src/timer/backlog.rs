@@ -158,6 +158,7 @@ impl<T> Backlog<T> {
             if !matches!(taken, Err(TakeError::Empty)) {
                 let removed = state.receivers.remove(ticket);
                 drop(state);
+                debug_assert!(ticket.is_none(), "a task that is ready keeps its turn");
                 drop(removed);
                 return Poll::Ready(taken);
             }
@@ -168,6 +169,7 @@ impl<T> Backlog<T> {
             if let Some(waker) = clone.take() {
                 let replaced = state.receivers.insert(ticket, waker);
                 drop(state);
+                debug_assert!(ticket.is_some(), "a task waits without a turn");
                 drop(replaced);
                 return Poll::Pending;
             }
@@ -212,7 +214,9 @@ impl<T> Backlog<T> {
 
     /// Takes all timeouts.
     pub(super) fn take_all(&self) -> VecDeque<Expired<T>> {
-        mem::take(&mut self.state.lock().waiting)
+        let mut state = self.state.lock();
+        debug_assert!(state.is_closed, "a timeout may come after all were taken");
+        mem::take(&mut state.waiting)
     }
 
     /// Returns the number of timeouts.

@@ -100,10 +100,17 @@ impl<T: Send + 'static> ValueTimer<T> {
             let partial = PartialBatch { scheduled: Vec::new(), refused: batch };
             return Err(ScheduleError::no_thread(partial, cause));
         }
+        let count = batch.len();
         let (scheduled, rest) = self.shards().insert_batch(batch);
         match rest {
-            None => Ok(scheduled),
-            Some(error) => Err(error.map(|refused| PartialBatch { scheduled, refused })),
+            None => {
+                debug_assert_eq!(scheduled.len(), count, "a timeout has no key");
+                Ok(scheduled)
+            }
+            Some(error) => Err(error.map(|refused| {
+                debug_assert_eq!(scheduled.len() + refused.len(), count, "a timeout is lost");
+                PartialBatch { scheduled, refused }
+            })),
         }
     }
 
@@ -135,7 +142,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// shard.
     pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
         let keys: Vec<_> = keys.into_iter().collect();
-        self.shards().cancel_batch(&keys)
+        let values = self.shards().cancel_batch(&keys);
+        debug_assert_eq!(values.len(), keys.len(), "a key has no answer");
+        values
     }
 }
 
@@ -204,6 +213,8 @@ impl Timer {
         let own: Vec<_> = own.into_iter().map(Timeout::key).collect();
         let tasks = shards.cancel_batch(&own);
         let cancelled = others.into_iter().filter(|timeout| timeout.cancel()).count();
-        cancelled + tasks.iter().flatten().count()
+        let cancelled = cancelled + tasks.iter().flatten().count();
+        debug_assert!(cancelled <= timeouts.len(), "a timeout was cancelled twice");
+        cancelled
     }
 }

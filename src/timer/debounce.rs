@@ -92,6 +92,7 @@ impl Debounce {
             drop(task);
             return Ok(());
         }
+        debug_assert!(state.called >= elapsed, "a later call shortens the quiet period");
         let (now, deadline) = shards.clock().at_and_after(state.called, self.quiet);
         state.run = Some(shards.insert(shards.current(), now, deadline, task)?);
         Ok(())

@@ -126,7 +126,9 @@ fn sample(count: u64, total: u64) -> u64 {
         return count;
     }
     let share = u128::from(count) * u128::from(SAMPLES) / u128::from(total);
-    u64::try_from(share).unwrap_or(u64::MAX).max(1)
+    let sample = u64::try_from(share).unwrap_or(u64::MAX).max(1);
+    debug_assert!(sample <= count, "a sample of {sample} of {count} values");
+    sample
 }
 
 /// Registers the units and descriptions of the metrics.

@@ -66,7 +66,16 @@ impl Occurrences {
 
     /// Plans the next occurrence when one has ended at `now`, and returns when it starts.
     pub(super) fn next_start(&mut self, now: u64) -> u64 {
-        self.instant = self.next_instant(now);
+        let next = self.next_instant(now);
+        debug_assert!(
+            matches!(self.rhythm, Rhythm::Delay | Rhythm::Rate(MissedTicks::Delay))
+                || next == u64::MAX
+                || (next - self.instant) % self.period == 0,
+            "{next} is not on the grid of {} and {}",
+            self.instant,
+            self.period
+        );
+        self.instant = next;
         self.start()
     }
 

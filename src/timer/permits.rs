@@ -46,6 +46,7 @@ impl Permits {
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         let free = free.unwrap_or_else(|free| free);
         let acquired = usize::try_from(free).map_or(wanted, |free| free.min(wanted));
+        debug_assert!(acquired <= wanted, "{acquired} permits for {wanted} timeouts");
         self.refused.fetch_add((wanted - acquired) as u64, Ordering::Relaxed);
         acquired
     }

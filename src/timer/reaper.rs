@@ -22,7 +22,9 @@ const MOST_STEPS: u32 = 4096;
 fn steps_per_hold(lateness: Duration) -> u64 {
     let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
     let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
-    u64::from(steps.unwrap_or(MOST_STEPS).min(MOST_STEPS))
+    let steps = steps.unwrap_or(MOST_STEPS).min(MOST_STEPS);
+    debug_assert!(steps >= LEAST_STEPS, "{steps} steps for a lateness of {lateness:?}");
+    u64::from(steps)
 }
 
 /// The work of the reaper between two sleeps.
@@ -57,6 +59,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
 
     /// The reaper's loop, which ends with the timer.
     pub(super) fn reap(&self, parker: &Parker, thread: Option<&CallbackThread>) {
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
         let _on_panic = EndOnPanic(self);
         thread.into_iter().for_each(CallbackThread::begin);
         let mut batch = Vec::new();
@@ -81,6 +84,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
         if self.is_stopped() {
             return None;
         }
+        debug_assert!(until > now, "the reaper would sleep until {until}, and it is {now}");
         let clock = self.shards.clock();
         match clock.instant(until) {
             Some(instant) => {
@@ -137,6 +141,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
         }
+        debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
         Some(greatest)
     }
 }

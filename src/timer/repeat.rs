@@ -366,6 +366,7 @@ impl Repeating {
         match std::mem::replace(&mut *state, State::Running) {
             State::Waiting { work, next } => Some((work, next.number)),
             other => {
+                debug_assert!(matches!(other, State::Stopped), "two occurrences overlap");
                 *state = other;
                 None
             }
@@ -375,6 +376,7 @@ impl Repeating {
     /// Puts the callback back. Returns whether the repetition goes on.
     fn resume(&self, work: Work, next: Next) -> bool {
         let mut state = self.repetition.state.lock();
+        debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
         let goes_on = matches!(*state, State::Running);
         if goes_on {
             *state = State::Waiting { work, next };
@@ -393,7 +395,11 @@ impl Repeating {
                 next.key = Some(scheduled);
                 return None;
             }
-            State::Waiting { .. } | State::Running => return None,
+            State::Waiting { next, .. } => {
+                debug_assert!(next.number > number, "an occurrence was planned out of turn");
+                return None;
+            }
+            State::Running => return None,
             State::Stopped => {}
         }
         self.cancel(scheduled)

@@ -129,7 +129,9 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
         if self.is_stopped() {
             return Ok(false);
         }
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
         self.start_executors(parts)?;
+        debug_assert_eq!(parts.executors, 0, "an executor thread was not started");
         let sender = self.start_reaper(&parts.name)?;
         if let Some(starter) = starter.take() {
             sender.send(starter.parker).unwrap_or_else(|_| unreachable!("the reaper receives it"));

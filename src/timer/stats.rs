@@ -22,6 +22,10 @@ pub(super) struct ShardStats {
 impl ShardStats {
     /// Adds the counts of another shard, and the cascades of its wheel.
     pub(super) fn add(&mut self, other: &Self, cascades: u64) {
+        debug_assert!(
+            other.scheduled >= other.expired + other.cancelled + other.returned,
+            "a timeout ended twice"
+        );
         self.scheduled += other.scheduled;
         self.expired += other.expired;
         self.cancelled += other.cancelled;

@@ -75,6 +75,7 @@ impl TickClock {
             return (begun, Tick::new(latest));
         }
         let tick = self.floor(elapsed);
+        debug_assert!(tick.get() > latest, "the clock left tick {latest} for tick {tick}");
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
         (elapsed, tick)
     }
@@ -90,8 +91,10 @@ impl TickClock {
 
     /// The same for an earlier time, `elapsed` nanoseconds after the start of tick 0.
     pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
-        let deadline = self.ceil(elapsed.saturating_add(nanos(delay)));
-        (self.floor(elapsed), deadline)
+        let (now, deadline) =
+            (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));
+        debug_assert!(now <= deadline, "a deadline lies before its call");
+        (now, deadline)
     }
 
     /// Returns the current tick, and a function from a delay to its deadline, counted from now.

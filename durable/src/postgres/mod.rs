@@ -40,7 +40,12 @@ use crate::{
 };
 
 /// Statements that lead from one version of the tables to the next.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("copy.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("copy.sql"), include_str!("places.sql")];
+
+/// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
+/// the table was empty may be a scan of the whole table.
+const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -121,14 +126,14 @@ impl PostgresStore {
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
         let config: Config = parameters.parse().map_err(unavailable)?;
-        let connection = |options| Connection::new(&config, schema, options);
-        let writer = connection("");
+        let connection = |options: &str| Connection::new(&config, schema, options);
+        let writer = connection(BY_INDEX);
         let shown = migrate(&writer, schema)?;
         let shared = Shared {
             writer,
-            worker: connection(""),
-            starter: connection("-c synchronous_commit=off"),
-            reader: connection(""),
+            worker: connection(BY_INDEX),
+            starter: connection(&format!("{BY_INDEX} -c synchronous_commit=off")),
+            reader: connection(BY_INDEX),
             clock: Arc::new(ServerClock::new(shown)),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
@@ -269,19 +274,6 @@ impl Store for PostgresStore {
 
     fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let places = |states: [i16; 2],
-                      from: WallTime,
-                      until: SystemTime,
-                      after: Option<&(WallTime, TimeoutId)>| {
-            let sql = sql::list_places();
-            let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
-            // The empty string is before every id.
-            let (time, id) = after.max((from, ""));
-            let time = time.to_system_time();
-            self.shared.reader.run(|session| {
-                session.query(&sql, &[&states[0], &states[1], &time, &id, &until, &limit])
-            })
-        };
         let rows = match query {
             Query::Prefix { prefix, after } => {
                 let after = after.as_ref().map_or("", TimeoutId::as_str);
@@ -289,11 +281,14 @@ impl Store for PostgresStore {
                 self.shared.reader.run(|session| session.query(&sql, &[prefix, &after, &limit]))
             }
             Query::Times { from, until, after } => {
-                places([0, 1], *from, until.to_system_time(), after.as_ref())
+                let ((time, id), until) = (list_start(*from, after), until.to_system_time());
+                let sql = sql::list_times();
+                self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &until, &limit]))
             }
             Query::Dead { after } => {
-                let end = WallTime::MAX.to_system_time() + Duration::from_secs(1);
-                places([3, 3], WallTime::MIN, end, after.as_ref())
+                let (time, id) = list_start(WallTime::MIN, after);
+                let sql = sql::list_dead();
+                self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &limit]))
             }
         }?;
         rows.iter().map(read_row).collect()
@@ -404,6 +399,13 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").field("schema", &self.shared.schema).finish_non_exhaustive()
     }
+}
+
+/// Returns the place after which a list goes on. The empty string is before every id.
+fn list_start(from: WallTime, after: &Option<(WallTime, TimeoutId)>) -> (SystemTime, &str) {
+    let after = after.as_ref().map_or((from, ""), |(time, id)| (*time, id.as_str()));
+    let (time, id) = after.max((from, ""));
+    (time.to_system_time(), id)
 }
 
 /// Passes notifications on until the store is dropped.

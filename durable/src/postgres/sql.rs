@@ -134,22 +134,40 @@ pub(super) fn get() -> String {
     format!("SELECT {COLUMNS} FROM {{schema}}.timeouts WHERE id = $1")
 }
 
+/// The upper bound has more bytes than an id can have.
 pub(super) fn list_prefix() -> String {
     format!(
         "SELECT {COLUMNS} FROM {{schema}}.timeouts
-         WHERE id >= $1 AND starts_with(id, $1) AND id > $2 ORDER BY id LIMIT $3"
+         WHERE id >= $1 AND id < $1 || repeat(chr(1114111), 64) AND starts_with(id, $1)
+            AND id > $2
+         ORDER BY id LIMIT $3"
     )
 }
 
-/// Lists records of two states whose place lies after `($3, $4)` and before `$5`.
-pub(super) fn list_places() -> String {
+/// Lists records that are not dead, after `($1, $2)` and before `$3`. Few are held, and an index finds
+/// these; the others are read in the order of the list.
+pub(super) fn list_times() -> String {
+    let part = |state| {
+        format!(
+            "(SELECT {COLUMNS} FROM {{schema}}.timeouts
+             WHERE {state} AND (next_at, id) > ($1, $2) AND next_at < $3
+             ORDER BY next_at, id LIMIT $4)"
+        )
+    };
+    let (pending, held) = (part("state = 0"), part("worker IS NOT NULL"));
+    format!("{pending} UNION ALL {held} ORDER BY next_at, id LIMIT $4")
+}
+
+/// Lists dead records after `($1, $2)`.
+pub(super) fn list_dead() -> String {
     format!(
         "SELECT {COLUMNS} FROM {{schema}}.timeouts
-         WHERE state IN ($1, $2) AND (next_at, id) > ($3, $4) AND next_at < $5
-         ORDER BY next_at, id LIMIT $6"
+         WHERE state = 3 AND (next_at, id) > ($1, $2) ORDER BY next_at, id LIMIT $3"
     )
 }
 
 pub(super) const COUNT: &str = "
-    SELECT count(*) FILTER (WHERE state < 3), count(*) FILTER (WHERE state = 3)
-    FROM {schema}.timeouts";
+    SELECT
+        (SELECT count(*) FROM {schema}.timeouts WHERE state = 0)
+            + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL),
+        (SELECT count(*) FROM {schema}.timeouts WHERE state = 3)";

@@ -74,8 +74,12 @@ impl Server {
             // There is nothing to wait on but its answer.
             thread::sleep(Duration::from_millis(100));
         }
-        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        panic!("the server does not answer: {log}");
+        panic!("the server does not answer: {}", self.log());
+    }
+
+    /// Returns what the server has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     fn data(&self) -> PathBuf {

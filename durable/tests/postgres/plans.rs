@@ -1,0 +1,125 @@
+//! The plans of the server: every statement finds its rows by an index, and reads no more of them
+//! than it needs. The module `auto_explain` of the server logs the plan of each statement.
+
+use std::time::Duration;
+
+use delaywheel_durable::{
+    Claim, ClaimRequest, Command, NewTimeout, PostgresStore, Query, Record, Settlement, Store,
+    TimeoutId, WallTime,
+};
+
+use crate::{client, server::Server};
+
+const LIMIT: usize = 10;
+
+/// Returns the plans that were logged after `start`.
+fn plans(log: &str, start: usize) -> Vec<&str> {
+    log[start..].split("LOG:  duration").skip(1).collect()
+}
+
+/// Returns the number of entries that a plan read from an index.
+fn entries(plan: &str, index: &str) -> usize {
+    let marker = format!("using {index} on");
+    let lines = plan.lines().filter(|line| line.contains(&marker));
+    let counts = lines.map(|line| {
+        let count = |name: &str| -> usize {
+            let (_, rest) = line.rsplit_once(name).unwrap_or_else(|| panic!("no {name}: {line}"));
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().expect("a number")
+        };
+        count(" rows=") * count(" loops=")
+    });
+    counts.sum()
+}
+
+fn settle(claims: &[Claim], settlement: &Settlement) -> Vec<Command> {
+    claims.iter().map(|claim| Command::Settle(claim.clone(), settlement.clone())).collect()
+}
+
+/// Uses the store as workers and users do.
+fn use_store(store: &PostgresStore, now: WallTime) {
+    let worker = store.enter(now, Duration::from_secs(60)).expect("enter");
+    let request = |from, begin| ClaimRequest {
+        now,
+        from,
+        until: now.saturating_add(Duration::from_micros(1)),
+        limit: LIMIT,
+        max_bytes: usize::MAX,
+        begin,
+    };
+    // The server may plan a statement anew up to its sixth execution.
+    for round in 0..8 {
+        let from = if round % 2 == 0 { WallTime::MIN } else { now };
+        let batch = store.claim(worker, request(from, false)).expect("claim").expect("lease");
+        let claims: Vec<_> = batch.records.iter().map(Record::claim).collect();
+        assert_eq!(claims.len(), LIMIT);
+        assert!(store.begin(now, &claims).expect("begin").iter().all(|&begun| begun));
+        let dead = Settlement::Dead { error: String::new() };
+        let mut commands = settle(&claims[..2], &dead);
+        commands.extend(settle(&claims[2..4], &Settlement::Release));
+        commands.push(Command::Reschedule(claims[5].id.clone(), now));
+        commands.push(Command::Cancel(claims[6].id.clone()));
+        store.write(now, &commands).expect("write");
+        store.write(now, &settle(&claims[7..], &Settlement::Done)).expect("write");
+        store.write(now, &[Command::Requeue(claims[0].id.clone(), now)]).expect("write");
+        let after = batch.records.last().map(|last| (last.next, last.id.clone()));
+        for query in [
+            Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: after.clone() },
+            Query::Dead { after: None },
+            Query::Prefix { prefix: "0".to_owned(), after: after.map(|(_, id)| id) },
+            Query::Prefix { prefix: "05".to_owned(), after: None },
+        ] {
+            assert!(store.list(&query, LIMIT).expect("list").len() <= LIMIT);
+        }
+        store.count().expect("count");
+        assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
+    }
+    store.leave(worker).expect("leave");
+}
+
+#[test]
+fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
+    let Some(server) = Server::start() else { return };
+    let options = "-c session_preload_libraries=auto_explain -c auto_explain.log_min_duration=0
+        -c auto_explain.log_analyze=on -c auto_explain.log_timing=off";
+    let options = options.replace('\n', " ");
+    let parameters = format!("{} options='{options}'", server.parameters());
+    for sql in ["ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"] {
+        client(&server).batch_execute(sql).expect("settings");
+    }
+    let store = PostgresStore::connect(&parameters).expect("connect");
+    let now = store.clock().expect("clock").now();
+    // Plans that the server keeps from when the table was nearly empty must be good as well.
+    let schedule = |numbers: std::ops::Range<u32>, delay: Duration| {
+        let new = |number| {
+            let id = TimeoutId::new(format!("{number:06}")).expect("valid");
+            NewTimeout::new(id, now.saturating_add(delay), b"payload").expect("valid")
+        };
+        let commands: Vec<_> = numbers.map(|number| Command::Schedule(new(number))).collect();
+        store.write(now, &commands).expect("write");
+    };
+    schedule(0..100, Duration::ZERO);
+    use_store(&store, now);
+    schedule(100_000..120_000, Duration::ZERO);
+    schedule(200_000..220_000, Duration::from_secs(86_400));
+    for analyzes in [false, true] {
+        if analyzes {
+            client(&server).batch_execute("ANALYZE").expect("analyze");
+        }
+        let start = server.log().len();
+        use_store(&store, now);
+        let log = server.log();
+        let plans = plans(&log, start);
+        let claims: Vec<_> = plans.iter().filter(|plan| plan.contains("SKIP LOCKED")).collect();
+        assert_eq!(claims.len(), 8, "{log}");
+        for plan in claims {
+            let read = entries(plan, "timeouts_pending");
+            assert!((1..=LIMIT + 1).contains(&read), "{read} entries for {LIMIT} records: {plan}");
+        }
+        for plan in plans {
+            assert!(!plan.contains("Scan on timeouts"), "without an index: {plan}");
+            let is_passed_over = plan.contains("starts_with") && plan.contains("Rows Removed");
+            assert!(!is_passed_over, "a list by prefix reads others: {plan}");
+        }
+    }
+}

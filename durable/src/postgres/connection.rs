@@ -1,10 +1,10 @@
 //! A connection that is opened when it is needed, and again after it was lost.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use postgres::{
-    Client, Config, CopyInWriter, Error, NoTls, Row, Statement, error::SqlState, types::ToSql,
+    Client, Config, CopyInWriter, Error, Row, Statement, error::SqlState, types::ToSql,
 };
 use rustc_hash::FxHashMap;
 
@@ -12,12 +12,16 @@ use crate::error::{StoreError, StoreErrorReason};
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// Opens a connection, encrypted or not.
+pub(super) type Connect = Arc<dyn Fn(&Config) -> Result<Client, Error> + Send + Sync>;
+
 /// Tries of a transaction that the server ended because of a deadlock or a conflict.
 const TRIES: usize = 10;
 
 /// One connection, used by one thread at a time.
 pub(super) struct Connection {
     config: Config,
+    connect: Connect,
     schema: String,
     session: Mutex<Option<Session>>,
 }
@@ -38,7 +42,7 @@ const AVOIDED: u32 = 16;
 
 impl Connection {
     /// `options` are settings of the session, such as `-c synchronous_commit=off`.
-    pub(super) fn new(config: &Config, schema: &str, options: &str) -> Self {
+    pub(super) fn new(config: &Config, connect: &Connect, schema: &str, options: &str) -> Self {
         let mut config = config.clone();
         if !options.is_empty() {
             let old = config.get_options().unwrap_or_default().to_owned();
@@ -47,7 +51,8 @@ impl Connection {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(5));
         }
-        Self { config, schema: schema.to_owned(), session: Mutex::new(None) }
+        let (connect, schema) = (Arc::clone(connect), schema.to_owned());
+        Self { config, connect, schema, session: Mutex::new(None) }
     }
 
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
@@ -82,7 +87,7 @@ impl Connection {
             *slot = None;
         }
         if slot.is_none() {
-            let client = self.config.connect(NoTls).map_err(unavailable)?;
+            let client = (self.connect)(&self.config).map_err(unavailable)?;
             let statements = FxHashMap::default();
             let schema = self.schema.clone();
             *slot = Some(Session { client, schema, statements, may_commit: false, avoided: 0 });

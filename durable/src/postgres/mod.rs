@@ -19,14 +19,18 @@ use std::{
 };
 
 use postgres::{
-    Client, Config, Error, GenericClient, NoTls, Row, binary_copy::BinaryCopyInWriter,
-    error::SqlState, fallible_iterator::FallibleIterator, types::Type,
+    Client, Config, Error, GenericClient, NoTls, Row, Socket,
+    binary_copy::BinaryCopyInWriter,
+    error::SqlState,
+    fallible_iterator::FallibleIterator,
+    tls::{MakeTlsConnect, TlsConnect},
+    types::Type,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
     clock::ServerClock,
-    connection::{Connection, Session, store_error, unavailable},
+    connection::{Connect, Connection, Session, store_error, unavailable},
 };
 use crate::{
     error::{StoreError, StoreErrorReason},
@@ -83,6 +87,7 @@ pub struct PostgresStore {
 
 struct Shared {
     config: Config,
+    connect: Connect,
     schema: String,
     writer: Connection,
     worker: Connection,
@@ -100,7 +105,7 @@ impl PostgresStore {
     /// Connects, and creates or migrates the schema `delaywheel`.
     ///
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
-    /// not encrypted: for a server on another machine use a tunnel or a pooler on this one.
+    /// not encrypted; see [`connect_tls`](Self::connect_tls).
     ///
     /// # Errors
     ///
@@ -118,6 +123,47 @@ impl PostgresStore {
     ///
     /// Those of [`connect`](Self::connect), and [`Other`](StoreErrorReason::Other) for the name.
     pub fn connect_schema(parameters: &str, schema: &str) -> Result<Self, StoreError> {
+        Self::connect_tls(parameters, schema, NoTls)
+    }
+
+    /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
+    ///
+    /// All connections of the store use the connector, for example one of `postgres-native-tls`,
+    /// `postgres-openssl` or `tokio-postgres-rustls`. Without `sslmode=require` in the parameters, a
+    /// server without TLS gets connections that are not encrypted.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use delaywheel_durable::PostgresStore;
+    /// use tokio_postgres_rustls::MakeRustlsConnect;
+    ///
+    /// # fn certificates() -> rustls::RootCertStore { rustls::RootCertStore::empty() }
+    /// let settings = rustls::ClientConfig::builder()
+    ///     .with_root_certificates(certificates())
+    ///     .with_no_client_auth();
+    /// let parameters = "host=db.example.org user=app dbname=app sslmode=require";
+    /// let tls = MakeRustlsConnect::new(settings);
+    /// let store = PostgresStore::connect_tls(parameters, "delaywheel", tls)?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_schema`](Self::connect_schema);
+    /// [`Unavailable`](StoreErrorReason::Unavailable) also if the two sides cannot agree on TLS.
+    pub fn connect_tls<T>(parameters: &str, schema: &str, tls: T) -> Result<Self, StoreError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::TlsConnect: Send,
+        T::Stream: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let connect: Connect = Arc::new(move |config| config.connect(tls.clone()));
+        Self::connect_by(parameters, schema, connect)
+    }
+
+    fn connect_by(parameters: &str, schema: &str, connect: Connect) -> Result<Self, StoreError> {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let is_name = schema.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
@@ -126,7 +172,7 @@ impl PostgresStore {
             return Err(StoreError::with_source(StoreErrorReason::Other, message));
         }
         let config: Config = parameters.parse().map_err(unavailable)?;
-        let connection = |options: &str| Connection::new(&config, schema, options);
+        let connection = |options: &str| Connection::new(&config, &connect, schema, options);
         let writer = connection(BY_INDEX);
         let shown = migrate(&writer, schema)?;
         let shared = Shared {
@@ -139,6 +185,7 @@ impl PostgresStore {
             is_listening: AtomicBool::new(false),
             sender: fastrand::u64(1..),
             schema: schema.to_owned(),
+            connect,
             config,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -413,9 +460,10 @@ fn listen(shared: &Weak<Shared>) {
     while let Some(store) = shared.upgrade() {
         let (mut config, schema, sender) =
             (store.config.clone(), store.schema.clone(), store.sender);
+        let connect = Arc::clone(&store.connect);
         drop(store);
         config.connect_timeout(Duration::from_secs(5));
-        if let Ok(mut client) = config.connect(NoTls) {
+        if let Ok(mut client) = connect(&config) {
             // The error is that the connection was lost.
             let _ = pass_on(&mut client, shared, &schema, sender);
         }

@@ -6,6 +6,7 @@
 mod plans;
 mod proxy;
 mod server;
+mod tls;
 mod wrapper;
 
 use std::{

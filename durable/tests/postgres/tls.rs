@@ -1,0 +1,74 @@
+//! Encrypted connections, with a certificate that the server makes for itself.
+
+use std::time::{Duration, Instant};
+
+use delaywheel_durable::{DurableTimer, PostgresStore, StoreErrorReason};
+use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::{LONG, client, server::Server};
+
+/// Has the server make a key and a certificate, and turn TLS on. Returns the certificate; `None` if
+/// the machine has no `openssl`.
+fn turn_on(server: &Server) -> Option<Vec<u8>> {
+    let mut client = client(server);
+    let make = "COPY (SELECT 1) TO PROGRAM 'umask 077; openssl req -x509 -nodes -newkey rsa:2048
+        -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1
+        -addext basicConstraints=critical,CA:FALSE -days 2
+        -keyout server.key -out server.crt 2>/dev/null &&
+        openssl x509 -in server.crt -outform der -out server.der'";
+    if let Err(error) = client.batch_execute(&make.replace('\n', " ")) {
+        eprintln!("openssl makes no certificate: the test of TLS did not run: {error}");
+        return None;
+    }
+    let row = client.query_one("SELECT pg_read_binary_file('server.der')", &[]);
+    let certificate = row.expect("certificate").get(0);
+    client.batch_execute("ALTER SYSTEM SET ssl = on").expect("settings");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    Some(certificate)
+}
+
+fn connector(roots: RootCertStore) -> MakeRustlsConnect {
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    MakeRustlsConnect::new(config)
+}
+
+#[test]
+fn every_connection_is_encrypted_and_the_certificate_is_checked() {
+    let Some(server) = Server::start() else { return };
+    let Some(certificate) = turn_on(&server) else { return };
+    let parameters = format!("{} sslmode=require application_name=tls", server.parameters());
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(certificate)).expect("certificate");
+    let connect =
+        || PostgresStore::connect_tls(&parameters, "delaywheel", connector(roots.clone()));
+    // The server reads its settings again at a time of its own.
+    let deadline = Instant::now() + LONG;
+    let store = loop {
+        match connect() {
+            Ok(store) => break store,
+            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
+        }
+    };
+
+    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("now", Duration::ZERO, b"").expect("schedule");
+    while timer.stats().acknowledged == 0 {
+        assert!(Instant::now() < deadline, "{:?}", timer.stats());
+        std::thread::yield_now();
+    }
+    timer.get("now").expect("get");
+    let sql = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl
+        JOIN pg_stat_activity USING (pid) WHERE application_name = 'tls'";
+    let row = client(&server).query_one(sql, &[]).expect("query");
+    let (all, encrypted): (i64, i64) = (row.get(0), row.get(1));
+    assert!(all >= 3, "{all} connections");
+    assert_eq!(all, encrypted);
+    assert!(timer.finish(LONG));
+
+    let unknown =
+        PostgresStore::connect_tls(&parameters, "delaywheel", connector(RootCertStore::empty()));
+    assert_eq!(unknown.expect_err("unknown").reason(), StoreErrorReason::Unavailable);
+    let plain = PostgresStore::connect(&parameters).expect_err("it must be encrypted");
+    assert_eq!(plain.reason(), StoreErrorReason::Unavailable);
+}

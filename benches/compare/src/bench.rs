@@ -178,6 +178,14 @@ impl Results {
         Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
     }
 
+    /// Keeps the rows under any of these paths; all if there are none.
+    pub fn select(mut self, only: &[String]) -> Self {
+        let is_kept =
+            |row: &str| only.is_empty() || only.iter().any(|only| rows::is_under(row, only));
+        self.figures.retain(|figure| is_kept(&figure.row));
+        self
+    }
+
     /// Writes a file, and creates its folder.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;

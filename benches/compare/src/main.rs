@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! cargo compare [--only PATH]... [--smoke | --long] [--rounds N] [--seed N]
-//!               [--check] [--bless] [--docs] [--from FILE]
+//!               [--check] [--docs] [--from FILE]
 //! ```
 //!
 //! A run takes under fifteen minutes; `--smoke` checks in a minute that everything works, `--long` takes an hour. `--only`
 //! selects rows by the start of their path. Results, tables and pictures go to `target/compare`. `--docs` also puts
-//! tables and pictures into `docs`. `--from` reads results instead of measuring. `--check` fails if a target is missed.
+//! tables and pictures into `docs`. `--from` reads the selected rows of a file instead of measuring. `--check` fails if
+//! a target is missed.
 
 #![forbid(unsafe_code)]
 
@@ -96,7 +97,7 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let made = target.join("compare");
     let results = if let Some(file) = arguments.from {
-        Results::read(&file)?
+        Results::read(&file)?.select(&arguments.options.only)
     } else {
         let results = Bench::run(arguments.options)?;
         results.write(&made.join("results.json"))?;

@@ -128,7 +128,14 @@ pub const SECTIONS: &[Section] = &[
     section(&["purgatory/late", "purgatory/late/cpu"], purgatory::late),
     section(&["purgatory/longest"], purgatory::longest),
     section(
-        &["purgatory/load/sustained", "purgatory/load/punctual", "purgatory/load/cpu"],
+        &[
+            "purgatory/load/sustained",
+            "purgatory/load/punctual",
+            "purgatory/load/cpu",
+            "purgatory/load/past/done",
+            "purgatory/load/past/cpu",
+            "purgatory/load/past/cpu_of_half",
+        ],
         load::run,
     ),
 ];
@@ -239,6 +246,7 @@ mod tests {
                 ("btree", 1.0),
                 ("tokio", 1.0),
                 ("delay_queue", 1.0),
+                ("kafka_purgatory", 1.0),
             ];
             let figures = row.map(|(name, value)| Figure::new(target.row, name, value));
             assert!(target.judge(&Results::of(figures.into())).is_some(), "{}", target.row);

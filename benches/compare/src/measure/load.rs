@@ -6,7 +6,7 @@
 //! draws its own.) Both threads process what is due and then sleep for half a millisecond.
 //!
 //! A rate is sustained if requests are created at 0.99 of it, which is the published criterion. It is punctual if also
-//! at most one of a hundred requests expires that should complete.
+//! at most one of a hundred requests expires that should complete. The contestants take turns at each rate.
 
 use std::{
     f64::consts::TAU,
@@ -15,15 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{Completion, DelayedOperation, purgatory::OperationKey};
+use delaywheel::{Completion, DelayedOperation};
 use fastrand::Rng;
 
 use crate::{
-    Timers,
     bench::{Bench, Done},
     os::{process_cpu, sleep_until, wait_until},
-    purgatory::{Answer, Request, Requests, settle_all},
-    timers::Wheel,
+    purgatory::{Answer, KafkaPurgatory, Request, Requests, SharedPurgatory},
     workload::{count, nanos},
 };
 
@@ -45,66 +43,109 @@ enum By {
     Nothing,
 }
 
-/// Searches the highest rates, and measures processor time at fixed ones.
-pub(crate) fn run(bench: &mut Bench) -> Done {
-    let seconds = bench.pick(1, 2, 3);
-    for latency in PUBLISHED {
-        let name = format!("{}-{}", latency[0], latency[1]);
-        let [sustained, punctual] = search(bench, latency, seconds);
-        bench.add(
-            &format!("purgatory/load/sustained/{name}"),
-            Wheel::NAME,
-            f64::from(sustained) / 1e3,
-        );
-        bench.add(
-            &format!("purgatory/load/punctual/{name}"),
-            Wheel::NAME,
-            f64::from(punctual) / 1e3,
-        );
+impl By {
+    /// The end of a path of the report.
+    const fn suffix(self) -> &'static str {
+        if matches!(self, Self::Events) { "/events" } else { "" }
     }
-    let rate = bench.pick(20_000, 400_000, 400_000);
-    for (row, rate, by) in [
-        ("handle", rate, By::Handle),
-        ("driver", rate, By::Nothing),
-        ("events", 20_000, By::Events),
-    ] {
-        if let Some(cpu) = attempt(rate, seconds, PUBLISHED[0], by).cpu {
-            bench.add(&format!("purgatory/load/cpu/{row}"), Wheel::NAME, cpu);
+}
+
+/// A contestant in one search.
+struct Searched {
+    name: &'static str,
+    attempt: fn(u32, u32, [u32; 2], By) -> Outcome,
+    /// The highest rate; 0 if the first one is not sustained.
+    sustained: u32,
+    punctual: u32,
+    has_failed: bool,
+}
+
+impl Searched {
+    fn of<P: SharedPurgatory>() -> Self {
+        let attempt = attempt::<P>;
+        Self { name: P::NAME, attempt, sustained: 0, punctual: 0, has_failed: false }
+    }
+
+    /// Tries a rate, unless a lower one has failed.
+    fn try_rate(&mut self, rate: u32, seconds: u32, latency: [u32; 2], by: By) {
+        // One disturbance does not end the search.
+        for _ in 0..2 {
+            if self.has_failed || self.punctual >= rate {
+                break;
+            }
+            let outcome = (self.attempt)(rate, seconds, latency, by);
+            if outcome.is_sustained {
+                self.sustained = rate;
+            }
+            if outcome.is_punctual {
+                self.punctual = rate;
+            }
+        }
+        self.has_failed = self.sustained < rate;
+    }
+}
+
+/// Searches the highest rates of both contestants, and measures beyond them and at fixed ones.
+pub(crate) fn run(bench: &mut Bench) -> Done {
+    let seconds = bench.pick(1, 1, 2);
+    let rounds = bench.options.rounds.unwrap_or(bench.pick(1, 1, 5));
+    for _ in 0..rounds {
+        for &latency in bench.pick(&PUBLISHED[..1], &PUBLISHED[..], &PUBLISHED[..]) {
+            search(bench, latency, seconds, By::Handle);
+            search(bench, latency, seconds, By::Events);
+        }
+        let rate = bench.pick(20_000, 400_000, 400_000);
+        for one in [Searched::of::<Requests>(), Searched::of::<KafkaPurgatory>()] {
+            for (row, rate, by) in [("handle", rate, By::Handle), ("events", 20_000, By::Events)] {
+                if let Some(cpu) = (one.attempt)(rate, seconds, PUBLISHED[0], by).cpu {
+                    bench.add(&format!("purgatory/load/cpu/{row}"), one.name, cpu);
+                }
+            }
+        }
+        if let Some(cpu) = attempt::<Requests>(rate, seconds, PUBLISHED[0], By::Nothing).cpu {
+            bench.add("purgatory/load/cpu/driver", Requests::NAME, cpu);
         }
     }
     Ok(())
 }
 
-/// The highest sustained and the highest punctual rate; 0 if the first is not.
-fn search(bench: &Bench, latency: [u32; 2], seconds: u32) -> [u32; 2] {
-    let (first, step, last) = bench.pick(
-        (20_000, 1, 20_000),
-        (400_000, 100_000, 4_000_000),
-        (400_000, 50_000, 4_000_000),
-    );
-    let (mut highest, mut punctual) = (0, 0);
-    for rate in (first..=last).step_by(step) {
-        // One disturbance does not end the search.
-        for _ in 0..3 {
-            let outcome = attempt(rate, seconds, latency, By::Handle);
-            if outcome.is_sustained {
-                highest = rate;
-            }
-            if outcome.is_punctual {
-                punctual = rate;
-                break;
-            }
-        }
-        if highest < rate {
-            break;
+/// Searches the highest rates, with steps of a quarter and a last one of an eighth. Then offers half of the highest
+/// sustained rate, and half as much again.
+fn search(bench: &mut Bench, latency: [u32; 2], seconds: u32, by: By) {
+    let (first, last) = bench.pick((20_000, 20_000), (100_000, 8_000_000), (100_000, 8_000_000));
+    let case = format!("{}-{}{}", latency[0], latency[1], by.suffix());
+    bench.tell(&format!("purgatory/load, {case}"));
+    let mut all = [Searched::of::<Requests>(), Searched::of::<KafkaPurgatory>()];
+    let mut rate = first;
+    while rate <= last && all.iter().any(|one| !one.has_failed) {
+        all.iter_mut().for_each(|one| one.try_rate(rate, seconds, latency, by));
+        rate += rate / 4;
+    }
+    for one in &mut all {
+        one.has_failed = bench.pick(true, false, false);
+        one.try_rate(one.sustained + one.sustained / 8, seconds, latency, by);
+        for (row, rate) in [("sustained", one.sustained), ("punctual", one.punctual)] {
+            let row = format!("purgatory/load/{row}/{case}");
+            bench.add(&row, one.name, f64::from(rate) / 1e3);
         }
     }
-    [highest, punctual]
+    for one in all.iter().filter(|one| one.sustained > 0) {
+        let past = (one.attempt)(one.sustained + one.sustained / 2, seconds, latency, by);
+        let half = (one.attempt)(one.sustained / 2, seconds, latency, by);
+        let done = past.rate / f64::from(one.sustained);
+        bench.add(&format!("purgatory/load/past/done/{case}"), one.name, done);
+        if let Some((past, half)) = past.cpu.zip(half.cpu) {
+            bench.add(&format!("purgatory/load/past/cpu/{case}"), one.name, past);
+            bench.add(&format!("purgatory/load/past/cpu_of_half/{case}"), one.name, past / half);
+        }
+    }
 }
 
 struct Outcome {
     is_sustained: bool,
     is_punctual: bool,
+    /// Requests that were created in a second.
+    rate: f64,
     /// Nanoseconds of processor time of one request.
     cpu: Option<f64>,
 }
@@ -148,8 +189,8 @@ fn draw_latency(rng: &mut Rng, [pct75, pct50]: [u32; 2]) -> u64 {
 }
 
 /// Runs at a rate, and checks that each request ended once and as it had to.
-fn attempt(rate: u32, seconds: u32, latency: [u32; 2], by: By) -> Outcome {
-    let (schedule, purgatory) = (Schedule::new(rate, seconds, latency), Requests::new());
+fn attempt<P: SharedPurgatory>(rate: u32, seconds: u32, latency: [u32; 2], by: By) -> Outcome {
+    let (schedule, purgatory) = (Schedule::new(rate, seconds, latency), P::start());
     let number = schedule.arrivals.len();
     let origin = Instant::now() + Duration::from_millis(20);
     let run = Run {
@@ -183,31 +224,32 @@ fn attempt(rate: u32, seconds: u32, latency: [u32; 2], by: By) -> Outcome {
     let missed = schedule.completions.len() - satisfied;
     Outcome {
         is_sustained,
+        rate: count(number as u64) / end.as_secs_f64(),
         is_punctual: is_sustained && missed * 100 <= number,
         cpu: cpu.map(|cpu| cpu.as_secs_f64() * 1e9 / count(number as u64)),
     }
 }
 
-struct Run<'a> {
+struct Run<'a, P> {
     by: By,
     schedule: &'a Schedule,
-    purgatory: &'a Requests,
+    purgatory: &'a P,
     answers: &'static [Answer],
     origin: Instant,
 }
 
 /// Handles of requests in the order of creation; `None` without a purgatory.
-type Created = Vec<Option<OperationKey>>;
+type Created<P> = Vec<Option<<P as SharedPurgatory>::Handle>>;
 
-impl Run<'_> {
+impl<P: SharedPurgatory> Run<'_, P> {
     /// Creates requests as they arrive. Returns when the last one was created.
-    fn create(&self, created: &Sender<Created>) -> Duration {
+    fn create(&self, created: &Sender<Created<P>>) -> Duration {
         const BATCH: usize = 1_024;
         let arrivals = &self.schedule.arrivals;
         let mut next = 0;
         while next < arrivals.len() {
             let now = self.now();
-            let mut batch = Created::with_capacity(BATCH);
+            let mut batch = Created::<P>::with_capacity(BATCH);
             while next < arrivals.len() && arrivals[next] <= now && batch.len() < BATCH {
                 batch.push((self.by != By::Nothing).then(|| self.watch(next)));
                 next += 1;
@@ -223,15 +265,12 @@ impl Run<'_> {
     }
 
     #[inline]
-    fn watch(&self, request: usize) -> OperationKey {
-        let operation = Request(&self.answers[request]);
-        let watched =
-            self.purgatory.try_complete_else_watch(operation, self.schedule.keys[request], TIMEOUT);
-        watched.expect("there is room").key().expect("a request waits")
+    fn watch(&self, request: usize) -> P::Handle {
+        self.purgatory.watch(&self.answers[request], self.schedule.keys[request], TIMEOUT)
     }
 
     /// Completes requests when they are due.
-    fn complete(&self, created: &Receiver<Created>) {
+    fn complete(&self, created: &Receiver<Created<P>>) {
         let completions = &self.schedule.completions;
         let mut handles = Vec::with_capacity(self.answers.len());
         let mut next = 0;
@@ -247,7 +286,7 @@ impl Run<'_> {
                 self.announce(due);
             } else {
                 due.iter().for_each(|&(_, request)| {
-                    self.complete_one(handles[request as usize], request);
+                    self.complete_one(handles[request as usize].take(), request);
                 });
             }
             if next < completions.len() {
@@ -257,7 +296,7 @@ impl Run<'_> {
     }
 
     #[inline]
-    fn complete_one(&self, handle: Option<OperationKey>, request: u32) {
+    fn complete_one(&self, handle: Option<P::Handle>, request: u32) {
         let answer = &self.answers[request as usize];
         match handle {
             None => Request(answer).complete(Completion::Satisfied),
@@ -277,7 +316,7 @@ impl Run<'_> {
         }
         let keys: Vec<_> =
             (0..).zip(keys).filter_map(|(key, is_due)| is_due.then_some(key)).collect();
-        self.purgatory.check_and_complete_all(&keys);
+        self.purgatory.check_all(&keys);
     }
 
     /// Checks that each request ended once: it expired, unless it was to complete before. Returns how many were
@@ -291,7 +330,7 @@ impl Run<'_> {
         assert_eq!(due.count(), satisfied, "a request completed that should expire");
         if self.by != By::Nothing {
             assert_eq!(satisfied + expired, self.answers.len(), "each request ended");
-            settle_all(self.purgatory, [satisfied as u64, expired as u64]);
+            self.purgatory.settle(satisfied as u64, expired as u64, 0);
         }
         satisfied
     }

@@ -19,7 +19,9 @@ use crate::{
     Timers,
     bench::{Bench, Done, Figure},
     os::sleep_until,
-    purgatory::{Announce, ClosedLoop, Crowd, Demand, Requests, demands, demands_apart, settle},
+    purgatory::{
+        Announce, ClosedLoop, Crowd, Demand, Requests, SharedPurgatory, demands, demands_apart,
+    },
     shared::{self, Closures, SharedTimer, Typed, replace_all},
     timers::{self, Wheel},
     workload::{SECOND, Spread, Victim, count, delays, victims},
@@ -214,7 +216,7 @@ fn purgatory_bytes(
     let left = bytes();
     purgatory.shrink();
     let shrunk = bytes();
-    settle(&purgatory, first.watched + crowd.count(), 0);
+    purgatory.settle(first.watched + crowd.count(), 0, 0);
     let figure = |row, value| Figure::new(format!("purgatory/memory{row}"), Wheel::NAME, value);
     vec![
         figure(format!("/{name}"), each),

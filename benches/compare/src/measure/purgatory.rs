@@ -20,8 +20,8 @@ use crate::{
     bench::{Bench, Done, median},
     os::{Usage, process_cpu, sleep_until, threads as thread_usage, wait_until},
     purgatory::{
-        Announce, Answer, ClosedLoop, Crowd, Demand, Request, Requests, demands, demands_apart,
-        settle,
+        Announce, Answer, ClosedLoop, Crowd, Demand, KafkaPurgatory, Request, Requests,
+        SharedPurgatory, demands, demands_apart,
     },
     timers::Wheel,
     workload::{count, nanos, size},
@@ -31,8 +31,6 @@ const NAME: &str = <Wheel as crate::Timers>::NAME;
 
 /// One thread: requests wait and are completed by an event.
 pub(crate) fn closed(bench: &mut Bench) -> Done {
-    const BATCH: u32 = 20_000;
-    let batches = bench.pick(3, 25, 25);
     for _ in 0..bench.rounds() {
         for (row, in_flight, announce, space) in [
             ("one_key", 1, Announce::One, 100),
@@ -41,49 +39,75 @@ pub(crate) fn closed(bench: &mut Bench) -> Done {
             ("of_10000", 1, Announce::One, 10_000),
             ("1000_in_flight", 1_000, Announce::One, 100),
         ] {
-            let demands: Vec<Demand<3>> = demands(1, 0..space, BATCH as usize);
-            let purgatory = Requests::new();
-            let mut requests = ClosedLoop::new(&purgatory, announce, &demands[..in_flight]);
-            requests.run(&demands);
-            let batch = |_| nanos_per(timed(|| requests.run(&demands)).0, u64::from(BATCH));
-            let nanos: Vec<_> = (0..batches).map(batch).collect();
-            let share = requests.finish();
-            assert_eq!(share.completed, share.watched, "an event completes one request");
-            settle(&purgatory, share.watched, 0);
-            let least = nanos.iter().copied().fold(f64::INFINITY, f64::min);
-            bench.add(&format!("purgatory/closed/{row}"), NAME, least);
-            bench.add(&format!("purgatory/closed_median/{row}"), NAME, median(&nanos));
+            closed_loop::<Requests>(bench, row, in_flight, announce, space);
+            closed_loop::<KafkaPurgatory>(bench, row, in_flight, announce, space);
         }
     }
     Ok(())
+}
+
+fn closed_loop<P: SharedPurgatory>(
+    bench: &mut Bench,
+    row: &str,
+    in_flight: usize,
+    announce: Announce,
+    space: u32,
+) {
+    const BATCH: u32 = 20_000;
+    let demands: Vec<Demand<3>> = demands(1, 0..space, BATCH as usize);
+    let purgatory = P::start();
+    let mut requests = ClosedLoop::new(&purgatory, announce, &demands[..in_flight]);
+    requests.run(&demands);
+    let batch = |_| nanos_per(timed(|| requests.run(&demands)).0, u64::from(BATCH));
+    let nanos: Vec<_> = (0..bench.pick(3, 25, 25)).map(batch).collect();
+    let share = requests.finish();
+    assert_eq!(share.completed, share.watched, "an event completes one request");
+    purgatory.settle(share.watched, 0, 0);
+    let least = nanos.iter().copied().fold(f64::INFINITY, f64::min);
+    bench.add(&format!("purgatory/closed/{row}"), P::NAME, least);
+    bench.add(&format!("purgatory/closed_median/{row}"), P::NAME, median(&nanos));
 }
 
 /// The same on several threads, and beside others.
 pub(crate) fn threads(bench: &mut Bench) -> Done {
     // Many short turns: what else the machine does affects all alike.
-    let (time, turns) = (bench.millis(50, 150), bench.pick(1, 3, 3));
-    for _ in 0..turns * bench.rounds() {
+    for _ in 0..bench.pick(1, 3, 3) * bench.rounds() {
         for threads in [1, 2] {
-            let alone = throughput(threads, 0, time);
-            let beside = throughput(threads, 100_000, time);
-            bench.add(&format!("purgatory/threads/{threads}"), NAME, alone);
-            bench.add(&format!("purgatory/beside/{threads}"), NAME, alone / beside);
+            throughputs::<Requests>(bench, threads);
+            throughputs::<KafkaPurgatory>(bench, threads);
         }
     }
-    bench.add_quotient("purgatory/scaling/2_of_1", "purgatory/threads/2", "purgatory/threads/1");
+    for case in ["", "/apart"] {
+        let [row, two] =
+            [format!("purgatory/scaling/2_of_1{case}"), format!("purgatory/threads/2{case}")];
+        bench.add_quotient(&row, &two, "purgatory/threads/1");
+    }
     Ok(())
 }
 
-/// Millions of requests a second.
-fn throughput(threads: u32, others: usize, time: Duration) -> f64 {
+fn throughputs<P: SharedPurgatory>(bench: &mut Bench, threads: u32) {
+    let time = bench.millis(50, 150);
+    let alone = throughput::<P>(threads, 0, 0, time);
+    let beside = throughput::<P>(threads, 0, 100_000, time);
+    bench.add(&format!("purgatory/threads/{threads}"), P::NAME, alone);
+    bench.add(&format!("purgatory/beside/{threads}"), P::NAME, alone / beside);
+    if threads > 1 {
+        let apart = throughput::<P>(threads, 100, 0, time);
+        bench.add(&format!("purgatory/threads/{threads}/apart"), P::NAME, apart);
+    }
+}
+
+/// Millions of requests a second. The keys of each thread begin this far behind those of the one before.
+fn throughput<P: SharedPurgatory>(threads: u32, apart: u32, others: usize, time: Duration) -> f64 {
     const CHUNK: usize = 256;
-    let purgatory = Requests::new();
+    let purgatory = P::start();
     let (barrier, end) = (Barrier::new(threads as usize), OnceLock::new());
-    let work = |thread| {
+    let work = |thread: u32| {
+        let seed = u64::from(thread);
         // The others are in the shards of the threads that are measured.
-        let others = demands::<3>(thread, 1_000..1_100, others / threads as usize);
+        let others = demands::<3>(seed, 1_000..1_100, others / threads as usize);
         let crowd = Crowd::new(&purgatory, &others);
-        let demands = demands::<3>(thread, 0..100, 1 << 14);
+        let demands = demands::<3>(seed, thread * apart..thread * apart + 100, 1 << 14);
         let mut requests = ClosedLoop::new(&purgatory, Announce::One, &demands[..1]);
         requests.run(&demands[..CHUNK]);
         barrier.wait();
@@ -101,13 +125,13 @@ fn throughput(threads: u32, others: usize, time: Duration) -> f64 {
     };
     let shares: Vec<[u64; 4]> = thread::scope(|scope| {
         let work = &work;
-        let spawn = |thread| scope.spawn(move || work(u64::from(thread)));
+        let spawn = |thread| scope.spawn(move || work(thread));
         let workers: Vec<_> = (0..threads).map(spawn).collect();
         workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
     });
     let sum = |index: usize| shares.iter().map(|share| share[index]).sum::<u64>();
     assert_eq!(sum(1), sum(2), "events completed all requests");
-    settle(&purgatory, sum(1), sum(3));
+    purgatory.settle(sum(1), 0, sum(3));
     count(sum(0)) / time.as_secs_f64() / 1e6
 }
 
@@ -148,7 +172,7 @@ fn unwatched(space: u32, waiting: usize) -> f64 {
     let keys = demands::<1>(2, 1_000_000..2_000_000, 10_000);
     let check = |demand: &Demand<1>| purgatory.check_and_complete(&demand.keys[0]);
     let nanos = least(20, CALLS, || keys.iter().map(check).sum());
-    settle(&purgatory, 0, crowd.count());
+    purgatory.settle(0, 0, crowd.count());
     nanos
 }
 
@@ -160,7 +184,7 @@ fn not_reached(waiting: usize) -> f64 {
     let nanos = least(20, CALLS, || (1..=CALLS).map(|value| purgatory.advance(&KEY, value)).sum());
     assert_eq!(purgatory.advance(&KEY, u64::MAX) as u64, crowd.count());
     assert_eq!(crowd.satisfied(), crowd.count());
-    settle(&purgatory, crowd.count(), 0);
+    purgatory.settle(crowd.count(), 0, 0);
     nanos
 }
 
@@ -173,7 +197,7 @@ fn not_ready(waiting: usize) -> f64 {
     crowd.make_ready();
     assert_eq!(purgatory.check_and_complete(&KEY) as u64, crowd.count());
     assert_eq!(crowd.satisfied(), crowd.count());
-    settle(&purgatory, crowd.count(), 0);
+    purgatory.settle(crowd.count(), 0, 0);
     nanos
 }
 
@@ -186,14 +210,12 @@ pub(crate) fn longest(bench: &mut Bench) -> Done {
         let answers = Answer::leak(demands.len());
         let mut before = Instant::now();
         for ((answer, demand), least) in answers.iter().zip(&demands).zip(&mut least) {
-            let watched =
-                purgatory.try_complete_else_watch(Request(answer), demand.keys, demand.delay());
-            assert!(!watched.expect("there is room").is_completed());
+            SharedPurgatory::watch(&purgatory, answer, demand.keys, demand.delay());
             let now = Instant::now();
             *least = nanos(now - before).min(*least);
             before = now;
         }
-        settle(&purgatory, 0, demands.len() as u64);
+        purgatory.settle(0, 0, demands.len() as u64);
     }
     bench.add("purgatory/longest", NAME, count(least.into_iter().max().unwrap_or(0)) / 1e3);
     Ok(())

@@ -1,8 +1,9 @@
 //! Kafka's `SystemTimer`, written after it: wheels behind a read-write lock, and a reaper.
 //!
-//! An insert takes the read lock and that of a bucket, a cancel that of a bucket. The reaper flushes buckets
+//! An insert takes the read lock and the lock of a bucket, a cancel only the latter. The reaper flushes buckets
 //! under the write lock and hands due timeouts to an executor of one thread. It waits on the queue of
 //! buckets for at most 200 ms. Ticks are of a millisecond. A timeout is one allocation.
+//! [`KafkaPurgatory`](crate::purgatory::KafkaPurgatory) uses the same wheels.
 
 use std::{
     cmp::Reverse,
@@ -10,9 +11,9 @@ use std::{
     mem,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -32,22 +33,36 @@ const POLL: Duration = Duration::from_millis(200);
 /// The expiration of a bucket that is not in the queue.
 const NOT_QUEUED: u64 = u64::MAX;
 
-/// The timer.
-#[derive(Debug, Clone)]
-pub struct KafkaTimer {
-    core: Arc<Core>,
-    ran: &'static AtomicU64,
-    _running: Arc<Running>,
+/// What an expired timeout does, on the executor.
+pub(crate) trait Expire: Send + Sync + 'static {
+    /// Runs the timeout.
+    fn expire(&self);
+}
+
+impl Expire for Task {
+    #[inline]
+    fn expire(&self) {
+        self.run();
+    }
+}
+
+/// The wheels with their threads, which end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Wheels<T: 'static> {
+    core: Arc<Core<T>>,
+    reaper: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Core {
+struct Core<T: 'static> {
     start: Instant,
-    levels: RwLock<Vec<Level>>,
+    levels: RwLock<Vec<Level<T>>>,
     queue: Mutex<BinaryHeap<Reverse<Queued>>>,
     /// The head of the queue has changed.
     head: Condvar,
-    executor: Sender<Arc<Timeout>>,
+    executor: Sender<Arc<Timeout<T>>>,
+    /// Timeouts in buckets.
+    pending: AtomicUsize,
     is_stopped: AtomicBool,
 }
 
@@ -55,20 +70,20 @@ struct Core {
 type Queued = (u64, usize, usize);
 
 #[derive(Debug)]
-struct Level {
+struct Level<T: 'static> {
     tick: u64,
     current_time: u64,
     /// Never freed, so that a timeout counts no reference to its bucket; there are a few dozen.
-    buckets: Vec<&'static Bucket>,
+    buckets: Vec<&'static Bucket<T>>,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct Bucket<T: 'static> {
     expiration: AtomicU64,
-    timeouts: Mutex<SlotMap<DefaultKey, Arc<Timeout>>>,
+    timeouts: Mutex<SlotMap<DefaultKey, Arc<Timeout<T>>>>,
 }
 
-impl Level {
+impl<T> Level<T> {
     fn new(tick: u64, now: u64) -> Self {
         let bucket = |_| {
             let expiration = AtomicU64::new(NOT_QUEUED);
@@ -79,48 +94,92 @@ impl Level {
     }
 }
 
-/// A timeout of [`KafkaTimer`].
+/// A timeout in [`Wheels`].
 #[derive(Debug)]
-pub struct Timeout {
+pub struct Timeout<T: 'static> {
     /// In milliseconds since the start.
     deadline: u64,
-    task: Task,
+    pub(crate) task: T,
     /// Locked before a bucket.
-    place: Mutex<Place>,
+    place: Mutex<Place<T>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Place {
+#[derive(Debug)]
+enum Place<T: 'static> {
     /// Not in a bucket yet.
     New,
     /// In this bucket, or just being flushed from it.
-    Bucket(&'static Bucket, DefaultKey),
+    Bucket(&'static Bucket<T>, DefaultKey),
     /// Cancelled, or expired.
     Gone,
 }
 
-impl Timeout {
-    /// Takes it out of its bucket. Returns whether it was pending.
+impl<T: Expire> Wheels<T> {
+    /// Starts the threads. The reaper calls `advanced` with the number of pending timeouts whenever it has
+    /// advanced the clock, or has waited in vain.
+    pub(crate) fn start(mut advanced: impl FnMut(usize) + Send + 'static) -> Self {
+        let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout<T>>>();
+        let core = Arc::new(Core {
+            start: Instant::now(),
+            levels: RwLock::new(vec![Level::new(1, 0)]),
+            queue: Mutex::default(),
+            head: Condvar::new(),
+            executor,
+            pending: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+        });
+        let own = Arc::clone(&core);
+        let reaper = start("kafka-reaper", move || own.reap(&mut advanced));
+        start("kafka-executor", move || due.iter().for_each(|timeout| timeout.task.expire()));
+        Self { core, reaper: Some(reaper) }
+    }
+
+    /// Makes a timeout that is not in a bucket yet. Rounds the delay up to milliseconds, as Kafka's callers do.
     #[inline]
-    fn cancel(&self) -> bool {
-        let mut place = self.place.lock();
-        let Place::Bucket(bucket, key) = mem::replace(&mut *place, Place::Gone) else {
-            return false;
-        };
-        // If it is being flushed, it is not there, but then it is seen to be gone.
-        bucket.timeouts.lock().remove(key);
-        true
+    pub(crate) fn timeout(&self, delay: Duration, task: T) -> Arc<Timeout<T>> {
+        let deadline = self.core.now().saturating_add(nanos(delay).div_ceil(1_000_000));
+        Arc::new(Timeout { deadline, task, place: Mutex::new(Place::New) })
+    }
+
+    /// Puts a timeout into its bucket, unless it was cancelled.
+    #[inline]
+    pub(crate) fn add(&self, timeout: &Arc<Timeout<T>>) {
+        self.core.add(timeout);
+    }
+
+    /// Cancels a timeout. Returns whether it was in a bucket.
+    #[inline]
+    pub(crate) fn cancel(&self, timeout: &Timeout<T>) -> bool {
+        self.core.cancel(timeout)
+    }
+
+    /// Number of timeouts in buckets.
+    pub(crate) fn pending(&self) -> usize {
+        self.core.pending.load(Ordering::Relaxed)
     }
 }
 
-/// Stops the reaper when it is dropped; and with it the executor, which has no other sender.
-#[derive(Debug)]
-struct Running(Arc<Core>);
-
-impl Drop for Running {
+/// Stops the reaper; and with it the executor, which has no other sender.
+impl<T: 'static> Drop for Wheels<T> {
     fn drop(&mut self) {
-        self.0.is_stopped.store(true, Ordering::Release);
+        let queue = self.core.queue.lock();
+        self.core.is_stopped.store(true, Ordering::Release);
+        self.core.head.notify_one();
+        drop(queue);
+        let reaper = self.reaper.take().expect("the wheels are dropped once");
+        reaper.join().expect("the reaper does not panic");
     }
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started")
+}
+
+/// The timer.
+#[derive(Debug, Clone)]
+pub struct KafkaTimer {
+    wheels: Arc<Wheels<Task>>,
+    ran: &'static AtomicU64,
 }
 
 impl KafkaTimer {
@@ -129,22 +188,16 @@ impl KafkaTimer {
         self.ran.load(Ordering::Relaxed)
     }
 
-    /// Adds a timeout. Rounds the delay up to milliseconds, as Kafka's callers do.
     #[inline]
-    fn add(&self, delay: Duration, task: Task) -> Arc<Timeout> {
-        let deadline = self.core.now().saturating_add(nanos(delay).div_ceil(1_000_000));
-        let timeout = Arc::new(Timeout { deadline, task, place: Mutex::new(Place::New) });
-        self.core.add(&timeout);
+    fn add(&self, delay: Duration, task: Task) -> Arc<Timeout<Task>> {
+        let timeout = self.wheels.timeout(delay, task);
+        self.wheels.add(&timeout);
         timeout
     }
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started");
-}
-
 impl SharedTimer for KafkaTimer {
-    type Timeout = Arc<Timeout>;
+    type Timeout = Arc<Timeout<Task>>;
 
     const NAME: &'static str = "kafka_timer";
 
@@ -159,30 +212,17 @@ impl SharedTimer for KafkaTimer {
     };
 
     fn start() -> Self {
-        let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout>>();
-        let core = Arc::new(Core {
-            start: Instant::now(),
-            levels: RwLock::new(vec![Level::new(1, 0)]),
-            queue: Mutex::default(),
-            head: Condvar::new(),
-            executor,
-            is_stopped: AtomicBool::new(false),
-        });
-        let reaper = Arc::clone(&core);
-        start("kafka-reaper", move || reaper.reap());
-        start("kafka-executor", move || due.iter().for_each(|timeout| timeout.task.run()));
-        let running = Arc::new(Running(Arc::clone(&core)));
-        Self { core, ran: counter(), _running: running }
+        Self { wheels: Arc::new(Wheels::start(drop)), ran: counter() }
     }
 
     #[inline]
-    fn schedule(&self, delay: Duration) -> Arc<Timeout> {
+    fn schedule(&self, delay: Duration) -> Arc<Timeout<Task>> {
         self.add(delay, Task::Count(self.ran))
     }
 
     #[inline]
-    fn replace(&self, timeout: &mut Arc<Timeout>, delay: Duration) -> bool {
-        let was_pending = timeout.cancel();
+    fn replace(&self, timeout: &mut Arc<Timeout<Task>>, delay: Duration) -> bool {
+        let was_pending = self.wheels.cancel(timeout);
         *timeout = self.schedule(delay);
         was_pending
     }
@@ -192,13 +232,26 @@ impl SharedTimer for KafkaTimer {
     }
 }
 
-impl Core {
+impl<T: Expire> Core<T> {
     fn now(&self) -> u64 {
         nanos(self.start.elapsed()) / 1_000_000
     }
 
     #[inline]
-    fn add(&self, timeout: &Arc<Timeout>) {
+    fn cancel(&self, timeout: &Timeout<T>) -> bool {
+        let mut place = timeout.place.lock();
+        let Place::Bucket(bucket, key) = mem::replace(&mut *place, Place::Gone) else {
+            return false;
+        };
+        // If it is being flushed, the bucket does not hold it; then the reaper sees that it is gone.
+        if bucket.timeouts.lock().remove(key).is_some() {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    #[inline]
+    fn add(&self, timeout: &Arc<Timeout<T>>) {
         if self.place(&self.levels.read(), timeout) {
             return;
         }
@@ -212,7 +265,7 @@ impl Core {
 
     /// Puts a timeout into its bucket, or hands it to the executor if it is due; nothing if it is
     /// gone. Returns whether there was a level for it.
-    fn place(&self, levels: &[Level], timeout: &Arc<Timeout>) -> bool {
+    fn place(&self, levels: &[Level<T>], timeout: &Arc<Timeout<T>>) -> bool {
         let deadline = timeout.deadline;
         let mut place = timeout.place.lock();
         if matches!(*place, Place::Gone) {
@@ -231,6 +284,7 @@ impl Core {
                 let bucket = buckets[index];
                 let key = bucket.timeouts.lock().insert(Arc::clone(timeout));
                 *place = Place::Bucket(bucket, key);
+                self.pending.fetch_add(1, Ordering::Relaxed);
                 drop(place);
                 self.offer(bucket, (id * tick, level, index));
                 return true;
@@ -241,7 +295,7 @@ impl Core {
 
     /// Puts a bucket into the queue, unless it is there.
     #[inline]
-    fn offer(&self, bucket: &Bucket, queued: Queued) {
+    fn offer(&self, bucket: &Bucket<T>, queued: Queued) {
         if bucket.expiration.swap(queued.0, Ordering::AcqRel) == queued.0 {
             return;
         }
@@ -252,16 +306,18 @@ impl Core {
         }
     }
 
-    fn reap(&self) {
+    fn reap(&self, advanced: &mut impl FnMut(usize)) {
         while !self.is_stopped.load(Ordering::Acquire) {
-            let Some(first) = self.wait() else { continue };
-            let mut levels = self.levels.write();
-            let mut next = Some(first);
-            while let Some(queued) = next {
-                advance_clock(&mut levels, queued.0);
-                self.flush(&levels, queued);
-                next = self.poll();
+            if let Some(first) = self.wait() {
+                let mut levels = self.levels.write();
+                let mut next = Some(first);
+                while let Some(queued) = next {
+                    advance_clock(&mut levels, queued.0);
+                    self.flush(&levels, queued);
+                    next = self.poll();
+                }
             }
+            advanced(self.pending.load(Ordering::Relaxed));
         }
         for bucket in self.levels.read().iter().flat_map(|level| &level.buckets) {
             mem::take(&mut *bucket.timeouts.lock());
@@ -272,16 +328,17 @@ impl Core {
     fn wait(&self) -> Option<Queued> {
         let end = Instant::now() + POLL;
         let mut queue = self.queue.lock();
-        loop {
+        while !self.is_stopped.load(Ordering::Acquire) {
             let head = queue.peek().map(|Reverse(head)| self.start + Duration::from_millis(head.0));
             if head.is_some_and(|head| head <= Instant::now()) {
                 return queue.pop().map(|Reverse(queued)| queued);
             }
             let wake = head.map_or(end, |head| head.min(end));
             if self.head.wait_until(&mut queue, wake).timed_out() && wake == end {
-                return None;
+                break;
             }
         }
+        None
     }
 
     fn poll(&self) -> Option<Queued> {
@@ -290,9 +347,10 @@ impl Core {
         if is_due { queue.pop().map(|Reverse(queued)| queued) } else { None }
     }
 
-    fn flush(&self, levels: &[Level], (_, level, index): Queued) {
+    fn flush(&self, levels: &[Level<T>], (_, level, index): Queued) {
         let bucket = &levels[level].buckets[index];
         let timeouts = mem::take(&mut *bucket.timeouts.lock());
+        self.pending.fetch_sub(timeouts.len(), Ordering::Relaxed);
         for timeout in timeouts.into_iter().map(|(_, timeout)| timeout) {
             assert!(self.place(levels, &timeout), "a timeout moves down");
         }
@@ -301,7 +359,7 @@ impl Core {
 }
 
 /// Moves the clocks of all levels, of which each is a whole number of its own ticks.
-fn advance_clock(levels: &mut [Level], time: u64) {
+fn advance_clock<T>(levels: &mut [Level<T>], time: u64) {
     for level in levels {
         if time < level.current_time.saturating_add(level.tick) {
             break;

@@ -5,7 +5,7 @@ mod closures;
 mod executor;
 mod futures_timer;
 mod hash_wheel;
-mod kafka;
+pub(crate) mod kafka;
 mod netty;
 mod pingora;
 mod tokio;
@@ -85,8 +85,10 @@ impl Note {
 
 /// The work of a timeout of Netty's and Kafka's timers: a counter costs no allocation, as a task that is shared.
 #[derive(Debug)]
-enum Task {
+pub enum Task {
+    /// Counts that it ran.
     Count(&'static AtomicU64),
+    /// Notes when it ran.
     Note(Note),
 }
 

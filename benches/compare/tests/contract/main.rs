@@ -4,6 +4,7 @@
 
 mod oracle;
 mod peers;
+mod purgatory;
 mod schemes;
 mod scripts;
 mod shared;

@@ -1,6 +1,8 @@
-//! Requests that wait in a purgatory, events for them, and a check that each is accounted for.
+//! The purgatories, requests that wait in them, and events for these.
 //!
 //! The timed loops are one source for all measurements. A request is eight bytes: a reference to its answer.
+
+mod kafka;
 
 use std::{
     hint::spin_loop,
@@ -10,31 +12,108 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+use delaywheel::{
+    Completion, DelayedOperation, Purgatory, Watch, Watched, purgatory::OperationKey,
+};
 use fastrand::Rng;
 
-/// A purgatory of requests, whose keys are numbers.
-pub type Requests = Purgatory<u32, Request>;
+pub use self::kafka::KafkaPurgatory;
+use crate::{Timers, timers::Wheel};
 
-/// Shuts a purgatory down and checks that these numbers were satisfied and still waiting.
-#[track_caller]
-pub fn settle(purgatory: &Requests, satisfied: u64, waiting: u64) {
-    assert_eq!(purgatory.delayed(), waiting, "requests that wait");
-    let requests = purgatory.shutdown();
-    assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
-    requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
-    settle_all(purgatory, [satisfied, 0]);
+/// A purgatory of requests that threads share, whose keys are numbers.
+pub trait SharedPurgatory: Sync {
+    /// Names a request that waits.
+    type Handle: Send;
+
+    /// Name in the report.
+    const NAME: &'static str;
+
+    /// Makes and starts one.
+    fn start() -> Self;
+
+    /// Makes a request wait on keys. Returns `None` if it has completed.
+    fn try_watch<const KEYS: usize>(
+        &self,
+        answer: &'static Answer,
+        keys: [u32; KEYS],
+        delay: Duration,
+    ) -> Option<Self::Handle>;
+
+    /// Makes a request wait that cannot complete yet.
+    #[inline]
+    fn watch<const KEYS: usize>(
+        &self,
+        answer: &'static Answer,
+        keys: [u32; KEYS],
+        delay: Duration,
+    ) -> Self::Handle {
+        self.try_watch(answer, keys, delay).expect("the request waits")
+    }
+
+    /// Completes a request whatever its condition. Returns whether it waited.
+    fn complete(&self, request: Self::Handle) -> bool;
+
+    /// Checks the requests on a key. Returns how many completed.
+    fn check(&self, key: u32) -> usize;
+
+    /// Checks the requests on some keys. Returns how many completed.
+    fn check_all(&self, keys: &[u32]) -> usize;
+
+    /// Ends all, and checks that these numbers were satisfied, had expired and still waited.
+    fn settle(&self, satisfied: u64, expired: u64, waiting: u64);
 }
 
-/// Checks that nothing waits, and that these numbers were satisfied and expired.
-#[track_caller]
-pub fn settle_all(purgatory: &Requests, [satisfied, expired]: [u64; 2]) {
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "requests that still wait");
-    let stats = purgatory.stats();
-    assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
-    assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
-    assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
-    assert_eq!(purgatory.timer_stats().pending, 0, "pending timeouts");
+/// Our purgatory.
+pub type Requests = Purgatory<u32, Request>;
+
+impl SharedPurgatory for Requests {
+    type Handle = OperationKey;
+
+    const NAME: &'static str = Wheel::NAME;
+
+    fn start() -> Self {
+        Self::new()
+    }
+
+    #[inline]
+    fn try_watch<const KEYS: usize>(
+        &self,
+        answer: &'static Answer,
+        keys: [u32; KEYS],
+        delay: Duration,
+    ) -> Option<OperationKey> {
+        let watched = self.try_complete_else_watch(Request(answer), keys, delay);
+        watched.ok().and_then(Watched::key)
+    }
+
+    #[inline]
+    fn complete(&self, request: OperationKey) -> bool {
+        self.complete(request)
+    }
+
+    #[inline]
+    fn check(&self, key: u32) -> usize {
+        self.check_and_complete(&key)
+    }
+
+    #[inline]
+    fn check_all(&self, keys: &[u32]) -> usize {
+        self.check_and_complete_all(keys)
+    }
+
+    #[track_caller]
+    fn settle(&self, satisfied: u64, expired: u64, waiting: u64) {
+        assert_eq!(self.delayed(), waiting, "requests that wait");
+        let requests = self.shutdown();
+        assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
+        requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
+        assert_eq!((self.delayed(), self.watched()), (0, 0), "requests that still wait");
+        let stats = self.stats();
+        assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
+        assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
+        assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
+        assert_eq!(self.timer_stats().pending, 0, "pending timeouts");
+    }
 }
 
 /// State of a request. A change costs a load and a store; an assertion checks that a request ends once.
@@ -181,8 +260,8 @@ pub enum Announce {
 
 /// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its place.
 #[derive(Debug)]
-pub struct ClosedLoop<'a, const KEYS: usize> {
-    purgatory: &'a Requests,
+pub struct ClosedLoop<'a, P, const KEYS: usize> {
+    purgatory: &'a P,
     announce: Announce,
     in_flight: Vec<InFlight<KEYS>>,
     /// Index of the oldest request.
@@ -205,13 +284,13 @@ pub struct Share {
     pub completed: u64,
 }
 
-impl<'a, const KEYS: usize> ClosedLoop<'a, KEYS> {
+impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
     /// Registers the first requests.
-    pub fn new(purgatory: &'a Requests, announce: Announce, demands: &[Demand<KEYS>]) -> Self {
+    pub fn new(purgatory: &'a P, announce: Announce, demands: &[Demand<KEYS>]) -> Self {
         let answers = Answer::leak(demands.len());
         let mut share = Share::default();
         let mut bring = |(demand, answer): (&Demand<KEYS>, _)| {
-            watch(purgatory, answer, demand);
+            purgatory.watch(answer, demand.keys, demand.delay());
             share.watched += 1;
             InFlight { answer, keys: demand.keys }
         };
@@ -226,7 +305,7 @@ impl<'a, const KEYS: usize> ClosedLoop<'a, KEYS> {
             self.complete_oldest();
             let in_flight = &mut self.in_flight[self.oldest];
             in_flight.keys = demand.keys;
-            watch(self.purgatory, in_flight.answer, demand);
+            self.purgatory.watch(in_flight.answer, demand.keys, demand.delay());
             self.share.watched += 1;
             self.oldest += 1;
             if self.oldest == self.in_flight.len() {
@@ -249,19 +328,13 @@ impl<'a, const KEYS: usize> ClosedLoop<'a, KEYS> {
         let InFlight { answer, keys } = &self.in_flight[self.oldest];
         answer.make_ready();
         let completed = match self.announce {
-            Announce::One => self.purgatory.check_and_complete(&keys[0]),
-            Announce::Each => keys.iter().map(|key| self.purgatory.check_and_complete(key)).sum(),
-            Announce::Together => self.purgatory.check_and_complete_all(keys),
+            Announce::One => self.purgatory.check(keys[0]),
+            Announce::Each => keys.iter().map(|&key| self.purgatory.check(key)).sum(),
+            Announce::Together => self.purgatory.check_all(keys),
         };
         self.share.completed += completed as u64;
         answer.reuse();
     }
-}
-
-#[inline]
-fn watch<const KEYS: usize>(purgatory: &Requests, answer: &'static Answer, demand: &Demand<KEYS>) {
-    let watched = purgatory.try_complete_else_watch(Request(answer), demand.keys, demand.delay());
-    assert!(!watched.expect("there is room").is_completed(), "a request was not made to wait");
 }
 
 /// Requests that wait and cannot complete until they are let.
@@ -272,12 +345,13 @@ pub struct Crowd {
 
 impl Crowd {
     /// Registers requests that wait for events.
-    pub fn new<const KEYS: usize>(purgatory: &Requests, demands: &[Demand<KEYS>]) -> Self {
+    pub fn new<const KEYS: usize>(
+        purgatory: &impl SharedPurgatory,
+        demands: &[Demand<KEYS>],
+    ) -> Self {
         let answers = Answer::leak(demands.len());
         for (answer, demand) in answers.iter().zip(demands) {
-            let watched =
-                purgatory.try_complete_else_watch(Request(answer), demand.keys, demand.delay());
-            assert!(!watched.expect("there is room").is_completed());
+            purgatory.watch(answer, demand.keys, demand.delay());
         }
         Self { answers }
     }

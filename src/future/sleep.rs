@@ -11,7 +11,7 @@ use std::{
 use super::SleepError;
 use crate::{
     ticks::nanos,
-    timer::{SleepHandle, TimeoutKey, Timer},
+    timer::{Place, SleepHandle, Timer},
 };
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
@@ -55,19 +55,33 @@ pub struct Sleep {
     handle: SleepHandle,
     /// In nanoseconds of the timer; `u64::MAX` for never.
     deadline: u64,
-    /// Key of the waker in the wheel; `None` before the first poll and after the end.
-    place: Option<TimeoutKey>,
+    /// Place of the waker in the wheel; `None` before the first poll and after the end.
+    place: Option<Place>,
+    /// Whether a poll without a place reads the clock, so that a deadline that has passed ends the
+    /// sleep at once. A sleep that was just made with a delay need not.
+    reads_clock: bool,
 }
 
 impl Sleep {
     pub(super) const fn new(handle: SleepHandle, deadline: u64) -> Self {
-        Self { handle, deadline, place: None }
+        Self { handle, deadline, place: None, reads_clock: true }
+    }
+
+    /// Makes a sleep that ends after `delay`.
+    #[inline]
+    pub(super) fn after(handle: SleepHandle, delay: Duration) -> Self {
+        let deadline = handle.elapsed().saturating_add(nanos(delay));
+        Self { handle, deadline, place: None, reads_clock: delay.is_zero() }
     }
 
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
-    /// The timer wakes the task that polled the sleep last at the new deadline. Poll an elapsed
-    /// sleep again first, because the timer has already used its waker.
+    /// A later deadline takes one store: the sleep keeps its place in the wheel. So the timer also
+    /// wakes the task once at an earlier deadline, and the poll then returns `Pending`. The timer
+    /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
+    /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
+    ///
+    /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {
         self.set_deadline(self.handle.elapsed().saturating_add(nanos(delay)));
     }
@@ -79,9 +93,8 @@ impl Sleep {
 
     pub(super) fn set_deadline(&mut self, deadline: u64) {
         self.deadline = deadline;
-        if self.place.is_some() {
-            self.handle.reset(&mut self.place, deadline);
-        }
+        self.reads_clock = true;
+        self.handle.reset(&mut self.place, deadline);
     }
 
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
@@ -91,7 +104,8 @@ impl Sleep {
         self.handle.instant_at(self.deadline)
     }
 
-    /// Returns whether the deadline has passed, on the timer's clock.
+    /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
+    /// later.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         self.handle.elapsed() >= self.deadline
@@ -111,7 +125,10 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, deadline, place } = &mut *self;
+        let Self { handle, deadline, place, reads_clock } = &mut *self;
+        if *reads_clock && place.is_none() && handle.elapsed() >= *deadline {
+            return Poll::Ready(Ok(()));
+        }
         let result = ready!(handle.poll(place, *deadline, cx.waker()));
         debug_assert!(place.is_none(), "an ended sleep is in the wheel");
         Poll::Ready(result)
@@ -161,9 +178,7 @@ impl Timer {
     /// wheels of the sleeps.
     #[inline]
     pub fn sleep(&self, delay: Duration) -> Sleep {
-        let handle = self.sleep_handle();
-        let deadline = handle.elapsed().saturating_add(nanos(delay));
-        Sleep::new(handle, deadline)
+        Sleep::after(self.sleep_handle(), delay)
     }
 
     /// Returns a future that ends at `deadline`; at once if the deadline has passed.

@@ -11,10 +11,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{Sleep, TimeoutError};
-use crate::{
-    ticks::nanos,
-    timer::{SleepHandle, Timer},
-};
+use crate::timer::{SleepHandle, Timer};
 
 pin_project! {
     /// Limits how long a future takes; from [`Timer::timeout`] and [`timeout()`](super::timeout()).
@@ -78,8 +75,7 @@ impl Limit {
         let Self::After(handle, delay) = mem::replace(self, Self::Changing) else {
             unreachable!("a limit changes within a poll");
         };
-        let deadline = handle.elapsed().saturating_add(nanos(delay));
-        *self = Self::At(Sleep::new(handle, deadline));
+        *self = Self::At(Sleep::after(handle, delay));
         self.poll(cx)
     }
 

@@ -91,7 +91,7 @@ pub(crate) use self::receiver::Receiver;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
 #[cfg(feature = "future")]
-pub(crate) use self::sleeps::{SleepHandle, next_tick};
+pub(crate) use self::sleeps::{Place, SleepHandle, next_tick};
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,

@@ -22,6 +22,12 @@ impl Permits {
         Self { limit, free, refused: AtomicU64::new(0) }
     }
 
+    /// Returns whether the number of permits is limited.
+    #[cfg(feature = "future")]
+    pub(super) fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Takes a permit. Returns whether one was free.
     #[inline]
     pub(super) fn acquire(&self) -> bool {

@@ -55,6 +55,8 @@ pub(super) struct Shards<T, X = ()> {
     permits: Permits,
     /// Whether all shards are closed, and the reaper ends once they are empty.
     is_finishing: AtomicBool,
+    /// Set before a shutdown removes the pending timeouts.
+    is_shut_down: AtomicBool,
 }
 
 impl<T, X> Shards<T, X> {
@@ -74,6 +76,7 @@ impl<T, X> Shards<T, X> {
             reaper,
             permits: Permits::new(max_pending),
             is_finishing: AtomicBool::new(false),
+            is_shut_down: AtomicBool::new(false),
         }
     }
 
@@ -228,11 +231,20 @@ impl<T, X> Shards<T, X> {
         true
     }
 
-    /// Moves a timeout to a deadline in nanoseconds of [`TickClock::elapsed`]. Returns whether it was
-    /// pending.
+    /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
+    /// lock.
+    ///
+    /// A shard publishes no expiration after that of a pending timeout.
     #[cfg(feature = "future")]
-    pub(super) fn reset_at_elapsed(&self, key: TimeoutKey, deadline: u64) -> bool {
-        self.reset_to(key, self.clock.now(), self.clock.ceil(deadline))
+    #[inline]
+    pub(super) fn is_past(&self, key: TimeoutKey, due: Tick) -> bool {
+        self.shard(key).is_none_or(|shard| shard.published() > due)
+    }
+
+    /// Returns whether the number of pending timeouts is limited.
+    #[cfg(feature = "future")]
+    pub(super) fn has_limit(&self) -> bool {
+        self.permits.has_limit()
     }
 
     /// Runs `change` on the value of a pending timeout; see [`Shard::with_value`].
@@ -344,8 +356,16 @@ impl<T, X> Shards<T, X> {
         self.is_finishing.load(Ordering::Acquire) && self.all.iter().all(|shard| shard.is_empty())
     }
 
+    /// Returns whether a shutdown has begun to remove the pending timeouts.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::Relaxed)
+    }
+
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<T> {
+        self.is_shut_down.store(true, Ordering::Relaxed);
         let mut values = Vec::new();
         for shard in &self.all {
             let mut wheel = shard.shut_down();

@@ -6,21 +6,34 @@
 //!
 //! # Protocol
 //!
-//! The *place* of a sleep is the key of its waker. Only the owner of the sleep uses the place, with
-//! exclusive access.
+//! The [`Place`] of a sleep holds the key of its waker, the tick at which the wheel expires that
+//! key, and the identity of the waker. Only the owner of the sleep uses the place, with exclusive
+//! access.
 //!
-//! - A poll with a live key makes sure, under the lock of the shard, that the waker under the key
-//!   wakes the polling task. It returns `Pending`. If the key is dead, the poll is ready.
-//! - An expiration removes the key and the waker under the same lock, and wakes after the release.
-//! - A reset moves a live key and keeps its waker. It clears a dead key, so the next poll inserts.
+//! - The first poll that is pending inserts a clone of the waker.
+//! - An expiration at a tick first raises the latest tick of the timer's clock to that tick. Then it
+//!   removes the key and the waker under the lock of the shard, and wakes after the release. A
+//!   shutdown sets its flag, removes all wakers, and wakes them.
+//! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the poll
+//!   has the identity in the place; the latest tick is before that of the place; and the flag of the
+//!   shutdown is not set. Otherwise, in one hold of the lock, it checks that the key is live and
+//!   stores the waker under it. If the key is dead, the poll is ready, or it inserts again.
+//! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
+//!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline moves
+//!   a live key. It clears a dead key, so the next poll inserts.
 //! - A drop cancels the key.
 //!
 //! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
-//! the sleep's key, or the thread that removed it wakes it. No wake-up is lost, because one hold of
-//! the lock both checks the key and changes the waker.
+//! the sleep's key, or the thread that removed it wakes it.
 //!
-//! A dead key at a time before the deadline means that the timer has ended. The clock of a timer
-//! never shows less than the tick at which its reaper expired a timeout.
+//! *Why no lock is needed*: suppose that the waker left the wheel, and that its wake-up or drop
+//! happened before the poll. Then the poll sees the latest tick or the flag that was stored before,
+//! and takes the lock. If instead the wake-up comes later, it wakes the task of this poll, because
+//! both wakers have one identity. A task whose waker gets the identity of an older one exists only
+//! after the drop of that one.
+//!
+//! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
+//! take the permit between the expiration and the poll that inserts again.
 //!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
@@ -28,6 +41,7 @@ use std::{
     boxed::Box,
     fmt, mem,
     panic::{RefUnwindSafe, UnwindSafe},
+    ptr,
     sync::{Arc, OnceLock},
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -47,7 +61,7 @@ use super::{
     stats::TimerStats,
     value::ValueTimer,
 };
-use crate::sync::Mutex;
+use crate::{sync::Mutex, tick::Tick};
 
 /// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
 pub(super) struct Sleeps {
@@ -212,82 +226,160 @@ impl SleepHandle {
     #[inline]
     pub(crate) fn poll(
         &self,
-        place: &mut Option<TimeoutKey>,
+        place: &mut Option<Place>,
         deadline: u64,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
-        let elapsed = self.elapsed();
-        if elapsed >= deadline {
-            self.leave(place);
+        let shards = &*self.0.shards;
+        if place.is_some() {
+            return poll_again(shards, place, deadline, waker);
+        }
+        if shards.clock().has_passed(deadline) {
             return Poll::Ready(Ok(()));
         }
-        if place.is_none() {
-            return match self.0.ensure_started() {
-                Ok(()) => register(&self.0.shards, place, elapsed, deadline, waker),
-                Err(cause) => Poll::Ready(Err(ScheduleError::no_thread((), cause))),
-            };
+        match self.0.ensure_started() {
+            Ok(()) => register(shards, place, deadline, waker),
+            Err(cause) => Poll::Ready(Err(ScheduleError::no_thread((), cause))),
         }
-        renew(&self.0.shards, place, deadline, waker)
     }
 
     /// Moves the deadline of the sleep with this place.
-    pub(crate) fn reset(&self, place: &mut Option<TimeoutKey>, deadline: u64) {
+    pub(crate) fn reset(&self, place: &mut Option<Place>, deadline: u64) {
         reset(&self.0.shards, place, deadline);
     }
 
     /// Removes the waker of the sleep from the wheel. Takes no lock if the sleep has no place.
     #[inline]
-    pub(crate) fn leave(&self, place: &mut Option<TimeoutKey>) {
-        if let Some(key) = place.take() {
-            drop(self.0.shards.cancel(key));
-        }
+    pub(crate) fn leave(&self, place: &mut Option<Place>) {
+        leave(&self.0.shards, place);
+    }
+}
+
+/// The place of a registered sleep in the wheel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(super) key: TimeoutKey,
+    /// The tick at which the wheel expires the key; not after the deadline's tick.
+    pub(super) due: Tick,
+    waker: WakerId,
+}
+
+/// The identity of a waker. Two wakers with one identity wake the same task, while one of them
+/// exists: see [`Waker::will_wake`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WakerId {
+    data: usize,
+    vtable: usize,
+}
+
+impl WakerId {
+    #[inline]
+    fn of(waker: &Waker) -> Self {
+        Self { data: waker.data().addr(), vtable: ptr::from_ref(waker.vtable()).addr() }
     }
 }
 
 /// Inserts the waker of a sleep that has no place.
+#[inline]
 pub(super) fn register(
     shards: &Shards<Waker>,
-    place: &mut Option<TimeoutKey>,
-    elapsed: u64,
+    place: &mut Option<Place>,
     deadline: u64,
     waker: &Waker,
 ) -> Poll<Result<(), ScheduleError<()>>> {
-    match shards.insert_at_elapsed(elapsed, deadline, waker.clone()) {
+    debug_assert!(place.is_none(), "a sleep would be in the wheel twice");
+    let due = shards.clock().ceil(deadline);
+    match shards.insert(shards.current(), shards.clock().latest(), due, waker.clone()) {
         Ok(key) => {
-            *place = Some(key);
+            *place = Some(Place { key, due, waker: WakerId::of(waker) });
             Poll::Pending
         }
+        Err(_) if has_elapsed(shards, deadline) => Poll::Ready(Ok(())),
         Err(refused) => Poll::Ready(Err(refused.map(drop))),
     }
 }
 
-/// Replaces the waker under the key of a sleep, unless it already wakes the polling task. Ready if
-/// the key is dead.
-pub(super) fn renew(
+/// Polls a sleep that has a place.
+#[inline]
+pub(super) fn poll_again(
     shards: &Shards<Waker>,
-    place: &mut Option<TimeoutKey>,
+    place: &mut Option<Place>,
     deadline: u64,
     waker: &Waker,
 ) -> Poll<Result<(), ScheduleError<()>>> {
-    let key = place.unwrap_or_else(|| unreachable!("only a sleep with a place is renewed"));
-    let is_live = match shards.with_value(key, |held| held.will_wake(waker)) {
-        Some(true) => true,
-        Some(false) => {
-            let mut other = waker.clone();
-            shards.with_value(key, |held| mem::swap(held, &mut other)).is_some()
-        }
-        None => false,
-    };
-    if is_live {
+    let is_held = place.is_some_and(|place| {
+        debug_assert!(place.due <= shards.clock().ceil(deadline), "the wake-up would be late");
+        !shards.clock().has_begun(place.due) && place.waker == WakerId::of(waker)
+    });
+    if is_held && !shards.is_shut_down() {
         return Poll::Pending;
     }
-    *place = None;
-    let has_elapsed = shards.clock().elapsed() >= deadline;
-    Poll::Ready(if has_elapsed { Ok(()) } else { Err(ScheduleError::shut_down(())) })
+    renew(shards, place, deadline, waker)
 }
 
-pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<TimeoutKey>, deadline: u64) {
-    *place = place.filter(|&key| shards.reset_at_elapsed(key, deadline));
+/// Stores the waker under the key of a sleep. If the key is dead, the sleep is ready, or it gets
+/// another place.
+fn renew(
+    shards: &Shards<Waker>,
+    place: &mut Option<Place>,
+    deadline: u64,
+    waker: &Waker,
+) -> Poll<Result<(), ScheduleError<()>>> {
+    if has_elapsed(shards, deadline) {
+        leave(shards, place);
+        return Poll::Ready(Ok(()));
+    }
+    if place.is_some_and(|place| shards.clock().has_begun(place.due)) {
+        // The deadline was moved later, and the key has expired or is about to.
+        move_key(shards, place, deadline);
+    }
+    if let Some(held) = place {
+        let mut other = waker.clone();
+        if shards.with_value(held.key, |held| mem::swap(held, &mut other)).is_some() {
+            held.waker = WakerId::of(waker);
+            return Poll::Pending;
+        }
+        *place = None;
+    }
+    if has_elapsed(shards, deadline) {
+        Poll::Ready(Ok(()))
+    } else if shards.is_shut_down() {
+        Poll::Ready(Err(ScheduleError::shut_down(())))
+    } else {
+        register(shards, place, deadline, waker)
+    }
+}
+
+/// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.
+fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
+    shards.clock().has_passed(deadline) || shards.clock().elapsed() >= deadline
+}
+
+/// Moves the deadline of a sleep.
+#[inline]
+pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
+    let can_wait = |place: Place| shards.clock().start(place.due) <= deadline;
+    if place.is_some_and(|place| !can_wait(place) || shards.has_limit()) {
+        move_key(shards, place, deadline);
+    }
+}
+
+/// Moves the key of a sleep to `deadline`. Clears the place if the key is dead.
+fn move_key(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
+    let (now, due) = (shards.clock().latest(), shards.clock().ceil(deadline));
+    *place = place
+        .filter(|place| shards.reset_to(place.key, now, due))
+        .map(|place| Place { due, ..place });
+}
+
+/// Removes the waker of a sleep from the wheel. Takes no lock if the sleep has no place, or if the
+/// shard shows that the key has expired.
+#[inline]
+pub(super) fn leave(shards: &Shards<Waker>, place: &mut Option<Place>) {
+    let Some(Place { key, due, .. }) = place.take() else { return };
+    if !shards.is_past(key, due) {
+        drop(shards.cancel(key));
+    }
 }
 
 /// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must

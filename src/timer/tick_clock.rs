@@ -3,15 +3,13 @@
 //! If the user's clock steps back, this clock stays at the start of the latest tick that it has seen.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
     clock::Clock,
+    sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Ticks, nanos},
 };
@@ -52,6 +50,36 @@ impl TickClock {
     #[inline]
     pub(super) fn now(&self) -> Tick {
         self.read().1
+    }
+
+    /// Returns the latest tick that a thread has seen, without reading the clock.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn latest(&self) -> Tick {
+        Tick::new(self.latest.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether a thread has seen this tick or a later one, without reading the clock.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn has_begun(&self, tick: Tick) -> bool {
+        self.latest() >= tick
+    }
+
+    /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
+    /// the clock. So if it returns `true`, that time has passed.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn has_passed(&self, elapsed: u64) -> bool {
+        self.start(self.latest()) >= elapsed
+    }
+
+    /// Returns the nanoseconds from the start of tick 0 to that of `tick`; `u64::MAX` for any later
+    /// time.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn start(&self, tick: Tick) -> u64 {
+        tick.get().saturating_mul(self.ticks.length())
     }
 
     /// Returns the nanoseconds since the start of tick 0, and the current tick. Divides only if no

@@ -13,13 +13,14 @@ use super::super::{
     error::ScheduleError,
     key::TimeoutKey,
     shards::Shards,
-    sleeps::{register, renew, reset},
+    sleeps::{Place, leave, poll_again, register, reset},
     tick_clock::TickClock,
 };
 use super::task::waker;
 use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
+    tick::Tick,
     wheel::WheelBuilder,
 };
 
@@ -84,63 +85,70 @@ impl World {
 /// As [`SleepHandle::poll`](super::super::sleeps::SleepHandle::poll), for threads that have started.
 fn poll(
     shards: &Shards<Waker>,
-    place: &mut Option<TimeoutKey>,
+    place: &mut Option<Place>,
     deadline: u64,
     waker: &Waker,
 ) -> Poll<Result<(), ScheduleError<()>>> {
-    let elapsed = shards.clock().elapsed();
-    if elapsed >= deadline {
-        return Poll::Ready(Ok(()));
-    }
-    match place {
-        None => register(shards, place, elapsed, deadline, waker),
-        Some(_) => renew(shards, place, deadline, waker),
+    if place.is_some() {
+        poll_again(shards, place, deadline, waker)
+    } else if shards.clock().has_passed(deadline) {
+        Poll::Ready(Ok(()))
+    } else {
+        register(shards, place, deadline, waker)
     }
 }
 
+type Poller =
+    fn(&Shards<Waker>, &mut Option<Place>, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
+
 /// Runs a task until its sleep has ended, which must not be early.
-fn run(
+fn run(shards: &Shards<Waker>, task: &Parker, place: Option<Place>, deadline: u64, poll: Poller) {
+    let ended = run_until(shards, task, place, deadline, poll);
+    assert!(ended.is_ok(), "the timer runs");
+    assert!(shards.clock().elapsed() >= deadline, "early");
+}
+
+/// Runs a task until its sleep has ended. Returns how.
+fn run_until(
     shards: &Shards<Waker>,
-    place: &mut Option<TimeoutKey>,
+    task: &Parker,
+    mut place: Option<Place>,
     deadline: u64,
-    poll: impl Fn(
-        &Shards<Waker>,
-        &mut Option<TimeoutKey>,
-        u64,
-        &Waker,
-    ) -> Poll<Result<(), ScheduleError<()>>>,
-) {
-    let parker = Parker::new();
-    let waker = waker(&parker);
+    poll: Poller,
+) -> Result<(), ScheduleError<()>> {
+    let waker = waker(task);
     loop {
-        match poll(shards, place, deadline, &waker) {
-            Poll::Ready(result) => {
-                assert!(result.is_ok(), "the timer runs");
-                assert!(shards.clock().elapsed() >= deadline, "early");
-                return;
-            }
-            Poll::Pending => parker.park(),
+        match poll(shards, &mut place, deadline, &waker) {
+            Poll::Ready(ended) => return ended,
+            Poll::Pending => task.park(),
         }
     }
 }
 
-/// Runs `task` against a reaper that expires at these ticks. The sleep is due at tick 1; if
-/// `is_registered`, another task has polled it.
+/// Who polled the sleep before the reaper starts.
+#[derive(Clone, Copy)]
+enum First {
+    /// No task.
+    None,
+    /// Another task.
+    Other,
+    /// The task itself.
+    Same,
+}
+
+/// Runs `task` against a reaper that expires at these ticks. The sleep is due at tick 1.
 fn against_the_reaper(
-    is_registered: bool,
+    first: First,
     ticks: &'static [u64],
-    task: impl Fn(&Shards<Waker>, Option<TimeoutKey>) + Sync + Send + 'static,
+    run: impl Fn(&Shards<Waker>, &Parker, Option<Place>) + Sync + Send + 'static,
 ) {
     explore(Some(3), move || {
         let world = World::new();
         let (shards, is_done) = (Arc::clone(&world.shards), Arc::clone(&world.is_done));
-        let mut place = None;
-        if is_registered {
-            let first = register(&shards, &mut place, 0, TICK, &waker(&Parker::new()));
-            assert!(first.is_pending(), "it is not due");
-        }
+        let task = Parker::new();
+        let place = registered(&shards, first, &task);
         let reaper = world.reap(ticks);
-        task(&shards, place);
+        run(&shards, &task, place);
         is_done.store(true, Ordering::Release);
         shards.wake();
         reaper.join().expect("no thread panics");
@@ -148,22 +156,37 @@ fn against_the_reaper(
     });
 }
 
+/// Polls a sleep that is due at tick 1 for the first time.
+fn registered(shards: &Shards<Waker>, first: First, task: &Parker) -> Option<Place> {
+    let other = Parker::new();
+    let waker = match first {
+        First::None => return None,
+        First::Other => waker(&other),
+        First::Same => waker(task),
+    };
+    let mut place = None;
+    assert!(register(shards, &mut place, TICK, &waker).is_pending(), "it is not due");
+    place
+}
+
 #[test]
 fn a_first_poll_that_is_pending_is_woken() {
-    against_the_reaper(false, &[1], |shards, mut place| run(shards, &mut place, TICK, poll));
+    against_the_reaper(First::None, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, poll);
+    });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
-    against_the_reaper(false, &[1], |shards, mut place| {
-        run(shards, &mut place, TICK, |shards, place, deadline, waker| {
+    against_the_reaper(First::None, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, |shards, place, deadline, waker| {
             if place.is_some() {
                 return poll(shards, place, deadline, waker);
             }
             let first = poll(shards, place, deadline, Waker::noop());
-            if let (Poll::Pending, Some(key)) = (&first, *place) {
-                shards.with_value(key, |held| held.clone_from(waker));
+            if let (Poll::Pending, Some(place)) = (&first, *place) {
+                shards.with_value(place.key, |held| held.clone_from(waker));
             }
             first
         });
@@ -172,15 +195,19 @@ fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
 
 #[test]
 fn the_task_that_polled_last_is_woken() {
-    against_the_reaper(true, &[1], |shards, mut place| run(shards, &mut place, TICK, poll));
+    against_the_reaper(First::Other, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, poll);
+    });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
-    against_the_reaper(true, &[1], |shards, mut place| {
-        run(shards, &mut place, TICK, |shards, place, deadline, waker| {
-            let Some(key) = *place else { return poll(shards, place, deadline, waker) };
+    against_the_reaper(First::Other, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, |shards, place, deadline, waker| {
+            let Some(Place { key, .. }) = *place else {
+                return poll(shards, place, deadline, waker);
+            };
             if shards.with_value(key, |_| ()).is_none() {
                 return Poll::Ready(Ok(()));
             }
@@ -191,44 +218,115 @@ fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
 }
 
 #[test]
-fn a_reset_sleep_ends_at_its_new_deadline() {
-    against_the_reaper(true, &[1, 2], |shards, mut place| {
-        reset(shards, &mut place, 2 * TICK);
-        run(shards, &mut place, 2 * TICK, poll);
+fn a_poll_without_the_lock_is_woken() {
+    against_the_reaper(First::Same, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, poll);
     });
 }
 
 #[test]
-#[should_panic(expected = "the timer runs")]
-fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
-    against_the_reaper(true, &[1, 2], |shards, mut place| {
-        let key = place.expect("it is registered");
-        if shards.deadline(key).is_none() {
-            place = None;
-        } else {
-            shards.reset_at_elapsed(key, 2 * TICK);
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
+    against_the_reaper(First::Same, &[1], |shards, task, place| {
+        run(shards, task, place, TICK, |_, _, _, _| Poll::Pending);
+    });
+}
+
+#[test]
+fn a_poll_without_the_lock_sees_a_shutdown() {
+    against_a_shutdown(poll);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
+    against_a_shutdown(|shards, place, deadline, waker| {
+        if place.is_some_and(|place| !shards.clock().has_begun(place.due)) {
+            return Poll::Pending;
         }
-        run(shards, &mut place, 2 * TICK, poll);
+        poll(shards, place, deadline, waker)
+    });
+}
+
+/// Runs a task against a shutdown, which must end its sleep with an error.
+fn against_a_shutdown(poll: Poller) {
+    explore(Some(3), move || {
+        let World { shards, .. } = World::new();
+        let task = Parker::new();
+        let place = registered(&shards, First::Same, &task);
+        let ending = thread::spawn({
+            let shards = Arc::clone(&shards);
+            move || shards.shut_down().into_iter().for_each(Waker::wake)
+        });
+        let ended = run_until(&shards, &task, place, TICK, poll);
+        assert!(ended.is_err(), "the time is not over");
+        ending.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_sleep_that_is_moved_later_ends_at_its_new_deadline() {
+    against_the_reaper(First::Same, &[1, 2], |shards, task, mut place| {
+        reset(shards, &mut place, 2 * TICK);
+        run(shards, task, place, 2 * TICK, poll);
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key() {
+    against_the_reaper(First::Same, &[1, 2], |shards, task, mut place| {
+        reset(shards, &mut place, 2 * TICK);
+        run(shards, task, place, 2 * TICK, |shards, place, deadline, waker| {
+            if shards.clock().has_passed(deadline) {
+                return poll(shards, place, deadline, waker);
+            }
+            Poll::Pending
+        });
+    });
+}
+
+#[test]
+fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
+    against_the_reaper(First::None, &[1, 2], |shards, task, mut place| {
+        let first = register(shards, &mut place, 2 * TICK, &waker(task));
+        assert!(first.is_pending(), "it is due only when the task is done");
+        reset(shards, &mut place, TICK);
+        run(shards, task, place, TICK, poll);
+    });
+}
+
+#[test]
+#[should_panic(expected = "late")]
+fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
+    against_the_reaper(First::Same, &[1], |shards, _, place| {
+        let key = place.expect("it is registered").key;
+        if shards.deadline(key).is_some() {
+            assert!(shards.reset_to(key, Tick::ZERO, Tick::new(1)), "too late");
+        }
+        shards.cancel(key);
     });
 }
 
 #[test]
 fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
-    against_the_reaper(true, &[1], |shards, place| {
-        let taken = shards.cancel(place.expect("it is registered"));
+    against_the_reaper(First::Same, &[1], |shards, _, mut place| {
+        leave(shards, &mut place);
         let (stats, pending) = shards.stats();
-        assert_eq!((stats.cancelled, pending), (u64::from(taken.is_some()), 0));
-        assert_eq!(stats.expired + stats.cancelled, 1);
+        assert_eq!((stats.expired + stats.cancelled, pending), (1, 0));
     });
 }
 
 #[test]
-#[should_panic(expected = "it was live")]
-fn broken_a_drop_that_looks_first_relies_on_what_may_be_over() {
-    against_the_reaper(true, &[1], |shards, place| {
-        let key = place.expect("it is registered");
-        if shards.with_value(key, |_| ()).is_some() {
-            shards.cancel(key).expect("it was live");
+#[should_panic(expected = "it has left the wheel")]
+fn broken_a_drop_that_takes_a_publication_of_its_own_tick_for_a_later_one_leaves_its_waker() {
+    against_the_reaper(First::Same, &[1], |shards, _, place| {
+        let place = place.expect("it is registered");
+        if !shards.is_past(place.key, Tick::ZERO) {
+            shards.cancel(place.key);
         }
+        let (stats, pending) = shards.stats();
+        let ended = (stats.expired + stats.cancelled, pending);
+        assert_eq!(ended, (1, 0), "it has left the wheel");
     });
 }

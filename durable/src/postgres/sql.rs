@@ -3,6 +3,10 @@
 //! Each statement works on arrays, so that one statement serves all commands of its kind in a group.
 //! Rows are named in the order of ids where the statement allows it; two groups that lock the same
 //! rows in different orders are a deadlock, which the server ends, and the group is written again.
+//!
+//! A statement that finds its rows by their ids compares `state + 0`: the server cannot use an index
+//! of one state for that. Statistics from a time when no record had this state would make it read
+//! all records of the state for each id.
 
 /// Replaces timeouts. `$5` is the notification, or null.
 pub(super) const REPLACE: &str = "
@@ -52,11 +56,11 @@ pub(super) const REQUEUE: &str = "
     UPDATE {schema}.timeouts t SET
         next_at = new.due, token = nextval('{schema}.token'), attempt = 0, state = 0
     FROM unnest($1::text[], $2::timestamptz[]) AS new (id, due)
-    WHERE t.id = new.id AND t.state = 3 RETURNING t.id";
+    WHERE t.id = new.id AND t.state + 0 = 3 RETURNING t.id";
 
 pub(super) const ACKNOWLEDGE: &str = "
     DELETE FROM {schema}.timeouts t USING unnest($1::text[], $2::bigint[]) AS old (id, token)
-    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL RETURNING t.id";
+    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 RETURNING t.id";
 
 /// Kinds: 0 retry, 1 dead, 2 next occurrence, 3 release.
 pub(super) const SETTLE: &str = "
@@ -69,7 +73,7 @@ pub(super) const SETTLE: &str = "
         error = CASE WHEN old.kind IN (0, 1) THEN old.error WHEN old.kind = 2 THEN NULL ELSE t.error END
     FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::timestamptz[], $5::text[])
         AS old (id, token, kind, at, error)
-    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL RETURNING t.id";
+    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 RETURNING t.id";
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 
@@ -103,7 +107,7 @@ pub(super) const AFTER_CLAIM: &str = "
 pub(super) const BEGIN: &str = "
     UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
     FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
-    WHERE t.id = old.id AND t.token = old.token AND t.worker IS NOT NULL AND NOT t.begun
+    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 AND NOT t.begun
         AND t.next_at <= $3
     RETURNING t.id";
 

@@ -43,6 +43,17 @@ enum Fault {
     LostSchedule,
     /// An acknowledgement is accepted and not kept.
     LostAcknowledgement,
+    /// A claim of a worker that has left takes records.
+    ClaimByNobody,
+}
+
+/// A request that reaches the store after its sender took it for lost.
+#[derive(Debug)]
+enum Late {
+    Claim(WorkerId, ClaimRequest),
+    Begin(WallTime, Vec<Claim>),
+    Renew(WorkerId, WallTime, Duration),
+    Settle(WallTime, Command),
 }
 
 /// What the network does to one worker.
@@ -53,6 +64,7 @@ struct Network {
     is_dead: bool,
     /// Settlements that arrive once more, later.
     echoes: Vec<Command>,
+    late: Vec<Late>,
     /// Settlements that the store accepted, and whether they were acknowledgements.
     accepted: Vec<(Claim, bool)>,
 }
@@ -66,16 +78,27 @@ struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// Carries a request out, unless the network loses it or its reply.
     fn call<R>(&self, run: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
-        let (lose_request, lose_reply) = {
+        self.send(Vec::new, run)
+    }
+
+    /// Carries a request out, unless the network loses it or its reply. A request that is lost may
+    /// arrive later.
+    fn send<R>(
+        &self,
+        late: impl FnOnce() -> Vec<Late>,
+        run: impl FnOnce() -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let lose_reply = {
             let mut network = self.network.lock();
             let loss = network.loss;
-            (network.is_dead || network.rng.u32(..1_000) < loss, network.rng.u32(..1_000) < loss)
+            let lose_request = network.is_dead || network.rng.u32(..1_000) < loss;
+            if lose_request {
+                network.late.extend(late());
+                return Err(StoreError::new(StoreErrorReason::Unavailable));
+            }
+            network.rng.u32(..1_000) < loss
         };
-        if lose_request {
-            return Err(StoreError::new(StoreErrorReason::Unavailable));
-        }
         let reply = run()?;
         if lose_reply {
             return Err(StoreError::new(StoreErrorReason::OutcomeUnknown));
@@ -109,23 +132,59 @@ impl RemoteStore {
         }
         Ok(self.store.write(now, &[command])?[0])
     }
+
+    fn faulty_claim(
+        &self,
+        worker: WorkerId,
+        request: ClaimRequest,
+    ) -> Result<Option<ClaimedBatch>, StoreError> {
+        let batch = self.store.claim(worker, request)?;
+        if batch.is_none() && self.fault == Some(Fault::ClaimByNobody) {
+            let nobody = self.store.enter(WallTime::MAX, Duration::ZERO)?;
+            self.store.claim(nobody, request)?;
+        }
+        Ok(batch)
+    }
+
+    /// A request arrives that its sender took for lost.
+    fn receive(&self, late: Late) -> Result<(), StoreError> {
+        match late {
+            Late::Claim(worker, request) => self.faulty_claim(worker, request).map(drop),
+            Late::Begin(now, claims) => self.store.begin(now, &claims).map(drop),
+            Late::Renew(worker, now, lease) => self.store.renew(worker, now, lease).map(drop),
+            Late::Settle(now, command) => {
+                let answer = self.faulty_write(now, &command)?;
+                self.network.lock().note(&command, answer);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Network {
+    /// Notes a settlement that the store accepted.
+    fn note(&mut self, command: &Command, answer: Answer) {
+        if let (Command::Settle(claim, settlement), Answer::Settled(true)) = (command, answer) {
+            self.accepted.push((claim.clone(), *settlement == Settlement::Done));
+        }
+    }
 }
 
 impl Store for RemoteStore {
     fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
-        self.call(|| {
+        let settlements = || {
+            let is_settlement = |command: &&Command| matches!(command, Command::Settle(..));
+            let commands = commands.iter().filter(is_settlement).cloned();
+            commands.map(|command| Late::Settle(now, command)).collect()
+        };
+        self.send(settlements, || {
             let mut answers = Vec::new();
             for command in commands {
                 let answer = self.faulty_write(now, command)?;
                 let mut network = self.network.lock();
-                if let Command::Settle(claim, settlement) = command {
-                    if answer == Answer::Settled(true) {
-                        let is_done = *settlement == Settlement::Done;
-                        network.accepted.push((claim.clone(), is_done));
-                    }
-                    if network.rng.u8(..8) == 0 {
-                        network.echoes.push(command.clone());
-                    }
+                network.note(command, answer);
+                if matches!(command, Command::Settle(..)) && network.rng.u8(..8) == 0 {
+                    network.echoes.push(command.clone());
                 }
                 answers.push(answer);
             }
@@ -151,7 +210,8 @@ impl Store for RemoteStore {
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let now = if self.fault == Some(Fault::NoLapse) { WallTime::MIN } else { now };
-        self.call(|| self.store.renew(worker, now, lease))
+        let late = || vec![Late::Renew(worker, now, lease)];
+        self.send(late, || self.store.renew(worker, now, lease))
     }
 
     fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -163,8 +223,9 @@ impl Store for RemoteStore {
         worker: WorkerId,
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
-        self.call(|| {
-            let mut batch = self.store.claim(worker, request)?;
+        let late = || vec![Late::Claim(worker, request)];
+        self.send(late, || {
+            let mut batch = self.faulty_claim(worker, request)?;
             if let (Some(Fault::Early), Some(batch)) = (self.fault, &mut batch) {
                 for record in &mut batch.records {
                     record.next = record.next.saturating_sub(SECOND);
@@ -175,7 +236,8 @@ impl Store for RemoteStore {
     }
 
     fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
-        self.call(|| match self.fault {
+        let late = || vec![Late::Begin(now, claims.to_vec())];
+        self.send(late, || match self.fault {
             Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims),
             Some(Fault::BeginAnyway) => {
                 self.store.begin(now, claims)?;
@@ -269,6 +331,7 @@ impl World {
             loss: if self.rng.bool() { 30 } else { 0 },
             is_dead: false,
             echoes: Vec::new(),
+            late: Vec::new(),
             accepted: Vec::new(),
         }));
         let is_lossy = network.lock().loss > 0;
@@ -426,12 +489,20 @@ impl World {
         self.take_events()
     }
 
-    /// A settlement arrives once more.
+    /// A settlement arrives once more, or a request arrives that seemed lost.
     fn echo(&mut self) -> Verdict {
         let worker = self.worker();
-        let echo = self.workers[worker].network.lock().echoes.pop();
+        let store = self.workers[worker].timer.store().clone();
+        let (echo, late) = {
+            let mut network = store.network.lock();
+            let late = if network.late.is_empty() { None } else { Some(network.late.remove(0)) };
+            (network.echoes.pop(), late)
+        };
+        if let Some(late) = late {
+            store.receive(late).expect("memory");
+        }
         if let Some(command) = echo {
-            let answer = self.workers[worker].timer.store().faulty_write(self.now, &command);
+            let answer = store.faulty_write(self.now, &command);
             if answer.expect("write") == Answer::Settled(true) {
                 return Err(format!("{} was settled twice", command.id()));
             }
@@ -535,6 +606,7 @@ fn every_seeded_fault_is_found() {
         Fault::NoLapse,
         Fault::LostSchedule,
         Fault::LostAcknowledgement,
+        Fault::ClaimByNobody,
     ];
     for fault in faults {
         let found = (0..200).find_map(|seed| World::new(seed, Some(fault)).run(400).err());

@@ -71,18 +71,6 @@ fn a_crowd_is_spread_ahead_of_its_first_deadline() {
 }
 
 #[test]
-fn a_timeout_set_after_a_quiet_day_rests_on_the_lowest_level() {
-    for ahead in [0, 1, 5, 63] {
-        let mut wheel = wheel_of(64, 0);
-        assert!(drain_at(&mut wheel, DAY).is_empty());
-        wheel.insert(Tick::new(DAY + ahead), ()).unwrap();
-        assert_eq!(level_of_all(&mut wheel), 0);
-        assert_eq!(drain_at(&mut wheel, DAY + ahead).len(), 1);
-        assert_eq!(wheel.cascades(), 0);
-    }
-}
-
-#[test]
 fn a_timeout_set_after_the_last_one_due_rests_on_the_lowest_level() {
     for is_reset in [false, true] {
         let mut wheel = wheel_of(64, 0);
@@ -139,22 +127,6 @@ fn a_bucket_emptied_of_a_crowd_is_sparse_again() {
         assert_eq!(drain_at(&mut wheel, deadline).len(), 1);
     }
     assert_eq!(wheel.cascades(), 0, "each expires from where it was put");
-}
-
-#[test]
-fn the_next_expiration_is_the_least_tick_at_which_something_happens() {
-    let mut random = fastrand::Rng::with_seed(5);
-    let mut wheel = wheel_of(4, 0);
-    for _ in 0..500 {
-        wheel.insert(Tick::new(random.u64(1..1 << 16)), ()).unwrap();
-    }
-    while let Some(next) = wheel.next_expiration() {
-        let before = (wheel.len(), wheel.cascades());
-        wheel.advance(Tick::new(next.get() - 1)).for_each(drop);
-        assert_eq!((wheel.len(), wheel.cascades()), before, "something happened before {next}");
-        wheel.advance(next).for_each(drop);
-        assert_ne!((wheel.len(), wheel.cascades()), before, "nothing happened at {next}");
-    }
 }
 
 #[test]

@@ -75,21 +75,6 @@ fn storms_of_resets_to_earlier_deadlines_leave_each_timeout_once() {
 }
 
 #[test]
-fn shrink_moves_records_together_and_keeps_every_timeout() {
-    let mut wheel = wheel_of(4, 0);
-    let mut keys: Vec<_> = (0..3000).map(|i| wheel.insert(Tick::new(i), i).unwrap()).collect();
-    for (i, &key) in keys.iter().enumerate().filter(|(i, _)| i % 3 == 0) {
-        wheel.reset(key, Tick::new(i as u64 / 2)).unwrap();
-    }
-    for key in keys.drain(..).rev().step_by(2) {
-        wheel.cancel(key).unwrap();
-    }
-    wheel.shrink();
-    wheel.check_invariants();
-    assert_eq!(drain_at(&mut wheel, 3000).len(), 1500);
-}
-
-#[test]
 fn cancelling_between_advances_takes_no_more_memory() {
     let mut wheel = wheel_of(64, 0);
     let far = Tick::new(1 << 40);

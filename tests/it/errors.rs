@@ -11,7 +11,8 @@ use std::{
 use delaywheel::{
     BuildError, Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload,
     Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, Timeout,
-    TimeoutGuard, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind, WheelBuilder,
+    TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
+    WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -165,6 +166,7 @@ fn handles_can_be_moved_and_shared_across_threads_and_panics() {
     is_safe::<DelayQueue<Value>>();
     is_safe::<ManualClock>();
     is_safe::<Timeout>();
+    is_safe::<TimeoutKey>();
     is_safe::<TimeoutGuard>();
     is_safe::<Repeating>();
     is_safe::<Debounce>();

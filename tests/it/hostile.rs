@@ -4,8 +4,8 @@
 use std::{sync::mpsc, time::Duration};
 
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder,
-    ScheduleErrorKind, Timer, ValueTimer, Watch, WatchErrorKind,
+    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, ScheduleErrorKind,
+    Timer, ValueTimer, WatchErrorKind,
 };
 
 use crate::timer::support::{GENEROUS, Log, MS, SECOND, YEAR};
@@ -61,18 +61,6 @@ fn a_million_timeouts_without_end_take_their_places_and_give_them_back() {
 }
 
 #[test]
-fn a_batch_too_large_is_cut_at_the_limit_and_the_rest_handed_back() {
-    let (_clock, timer, _) = values(1000);
-    let batch = (0..MANY).map(|number| (far(number), number));
-    let error = timer.schedule_batch(batch).unwrap_err();
-    assert_eq!(error.kind(), ScheduleErrorKind::Full);
-    let partial = error.into_value();
-    assert_eq!((partial.scheduled.len(), timer.stats().pending), (1000, 1000));
-    assert!(partial.refused.into_iter().eq((1000..MANY).map(|number| (far(number), number))));
-    assert_free(&timer, 0);
-}
-
-#[test]
 fn a_storm_of_cancellations_leaks_no_place_and_delays_nobody() {
     let (clock, timer, log) = values(2);
     for round in 0..10 {
@@ -89,31 +77,6 @@ fn a_storm_of_cancellations_leaks_no_place_and_delays_nobody() {
     }
     assert_eq!(clock.advance_to_next(), None, "no wake-up is left behind");
     assert_free(&timer, 2);
-}
-
-#[test]
-fn storms_of_resets_end_with_the_last_deadline_of_each() {
-    for goes_back in [false, true] {
-        let (clock, timer, log) = values(101);
-        let keys: Vec<_> = (0..100).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
-        timer.schedule(MS, 100).unwrap();
-        let rounds = MANY / 100;
-        for round in 1..=rounds {
-            let distance = if goes_back { rounds + 1 - round } else { round };
-            assert!(keys.iter().all(|&key| timer.reset(key, SECOND * distance)));
-        }
-        assert_free(&timer, 0);
-        clock.advance(MS);
-        assert_eq!(log.take(), [100], "the one beside them is on time");
-        let last = SECOND * if goes_back { 1 } else { rounds };
-        clock.advance(last.saturating_sub(2 * MS));
-        assert_eq!(log.take(), [], "none is early");
-        clock.advance(MS);
-        let mut ran = log.take();
-        ran.sort_unstable();
-        assert!(ran.into_iter().eq(0..100), "each ran once");
-        assert_free(&timer, 101);
-    }
 }
 
 /// Schedules itself again, at once and for ever.
@@ -186,15 +149,6 @@ impl World {
         watched.map(drop).map_err(|error| (error.kind(), error.into_value().number))
     }
 
-    /// Shuts the purgatory down, and answers the operations that are handed back.
-    fn shut_down(&self, waiting: usize) {
-        let clients = self.purgatory.shutdown();
-        assert_eq!(clients.len(), waiting);
-        for client in clients {
-            client.complete(Completion::ShutDown);
-        }
-    }
-
     fn assert_empty(&self) {
         let stats = self.purgatory.stats();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
@@ -235,63 +189,6 @@ fn a_million_keys_are_forgotten_with_their_operations() {
     assert_eq!(world.purgatory.watched(), u64::from(MANY), "one is left, on every key");
     assert_eq!(world.purgatory.cancel_for_key(&(MANY / 2)), 1);
     assert_eq!(world.ended.take().len(), MANY as usize + 1);
-    world.assert_empty();
-}
-
-#[test]
-fn thresholds_that_are_never_reached_cost_an_advance_nothing_and_go_with_their_key() {
-    let world = World::new(|builder| builder);
-    for number in 0..MANY {
-        let watches = [Watch::Threshold(0, u64::MAX - u64::from(number % 1000))];
-        let _ = world.purgatory.watch_all(world.client(number), watches, far(number)).unwrap();
-    }
-    assert_eq!(world.purgatory.advance(&0, u64::MAX - 1000), 0);
-    assert_eq!(world.purgatory.advance(&0, u64::MAX - 999), MANY as usize / 1000);
-    assert_eq!(world.purgatory.cancel_for_key(&0), MANY as usize / 1000 * 999);
-    world.assert_empty();
-}
-
-#[test]
-fn limits_hold_exactly_however_many_ask() {
-    let world = World::new(|builder| {
-        let builder = builder.max_delayed(1000, Overload::Refuse);
-        builder.max_delayed_per_key(10, Overload::Refuse)
-    });
-    for number in 0..MANY {
-        let result = world.watch(number, [number % 200], far(number));
-        match number {
-            0..1000 => assert!(result.is_ok()),
-            _ => assert_eq!(result, Err((WatchErrorKind::Full, number))),
-        }
-    }
-    // Ten are free of the whole, of which one key may take five. So the limit per key is the first.
-    assert_eq!(world.purgatory.cancel_for_key(&7) + world.purgatory.cancel_for_key(&9), 10);
-    for number in 0..MANY {
-        let result = world.watch(number, [8], far(number));
-        match number {
-            0..5 => assert!(result.is_ok()),
-            _ => assert_eq!(result, Err((WatchErrorKind::KeyFull, number))),
-        }
-    }
-    assert_eq!(world.purgatory.delayed(), 995);
-    for number in 0..10 {
-        let is_accepted = world.watch(number, [10 + number], far(number)).is_ok();
-        assert_eq!(is_accepted, number < 5, "five are left of the whole");
-    }
-    world.shut_down(1000);
-    world.assert_empty();
-}
-
-#[test]
-fn a_crowd_that_displaces_itself_never_passes_the_limit() {
-    let world = World::new(|builder| builder.max_delayed(10, Overload::DisplaceOldest));
-    for number in 0..MANY {
-        world.watch(number, [number % 3], far(number)).unwrap();
-        assert_eq!(world.purgatory.delayed(), u64::from(number + 1).min(10));
-    }
-    let displaced = (0..MANY - 10).map(|number| (number, Completion::Displaced));
-    assert!(world.ended.take().into_iter().eq(displaced), "the oldest goes, each time");
-    world.shut_down(10);
     world.assert_empty();
 }
 

@@ -27,32 +27,6 @@ fn queue() -> (ManualClock, DelayQueue<u32>) {
 }
 
 #[test]
-fn values_come_in_the_order_of_their_deadlines_and_not_before() {
-    let (clock, queue) = queue();
-    for delay in [30, 10, 20] {
-        queue.insert(delay * MS, delay).unwrap();
-    }
-    clock.advance(9 * MS);
-    assert_eq!((queue.try_recv(), queue.len()), (Err(TryRecvError::Empty), 3));
-    clock.advance(LONG);
-    assert_eq!((queue.recv(), queue.recv(), queue.recv()), (Ok(10), Ok(20), Ok(30)));
-    assert!(queue.is_empty());
-}
-
-#[test]
-fn a_value_is_taken_back_or_put_off_as_long_as_it_is_not_due() {
-    let (clock, queue) = queue();
-    let keys = [1, 2, 3].map(|value| queue.insert(10 * MS, value).unwrap());
-    assert_eq!(queue.cancel(keys[0]), Some(1));
-    assert!(queue.reset(keys[1], 20 * MS));
-    clock.advance(10 * MS);
-    assert_eq!((queue.cancel(keys[2]), queue.reset(keys[2], MS)), (None, false));
-    assert_eq!((queue.try_recv(), queue.try_recv()), (Ok(3), Err(TryRecvError::Empty)));
-    clock.advance(10 * MS);
-    assert_eq!(queue.try_recv(), Ok(2));
-}
-
-#[test]
 fn shutdown_returns_what_is_due_and_what_is_not_and_tells_who_waits() {
     let (clock, queue) = queue();
     queue.insert(MS, 1).unwrap();

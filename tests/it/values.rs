@@ -2,7 +2,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    mem,
     panic::{self, AssertUnwindSafe},
     rc::Rc,
 };
@@ -12,40 +11,6 @@ use delaywheel::{
 };
 
 use crate::support::{drain_at, wheel_of};
-
-#[test]
-fn cancel_and_expiry_hand_back_the_very_value() {
-    let mut wheel = wheel_of(64, 0);
-    let [cancelled, expired] = [Rc::new("cancelled"), Rc::new("expired")];
-    let key = wheel.insert(Tick::new(5), Rc::clone(&cancelled)).unwrap();
-    wheel.insert(Tick::new(5), Rc::clone(&expired)).unwrap();
-    let handed = wheel.cancel(key).unwrap();
-    assert!(Rc::ptr_eq(&handed, &cancelled));
-    assert_eq!(Rc::strong_count(&cancelled), 2, "the wheel keeps nothing of it");
-    assert!(Rc::ptr_eq(&drain_at(&mut wheel, 5)[0], &expired));
-    assert_eq!(Rc::strong_count(&expired), 1);
-}
-
-#[test]
-fn a_full_wheel_hands_the_value_back_and_is_full_no_sooner() {
-    let mut wheel = WheelBuilder::new().max_pending(3).build().unwrap();
-    let keys = [1, 2, 3].map(|i| wheel.insert(Tick::new(i), Box::new(i)).unwrap());
-    let refused = wheel.insert(Tick::new(1), Box::new(4)).unwrap_err();
-    assert_eq!(refused.into_value(), Box::new(4));
-    wheel.cancel(keys[1]).unwrap();
-    wheel.insert(Tick::new(9), Box::new(5)).unwrap();
-    assert!(wheel.insert(Tick::new(9), Box::new(6)).is_err());
-    assert_eq!(drain_at(&mut wheel, 3), [Box::new(1), Box::new(3)]);
-    assert!(wheel.insert(Tick::new(9), Box::new(7)).is_ok());
-    wheel.check_invariants();
-}
-
-#[test]
-fn a_wheel_that_may_hold_nothing_refuses_everything() {
-    let mut wheel = WheelBuilder::new().max_pending(0).build().unwrap();
-    assert_eq!(wheel.insert(Tick::new(1), 'x').unwrap_err().into_value(), 'x');
-    assert_eq!(wheel.next_expiration(), None);
-}
 
 #[test]
 fn a_size_out_of_range_is_an_error_and_any_other_is_rounded_up() {
@@ -112,23 +77,6 @@ fn a_wheel_that_is_dropped_drops_every_value_though_one_drop_panics() {
     let (wheel, drops) = fragile_wheel(1);
     assert!(panic::catch_unwind(AssertUnwindSafe(|| drop(wheel))).is_err());
     assert_each_dropped_once(&drops);
-}
-
-#[test]
-fn a_leaked_drain_leaves_the_rest_pending() {
-    let mut wheel = wheel_of(4, 0);
-    for deadline in 0..100 {
-        wheel.insert(Tick::new(deadline * deadline), deadline).unwrap();
-    }
-    let mut drain = wheel.drain();
-    assert_eq!(drain.len(), 100);
-    let mut taken: Vec<_> = drain.by_ref().take(40).map(|(_, _, value)| value).collect();
-    mem::forget(drain);
-    wheel.check_invariants();
-    assert_eq!(wheel.len(), 60);
-    taken.extend(drain_at(&mut wheel, 100 * 100));
-    taken.sort_unstable();
-    assert!(taken.into_iter().eq(0..100));
 }
 
 #[test]

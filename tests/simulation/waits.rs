@@ -458,6 +458,10 @@ impl Waits {
         self.ledger().operations.len() as u64
     }
 
+    pub(crate) fn check_invariants(&self) {
+        self.purgatory.check_invariants();
+    }
+
     /// Compares the ledger with the statistics of the purgatory.
     pub(crate) fn compare(&self, world: &World) {
         self.see(world);

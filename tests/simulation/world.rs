@@ -412,6 +412,7 @@ impl World {
             self.guarded(|| front.check_invariants());
             front.compare(self);
         });
+        self.guarded(|| self.waits().check_invariants());
         self.waits().compare(self);
         self.rhythms().compare(self);
     }

@@ -1,10 +1,8 @@
 //! The wheel and its vocabulary.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use delaywheel::{BuildError, InsertError, Key, Tick, TickSpan, TimingWheel, WheelBuilder};
 
-use super::{NUMBERS, must_panic};
+use super::NUMBERS;
 
 #[test]
 fn ticks_and_spans_saturate_or_tell_the_horizon() {
@@ -104,25 +102,4 @@ fn keys_in_every_state_and_of_other_wheels_find_nothing_or_their_own() {
     other.clear();
     other.shrink();
     assert!(other.advance(Tick::MAX).next().is_none() && wheel.iter().next().is_none());
-}
-
-/// Panics when it is dropped, unless it is a panic that drops it.
-struct Bomb(bool);
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        assert!(!self.0, "it goes off");
-    }
-}
-
-#[test]
-fn clear_panics_as_a_value_does_and_leaves_the_wheel_empty() {
-    let mut wheel = TimingWheel::new(Tick::ZERO);
-    for tick in NUMBERS {
-        assert!(wheel.insert(Tick::new(tick), Bomb(tick == 64)).is_ok());
-    }
-    must_panic(|| wheel.clear());
-    assert!(wheel.is_empty());
-    wheel.check_invariants();
-    assert!(catch_unwind(AssertUnwindSafe(|| wheel.clear())).is_ok(), "nothing is left to panic");
 }

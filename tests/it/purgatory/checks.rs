@@ -43,21 +43,6 @@ fn a_budget_is_what_is_checked_and_no_more() {
 }
 
 #[test]
-fn those_that_can_complete_do_as_the_budget_goes() {
-    let world = crowd(100);
-    world.state().ready.extend((0..100).step_by(2));
-    let mut checks = world.purgatory.checks(&[1]);
-    let mut completed = 0;
-    while !checks.is_done() {
-        completed += checks.run(7);
-        world.check_books();
-        assert_eq!(world.state().ended.len(), completed);
-    }
-    assert_eq!((completed, world.checked().len()), (50, 100));
-    assert_eq!(world.ended(), all((0..100).step_by(2), Satisfied));
-}
-
-#[test]
 fn checks_of_nothing_are_done_or_soon_are() {
     let world = World::new();
     assert!(world.purgatory.checks::<u32>([]).is_done());

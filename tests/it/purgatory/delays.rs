@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use delaywheel::{
-    Completion::{Expired, Satisfied},
-    Timer,
-};
+use delaywheel::Completion::{Expired, Satisfied};
 
-use super::support::{HOUR, Log, MS, Op, SECOND, World, YEAR, all};
+use super::support::{HOUR, MS, SECOND, World, YEAR, all};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
@@ -38,38 +35,6 @@ fn a_delay_is_rounded_up_to_the_next_tick() {
     assert_eq!(world.ended(), []);
     world.clock.advance(MICROSECOND);
     assert_eq!(world.ended(), [(1, Expired)], "1.3 ms are over, and a tick begins");
-}
-
-#[test]
-fn random_delays_expire_in_order_each_at_its_tick() {
-    let world = World::new();
-    let mut random = fastrand::Rng::with_seed(1);
-    let late = Log::new();
-    let mut longest = 0;
-    for number in 0..5000 {
-        let delay = super::support::skewed(&mut random, 24);
-        longest = longest.max(delay);
-        let (clock, due, log) = (
-            world.clock.clone(),
-            world.clock.elapsed() + Duration::from_millis(delay),
-            late.clone(),
-        );
-        let op = Op::new().end(move |end| {
-            assert_eq!(end, Expired);
-            log.push((due, clock.elapsed()));
-        });
-        let delay = Duration::from_millis(delay);
-        world.waits(world.purgatory.try_complete_else_watch(op, [number % 5], delay));
-        if number % 50 == 0 {
-            world.clock.advance(random.u32(..1000) * MS);
-        }
-    }
-    world.clock.advance(Duration::from_millis(longest));
-    let late = late.take();
-    assert_eq!(late.len(), 5000);
-    assert!(late.is_sorted());
-    assert!(late.iter().all(|(due, ended)| due == ended || *due == Duration::ZERO));
-    world.check_empty();
 }
 
 #[test]
@@ -120,45 +85,4 @@ fn a_delay_longer_than_the_longest_is_taken_for_that() {
     ended.sort_by_key(|(name, _)| *name);
     assert_eq!(ended, all(1..4, Expired));
     world.check_empty();
-}
-
-#[test]
-fn a_longest_delay_of_zero_lets_nothing_wait() {
-    let world = World::with(|builder| builder.max_delay(Duration::ZERO));
-    world.watch_for(1, [1], YEAR);
-    world.clock.advance(Duration::ZERO);
-    assert_eq!(world.ended(), [(1, Expired)]);
-}
-
-#[test]
-fn a_delay_counts_from_when_the_operation_came() {
-    let world = World::new();
-    for name in 0..10 {
-        world.watch_for(name, [1], 10 * MS);
-        world.clock.advance(MS);
-    }
-    for name in 0..10 {
-        assert_eq!(world.ended(), [(name, Expired)]);
-        world.clock.advance(MS);
-    }
-    world.check_empty();
-}
-
-#[test]
-fn a_longer_tick_is_never_early() {
-    let tick = 100 * MS;
-    let clock = delaywheel::ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone()).tick(tick);
-    let purgatory = delaywheel::PurgatoryBuilder::new().timer(timer).build().unwrap();
-    let log = Log::new();
-    for delay in [1, 99, 100, 101, 200] {
-        let (log, clock) = (log.clone(), clock.clone());
-        let op = Op::<()>::new().end(move |_| log.push((delay, clock.elapsed())));
-        let _ = purgatory.try_complete_else_watch(op, [1], delay * MS).unwrap();
-    }
-    clock.advance(SECOND);
-    let mut ended = log.take();
-    ended.sort_unstable();
-    let expected = [(1, tick), (99, tick), (100, tick), (101, 2 * tick), (200, 2 * tick)];
-    assert_eq!(ended, expected);
 }

@@ -7,10 +7,10 @@ use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     DelayedOperation,
     Watch::{Events, Threshold},
-    purgatory::{Overload, WatchErrorKind},
+    purgatory::WatchErrorKind,
 };
 
-use super::support::{End, HOUR, MS, Reason, SECOND, World, YEAR, all};
+use super::support::{End, HOUR, MS, Reason, World, YEAR, all};
 
 /// Tries everything that could end operations, on keys 1 and 2, and finds that nothing does.
 fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
@@ -220,34 +220,6 @@ fn an_operation_that_a_shutdown_hands_back_is_answered_by_the_caller() {
 }
 
 #[test]
-fn a_newer_operation_displaces_an_older_one_for_want_of_room() {
-    let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
-    let older = world.watch(1, [1]);
-    let newer = world.watch(2, [1]);
-    assert_eq!(world.ended(), [(1, Displaced)]);
-    world.check_books();
-    assert_eq!(world.purgatory.stats().displaced, 1);
-    assert!(!world.purgatory.is_waiting(older) && world.purgatory.complete(newer));
-    assert_eq!(world.ended(), [(2, Satisfied)]);
-    check_that_all_is_over(&world, Some(newer));
-}
-
-#[test]
-fn a_shutdown_hands_back_what_waits_and_completes_nothing() {
-    let world = World::new();
-    for name in 0..1000 {
-        world.watch(name, [1, name]);
-    }
-    let operations = world.purgatory.shutdown();
-    assert_eq!((operations.len(), world.ended()), (1000, vec![]));
-    assert_eq!((world.purgatory.delayed(), world.purgatory.watched()), (0, 0));
-    drop(operations);
-    let stats = world.purgatory.stats();
-    assert_eq!(stats.shut_down, 1000);
-    check_that_all_is_over(&world, None);
-}
-
-#[test]
 fn the_drop_of_the_last_clone_answers_what_waits() {
     let world = World::new();
     for name in 0..1000 {
@@ -284,65 +256,6 @@ fn after_a_shutdown_operations_are_refused_but_for_those_that_can_complete_at_on
     assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR)));
     assert_eq!(world.ended(), [(2, Satisfied)]);
     check_that_all_is_over(&world, None);
-}
-
-#[test]
-fn a_dead_key_stays_dead_when_its_place_is_used_again() {
-    let world = World::new();
-    let dead = world.watch(1, [1]);
-    assert!(world.purgatory.complete(dead));
-    for name in 2..100 {
-        let key = world.watch(name, [1]);
-        assert_ne!(key, dead);
-        assert!(!world.purgatory.is_waiting(dead));
-        assert!(!world.purgatory.cancel(dead) && !world.purgatory.complete(dead));
-        assert!(world.purgatory.is_waiting(key) && world.purgatory.cancel(key));
-    }
-    world.check_empty();
-}
-
-#[test]
-fn the_roads_may_be_mixed_and_the_books_balance_at_every_step() {
-    let world = World::with(|builder| builder.max_delayed(50, Overload::DisplaceOldest));
-    let mut keys = Vec::new();
-    for name in 0..60 {
-        keys.push(world.watch_for(name, [name % 3, 9], name * SECOND));
-        world.check_books();
-    }
-    assert_eq!(world.ended(), all(0..10, Displaced));
-    world.clock.advance(19 * SECOND);
-    assert_eq!(world.ended(), all(10..20, Expired));
-    world.check_books();
-    for key in &keys[..25] {
-        world.purgatory.complete(*key);
-        world.check_books();
-    }
-    assert_eq!(world.ended(), all(20..25, Satisfied));
-    for key in &keys[..30] {
-        world.purgatory.cancel_with(*key, "by handle");
-        world.check_books();
-    }
-    assert_eq!(world.ended(), all(25..30, Cancelled("by handle")));
-    assert_eq!(world.purgatory.cancel_for_key_with(&0, &"by key"), 10);
-    let thirds = (30..60).filter(|name| name % 3 == 0);
-    assert_eq!(world.ended(), all(thirds.clone(), Cancelled("by key")));
-    world.check_books();
-    thirds.for_each(|name| world.make_ready(name + 1));
-    assert_eq!(world.purgatory.check_and_complete(&9), 10);
-    assert_eq!(world.ended(), all((31..60).step_by(3), Satisfied));
-    world.check_books();
-    let operations = world.purgatory.shutdown();
-    assert_eq!(operations.len(), 10);
-    for op in operations {
-        op.complete(ShutDown);
-    }
-    let mut ended = world.ended();
-    ended.sort_by_key(|(name, _)| *name);
-    assert_eq!(ended, all((32..60).step_by(3), ShutDown));
-    world.check_empty();
-    let stats = world.purgatory.stats();
-    assert_eq!((stats.displaced, stats.expired, stats.shut_down), (10, 10, 10));
-    assert_eq!((stats.satisfied, stats.cancelled), (15, 15));
 }
 
 #[test]

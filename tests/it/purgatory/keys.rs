@@ -86,20 +86,6 @@ fn an_operation_may_wait_on_a_thousand_keys() {
     }
 }
 
-#[test]
-fn a_thousand_keys_are_checked_in_one_call_and_each_operation_once() {
-    let world = World::new();
-    for name in 0..100 {
-        world.watch(name, (0..1000).filter(|key| key % (name + 1) == 0));
-    }
-    world.checked();
-    let keys: Vec<_> = (0..1000).collect();
-    assert_eq!(world.purgatory.check_and_complete_all(&keys), 0);
-    let mut checked = world.checked();
-    checked.sort_unstable();
-    assert!(checked.into_iter().eq(0..100));
-}
-
 /// An operation on partitions of topics.
 struct Fetch(&'static str, Log<(&'static str, Completion)>);
 

@@ -10,7 +10,7 @@ use std::{
 use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Satisfied},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError, Watch,
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError,
     Watch::{Events, Threshold},
     purgatory::{Overload, WatchErrorKind},
 };
@@ -101,64 +101,6 @@ fn the_same_key_twice_takes_one_permit() {
     world.purgatory.cancel(key);
     world.watch(3, [1, 2]);
     world.check_books();
-}
-
-#[test]
-fn the_oldest_of_all_is_displaced_whatever_it_waits_for() {
-    let world = World::with(|builder| builder.max_delayed(4, Overload::DisplaceOldest));
-    let ways: [&[Watch<u32>]; 4] =
-        [&[], &[Events(1)], &[Threshold(1, 5)], &[Events(2), Threshold(3, 5), Events(1)]];
-    for (name, watches) in (0..4).zip(ways) {
-        world.any(name, watches.iter().copied());
-    }
-    let middle = world.any(4, [Events(7)]);
-    assert_eq!(world.ended(), [(0, Displaced)]);
-    world.any(5, [Events(1)]);
-    assert_eq!(world.ended(), [(1, Displaced)]);
-    assert!(world.purgatory.cancel(middle));
-    world.ended();
-    world.any(6, []);
-    assert_eq!(world.ended(), [], "there was room");
-    for name in 7..100 {
-        world.any(name, [Threshold(1, 5)]);
-        let oldest = if name == 7 || name == 8 { name - 5 } else { name - 4 };
-        assert_eq!(world.ended(), [(oldest, Displaced)]);
-        assert_eq!(world.purgatory.delayed(), 4);
-        world.check_books();
-    }
-}
-
-#[test]
-fn the_oldest_on_a_key_is_displaced_and_leaves_its_other_keys() {
-    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
-    world.watch(0, [1, 2]);
-    world.watch(1, [2, 1]);
-    world.watch(2, [2]);
-    assert_eq!(world.ended(), [(0, Displaced)]);
-    world.watch(3, [1]);
-    assert_eq!(world.ended(), [], "the one displaced gave its permit of this key back");
-    world.watch(4, [1, 2]);
-    assert_eq!(world.ended(), [(1, Displaced)], "who was the oldest on both");
-    world.check_books();
-    assert_eq!(world.purgatory.watched(), 4);
-}
-
-#[test]
-fn the_greatest_value_is_displaced_if_all_on_a_key_wait_for_its_value() {
-    let world = World::with(|builder| builder.max_delayed_per_key(3, Overload::DisplaceOldest));
-    for (name, at) in [(0, 10), (1, 30), (2, 20)] {
-        world.any(name, [Threshold(1, at)]);
-    }
-    world.any(3, [Threshold(1, 5)]);
-    assert_eq!(world.ended(), [(1, Displaced)]);
-    world.any(4, [Threshold(1, 99)]);
-    assert_eq!(world.ended(), [(2, Displaced)]);
-    world.any(5, [Events(1)]);
-    assert_eq!(world.ended(), [(4, Displaced)]);
-    world.any(6, [Threshold(1, 1)]);
-    assert_eq!(world.ended(), [(5, Displaced)], "the only one on its events");
-    assert_eq!(world.advance(1, 100), 3);
-    world.check_empty();
 }
 
 #[test]

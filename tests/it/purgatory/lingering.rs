@@ -103,56 +103,6 @@ fn what_a_shutdown_hands_back_has_left() {
     world.check_empty();
 }
 
-#[test]
-fn what_waits_on_many_keys_leaves_those_that_are_never_checked_again() {
-    let world = World::new();
-    for name in 0..10_000 {
-        world.watch(name, [name % 10, 1000 + name % 7, 2000 + name]);
-        world.make_ready(name);
-        if name % 100 == 99 {
-            let completed: usize =
-                (0..10).map(|key| world.purgatory.check_and_complete(&key)).sum();
-            assert_eq!(completed, 100);
-            assert_eq!(look(&world.purgatory), NOTHING);
-        }
-    }
-    world.check_empty();
-}
-
-#[test]
-fn a_key_stays_while_one_operation_watches_it() {
-    let world = World::new();
-    let stays = world.watch(1, [1]);
-    let goes = world.watch(2, [1, 2]);
-    world.all(3, [Threshold(1, 5), Threshold(3, 5)]);
-    assert_eq!(look(&world.purgatory), Seen { delayed: 3, watched: 5, keys: 3, pending: 3 });
-    world.purgatory.cancel(goes);
-    assert_eq!(look(&world.purgatory), Seen { delayed: 2, watched: 3, keys: 2, pending: 2 });
-    assert_eq!(world.advance(1, 5), 0);
-    assert_eq!(look(&world.purgatory), Seen { delayed: 2, watched: 2, keys: 2, pending: 2 });
-    world.purgatory.cancel(stays);
-    assert_eq!(look(&world.purgatory), Seen { delayed: 1, watched: 1, keys: 1, pending: 1 });
-    assert_eq!(world.advance(3, 5), 1);
-    world.check_empty();
-}
-
-#[test]
-fn what_was_refused_leaves_nothing() {
-    let world = World::with(|builder| {
-        builder.max_delayed(2, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
-    });
-    let first = world.watch(1, [1, 2]);
-    for _ in 0..100 {
-        let watches = [Events(3), Threshold(4, 5), Events(2)];
-        let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
-        assert!(refused.is_err());
-    }
-    assert_eq!(look(&world.purgatory), Seen { delayed: 1, watched: 2, keys: 2, pending: 1 });
-    let second = world.watch(3, [3, 4]);
-    assert!(world.purgatory.cancel(first) && world.purgatory.cancel(second));
-    world.check_empty();
-}
-
 /// A key that owns memory, and counts those that are there.
 #[derive(Debug)]
 struct Counted(u32, Arc<AtomicUsize>);

@@ -1,12 +1,9 @@
 //! Methods of operations that call the purgatory they are in, or drop it; and so may the drops of
 //! whatever it is given.
 
-use std::{
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
 use delaywheel::{
@@ -17,7 +14,7 @@ use delaywheel::{
     purgatory::OperationKey,
 };
 
-use super::support::{End, HOUR, Log, Op, Reason, SECOND, Shared, World, YEAR, all, must_return};
+use super::support::{End, HOUR, Log, Op, SECOND, Shared, World, YEAR, all, must_return};
 
 #[test]
 fn a_completion_may_watch_check_advance_and_cancel() {
@@ -531,24 +528,6 @@ fn the_clone_and_the_drop_of_a_reason_nobody_is_told_may_use_the_purgatory() {
         assert_eq!((purgatory.delayed(), purgatory.stats().cancelled), (0, 4));
         let reason = Echo { purgatory: Some(purgatory.clone()) };
         assert_eq!(purgatory.cancel_for_key_with(&1, &reason), 0);
-    });
-}
-
-#[test]
-fn a_completion_may_let_time_pass() {
-    must_return(|| {
-        let world = World::new();
-        for name in 1..4 {
-            world.watch_for(name, [name], name * SECOND);
-        }
-        let clock = world.clock.clone();
-        let op = Op::new().end(move |_: Completion<Reason>| clock.advance(2 * SECOND));
-        world.waits(world.purgatory.try_complete_else_watch(op, [9], HOUR));
-        assert_eq!(world.purgatory.cancel_for_key(&9), 1);
-        assert_eq!(world.ended(), all(1..3, Expired));
-        world.clock.advance(Duration::MAX.min(SECOND));
-        assert_eq!(world.ended(), [(3, Expired)]);
-        world.check_empty();
     });
 }
 

@@ -1,9 +1,6 @@
 //! Operations that wait for the values of keys.
 
-use delaywheel::{
-    Completion::{Expired, Satisfied},
-    Watch::{Events, Threshold},
-};
+use delaywheel::{Completion::Satisfied, Watch::Threshold};
 
 use super::support::{HOUR, World, all};
 
@@ -26,71 +23,6 @@ fn an_advance_completes_exactly_those_it_reaches_in_order() {
         done = end;
     }
     assert_eq!(world.checked(), [0; 0], "thresholds need no check");
-    world.check_empty();
-}
-
-#[test]
-fn an_advance_of_one_key_leaves_those_of_others() {
-    let world = World::new();
-    for name in 0..10 {
-        world.any(name, [Threshold(name, 5)]);
-    }
-    assert_eq!(world.advance(3, 100), 1);
-    assert_eq!(world.ended(), [(3, Satisfied)]);
-    assert_eq!(world.advance(11, 100), 0);
-    assert_eq!(world.purgatory.delayed(), 9);
-}
-
-#[test]
-fn an_advance_that_goes_back_or_repeats_does_nothing() {
-    let world = World::new();
-    for at in 1..=10 {
-        world.any(at, [Threshold(1, u64::from(at))]);
-    }
-    assert_eq!(world.advance(1, 5), 5);
-    for value in [5, 4, 0, 5] {
-        assert_eq!(world.purgatory.advance(&1, value), 0);
-    }
-    assert_eq!(world.ended(), all(1..=5, Satisfied));
-    assert_eq!(world.advance(1, u64::MAX), 5);
-    world.check_empty();
-}
-
-#[test]
-fn equal_thresholds_are_reached_together() {
-    let world = World::new();
-    for name in 0..1000 {
-        world.any(name, [Threshold(1, u64::from(name) / 500)]);
-    }
-    assert_eq!(world.advance(1, 0), 500);
-    let mut ended = world.ended();
-    ended.sort_by_key(|(name, _)| *name);
-    assert_eq!(ended, all(0..500, Satisfied));
-    assert_eq!(world.advance(1, 1), 500);
-    world.check_empty();
-}
-
-#[test]
-fn a_threshold_that_was_reached_before_satisfies_at_once() {
-    let world = World::new();
-    world.advance(1, 10);
-    let watches = [Threshold(2, 1), Threshold(1, 10), Events(3)];
-    assert!(world.at_once(world.purgatory.watch_any(world.op(1), watches, HOUR)));
-    let watches = [Threshold(1, 10), Threshold(1, 9)];
-    assert!(world.at_once(world.purgatory.watch_all(world.op(2), watches, HOUR)));
-    assert_eq!(world.ended(), all(1..3, Satisfied));
-    assert_eq!(world.checked(), [0; 0]);
-    world.check_empty();
-}
-
-#[test]
-fn of_all_conditions_those_that_held_before_are_not_watched() {
-    let world = World::new();
-    world.advance(1, 10);
-    world.all(1, [Threshold(1, 10), Threshold(2, 20)]);
-    assert_eq!(world.purgatory.watched(), 1);
-    assert_eq!(world.purgatory.advance(&1, 11), 0);
-    assert_eq!(world.advance(2, 20), 1);
     world.check_empty();
 }
 
@@ -151,32 +83,6 @@ fn an_advance_from_within_the_question_is_not_lost() {
 }
 
 #[test]
-fn any_threshold_or_a_check_satisfies_one_that_watches_both() {
-    let watches = [Events(1), Threshold(2, 5), Threshold(3, 5)];
-    let ways: [fn(&World) -> usize; 4] = [
-        |world| {
-            world.make_ready(1);
-            world.purgatory.check_and_complete(&1)
-        },
-        |world| world.advance(2, 5),
-        |world| world.advance(3, 6),
-        |world| {
-            world.make_ready(1);
-            world.purgatory.check_and_complete_all([&3, &1])
-        },
-    ];
-    for way in ways {
-        let world = World::new();
-        world.any(1, watches);
-        assert_eq!(world.purgatory.check_and_complete(&1), 0);
-        assert_eq!(world.advance(2, 4) + world.advance(3, 4), 0);
-        assert_eq!(way(&world), 1);
-        assert_eq!(world.ended(), [(1, Satisfied)]);
-        world.check_empty();
-    }
-}
-
-#[test]
 fn an_event_on_a_key_that_is_watched_for_its_value_checks_nobody() {
     let world = World::new();
     world.make_ready(1);
@@ -187,94 +93,6 @@ fn an_event_on_a_key_that_is_watched_for_its_value_checks_nobody() {
     world.make_ready(2);
     assert_eq!(world.purgatory.advance(&1, 4), 0, "nor does an advance check those on events");
     assert_eq!(world.checked(), [0; 0]);
-}
-
-#[test]
-fn all_needs_every_threshold_and_then_the_check() {
-    let world = World::new();
-    world.all(1, [Threshold(1, 5), Threshold(2, 5), Events(3)]);
-    assert_eq!(world.checked(), [0; 0], "thresholds are missing");
-    assert_eq!(world.purgatory.check_and_complete(&3), 0);
-    assert_eq!(world.advance(1, 5), 0);
-    assert_eq!(world.purgatory.check_and_complete(&3), 0);
-    assert_eq!(world.checked(), [0; 0], "one is missing");
-    assert_eq!(world.advance(2, 5), 0);
-    assert_eq!(world.checked(), [1], "the last threshold has it checked");
-    assert_eq!(world.purgatory.check_and_complete(&3), 0);
-    assert_eq!(world.checked(), [1]);
-    world.make_ready(1);
-    assert_eq!(world.purgatory.check_and_complete(&3), 1);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-    world.check_empty();
-}
-
-#[test]
-fn the_last_threshold_completes_one_whose_check_succeeds_by_then() {
-    let world = World::new();
-    world.make_ready(1);
-    world.all(1, [Threshold(1, 5), Events(3)]);
-    assert_eq!(world.advance(1, 5), 1);
-    assert_eq!(world.ended(), [(1, Satisfied)]);
-    world.check_empty();
-}
-
-#[test]
-fn all_with_thresholds_that_hold_from_the_start_waits_for_its_check_only() {
-    let world = World::new();
-    world.advance(1, 5);
-    world.all(1, [Threshold(1, 5), Events(3)]);
-    assert_eq!(world.checked(), [1, 1]);
-    world.make_ready(2);
-    let watches = [Threshold(1, 5), Events(3)];
-    assert!(world.at_once(world.purgatory.watch_all(world.op(2), watches, HOUR)));
-    world.make_ready(1);
-    assert_eq!(world.purgatory.check_and_complete(&3), 1);
-    world.check_empty();
-}
-
-#[test]
-fn several_thresholds_of_one_key_are_reached_one_by_one_or_at_once() {
-    let world = World::new();
-    let watches = [Threshold(1, 5), Threshold(1, 7), Threshold(1, 6), Threshold(1, 5)];
-    for value in [vec![5, 6, 7], vec![6, 7], vec![9]] {
-        world.state().values.clear();
-        world.all(1, watches);
-        let (last, before) = value.split_last().unwrap();
-        assert!(before.iter().all(|&value| world.advance(1, value) == 0));
-        assert_eq!(world.advance(1, *last), 1);
-        assert_eq!(world.ended(), [(1, Satisfied)]);
-        world.check_empty();
-        world.state().values.clear();
-        world.any(2, watches);
-        assert_eq!(world.advance(1, value[0]), 1);
-        assert_eq!(world.ended(), [(2, Satisfied)]);
-        world.check_empty();
-    }
-}
-
-#[test]
-fn a_threshold_that_is_not_reached_in_time_expires_and_leaves_its_lists() {
-    let world = World::new();
-    world.all(1, [Threshold(1, 5), Threshold(2, 5)]);
-    world.any(2, [Threshold(1, 5), Threshold(2, 5)]);
-    assert_eq!(world.advance(1, 4), 0);
-    world.clock.advance(HOUR);
-    let mut ended = world.ended();
-    ended.sort_by_key(|(name, _)| *name);
-    assert_eq!(ended, all(1..3, Expired));
-    world.check_empty();
-    assert_eq!(world.advance(1, 5), 0);
-}
-
-#[test]
-fn the_greatest_value_is_a_threshold_like_any_other() {
-    let world = World::new();
-    world.any(1, [Threshold(1, u64::MAX)]);
-    assert_eq!(world.advance(1, u64::MAX - 1), 0);
-    assert_eq!(world.advance(1, u64::MAX), 1);
-    world.any(2, [Threshold(2, 0)]);
-    assert_eq!(world.advance(2, 0), 1);
-    world.check_empty();
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Batches: no timeout is lost, the caller's code runs without a lock, and the reaper wakes in time.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -71,21 +70,6 @@ fn a_full_timer_accepts_the_start_of_a_batch_and_returns_the_rest() {
 }
 
 #[test]
-fn a_batch_after_a_shutdown_is_returned_and_holds_no_permit() {
-    let (_clock, timer, _) = timer_with(|builder| builder.max_pending(100));
-    timer.shutdown();
-    for _ in 0..2 {
-        let batch = (0..MANY).map(|value| (SECOND, value));
-        let error = timer.schedule_batch(batch).unwrap_err();
-        assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
-        let partial = error.into_value();
-        assert_eq!(partial.scheduled, []);
-        assert!(refused(partial).into_iter().eq(0..MANY));
-    }
-    assert_eq!(timer.stats().rejected, 2 * u64::from(MANY));
-}
-
-#[test]
 fn an_empty_batch_starts_no_thread_and_one_with_timeouts_does() {
     let timer = Timer::builder().name("dw-batch").build().unwrap();
     assert_eq!(timer.schedule_batch(std::iter::empty::<(_, fn())>()).unwrap().len(), 0);
@@ -126,29 +110,6 @@ fn a_cancelled_batch_returns_its_values_in_the_order_of_the_keys() {
 }
 
 #[test]
-fn a_cancelled_batch_releases_its_permits() {
-    let (_clock, timer, _) = timer_with(|builder| builder.max_pending(MANY.into()));
-    for _ in 0..3 {
-        let keys = timer.schedule_batch((0..MANY).map(|value| (SECOND, value))).unwrap();
-        assert!(timer.schedule(SECOND, 0).is_err());
-        assert_eq!(timer.cancel_batch(keys).len(), MANY as usize);
-    }
-    assert_eq!(timer.stats().cancelled, 3 * u64::from(MANY));
-}
-
-#[test]
-fn keys_of_another_larger_timer_cancel_nothing() {
-    let (_clock, large, _) = timer_with(|builder| builder.shards(64));
-    let large = Arc::new(large);
-    let keys = (0..64).map(|value| {
-        let large = Arc::clone(&large);
-        std::thread::spawn(move || large.schedule(SECOND, value).unwrap()).join().unwrap()
-    });
-    let (_clock, small, _) = timer_with(|builder| builder.shards(1));
-    assert_eq!(small.cancel_batch(keys).into_iter().flatten().count(), 0);
-}
-
-#[test]
 fn a_batch_of_handles_may_be_of_several_timers() {
     let ((_, one), (_, other)) = (manual(), manual());
     let mut timeouts = one.schedule_batch([SECOND, SECOND].map(|delay| (delay, || ()))).unwrap();
@@ -183,28 +144,6 @@ fn the_iterator_and_the_drops_of_a_batch_may_use_the_timer() {
         timer.stats()
     });
     assert_eq!((stats.pending, stats.cancelled), (0, 3 * u64::from(MANY)));
-}
-
-#[test]
-fn an_iterator_that_panics_leaves_nothing_scheduled_and_nothing_cancelled() {
-    let (_clock, timer, _) = timer_with(|builder| builder);
-    let batch = (0..MANY).map(|value| {
-        assert!(value < 600, "on purpose");
-        (SECOND, value)
-    });
-    let schedule = AssertUnwindSafe(|| timer.schedule_batch(batch));
-    assert!(catch_unwind(schedule).is_err());
-    assert_eq!(timer.stats().scheduled, 0);
-    let key = timer.schedule(SECOND, 1).unwrap();
-    let cancel = AssertUnwindSafe(|| {
-        timer.cancel_batch(
-            [key, key]
-                .map(Some)
-                .map(|key| key.filter(|_| timer.stats().cancelled > 0).expect("on purpose")),
-        )
-    });
-    assert!(catch_unwind(cancel).is_err());
-    assert!(timer.is_pending(key));
 }
 
 #[test]

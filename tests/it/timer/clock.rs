@@ -165,33 +165,6 @@ fn a_coarse_clock_expires_at_the_first_step_that_is_not_early() {
 }
 
 #[test]
-fn the_contract_holds_under_a_clock_that_jumps_and_steps_back() {
-    for seed in 0..50 {
-        let clock = Set::new();
-        let timer = clock.timer();
-        let mut random = fastrand::Rng::with_seed(seed);
-        let log = Log::new();
-        let (mut shown, mut latest) = (Duration::ZERO, Duration::ZERO);
-        for _ in 0..500 {
-            match random.u32(..8) {
-                0 => shown = shown.saturating_sub(random.u32(..3000) * MS),
-                1 => shown += random.u32(..10_000) * MS,
-                2..5 => shown += random.u32(..20) * MS,
-                _ => {
-                    let delay = random.u32(..5000) * MS;
-                    timer.schedule(delay, log.note(latest + delay)).unwrap();
-                }
-            }
-            latest = latest.max(shown);
-            clock.show(shown);
-            assert!(log.take().iter().all(|due| *due <= latest), "early, with seed {seed}");
-        }
-        clock.show(latest + 5 * SECOND);
-        assert_eq!(timer.stats().pending, 0, "a timeout is held, with seed {seed}");
-    }
-}
-
-#[test]
 fn lateness_is_the_time_that_a_clock_jumped_past_the_deadlines() {
     let clock = Set::new();
     let timer = clock.timer();

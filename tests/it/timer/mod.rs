@@ -6,7 +6,6 @@ mod callbacks;
 pub(crate) mod clock;
 mod drops;
 mod finish;
-mod ledger;
 mod limits;
 mod order;
 mod reaper;

@@ -1,10 +1,8 @@
 //! Shutdown: each callback that never ran is returned once, and new timeouts are refused.
 
-use std::time::Duration;
+use delaywheel::{ManualClock, ValueTimer};
 
-use delaywheel::{Clock, ManualClock, ScheduleErrorKind, ValueTimer};
-
-use super::support::{Log, MS, SECOND, YEAR, manual, manual_with};
+use super::support::{Log, MS, SECOND, YEAR, manual};
 
 #[test]
 fn a_shutdown_returns_callbacks_that_never_ran_and_a_second_one_returns_none() {
@@ -30,29 +28,6 @@ fn a_shutdown_returns_callbacks_that_never_ran_and_a_second_one_returns_none() {
 }
 
 #[test]
-fn scheduling_after_a_shutdown_is_refused_with_the_task() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    timer.shutdown();
-    let refused = timer.schedule(Duration::ZERO, log.note(1)).unwrap_err();
-    assert_eq!(refused.to_string(), "timer is shut down");
-    assert_eq!(refused.kind(), ScheduleErrorKind::ShutDown);
-    refused.into_value().run();
-    assert!(timer.schedule_at(clock.now(), log.note(2)).is_err());
-    clock.advance(YEAR);
-    assert_eq!(log.take(), [1]);
-    assert_eq!(timer.stats().rejected, 2);
-}
-
-#[test]
-fn a_shutdown_returns_due_callbacks_that_have_not_expired() {
-    let (clock, timer) = manual();
-    timer.schedule(Duration::ZERO, || panic!("it was returned")).unwrap();
-    assert_eq!(timer.shutdown().len(), 1);
-    clock.advance(SECOND);
-}
-
-#[test]
 fn the_counts_outlive_the_shutdown() {
     let (clock, timer) = manual();
     for delay in 1..=1000 {
@@ -65,14 +40,6 @@ fn the_counts_outlive_the_shutdown() {
     let after = timer.stats();
     assert_eq!((after.cascades, after.expired), (before.cascades, before.expired));
     assert_eq!((after.returned, after.pending), (before.pending, 0));
-}
-
-#[test]
-fn a_timer_without_any_timeouts_shuts_down_and_drops() {
-    drop(manual());
-    let (clock, timer) = manual_with(|builder| builder.max_pending(1));
-    assert_eq!(timer.shutdown().len(), 0);
-    assert_eq!(clock.advance_to_next(), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use delaywheel::{Clock, ManualClock, Timeout, TimeoutKey, Timer, ValueTimer};
+use delaywheel::{Clock, Timeout};
 
 use super::support::{Log, MS, SECOND, YEAR, manual};
 
@@ -77,15 +77,6 @@ fn a_handle_that_is_dropped_leaves_its_timeout_running() {
 }
 
 #[test]
-fn a_handle_of_a_timer_that_was_shut_down_is_dead() {
-    let (clock, timer) = manual();
-    let timeouts = [0, 1, 2].map(|delay| timer.schedule(delay * SECOND, || ()).unwrap());
-    clock.advance(Duration::ZERO);
-    assert_eq!(timer.shutdown().len(), 2);
-    timeouts.iter().for_each(assert_dead);
-}
-
-#[test]
 fn a_handle_of_a_dropped_timer_is_dead_and_does_not_keep_it_running() {
     let (clock, timer) = manual();
     let log = Log::new();
@@ -118,73 +109,6 @@ fn a_guard_cancels_unless_it_is_disarmed_or_too_late() {
     clock.advance(YEAR);
     assert_eq!(log.take(), [""; 0]);
     assert_eq!(timer.stats().cancelled, 2);
-}
-
-#[test]
-fn a_key_is_dead_after_the_end_of_its_timeout_and_refers_to_no_later_one() {
-    let clock = ManualClock::new();
-    let log = Log::new();
-    let ran = log.clone();
-    let handler = move |value| ran.push(value);
-    let timer = ValueTimer::builder().clock(clock.clone()).build_with(handler).unwrap();
-    let cancelled = timer.schedule(SECOND, 1).unwrap();
-    assert_eq!(timer.cancel(cancelled), Some(1));
-    let expired = timer.schedule(SECOND, 2).unwrap();
-    clock.advance(SECOND);
-    let pending: Vec<_> = (3..100).map(|value| timer.schedule(SECOND, value).unwrap()).collect();
-    for dead in [cancelled, expired] {
-        assert!(!pending.contains(&dead) && !timer.is_pending(dead));
-        assert_eq!(timer.cancel(dead), None);
-        assert!(!timer.reset(dead, YEAR));
-        assert_eq!(timer.deadline(dead), None);
-    }
-    assert_eq!(timer.deadline(pending[0]), Some(clock.now() + SECOND));
-    assert_eq!(log.take(), [2]);
-}
-
-#[test]
-fn a_key_of_another_timer_never_panics() {
-    let with_shards = |shards| ValueTimer::builder().shards(shards).build_with(|_: u8| ()).unwrap();
-    let (many, one) = (with_shards(64), with_shards(1));
-    let elsewhere = |timer: &ValueTimer<u8>| timer.schedule(YEAR, 1).unwrap();
-    // Threads are spread over the shards, so most of these keys name a shard that the other timer
-    // does not have.
-    let keys: Vec<TimeoutKey> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| elsewhere(&many))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    for key in keys {
-        assert!(!one.is_pending(key) && !one.reset(key, MS));
-        assert_eq!((one.cancel(key), one.deadline(key)), (None, None));
-    }
-}
-
-/// `catch_unwind` requires these traits.
-#[test]
-fn timers_and_queues_are_unwind_safe() {
-    fn assert_unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
-    assert_unwind_safe::<Timer>();
-    assert_unwind_safe::<ValueTimer<std::cell::Cell<u8>>>();
-    assert_unwind_safe::<delaywheel::DelayQueue<std::cell::Cell<u8>>>();
-    assert_unwind_safe::<TimeoutKey>();
-    assert_unwind_safe::<Timeout>();
-}
-
-#[test]
-fn handles_and_timers_are_send_and_sync_and_debug() {
-    fn is_shared<T: Send + Sync + std::fmt::Debug>(_: &T) {}
-    let (clock, timer) = manual();
-    is_shared(&timer);
-    is_shared(&clock);
-    is_shared(&Timer::builder());
-    is_shared(&timer.stats());
-    is_shared(&timer.schedule(SECOND, || ()).unwrap());
-    is_shared(&timer.schedule(SECOND, || ()).unwrap().cancel_on_drop());
-    assert_eq!(format!("{timer:?}"), "Timer { pending: 1, .. }");
-    let values =
-        ValueTimer::builder().clock(clock).build_with(drop::<std::cell::Cell<u8>>).unwrap();
-    is_shared(&values);
-    is_shared(&values.schedule(SECOND, std::cell::Cell::new(1)).unwrap());
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! A Kafka broker of one node, small but honest, whose requests wait in purgatories.
+//! A small Kafka broker of one node, whose requests wait in purgatories.
 //!
 //! Unmodified clients can produce to it and poll it. It is an example of how a broker uses
-//! [`delaywheel::Purgatory`], not a product: what it leaves out is listed in `docs/broker.md`.
+//! [`delaywheel::Purgatory`], not a product: `docs/broker.md` lists what it leaves out.
 #![forbid(unsafe_code)]
 
 pub mod broker;
+pub mod client;

@@ -5,32 +5,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod cpu;
 mod load;
 mod members;
 mod report;
 mod settings;
-mod signal;
 
-use std::{error::Error, process::ExitCode, sync::Arc};
+use std::{error::Error, future::Future, io, process::ExitCode, sync::Arc};
 
 use delaywheel_broker::broker::Server;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+};
 
 use self::{
-    cpu::Cpu,
-    load::Load,
+    report::Snapshot,
     settings::{Mode, Settings, USAGE},
 };
 
-/// Whatever went wrong, for the user to read.
+/// An error for the user.
 type Fault = Box<dyn Error + Send + Sync>;
 
 /// Threads of the broker, and as many of its clients.
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    let settings = match Settings::from_args() {
+    let settings = match Settings::parse(lexopt::Parser::from_env()) {
         Ok(settings) => settings,
         Err(error) => {
             eprintln!("{error}\n\n{USAGE}");
@@ -45,28 +45,26 @@ fn main() -> ExitCode {
         Mode::Listen(address) => listen(&settings, address),
         Mode::Load => load(&settings),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => {
-            eprintln!("failed: {fault}");
-            ExitCode::FAILURE
-        }
+    if let Err(fault) = outcome {
+        eprintln!("failed: {fault}");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
 }
 
 /// Serves until Ctrl-C or SIGTERM.
 fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
-    runtime("broker", &Cpu::default())?.block_on(async {
-        let ended = signal::ended()?;
+    runtime("broker")?.block_on(async {
+        let end = end_signal()?;
         let server = start(settings, address).await?;
         println!("listening at {}; Ctrl-C ends it", server.address());
-        ended.await;
+        end.await;
         let broker = Arc::clone(server.broker());
         let answered = server.shutdown().await;
-        let counted = broker.counts();
-        println!("{} requests served; {answered} that waited have been answered", counted.requests);
+        let counts = broker.counts();
+        println!("{} requests served; {answered} waiting requests answered", counts.requests);
         report::print_groups(&broker.groups());
-        println!("refused    {} connections closed because of what came", counted.rejected);
+        println!("refused    {} connections closed because of their requests", counts.rejected);
         Ok(())
     })
 }
@@ -82,8 +80,7 @@ async fn start(settings: &Settings, address: &str) -> Result<Server, Fault> {
 
 /// Serves a load of clients, which have threads of their own, and reports.
 fn load(settings: &Settings) -> Result<(), Fault> {
-    let (broker_cpu, client_cpu) = (Cpu::default(), Cpu::default());
-    let (broker, clients) = (runtime("broker", &broker_cpu)?, runtime("client", &client_cpu)?);
+    let (broker, clients) = (runtime("broker")?, runtime("client")?);
     let server = broker.block_on(start(settings, "127.0.0.1:0"))?;
     println!(
         "{} serves {} producers, {} consumers, {} idle pollers and {} members of a group for {} s",
@@ -94,22 +91,27 @@ fn load(settings: &Settings) -> Result<(), Fault> {
         settings.members,
         settings.duration.as_secs_f64()
     );
-    let load = Load::new(settings, server.address(), server.broker());
-    let done = clients.block_on(load.run())?;
-    // This thread was a client's as well, until now.
-    client_cpu.record();
-    let before = report::Snapshot::of(server.broker());
+    let done = clients.block_on(load::run(settings, server.address()))?;
+    let before = Snapshot::of(server.broker());
     let closed = Arc::clone(server.broker());
     let answered = broker.block_on(server.shutdown());
-    let after = report::Snapshot::of(&closed);
+    let after = Snapshot::of(&closed);
     report::print(&done, &before, &after, answered);
-    report::print_cpu(&before, &broker_cpu, &client_cpu);
     done.check(&after)
 }
 
-fn runtime(name: &str, cpu: &Cpu) -> Result<Runtime, Fault> {
-    let cpu = cpu.clone();
-    let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(THREADS).thread_name(name).enable_io();
-    Ok(builder.on_thread_park(move || cpu.record()).build()?)
+fn runtime(name: &str) -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(THREADS).thread_name(name).enable_io().build()
+}
+
+/// Listens for Ctrl-C and SIGTERM from now on. The future ends with the first of them.
+fn end_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }

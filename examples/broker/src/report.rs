@@ -1,76 +1,54 @@
-//! The report of a load, for people to read.
+//! The report of a load.
 
 use std::time::Duration;
 
-use cpu_time::ProcessTime;
 use delaywheel::{TimerStats, purgatory::PurgatoryStats};
 use delaywheel_broker::broker::{Broker, Counts, GroupCounts, GroupStats};
 
-use crate::{cpu::Cpu, load::Done};
+use crate::load::Done;
 
-/// What a broker holds and has done, at one moment.
+/// The state and the counts of a broker at one moment.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     counts: Counts,
-    fetches: PurgatoryStats,
-    fetch_timer: TimerStats,
-    produces: PurgatoryStats,
-    produce_timer: TimerStats,
-    follower_timer: TimerStats,
+    fetches: (PurgatoryStats, TimerStats),
+    produces: (PurgatoryStats, TimerStats),
+    follower: TimerStats,
     groups: GroupStats,
 }
 
 impl Snapshot {
     pub(crate) fn of(broker: &Broker) -> Self {
-        let (fetches, fetch_timer) = broker.fetches();
-        let (produces, produce_timer) = broker.produces();
-        let (counts, follower_timer) = (broker.counts(), broker.follower_timer());
-        let groups = broker.groups();
-        Self { counts, fetches, fetch_timer, produces, produce_timer, follower_timer, groups }
+        Self {
+            counts: broker.counts(),
+            fetches: broker.fetches(),
+            produces: broker.produces(),
+            follower: broker.follower_timer(),
+            groups: broker.groups(),
+        }
     }
 
-    /// Everything that is left anywhere: operations, watchers, timeouts.
+    /// Returns the number of all operations, watchers and timeouts.
     pub(crate) fn waiting(&self) -> u64 {
-        let purgatories = [&self.fetches, &self.produces];
+        let GroupStats { rounds, joining, syncing, .. } = &self.groups;
+        let purgatories = [&self.fetches.0, &self.produces.0, rounds, joining, syncing];
         let watched: u64 = purgatories.iter().map(|stats| stats.delayed + stats.watched).sum();
-        let groups = &self.groups;
-        let requests = [&groups.rounds, &groups.joining, &groups.syncing];
-        let waiting: u64 = requests.iter().map(|stats| stats.delayed + stats.watched).sum();
-        watched + waiting + self.fetch_timer.pending + self.produce_timer.pending
+        watched + self.fetches.1.pending + self.produces.1.pending
     }
 }
 
-/// Prints what the columns of the progress are.
-pub(crate) fn print_heading() {
-    println!("\nseconds   requests    records   consumed    waiting    expired   wake-ups");
-}
-
-/// Prints a line of progress.
-pub(crate) fn print_progress(elapsed: Duration, broker: &Broker, consumed: u64) {
-    let now = Snapshot::of(broker);
-    println!(
-        "{:>7.1}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}",
-        elapsed.as_secs_f64(),
-        now.counts.requests,
-        now.counts.records,
-        consumed,
-        now.fetches.delayed + now.produces.delayed,
-        now.fetches.expired + now.produces.expired,
-        now.fetch_timer.wakeups + now.produce_timer.wakeups,
-    );
-}
-
-/// Prints what came of a load: at its end, and after the shutdown.
+/// Prints the results of a load: at its end, and after the shutdown.
 pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64) {
     let Counts { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;
-    println!("\nrequests   {requests}, {:.0} a second", per_second(requests, done.serving));
+    let seconds = done.serving.as_secs_f64();
+    println!("\nrequests   {requests} in {seconds:.1} s");
     println!("           {produces} produce, {fetches} fetch, {others} others");
     println!("records    {records} produced, {} consumed, in order", done.consumed);
     print_fetches(done, end);
     print_produces(end);
     print_groups(&end.groups);
-    print_wake_ups(end);
+    print_timers(end);
     println!(
         "shutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
         after.waiting()
@@ -78,35 +56,34 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64
 }
 
 fn print_fetches(done: &Done, end: &Snapshot) {
-    let stats = &end.fetches;
+    let (stats, timer) = &end.fetches;
     println!(
         "\nfetches    {} at once, {} waited: {} until there was data, {} until their time was over",
         stats.at_once,
-        stats.waits.count(),
+        stats.satisfied + stats.expired,
         stats.satisfied,
         stats.expired
     );
     print_waits(stats);
-    let late = &end.fetch_timer;
     println!(
         "  late     50 % by {}, 99 % by {}, at most by {}",
-        show(late.lateness_percentile(50.0)),
-        show(late.lateness_percentile(99.0)),
-        show(late.lateness.max())
+        show(timer.lateness_percentile(50.0)),
+        show(timer.lateness_percentile(99.0)),
+        show(timer.lateness.max())
     );
     println!(
         "  clients  saw {} empty polls take {} to {}",
-        done.polls.count,
-        show(done.polls.shortest),
-        show(done.polls.longest)
+        done.polls.len(),
+        show(done.polls.iter().min().copied().unwrap_or_default()),
+        show(done.polls.iter().max().copied().unwrap_or_default())
     );
 }
 
 fn print_produces(end: &Snapshot) {
-    let stats = &end.produces;
+    let stats = &end.produces.0;
     println!(
-        "\nproduce    {} waited for the follower: {} until it had the records, {} in vain",
-        stats.waits.count(),
+        "\nproduce    {} waited for the follower: {} until it had the records, {} timed out",
+        stats.satisfied + stats.expired,
         stats.satisfied,
         stats.expired
     );
@@ -123,13 +100,10 @@ fn print_waits(stats: &PurgatoryStats) {
     );
 }
 
-fn print_wake_ups(end: &Snapshot) {
+fn print_timers(end: &Snapshot) {
     println!("\ntimeouts   scheduled  cancelled    expired   cascades   wake-ups of the reaper");
-    let timers = [
-        ("fetches", &end.fetch_timer),
-        ("produce", &end.produce_timer),
-        ("follower", &end.follower_timer),
-    ];
+    let timers =
+        [("fetches", &end.fetches.1), ("produce", &end.produces.1), ("follower", &end.follower)];
     for (name, stats) in timers {
         println!(
             "  {name:<9}{:>9}{:>11}{:>11}{:>11}{:>11}",
@@ -138,7 +112,7 @@ fn print_wake_ups(end: &Snapshot) {
     }
 }
 
-/// Prints what consumer groups have done.
+/// Prints the statistics of consumer groups.
 pub(crate) fn print_groups(stats: &GroupStats) {
     let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = stats.counts;
     let groups = stats.groups;
@@ -147,57 +121,32 @@ pub(crate) fn print_groups(stats: &GroupStats) {
     );
     println!(
         "  joins    {} waited: 50 % {}, longest {}",
-        stats.joining.waits.count(),
+        stats.joining.satisfied + stats.joining.expired,
         show(stats.joining.wait_percentile(50.0)),
         show(stats.joining.waits.max())
     );
     println!(
-        "  rounds   {} ended with all members, {} when their time was over, at most {} late",
+        "  rounds   {} ended with all members, {} when their time was over, late by at most {}",
         stats.rounds.satisfied,
         stats.rounds.expired,
         show(stats.timers[0].lateness.max())
     );
     println!(
-        "  members  {left} left, {sessions_ended} sessions timed out, at most {} late; {} wake-ups",
-        show(stats.sessions.lateness.max()),
-        stats.sessions.wakeups
+        "  members  {left} left, {sessions_ended} sessions timed out, late by at most {}",
+        show(stats.sessions.lateness.max())
     );
-}
-
-/// Prints CPU time for each request, by whose threads it was.
-pub(crate) fn print_cpu(end: &Snapshot, broker: &Cpu, clients: &Cpu) {
-    let Ok(all) = ProcessTime::try_now() else { return };
-    let (broker, clients) = (broker.total(), clients.total());
-    let others = all.as_duration().saturating_sub(broker + clients);
-    let each = |time: Duration| show(time.div_f64(to_f64(end.counts.requests.max(1))));
-    println!(
-        "\nCPU        for each request: {} in the broker, {} in the timers' threads, {} in clients",
-        each(broker),
-        each(others),
-        each(clients)
-    );
+    println!("           {} wake-ups of the reaper of the sessions", stats.sessions.wakeups);
 }
 
 /// A duration with three digits.
 fn show(duration: Duration) -> String {
-    if duration.is_zero() {
-        return "0".into();
-    }
     let micros = duration.as_secs_f64() * 1e6;
-    let digits = |number: f64| if number < 10.0 { 2 } else { usize::from(number < 100.0) };
     let (number, unit) = match micros {
+        0.0 => return "0".into(),
         micros if micros < 1e3 => (micros, "us"),
         micros if micros < 1e6 => (micros / 1e3, "ms"),
         micros => (micros / 1e6, "s"),
     };
-    format!("{number:.*} {unit}", digits(number))
-}
-
-fn per_second(count: u64, time: Duration) -> f64 {
-    to_f64(count) / time.as_secs_f64()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn to_f64(count: u64) -> f64 {
-    count as f64
+    let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
+    format!("{number:.digits$} {unit}")
 }

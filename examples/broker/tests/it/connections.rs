@@ -1,28 +1,27 @@
-//! Connections that go away.
+//! Connections that go away, and connections over the limit.
 
 use delaywheel_broker::broker::Config;
 
 use crate::harness::{
-    HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce, start, until, until_fetches_wait,
+    HOUR_MS, Raw, config, fetch, outcome, produce, start, until, until_fetches_wait,
     until_produces_wait, virtual_broker,
 };
 
 #[tokio::test]
 async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
-    let (server, clock) = virtual_broker().await;
+    let (server, _clock) = virtual_broker().await;
     server.broker().stop_follower();
     let mut clients = Vec::new();
     for _ in 0..20 {
         let mut client = Raw::connect(&server).await;
-        client.send(PRODUCE_VERSION, &produce(3, -1, 1)).await;
+        client.send_produce(&produce(3, -1, 1)).await;
         for _ in 0..5 {
-            client.send(11, &fetch(&[0, 1], 1, HOUR_MS)).await;
+            client.send_fetch(&fetch(&[0, 1], 1, HOUR_MS)).await;
         }
         clients.push(client);
     }
     until_fetches_wait(&server, 100).await;
     until_produces_wait(&server, 20).await;
-
     drop(clients);
     until_fetches_wait(&server, 0).await;
     until_produces_wait(&server, 0).await;
@@ -31,15 +30,14 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
         assert_eq!(stats.cancelled, timer.cancelled);
     }
     assert_eq!(server.broker().fetches().0.cancelled, 100);
-    until("the connections' end", || server.broker().counts().connections == 0).await;
-    drop(clock);
+    until("the end of the connections", || server.broker().counts().connections == 0).await;
 }
 
 #[tokio::test]
-async fn a_client_that_only_says_that_it_is_done_is_let_go_as_well() {
+async fn a_client_that_has_sent_its_last_request_is_let_go() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
-    client.send(11, &fetch(&[0], 1, HOUR_MS)).await;
+    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
     until_fetches_wait(&server, 1).await;
     client.finish().await;
     assert!(client.receive_rest().await.is_empty());
@@ -47,14 +45,14 @@ async fn a_client_that_only_says_that_it_is_done_is_let_go_as_well() {
 }
 
 #[tokio::test]
-async fn more_connections_than_may_be_wait_until_others_close() {
+async fn connections_over_the_limit_wait_until_others_close() {
     let server = start(Config { max_connections: 1, ..config() }).await;
     let mut first = Raw::connect(&server).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
     let mut second = Raw::connect(&server).await;
-    second.send(PRODUCE_VERSION, &produce(0, 1, 1)).await;
+    second.send_produce(&produce(0, 1, 1)).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().counts().records, 2, "the second is not read");
+    assert_eq!(server.broker().counts().records, 2, "the broker does not read the second");
     drop(first);
-    second.receive::<kafka_protocol::messages::ProduceRequest>(PRODUCE_VERSION).await;
+    assert_eq!(outcome(&second.receive_produce().await).error_code, 0);
 }

@@ -1,4 +1,4 @@
-//! Consumer groups from outside: rebalances, deaths, commits, and every version of every request.
+//! Consumer groups: rebalances, deaths, commits, limits, and every version of their requests.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use kafka_protocol::{
     messages::{
         DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, GroupId,
         HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-        ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
-        SyncGroupResponse,
+        ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse,
+        SyncGroupRequest, SyncGroupResponse,
         describe_groups_response::DescribedGroup,
         join_group_request::JoinGroupRequestProtocol,
         leave_group_request::MemberIdentity,
@@ -128,12 +128,31 @@ fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitReques
         .with_topics(vec![topic])
 }
 
+/// A request for the committed offsets of some partitions.
+fn offset_fetch(version: i16, partitions: &[i32]) -> OffsetFetchRequest {
+    let (topic, partitions) = (name(TOPIC), partitions.to_vec());
+    if version <= 7 {
+        let topic = OffsetFetchRequestTopic::default().with_name(topic);
+        let topic = topic.with_partition_indexes(partitions);
+        let request = OffsetFetchRequest::default().with_group_id(group());
+        return request.with_topics(Some(vec![topic]));
+    }
+    let topic = OffsetFetchRequestTopics::default().with_name(topic);
+    let topic = topic.with_partition_indexes(partitions);
+    let group = OffsetFetchRequestGroup::default().with_group_id(group());
+    OffsetFetchRequest::default().with_groups(vec![group.with_topics(Some(vec![topic]))])
+}
+
+fn offsets(found: &OffsetFetchResponse) -> Vec<i64> {
+    let old = found.topics.iter().flat_map(|topic| &topic.partitions);
+    let old = old.map(|partition| partition.committed_offset);
+    let topics = found.groups.iter().flat_map(|group| &group.topics);
+    let new = topics.flat_map(|topic| &topic.partitions);
+    old.chain(new.map(|partition| partition.committed_offset)).collect()
+}
+
 async fn committed(client: &mut Raw) -> i64 {
-    let topic =
-        OffsetFetchRequestTopic::default().with_name(name(TOPIC)).with_partition_indexes(vec![1]);
-    let request =
-        OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![topic]));
-    client.call(5, &request).await.topics[0].partitions[0].committed_offset
+    offsets(&client.call(5, &offset_fetch(5, &[1])).await)[0]
 }
 
 async fn until_joining(server: &Server, count: u64) {
@@ -160,13 +179,19 @@ async fn settle(members: &mut [Member]) {
     }
 }
 
-/// A stable group of so many members.
-async fn stable(server: &Server, clock: &ManualClock, count: u64) -> Vec<Member> {
+/// So many members whose joins wait.
+async fn joining(server: &Server, count: u64) -> Vec<Member> {
     let mut members = Vec::new();
     for number in 1..=count {
         members.push(Member::start(server).await);
         until_joining(server, number).await;
     }
+    members
+}
+
+/// A stable group of so many members.
+async fn stable(server: &Server, clock: &ManualClock, count: u64) -> Vec<Member> {
+    let mut members = joining(server, count).await;
     // A first round goes on as long as members come.
     clock.advance(2 * INITIAL_DELAY);
     settle(&mut members).await;
@@ -176,12 +201,11 @@ async fn stable(server: &Server, clock: &ManualClock, count: u64) -> Vec<Member>
 #[tokio::test]
 async fn the_first_members_wait_for_others_and_no_longer() {
     let (server, clock) = virtual_broker().await;
-    let mut first = Member::start(&server).await;
-    until_joining(&server, 1).await;
+    let mut members = joining(&server, 1).await;
     clock.advance(Duration::from_millis(2_999));
     assert_eq!(server.broker().groups().joining.delayed, 1);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(first.joined().await.members.len(), 1);
+    assert_eq!(members[0].joined().await.members.len(), 1);
 }
 
 #[tokio::test]
@@ -253,151 +277,73 @@ async fn a_join_whose_connection_closes_leaves_nothing() {
 #[tokio::test]
 async fn a_shutdown_answers_joins_and_syncs() {
     let (server, clock) = virtual_broker().await;
-    let mut members = vec![Member::start(&server).await];
-    until_joining(&server, 1).await;
-    members.push(Member::start(&server).await);
-    until_joining(&server, 2).await;
+    let mut members = joining(&server, 2).await;
     clock.advance(2 * INITIAL_DELAY);
-    let mut follower = None;
-    for mut member in members {
-        let joined = member.joined().await;
-        if joined.leader != joined.member_id {
-            follower = Some(member);
-        }
+    for member in &mut members {
+        member.joined().await;
     }
-    let mut follower = follower.unwrap();
+    // The first member leads, and does not sync.
+    let mut follower = members.pop().unwrap();
     follower.send_sync(&[]).await;
     until("a sync", || server.broker().groups().syncing.delayed == 1).await;
     assert_eq!(soon(server.shutdown()).await, 1);
-    assert_eq!(follower.synced().await.error_code, {
-        ResponseError::CoordinatorNotAvailable.code()
-    });
+    let not_available = ResponseError::CoordinatorNotAvailable.code();
+    assert_eq!(follower.synced().await.error_code, not_available);
 }
 
 #[tokio::test]
-async fn members_are_served_in_every_version() {
+async fn requests_of_members_are_answered_in_every_version() {
     let server = system_broker().await;
     let client = &mut Raw::connect(&server).await;
-    let unknown = ResponseError::UnknownMemberId.code();
+    let unknown = Some(ResponseError::UnknownMemberId);
     let nobody = text("nobody");
-    in_every_version::<FindCoordinatorRequest>(
-        client,
-        |version| match version {
-            ..=3 => FindCoordinatorRequest::default().with_key(text("group")),
-            _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text("group")]),
-        },
-        |version, found| match version {
-            ..=3 => assert_eq!((found.error_code, found.node_id.0), (0, 1)),
-            _ => assert_eq!(
-                (found.coordinators[0].error_code, found.coordinators[0].node_id.0),
-                (0, 1)
-            ),
-        },
-    )
-    .await;
-    in_every_version::<JoinGroupRequest>(
-        client,
-        |version| {
-            let rebalance_timeout = if version == 0 { -1 } else { 60_000 };
-            join(&nobody).with_rebalance_timeout_ms(rebalance_timeout)
-        },
-        |_, joined| assert_eq!(joined.error_code, unknown),
-    )
-    .await;
-    in_every_version::<SyncGroupRequest>(
-        client,
-        |_| SyncGroupRequest::default().with_group_id(group()).with_member_id(nobody.clone()),
-        |_, synced| assert_eq!(synced.error_code, unknown),
-    )
-    .await;
-    in_every_version::<HeartbeatRequest>(
-        client,
-        |_| HeartbeatRequest::default().with_group_id(group()).with_member_id(nobody.clone()),
-        |_, answered| assert_eq!(answered.error_code, unknown),
-    )
-    .await;
-    in_every_version::<LeaveGroupRequest>(
-        client,
-        |version| {
-            let who = MemberIdentity::default().with_member_id(nobody.clone());
-            let request = LeaveGroupRequest::default().with_group_id(group());
-            match version {
-                ..=2 => request.with_member_id(nobody.clone()),
-                _ => request.with_members(vec![who]),
-            }
-        },
-        |version, left| match version {
-            ..=2 => assert_eq!(left.error_code, unknown),
-            _ => assert_eq!(left.members[0].error_code, unknown),
-        },
-    )
-    .await;
+    in_every_version(client, |_| join(&nobody), unknown).await;
+    let sync = SyncGroupRequest::default().with_group_id(group()).with_member_id(nobody.clone());
+    in_every_version(client, |_| sync.clone(), unknown).await;
+    let heartbeat = HeartbeatRequest::default().with_group_id(group());
+    in_every_version(client, |_| heartbeat.clone(), unknown).await;
+    let leave = |version| {
+        let who = MemberIdentity::default().with_member_id(nobody.clone());
+        let request = LeaveGroupRequest::default().with_group_id(group());
+        match version {
+            ..=2 => request.with_member_id(nobody.clone()),
+            _ => request.with_members(vec![who]),
+        }
+    };
+    for version in 0..=5 {
+        let left = client.call(version, &leave(version)).await;
+        let code = left.members.first().map_or(left.error_code, |member| member.error_code);
+        assert_eq!(code, ResponseError::UnknownMemberId.code());
+    }
 }
 
 #[tokio::test]
-async fn groups_are_told_of_and_commits_are_kept_in_every_version() {
+async fn requests_about_groups_are_answered_in_every_version() {
     let server = system_broker().await;
     let client = &mut Raw::connect(&server).await;
-    in_every_version::<OffsetCommitRequest>(
-        client,
-        |version| commit(&StrBytes::default(), -1, version.into()),
-        |_, answered| assert_eq!(answered.topics[0].partitions[0].error_code, 0),
-    )
-    .await;
-    in_every_version::<OffsetFetchRequest>(
-        client,
-        |version| {
-            let (topic, partitions) = (name(TOPIC), vec![1, 2]);
-            if version <= 7 {
-                let topic = OffsetFetchRequestTopic::default()
-                    .with_name(topic)
-                    .with_partition_indexes(partitions);
-                let request = OffsetFetchRequest::default().with_group_id(group());
-                return request.with_topics(Some(vec![topic]));
-            }
-            let topic = OffsetFetchRequestTopics::default()
-                .with_name(topic)
-                .with_partition_indexes(partitions);
-            let group = OffsetFetchRequestGroup::default().with_group_id(group());
-            OffsetFetchRequest::default().with_groups(vec![group.with_topics(Some(vec![topic]))])
-        },
-        |version, found| {
-            let offsets: Vec<_> = if version <= 7 {
-                let partitions = found.topics[0].partitions.iter();
-                partitions.map(|partition| partition.committed_offset).collect()
-            } else {
-                let partitions = found.groups[0].topics[0].partitions.iter();
-                partitions.map(|partition| partition.committed_offset).collect()
-            };
-            assert_eq!(offsets, [9, -1], "version {version}");
-        },
-    )
-    .await;
-    in_every_version::<DescribeGroupsRequest>(
-        client,
-        |_| DescribeGroupsRequest::default().with_groups(vec![group(), GroupId(text("other"))]),
-        |_, described| {
-            let states: Vec<_> = described.groups.iter().map(|group| &*group.group_state).collect();
-            assert_eq!(states, ["Empty", "Dead"]);
-        },
-    )
-    .await;
-    in_every_version::<ListGroupsRequest>(
-        client,
-        |_| ListGroupsRequest::default(),
-        |_, listed| assert_eq!(listed.groups[0].group_id, group()),
-    )
-    .await;
-    let missing = ResponseError::GroupIdNotFound.code();
-    in_every_version::<DeleteGroupsRequest>(
-        client,
-        |_| DeleteGroupsRequest::default().with_groups_names(vec![group()]),
-        |version, deleted| {
-            let expected = if version == 0 { 0 } else { missing };
-            assert_eq!(deleted.results[0].error_code, expected);
-        },
-    )
-    .await;
+    let find = |version| match version {
+        ..=3 => FindCoordinatorRequest::default().with_key(text("group")),
+        _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text("group")]),
+    };
+    in_every_version(client, find, None).await;
+    let offset = |version: i16| commit(&StrBytes::default(), -1, version.into());
+    in_every_version(client, offset, None).await;
+    for version in 1..=9 {
+        let found = client.call(version, &offset_fetch(version, &[1, 2])).await;
+        assert_eq!(offsets(&found), [9, -1], "version {version}");
+    }
+    let groups = vec![group(), GroupId(text("other"))];
+    let describe = DescribeGroupsRequest::default().with_groups(groups);
+    in_every_version(client, |_| describe.clone(), None).await;
+    let described = client.call(5, &describe).await.groups;
+    let states: Vec<_> = described.iter().map(|group| &*group.group_state).collect();
+    assert_eq!(states, ["Empty", "Dead"]);
+    in_every_version(client, |_| ListGroupsRequest::default(), None).await;
+    let listed = client.call(4, &ListGroupsRequest::default()).await;
+    assert_eq!(listed.groups[0].group_id, group());
+    let delete = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+    assert_eq!(client.call(0, &delete).await.results[0].error_code, 0);
+    in_every_version(client, |_| delete.clone(), Some(ResponseError::GroupIdNotFound)).await;
     assert_eq!(committed(client).await, -1);
 }
 

@@ -1,36 +1,38 @@
-//! What the tests share: a broker, a client that sends whatever it is told, and patience.
+//! Brokers, clients and requests for the tests.
 
 use std::{
     future::Future,
     net::SocketAddr,
-    ops::{Range, RangeInclusive},
+    ops::Range,
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use delaywheel::ManualClock;
-use delaywheel_broker::broker::{Config, Server};
+use delaywheel_broker::{
+    broker::{Config, Server},
+    client::{self, Client},
+};
 use kafka_protocol::{
+    ResponseError,
     messages::{
         ApiKey, ApiVersionsRequest, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest,
-        ProduceResponse, RequestHeader, ResponseHeader, TopicName,
+        ProduceResponse, TopicName,
         fetch_request::{FetchPartition, FetchTopic},
         fetch_response::PartitionData,
         metadata_request::MetadataRequestTopic,
         produce_request::{PartitionProduceData, TopicProduceData},
         produce_response::PartitionProduceResponse,
     },
-    protocol::{Decodable, Encodable, Request, StrBytes},
+    protocol::{Request, StrBytes},
     records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What is too long for anything that is to happen at once, on the busiest machine.
+/// Far too long for anything that should happen at once, on the busiest machine.
 pub(crate) const FAR_TOO_LONG: Duration = Duration::from_secs(60);
 
+pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const HOUR_MS: i32 = 3_600_000;
 
@@ -45,7 +47,7 @@ pub(crate) const METADATA_VERSION: i16 = 8;
 /// A broker on a clock that the test moves, with a follower that takes 10 ms.
 pub(crate) async fn virtual_broker() -> (Server, ManualClock) {
     let clock = ManualClock::new();
-    let follower = Some(Duration::from_millis(10));
+    let follower = Some(10 * MS);
     let config = Config { follower, clock: Some(clock.clone()), ..config() };
     (start(config).await, clock)
 }
@@ -55,26 +57,21 @@ pub(crate) async fn system_broker() -> Server {
     start(config()).await
 }
 
-/// Settings for tests: waits may be long.
+/// Settings for tests: waits may be long, and the topic exists.
 pub(crate) fn config() -> Config {
-    Config { max_wait: 2 * HOUR, ..Config::default() }
+    let topics = vec![(TOPIC.to_owned(), 4)];
+    Config { max_wait: 2 * HOUR, topics, ..Config::default() }
 }
 
-/// Starts a broker, and makes the topic.
 pub(crate) async fn start(config: Config) -> Server {
-    let server = Server::start("127.0.0.1:0", config).await.unwrap();
-    let topic = MetadataRequestTopic::default().with_name(Some(name(TOPIC)));
-    let request = MetadataRequest::default().with_topics(Some(vec![topic]));
-    let response = Raw::connect(&server).await.call(METADATA_VERSION, &request).await;
-    assert_eq!(response.topics[0].partitions.len(), 4);
-    server
+    Server::start("127.0.0.1:0", config).await.unwrap()
 }
 
 /// Waits until something holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < FAR_TOO_LONG, "{what} did not come about");
+        assert!(begin.elapsed() < FAR_TOO_LONG, "{what} did not happen");
         tokio::task::yield_now().await;
     }
 }
@@ -89,7 +86,7 @@ pub(crate) async fn until_produces_wait(server: &Server, count: u64) {
     until("produce requests waiting", || server.broker().produces().0.delayed == count).await;
 }
 
-/// What comes of something that must not hang. Its limit is no part of what is tested.
+/// Returns the result of something that must not hang.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     let timer = delaywheel::Timer::new();
     let (late, is_late) = tokio::sync::oneshot::channel();
@@ -97,15 +94,12 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     let _timeout = timeout.cancel_on_drop();
     tokio::select! {
         result = future => result,
-        _ = is_late => panic!("nothing came of it"),
+        _ = is_late => panic!("it hangs"),
     }
 }
 
-/// A connection on which frames are sent as they are.
-pub(crate) struct Raw {
-    stream: TcpStream,
-    sent: i32,
-}
+/// A connection whose failures fail the test.
+pub(crate) struct Raw(Client);
 
 impl Raw {
     pub(crate) async fn connect(server: &Server) -> Self {
@@ -113,47 +107,47 @@ impl Raw {
     }
 
     pub(crate) async fn connect_to(address: SocketAddr) -> Self {
-        Self { stream: TcpStream::connect(address).await.unwrap(), sent: 0 }
+        Self(Client::connect(address).await.unwrap())
     }
 
     /// Sends a request, and returns its correlation id.
     pub(crate) async fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
-        self.sent += 1;
-        let frame = frame(self.sent, version, request);
-        self.stream.write_all(&frame).await.unwrap();
-        self.sent
+        self.0.send(version, request).await.unwrap()
     }
 
-    /// Sends bytes.
+    /// Sends bytes. The broker may have closed the connection.
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
-        // A connection that has been closed meanwhile is what some tests are about.
-        let _ = self.stream.write_all(bytes).await;
+        let _ = self.0.stream().write_all(bytes).await;
     }
 
     /// Receives a response, with its correlation id.
     pub(crate) async fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
-        let mut frame = soon(self.receive_frame()).await.expect("an answer was due");
-        let header_version = ApiKey::try_from(R::KEY).unwrap().response_header_version(version);
-        let header = ResponseHeader::decode(&mut frame, header_version).unwrap();
-        let response = R::Response::decode(&mut frame, version).unwrap();
-        assert!(frame.is_empty(), "{} bytes too many", frame.len());
-        (header.correlation_id, response)
+        soon(self.0.receive::<R>(version)).await.unwrap()
     }
 
     /// Sends a request and receives its response.
     pub(crate) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
-        let sent = self.send(version, request).await;
-        let (received, response) = self.receive::<R>(version).await;
-        assert_eq!(received, sent);
-        response
+        soon(self.0.call(version, request)).await.unwrap()
+    }
+
+    pub(crate) async fn send_fetch(&mut self, request: &FetchRequest) -> i32 {
+        self.send(FETCH_VERSION, request).await
+    }
+
+    pub(crate) async fn receive_fetch(&mut self) -> FetchResponse {
+        self.receive::<FetchRequest>(FETCH_VERSION).await.1
     }
 
     pub(crate) async fn fetch(&mut self, request: &FetchRequest) -> FetchResponse {
         self.call(FETCH_VERSION, request).await
     }
 
-    pub(crate) async fn receive_fetch(&mut self) -> FetchResponse {
-        self.receive::<FetchRequest>(FETCH_VERSION).await.1
+    pub(crate) async fn send_produce(&mut self, request: &ProduceRequest) -> i32 {
+        self.send(PRODUCE_VERSION, request).await
+    }
+
+    pub(crate) async fn receive_produce(&mut self) -> ProduceResponse {
+        self.receive::<ProduceRequest>(PRODUCE_VERSION).await.1
     }
 
     /// Appends a batch of so many records to a partition.
@@ -162,45 +156,40 @@ impl Raw {
         outcome(&response).error_code
     }
 
-    /// Receives whatever comes until the broker closes the connection.
+    /// Receives bytes until the broker closes the connection.
     pub(crate) async fn receive_rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // It may be closed the hard way, if there was something in it that was not read.
-        let _ = soon(self.stream.read_to_end(&mut rest)).await;
+        // The system resets a connection that was closed with unread bytes.
+        let _ = soon(self.0.stream().read_to_end(&mut rest)).await;
         rest
     }
 
     /// Says that nothing more will be sent.
     pub(crate) async fn finish(&mut self) {
-        let _ = self.stream.shutdown().await;
-    }
-
-    async fn receive_frame(&mut self) -> Option<Bytes> {
-        let length = self.stream.read_i32().await.ok()?;
-        let mut frame = BytesMut::zeroed(usize::try_from(length).unwrap());
-        self.stream.read_exact(&mut frame).await.ok()?;
-        Some(frame.freeze())
+        let _ = self.0.stream().shutdown().await;
     }
 }
 
-/// The versions of a request that the broker reads, of those that it advertises.
-async fn versions<R: Request>(client: &mut Raw) -> RangeInclusive<i16> {
-    let offered = client.call(3, &ApiVersionsRequest::default()).await.api_keys;
-    let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
-    // Like Kafka, the broker advertises versions of Produce that it does not read.
-    let first = if R::KEY == ApiKey::Produce as i16 { 3 } else { offered.min_version };
-    first..=offered.max_version
-}
-
-/// Sends a request in every version, and checks each answer.
+/// Sends a request in every version on offer. All error codes of each response must be `code`.
 pub(crate) async fn in_every_version<R: Request>(
     client: &mut Raw,
     request: impl Fn(i16) -> R,
-    check: impl Fn(i16, R::Response),
-) {
-    for version in versions::<R>(client).await {
-        let response = client.call(version, &request(version)).await;
-        check(version, response);
+    code: Option<ResponseError>,
+) where
+    R::Response: std::fmt::Debug,
+{
+    let offered = client.call(3, &ApiVersionsRequest::default()).await.api_keys;
+    let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
+    // Like Kafka, the broker offers versions of Produce that it does not read.
+    let first = if R::KEY == ApiKey::Produce as i16 { 3 } else { offered.min_version };
+    for version in first..=offered.max_version {
+        let response = format!("{:?}", client.call(version, &request(version)).await);
+        let codes = response.split("error_code: ").skip(1);
+        let is_expected = |text: &str| {
+            let code = code.map_or(0, |error| error.code());
+            text.starts_with(&format!("{code},"))
+        };
+        assert!(codes.clone().all(is_expected), "version {version}: {response}");
     }
 }
 
@@ -209,25 +198,21 @@ pub(crate) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-/// A request with its header and length.
-pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> BytesMut {
-    let key = ApiKey::try_from(R::KEY).unwrap();
-    let mut frame = BytesMut::new();
-    frame.put_i32(0);
-    RequestHeader::default()
-        .with_request_api_key(R::KEY)
-        .with_request_api_version(version)
-        .with_correlation_id(correlation_id)
-        .encode(&mut frame, key.request_header_version(version))
-        .unwrap();
-    request.encode(&mut frame, version).unwrap();
-    let length = i32::try_from(frame.len() - 4).unwrap();
-    (&mut frame[..4]).put_i32(length);
-    frame
+pub(crate) fn name(name: &str) -> TopicName {
+    TopicName(text(name))
 }
 
-pub(crate) fn name(name: &str) -> TopicName {
-    TopicName(StrBytes::from_string(name.to_owned()))
+/// A request with its header and length.
+pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> BytesMut {
+    client::frame(correlation_id, version, request).unwrap()
+}
+
+/// A request for the metadata of some topics.
+pub(crate) fn metadata(topics: &[&str], creates: bool) -> MetadataRequest {
+    let topic = |topic: &&str| MetadataRequestTopic::default().with_name(Some(name(topic)));
+    MetadataRequest::default()
+        .with_topics(Some(topics.iter().map(topic).collect()))
+        .with_allow_auto_topic_creation(creates)
 }
 
 /// A fetch of some partitions of the topic, from their beginning.
@@ -260,14 +245,22 @@ pub(crate) fn produce_all(partitions: &[i32], acks: i16, count: i64) -> ProduceR
         .with_topic_data(vec![topic.with_partition_data(partitions.collect())])
 }
 
+/// A request to append these records to partition 0.
+pub(crate) fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
+    let mut request = produce(0, acks, 1);
+    request.topic_data[0].partition_data[0].records = Some(records);
+    request
+}
+
 /// A batch of so many records.
 pub(crate) fn batch(count: i64) -> Bytes {
-    record_batch(-1, 0..i32::try_from(count).unwrap(), &Bytes::from_static(b"value"))
+    record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
 }
 
 /// A batch of the records with these sequence numbers; the id of a producer that is not idempotent
 /// is -1.
-pub(crate) fn record_batch(producer_id: i64, numbers: Range<i32>, value: &Bytes) -> Bytes {
+pub(crate) fn record_batch(producer_id: i64, numbers: Range<i32>, value: &[u8]) -> Bytes {
+    let value = Bytes::copy_from_slice(value);
     let record = |number: i32| Record {
         transactional: false,
         control: false,
@@ -291,8 +284,8 @@ pub(crate) fn record_batch(producer_id: i64, numbers: Range<i32>, value: &Bytes)
 }
 
 /// Bytes of a batch of so many records.
-pub(crate) fn batch_bytes(count: i64) -> i32 {
-    i32::try_from(batch(count).len()).unwrap()
+pub(crate) fn batch_bytes(count: i64) -> usize {
+    batch(count).len()
 }
 
 /// The partitions of a response.
@@ -303,12 +296,18 @@ pub(crate) fn data(response: &FetchResponse) -> Vec<&PartitionData> {
 
 /// Bytes of records in a response, by partition.
 pub(crate) fn lengths(response: &FetchResponse) -> Vec<usize> {
-    let length = |data: &PartitionData| data.records.as_ref().map_or(0, Buf::remaining);
+    let length = |data: &PartitionData| data.records.as_ref().map_or(0, Bytes::len);
     data(response).into_iter().map(length).collect()
+}
+
+/// Error codes in a response, by partition.
+pub(crate) fn codes(response: &FetchResponse) -> Vec<i16> {
+    data(response).into_iter().map(|data| data.error_code).collect()
 }
 
 /// The one partition of a response.
 pub(crate) fn outcome(response: &ProduceResponse) -> &PartitionProduceResponse {
-    assert_eq!((response.responses.len(), response.responses[0].partition_responses.len()), (1, 1));
-    &response.responses[0].partition_responses[0]
+    let [topic] = &response.responses[..] else { panic!("{response:?}") };
+    let [partition] = &topic.partition_responses[..] else { panic!("{response:?}") };
+    partition
 }

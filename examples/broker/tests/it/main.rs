@@ -1,9 +1,8 @@
-//! The broker from outside: through a real client, and through frames of our own where a client
-//! would not do what is to be seen.
+//! The broker from outside: through sockets, by requests that the tests make.
 //!
-//! Nothing sleeps. Where time has to pass the broker runs on a clock that the test moves; where
-//! something has to happen first, [`harness::until`] waits for the thing itself. The few tests on
-//! the system's clock assert that nothing is early, and hold it against bounds of many seconds.
+//! No test sleeps. If time has to pass, the broker runs on a clock that the test moves. If an event
+//! has to come first, [`harness::until`] waits for it. The tests on the clock of the system have
+//! bounds of many seconds.
 
 mod admin;
 mod connections;
@@ -11,9 +10,7 @@ mod fetch;
 mod groups;
 mod guide;
 mod harness;
-mod idle;
 mod malformed;
 mod memory;
 mod produce;
-mod real_client;
 mod shutdown;

@@ -3,13 +3,12 @@
 //! Everything but the timers runs on the thread of the test, whose allocations are counted.
 
 use allocation_counter::measure;
-use bytes::Bytes;
 use delaywheel_broker::broker::{Config, Server};
 use kafka_protocol::{messages::FetchRequest, protocol::Request};
 use tokio::runtime::Builder;
 
 use crate::harness::{
-    HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce, record_batch, start, until,
+    HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce_records, record_batch, start, until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -23,12 +22,9 @@ const STORED: usize = 8 << 20;
 async fn stored() -> Server {
     let server = start(Config { max_fetch_bytes: STORED, ..config() }).await;
     let mut producer = Raw::connect(&server).await;
-    let value = Bytes::from(vec![b'x'; 1_000_000]);
+    let records = record_batch(-1, 0..1, &vec![b'x'; 1_000_000]);
     for _ in 0..8 {
-        let mut request = produce(0, 1, 1);
-        let records = record_batch(-1, 0..1, &value);
-        request.topic_data[0].partition_data[0].records = Some(records);
-        producer.call(PRODUCE_VERSION, &request).await;
+        producer.call(PRODUCE_VERSION, &produce_records(1, records.clone())).await;
     }
     server
 }

@@ -1,4 +1,4 @@
-//! A shutdown answers whatever waits, and is kept waiting by nobody.
+//! A shutdown answers all waiting requests, and no client delays it.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kafka_protocol::{ResponseError, messages::ProduceRequest};
+use kafka_protocol::ResponseError;
 
 use crate::harness::{
     HOUR_MS, PRODUCE_VERSION, Raw, fetch, lengths, outcome, produce, produce_all, soon, until,
@@ -20,11 +20,11 @@ async fn a_shutdown_answers_everyone_and_closes() {
     let mut consumers = Vec::new();
     for _ in 0..50 {
         let mut client = Raw::connect(&server).await;
-        client.send(11, &fetch(&[0, 1], 1, HOUR_MS)).await;
+        client.send_fetch(&fetch(&[0, 1], 1, HOUR_MS)).await;
         consumers.push(client);
     }
     let mut producer = Raw::connect(&server).await;
-    producer.send(PRODUCE_VERSION, &produce(0, -1, 1)).await;
+    producer.send_produce(&produce(0, -1, 1)).await;
     let idle = Raw::connect(&server).await;
     until_fetches_wait(&server, 50).await;
     until_produces_wait(&server, 1).await;
@@ -34,7 +34,7 @@ async fn a_shutdown_answers_everyone_and_closes() {
     for client in &mut consumers {
         assert_eq!(lengths(&client.receive_fetch().await), [0, 0]);
     }
-    let (_, response) = producer.receive::<ProduceRequest>(PRODUCE_VERSION).await;
+    let response = producer.receive_produce().await;
     assert_eq!(outcome(&response).error_code, ResponseError::NotLeaderOrFollower.code());
     for mut client in consumers.into_iter().chain([producer, idle]) {
         assert!(client.receive_rest().await.is_empty());
@@ -49,7 +49,7 @@ async fn a_shutdown_answers_everyone_and_closes() {
 async fn dropping_the_server_answers_everyone_too() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
-    client.send(11, &fetch(&[0], 1, HOUR_MS)).await;
+    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
     until_fetches_wait(&server, 1).await;
     drop(server);
     assert_eq!(lengths(&client.receive_fetch().await), [0]);
@@ -63,7 +63,7 @@ async fn a_client_that_takes_nothing_does_not_hold_up_a_shutdown() {
     client.call(PRODUCE_VERSION, &produce_all(&[0, 0, 0, 0], 1, 10_000)).await;
     clock.advance(Duration::from_millis(10));
     for _ in 0..60 {
-        client.send(11, &fetch(&[0], 1, 0)).await;
+        client.send_fetch(&fetch(&[0], 1, 0)).await;
     }
     until("the requests", || server.broker().counts().fetches == 60).await;
 
@@ -98,19 +98,18 @@ async fn sigterm_answers_waiting_requests_before_the_process_ends() {
     let address = address.unwrap().parse().unwrap();
 
     let (mut client, mut other) = (Raw::connect_to(address).await, Raw::connect_to(address).await);
-    client.send(11, &fetch(&[0], 1, HOUR_MS)).await;
-    client.send(PRODUCE_VERSION, &produce(1, 1, 1)).await;
+    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
+    client.send_produce(&produce(1, 1, 1)).await;
     // This answer shows that the append has come. So the fetch before it waits.
     other.fetch(&fetch(&[1], 1, HOUR_MS)).await;
     let kill = Command::new("kill").arg(process.0.id().to_string()).status().unwrap();
     assert!(kill.success());
 
     assert_eq!(lengths(&client.receive_fetch().await), [0]);
-    let (_, response) = client.receive::<ProduceRequest>(PRODUCE_VERSION).await;
-    assert_eq!(outcome(&response).error_code, 0);
+    assert_eq!(outcome(&client.receive_produce().await).error_code, 0);
     assert!(client.receive_rest().await.is_empty());
     let mut report = String::new();
     output.read_to_string(&mut report).unwrap();
-    assert!(report.starts_with("3 requests served; 1 that waited"), "{report}");
+    assert!(report.starts_with("3 requests served; 1 waiting requests"), "{report}");
     assert!(process.0.wait().unwrap().success());
 }

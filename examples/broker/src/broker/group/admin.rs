@@ -1,6 +1,6 @@
 //! `FindCoordinator`, `DescribeGroups`, `ListGroups` and `DeleteGroups`.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use kafka_protocol::{
     ResponseError,
@@ -17,9 +17,9 @@ use kafka_protocol::{
 };
 
 use super::{
-    coordinator::{Coordinator, Slot},
+    coordinator::Coordinator,
     requests::{code, text},
-    state::Phase,
+    state::{Group, Phase},
 };
 use crate::broker::{frame::Room, metadata::NODE};
 
@@ -72,22 +72,21 @@ pub(crate) fn describe(
     asked: &DescribeGroupsRequest,
 ) -> DescribeGroupsResponse {
     let mut room = Room::new();
+    let groups = groups.groups();
     let described = asked.groups.iter().map(|name| {
         let empty = || DescribedGroup::default().with_group_id(name.clone());
-        let Some(slot) = groups.find(name) else {
+        let Some(entry) = groups.get(&***name) else {
             // As Kafka before version 6 of this request.
             return empty().with_group_state(StrBytes::from_static_str("Dead"));
         };
-        let described = describe_group(version, &slot);
+        let described = describe_group(version, name, &entry.group);
         let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
         if room.take(&described, version) { described } else { refused() }
     });
     DescribeGroupsResponse::default().with_groups(described.collect())
 }
 
-fn describe_group(version: i16, slot: &Slot) -> DescribedGroup {
-    let contents = slot.lock();
-    let group = &contents.group;
+fn describe_group(version: i16, name: &GroupId, group: &Group) -> DescribedGroup {
     let members = group.members().map(|(id, member, metadata)| {
         let instance = member.join.instance.as_ref().map(text);
         DescribedGroupMember::default()
@@ -99,7 +98,7 @@ fn describe_group(version: i16, slot: &Slot) -> DescribedGroup {
             .with_member_assignment(member.assignment.clone())
     });
     DescribedGroup::default()
-        .with_group_id(GroupId(text(&slot.name)))
+        .with_group_id(name.clone())
         .with_group_state(state_name(group.phase()))
         .with_protocol_type(text(&group.protocol_type()))
         .with_protocol_data(text(&group.protocol()))
@@ -113,21 +112,22 @@ pub(crate) fn list(
     asked: &ListGroupsRequest,
 ) -> ListGroupsResponse {
     let wanted = &asked.states_filter;
-    let mut listed = BTreeMap::new();
-    for slot in groups.all() {
-        let contents = slot.lock();
-        let state = state_name(contents.group.phase());
-        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(&state)) {
-            continue;
+    let is_wanted = |state: &str| {
+        wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(state))
+    };
+    let groups = groups.groups();
+    let listed = groups.iter().filter_map(|(name, entry)| {
+        let state = state_name(entry.group.phase());
+        let listed = ListedGroup::default()
+            .with_group_id(GroupId(text(name)))
+            .with_protocol_type(text(&entry.group.protocol_type()));
+        match version {
+            _ if !is_wanted(&state) => None,
+            ..TELLS_STATE => Some(listed),
+            _ => Some(listed.with_group_state(state)),
         }
-        let group = ListedGroup::default()
-            .with_group_id(GroupId(text(&slot.name)))
-            .with_protocol_type(text(&contents.group.protocol_type()));
-        let is_told = version >= TELLS_STATE;
-        let group = if is_told { group.with_group_state(state) } else { group };
-        listed.insert(slot.name.clone(), group);
-    }
-    ListGroupsResponse::default().with_groups(listed.into_values().collect())
+    });
+    ListGroupsResponse::default().with_groups(listed.collect())
 }
 
 /// Deletes groups without members, with their commits.

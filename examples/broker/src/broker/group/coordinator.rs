@@ -9,16 +9,14 @@
 //!
 //! # Locks
 //!
-//! Each group has a lock. [`Coordinator::transition`] changes a group under its lock, sessions
-//! included, and calls the purgatories after that. The lock of the table may be held when the lock
-//! of a group is taken, never the other way round.
+//! One lock protects all groups. [`Coordinator::transition`] changes a group under it, sessions
+//! included, and calls the purgatories after it has released the lock.
 
 use std::{
-    collections::HashMap,
-    hash::{Hash, Hasher},
+    collections::BTreeMap,
     ops::RangeInclusive,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -101,44 +99,20 @@ pub struct GroupStats {
     pub sessions: TimerStats,
 }
 
-/// A group and its lock. It is what joins wait on, so two are equal if they are the same.
-pub(crate) struct Slot {
-    number: u64,
-    pub(crate) name: Name,
-    contents: Mutex<Contents>,
-}
-
-/// What the lock of a group protects.
-pub(crate) struct Contents {
+/// A group and its commits.
+pub(crate) struct Entry {
     pub(crate) group: Group,
     pub(crate) commits: Commits,
     /// Says in which order groups have lost their last members.
     unused_since: u64,
 }
 
-impl Slot {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().expect("nothing panics under this lock")
-    }
-}
-
-impl PartialEq for Slot {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Slot {}
-
-impl Hash for Slot {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.number.hash(state);
-    }
-}
+/// The groups, by name.
+pub(crate) type Groups = BTreeMap<Name, Entry>;
 
 /// A session, as the timer holds it.
 struct SessionEnd {
-    slot: Weak<Slot>,
+    group: Name,
     member: Name,
     number: u64,
 }
@@ -149,14 +123,14 @@ pub(crate) struct Coordinator {
     config: GroupConfig,
     /// The longest wait.
     max_wait: Duration,
-    groups: RwLock<HashMap<Name, Arc<Slot>>>,
-    rebalances: Purgatory<Arc<Slot>, Rebalance>,
-    joins: Purgatory<Arc<Slot>, Request>,
-    syncs: Purgatory<Arc<Slot>, Request>,
+    groups: Mutex<Groups>,
+    rebalances: Purgatory<Name, Rebalance>,
+    joins: Purgatory<Name, Request>,
+    syncs: Purgatory<Name, Request>,
     sessions: ValueTimer<SessionEnd>,
     /// Different for each run, so that ids of an earlier run are unknown.
     run: u32,
-    /// Numbers that are used once: of groups, members and sessions.
+    /// Numbers that are used once: of members, sessions and rounds.
     numbers: AtomicU64,
     /// The latest generation of any group that was dropped. A group of the same name goes on from
     /// there, so that its generations do not go back.
@@ -166,7 +140,7 @@ pub(crate) struct Coordinator {
 }
 
 /// A join or a sync that waits.
-pub(crate) type Waits = Waiting<Arc<Slot>, Request, Outcome>;
+pub(crate) type Waits = Waiting<Name, Request, Outcome>;
 
 impl Coordinator {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
@@ -182,7 +156,7 @@ impl Coordinator {
                 this: Weak::clone(this),
                 config: config.groups.clone(),
                 max_wait: config.max_wait,
-                groups: RwLock::default(),
+                groups: Mutex::default(),
                 rebalances: builder("rebalances").build().expect("the settings are valid"),
                 joins: builder("joins").build().expect("the settings are valid"),
                 syncs: builder("syncs").build().expect("the settings are valid"),
@@ -198,7 +172,7 @@ impl Coordinator {
 
     pub(crate) fn stats(&self) -> GroupStats {
         GroupStats {
-            groups: self.all().len() as u64,
+            groups: self.groups().len() as u64,
             counts: self.counts.read(),
             rounds: self.rebalances.stats(),
             joining: self.joins.stats(),
@@ -220,15 +194,9 @@ impl Coordinator {
         answer_all(&self.joins) + answer_all(&self.syncs)
     }
 
-    /// Returns the group of a name.
-    pub(crate) fn find(&self, name: &str) -> Option<Arc<Slot>> {
-        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    /// Returns all groups.
-    pub(crate) fn all(&self) -> Vec<Arc<Slot>> {
-        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.values().cloned().collect()
+    /// Locks the groups.
+    pub(crate) fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().expect("nothing panics under this lock")
     }
 
     /// Adds a member to a group, or lets it join again.
@@ -242,74 +210,60 @@ impl Coordinator {
         let is_unknown = join.member.is_empty();
         let member = Arc::clone(if is_unknown { &join.new_id } else { &join.member });
         let answer = Answer::default();
-        let mut join = Some(join);
-        let slot = self.enter(group, is_unknown, |slot| {
-            self.transition(slot, |group, effects| {
-                if group.is_dropped() {
-                    return false;
-                }
-                if let Some(join) = join.take() {
-                    group.join(join, &answer, effects);
-                }
-                true
-            })
+        let who = Identity { member, instance: None, generation: -1 };
+        self.transition(group, is_unknown, |entry, effects| {
+            entry.group.join(join, &answer, effects);
         })?;
-        let identity = Identity { member, instance: None, generation: -1 };
         // The end of the round comes first.
-        Ok(self.wait(&self.joins, slot, identity, answer, Duration::MAX))
+        Ok(self.wait(&self.joins, group, who, answer, Duration::MAX))
     }
 
     /// Takes the assignments of a member, if it leads, and waits for its own.
     pub(crate) fn sync(
         &self,
         group: &str,
-        identity: Identity,
+        who: Identity,
         assignments: Vec<(Name, Bytes)>,
     ) -> Result<Waits, ResponseError> {
-        let slot = self.find(group).ok_or(ResponseError::UnknownMemberId)?;
         let answer = Answer::default();
-        let delay = self.transition(&slot, |group, effects| {
-            group.sync(&identity, assignments, &answer, effects);
-            group.rebalance_timeout()
-        });
-        Ok(self.wait(&self.syncs, slot, identity, answer, delay))
+        let delay = self.transition(group, false, |entry, effects| {
+            entry.group.sync(&who, assignments, &answer, effects);
+            entry.group.rebalance_timeout()
+        })?;
+        Ok(self.wait(&self.syncs, group, who, answer, delay))
     }
 
     /// Lets a request wait until its answer is there.
     fn wait(
         &self,
-        purgatory: &Purgatory<Arc<Slot>, Request>,
-        slot: Arc<Slot>,
-        identity: Identity,
+        purgatory: &Purgatory<Name, Request>,
+        group: &str,
+        who: Identity,
         answer: Answer,
         delay: Duration,
     ) -> Waits {
         let (sender, ended) = oneshot::channel();
-        let (coordinator, key) = (Weak::clone(&self.this), Arc::clone(&slot));
-        let request = Request { coordinator, slot, identity, answer, ended: sender };
+        let (coordinator, group) = (Weak::clone(&self.this), Name::from(group));
+        let key = Arc::clone(&group);
+        let request = Request { coordinator, group, who, answer, ended: sender };
         let watched = purgatory.try_complete_else_watch(request, [key], delay);
         Waiting::new(purgatory, watched, ended)
     }
 
     /// Puts off the end of a member's session.
-    pub(crate) fn heartbeat(&self, group: &str, identity: &Identity) -> Result<(), ResponseError> {
+    pub(crate) fn heartbeat(&self, group: &str, who: &Identity) -> Result<(), ResponseError> {
         self.counts.update(|counts| counts.heartbeats += 1);
-        let slot = self.find(group).ok_or(ResponseError::UnknownMemberId)?;
-        let mut contents = slot.lock();
-        self.touch(&slot, &mut contents.group, identity)
+        let mut groups = self.groups();
+        let entry = groups.get_mut(group).ok_or(ResponseError::UnknownMemberId)?;
+        self.touch(group, &mut entry.group, who)
     }
 
-    fn touch(
-        &self,
-        slot: &Arc<Slot>,
-        group: &mut Group,
-        identity: &Identity,
-    ) -> Result<(), ResponseError> {
-        let (session, timeout, outcome) = group.heartbeat(identity);
+    fn touch(&self, name: &str, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
+        let (session, timeout, outcome) = group.heartbeat(who);
         if let Some(session) = session {
             // It may be about to end; then another takes its place, and it ends nothing.
             if !self.sessions.reset(session.key, timeout) {
-                self.start_session(slot, group, &identity.member);
+                self.start_session(name, group, &who.member);
             }
         }
         outcome
@@ -318,11 +272,13 @@ impl Coordinator {
     /// Removes a member.
     pub(crate) fn leave(
         &self,
-        slot: &Arc<Slot>,
+        group: &str,
         member: &Name,
         instance: Option<&Name>,
     ) -> Result<(), ResponseError> {
-        self.transition(slot, |group, effects| group.leave(member, instance, effects))?;
+        self.transition(group, false, |entry, effects| {
+            entry.group.leave(member, instance, effects)
+        })??;
         self.counts.update(|counts| counts.left += 1);
         Ok(())
     }
@@ -331,176 +287,118 @@ impl Coordinator {
     pub(crate) fn commit(
         &self,
         group: &str,
-        identity: &Identity,
+        who: &Identity,
         commit: impl FnOnce(&mut Commits),
     ) -> Result<(), ResponseError> {
-        let is_member = identity.generation >= 0;
-        let (mut commit, mut outcome) = (Some(commit), Ok(()));
-        self.enter(group, !is_member, |slot| {
-            let mut contents = slot.lock();
-            if contents.group.is_dropped() {
-                return false;
+        let is_member = who.generation >= 0;
+        self.transition(group, !is_member, |entry, _| {
+            entry.group.check_commit(who)?;
+            commit(&mut entry.commits);
+            if is_member {
+                // A commit counts as a heartbeat. Only heartbeats tell of a rebalance.
+                let _ = self.touch(group, &mut entry.group, who);
             }
-            outcome = contents.group.check_commit(identity);
-            if outcome.is_ok() {
-                if let Some(commit) = commit.take() {
-                    commit(&mut contents.commits);
-                }
-                if is_member {
-                    // A commit counts as a heartbeat. Only heartbeats tell of a rebalance.
-                    let _ = self.touch(slot, &mut contents.group, identity);
-                }
-            }
-            true
-        })?;
-        outcome
+            Ok(())
+        })?
     }
 
     /// Deletes a group that has no members.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
-        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        let slot = groups.get(name).ok_or(ResponseError::GroupIdNotFound)?;
-        let mut contents = slot.lock();
-        if !contents.group.is_unused() {
+        let mut groups = self.groups();
+        let entry = groups.get(name).ok_or(ResponseError::GroupIdNotFound)?;
+        if !entry.group.is_unused() {
             return Err(ResponseError::NonEmptyGroup);
         }
-        self.drop_unused(&mut contents);
-        drop(contents);
-        groups.remove(name);
+        self.remove(&mut groups, name);
         Ok(())
     }
 
     /// Forgets the commits for a topic that was deleted.
     pub(crate) fn forget_topic(&self, topic: &str) {
-        for slot in self.all() {
-            slot.lock().commits.remove(topic);
+        for entry in self.groups().values_mut() {
+            entry.commits.remove(topic);
         }
     }
 
-    /// Calls `act` with a group, which it creates if `creates`. `act` returns `false` if another
-    /// thread has just dropped the group.
-    fn enter(
-        &self,
-        name: &str,
-        creates: bool,
-        mut act: impl FnMut(&Arc<Slot>) -> bool,
-    ) -> Result<Arc<Slot>, ResponseError> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(ResponseError::CoordinatorNotAvailable);
-        }
-        loop {
-            let slot = match self.find(name) {
-                Some(slot) => slot,
-                None if creates => self.create(name)?,
-                None => return Err(ResponseError::UnknownMemberId),
-            };
-            if act(&slot) {
-                return Ok(slot);
-            }
-        }
-    }
-
-    fn create(&self, name: &str) -> Result<Arc<Slot>, ResponseError> {
+    fn create(&self, groups: &mut Groups, name: &str) -> Result<(), ResponseError> {
         if name.is_empty() {
             return Err(ResponseError::InvalidGroupId);
         }
-        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = groups.get(name) {
-            return Ok(Arc::clone(slot));
-        }
         if groups.len() >= self.config.max_groups {
-            self.drop_oldest(&mut groups)?;
+            let unused = groups.iter().filter(|(_, entry)| entry.group.is_unused());
+            let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
+            let oldest = oldest.map(|(name, _)| Arc::clone(name));
+            self.remove(groups, &oldest.ok_or(ResponseError::PolicyViolation)?);
         }
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
-        let group = Group::new(self.config.max_members, generation);
-        let contents = Contents { group, commits: Commits::default(), unused_since: number };
-        let name = Name::from(name);
-        let slot = Arc::new(Slot { number, name: Arc::clone(&name), contents: contents.into() });
-        groups.insert(name, Arc::clone(&slot));
-        Ok(slot)
-    }
-
-    /// Drops a group without members and commits.
-    fn forget(&self, slot: &Arc<Slot>) {
-        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        let mut contents = slot.lock();
-        let is_unused = contents.group.is_unused() && contents.commits.is_empty();
-        if is_unused && !contents.group.is_dropped() {
-            self.drop_unused(&mut contents);
-            groups.remove(&slot.name);
-        }
-    }
-
-    /// Makes room for a group.
-    fn drop_oldest(&self, groups: &mut HashMap<Name, Arc<Slot>>) -> Result<(), ResponseError> {
-        let unused = groups.values().filter_map(|slot| {
-            let contents = slot.lock();
-            contents.group.is_unused().then_some((contents.unused_since, slot))
-        });
-        let oldest = unused.min_by_key(|(since, _)| *since).map(|(_, slot)| Arc::clone(slot));
-        let oldest = oldest.ok_or(ResponseError::PolicyViolation)?;
-        let mut contents = oldest.lock();
-        if !contents.group.is_unused() {
-            return Err(ResponseError::PolicyViolation);
-        }
-        self.drop_unused(&mut contents);
-        groups.remove(&oldest.name);
+        let group = Group::new(self.config.max_members, generation, number << 32);
+        let entry = Entry { group, commits: Commits::default(), unused_since: number };
+        groups.insert(name.into(), entry);
         Ok(())
     }
 
-    /// Makes a group take no more members. The caller removes it from the table.
-    fn drop_unused(&self, contents: &mut Contents) {
-        contents.group.drop_unused();
-        self.dropped_generation.fetch_max(contents.group.generation(), Ordering::Relaxed);
+    /// Removes a group without members.
+    fn remove(&self, groups: &mut Groups, name: &str) {
+        if let Some(entry) = groups.remove(name) {
+            self.dropped_generation.fetch_max(entry.group.generation(), Ordering::Relaxed);
+        }
     }
 
-    /// Changes a group, and carries out the effects.
+    /// Changes a group, which is created if `creates`, and carries out the effects. Removes the
+    /// group if it has neither members nor commits.
     fn transition<T>(
         &self,
-        slot: &Arc<Slot>,
-        change: impl FnOnce(&mut Group, &mut Effects) -> T,
-    ) -> T {
+        name: &str,
+        creates: bool,
+        change: impl FnOnce(&mut Entry, &mut Effects) -> T,
+    ) -> Result<T, ResponseError> {
+        let is_closed = self.is_closed.load(Ordering::Acquire);
+        let mut groups = self.groups();
+        if creates && is_closed {
+            return Err(ResponseError::CoordinatorNotAvailable);
+        }
+        if creates && !groups.contains_key(name) {
+            self.create(&mut groups, name)?;
+        }
+        let entry = groups.get_mut(name).ok_or(ResponseError::UnknownMemberId)?;
+        let generation = entry.group.generation();
         let mut effects = Effects::default();
-        let mut contents = slot.lock();
-        let generation = contents.group.generation();
-        let result = change(&mut contents.group, &mut effects);
+        let result = change(entry, &mut effects);
         for key in effects.stopped {
             self.sessions.cancel(key);
         }
         for member in &effects.started {
-            self.start_session(slot, &mut contents.group, member);
+            self.start_session(name, &mut entry.group, member);
         }
         if !self.is_closed.load(Ordering::Acquire) {
-            contents.group.check_invariants();
+            entry.group.check_invariants();
         }
-        if contents.group.phase() == Phase::Syncing && contents.group.generation() != generation {
+        if entry.group.phase() == Phase::Syncing && entry.group.generation() != generation {
             self.counts.update(|counts| counts.rebalances += 1);
         }
-        let is_unused = contents.group.is_unused();
-        if is_unused {
-            contents.unused_since = self.next_number();
+        if entry.group.is_unused() {
+            entry.unused_since = self.next_number();
+            if entry.commits.is_empty() {
+                self.remove(&mut groups, name);
+            }
         }
-        let is_forgotten = is_unused && contents.commits.is_empty();
-        drop(contents);
+        drop(groups);
         if let Some(round) = effects.round {
-            self.begin_round(slot, round);
+            self.begin_round(name.into(), round);
         }
         if effects.is_changed {
-            self.rebalances.check_and_complete(&**slot);
-            self.joins.check_and_complete(&**slot);
-            self.syncs.check_and_complete(&**slot);
+            self.rebalances.check_and_complete(name);
+            self.joins.check_and_complete(name);
+            self.syncs.check_and_complete(name);
         }
-        if is_forgotten {
-            self.forget(slot);
-        }
-        result
+        Ok(result)
     }
 
-    fn start_session(&self, slot: &Arc<Slot>, group: &mut Group, member: &Name) {
+    fn start_session(&self, name: &str, group: &mut Group, member: &Name) {
         let Some(timeout) = group.session_timeout(member) else { return };
         let number = self.next_number();
-        let end = SessionEnd { slot: Arc::downgrade(slot), member: Arc::clone(member), number };
+        let end = SessionEnd { group: name.into(), member: Arc::clone(member), number };
         // A timer that has been shut down ends no sessions any more.
         let Ok(key) = self.sessions.schedule(timeout, end) else { return };
         if let Some(before) = group.keep_session(member, Session { key, number }) {
@@ -509,43 +407,41 @@ impl Coordinator {
     }
 
     fn end_session(&self, end: &SessionEnd) {
-        let Some(slot) = end.slot.upgrade() else { return };
-        let has_ended = self.transition(&slot, |group, effects| {
-            group.end_session(&end.member, end.number, effects)
+        let has_ended = self.transition(&end.group, false, |entry, effects| {
+            entry.group.end_session(&end.member, end.number, effects)
         });
-        if has_ended {
+        if has_ended == Ok(true) {
             self.counts.update(|counts| counts.sessions_ended += 1);
         }
     }
 
     /// Lets a round of joins wait for its members.
-    fn begin_round(&self, slot: &Arc<Slot>, round: Round) {
-        let delay = if round.is_first {
-            self.config.initial_delay.min(round.timeout)
-        } else {
-            round.timeout
-        };
-        self.watch_round(slot, round, delay, round.timeout.saturating_sub(delay));
+    fn begin_round(&self, group: Name, round: Round) {
+        let most = if round.is_first { self.config.initial_delay } else { Duration::MAX };
+        self.watch_round(group, round, most, round.timeout);
     }
 
-    fn watch_round(&self, slot: &Arc<Slot>, round: Round, delay: Duration, left: Duration) {
-        let (coordinator, slot) = (Weak::clone(&self.this), Arc::clone(slot));
-        let key = Arc::clone(&slot);
-        let rebalance = Rebalance { coordinator, slot, round, left };
+    /// Lets a round wait for some time, of all that is left.
+    fn watch_round(&self, group: Name, round: Round, most: Duration, left: Duration) {
+        let delay = most.min(left);
+        let (coordinator, key) = (Weak::clone(&self.this), Arc::clone(&group));
+        let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
         if let Err(refused) = self.rebalances.try_complete_else_watch(rebalance, [key], delay) {
             refused.into_value().complete(Completion::Displaced);
         }
     }
 
-    /// Ends a round of joins. A first round goes on as long as members join in.
-    fn end_round(&self, slot: &Arc<Slot>, round: Round, left: Duration) {
-        let goes_on = !left.is_zero() && slot.lock().group.take_growth(round);
-        if goes_on {
-            let delay = self.config.initial_delay.min(left);
-            self.watch_round(slot, round, delay, left.saturating_sub(delay));
-        } else {
-            self.transition(slot, |group, effects| group.end_round(round, effects));
+    /// Ends a round of joins. A first round goes on as long as new members join.
+    fn end_round(&self, group: Name, round: Round, left: Duration) {
+        let has_grown = |entry: &mut Entry| entry.group.take_growth(round);
+        if !left.is_zero() && self.groups().get_mut(&group).is_some_and(has_grown) {
+            self.watch_round(group, round, self.config.initial_delay, left);
+            return;
         }
+        // The group may have been removed.
+        let _ = self.transition(&group, false, |entry, effects| {
+            entry.group.end_round(round, effects);
+        });
     }
 
     /// Returns an id that no member has or had.
@@ -561,15 +457,17 @@ impl Coordinator {
 /// A round of joins that waits for the members of its group.
 struct Rebalance {
     coordinator: Weak<Coordinator>,
-    slot: Arc<Slot>,
+    group: Name,
     round: Round,
     /// How much longer a first round may go on after the delay.
     left: Duration,
 }
 
-impl DelayedOperation<Arc<Slot>> for Rebalance {
+impl DelayedOperation<Name> for Rebalance {
     fn try_complete(&mut self) -> bool {
-        self.slot.lock().group.is_round_complete(self.round)
+        let is_complete = |entry: &Entry| entry.group.is_round_complete(self.round);
+        let coordinator = self.coordinator.upgrade();
+        coordinator.is_none_or(|all| all.groups().get(&self.group).is_none_or(is_complete))
     }
 
     fn complete(self, completion: Completion) {
@@ -577,7 +475,7 @@ impl DelayedOperation<Arc<Slot>> for Rebalance {
             return;
         }
         if let Some(coordinator) = self.coordinator.upgrade() {
-            coordinator.end_round(&self.slot, self.round, self.left);
+            coordinator.end_round(self.group, self.round, self.left);
         }
     }
 }
@@ -585,29 +483,30 @@ impl DelayedOperation<Arc<Slot>> for Rebalance {
 /// A request of a member that waits for a transition of its group.
 pub(crate) struct Request {
     coordinator: Weak<Coordinator>,
-    slot: Arc<Slot>,
-    identity: Identity,
+    group: Name,
+    who: Identity,
     answer: Answer,
     ended: oneshot::Sender<Outcome>,
 }
 
-impl DelayedOperation<Arc<Slot>> for Request {
+impl DelayedOperation<Name> for Request {
     fn try_complete(&mut self) -> bool {
         self.answer.get().is_some()
     }
 
     fn complete(self, completion: Completion) {
-        let Self { coordinator, slot, identity, answer, ended } = self;
+        let Self { coordinator, group, who, answer, ended } = self;
         let mut error = ResponseError::CoordinatorNotAvailable;
         if answer.get().is_none() && completion != Completion::ShutDown {
             error = ResponseError::RebalanceInProgress;
             if let Some(coordinator) = coordinator.upgrade() {
-                coordinator.transition(&slot, |group, effects| {
+                // The group may have been removed.
+                let _ = coordinator.transition(&group, false, |entry, effects| {
                     // If the leader or others take too long, the group goes on without them.
                     if completion == Completion::Expired {
-                        group.end_sync(identity.generation, effects);
+                        entry.group.end_sync(who.generation, effects);
                     }
-                    group.abandon(&identity.member, &answer, effects);
+                    entry.group.abandon(&who.member, &answer, effects);
                 });
             }
         }

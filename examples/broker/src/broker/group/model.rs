@@ -16,7 +16,7 @@ use fastrand::Rng;
 use kafka_protocol::ResponseError;
 
 use super::{
-    coordinator::{Coordinator, GroupConfig, Slot, Waits},
+    coordinator::{Coordinator, GroupConfig, Waits},
     message::{Client, Commit, Granted, Identity, Join, Joined, JoinedMember, Name, Outcome},
     state::Phase,
 };
@@ -137,12 +137,16 @@ impl World {
         self.clock.elapsed()
     }
 
-    fn slot(&self) -> Option<Arc<Slot>> {
-        self.coordinator.find(GROUP)
+    /// Returns the generation of the group, and its members.
+    fn group(&self) -> (i32, Vec<Name>) {
+        let groups = self.coordinator.groups();
+        let Some(entry) = groups.get(GROUP) else { return (0, Vec::new()) };
+        let members = entry.group.members().map(|(id, ..)| Arc::clone(id));
+        (entry.group.generation(), members.collect())
     }
 
     fn is_member(&self, id: &Name) -> bool {
-        self.slot().is_some_and(|slot| slot.lock().group.members().any(|(member, ..)| member == id))
+        self.group().1.contains(id)
     }
 
     /// Has one process do something that it may do at any time.
@@ -201,9 +205,8 @@ impl World {
         }
         process.state = State::Dead;
         let (id, instance) = (process.member.clone(), process.instance.clone());
-        let Some(slot) = self.slot() else { return };
         // It may have been removed before, and not know it yet.
-        let _ = self.coordinator.leave(&slot, &id, instance.as_ref());
+        let _ = self.coordinator.leave(GROUP, &id, instance.as_ref());
         assert!(!self.is_member(&id), "{id} has left");
     }
 
@@ -387,14 +390,7 @@ impl World {
                 assert!(waited <= REBALANCES[1], "{} has waited {waited:?}", process.member);
             }
         }
-        let members: Vec<Name> = match self.slot() {
-            Some(slot) => {
-                let contents = slot.lock();
-                contents.group.members().map(|(id, ..)| Arc::clone(id)).collect()
-            }
-            None => Vec::new(),
-        };
-        let generation = self.slot().map_or(0, |slot| slot.lock().group.generation());
+        let (generation, members) = self.group();
         let rounds = || self.coordinator.stats().rounds.expired;
         self.ghosts.retain(|ghost| {
             let is_member = members.contains(&ghost.member);
@@ -426,8 +422,8 @@ impl World {
         for _ in 0..400 {
             self.advance();
         }
-        let slot = self.slot().expect("the group has a member");
-        let contents = slot.lock();
+        let groups = self.coordinator.groups();
+        let contents = &groups[GROUP];
         assert_eq!(contents.group.phase(), Phase::Stable);
         assert_eq!(contents.group.generation(), self.generation);
         let alive: Vec<_> =

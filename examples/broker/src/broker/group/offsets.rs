@@ -118,10 +118,8 @@ fn find(
     group: &str,
     wanted: Option<Wanted<'_>>,
 ) -> Vec<OffsetFetchResponseTopics> {
-    let slot = groups.find(group);
-    let contents = slot.as_ref().map(|slot| slot.lock());
-    let none = Commits::new();
-    let commits = contents.as_ref().map_or(&none, |contents| &contents.commits);
+    let (groups, none) = (groups.groups(), Commits::new());
+    let commits = groups.get(group).map_or(&none, |entry| &entry.commits);
     let topic = |name: TopicName, partitions| {
         OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
     };

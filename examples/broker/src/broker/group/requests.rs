@@ -176,10 +176,8 @@ pub(crate) fn leave(
     version: i16,
     asked: &LeaveGroupRequest,
 ) -> LeaveGroupResponse {
-    let slot = groups.find(&asked.group_id);
-    let leave = |member: &StrBytes, instance: Option<&StrBytes>| match &slot {
-        Some(slot) => code(groups.leave(slot, &name(member), instance.map(name).as_ref())),
-        None => ResponseError::UnknownMemberId.code(),
+    let leave = |member: &StrBytes, instance: Option<&StrBytes>| {
+        code(groups.leave(&asked.group_id, &name(member), instance.map(name).as_ref()))
     };
     if version < LEAVE_MANY {
         return LeaveGroupResponse::default().with_error_code(leave(&asked.member_id, None));

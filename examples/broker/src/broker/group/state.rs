@@ -94,8 +94,6 @@ struct Pending {
 #[derive(Debug)]
 pub(crate) struct Group {
     phase: Phase,
-    /// Whether the coordinator has dropped the group, so that it must take no more members.
-    is_dropped: bool,
     generation: i32,
     /// The latest round of joins.
     round: u64,
@@ -110,13 +108,13 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Returns an empty group with a limit of members, whose generations follow after one.
-    pub(crate) fn new(max_members: usize, generation: i32) -> Self {
+    /// Returns an empty group with a limit of members. Its generations and rounds follow after
+    /// these.
+    pub(crate) fn new(max_members: usize, generation: i32, round: u64) -> Self {
         Self {
             phase: Phase::Empty,
-            is_dropped: false,
             generation,
-            round: 0,
+            round,
             has_grown: false,
             protocol_type: None,
             protocol: None,
@@ -158,16 +156,6 @@ impl Group {
     /// Returns whether the group holds neither members nor ids that may become members.
     pub(crate) fn is_unused(&self) -> bool {
         self.members.is_empty() && self.pending.is_empty()
-    }
-
-    pub(crate) fn is_dropped(&self) -> bool {
-        self.is_dropped
-    }
-
-    /// Makes the group take no more members. It has none.
-    pub(crate) fn drop_unused(&mut self) {
-        debug_assert!(self.is_unused());
-        self.is_dropped = true;
     }
 
     /// Adds a member, or lets it join again. The answer comes at once, or at the end of the round.

@@ -52,7 +52,8 @@ impl World {
         let tick_clock = TickClock::new(Arc::new(clock.clone()), Duration::from_nanos(TICK));
         let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
         let unparker = parker.unparker().clone();
-        let shards = Arc::new(Shards::new([wheel].into_iter(), tick_clock, unparker, None));
+        let contents = [(wheel, ())].into_iter();
+        let shards = Arc::new(Shards::new(contents, tick_clock, unparker, None));
         Self { shards, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
     }
 

@@ -11,7 +11,6 @@ use loom::thread;
 
 use super::super::{
     error::ScheduleError,
-    key::TimeoutKey,
     shards::Shards,
     sleeps::{Place, leave, poll_again, register, reset},
     tick_clock::TickClock,

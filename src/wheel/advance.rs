@@ -4,10 +4,11 @@ use core::iter::FusedIterator;
 
 use super::{
     Key, TimingWheel,
-    chunks::{NURSERY, Position, Record},
+    chunks::{NIL, NURSERY, Position, Record},
     geometry::BucketId,
-    hierarchy::Source,
+    hierarchy::{First, Hierarchy, Source},
     nursery::Nursery,
+    opened,
 };
 use crate::tick::Tick;
 
@@ -133,11 +134,7 @@ impl<T> TimingWheel<T> {
                     self.hierarchy.follow(level, first.until());
                     Some(expired)
                 }
-                Source::Bucket(id) if self.hierarchy.is_sortable(id) => {
-                    self.gather(id);
-                    None
-                }
-                Source::Bucket(id) => self.expire_or_cascade(id, first.witness),
+                Source::Bucket(id) => self.open_bucket(id, first),
             };
             if expired.is_some() {
                 return expired;
@@ -157,11 +154,27 @@ impl<T> TimingWheel<T> {
         self.expire(position)
     }
 
+    /// Takes a step with a due bucket. Returns the timeout that it expires, if any.
+    #[inline]
+    fn open_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
+        if let Some(position) = self.hierarchy.open(id) {
+            let expired = self.expire(position);
+            self.hierarchy.follow_opened(id, position.chunk(), first.until());
+            return Some(expired);
+        }
+        if self.hierarchy.is_sortable(id) {
+            self.gather(id);
+            return None;
+        }
+        self.expire_or_cascade(id, first.witness)
+    }
+
     /// Removes one record from a due bucket that is not sorted. Such a bucket is in level 0, spans
     /// too many ticks, or holds more timeouts than a run. Expires the timeout if it is due, and
     /// otherwise moves it to a finer level.
     fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
         self.touch(position.chunk());
+        self.hierarchy.opened.close(position.chunk());
         let record = self.hierarchy.chunks.record(position);
         let expired = if record.deadline() <= self.hierarchy.clock {
             Some(self.expire(position))
@@ -191,6 +204,7 @@ impl<T> TimingWheel<T> {
         // No insert writes to the chunk any more.
         let live = hierarchy.chunks.mask(chunk) & bucket.written();
         hierarchy.chunks.set_mask(chunk, live);
+        hierarchy.opened.close(chunk);
         let emptied = hierarchy.unlink(chunk);
         let span = hierarchy.geometry.bucket_span(id.level());
         let mut put_off = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
@@ -298,5 +312,57 @@ impl<T> TimingWheel<T> {
             let records = self.hierarchy.chunks.records(chunk);
             self.arena.touch(records.iter().map(|record| record.slot));
         }
+    }
+}
+
+impl Hierarchy {
+    /// Opens a due bucket, unless it is open, and returns its due timeout. `None` if it must be
+    /// sorted into a run or cascade: because it is crowded or too wide, because a deadline is
+    /// beyond its range, or because the timeout that was the earliest has left.
+    ///
+    /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
+    #[inline]
+    pub(super) fn open(&mut self, id: BucketId) -> Option<Position> {
+        let bucket = self.bucket(id);
+        let (chunk, level) = (bucket.newest(), id.level());
+        if !self.opened.is(chunk) {
+            let shift = self.geometry.shift(level);
+            if bucket.is_crowded || level == 0 || shift > opened::WIDEST {
+                return None;
+            }
+            debug_assert_eq!(self.chunks.next(chunk), NIL, "{id:?} is sparse but has two chunks");
+            let live = self.chunks.mask(chunk) & bucket.written();
+            let start = self.geometry.start(level, self.clock);
+            if !self.opened.open(chunk, live, start, shift, &self.chunks) {
+                return None;
+            }
+        }
+        let (deadline, position) = self.opened.head(&self.chunks)?;
+        (deadline <= self.clock).then_some(position)
+    }
+
+    /// Updates the first after a timeout of the opened bucket has expired: the next timeout of the
+    /// bucket, or the next bucket of its level, unless another bucket or run may be due before it.
+    #[inline]
+    pub(super) fn follow_opened(&mut self, mut id: BucketId, chunk: u32, until: Tick) {
+        debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
+        let (expiration, witness) = if let Some(head) = self.opened.head(&self.chunks) {
+            self.bucket_mut(id).expiration = head.0;
+            head
+        } else {
+            self.free_chunk(chunk);
+            let level = &self.levels[id.level()];
+            let Some(next) = level.first() else { return self.find_first() };
+            id = BucketId::new(id.level(), next);
+            let expiration = level.bucket(next).expiration;
+            if expiration > until || self.trim(id) {
+                return self.find_first();
+            }
+            (expiration, self.live_record(id))
+        };
+        if expiration > until {
+            return self.find_first();
+        }
+        self.first = Some(First { expiration, witness, source: Source::Bucket(id), until });
     }
 }

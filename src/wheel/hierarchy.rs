@@ -15,6 +15,7 @@ use super::{
     geometry::{BucketId, Geometry},
     level::{Bucket, Level},
     nursery::Nursery,
+    opened::Opened,
     queue::BucketQueue,
     run::{Head, Runs, WIDEST},
 };
@@ -28,8 +29,8 @@ pub(super) struct First {
     /// A live record in it.
     pub(super) witness: Position,
     pub(super) source: Source,
-    /// No other bucket or run is due before this.
-    until: Tick,
+    /// No bucket of another level, and no other run, is due before this.
+    pub(super) until: Tick,
 }
 
 impl First {
@@ -37,7 +38,7 @@ impl First {
         Self { expiration: deadline, witness: position, source: Source::Run(level), until }
     }
 
-    /// Returns a tick before which no other bucket or run is due.
+    /// Returns a tick before which no bucket of another level, and no other run, is due.
     #[inline]
     pub(super) const fn until(&self) -> Tick {
         self.until
@@ -69,6 +70,8 @@ pub(super) struct Hierarchy {
     pub(super) nursery: Nursery,
     pub(super) queue: BucketQueue,
     pub(super) runs: Runs,
+    /// The sparse bucket that expires at present.
+    pub(super) opened: Opened,
     /// The chunk whose slots have been read ahead.
     pub(super) touched: u32,
     /// Number of times that a timeout was moved before its deadline.
@@ -88,6 +91,7 @@ impl Hierarchy {
             nursery: Nursery::new(),
             queue: BucketQueue::new(),
             runs: Runs::new(),
+            opened: Opened::new(),
             touched: NIL,
             cascades: 0,
         }
@@ -313,6 +317,7 @@ impl Hierarchy {
     /// Frees a chunk of a bucket, and marks the bucket as empty if it was the last. None of its
     /// records may be live.
     pub(super) fn free_chunk(&mut self, chunk: u32) {
+        self.opened.close(chunk);
         let emptied = self.unlink(chunk);
         self.chunks.free(chunk);
         if let Some(id) = emptied {
@@ -388,18 +393,27 @@ impl Hierarchy {
             if self.trim(id) {
                 continue;
             }
-            // A due bucket stays the first until it is empty, whatever the other expirations are.
             let (witness, source) = (self.live_record(id), Source::Bucket(id));
-            break Some(First { expiration, witness, source, until: expiration });
+            let until = self.until(index, run.map(|(head, _)| head.deadline));
+            break Some(First { expiration, witness, source, until });
         };
         debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
+    }
+
+    /// Returns a tick before which no bucket of another level and no run is due. The first run is
+    /// due at `run`.
+    #[inline]
+    fn until(&self, level: usize, run: Option<Tick>) -> Tick {
+        let queued = self.levels.iter().map(|level| level.queued).enumerate();
+        let others = queued.filter(|&(other, _)| other != level).filter_map(|(_, queued)| queued);
+        others.chain(run).min().unwrap_or(Tick::MAX)
     }
 
     /// Frees the newest chunk of a bucket if it has no live record. Returns whether the bucket is empty.
     ///
     /// A full chunk is freed when its last live record leaves. The newest chunk may have unwritten
     /// positions, whose bits are set, so its mask does not become 0.
-    fn trim(&mut self, id: BucketId) -> bool {
+    pub(super) fn trim(&mut self, id: BucketId) -> bool {
         let bucket = self.bucket(id);
         let newest = bucket.newest();
         if self.chunks.mask(newest) & bucket.written() == 0 {
@@ -436,7 +450,7 @@ impl Hierarchy {
     }
 
     /// Returns a live record of a bucket that is not empty.
-    fn live_record(&self, id: BucketId) -> Position {
+    pub(super) fn live_record(&self, id: BucketId) -> Position {
         let bucket = self.bucket(id);
         let chunk = bucket.newest();
         let live = self.chunks.mask(chunk) & bucket.written();

@@ -64,6 +64,7 @@ impl Hierarchy {
         used += self.runs.check_invariants(&self.chunks);
         let in_nursery = self.check_nursery();
         self.chunks.check_invariants(used);
+        self.check_opened();
         self.check_queue();
         assert_eq!(self.first.map(|first| first.expiration), least, "another is due first");
         self.check_witness();
@@ -168,6 +169,21 @@ impl Hierarchy {
                 let is_listed = listed.binary_search(&position.number()).is_ok();
                 assert!(is_listed || !self.is_live(position), "a run lost {position:?}");
             }
+        }
+    }
+
+    /// Checks that the order of the opened bucket lists each live record of its chunk.
+    fn check_opened(&self) {
+        let Some((chunk, entries)) = self.opened.entries() else { return };
+        let Owner::Newest(id) = self.chunks.owner(chunk) else {
+            panic!("the opened chunk {chunk} is in no bucket")
+        };
+        assert_eq!(self.bucket(id).newest(), chunk, "{id:?} is open but has another chunk");
+        let live: Vec<_> = entries.filter(|&(_, position)| self.is_live(position)).collect();
+        assert!(live.is_sorted_by_key(|&(deadline, _)| deadline), "{id:?} is not in order");
+        assert_eq!(live.len(), self.live_in_bucket(id).count(), "{id:?} lost a timeout");
+        for (deadline, position) in live {
+            assert_eq!(self.chunks.record(position).deadline(), deadline, "{id:?} is stale");
         }
     }
 

@@ -1,6 +1,6 @@
-//! Runs: the timeouts of a due bucket, sorted by deadline.
+//! Runs: the timeouts of a due crowded bucket, sorted by deadline.
 //!
-//! A due bucket is sorted once into a run and expires from there. Its records stay where they are,
+//! Such a bucket is sorted once into a run and expires from there. Its records stay where they are,
 //! and no slot is touched before its timeout expires. The run takes over the chunks of the bucket
 //! and frees them at its end. So an entry is live if and only if its record's bit in the mask is
 //! set.

@@ -9,6 +9,7 @@ use super::{
     geometry::BucketId,
     hierarchy::Hierarchy,
     level::{Bucket, Level},
+    opened::Opened,
     queue::BucketQueue,
 };
 
@@ -63,6 +64,7 @@ impl Hierarchy {
         self.runs.rewrite(&self.chunks, &mut to, moved);
         self.chunks = to;
         self.touched = NIL;
+        self.opened = Opened::new();
         for id in emptied {
             self.mark_empty(id);
         }

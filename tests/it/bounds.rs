@@ -59,6 +59,65 @@ fn a_crowd_cascades_at_most_once_for_each_level_below_it() {
 }
 
 #[test]
+fn a_sparse_bucket_expires_in_order_without_a_cascade() {
+    for size in [4, 64, 256] {
+        let mut wheel = wheel_of(size, 0);
+        let span = (size * size) as u64;
+        let deadlines: Vec<_> = (0..16).rev().map(|i| span + i * span / 16).collect();
+        for &deadline in &deadlines {
+            wheel.insert(Tick::new(deadline), deadline).unwrap();
+        }
+        assert_eq!(level_of_all(&mut wheel), 2);
+        for &deadline in deadlines.iter().rev() {
+            assert_eq!(wheel.next_expiration(), Some(Tick::new(deadline)));
+            assert_eq!(drain_at(&mut wheel, deadline), [deadline]);
+            wheel.check_invariants();
+        }
+        assert_eq!(wheel.cascades(), 0);
+    }
+}
+
+#[test]
+fn a_bucket_that_expires_sees_cancels_and_resets_of_its_timeouts() {
+    let mut wheel = wheel_of(64, 0);
+    let keys: Vec<_> = (0..8).map(|i| wheel.insert(Tick::new(4096 + 64 * i), i).unwrap()).collect();
+    assert_eq!(level_of_all(&mut wheel), 2);
+    assert_eq!(drain_at(&mut wheel, 4096), [0]);
+    assert_eq!(wheel.cancel(keys[1]), Some(1));
+    wheel.reset(keys[2], Tick::new(4096 + 400)).unwrap();
+    wheel.check_invariants();
+    wheel.reset(keys[7], Tick::new(4096 + 64)).unwrap();
+    wheel.reset(keys[6], Tick::new(10_000)).unwrap();
+    wheel.check_invariants();
+    let mut seen = Vec::new();
+    while let Some(next) = wheel.next_expiration() {
+        seen.extend(wheel.advance(next).map(|due| (due.deadline.get(), due.value)));
+        wheel.check_invariants();
+    }
+    assert_eq!(seen, [(4160, 7), (4288, 3), (4352, 4), (4416, 5), (4496, 2), (10_000, 6)]);
+}
+
+#[test]
+fn an_earlier_bucket_of_another_level_interrupts_a_bucket_that_expires() {
+    let mut wheel = wheel_of(64, 0);
+    for deadline in [4096, 4200, 4300] {
+        wheel.insert(Tick::new(deadline), deadline).unwrap();
+    }
+    assert_eq!(level_of_all(&mut wheel), 2);
+    assert_eq!(drain_at(&mut wheel, 4096), [4096]);
+    for deadline in [4100, 4101, 4250] {
+        wheel.insert(Tick::new(deadline), deadline).unwrap();
+    }
+    wheel.shrink();
+    let mut seen = Vec::new();
+    while let Some(next) = wheel.next_expiration() {
+        seen.extend(drain_at(&mut wheel, next.get()));
+        wheel.check_invariants();
+    }
+    assert_eq!(seen, [4100, 4101, 4200, 4250, 4300]);
+}
+
+#[test]
 fn a_crowd_is_spread_ahead_of_its_first_deadline() {
     let mut wheel = wheel_of(64, 0);
     for i in 0..100 {

@@ -1,0 +1,115 @@
+//! The sparse bucket that expires at present: its timeouts, in order of their deadlines.
+//!
+//! The records of a sparse bucket fit into one chunk, so their order takes 16 words. To sort it
+//! costs less than to set up a run, and the records stay in the bucket. The order is a cache: when
+//! the wheel writes a record of the chunk again or frees the chunk, it drops the order, and sorts
+//! the bucket anew if it is still due.
+
+use super::chunks::{CHUNK, Chunks, NIL, Position};
+use crate::tick::Tick;
+
+/// Bits of an entry that hold the offset of the record in its chunk.
+const OFFSET: u32 = CHUNK.ilog2();
+
+/// Logarithm of the widest bucket, in ticks, whose entries fit into a word.
+pub(super) const WIDEST: u32 = u64::BITS - OFFSET - 1;
+
+/// The order of the timeouts of one sparse bucket.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// The only chunk of the bucket, or `NIL` if no bucket is opened.
+    chunk: u32,
+    /// Index of the next entry to visit.
+    next: u32,
+    len: u32,
+    /// The first tick of the bucket.
+    start: Tick,
+    /// Ticks since the start, and the offset of the record in the lowest bits; least first.
+    entries: [u64; CHUNK as usize],
+}
+
+impl Opened {
+    pub(super) const fn new() -> Self {
+        let entries = [0; CHUNK as usize];
+        Self { chunk: NIL, next: 0, len: 0, start: Tick::ZERO, entries }
+    }
+
+    /// Returns whether this is the chunk of the opened bucket.
+    #[inline]
+    pub(super) const fn is(&self, chunk: u32) -> bool {
+        self.chunk == chunk
+    }
+
+    /// Sorts the live records of a chunk, the only one of a bucket that begins at `start` and spans
+    /// `2^shift` ticks. Returns `false` if a deadline is beyond the bucket.
+    pub(super) fn open(
+        &mut self,
+        chunk: u32,
+        live: u16,
+        start: Tick,
+        shift: u32,
+        chunks: &Chunks,
+    ) -> bool {
+        debug_assert!(shift <= WIDEST, "an entry has no room for {shift} bits of ticks");
+        let records = chunks.records(chunk);
+        let (mut left, mut len) = (live, 0);
+        while left != 0 {
+            let offset = left.trailing_zeros();
+            left &= left - 1;
+            let ticks = records[offset as usize].deadline().get() ^ start.get();
+            if ticks >> shift != 0 {
+                self.chunk = NIL;
+                return false;
+            }
+            let entry = ticks << OFFSET | u64::from(offset);
+            let mut hole = len;
+            while hole > 0 && self.entries[hole - 1] > entry {
+                self.entries[hole] = self.entries[hole - 1];
+                hole -= 1;
+            }
+            self.entries[hole] = entry;
+            len += 1;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a chunk has 16 records")]
+        let len = len as u32;
+        *self = Self { chunk, next: 0, len, start, ..*self };
+        true
+    }
+
+    /// Drops the order if it is that of this chunk.
+    #[inline]
+    pub(super) fn close(&mut self, chunk: u32) {
+        if self.chunk == chunk {
+            self.chunk = NIL;
+        }
+    }
+
+    /// Returns the live record that is due first, or `None` if none is left.
+    #[inline]
+    pub(super) fn head(&mut self, chunks: &Chunks) -> Option<(Tick, Position)> {
+        debug_assert!(self.chunk != NIL, "no bucket is opened");
+        let mask = chunks.mask(self.chunk);
+        while self.next < self.len {
+            let (deadline, position) = self.entry(self.next);
+            if mask & position.bit() != 0 {
+                return Some((deadline, position));
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    #[inline]
+    fn entry(&self, index: u32) -> (Tick, Position) {
+        let entry = self.entries[index as usize % self.entries.len()];
+        #[expect(clippy::cast_possible_truncation, reason = "an offset is less than 16")]
+        let offset = entry as u32 % CHUNK;
+        (Tick::new(self.start.get() | entry >> OFFSET), Position::new(self.chunk, offset))
+    }
+
+    /// Returns the chunk of the opened bucket, and the entries that have not been visited.
+    pub(super) fn entries(&self) -> Option<(u32, impl Iterator<Item = (Tick, Position)>)> {
+        let entries = (self.next..self.len).map(|index| self.entry(index));
+        (self.chunk != NIL).then_some((self.chunk, entries))
+    }
+}

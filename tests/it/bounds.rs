@@ -8,7 +8,7 @@ const CENTURY: u64 = 3_155_760_000_000;
 const DAY: u64 = 86_400_000;
 
 #[test]
-fn a_century_with_one_timeout_at_its_end_takes_no_more_steps_than_levels() {
+fn a_century_before_one_timeout_takes_no_more_steps_than_levels() {
     for size in [2, 64, 65536] {
         let mut wheel = wheel_of(size, 12_345);
         wheel.insert(Tick::new(CENTURY), ()).unwrap();
@@ -19,7 +19,7 @@ fn a_century_with_one_timeout_at_its_end_takes_no_more_steps_than_levels() {
 }
 
 #[test]
-fn an_advance_over_half_of_all_time_takes_at_most_one_step() {
+fn an_advance_by_2_to_the_63_ticks_takes_at_most_one_step() {
     let mut wheel = wheel_of(64, 0);
     wheel.insert(Tick::MAX, ()).unwrap();
     assert_eq!(count_steps(&mut wheel, 1 << 63), 0);
@@ -126,16 +126,16 @@ fn a_crowd_is_spread_ahead_of_its_first_deadline() {
     let start = wheel.next_expiration().unwrap();
     assert!(start < Tick::new(4100));
     assert!(drain_at(&mut wheel, start.get()).is_empty());
-    assert!(wheel.cascades() >= 100, "the bucket has been moved as one");
+    assert!(wheel.cascades() >= 100, "the whole bucket cascades at once");
 }
 
 #[test]
-fn a_timeout_set_after_the_last_one_due_rests_on_the_lowest_level() {
+fn a_timeout_scheduled_after_the_last_due_one_goes_to_the_finest_level() {
     for is_reset in [false, true] {
         let mut wheel = wheel_of(64, 0);
         wheel.insert(Tick::new(5), "due").unwrap();
         let far = is_reset.then(|| wheel.insert(Tick::MAX, "far").unwrap());
-        // That nothing else is due is not asked for: the clock is still at 5.
+        // The iterator was dropped before it ended, so the clock is still at 5.
         assert_eq!(wheel.advance(Tick::new(DAY)).next().unwrap().value, "due");
         let near = Tick::new(DAY + 9);
         match far {
@@ -149,7 +149,7 @@ fn a_timeout_set_after_the_last_one_due_rests_on_the_lowest_level() {
 }
 
 #[test]
-fn a_timeout_brought_forward_after_a_quiet_day_rests_on_the_lowest_level() {
+fn a_timeout_reset_to_earlier_after_a_quiet_day_goes_to_the_finest_level() {
     let mut wheel = wheel_of(64, 0);
     let key = wheel.insert(Tick::new(10 * DAY), ()).unwrap();
     assert!(drain_at(&mut wheel, DAY).is_empty());
@@ -185,11 +185,11 @@ fn a_bucket_emptied_of_a_crowd_is_sparse_again() {
         assert_eq!(wheel.next_expiration(), Some(Tick::new(deadline)));
         assert_eq!(drain_at(&mut wheel, deadline).len(), 1);
     }
-    assert_eq!(wheel.cascades(), 0, "each expires from where it was put");
+    assert_eq!(wheel.cascades(), 0, "no timeout moves");
 }
 
 #[test]
-fn a_limit_is_exact_when_every_step_expires_one() {
+fn a_limit_is_exact_if_every_step_expires_a_timeout() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, 100, 10);
     for limit in [0, 1, 7, 64] {
@@ -200,7 +200,7 @@ fn a_limit_is_exact_when_every_step_expires_one() {
 }
 
 #[test]
-fn a_limited_advance_is_drained_when_it_says_so() {
+fn a_limited_advance_reports_whether_it_is_drained() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, 3, 10);
     fill(&mut wheel, 1, 11);

@@ -5,7 +5,7 @@ use delaywheel::{Tick, TimingWheel};
 
 use crate::support::{count_steps, drain_at, wheel_of};
 
-/// What the records of a few hundred timeouts may take, whatever has been done to them.
+/// Limit of the memory of a few hundred timeouts, in bytes.
 const A_FEW_SEGMENTS: i64 = 256 << 10;
 
 #[test]
@@ -32,7 +32,7 @@ fn cancelling_as_fast_as_inserting_takes_no_more_memory() {
 }
 
 #[test]
-fn a_storm_of_resets_on_one_timeout_takes_no_more_memory() {
+fn many_resets_of_one_timeout_take_no_more_memory() {
     let mut wheel = wheel_of(64, 0);
     let others: Vec<_> = (0..200).map(|i| wheel.insert(Tick::new(9000 + i), i).unwrap()).collect();
     let restless = wheel.insert(Tick::new(9000), 200).unwrap();
@@ -48,12 +48,12 @@ fn a_storm_of_resets_on_one_timeout_takes_no_more_memory() {
     });
     assert!(storm > 30_000 && used.bytes_current < A_FEW_SEGMENTS, "{used:?}");
     wheel.check_invariants();
-    assert_eq!(wheel.len(), others.len() + 1, "none was lost or doubled");
+    assert_eq!(wheel.len(), others.len() + 1, "a timeout was lost or doubled");
     assert_eq!(drain_at(&mut wheel, 20_000).len(), others.len() + 1);
 }
 
 #[test]
-fn storms_of_resets_to_earlier_deadlines_leave_each_timeout_once() {
+fn after_many_resets_to_earlier_deadlines_each_timeout_expires_once() {
     let mut wheel = wheel_of(64, 0);
     let keys: Vec<_> = (0..300).map(|i| wheel.insert(Tick::new(1 << 40), i).unwrap()).collect();
     let mut now = 0;
@@ -94,7 +94,7 @@ fn cancelling_between_advances_takes_no_more_memory() {
 }
 
 #[test]
-fn a_chunk_whose_timeouts_left_in_one_batch_is_given_back_once() {
+fn a_chunk_whose_timeouts_left_in_one_batch_is_freed_once() {
     let mut wheel = wheel_of(64, 0);
     for round in 0..100 {
         let keys: Vec<_> =
@@ -108,7 +108,7 @@ fn a_chunk_whose_timeouts_left_in_one_batch_is_given_back_once() {
 }
 
 #[test]
-fn emptied_buckets_are_used_again_and_keep_nothing_from_expiring() {
+fn emptied_buckets_are_used_again_and_delay_no_timeout() {
     let mut wheel = wheel_of(64, 0);
     let last = wheel.insert(Tick::new(60_000), 0).unwrap();
     let mut keys = Vec::new();

@@ -59,8 +59,8 @@ fn a_clock_may_call_the_debounce_that_reads_it() {
 fn a_call_that_read_the_clock_first_does_not_shorten_the_quiet_period_of_a_later_one() {
     let runs = must_return(|| {
         let clock = HookedClock::new();
-        // Both calls are within one tick: only at the start of a tick does the timer note the time,
-        // and the earlier call would then use the later time by that alone.
+        // Both calls are within one tick. The timer stores the time only at the start of a tick. In
+        // another tick, the earlier call would use that time and hide a fault.
         let timer = Timer::builder().clock(clock.clone()).tick(10 * MS).build().unwrap();
         let (debounce, runs) = debounced(&timer, &clock.clock);
         let debounce = Arc::new(debounce);
@@ -86,7 +86,7 @@ fn a_cancel_that_comes_too_late_says_so() {
     let (clock, timer) = manual();
     let (debounce, runs) = debounced(&timer, &clock);
     let debounce = Arc::new(debounce);
-    // One of them runs before the debounced callback, when that has left the wheel.
+    // One of these runs before the debounced callback, once that has left the wheel.
     for _ in 0..2 {
         let cancelled = Arc::clone(&debounce);
         timer.schedule(10 * MS, move || assert!(!cancelled.cancel())).unwrap();

@@ -49,8 +49,8 @@ fn run_all(start: u64, longest: u32) -> usize {
     scripts.inspect(|&(length, number)| run(setup, length, number)).count()
 }
 
-/// Runs the script whose operations are the digits of a number. What leads up to the last operation
-/// is a script of its own, so it is after that one that the comparison is new.
+/// Runs the script whose operations are the digits of a number. Compares after the last operation
+/// only, since the operations before it are another script.
 fn run(setup: Setup, length: u32, number: usize) {
     for machine in [Machine::new, Machine::without_nursery] {
         let mut machine = machine(setup);

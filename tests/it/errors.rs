@@ -78,7 +78,7 @@ fn a_refused_timeout_passes_through_a_question_mark_as_an_io_error() {
 }
 
 #[test]
-fn an_error_tells_the_reason_and_returns_the_value() {
+fn an_error_returns_the_reason_and_the_value() {
     let (timer, values) = full_timer();
     let error = values.schedule(HOUR, Cell::new(7)).unwrap_err();
     assert_eq!(error.kind(), ScheduleErrorKind::Full);

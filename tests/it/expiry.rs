@@ -1,4 +1,4 @@
-//! The contract's clauses on expiry: never early, never held, once, in order.
+//! Edges of time and of keys that the oracle's scripts do not reach.
 
 use std::mem::ManuallyDrop;
 
@@ -47,7 +47,7 @@ fn a_dead_key_stays_dead_across_clear_drain_and_shrink() {
 }
 
 #[test]
-fn an_advance_that_is_leaked_midway_is_resumed() {
+fn an_advance_after_a_leaked_one_continues_where_it_stopped() {
     let mut wheel = wheel_of(4, 0);
     for deadline in 1..=40 {
         wheel.insert(Tick::new(deadline), deadline).unwrap();
@@ -62,7 +62,7 @@ fn an_advance_that_is_leaked_midway_is_resumed() {
 }
 
 #[test]
-fn observing_time_moves_the_clock_and_takes_nothing_out() {
+fn observe_moves_the_clock_and_expires_nothing() {
     let mut wheel = wheel_of(64, 0);
     let due = wheel.insert(Tick::new(5), 5).unwrap();
     wheel.observe(Tick::new(100));

@@ -13,7 +13,7 @@ use crate::timer::support::{GENEROUS, Log, MS, SECOND, YEAR};
 /// A million where the compiler optimizes.
 const MANY: u32 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
 
-/// Delays that never end, or as good as never.
+/// Delays that do not end during a test.
 const FAR: [Duration; 4] = [
     Duration::MAX,
     Duration::from_millis(u64::MAX),
@@ -33,35 +33,35 @@ fn values(limit: u32) -> (ManualClock, ValueTimer<u32>, Log<u32>) {
     (clock, timer, log)
 }
 
-/// Makes sure that so many places are free, and no more; takes none.
-fn assert_free(timer: &ValueTimer<u32>, places: u32) {
-    let keys: Vec<_> = (0..places).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
+/// Checks that exactly this number of permits is free. Leaves them free.
+fn assert_free(timer: &ValueTimer<u32>, permits: u32) {
+    let keys: Vec<_> = (0..permits).map(|number| timer.schedule(YEAR, number).unwrap()).collect();
     let error = timer.schedule(YEAR, 7).unwrap_err();
     assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 7));
     assert!(timer.cancel_batch(keys).iter().all(Option::is_some));
 }
 
 #[test]
-fn a_million_timeouts_without_end_take_their_places_and_give_them_back() {
+fn a_million_far_timeouts_take_and_release_their_permits() {
     let (clock, timer, log) = values(MANY + 1);
     let keys: Vec<_> =
         (0..MANY).map(|number| timer.schedule(far(number), number).unwrap()).collect();
     timer.schedule(MS, MANY).unwrap();
     assert_free(&timer, 0);
     clock.advance(MS);
-    assert_eq!(log.take(), [MANY], "the one beside them is on time");
+    assert_eq!(log.take(), [MANY], "the near timeout is on time");
     assert_free(&timer, 1);
     clock.advance(YEAR);
     assert_eq!((log.take(), timer.stats().pending), (vec![], u64::from(MANY)));
     let values = timer.cancel_batch(keys);
-    assert!(values.into_iter().flatten().eq(0..MANY), "each gets its own back");
+    assert!(values.into_iter().flatten().eq(0..MANY), "a key returned another value");
     assert_eq!((timer.stats().pending, clock.advance_to_next()), (0, None));
     timer.shrink();
     assert_free(&timer, MANY + 1);
 }
 
 #[test]
-fn a_storm_of_cancellations_leaks_no_place_and_delays_nobody() {
+fn a_storm_of_cancels_leaks_no_permit_and_delays_no_other_timeout() {
     let (clock, timer, log) = values(2);
     for round in 0..10 {
         timer.schedule(5 * MS, round).unwrap();
@@ -75,19 +75,18 @@ fn a_storm_of_cancellations_leaks_no_place_and_delays_nobody() {
         clock.advance(MS);
         assert_eq!(log.take(), [round]);
     }
-    assert_eq!(clock.advance_to_next(), None, "no wake-up is left behind");
+    assert_eq!(clock.advance_to_next(), None, "a cancelled timeout causes a wake-up");
     assert_free(&timer, 2);
 }
 
-/// Schedules itself again, at once and for ever.
+/// Schedules itself again without a delay, until the timer is shut down.
 fn again(timer: &Timer) {
     let own = timer.clone();
-    // When the timer has been shut down, it ends.
     let _ = timer.schedule(Duration::ZERO, move || again(&own));
 }
 
 #[test]
-fn callbacks_that_come_back_for_ever_starve_nobody() {
+fn callbacks_that_reschedule_themselves_do_not_starve_others() {
     let builders = [Timer::builder(), Timer::builder().inline(), Timer::builder().shards(3)];
     for builder in builders {
         let timer = builder.build().unwrap();
@@ -101,7 +100,7 @@ fn callbacks_that_come_back_for_ever_starve_nobody() {
     }
 }
 
-/// Notes how it ended; cannot complete by itself.
+/// Logs its end, and never completes by itself.
 struct Client {
     number: u32,
     ended: Log<(u32, Completion)>,
@@ -137,7 +136,7 @@ impl World {
         Client { number, ended: self.ended.clone(), again: None }
     }
 
-    /// Has a client wait; returns the number of one that is refused.
+    /// Registers a client. Returns the number of a refused one.
     fn watch(
         &self,
         number: u32,
@@ -157,7 +156,7 @@ impl World {
 }
 
 #[test]
-fn a_million_waiters_on_one_key_keep_no_other_waiting() {
+fn a_million_waiters_on_one_key_do_not_delay_other_operations() {
     let world = World::new(|builder| builder);
     for number in 0..MANY {
         world.watch(number, [0], far(number)).unwrap();
@@ -178,7 +177,7 @@ fn a_million_waiters_on_one_key_keep_no_other_waiting() {
 }
 
 #[test]
-fn a_million_keys_are_forgotten_with_their_operations() {
+fn a_million_keys_are_removed_with_their_operations() {
     let world = World::new(|builder| builder.max_keys(MANY as usize));
     for number in 0..MANY {
         world.watch(number, [number], SECOND).unwrap();
@@ -186,14 +185,14 @@ fn a_million_keys_are_forgotten_with_their_operations() {
     world.watch(MANY, 0..MANY, 2 * SECOND).unwrap();
     assert_eq!(world.purgatory.stats().watched, 2 * u64::from(MANY));
     world.clock.advance(SECOND);
-    assert_eq!(world.purgatory.watched(), u64::from(MANY), "one is left, on every key");
+    assert_eq!(world.purgatory.watched(), u64::from(MANY), "one operation waits, on every key");
     assert_eq!(world.purgatory.cancel_for_key(&(MANY / 2)), 1);
     assert_eq!(world.ended.take().len(), MANY as usize + 1);
     world.assert_empty();
 }
 
 #[test]
-fn operations_that_wait_again_for_ever_starve_nobody() {
+fn operations_that_wait_again_do_not_starve_others() {
     let purgatory = Purgatory::new();
     let ended = Log::new();
     for number in 0..4 {

@@ -53,8 +53,8 @@ impl Machine {
         }
     }
 
-    /// The same, but places new timeouts in levels at once: the wheel has been shrunk while it had a
-    /// timeout.
+    /// The same without a nursery, so that new timeouts go to levels at once. A shrink with a pending
+    /// timeout closes the nursery.
     pub(crate) fn without_nursery(setup: Setup) -> Self {
         let mut machine = Self::new(setup);
         if let Ok(key) = machine.wheel.insert(Tick::new(setup.start), 0) {
@@ -64,8 +64,8 @@ impl Machine {
         machine
     }
 
-    /// Runs a script, with a nursery and without, and lets all that is left expire. Compares after
-    /// every operation.
+    /// Runs a script, with a nursery and without, until all timeouts have ended. Compares after every
+    /// operation.
     pub(crate) fn run(script: &Script) {
         for machine in [Self::new, Self::without_nursery] {
             machine(script.setup).run_all(script);
@@ -206,10 +206,13 @@ impl Machine {
         }
         self.expired += count;
         let work = count + (self.wheel.cascades() - cascades);
-        assert!(!is_idle || work == 0, "something happened ahead of the next expiration");
-        assert!(is_idle || work > 0 || limit.is_some(), "nothing happened at the next expiration");
+        assert!(!is_idle || work == 0, "the wheel did work before the next expiration");
+        assert!(
+            is_idle || work > 0 || limit.is_some(),
+            "the wheel did no work at the next expiration"
+        );
         assert!(count <= limit.unwrap_or(u64::MAX), "more steps than allowed");
-        assert!(is_drained || limit.is_some(), "without a limit, something was left");
+        assert!(is_drained || limit.is_some(), "without a limit, a due timeout was left");
         if is_drained {
             self.oracle.assert_nothing_is_held();
         }

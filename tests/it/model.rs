@@ -49,7 +49,7 @@ fn wheels_of_65536_agree_with_the_oracle() {
 }
 
 #[test]
-fn a_failing_script_shrinks_to_what_makes_it_fail() {
+fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
     let script = Script::decode(&random_bytes(3));
     let (first, last) = (script.ops[10], script.ops[90]);
     let needs_both = |script: &Script| {

@@ -16,7 +16,7 @@ fn in_no_level<T>(wheel: &TimingWheel<T>) -> usize {
 }
 
 #[test]
-fn timeouts_that_are_cancelled_soon_never_get_to_a_level() {
+fn timeouts_that_are_cancelled_soon_never_reach_a_level() {
     let mut wheel = wheel_of(64, 0);
     for round in 0..50 {
         let keys = fill(&mut wheel, (1..=20).map(|i| round + 1000 * i));
@@ -45,7 +45,7 @@ fn a_survivor_is_placed_once_and_expires_once() {
         assert_eq!(wheel.len(), survivors.len());
         assert!(wheel.next_expiration() <= Some(Tick::new(10_000)));
     }
-    assert!(wheel.levels() > 0 && in_no_level(&wheel) < 10, "survivors are placed");
+    assert!(wheel.levels() > 0 && in_no_level(&wheel) < 10, "no survivor is in a level");
     assert_eq!(drain_at(&mut wheel, 20_000), survivors);
     assert!(wheel.is_empty());
 }
@@ -54,17 +54,17 @@ fn a_survivor_is_placed_once_and_expires_once() {
 fn a_crowd_of_survivors_is_placed_at_once() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, (0..MANY).map(|i| 5000 + i));
-    assert_eq!(in_no_level(&wheel), 0, "the nursery is of no use here");
+    assert_eq!(in_no_level(&wheel), 0, "the nursery is closed");
     assert_eq!(drain_at(&mut wheel, 6000), (5000..5000 + MANY).collect::<Vec<_>>());
 }
 
 #[test]
-fn the_latest_expire_in_order_with_those_in_levels() {
+fn timeouts_of_the_nursery_and_the_levels_expire_in_order() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, [7000, 150].into_iter());
     wheel.shrink();
     assert_eq!(in_no_level(&wheel), 0);
-    // Opens the nursery again: a timeout that makes its bucket due earlier is placed slowly.
+    // Opens the nursery again: each of these inserts makes its bucket due earlier, which is slow.
     for sooner in 1..400 {
         let key = wheel.insert(Tick::new((1 << 30) - sooner), 0).unwrap();
         wheel.cancel(key).unwrap();
@@ -74,7 +74,7 @@ fn the_latest_expire_in_order_with_those_in_levels() {
     let mut seen = Vec::new();
     while let Some(next) = wheel.next_expiration() {
         let due = drain_at(&mut wheel, next.get());
-        assert_eq!(due, [next.get()], "each tick has its timeout");
+        assert_eq!(due, [next.get()], "each tick expires its timeout");
         seen.extend(due);
         wheel.check_invariants();
     }
@@ -82,7 +82,7 @@ fn the_latest_expire_in_order_with_those_in_levels() {
 }
 
 #[test]
-fn a_reset_among_the_latest_moves_the_next_expiration_both_ways() {
+fn a_reset_in_the_nursery_moves_the_next_expiration_both_ways() {
     let mut wheel = wheel_of(64, 0);
     let keys = fill(&mut wheel, [10, 500, 900].into_iter());
     for (key, deadline, next) in
@@ -98,7 +98,7 @@ fn a_reset_among_the_latest_moves_the_next_expiration_both_ways() {
 }
 
 #[test]
-fn a_deadline_that_has_passed_counts_from_now_after_the_first_due_was_cancelled() {
+fn a_passed_deadline_counts_as_now_after_the_only_due_timeout_was_cancelled() {
     let mut wheel = wheel_of(64, 0);
     let keys = fill(&mut wheel, [10, 500].into_iter());
     wheel.cancel(keys[0]).unwrap();
@@ -108,7 +108,7 @@ fn a_deadline_that_has_passed_counts_from_now_after_the_first_due_was_cancelled(
 }
 
 #[test]
-fn a_limit_of_no_step_leaves_the_latest_where_they_are() {
+fn an_advance_with_a_limit_of_0_leaves_the_nursery_as_it_is() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, [10, 20].into_iter());
     let mut due = wheel.advance(Tick::new(15)).limit(0);
@@ -119,7 +119,7 @@ fn a_limit_of_no_step_leaves_the_latest_where_they_are() {
 }
 
 #[test]
-fn drain_iter_and_clear_find_the_latest() {
+fn drain_iter_and_clear_include_the_nursery() {
     let mut wheel = wheel_of(64, 0);
     fill(&mut wheel, 5..8);
     assert_eq!(wheel.iter().count(), 3);

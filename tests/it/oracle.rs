@@ -9,7 +9,7 @@ use delaywheel::{Expired, Key, Tick};
 pub(crate) struct Oracle {
     pub(crate) pending: BTreeMap<Key, (Tick, u64)>,
     pub(crate) now: Tick,
-    /// What the wheel's clock has been seen to have reached; it is not past `now`.
+    /// The latest tick that the wheel's clock is known to have reached; at most `now`.
     reached: Tick,
 }
 
@@ -18,9 +18,9 @@ impl Oracle {
         Self { pending: BTreeMap::new(), now: start, reached: start }
     }
 
-    /// Takes in a timeout of which the wheel reports `deadline` when asked for `wanted`.
+    /// Adds a timeout. The caller asked for `wanted`, and the wheel reports `deadline`.
     ///
-    /// `is_idle` tells that nothing was due, so that the wheel's clock must have stood at now.
+    /// If `is_idle`, no timeout was due, so the wheel's clock was at `now`.
     pub(crate) fn put(
         &mut self,
         key: Key,
@@ -30,8 +30,8 @@ impl Oracle {
         is_idle: bool,
     ) {
         self.reached = if is_idle { self.now } else { self.reached };
-        assert!(deadline >= wanted.max(self.reached), "a deadline was moved ahead");
-        assert!(deadline == wanted || deadline <= self.now, "a deadline was put off");
+        assert!(deadline >= wanted.max(self.reached), "the deadline is before the clock");
+        assert!(deadline == wanted || deadline <= self.now, "the deadline is later than asked");
         if deadline > wanted {
             self.reached = deadline;
         }
@@ -41,10 +41,14 @@ impl Oracle {
     pub(crate) fn expire(&mut self, expired: &Expired<u64>) {
         let least = self.least();
         let known = self.pending.remove(&expired.key);
-        assert_eq!(known, Some((expired.deadline, expired.value)), "not what was pending");
+        assert_eq!(
+            known,
+            Some((expired.deadline, expired.value)),
+            "the expired timeout was not pending"
+        );
         assert!(expired.deadline <= self.now, "early");
-        assert!(expired.deadline >= self.reached, "out of order: the clock had come further");
-        assert_eq!(Some(expired.deadline), least, "out of order: passed over a timeout");
+        assert!(expired.deadline >= self.reached, "out of order: before the clock");
+        assert_eq!(Some(expired.deadline), least, "out of order: an earlier timeout is pending");
         self.reached = expired.deadline;
     }
 

@@ -17,7 +17,7 @@ use crate::timer::{clock::Set, support::must_return};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Longer than any of this takes on a machine that is busy.
+/// Longer than any test here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn queue() -> (ManualClock, DelayQueue<u32>) {
@@ -27,7 +27,7 @@ fn queue() -> (ManualClock, DelayQueue<u32>) {
 }
 
 #[test]
-fn shutdown_returns_what_is_due_and_what_is_not_and_tells_who_waits() {
+fn a_shutdown_returns_due_and_pending_values_and_receivers_get_an_error() {
     let (clock, queue) = queue();
     queue.insert(MS, 1).unwrap();
     queue.insert(LONG, 2).unwrap();
@@ -44,7 +44,7 @@ fn shutdown_returns_what_is_due_and_what_is_not_and_tells_who_waits() {
 }
 
 #[test]
-fn receivers_wait_for_real_time_and_for_the_end() {
+fn receivers_on_threads_get_every_value_and_then_the_end() {
     let queue = DelayQueue::new();
     let received = Arc::new(AtomicUsize::new(0));
     let receivers = [0; 2].map(|_| {
@@ -69,7 +69,7 @@ fn receivers_wait_for_real_time_and_for_the_end() {
 }
 
 #[test]
-fn waiting_for_no_time_is_trying() {
+fn a_receive_with_a_timeout_of_zero_does_not_wait() {
     let queue = DelayQueue::new();
     queue.insert(LONG, 'a').unwrap();
     assert_eq!(queue.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout));
@@ -79,7 +79,7 @@ fn waiting_for_no_time_is_trying() {
 }
 
 #[test]
-fn values_of_many_threads_that_become_due_at_once_come_in_the_order_of_their_deadlines() {
+fn values_inserted_by_many_threads_are_received_in_the_order_of_their_deadlines() {
     let clock = Set::new();
     let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
     for thread in 0..8 {
@@ -96,7 +96,7 @@ fn values_of_many_threads_that_become_due_at_once_come_in_the_order_of_their_dea
 }
 
 #[test]
-fn what_becomes_due_while_the_queue_shuts_down_is_returned_or_received() {
+fn values_that_become_due_during_a_shutdown_are_returned_or_received() {
     for seed in 0..200 {
         let queue = DelayQueue::new();
         for value in 0..50 {
@@ -114,7 +114,7 @@ fn what_becomes_due_while_the_queue_shuts_down_is_returned_or_received() {
 }
 
 #[test]
-fn values_that_are_due_together_wake_as_many_receivers() {
+fn values_that_become_due_together_each_wake_a_receiver() {
     for _ in 0..50 {
         let (clock, queue) = queue();
         let receivers = [(); 3].map(|()| {

@@ -44,17 +44,17 @@ fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
 }
 
 #[test]
-fn bursts_make_up_for_what_was_missed() {
+fn burst_runs_missed_occurrences_at_once() {
     assert_eq!(runs_when_held_up(MissedTicks::Burst), [10, 20, 47, 47, 50, 60, 70, 80]);
 }
 
 #[test]
-fn delay_lets_a_full_period_pass_after_one_that_was_held_up() {
+fn delay_starts_a_full_period_after_a_late_occurrence() {
     assert_eq!(runs_when_held_up(MissedTicks::Delay), [10, 20, 57, 67, 77]);
 }
 
 #[test]
-fn skip_leaves_out_what_was_missed_and_stays_on_the_grid() {
+fn skip_leaves_out_missed_occurrences_and_stays_on_the_grid() {
     assert_eq!(runs_when_held_up(MissedTicks::Skip), [10, 20, 50, 60, 70, 80]);
 }
 
@@ -74,7 +74,7 @@ fn a_fixed_delay_is_counted_from_the_end() {
 }
 
 #[test]
-fn a_repetition_stops_itself_and_runs_no_more() {
+fn a_repetition_can_stop_itself() {
     let (clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -91,7 +91,7 @@ fn a_repetition_stops_itself_and_runs_no_more() {
 }
 
 #[test]
-fn a_stopped_repetition_leaves_nothing_behind() {
+fn a_stopped_repetition_drops_its_callback_and_its_timeout() {
     let (clock, timer) = manual();
     let value = Arc::new(());
     let kept = Arc::clone(&value);
@@ -106,7 +106,7 @@ fn a_stopped_repetition_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_callback_that_panics_has_run_for_the_last_time() {
+fn a_panic_ends_a_repetition() {
     let (clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -136,7 +136,7 @@ fn a_repetition_ends_with_its_timer() {
 }
 
 #[test]
-fn an_occurrence_that_is_due_when_the_last_one_ends_has_not_been_missed() {
+fn an_occurrence_due_at_the_end_of_the_last_one_is_not_missed() {
     for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
         let runs = runs_when_held_up_by(10, missed);
         assert_eq!(runs, [10, 20, 30, 40, 50, 60, 70, 80], "{missed:?}");
@@ -144,7 +144,7 @@ fn an_occurrence_that_is_due_when_the_last_one_ends_has_not_been_missed() {
 }
 
 #[test]
-fn periods_of_any_length_are_taken_as_far_as_they_go() {
+fn the_longest_and_the_shortest_periods_work() {
     let policies = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
     for missed in policies {
         let (clock, timer) = manual();
@@ -174,7 +174,7 @@ fn periods_of_any_length_are_taken_as_far_as_they_go() {
     }
 }
 
-/// How often a callback on a clock of the test may run before the test gives up.
+/// Number of runs after which a test stops a repetition that runs too often.
 const TOO_OFTEN: usize = 1_000;
 
 #[test]
@@ -251,7 +251,8 @@ fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay_on_threads() {
     let callback = move |_: &Repeating| {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    // Timeouts that are due at once, one after the other. What else is due runs before the last.
+    // Runs timeouts that are due at once, one after the other. All other due callbacks run before the
+    // last one.
     let pass = || {
         for _ in 0..100 {
             let (done, is_done) = mpsc::channel();
@@ -284,7 +285,7 @@ fn jittered(seed: u64, missed: MissedTicks) -> Vec<u128> {
 }
 
 #[test]
-fn jitter_delays_each_occurrence_by_at_most_its_length_and_leaves_the_grid_alone() {
+fn jitter_delays_each_occurrence_by_at_most_its_maximum_and_does_not_move_the_grid() {
     for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
         let runs = jittered(1, missed);
         assert!(runs.len() == 20 || runs.len() == 19, "{runs:?}");
@@ -298,14 +299,14 @@ fn jitter_delays_each_occurrence_by_at_most_its_length_and_leaves_the_grid_alone
 }
 
 #[test]
-fn jitter_follows_from_its_seed() {
+fn equal_seeds_give_equal_jitter() {
     let with_seed = |seed| jittered(seed, MissedTicks::Skip);
     assert_eq!(with_seed(7), with_seed(7));
     assert_ne!(with_seed(7), with_seed(8));
 }
 
 #[test]
-fn jitter_is_at_most_the_period_and_no_occurrence_is_missed_for_it() {
+fn jitter_is_at_most_the_period_and_causes_no_missed_occurrence() {
     for missed in [MissedTicks::Delay, MissedTicks::Skip] {
         let (clock, timer) = manual();
         let runs = Log::new();
@@ -346,7 +347,7 @@ fn jitter_also_delays_a_fixed_delay_and_differs_without_a_seed() {
 }
 
 #[test]
-fn the_first_occurrence_has_a_delay_or_an_instant_of_its_own() {
+fn the_first_occurrence_can_have_its_own_delay_or_instant() {
     let (clock, timer) = manual();
     let (log, shown) = (Log::new(), clock.clone());
     let note = |name| {
@@ -373,7 +374,7 @@ fn the_first_occurrence_has_a_delay_or_an_instant_of_its_own() {
 }
 
 #[test]
-fn the_next_run_is_told_unless_the_callback_runs_or_the_repetition_has_ended() {
+fn next_run_returns_none_while_the_callback_runs_and_after_the_end() {
     let (clock, timer) = manual();
     let within = Log::new();
     let log = within.clone();
@@ -408,21 +409,21 @@ fn a_period_of_zero_is_one_tick() {
 }
 
 #[test]
-fn a_repetition_whose_occurrence_was_returned_and_dropped_has_ended_and_dropped_its_callback() {
+fn the_drop_of_a_returned_occurrence_ends_the_repetition() {
     let (_clock, timer) = manual();
     let value = Arc::new(());
     let kept = Arc::clone(&value);
     let hold = move |_: &Repeating| drop(Arc::clone(&kept));
     let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, hold).unwrap();
     let returned = timer.shutdown();
-    assert!(repeating.is_running(), "it can still be run");
+    assert!(repeating.is_running(), "the occurrence can still be run");
     drop(returned);
     assert!(!repeating.is_running() && !repeating.stop());
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
 #[test]
-fn an_occurrence_that_was_returned_can_be_run_and_is_the_last() {
+fn a_returned_occurrence_can_be_run_and_is_the_last() {
     let (_clock, timer) = manual();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -435,12 +436,12 @@ fn an_occurrence_that_was_returned_can_be_run_and_is_the_last() {
     assert!(!repeating.is_running());
 }
 
-/// A manual clock that stops a repetition when it is asked for the time, at some time of asking.
+/// A manual clock that stops a repetition at a given read of the time.
 #[derive(Debug, Clone)]
 struct Stopping {
     clock: ManualClock,
     repeating: Arc<Mutex<Option<Repeating>>>,
-    /// How often it is asked until then.
+    /// Number of reads until then.
     countdown: Arc<AtomicUsize>,
 }
 
@@ -461,7 +462,7 @@ impl Clock for Stopping {
 }
 
 #[test]
-fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() {
+fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
     for asked in 1.. {
         let clock = Stopping {
             clock: ManualClock::new(),
@@ -475,19 +476,19 @@ fn a_repetition_that_is_stopped_between_two_occurrences_leaves_nothing_behind() 
         let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
         *clock.repeating.lock().unwrap() = Some(repeating);
         clock.countdown.store(asked, Ordering::Relaxed);
-        // Only up to the first occurrence: the second would take away what is left behind.
+        // Only up to the first occurrence: the second one would remove a timeout that was left.
         clock.clock.advance(MS);
         if clock.countdown.load(Ordering::Relaxed) > 0 {
-            assert!(asked > 4, "the timer asked only {asked} times");
+            assert!(asked > 4, "the timer read the clock only {asked} times");
             break;
         }
-        assert_eq!(timer.stats().pending, 0, "stopped at question {asked}");
+        assert_eq!(timer.stats().pending, 0, "stopped at read {asked}");
         assert_eq!(Arc::strong_count(&value), 1);
     }
 }
 
 #[test]
-fn a_repetition_that_another_thread_stops_leaves_nothing_behind() {
+fn a_stop_by_another_thread_leaves_no_timeout() {
     const ROUNDS: u32 = 3_000;
     let (clock, timer) = manual();
     let (send, received) = mpsc::channel::<(Repeating, u32)>();

@@ -5,7 +5,7 @@ use std::{fs, panic, path::Path};
 use crate::{machine::Machine, script::Script};
 
 #[test]
-fn every_scenario_goes_as_expected() {
+fn every_scenario_has_the_expected_result() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
     let mut failed = Vec::new();
     let mut count = 0;

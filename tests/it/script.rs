@@ -1,7 +1,7 @@
 //! Scripts: sequences of operations on a wheel, decoded from bytes, or parsed and printed as text.
 //!
 //! Ticks are relative to the state of the wheel (`now+5`, `next-1`, `border6`), so that an operation
-//! keeps its purpose when earlier ones are removed. Bytes from a generator give random
+//! keeps its meaning when earlier ones are removed. Bytes from a generator give random
 //! scripts, bytes from a fuzzer give fuzzed ones, and text gives the scenario files:
 //!
 //! ```text
@@ -59,13 +59,13 @@ pub(crate) enum Op {
         limit: Option<u64>,
     },
     Clear,
-    /// Takes some timeouts out of a drain that is leaked then.
+    /// Takes this number of timeouts out of a drain, and leaks the drain.
     Drain(u8),
     Shrink,
     Expect(Fact, When),
 }
 
-/// A tick, or another number where one is expected.
+/// A tick, or the number of an `expect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) base: Base,
@@ -83,19 +83,19 @@ pub(crate) enum Base {
     Max,
 }
 
-/// Which timeout an operation is for.
+/// The timeout of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// A pending one, counted from the oldest and around.
+    /// A pending one, counted from the oldest, modulo their number.
     Pending(usize),
     Newest,
-    /// A dead one, counted from the latest to die and around.
+    /// An ended one, counted from the latest, modulo their number.
     Dead(usize),
     /// By number in the order of insertion, pending or not.
     Nth(usize),
 }
 
-/// What a scenario may expect besides the contract.
+/// A fact that a scenario can expect besides the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fact {
     Next,
@@ -114,7 +114,7 @@ impl When {
         Self { base: Base::Next, offset }
     }
 
-    /// The tick that is meant, kept within those there are.
+    /// Returns the tick, limited to those that exist.
     pub(crate) fn resolve(self, now: Tick, next: Option<Tick>) -> Tick {
         let base = match self.base {
             Base::Zero => 0,
@@ -128,7 +128,7 @@ impl When {
     }
 }
 
-/// What a byte stands for, by mode: what is named twice as often comes up twice as often.
+/// The operations of bytes, by mode. The count of a letter is the frequency of its operation.
 const MODES: [&[u8; 32]; 4] = [
     b"IIIIIIIIIIICCCCCRRRRRRAAAAALLKKZ",
     b"IIIIIIIIGCCCRRRRRRRRRRRRRAAALLLZ",
@@ -136,7 +136,7 @@ const MODES: [&[u8; 32]; 4] = [
     b"IIIIUUUUUCCCRRRRRRAAAAALLLLLLKZZ",
 ];
 
-/// Sizes by byte, small ones first for their many levels; 255 stands for the greatest size.
+/// Sizes by byte. Most are small, as small wheels have many levels. 255 means the greatest size.
 const SIZES: [usize; 8] = [2, 4, 64, 256, 16, 2, 4, 64];
 
 impl Script {
@@ -221,7 +221,7 @@ impl fmt::Display for Pick {
 
 struct Parser {
     script: Script,
-    /// Of the `repeat` that is open: how often, and the operations before it.
+    /// The open `repeat`: its count, and the number of operations before it.
     block: Option<(usize, usize)>,
 }
 
@@ -318,7 +318,7 @@ fn number(word: &str) -> Option<i128> {
     }
 }
 
-/// What is left of the bytes; zeros when nothing is.
+/// The remaining bytes, followed by zeros.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -369,7 +369,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// A tick for a timeout: at a border of some level more often than not.
+    /// A deadline, often at a border of a level.
     fn deadline(&mut self, bits: u32) -> When {
         match self.byte() % 16 {
             0..5 => When::now(self.below(8) - 2),
@@ -383,7 +383,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// A tick to advance to: mostly near, for time does not come back.
+    /// A tick to advance to, mostly near, as the clock cannot go back.
     fn target(&mut self, bits: u32) -> When {
         match self.byte() % 16 {
             0..6 => When::next(0),
@@ -408,7 +408,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Logarithm of what a bucket of one of the `lowest` levels spans.
+    /// Binary logarithm of the span of a bucket in one of the `lowest` levels.
     fn shift(&mut self, bits: u32, lowest: u32) -> u32 {
         bits * (u32::from(self.byte()) % lowest.min(63 / bits + 1))
     }
@@ -427,7 +427,7 @@ impl Bytes<'_> {
 }
 
 #[test]
-fn a_printed_script_parses_to_itself() {
+fn a_printed_script_parses_to_the_same_script() {
     let mut random = fastrand::Rng::with_seed(7);
     for _ in 0..200 {
         let bytes: Vec<u8> = (0..300).map(|_| random.u8(..)).collect();

@@ -21,7 +21,7 @@ pub(crate) fn count_steps<T>(wheel: &mut TimingWheel<T>, now: u64) -> u64 {
     steps
 }
 
-/// The level of the one bucket that is not empty, after the latest timeouts have been placed.
+/// Returns the level of the only bucket that is not empty, after the nursery was emptied.
 pub(crate) fn level_of_all<T>(wheel: &mut TimingWheel<T>) -> u64 {
     wheel.shrink();
     let levels = wheel.shape().levels;

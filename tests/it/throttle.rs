@@ -54,7 +54,7 @@ fn a_period_counts_from_the_start_of_a_run_that_was_held_up() {
     let (throttle, runs) = throttled(&timer, &clock);
     throttle.call().unwrap();
     clock.advance(50 * MS);
-    // One of them runs before the throttled callback, and holds it up.
+    // One of these runs before the throttled callback, and delays it.
     for _ in 0..2 {
         let moved = clock.clone();
         timer.schedule(50 * MS, move || moved.advance(75 * MS)).unwrap();
@@ -65,7 +65,7 @@ fn a_period_counts_from_the_start_of_a_run_that_was_held_up() {
         throttle.call().unwrap();
     }
     let runs = runs.take();
-    assert!(runs.contains(&175) || runs.contains(&250), "it was held up: {runs:?}");
+    assert!(runs.contains(&175) || runs.contains(&250), "the callback was not delayed: {runs:?}");
     assert!(runs.windows(2).all(|pair| pair[1] - pair[0] >= 100), "{runs:?}");
 }
 

@@ -24,7 +24,7 @@ fn a_size_out_of_range_is_an_error_and_any_other_is_rounded_up() {
 }
 
 #[test]
-fn a_key_of_another_wheel_is_a_mistake_but_never_a_panic() {
+fn a_key_of_another_wheel_causes_no_panic() {
     let [mut busy, mut quiet] = [wheel_of(64, 0), wheel_of(4, 0)];
     let foreign: Vec<_> = (0..5000).map(|i| busy.insert(Tick::new(i), i).unwrap()).collect();
     let own: Vec<_> = (0..50).map(|i| quiet.insert(Tick::new(i), i).unwrap()).collect();
@@ -38,7 +38,7 @@ fn a_key_of_another_wheel_is_a_mistake_but_never_a_panic() {
 }
 
 #[test]
-fn clear_and_drain_drop_every_value_however_many_drops_panic() {
+fn clear_and_drain_drop_every_value_even_if_drops_panic() {
     let clear: fn(&mut TimingWheel<Fragile>) = TimingWheel::clear;
     let drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain());
     let partly_drain: fn(&mut TimingWheel<Fragile>) = |wheel| drop(wheel.drain().nth(10));
@@ -46,34 +46,34 @@ fn clear_and_drain_drop_every_value_however_many_drops_panic() {
         for empty in [clear, drain, partly_drain] {
             let (mut wheel, drops) = fragile_wheel(panicking);
             let panic = panic::catch_unwind(AssertUnwindSafe(|| empty(&mut wheel))).unwrap_err();
-            let number = panic.downcast_ref::<String>().expect("it is the panic of the value");
-            assert_eq!(number, "the drop of 50 panics", "the first panic goes on");
+            let number = panic.downcast_ref::<String>().expect("the panic is that of the value");
+            assert_eq!(number, "the drop of 50 panics", "the first panic continues");
             assert_each_dropped_once(&drops);
             assert!(wheel.is_empty());
             wheel.check_invariants();
             wheel.insert(Tick::new(5), Fragile::new(0, 0, &drops)).unwrap();
-            assert_eq!(drain_at(&mut wheel, 100).len(), 1, "it is in use again");
+            assert_eq!(drain_at(&mut wheel, 100).len(), 1, "the wheel works again");
         }
     }
 }
 
 #[cfg(feature = "std")]
 #[test]
-fn a_drain_that_is_dropped_by_a_panic_drops_every_value_and_does_not_abort() {
+fn a_drain_dropped_during_a_panic_drops_every_value() {
     let (mut wheel, drops) = fragile_wheel(2);
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
         let _drain = wheel.drain();
-        panic!("while the drain is at hand");
+        panic!("while the drain exists");
     }));
     let panic = result.unwrap_err();
-    assert_eq!(panic.downcast_ref(), Some(&"while the drain is at hand"));
+    assert_eq!(panic.downcast_ref(), Some(&"while the drain exists"));
     assert_each_dropped_once(&drops);
     assert!(wheel.is_empty());
     wheel.check_invariants();
 }
 
 #[test]
-fn a_wheel_that_is_dropped_drops_every_value_though_one_drop_panics() {
+fn a_dropped_wheel_drops_every_value_even_if_one_drop_panics() {
     let (wheel, drops) = fragile_wheel(1);
     assert!(panic::catch_unwind(AssertUnwindSafe(|| drop(wheel))).is_err());
     assert_each_dropped_once(&drops);
@@ -100,7 +100,7 @@ fn values_are_dropped_by_the_caller_and_never_by_the_wheel() {
 }
 
 #[test]
-fn values_may_be_of_no_size_or_large_or_tied_to_a_thread() {
+fn values_can_be_zero_sized_or_large_or_not_send() {
     let mut zero_sized = wheel_of(4, 0);
     let mut large = wheel_of(4, 0);
     let mut unsend = wheel_of(4, 0);
@@ -116,14 +116,14 @@ fn values_may_be_of_no_size_or_large_or_tied_to_a_thread() {
 }
 
 #[test]
-fn a_value_may_be_changed_in_place() {
+fn a_value_can_be_changed_in_place() {
     let mut wheel = wheel_of(64, 0);
     let key = wheel.insert(Tick::new(5), String::from("a")).unwrap();
     wheel.get_mut(key).unwrap().push('b');
     assert_eq!(drain_at(&mut wheel, 5), ["ab"]);
 }
 
-/// The wheel and its iterators go where their values go.
+/// The wheel and its iterators are `Send` and `Sync` if their values are.
 const _: () = {
     is_send_and_sync::<TimingWheel<u64>>();
     is_send_and_sync::<Advance<'_, u64>>();
@@ -146,7 +146,7 @@ impl Drop for Counted {
     }
 }
 
-/// Notes its drop, and panics at it if it is one of the `panicking` from number 50 on.
+/// Logs its drop. The drop panics for `panicking` numbers from 50 on.
 struct Fragile {
     number: usize,
     panicking: usize,

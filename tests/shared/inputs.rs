@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The files of a fuzz target's corpus.
+/// Returns the files of a fuzz target's corpus.
 pub(crate) fn inputs(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
     let entries = fs::read_dir(folder).expect("the corpus is part of the repository");

@@ -1,6 +1,6 @@
-//! Shrinks scripts to what makes them fail.
+//! Shrinks failing scripts.
 
-/// Takes out steps, ever fewer at a time, as long as the script still fails.
+/// Removes steps, first many and then fewer at a time, while the script still fails.
 pub(crate) fn shrink<S: Clone, T>(
     mut script: S,
     steps: impl Fn(&mut S) -> &mut Vec<T>,

@@ -77,7 +77,7 @@ fn every_promise_holds_after_every_step_of_any_script() {
 }
 
 #[test]
-fn a_script_goes_the_same_way_every_time() {
+fn a_script_runs_the_same_way_every_time() {
     // Except with reapers on separate threads: these take out due timeouts and release permits at
     // no fixed moment.
     let scripts = (0..200).map(|seed| (seed, Script::generate(seed)));
@@ -90,7 +90,7 @@ fn a_script_goes_the_same_way_every_time() {
 }
 
 #[test]
-fn a_failing_script_shrinks_to_what_makes_it_fail() {
+fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
     let script = Script::generate(3);
     let text =
         |script: &Script| script.steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>();

@@ -10,7 +10,7 @@ use delaywheel::{Clock, ManualClock, SystemClock, Timer, clock::Driven};
 use super::{DELAYS, must_panic};
 use crate::timer::support::{YEAR, must_return};
 
-/// A timer that wants nothing.
+/// A timer without timeouts.
 struct Idle;
 
 impl Driven for Idle {
@@ -22,7 +22,7 @@ impl Driven for Idle {
 }
 
 #[test]
-fn a_clock_without_timers_shows_what_it_is_told() {
+fn a_clock_without_timers_shows_the_time_that_was_set() {
     let clock = ManualClock::new();
     clock.advance(Duration::ZERO);
     clock.advance(Duration::from_nanos(1));
@@ -33,7 +33,7 @@ fn a_clock_without_timers_shows_what_it_is_told() {
 }
 
 #[test]
-fn time_past_what_an_instant_shows_panics_and_the_clock_still_works() {
+fn a_time_past_the_last_instant_panics_and_the_clock_still_works() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     timer.schedule(Duration::ZERO, || ()).unwrap();
@@ -45,7 +45,7 @@ fn time_past_what_an_instant_shows_panics_and_the_clock_still_works() {
 }
 
 #[test]
-fn clocks_adopt_whom_they_can_run() {
+fn only_a_manual_clock_adopts_timers() {
     let (idle, gone): (Arc<dyn Driven>, Weak<Idle>) = (Arc::new(Idle), Weak::new());
     assert!(!SystemClock.adopt(Arc::downgrade(&idle)));
     let clock = ManualClock::new();
@@ -56,7 +56,7 @@ fn clocks_adopt_whom_they_can_run() {
 }
 
 #[test]
-fn a_callback_may_let_time_pass() {
+fn a_callback_can_advance_the_clock() {
     must_return(|| {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();

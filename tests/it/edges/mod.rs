@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Numbers at which something overflows, or another level begins.
+/// Numbers at which arithmetic overflows, or another level begins.
 pub(crate) const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -46,7 +46,7 @@ pub(crate) const DELAYS: [Duration; 10] = [
     Duration::MAX,
 ];
 
-/// Percentages, some of which are none.
+/// Numbers for percentages, some of which are out of range.
 pub(crate) const PERCENTS: [f64; 9] =
     [0.0, -0.0, -1.0, 50.0, 100.0, 1e300, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
 
@@ -57,7 +57,7 @@ pub(crate) fn instants() -> Vec<Instant> {
     far.flatten().collect()
 }
 
-/// Runs what is documented to panic.
+/// Runs a call that must panic, as its documentation says.
 #[track_caller]
 pub(crate) fn must_panic<R>(run: impl FnOnce() -> R) {
     assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "the documentation says that it panics");

@@ -11,8 +11,8 @@ use std::{
 
 use crate::tokens::tokens;
 
-/// What values of a type are called in the edge tests, or how they are come by. With `..`, whatever
-/// else is called on them in one chain counts as well, as is the way of builders.
+/// Names of the variables that hold values of a type in the edge tests, or calls that return such
+/// values. With `..`, the following calls of the same chain count as well, as for builders.
 const RECEIVERS: [(&str, &[&str]); 38] = [
     ("Advance", &["due", "wheel.advance"]),
     ("AsyncPurgatory", &["purgatory"]),
@@ -62,7 +62,7 @@ fn every_public_function_is_called_with_edge_values() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let public: BTreeSet<_> =
         texts(&root.join("src")).iter().flat_map(|text| public_functions(text)).collect();
-    assert!(public.len() > 100, "hardly any was read: {public:?}");
+    assert!(public.len() > 100, "few functions were read: {public:?}");
     let mut tests = texts(&root.join("tests/it/edges"));
     tests.extend(texts(&root.join("tests/future")));
     tests.extend(texts(&root.join("tests/async/tests")));
@@ -105,8 +105,8 @@ fn function(of: &str, name: &str) -> Function {
     (of.to_owned(), name.to_owned())
 }
 
-/// The functions that a source makes public, with their types. Those of types that cannot be reached
-/// from without are none: the compiler warns of them.
+/// Returns the public functions of a source, with their types. The compiler warns of public functions
+/// of types that no user can name.
 fn public_functions(text: &str) -> Vec<Function> {
     let tokens = tokens(text);
     let mut functions = Vec::new();
@@ -128,7 +128,7 @@ fn public_functions(text: &str) -> Vec<Function> {
     functions
 }
 
-/// The type that an `impl` is for.
+/// Returns the type of an `impl`.
 fn implemented<'t>(tokens: &[&'t str]) -> &'t str {
     let mut depth = 0;
     for token in tokens {
@@ -142,8 +142,8 @@ fn implemented<'t>(tokens: &[&'t str]) -> &'t str {
     ""
 }
 
-/// The functions that a source calls, with their receivers: a type, a variable or a field, followed
-/// by what was called on it before.
+/// Returns the functions that a source calls, with their receivers: a type, a variable or a field,
+/// followed by the earlier calls of the chain.
 fn calls(text: &str) -> Vec<Function> {
     let tokens = tokens(text);
     let is_call = |&index: &usize| {
@@ -160,7 +160,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// What something is called on, given what stands before its name; `None` if it is not.
+/// Returns the receiver of a call, from the tokens before its name; `None` if it has none.
 fn receiver(before: &[&str]) -> Option<String> {
     let ("." | "::", mut before) = before.split_last().map(|(last, rest)| (*last, rest))? else {
         return None;
@@ -183,7 +183,7 @@ fn receiver(before: &[&str]) -> Option<String> {
     None
 }
 
-/// Leaves out the types at the end of a path, if there are any.
+/// Removes the type arguments at the end of a path, if any.
 fn without_types<'a, 't>(path: &'a [&'t str]) -> Option<&'a [&'t str]> {
     if path.ends_with(&[">"]) {
         return path[..opening(path, "<", ">")?].strip_suffix(&["::"]);
@@ -191,7 +191,7 @@ fn without_types<'a, 't>(path: &'a [&'t str]) -> Option<&'a [&'t str]> {
     Some(path)
 }
 
-/// Where the parenthesis was opened that is closed at the end.
+/// Returns the index of the bracket that the last token closes.
 fn opening(tokens: &[&str], open: &str, close: &str) -> Option<usize> {
     let mut depth = 0;
     tokens.iter().rposition(|token| {
@@ -200,7 +200,7 @@ fn opening(tokens: &[&str], open: &str, close: &str) -> Option<usize> {
     })
 }
 
-/// All sources in a folder.
+/// Returns all sources in a folder.
 fn texts(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("the sources are there");
     let paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be read").path()).collect();

@@ -17,7 +17,7 @@ impl DelayedOperation<u64> for Never {
     fn complete(self, _: Completion) {}
 }
 
-/// One that always does, wherever it is checked, and has reached everything.
+/// An operation that completes at every check and has reached every threshold.
 struct Always;
 
 impl DelayedOperation<u64> for Always {
@@ -42,7 +42,7 @@ fn purgatory(
     (clock, change(PurgatoryBuilder::new().timer(timer)).build().unwrap())
 }
 
-/// Every kind of watch, of no key, of one that is there twice, and of many.
+/// Registers operations of every kind: on no key, on a duplicate key, on many keys.
 fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<OperationKey> {
     let thresholds = || NUMBERS.map(|number| Watch::Threshold(number, number));
     let watched = [
@@ -58,7 +58,7 @@ fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<Ope
     watched.map(|watched| watched.unwrap().key().expect("it never completes")).into()
 }
 
-/// Calls whatever there is with a key; returns whether it was waiting.
+/// Calls every function that takes a key. Returns whether the operation was waiting.
 fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     let is_waiting = purgatory.is_waiting(key);
     let guard = purgatory.guard(key);
@@ -75,8 +75,7 @@ fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     is_waiting
 }
 
-/// Calls whatever announces something; nothing of it ends an operation that never completes, but the
-/// thresholds that are reached.
+/// Calls every function that announces an event. Only reached thresholds end operations here.
 fn announce(purgatory: &Purgatory<u64, Never>) {
     for number in NUMBERS {
         assert_eq!(purgatory.check_and_complete(&number), 0);
@@ -94,7 +93,7 @@ fn announce(purgatory: &Purgatory<u64, Never>) {
 }
 
 #[test]
-fn a_purgatory_takes_every_delay_and_keys_every_state() {
+fn a_purgatory_accepts_every_delay_and_key() {
     let (clock, purgatory) = purgatory(|builder| builder);
     announce(&purgatory);
     let keys: Vec<_> =
@@ -114,7 +113,7 @@ fn a_purgatory_takes_every_delay_and_keys_every_state() {
 }
 
 #[test]
-fn values_at_the_horizon_reach_every_threshold() {
+fn an_advance_to_the_greatest_value_reaches_every_threshold() {
     let (_clock, purgatory) = purgatory(|builder| builder);
     let keys = watch_all_ways(&purgatory, Duration::MAX);
     for number in NUMBERS {
@@ -127,12 +126,12 @@ fn values_at_the_horizon_reach_every_threshold() {
         assert_eq!(purgatory.cancel_for_key_with(&number, &()), 0);
     }
     assert_eq!(purgatory.cancel_for_key(&7), 1);
-    assert_eq!(purgatory.delayed(), 3, "those that watch no key");
+    assert_eq!(purgatory.delayed(), 3, "the operations without keys");
     assert_eq!(purgatory.shutdown().len(), 3);
 }
 
 #[test]
-fn what_completes_at_once_never_waits() {
+fn an_operation_that_completes_at_once_accepts_every_delay() {
     let purgatory = Purgatory::<u64, Always>::new();
     for delay in DELAYS {
         let watched = [
@@ -169,7 +168,7 @@ fn a_purgatory_that_has_ended_refuses_everything() {
 }
 
 #[test]
-fn limits_take_every_number() {
+fn limits_accept_every_number_but_0() {
     for limit in NUMBERS {
         for overload in [Overload::Refuse, Overload::DisplaceOldest] {
             let total = Purgatory::builder().max_delayed(limit, overload);
@@ -199,7 +198,7 @@ fn limits_take_every_number() {
 }
 
 #[test]
-fn any_longest_delay_holds() {
+fn max_delay_accepts_every_delay() {
     for longest in DELAYS {
         let (clock, purgatory) = purgatory(|settings| settings.max_delay(longest));
         let keys = watch_all_ways(&purgatory, Duration::MAX);
@@ -223,7 +222,7 @@ fn keys_of_other_purgatories_find_nothing() {
     drop(large.shutdown());
 }
 
-/// An operation that calls everything when it is answered.
+/// An operation whose completion calls every function.
 struct Caller(Purgatory<u64, Never>, HashMap<u64, OperationKey>);
 
 impl DelayedOperation<u64> for Caller {
@@ -243,7 +242,7 @@ impl DelayedOperation<u64> for Caller {
 }
 
 #[test]
-fn an_operation_may_call_everything() {
+fn a_completion_can_call_every_function() {
     must_return(|| {
         let (clock, inner) = purgatory(|builder| builder);
         let keys = watch_all_ways(&inner, SECOND).into_iter().zip(0..);

@@ -8,13 +8,13 @@ use super::{DELAYS, instants};
 use crate::timer::support::{MS, must_return};
 
 #[test]
-fn a_queue_takes_every_delay_and_instant() {
+fn a_queue_accepts_every_delay_and_instant() {
     let clock = ManualClock::new();
     let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| queue.insert(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
-    assert_eq!(queue.len(), keys.len(), "those that are due are still in the queue");
+    assert_eq!(queue.len(), keys.len(), "due values are still in the queue");
     queue.wake();
     queue.check_invariants();
     assert!(!queue.is_reaper_dead());
@@ -39,7 +39,7 @@ fn a_queue_takes_every_delay_and_instant() {
 }
 
 #[test]
-fn a_queue_that_has_ended_gives_what_it_has_and_takes_nothing() {
+fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
     for instant in instants() {
         let queue = DelayQueue::new();
         queue.insert(Duration::MAX, 1).unwrap();

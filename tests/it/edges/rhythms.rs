@@ -16,7 +16,7 @@ fn timer() -> (ManualClock, Timer) {
 }
 
 #[test]
-fn repetition_takes_every_period() {
+fn a_repetition_accepts_every_period() {
     for period in DELAYS {
         let (clock, timer) = timer();
         let mut all: Vec<Repeating> = MISSED
@@ -44,7 +44,7 @@ fn repetition_takes_every_period() {
 }
 
 #[test]
-fn repetition_ends_with_its_timer_and_is_refused_after() {
+fn a_timer_that_has_ended_stops_repetitions_and_refuses_new_ones() {
     let (clock, timer) = timer();
     let repeating = timer.schedule_with_fixed_delay(MS, |_: &Repeating| ()).unwrap();
     timer.shutdown();
@@ -59,7 +59,7 @@ fn repetition_ends_with_its_timer_and_is_refused_after() {
 }
 
 #[test]
-fn calls_that_come_too_often_take_every_period() {
+fn debounce_and_throttle_accept_every_period() {
     for period in DELAYS {
         let (clock, timer) = timer();
         let debounce = Debounce::new(&timer, period, || ());

@@ -9,7 +9,7 @@ use super::DELAYS;
 const NS: Duration = Duration::from_nanos(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The last time that comes, and so the horizon of ticks of a nanosecond.
+/// The last representable time: the horizon of ticks of a nanosecond.
 const LAST: Duration = Duration::from_nanos(u64::MAX - 1);
 
 fn lengths() -> [Duration; 7] {
@@ -39,7 +39,7 @@ fn the_present_is_rounded_down_and_a_deadline_up_to_the_nanosecond() {
 }
 
 #[test]
-fn before_the_origin_it_is_the_origin_and_after_the_horizon_it_is_never() {
+fn times_before_the_origin_count_as_the_origin_and_times_after_the_horizon_never_come() {
     for length in lengths() {
         let ticks = Ticks::new(DAY, length);
         for early in [Duration::ZERO, NS, DAY.saturating_sub(NS), DAY] {
@@ -56,7 +56,7 @@ fn before_the_origin_it_is_the_origin_and_after_the_horizon_it_is_never() {
 }
 
 #[test]
-fn a_wait_ends_when_the_tick_has_begun_and_not_a_nanosecond_earlier() {
+fn a_wait_ends_exactly_when_the_tick_begins() {
     let mut random = fastrand::Rng::with_seed(1);
     for length in lengths() {
         let ticks = Ticks::new(DAY, length);
@@ -75,7 +75,7 @@ fn a_wait_ends_when_the_tick_has_begun_and_not_a_nanosecond_earlier() {
 }
 
 #[test]
-fn a_tick_longer_than_the_horizon_is_as_long_as_that() {
+fn a_tick_longer_than_the_horizon_counts_as_the_horizon() {
     let ticks = Ticks::new(Duration::ZERO, Duration::MAX);
     assert_eq!(ticks.tick(), LAST + NS);
     assert_eq!((ticks.now(LAST), ticks.deadline(LAST)), (Tick::ZERO, Tick::new(1)));
@@ -86,6 +86,6 @@ fn a_tick_longer_than_the_horizon_is_as_long_as_that() {
 
 #[test]
 #[should_panic(expected = "a tick of 0ns has no length")]
-fn a_tick_without_a_length_is_the_callers_fault() {
+fn a_tick_without_a_length_panics() {
     let _ = Ticks::new(Duration::ZERO, Duration::ZERO);
 }

@@ -27,7 +27,7 @@ fn check(stats: &TimerStats) {
 }
 
 #[test]
-fn settings_at_their_bounds_make_timers_that_work() {
+fn timers_with_settings_at_their_bounds_work() {
     let clock = ManualClock::new();
     let builders = [
         TimerBuilder::new().tick(Duration::from_micros(1)).wheel_size(2).shards(65_536),
@@ -51,7 +51,7 @@ fn settings_at_their_bounds_make_timers_that_work() {
 
 #[cfg(feature = "tracing")]
 #[test]
-fn any_lateness_may_be_told() {
+fn the_warning_accepts_every_lateness() {
     for bound in DELAYS {
         let clock = ManualClock::new();
         let builder = Timer::builder().clock(clock.clone()).warn_if_later_than(bound);
@@ -64,7 +64,7 @@ fn any_lateness_may_be_told() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn any_counts_can_be_published() {
+fn counts_at_every_extreme_can_be_published() {
     let (clock, values) = of_values(1);
     let mut metrics = delaywheel::TimerMetrics::new("");
     metrics.publish(&values.stats());
@@ -76,7 +76,7 @@ fn any_counts_can_be_published() {
     metrics.publish(&of_values(1).1.stats());
 }
 
-/// Calls whatever there is with a key; returns whether it was pending.
+/// Calls every function that takes a key. Returns whether the timeout was pending.
 fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
     let is_pending = values.is_pending(key);
     assert!(is_pending || values.deadline(key).is_none());
@@ -92,7 +92,7 @@ fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
 }
 
 #[test]
-fn values_take_every_delay_and_instant_and_keys_every_state() {
+fn a_value_timer_accepts_every_delay_instant_and_key() {
     let (clock, values) = of_values(3);
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| values.schedule(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| values.schedule_at(instant, 2).unwrap()));
@@ -113,7 +113,7 @@ fn values_take_every_delay_and_instant_and_keys_every_state() {
     refuse_all(&values);
 }
 
-/// A timer that has ended hands everything back.
+/// Checks that a timer that has ended refuses every value.
 fn refuse_all(values: &ValueTimer<u64>) {
     for delay in DELAYS {
         let ended = values.schedule(delay, 5).unwrap_err();
@@ -132,12 +132,12 @@ fn refuse_all(values: &ValueTimer<u64>) {
 }
 
 #[test]
-fn a_finish_takes_every_instant() {
+fn finish_by_accepts_every_instant() {
     for instant in instants() {
         let (_clock, values) = of_values(2);
         values.schedule(Duration::ZERO, 1).unwrap();
         values.schedule(Duration::MAX, 2).unwrap();
-        // One that is due is handled, unless the deadline has passed.
+        // The timer handles the due value unless the deadline has passed.
         let left = values.finish_by(instant);
         assert!(left.contains(&2) && values.stats().pending == 0, "{left:?}");
         refuse_all(&values);
@@ -147,7 +147,7 @@ fn a_finish_takes_every_instant() {
 }
 
 #[test]
-fn a_finish_takes_every_delay() {
+fn finish_accepts_every_delay() {
     for delay in DELAYS {
         let (_clock, values) = of_values(2);
         values.schedule(Duration::ZERO, 1).unwrap();
@@ -190,7 +190,7 @@ fn iterators_that_panic_leave_nothing_scheduled_or_cancelled() {
 }
 
 #[test]
-fn closures_take_every_delay_and_handles_every_state() {
+fn a_timer_accepts_every_delay_and_its_handles_work_after_the_end() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let mut timeouts: Vec<_> =
@@ -221,7 +221,7 @@ fn closures_take_every_delay_and_handles_every_state() {
 }
 
 #[test]
-fn a_callback_may_call_everything() {
+fn a_callback_can_call_every_function() {
     for is_manual in [false, true] {
         let (sender, results) = std::sync::mpsc::channel();
         let clock = ManualClock::new();

@@ -5,7 +5,7 @@ use delaywheel::{BuildError, InsertError, Key, Tick, TickSpan, TimingWheel, Whee
 use super::NUMBERS;
 
 #[test]
-fn ticks_and_spans_saturate_or_tell_the_horizon() {
+fn arithmetic_on_ticks_saturates_or_returns_none_past_the_horizon() {
     for left in NUMBERS {
         for right in NUMBERS {
             let (tick, span) = (Tick::new(left), TickSpan::new(right));
@@ -23,7 +23,7 @@ fn ticks_and_spans_saturate_or_tell_the_horizon() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_and_a_wheel_for_nothing_hands_back() {
+fn settings_out_of_range_are_refused_and_a_wheel_with_a_limit_of_0_refuses_every_value() {
     for size in [0, 1, 65537, usize::MAX] {
         let refused = WheelBuilder::new().size(size).build::<u8>();
         assert_eq!(refused.unwrap_err(), BuildError::SizeOutOfRange { size });
@@ -41,7 +41,7 @@ fn settings_out_of_range_are_refused_and_a_wheel_for_nothing_hands_back() {
 }
 
 #[test]
-fn every_call_takes_every_tick() {
+fn every_function_accepts_every_tick() {
     for size in [2, 4, 64, 1024] {
         for start in NUMBERS {
             let mut wheel = WheelBuilder::new().size(size).start(Tick::new(start)).build().unwrap();
@@ -70,7 +70,7 @@ fn every_call_takes_every_tick() {
     }
 }
 
-/// Calls whatever does not change what is pending.
+/// Calls every function that does not change the pending timeouts.
 fn look(wheel: &mut TimingWheel<u64>, keys: &[Key]) {
     wheel.check_invariants();
     let pending = wheel.len();
@@ -86,7 +86,7 @@ fn look(wheel: &mut TimingWheel<u64>, keys: &[Key]) {
 }
 
 #[test]
-fn keys_in_every_state_and_of_other_wheels_find_nothing_or_their_own() {
+fn dead_keys_and_keys_of_other_wheels_find_nothing() {
     let mut wheel = TimingWheel::new(Tick::MAX);
     let mut other = TimingWheel::new(Tick::ZERO);
     let foreign: Vec<_> = (0..5000).map(|_| other.insert(Tick::MAX, 'b').unwrap()).collect();

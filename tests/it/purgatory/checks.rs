@@ -1,4 +1,4 @@
-//! Checks a few at a time: budgets, turns of keys, and what happens in between.
+//! `Checks`: budgets, the turns of keys, and changes between two runs.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ use delaywheel::{
 
 use super::support::{HOUR, Op, World, all};
 
-/// Operations that wait on one key, none checked since.
+/// Makes a world with `count` operations on key 1, and forgets their first checks.
 fn crowd(count: u32) -> World {
     let world = World::new();
     for name in 0..count {
@@ -23,10 +23,10 @@ fn crowd(count: u32) -> World {
 }
 
 #[test]
-fn a_budget_is_what_is_checked_and_no_more() {
+fn a_run_makes_as_many_checks_as_its_budget() {
     let world = crowd(1000);
     let mut checks = world.purgatory.checks(&[1]);
-    assert_eq!(world.checked(), [0; 0], "nothing is checked before it is run");
+    assert_eq!(world.checked(), [0; 0], "without a run, no operation is checked");
     let mut done = 0;
     for budget in [0, 1, 2, 31, 32, 33, 64, 100, 0, 300, 400] {
         assert!(!checks.is_done());
@@ -43,7 +43,7 @@ fn a_budget_is_what_is_checked_and_no_more() {
 }
 
 #[test]
-fn checks_of_nothing_are_done_or_soon_are() {
+fn checks_without_watchers_end() {
     let world = World::new();
     assert!(world.purgatory.checks::<u32>([]).is_done());
     let mut checks = world.purgatory.checks(&[1, 2, 3]);
@@ -53,7 +53,7 @@ fn checks_of_nothing_are_done_or_soon_are() {
 }
 
 #[test]
-fn a_key_with_few_watchers_does_not_wait_for_one_with_many() {
+fn a_key_with_few_watchers_is_checked_before_one_with_many_is_finished() {
     let world = crowd(10_000);
     world.watch(20_000, [2]);
     world.watch(20_001, [3]);
@@ -108,7 +108,7 @@ fn an_operation_on_several_keys_is_checked_once_in_a_pass() {
 }
 
 #[test]
-fn two_passes_at_once_each_check_what_the_other_has_not() {
+fn two_passes_at_once_check_every_operation() {
     let world = crowd(1000);
     let (mut first, mut second) = (world.purgatory.checks(&[1]), world.purgatory.checks(&[1]));
     while !first.is_done() || !second.is_done() {
@@ -119,23 +119,23 @@ fn two_passes_at_once_each_check_what_the_other_has_not() {
     assert!(checked.len() <= 2000);
     checked.sort_unstable();
     checked.dedup();
-    assert_eq!(checked.len(), 1000, "everybody was checked");
+    assert_eq!(checked.len(), 1000, "an operation was not checked");
 }
 
 #[test]
-fn an_event_while_checks_are_under_way_begins_from_the_start() {
+fn an_event_during_a_pass_checks_from_the_first_operation() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
     world.make_ready(10);
-    assert_eq!(world.purgatory.check_and_complete(&1), 1, "it was checked before the event");
+    assert_eq!(world.purgatory.check_and_complete(&1), 1, "the pass checked it before the event");
     world.make_ready(60);
     assert_eq!(checks.run(usize::MAX) + world.purgatory.check_and_complete(&1), 1);
     assert_eq!(world.ended(), all([10, 60], Satisfied));
 }
 
 #[test]
-fn what_comes_while_checks_are_under_way_is_left_to_the_next_event() {
+fn a_pass_does_not_check_operations_that_come_later() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks(&[1]);
     let mut runs = 0;
@@ -144,20 +144,24 @@ fn what_comes_while_checks_are_under_way_is_left_to_the_next_event() {
         world.watch(1000 + runs, [1]);
         runs += 1;
     }
-    assert!(runs <= 11, "it ends though others keep coming");
+    assert!(runs <= 11, "a pass does not end while operations come");
     let checked = world.checked();
     let newcomers = checked.iter().filter(|name| **name >= 1000).count();
-    assert_eq!(newcomers, 2 * runs as usize, "each was checked when it came, twice");
+    assert_eq!(
+        newcomers,
+        2 * runs as usize,
+        "a new operation is checked twice when it comes, and not by the pass"
+    );
 }
 
 #[test]
-fn what_ends_while_checks_are_under_way_is_passed_over() {
+fn a_pass_skips_operations_that_have_ended() {
     let world = World::new();
     let keys: Vec<_> = (0..300).map(|name| world.watch(name, [1])).collect();
     world.checked();
     let mut checks = world.purgatory.checks(&[1]);
     checks.run(100);
-    // The one at which the checks stand, those around it, and then all others but the last.
+    // Operations around the position of the pass, and then all others but the last.
     for at in (95..105).chain(0..95).chain(105..299) {
         assert!(world.purgatory.cancel(keys[at]));
     }
@@ -171,7 +175,7 @@ fn what_ends_while_checks_are_under_way_is_passed_over() {
 }
 
 #[test]
-fn checks_end_when_all_that_is_left_has_ended() {
+fn a_pass_ends_if_its_other_operations_have_ended() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
@@ -183,13 +187,13 @@ fn checks_end_when_all_that_is_left_has_ended() {
     world.checked();
     assert_eq!(checks.run(usize::MAX), 0);
     assert!(checks.is_done());
-    assert_eq!(world.checked(), [0; 0], "those came later");
+    assert_eq!(world.checked(), [0; 0], "the pass checked operations that came later");
     world.purgatory.cancel_for_key(&1);
     world.check_empty();
 }
 
 #[test]
-fn memory_may_be_given_back_while_checks_are_under_way() {
+fn memory_can_be_shrunk_during_a_pass() {
     let world = World::new();
     let keys: Vec<_> = (0..3000).map(|name| world.watch(name, [1])).collect();
     let mut checks = world.purgatory.checks(&[1]);
@@ -205,21 +209,25 @@ fn memory_may_be_given_back_while_checks_are_under_way() {
 }
 
 #[test]
-fn checks_that_are_dropped_half_way_give_up_their_place() {
+fn checks_that_are_dropped_early_free_their_cursor() {
     let world = crowd(100);
-    // Places that were not given up would be moved along at every end, and never be used again.
+    // A cursor that is not freed would be moved at every end of an operation, and never be used again.
     for round in 0..1000 {
         let mut checks = world.purgatory.checks(&[1]);
         checks.run(round % 99 + 1);
         assert!(!checks.is_done());
     }
     world.state().ready.extend(0..100);
-    assert_eq!(world.purgatory.check_and_complete(&1), 100, "the rest waits for the next event");
+    assert_eq!(
+        world.purgatory.check_and_complete(&1),
+        100,
+        "an event checks all operations, also those that the dropped passes left"
+    );
     world.check_empty();
 }
 
 #[test]
-fn checks_that_are_leaked_hold_nothing_up() {
+fn leaked_checks_delay_no_operation() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks(&[1]);
     checks.run(50);
@@ -234,7 +242,7 @@ fn checks_that_are_leaked_hold_nothing_up() {
 }
 
 #[test]
-fn what_needs_no_check_costs_no_budget() {
+fn an_operation_without_a_check_uses_no_budget() {
     let world = World::new();
     for name in 0..1000 {
         world.all(name, [Events(1), Threshold(2, 5)]);
@@ -247,14 +255,14 @@ fn what_needs_no_check_costs_no_budget() {
 }
 
 #[test]
-fn a_check_that_announces_its_own_key_once_is_made_again() {
+fn an_operation_whose_check_announces_its_key_is_checked_again() {
     let world = World::new();
     let (purgatory, count) = (world.purgatory.clone(), Arc::new(AtomicUsize::new(0)));
     let checks = Arc::clone(&count);
     let op = Op::new().check(move || {
         let check = checks.fetch_add(1, Ordering::Relaxed);
         if check == 2 {
-            assert_eq!(purgatory.check_and_complete(&1), 0, "it is in hand");
+            assert_eq!(purgatory.check_and_complete(&1), 0, "another check is under way");
         }
         check == 3
     });
@@ -270,7 +278,7 @@ fn a_list_longer_than_one_hold_of_the_lock_is_checked_to_its_end() {
     let world = crowd(2000);
     world.state().ready.extend((0..2000).filter(|name| name % 500 == 499));
     assert_eq!(world.purgatory.check_and_complete(&1), 4);
-    assert!(world.checked().into_iter().eq(0..2000), "in the order in which they came");
+    assert!(world.checked().into_iter().eq(0..2000), "not in the order of registration");
     assert_eq!(world.purgatory.cancel_for_key(&1), 1996);
     let ended = world.ended();
     assert_eq!(ended[..4], all([499, 999, 1499, 1999], Satisfied));

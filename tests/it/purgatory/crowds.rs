@@ -1,4 +1,4 @@
-//! What operations that are looked at together may do to each other.
+//! Operations of one batch of checks that affect each other.
 
 use std::{
     sync::{
@@ -18,11 +18,11 @@ use delaywheel::{
 
 use super::support::{HOUR, MS, Op, Shared, World, all, must_return, wait_until};
 
-/// More than are looked at in one hold of the lock.
+/// More operations than one hold of the lock takes.
 const CROWD: u32 = 100;
 
 #[test]
-fn a_completion_may_wait_for_the_end_of_another_that_was_looked_at_with_it() {
+fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
     must_return(|| {
         let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
         let (last, is_ready) = (Arc::<Mutex<Option<OperationKey>>>::default(), ready());
@@ -46,7 +46,7 @@ fn a_completion_may_wait_for_the_end_of_another_that_was_looked_at_with_it() {
 }
 
 #[test]
-fn a_completion_that_takes_long_does_not_hold_up_the_delays_of_others() {
+fn a_slow_completion_does_not_delay_the_expiry_of_others() {
     must_return(|| {
         let purgatory: Shared = PurgatoryBuilder::new().build().expect("the defaults are valid");
         let (is_ready, is_expired) = (ready(), ready());
@@ -71,7 +71,7 @@ fn a_completion_that_takes_long_does_not_hold_up_the_delays_of_others() {
 }
 
 #[test]
-fn one_that_has_ended_is_told_though_events_go_on_for_its_key() {
+fn one_that_has_ended_completes_while_events_continue_for_its_key() {
     const EVENTS: u32 = 500;
     let world = World::new();
     let checks = Arc::new(AtomicU32::new(0));
@@ -99,7 +99,7 @@ fn one_that_has_ended_is_told_though_events_go_on_for_its_key() {
 }
 
 #[test]
-fn those_that_have_ended_give_up_their_places_before_any_is_told() {
+fn ended_operations_release_their_permits_before_the_first_completion() {
     for overload in [Overload::Refuse, Overload::DisplaceOldest] {
         let world = World::with(|builder| builder.max_delayed(4, overload));
         for name in 0..4 {
@@ -108,7 +108,7 @@ fn those_that_have_ended_give_up_their_places_before_any_is_told() {
                 state.lock().unwrap().ended.push((name, end));
                 let before = purgatory.delayed();
                 let watched = purgatory.try_complete_else_watch(Op::new(), [9], HOUR);
-                assert!(watched.expect("a place was given up").key().is_some());
+                assert!(watched.expect("a permit is free").key().is_some());
                 assert_eq!((before, purgatory.delayed()), (name.into(), u64::from(name) + 1));
             });
             world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
@@ -121,12 +121,12 @@ fn those_that_have_ended_give_up_their_places_before_any_is_told() {
 }
 
 #[test]
-fn an_event_does_not_count_what_was_cancelled_while_it_was_checked() {
+fn an_event_does_not_count_operations_cancelled_by_their_checks() {
     let world = World::new();
     let key = Arc::<Mutex<Option<OperationKey>>>::default();
     let (own, purgatory) = (Arc::clone(&key), world.purgatory.clone());
     let op = world.op(1).check(move || {
-        // Found only when it is checked again, by the event.
+        // The key is known only at the check that the event causes.
         own.lock().unwrap().is_some_and(|key| purgatory.cancel(key))
     });
     let waits = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
@@ -151,7 +151,7 @@ fn nobody_is_displaced_for_one_that_is_refused() {
 }
 
 #[test]
-fn the_greatest_value_that_is_displaced_is_the_greatest_of_all_threads() {
+fn the_displaced_threshold_is_the_greatest_of_all_threads() {
     let timer = Timer::builder().shards(2);
     let purgatory: Shared = PurgatoryBuilder::new()
         .timer(timer)
@@ -182,10 +182,10 @@ fn the_greatest_value_that_is_displaced_is_the_greatest_of_all_threads() {
 }
 
 #[test]
-fn keys_are_all_there_before_the_first_is_looked_up() {
+fn all_keys_are_collected_before_the_first_check() {
     let world = World::new();
     world.watch(1, [0, 1]);
-    // Whoever makes the keys as they are asked for may change what they stand for.
+    // An iterator that makes keys lazily can change the state meanwhile.
     let keys = [0, 1];
     let keys = keys.iter().inspect(|key| {
         if **key == 1 {
@@ -197,7 +197,7 @@ fn keys_are_all_there_before_the_first_is_looked_up() {
 }
 
 #[test]
-fn what_an_advance_reaches_is_checked_a_few_at_a_time() {
+fn an_advance_checks_operations_in_batches() {
     let world = World::new();
     let last = Arc::<Mutex<Option<OperationKey>>>::default();
     for name in 0..CROWD {
@@ -205,7 +205,7 @@ fn what_an_advance_reaches_is_checked_a_few_at_a_time() {
             (world.purgatory.clone(), Arc::clone(&world.state), Arc::clone(&last));
         let op = world.op(name).check(move || {
             if name == 0 {
-                // It is not in hand yet, so that it ends here and now.
+                // No thread checks the last operation yet, so this cancel ends it at once.
                 assert!(purgatory.cancel(last_one.lock().unwrap().expect("the last one waits")));
                 assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled(""))]);
             }
@@ -220,7 +220,7 @@ fn what_an_advance_reaches_is_checked_a_few_at_a_time() {
 }
 
 #[test]
-fn an_end_amid_a_shutdown_is_counted_by_it() {
+fn a_shutdown_counts_operations_that_are_being_checked() {
     let world = World::new();
     let purgatory = world.purgatory.clone();
     let (shut_down, mut checks) = (Arc::new(Mutex::new(0)), 0);
@@ -235,7 +235,7 @@ fn an_end_amid_a_shutdown_is_counted_by_it() {
     world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
     world.watch(2, [2]);
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!(*shut_down.lock().unwrap(), 1, "the other one is in hand");
+    assert_eq!(*shut_down.lock().unwrap(), 1, "the other operation is being checked");
     assert_eq!(world.purgatory.stats().shut_down, 2);
     world.check_empty();
 }

@@ -1,6 +1,6 @@
-//! Locks of the user's that checks take, and that other threads hold while they announce events.
+//! Locks of the user that checks take, and that other threads hold while they announce events.
 //!
-//! Real threads, each with a bounded number of rounds; what is awaited is that they return.
+//! Real threads run a bounded number of rounds. Each test waits until they return.
 
 use std::{
     sync::{
@@ -25,8 +25,8 @@ fn purgatory() -> Plain {
 const ROUNDS: u32 = if cfg!(debug_assertions) { 5_000 } else { 50_000 };
 
 #[test]
-fn a_check_may_take_a_lock_that_a_thread_holds_while_it_announces() {
-    // A lock of a group, say, that is held while members join, and that a check of theirs takes.
+fn a_check_can_take_a_lock_that_announcing_threads_hold() {
+    // As with the lock of a group: a thread holds it while members join, and their checks take it.
     must_return(|| {
         let (purgatory, group) = (purgatory(), Arc::new(Mutex::new(0_u32)));
         let completed = Arc::new(AtomicUsize::new(0));
@@ -43,9 +43,8 @@ fn a_check_may_take_a_lock_that_a_thread_holds_while_it_announces() {
                                 count.fetch_add(1, Ordering::Relaxed);
                             });
                         let _ = purgatory.try_complete_else_watch(op, [number, 9], HOUR).unwrap();
-                        // The check of another thread's operation wants this lock, and does not
-                        // get it before this returns: so it must not be waited for in there. An
-                        // operation of its own on the key would, and has another key.
+                        // Checks of other threads' operations wait for this lock, so this thread
+                        // must not wait for such a check.
                         let mut held = group.lock().unwrap();
                         *held += 1;
                         drop(held);
@@ -84,7 +83,7 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
         let checker = thread::spawn(move || other.check_and_complete(&1));
         wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
         *held = true;
-        assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread has it");
+        assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
         assert_eq!(purgatory.check_and_complete_all([&1, &2]), 0);
         assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 2));
         drop(held);
@@ -95,7 +94,7 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
 }
 
 #[test]
-fn whatever_is_announced_while_a_check_is_stuck_is_seen_by_it_or_noted() {
+fn an_event_during_a_blocked_check_causes_another_check() {
     must_return(|| {
         let (purgatory, lock) = (purgatory(), Arc::new(Mutex::new(())));
         let flag = Arc::new(AtomicBool::new(false));
@@ -107,7 +106,7 @@ fn whatever_is_announced_while_a_check_is_stuck_is_seen_by_it_or_noted() {
             checks += 1;
             let is_ready = seen.load(Ordering::Relaxed);
             if checks == 3 {
-                // It has looked, and learns too late that it should look again.
+                // It has read the flag. The event comes after that.
                 is_inside.store(true, Ordering::Release);
                 drop(wants.lock().unwrap());
             }
@@ -121,7 +120,7 @@ fn whatever_is_announced_while_a_check_is_stuck_is_seen_by_it_or_noted() {
         flag.store(true, Ordering::Relaxed);
         assert_eq!(purgatory.check_and_complete(&1), 0);
         drop(held);
-        assert_eq!(checker.join().unwrap(), 1, "checked again by the thread that had it");
+        assert_eq!(checker.join().unwrap(), 1, "the checking thread did not check again");
     });
 }
 
@@ -137,7 +136,7 @@ fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
                 let (purgatory, begin, ready, completed) = (&purgatory, &begin, &ready, &completed);
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
-                        // The completion of each announces an event on the key of the other.
+                        // Each completion announces an event on the key of the other thread.
                         let (other, flags) = (purgatory.clone(), Arc::clone(ready));
                         let count = Arc::clone(completed);
                         let key = move |side: u32| 2 * round + side;
@@ -169,8 +168,8 @@ fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
 
 #[test]
 fn locks_held_in_opposite_orders_around_announcements_do_not_deadlock() {
-    // Each of two partitions has a lock, which is held while an event on it is announced; checks
-    // only try for the lock of the other.
+    // Each of two partitions has a lock, which a thread holds while it announces an event. Checks
+    // use `try_lock` on both.
     must_return(|| {
         let purgatory = purgatory();
         let partitions = Arc::new([Mutex::new(0_u32), Mutex::new(0_u32)]);

@@ -9,7 +9,7 @@ use super::support::{HOUR, MS, SECOND, World, YEAR, all};
 const MICROSECOND: Duration = Duration::from_micros(1);
 
 #[test]
-fn an_operation_expires_at_the_tick_and_not_a_moment_before() {
+fn an_operation_expires_exactly_at_its_tick() {
     for delay in [MS, 7 * MS, SECOND, 64 * SECOND, HOUR, YEAR] {
         let world = World::new();
         let key = world.watch_for(1, [1], delay);
@@ -30,11 +30,11 @@ fn a_delay_is_rounded_up_to_the_next_tick() {
     world.clock.advance(699 * MICROSECOND);
     assert_eq!(world.ended(), []);
     world.clock.advance(MICROSECOND);
-    assert_eq!(world.ended(), [(2, Expired)], "0.3 and 0.7 ms are a tick");
+    assert_eq!(world.ended(), [(2, Expired)], "0.3 ms plus 0.7 ms is one tick");
     world.clock.advance(999 * MICROSECOND);
     assert_eq!(world.ended(), []);
     world.clock.advance(MICROSECOND);
-    assert_eq!(world.ended(), [(1, Expired)], "1.3 ms are over, and a tick begins");
+    assert_eq!(world.ended(), [(1, Expired)], "1.3 ms is rounded up to 2 ms");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_longest_delay_never_ends_by_itself() {
 }
 
 #[test]
-fn a_delay_longer_than_the_longest_is_taken_for_that() {
+fn a_delay_above_max_delay_counts_as_max_delay() {
     let world = World::with(|builder| builder.max_delay(10 * SECOND));
     for (name, delay) in
         [9 * SECOND, 10 * SECOND, 11 * SECOND, Duration::MAX].into_iter().enumerate()

@@ -1,5 +1,4 @@
-//! Every way in which an operation ends: once, with the completion that belongs to it, and never
-//! again by another.
+//! Every way in which an operation ends: each operation ends once, with the right completion.
 
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use delaywheel::{
 
 use super::support::{End, HOUR, MS, Reason, World, YEAR, all};
 
-/// Tries everything that could end operations, on keys 1 and 2, and finds that nothing does.
-fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
+/// Checks that no call ends another operation on keys 1 and 2.
+fn check_that_nothing_ends_again(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
     world.check_empty();
     let purgatory = &world.purgatory;
     world.state().ready.extend(0..100);
@@ -33,13 +32,13 @@ fn check_that_all_is_over(world: &World, key: Option<delaywheel::purgatory::Oper
     world.check_empty();
 }
 
-/// One operation on the events of keys 1 and 2 which ends by a road, and what is counted by that.
-fn ends_by(road: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: End) {
+/// Ends an operation on the events of keys 1 and 2 with `call`, and checks the counts.
+fn ends_by(call: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: End) {
     let world = World::new();
     let key = world.watch(7, [1, 2]);
     assert!(world.purgatory.is_waiting(key));
     world.check_books();
-    road(&world, key);
+    call(&world, key);
     assert_eq!(world.ended(), [(7, end)]);
     let stats = world.purgatory.stats();
     let counts =
@@ -54,14 +53,14 @@ fn ends_by(road: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: 
     }] = 1;
     assert_eq!(counts, expected);
     assert_eq!(stats.waits.count(), 1);
-    check_that_all_is_over(&world, Some(key));
+    check_that_nothing_ends_again(&world, Some(key));
 }
 
 #[test]
 fn many_operations_are_completed_at_once_and_each_is_counted_once() {
     let world = World::new();
     let mut keys: Vec<_> = (0..300).map(|name| world.watch(name, [name % 3, 1_000])).collect();
-    // Some have ended by then, and some are named twice.
+    // Some have ended already, and some keys are given twice.
     for &key in keys.iter().step_by(10) {
         assert!(world.purgatory.cancel(key));
     }
@@ -76,7 +75,7 @@ fn many_operations_are_completed_at_once_and_each_is_counted_once() {
 }
 
 #[test]
-fn one_of_many_that_another_thread_checks_is_completed_by_that_thread() {
+fn complete_all_lets_the_checking_thread_complete_an_operation() {
     let world = World::new();
     let (entered, inside) = std::sync::mpsc::channel();
     let (leave, left) = std::sync::mpsc::channel::<()>();
@@ -113,11 +112,11 @@ fn an_operation_that_can_complete_at_once_never_waits() {
     let stats = world.purgatory.stats();
     assert_eq!((stats.at_once, stats.satisfied, stats.waits.count()), (1, 0, 0));
     assert_eq!(world.purgatory.timer_stats().scheduled, 0);
-    check_that_all_is_over(&world, None);
+    check_that_nothing_ends_again(&world, None);
 }
 
 #[test]
-fn an_operation_that_can_complete_by_its_second_check_does() {
+fn a_second_check_that_succeeds_completes_the_operation() {
     let world = World::new();
     let (state, mut checks) = (world.state.clone(), 0);
     let op = world.op(7).check(move || {
@@ -128,13 +127,13 @@ fn an_operation_that_can_complete_by_its_second_check_does() {
     let key = world.waits(world.purgatory.try_complete_else_watch(op, [1, 2], HOUR));
     assert_eq!((world.ended(), world.checked()), (vec![(7, Satisfied)], vec![1, 2]));
     assert_eq!(world.purgatory.stats().satisfied, 1);
-    check_that_all_is_over(&world, Some(key));
+    check_that_nothing_ends_again(&world, Some(key));
 }
 
 #[test]
 fn an_event_satisfies_an_operation_by_any_of_its_keys() {
     for by in [1, 2] {
-        let road = |world: &World, key| {
+        let call = |world: &World, key| {
             world.checked();
             assert_eq!(world.purgatory.check_and_complete(&by), 0, "it cannot complete yet");
             assert_eq!(world.purgatory.check_and_complete(&3), 0, "not one of its keys");
@@ -144,83 +143,84 @@ fn an_event_satisfies_an_operation_by_any_of_its_keys() {
             assert_eq!(world.purgatory.check_and_complete(&by), 1);
             assert_eq!(world.checked(), [7, 7]);
         };
-        ends_by(road, Satisfied);
+        ends_by(call, Satisfied);
     }
 }
 
 #[test]
 fn an_event_on_several_keys_satisfies_an_operation() {
-    let road = |world: &World, _| {
+    let call = |world: &World, _| {
         world.make_ready(7);
         assert_eq!(world.purgatory.check_and_complete_all([&3, &2, &1]), 1);
     };
-    ends_by(road, Satisfied);
-    let road = |world: &World, _| {
+    ends_by(call, Satisfied);
+    let call = |world: &World, _| {
         world.make_ready(7);
         assert_eq!(world.purgatory.checks(&[3, 2, 1]).run(1), 1);
     };
-    ends_by(road, Satisfied);
+    ends_by(call, Satisfied);
 }
 
 #[test]
 fn the_handle_completes_and_cancels_without_a_check() {
-    let unchecked = |world: &World| assert_eq!(world.checked(), [7, 7], "before it waited");
-    let road = |world: &World, key| {
+    let unchecked =
+        |world: &World| assert_eq!(world.checked(), [7, 7], "the call checked the operation");
+    let call = |world: &World, key| {
         assert!(world.purgatory.complete(key));
         unchecked(world);
     };
-    ends_by(road, Satisfied);
-    let road = |world: &World, key| {
+    ends_by(call, Satisfied);
+    let call = |world: &World, key| {
         assert!(world.purgatory.cancel(key));
         unchecked(world);
     };
-    ends_by(road, Cancelled(Reason::default()));
-    let road = |world: &World, key| {
+    ends_by(call, Cancelled(Reason::default()));
+    let call = |world: &World, key| {
         assert!(world.purgatory.cancel_with(key, "moved"));
         unchecked(world);
     };
-    ends_by(road, Cancelled("moved"));
+    ends_by(call, Cancelled("moved"));
 }
 
 #[test]
 fn an_operation_expires_when_its_delay_is_over() {
     ends_by(|world, _| world.clock.advance(HOUR), Expired);
-    let road = |world: &World, _| {
+    let call = |world: &World, _| {
         world.make_ready(7);
         world.clock.advance(YEAR);
     };
-    ends_by(road, Expired);
+    ends_by(call, Expired);
 }
 
 #[test]
 fn an_operation_is_cancelled_through_any_of_its_keys() {
     for by in [1, 2] {
-        let road = |world: &World, _| {
+        let call = |world: &World, _| {
             assert_eq!(world.purgatory.cancel_for_key(&3), 0);
             assert_eq!(world.purgatory.cancel_for_key(&by), 1);
         };
-        ends_by(road, Cancelled(""));
-        let road = |world: &World, _| {
+        ends_by(call, Cancelled(""));
+        let call = |world: &World, _| {
             assert_eq!(world.purgatory.cancel_for_key_with(&by, &"deleted"), 1);
         };
-        ends_by(road, Cancelled("deleted"));
+        ends_by(call, Cancelled("deleted"));
     }
 }
 
 #[test]
-fn an_operation_that_a_shutdown_hands_back_is_answered_by_the_caller() {
-    let road = |world: &World, _| {
+fn the_caller_of_a_shutdown_completes_the_returned_operations() {
+    let call = |world: &World, _| {
         let operations = world.purgatory.shutdown();
         assert_eq!(operations.len(), 1);
         for op in operations {
             op.complete(ShutDown);
         }
     };
-    ends_by(road, ShutDown);
+    ends_by(call, ShutDown);
 }
 
 #[test]
-fn the_drop_of_the_last_clone_answers_what_waits() {
+fn the_drop_of_the_last_handle_completes_waiting_operations() {
     let world = World::new();
     for name in 0..1000 {
         world.watch(name, [1, name]);
@@ -239,7 +239,7 @@ fn the_drop_of_the_last_clone_answers_what_waits() {
 }
 
 #[test]
-fn after_a_shutdown_operations_are_refused_but_for_those_that_can_complete_at_once() {
+fn after_a_shutdown_only_operations_that_can_complete_at_once_are_accepted() {
     let world = World::new();
     assert_eq!(world.purgatory.shutdown().len(), 0);
     let refused = world.purgatory.try_complete_else_watch(world.op(1), [1], HOUR);
@@ -255,11 +255,11 @@ fn after_a_shutdown_operations_are_refused_but_for_those_that_can_complete_at_on
     world.make_ready(2);
     assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR)));
     assert_eq!(world.ended(), [(2, Satisfied)]);
-    check_that_all_is_over(&world, None);
+    check_that_nothing_ends_again(&world, None);
 }
 
 #[test]
-fn waits_are_measured_from_coming_to_ending() {
+fn a_wait_is_measured_from_registration_to_end() {
     let world = World::new();
     for name in 1..=100 {
         world.watch_for(name, [name % 7], name * MS);
@@ -280,7 +280,7 @@ fn of_very_many_operations_an_even_sample_of_waits_is_measured() {
     let world = World::new();
     for name in 0..MANY {
         let key = world.watch(name, [1]);
-        // Each fifth waits for longer.
+        // Every fifth operation waits longer.
         world.clock.advance(if name % 5 == 0 { 40 * MS } else { MS });
         if name % 2 == 0 {
             assert!(world.purgatory.complete(key));
@@ -294,7 +294,7 @@ fn of_very_many_operations_an_even_sample_of_waits_is_measured() {
     let count = stats.waits.count();
     assert!(count.abs_diff(stats.satisfied) <= 64, "{count} of {MANY} are counted");
     assert_eq!(stats.waits.max(), 40 * MS);
-    // A fifth waits for longer, by one percent more or less.
+    // A fifth of the waits is longer, give or take one percent.
     assert!(stats.wait_percentile(79.0) < 2 * MS, "{:?}", stats.waits);
     assert!(stats.wait_percentile(81.0) >= 40 * MS, "{:?}", stats.waits);
 }

@@ -1,5 +1,5 @@
-//! How long a lock is held: for the ends of 32 operations, and no more. A key that leaves is dropped
-//! between two holds, and tells how many operations have ended by then.
+//! A thread holds the lock for the ends of at most 32 operations. The purgatory drops keys between two
+//! holds, and these drops count the ended operations.
 
 use std::{
     fmt,
@@ -22,12 +22,12 @@ const OPERATIONS: u64 = 1000;
 /// Operations that end in one hold.
 const BATCH: u64 = 32;
 
-/// What is to be done when a key is dropped.
+/// The action of the drop of a key.
 #[derive(Default)]
 struct Hook {
     is_set: AtomicBool,
     purgatory: Mutex<Option<Purgatory<Key, Idle>>>,
-    /// How many operations waited when a key was dropped.
+    /// Number of waiting operations at each drop of a key.
     seen: Mutex<Vec<u64>>,
 }
 
@@ -69,11 +69,11 @@ impl DelayedOperation<Key> for Idle {
     fn complete(self, _: Completion) {}
 }
 
-/// Has operations wait, each on a key of its own and on key 0, ends all by a road, and checks that
-/// they left a few at a time.
+/// Registers operations, each on its own key and on key 0. Ends all of them with `call`, and checks
+/// that at most [`BATCH`] of them leave in one hold.
 fn ends_in_short_holds(
     common: impl Fn(Key, u64) -> Watch<Key> + Send + 'static,
-    road: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
+    call: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
 ) {
     must_return(move || {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
@@ -87,7 +87,7 @@ fn ends_in_short_holds(
         *hook.purgatory.lock().unwrap() = Some(purgatory.clone());
         let key = Key(0, Arc::clone(&hook));
         hook.is_set.store(true, Ordering::Relaxed);
-        road(&purgatory, key);
+        call(&purgatory, key);
         hook.is_set.store(false, Ordering::Relaxed);
         assert_eq!(purgatory.delayed(), 0);
         let seen = std::mem::take(&mut *hook.seen.lock().unwrap());
@@ -102,21 +102,21 @@ fn ends_in_short_holds(
 }
 
 #[test]
-fn an_advance_ends_so_many_in_a_hold() {
+fn an_advance_ends_a_bounded_number_in_one_hold() {
     ends_in_short_holds(Threshold, |purgatory, key| {
         assert_eq!(purgatory.advance(&key, OPERATIONS) as u64, OPERATIONS);
     });
 }
 
 #[test]
-fn a_shutdown_ends_so_many_in_a_hold() {
+fn a_shutdown_ends_a_bounded_number_in_one_hold() {
     ends_in_short_holds(Threshold, |purgatory, _| {
         assert_eq!(purgatory.shutdown().len() as u64, OPERATIONS);
     });
 }
 
 #[test]
-fn a_cancellation_by_key_ends_so_many_in_a_hold() {
+fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
     ends_in_short_holds(Threshold, |purgatory, key| {
         assert_eq!(purgatory.cancel_for_key(&key) as u64, OPERATIONS);
     });

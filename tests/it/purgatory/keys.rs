@@ -1,4 +1,4 @@
-//! Which keys an operation may wait on: none, the same twice, a thousand, and such as own memory.
+//! Keys of an operation: none, duplicates, a thousand, and keys that own memory.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn an_operation_without_keys_completes_at_once_if_it_can() {
 }
 
 #[test]
-fn a_key_that_is_there_many_times_is_watched_once() {
+fn a_key_that_is_given_many_times_is_watched_once() {
     let world = World::new();
     let keys: Vec<_> = (0..300).map(|number| number % 3).collect();
     world.watch(1, keys.clone());
@@ -47,7 +47,7 @@ fn a_key_that_is_there_many_times_is_watched_once() {
     assert_eq!((world.purgatory.watched(), world.purgatory.stats().keys), (4, 3));
     world.checked();
     assert_eq!(world.purgatory.check_and_complete(&0), 0);
-    assert_eq!(world.checked(), [1, 2], "each is checked once");
+    assert_eq!(world.checked(), [1, 2], "an operation was checked twice");
     world.make_ready(1);
     assert_eq!(world.purgatory.check_and_complete_all(&keys), 1);
     assert_eq!(world.purgatory.cancel_for_key(&0), 1);
@@ -56,21 +56,21 @@ fn a_key_that_is_there_many_times_is_watched_once() {
 }
 
 #[test]
-fn the_same_key_may_be_watched_for_events_and_values() {
+fn a_key_can_be_watched_for_events_and_thresholds() {
     let world = World::new();
     let watches = [Events(1), Threshold(1, 5), Threshold(1, 5), Threshold(1, 9), Events(1)];
     world.any(1, watches);
     assert_eq!(world.purgatory.watched(), 4);
     assert_eq!(world.advance(1, 5), 1);
     world.all(2, watches);
-    assert_eq!(world.purgatory.watched(), 2, "its event, and the one threshold that is left");
+    assert_eq!(world.purgatory.watched(), 2, "the event, and the remaining threshold");
     assert_eq!(world.purgatory.cancel_for_key(&1), 1);
     assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
     world.check_empty();
 }
 
 #[test]
-fn an_operation_may_wait_on_a_thousand_keys() {
+fn an_operation_can_watch_a_thousand_keys() {
     let world = World::new();
     for round in 0..10 {
         let name = 2 * round;
@@ -104,7 +104,7 @@ impl DelayedOperation<String> for Fetch {
 }
 
 #[test]
-fn keys_that_own_memory_are_looked_up_by_what_they_borrow_as() {
+fn keys_can_be_looked_up_by_a_borrowed_form() {
     let timer = Timer::builder().clock(ManualClock::new());
     let purgatory: Purgatory<String, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
     let log = Log::new();
@@ -126,10 +126,10 @@ fn keys_that_own_memory_are_looked_up_by_what_they_borrow_as() {
     assert_eq!(purgatory.stats().keys, 0);
     let watches = [Threshold(topic(1), 7)];
     let result = purgatory.watch_any(Fetch("d", log), watches, Duration::ZERO);
-    assert!(result.unwrap().is_completed(), "it is asked about its own key");
+    assert!(result.unwrap().is_completed(), "`has_reached` got another key");
 }
 
-/// A key whose hash is that of all others.
+/// A key with the same hash as all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Colliding(u32);
 
@@ -148,7 +148,7 @@ impl DelayedOperation<Colliding> for Named {
 }
 
 #[test]
-fn keys_of_one_hash_are_told_apart() {
+fn keys_with_equal_hashes_are_distinguished() {
     let timer = Timer::builder().clock(ManualClock::new());
     let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
     let log = Log::new();

@@ -1,4 +1,4 @@
-//! Limits on waiting operations, in all and on one key, and the policies when one is reached.
+//! Limits on waiting operations, of the purgatory and of a key, and the policies when one is reached.
 
 use std::{
     error::Error,
@@ -18,7 +18,7 @@ use delaywheel::{
 use super::support::{HOUR, MS, Op, Reason, World, YEAR, all, must_return};
 
 #[test]
-fn a_limit_of_nothing_is_refused_by_the_builder() {
+fn the_builder_refuses_limits_of_0() {
     let text = |builder: PurgatoryBuilder| {
         builder.build::<u32, Op, Reason>().expect_err("it is 0").to_string()
     };
@@ -43,7 +43,7 @@ fn settings_of_the_timer_are_checked() {
 }
 
 #[test]
-fn the_operation_that_is_one_too_many_is_handed_back() {
+fn a_full_purgatory_returns_the_refused_operation() {
     let world = World::with(|builder| builder.max_delayed(3, Overload::Refuse));
     let keys: Vec<_> = (0..3).map(|name| world.watch(name, [name])).collect();
     let refused = world.purgatory.try_complete_else_watch(world.op(9), [9], HOUR);
@@ -60,7 +60,7 @@ fn the_operation_that_is_one_too_many_is_handed_back() {
 }
 
 #[test]
-fn one_that_can_complete_at_once_needs_no_room() {
+fn an_operation_that_completes_at_once_needs_no_permit() {
     let world = World::with(|builder| {
         builder.max_delayed(1, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
     });
@@ -71,7 +71,7 @@ fn one_that_can_complete_at_once_needs_no_room() {
 }
 
 #[test]
-fn the_one_on_a_key_that_is_one_too_many_is_handed_back_and_holds_no_permit() {
+fn an_operation_that_a_full_key_refuses_keeps_no_permit() {
     let world = World::with(|builder| {
         builder.max_delayed(100, Overload::Refuse).max_delayed_per_key(2, Overload::Refuse)
     });
@@ -104,7 +104,7 @@ fn the_same_key_twice_takes_one_permit() {
 }
 
 #[test]
-fn the_oldest_is_the_oldest_of_all_threads() {
+fn the_displaced_operation_is_the_oldest_of_all_threads() {
     let world = World::with(|builder| builder.max_delayed(8, Overload::DisplaceOldest));
     for name in 0..30 {
         // Threads are spread over the shards.
@@ -120,7 +120,7 @@ fn the_oldest_is_the_oldest_of_all_threads() {
 }
 
 #[test]
-fn a_displaced_operation_may_announce_and_watch() {
+fn a_displaced_operation_can_announce_and_watch() {
     let world = World::with(|builder| builder.max_delayed(2, Overload::DisplaceOldest));
     let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
     let op = world.op(0).end(move |end| {
@@ -139,7 +139,7 @@ fn a_displaced_operation_may_announce_and_watch() {
 }
 
 #[test]
-fn an_operation_in_hand_is_displaced_by_the_thread_that_holds_it() {
+fn the_checking_thread_completes_an_operation_that_was_displaced_meanwhile() {
     let world = World::with(|builder| builder.max_delayed(1, Overload::DisplaceOldest));
     let (purgatory, newer) = (world.purgatory.clone(), world.op(2));
     let mut newer = Some(newer);
@@ -147,9 +147,9 @@ fn an_operation_in_hand_is_displaced_by_the_thread_that_holds_it() {
     let op = world.op(1).check(move || {
         checks += 1;
         if checks == 3 {
-            let newer = newer.take().expect("it is checked a third time once");
+            let newer = newer.take().expect("the third check comes once");
             assert!(purgatory.try_complete_else_watch(newer, [], HOUR).is_ok());
-            assert_eq!(purgatory.delayed(), 1, "it has been decided how the older one ends");
+            assert_eq!(purgatory.delayed(), 1, "the end of the older operation is noted");
         }
         false
     });
@@ -161,9 +161,9 @@ fn an_operation_in_hand_is_displaced_by_the_thread_that_holds_it() {
     world.check_books();
 }
 
-/// Has an operation wait on three keys of which each has one watcher, and the last is in hand.
+/// Registers an operation on three full keys. The watcher of the last key is being checked.
 #[test]
-fn a_newcomer_displaces_on_all_of_its_keys_also_one_in_hand() {
+fn a_new_operation_displaces_one_on_each_key_even_one_that_is_being_checked() {
     let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::DisplaceOldest));
     world.watch(1, [1]);
     world.watch(2, [2]);
@@ -171,7 +171,7 @@ fn a_newcomer_displaces_on_all_of_its_keys_also_one_in_hand() {
     let op = world.op(3).check(move || {
         checks += 1;
         if checks == 3 {
-            let newer = newer.take().expect("it is checked a third time once");
+            let newer = newer.take().expect("the third check comes once");
             assert!(purgatory.try_complete_else_watch(newer, [1, 2, 3], HOUR).is_ok());
         }
         false
@@ -213,7 +213,7 @@ fn nobody_is_displaced_for_one_that_is_refused() {
     for key in [1, 2] {
         assert!(purgatory.try_complete_else_watch(op(), [key], HOUR).is_ok());
     }
-    // The timer refuses it: its limit is not one of the purgatory.
+    // The timer refuses the operation, and not a limit of the purgatory.
     let refused = purgatory.try_complete_else_watch(op(), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
     assert_eq!((purgatory.delayed(), purgatory.watched()), (2, 2));
@@ -253,7 +253,7 @@ fn of_newcomers_at_once_each_displaces_one_and_none_is_refused() {
 }
 
 #[test]
-fn of_newcomers_at_once_on_the_same_keys_as_many_wait_as_may() {
+fn new_operations_at_once_never_exceed_the_limit_of_a_key() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(3);
         let purgatory = PurgatoryBuilder::new()
@@ -281,7 +281,7 @@ fn of_newcomers_at_once_on_the_same_keys_as_many_wait_as_may() {
             assert!(purgatory.cancel_for_key(&key) <= 2);
         }
         assert_eq!((purgatory.delayed(), purgatory.stats().refused), (0, 0));
-        // Every permit has been given back: as many wait again without displacing any.
+        // Every permit is free: ten operations wait again without displacing any.
         let displaced = purgatory.stats().displaced;
         for key in 0..10 {
             assert!(purgatory.try_complete_else_watch(Idle, [key / 2], HOUR).is_ok());
@@ -291,7 +291,7 @@ fn of_newcomers_at_once_on_the_same_keys_as_many_wait_as_may() {
 }
 
 #[test]
-fn an_operation_has_so_many_keys_and_no_more() {
+fn an_operation_with_too_many_keys_is_refused() {
     let world = World::with(|builder| builder.max_keys(20));
     world.watch(1, (0..100_000).map(|number| number % 20));
     assert_eq!(world.purgatory.watched(), 20);
@@ -309,17 +309,17 @@ fn an_operation_has_so_many_keys_and_no_more() {
 }
 
 #[test]
-fn very_many_copies_of_a_key_take_a_time_that_grows_with_their_number() {
+fn millions_of_duplicate_keys_take_linear_time() {
     must_return(|| {
         let world = World::with(|builder| builder.max_delayed_per_key(9, Overload::Refuse));
-        // Moving those behind for each copy, as was once done, would take an hour.
+        // An algorithm that moves the other keys for each duplicate would take an hour.
         world.watch(1, (0..3_000_000).map(|number| number % 1000));
         assert_eq!(world.purgatory.watched(), 1000);
     });
 }
 
 #[test]
-fn the_limit_of_the_timer_is_one_of_the_purgatory_as_well() {
+fn the_limit_of_the_timer_also_limits_the_purgatory() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).max_pending(1);
     let purgatory = PurgatoryBuilder::new()
@@ -339,7 +339,7 @@ fn the_limit_of_the_timer_is_one_of_the_purgatory_as_well() {
     assert_eq!(purgatory.stats().refused, 3);
 }
 
-/// Waits, and does not mind how it ends.
+/// Waits, and ignores its end.
 struct Idle;
 
 impl DelayedOperation<u32> for Idle {

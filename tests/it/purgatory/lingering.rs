@@ -14,7 +14,7 @@ use delaywheel::{
 
 use super::support::{HOUR, Shared, World, YEAR};
 
-/// What an operation sees of the purgatory while it is told that it has ended.
+/// Counts of the purgatory, as the completion of an operation sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     delayed: u64,
@@ -33,13 +33,13 @@ fn look(purgatory: &Shared) -> Seen {
     Seen { delayed: stats.delayed, watched: stats.watched, keys: stats.keys, pending }
 }
 
-/// Has one operation end by a road, and checks what it saw.
-fn leaves_nothing(road: impl FnOnce(&World, OperationKey)) {
-    leaves(NOTHING, road);
+/// Ends an operation with `call`, and checks that its completion saw an empty purgatory.
+fn leaves_nothing(call: impl FnOnce(&World, OperationKey)) {
+    leaves(NOTHING, call);
 }
 
-/// The same, if something else waits when it ends.
-fn leaves(left: Seen, road: impl FnOnce(&World, OperationKey)) {
+/// The same if another operation waits at that time.
+fn leaves(left: Seen, call: impl FnOnce(&World, OperationKey)) {
     let world = World::with(|builder| {
         builder
             .max_delayed(1, Overload::DisplaceOldest)
@@ -57,13 +57,13 @@ fn leaves(left: Seen, road: impl FnOnce(&World, OperationKey)) {
     let waiting = Seen { delayed: 1, watched: 4, keys: 3, pending: 1 };
     assert_eq!(look(&world.purgatory), waiting);
     assert_eq!(Arc::strong_count(&world.held), 2);
-    road(&world, key);
+    call(&world, key);
     assert_eq!(*seen.lock().unwrap(), Some(left));
     world.check_empty();
 }
 
 #[test]
-fn whatever_ends_an_operation_it_has_left_before_it_is_told() {
+fn an_operation_has_left_everything_before_it_completes() {
     leaves_nothing(|world, _| {
         world.make_ready(7);
         assert_eq!(world.purgatory.check_and_complete(&2), 1);
@@ -86,7 +86,7 @@ fn whatever_ends_an_operation_it_has_left_before_it_is_told() {
 }
 
 #[test]
-fn what_is_displaced_has_left_before_it_is_told_and_the_newcomer_waits() {
+fn a_displaced_operation_has_left_and_the_new_one_waits() {
     leaves(Seen { delayed: 1, watched: 1, keys: 1, pending: 1 }, |world, _| {
         let key = world.watch(8, [4]);
         assert!(world.purgatory.complete(key));
@@ -94,7 +94,7 @@ fn what_is_displaced_has_left_before_it_is_told_and_the_newcomer_waits() {
 }
 
 #[test]
-fn what_a_shutdown_hands_back_has_left() {
+fn an_operation_that_a_shutdown_returned_has_left() {
     let world = World::new();
     world.any(7, [Events(1), Threshold(2, 3)]);
     let operations = world.purgatory.shutdown();
@@ -103,7 +103,7 @@ fn what_a_shutdown_hands_back_has_left() {
     world.check_empty();
 }
 
-/// A key that owns memory, and counts those that are there.
+/// A key that owns memory, and counts its copies.
 #[derive(Debug)]
 struct Counted(u32, Arc<AtomicUsize>);
 
@@ -147,7 +147,7 @@ impl delaywheel::DelayedOperation<Counted> for Never {
 }
 
 #[test]
-fn the_purgatory_holds_one_of_equal_keys_and_drops_it_with_its_last_watcher() {
+fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let clock = delaywheel::ManualClock::new();
     let timer = delaywheel::Timer::builder().clock(clock.clone());
     let purgatory = delaywheel::PurgatoryBuilder::new().timer(timer).build().unwrap();

@@ -1,5 +1,5 @@
-//! The purgatory, mostly in virtual time; where real threads run, a test waits for a condition and
-//! never for time to pass.
+//! The purgatory, mostly in virtual time. With real threads, a test waits for a condition and never
+//! for time to pass.
 
 mod checks;
 mod crowds;

@@ -1,6 +1,7 @@
-//! Random scripts in virtual time, beside a model that is obviously right: a map that is gone
-//! through from end to end. After every step both must agree on who was completed, how and in what
-//! order, and on every count.
+//! Random scripts in virtual time, compared with a model that scans a map of all operations.
+//!
+//! After every step, purgatory and model must agree on all counts, and on the completed operations,
+//! their ends and their order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,7 @@ type Millis = u64;
 
 const KEYS: u32 = 8;
 
-/// What an operation waits for, as it was told.
+/// The function that registered an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
@@ -34,17 +35,17 @@ struct Waiter {
     kind: Kind,
     /// Keys whose events it watches.
     events: BTreeSet<u32>,
-    /// Values that have not been reached.
+    /// Thresholds that have not been reached.
     missing: Vec<(u32, u64)>,
     /// Whether its check is one of the conditions.
     is_checked: bool,
-    /// `None` if it is too late to be told.
+    /// `None` if the operation never expires.
     deadline: Option<Millis>,
     key: OperationKey,
 }
 
 impl Waiter {
-    /// Whether an event has it checked.
+    /// Returns whether an event on this key causes a check.
     fn is_on(&self, key: u32) -> bool {
         let is_waiting_for_values = self.kind == Kind::All && !self.missing.is_empty();
         self.events.contains(&key) && !is_waiting_for_values
@@ -55,7 +56,7 @@ struct Script {
     world: World,
     random: fastrand::Rng,
     now: Millis,
-    /// In the order in which they came.
+    /// In the order of registration.
     waiting: BTreeMap<u32, Waiter>,
     keys: Vec<(u32, OperationKey)>,
     names: u32,
@@ -172,7 +173,7 @@ impl Script {
         self.world.make_ready(name);
     }
 
-    /// Takes those out that an event on a key completes, in the order in which they came.
+    /// Removes the operations that an event on a key completes, in the order of registration.
     fn due_on(&mut self, key: u32) -> Vec<(u32, End)> {
         let state = self.world.state();
         let is_due = |(name, waiter): (&u32, &Waiter)| {
@@ -210,7 +211,10 @@ impl Script {
         checked.sort_unstable();
         let on_them = |waiter: &Waiter| keys.iter().any(|key| waiter.is_on(*key));
         let expected = self.waiting.iter().filter(|(_, waiter)| on_them(waiter));
-        assert!(checked.into_iter().eq(expected.map(|(name, _)| *name)), "each once");
+        assert!(
+            checked.into_iter().eq(expected.map(|(name, _)| *name)),
+            "an operation was checked twice or not at all"
+        );
         let due: Vec<_> = keys.iter().flat_map(|key| self.due_on(*key)).collect();
         assert_eq!(completed, due.len());
         assert_eq!(self.world.ended(), due);
@@ -242,7 +246,7 @@ impl Script {
         *entry = value.max(*entry);
         drop(state);
         let completed = self.world.purgatory.advance(&key, value);
-        // Each with the last value that it waited for; first those that need a check.
+        // By the last threshold that completed the operation. Operations that need a check come first.
         let mut due = [BTreeMap::<u64, BTreeSet<u32>>::new(), BTreeMap::new()];
         let mut ends = BTreeSet::new();
         let state = self.world.state();
@@ -265,7 +269,7 @@ impl Script {
         self.waiting.retain(|name, _| !ends.contains(name));
         assert_eq!(completed, ends.len());
         let mut ended = self.world.ended().into_iter();
-        // Equal values have no order.
+        // The order of equal thresholds is not promised.
         for names in due.iter().flat_map(BTreeMap::values) {
             let group: BTreeMap<_, _> = ended.by_ref().take(names.len()).collect();
             assert!(group.keys().eq(names));
@@ -381,7 +385,7 @@ impl Script {
     }
 }
 
-/// Takes out the values of a key that have been reached.
+/// Removes the thresholds of a key that have been reached, and returns them.
 fn take_reached(missing: &mut Vec<(u32, u64)>, key: u32, value: u64) -> Vec<u64> {
     let is_reached = |&(other, at): &(u32, u64)| other == key && at <= value;
     let reached = missing.iter().filter(|entry| is_reached(entry)).map(|(_, at)| *at).collect();
@@ -390,7 +394,7 @@ fn take_reached(missing: &mut Vec<(u32, u64)>, key: u32, value: u64) -> Vec<u64>
 }
 
 #[test]
-fn random_scripts_go_as_in_the_model() {
+fn random_scripts_agree_with_the_model() {
     const STEPS: usize = 5_000;
     let scripts = model_operations().div_ceil(24_000);
     let mut counts = BTreeMap::<_, u64>::new();

@@ -1,4 +1,4 @@
-//! Panics in user code: they are counted, and concern no other operation.
+//! Panics in user code: the purgatory counts them, and they affect no other operation.
 
 use std::{
     hash::{Hash, Hasher},
@@ -20,7 +20,7 @@ use delaywheel::{
 
 use super::support::{HOUR, Log, Op, World, all};
 
-/// Three operations on key 1 of which the second panics when it is told that it has ended.
+/// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
     let world = World::new();
     world.watch(0, [1]);
@@ -51,7 +51,7 @@ fn a_panic_in_complete_is_counted_and_the_others_complete() {
 }
 
 #[test]
-fn a_panic_when_an_operation_expires_is_counted_and_the_others_expire() {
+fn a_panic_at_expiry_is_counted_and_the_others_expire() {
     let world = with_a_bad_one();
     world.clock.advance(HOUR);
     assert_eq!(world.ended(), all([0, 2], Completion::Expired));
@@ -61,7 +61,7 @@ fn a_panic_when_an_operation_expires_is_counted_and_the_others_expire() {
 }
 
 #[test]
-fn a_panic_of_one_that_completes_at_once_is_counted() {
+fn a_panic_in_an_immediate_completion_is_counted() {
     let world = World::new();
     let op = Op::new().check(|| true).end(|_| panic!("in complete"));
     assert!(world.at_once(world.purgatory.try_complete_else_watch(op, [1], HOUR)));
@@ -70,14 +70,14 @@ fn a_panic_of_one_that_completes_at_once_is_counted() {
 }
 
 #[test]
-fn the_drop_of_the_last_clone_answers_the_others_when_one_panics() {
+fn the_drop_of_the_last_handle_completes_the_others_if_one_panics() {
     let World { purgatory, state, .. } = with_a_bad_one();
     drop(purgatory);
     assert_eq!(state.lock().unwrap().ended, all([0, 2], ShutDown));
 }
 
 #[test]
-fn a_check_that_panics_has_not_found_the_operation_complete() {
+fn a_check_that_panics_does_not_complete_its_operation() {
     let world = World::new();
     world.watch(0, [1]);
     let is_bad = Arc::new(AtomicBool::new(true));
@@ -101,7 +101,7 @@ fn a_check_that_panics_has_not_found_the_operation_complete() {
 }
 
 #[test]
-fn a_question_that_panics_has_not_found_the_threshold_reached() {
+fn a_panic_in_has_reached_counts_as_not_reached() {
     let world = World::new();
     let op = world.op(1).reach(|_, _| panic!("in a question"));
     world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
@@ -111,17 +111,17 @@ fn a_question_that_panics_has_not_found_the_threshold_reached() {
     world.check_empty();
 }
 
-/// Panics when it is dropped, unless it is already late.
+/// Panics when it is dropped, unless its thread already panics.
 struct Explosive;
 
 impl Drop for Explosive {
     fn drop(&mut self) {
-        assert!(std::thread::panicking(), "this one explodes");
+        assert!(std::thread::panicking(), "the drop panics");
     }
 }
 
 #[test]
-fn a_drop_of_an_operation_that_panics_is_counted() {
+fn a_panic_in_the_drop_of_an_operation_is_counted() {
     let world = World::new();
     for name in 0..10 {
         let (ended, explosive) = (world.state.clone(), Explosive);
@@ -138,7 +138,7 @@ fn a_drop_of_an_operation_that_panics_is_counted() {
 }
 
 #[test]
-fn a_payload_whose_drop_panics_is_counted_and_harms_nobody() {
+fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
     let world = World::new();
     let op = Op::new().end(|_| std::panic::panic_any(Explosive));
     world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
@@ -156,7 +156,7 @@ struct BadKey(u32, Arc<AtomicBool>);
 impl Drop for BadKey {
     fn drop(&mut self) {
         let is_bad = self.1.load(Ordering::Relaxed) && !std::thread::panicking();
-        assert!(!is_bad, "a key explodes");
+        assert!(!is_bad, "the drop of a key panics");
     }
 }
 
@@ -183,7 +183,7 @@ impl std::borrow::Borrow<u32> for BadKey {
 struct OnBadKeys {
     name: u32,
     log: Log<(u32, Completion)>,
-    /// Answers to questions, the last first; then no.
+    /// Answers of `has_reached`, the last one first. After them, `false`.
     answers: Vec<bool>,
 }
 
@@ -232,7 +232,7 @@ impl Drop for BadKeys {
 }
 
 #[test]
-fn the_drop_of_a_key_that_panics_as_it_leaves_is_counted() {
+fn a_panic_in_the_drop_of_a_key_is_counted() {
     let bad = BadKeys::new();
     let keys = [bad.key(1), bad.key(2), bad.key(3)];
     let _ = bad.purgatory.try_complete_else_watch(bad.op(1), keys, HOUR).unwrap();
@@ -247,7 +247,7 @@ fn the_drop_of_a_key_that_panics_as_it_leaves_is_counted() {
 }
 
 #[test]
-fn the_drop_of_a_key_that_is_there_already_may_panic() {
+fn a_panic_in_the_drop_of_a_duplicate_key_is_counted() {
     let bad = BadKeys::new();
     let _ = bad.purgatory.try_complete_else_watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
     bad.set_bad(true);
@@ -263,8 +263,8 @@ fn all_bad<const N: usize>(names: [u32; N]) -> [(u32, Completion); N] {
 }
 
 #[test]
-fn the_drop_of_the_key_of_a_threshold_that_was_reached_may_panic() {
-    // Reached before it waits; when it has begun to; and never.
+fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
+    // Reached before registration; during it; never.
     for answers in [vec![true], vec![true, false], vec![]] {
         let bad = BadKeys::new();
         bad.set_bad(true);
@@ -273,7 +273,7 @@ fn the_drop_of_the_key_of_a_threshold_that_was_reached_may_panic() {
         let watched = catch_unwind(AssertUnwindSafe(|| {
             bad.purgatory.watch_any(op, [Threshold(bad.key(1), 5)], HOUR).is_ok()
         }));
-        // Whether the caller sees the panic or not, the operation has ended or waits.
+        // The caller may see the panic or not. The operation has ended or waits.
         let ended = bad.log.take();
         let satisfied = vec![(1, Satisfied)];
         assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
@@ -284,7 +284,7 @@ fn the_drop_of_the_key_of_a_threshold_that_was_reached_may_panic() {
 }
 
 #[test]
-fn the_drop_of_the_keys_of_one_that_is_refused_costs_no_place() {
+fn a_panic_in_the_drop_of_refused_keys_leaks_no_permit() {
     let bad = BadKeys::new();
     for name in 0..2 {
         let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
@@ -303,7 +303,7 @@ fn the_drop_of_the_keys_of_one_that_is_refused_costs_no_place() {
     assert_eq!(bad.purgatory.delayed(), 2);
 }
 
-/// A reason whose clone panics when it was cloned so often.
+/// A reason whose clone panics after this number of clones.
 struct Fragile(Arc<std::sync::atomic::AtomicI32>);
 
 impl Clone for Fragile {
@@ -314,7 +314,7 @@ impl Clone for Fragile {
 }
 
 #[test]
-fn a_clone_of_a_reason_that_panics_leaves_the_others_waiting() {
+fn a_panic_in_the_clone_of_a_reason_leaves_the_others_waiting() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone());
     let purgatory = PurgatoryBuilder::new().timer(timer).build::<u32, Op<_>, _>().unwrap();
@@ -331,7 +331,7 @@ fn a_clone_of_a_reason_that_panics_leaves_the_others_waiting() {
         let reason = Fragile(Arc::new(clones.into()));
         catch_unwind(AssertUnwindSafe(|| purgatory.cancel_for_key_with(&1, &reason)))
     };
-    assert!(cancel(0).is_err(), "the caller's own code has panicked");
+    assert!(cancel(0).is_err(), "the caller sees the panic of its own code");
     assert_eq!((log.take(), purgatory.delayed()), (vec![], 10));
     assert!(cancel(3).is_err());
     let cancelled = log.take().len();

@@ -1,5 +1,5 @@
-//! Permits, of all and of each key, under random scripts beside a count by hand: however an operation
-//! ends, it gives back exactly the permits that it took.
+//! Random scripts, compared with a model of the permits of the purgatory and of each key. However an
+//! operation ends, it releases exactly the permits that it took.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Script {
     random: fastrand::Rng,
     overload: Overload,
     names: u32,
-    /// What waits in the model, by name: so the first has waited longest.
+    /// The waiting operations of the model, by name. So the first one has waited longest.
     waiting: BTreeMap<u32, Waiting>,
     refused: [u32; 2],
     displaced: u32,
@@ -47,7 +47,7 @@ impl Script {
         let mut keys: Vec<_> = (0..KEYS).collect();
         self.random.shuffle(&mut keys);
         keys.truncate(self.random.usize(1..5));
-        // Values that no two wait for.
+        // A threshold that no other operation has.
         let at = 100 + u64::from(self.names);
         let watch = |key| if self.random.bool() { Events(key) } else { Threshold(key, at) };
         keys.into_iter().map(watch).collect()
@@ -59,8 +59,8 @@ impl Script {
         })
     }
 
-    /// Which one is displaced from a key that is full: the oldest on its events, or else the one
-    /// that waits for the greatest value.
+    /// Returns the operation to displace from a full key: the oldest on its events, or else the one
+    /// with the greatest threshold.
     fn victim(&self, key: u32) -> u32 {
         let mut events = self.on_key(key).filter(|(_, watch)| matches!(watch, Events(_)));
         let greatest = self.on_key(key).max_by_key(|(_, watch)| match watch {
@@ -154,7 +154,7 @@ impl Script {
         for (name, _) in self.world.ended() {
             assert!(self.waiting.remove(&name).is_some());
         }
-        // A threshold that is reached gives its place back, though its operation waits on.
+        // A threshold that is reached releases its permit, even if its operation waits on.
         let state = self.world.state();
         for waiting in self.waiting.values_mut() {
             waiting.watches.retain(|watch| match watch {
@@ -182,8 +182,8 @@ impl Script {
         assert_eq!(self.world.purgatory.stats().displaced, u64::from(self.displaced));
     }
 
-    /// Every place is free at the end: as many can wait as could at the beginning.
-    fn check_places(&mut self) {
+    /// Checks that every permit is free at the end.
+    fn check_permits(&mut self) {
         for key in self.waiting.values().map(|waiting| waiting.key) {
             assert!(self.world.purgatory.cancel(key));
         }
@@ -209,16 +209,16 @@ impl Script {
 }
 
 #[test]
-fn every_end_gives_back_the_permits_that_were_taken() {
+fn every_end_releases_exactly_the_permits_that_were_taken() {
     for seed in 0..8 {
         println!("seed {seed}");
         let mut script = Script::new(seed, Overload::Refuse);
         script.run();
         assert!(script.refused.iter().all(|count| *count > 20), "{:?}", script.refused);
-        script.check_places();
+        script.check_permits();
         let mut script = Script::new(seed, Overload::DisplaceOldest);
         script.run();
         assert!(script.displaced > 100, "{}", script.displaced);
-        script.check_places();
+        script.check_permits();
     }
 }

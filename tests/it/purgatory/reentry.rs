@@ -1,5 +1,5 @@
-//! Methods of operations that call the purgatory they are in, or drop it; and so may the drops of
-//! whatever it is given.
+//! User code that calls the purgatory or drops it: checks, completions, and drops of operations and
+//! reasons.
 
 use std::sync::{
     Arc, Mutex, OnceLock,
@@ -17,7 +17,7 @@ use delaywheel::{
 use super::support::{End, HOUR, Log, Op, SECOND, Shared, World, YEAR, all, must_return};
 
 #[test]
-fn a_completion_may_watch_check_advance_and_cancel() {
+fn a_completion_can_watch_check_advance_and_cancel() {
     must_return(|| {
         let world = World::new();
         world.watch(2, [2]);
@@ -36,7 +36,11 @@ fn a_completion_may_watch_check_advance_and_cancel() {
             assert_eq!(purgatory.delayed(), 1);
         });
         world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
-        assert_eq!(world.purgatory.cancel_for_key(&1), 1, "the one that came by that is not");
+        assert_eq!(
+            world.purgatory.cancel_for_key(&1),
+            1,
+            "the completion's own operation is not cancelled"
+        );
         let ended = world.ended();
         let expected =
             [(1, Cancelled("")), (2, Satisfied), (3, Cancelled("by another")), (4, Satisfied)];
@@ -47,7 +51,7 @@ fn a_completion_may_watch_check_advance_and_cancel() {
     });
 }
 
-/// Waits again when it is cancelled, for something greater, until it has been cancelled too often.
+/// Waits again for a greater value when it is cancelled. Panics if it is cancelled too often.
 struct Stubborn {
     purgatory: Shared,
     left: u32,
@@ -70,7 +74,7 @@ impl Stubborn {
 }
 
 #[test]
-fn one_that_waits_again_when_it_is_cancelled_is_not_cancelled_for_ever() {
+fn a_cancel_by_key_does_not_cancel_operations_that_wait_again() {
     for key in [1, 2] {
         let world = World::new();
         let stubborn = Stubborn { purgatory: world.purgatory.clone(), left: 3, next: 1 };
@@ -84,7 +88,7 @@ fn one_that_waits_again_when_it_is_cancelled_is_not_cancelled_for_ever() {
 }
 
 #[test]
-fn one_that_waits_again_when_it_completes_is_not_completed_again_by_the_same_event() {
+fn an_event_does_not_complete_operations_that_wait_again() {
     let world = World::new();
     let (purgatory, again) = (world.purgatory.clone(), world.op(2));
     let op = Op::new().reach(|_, _| false).end(move |_| {
@@ -93,14 +97,18 @@ fn one_that_waits_again_when_it_completes_is_not_completed_again_by_the_same_eve
     });
     world.state().accepted += 1;
     world.waits(world.purgatory.watch_any(op, [Threshold(1, 0)], HOUR));
-    assert_eq!(world.purgatory.advance(&1, 1), 1, "and the other one is not on its list by then");
+    assert_eq!(
+        world.purgatory.advance(&1, 1),
+        1,
+        "the new operation is not completed by this event"
+    );
     assert_eq!(world.purgatory.delayed(), 1);
     assert_eq!(world.purgatory.advance(&1, 1), 1);
     world.check_empty();
 }
 
 #[test]
-fn a_chain_of_completions_runs_to_its_end_however_long_it_is() {
+fn a_long_chain_of_completions_runs_to_its_end() {
     must_return(|| {
         let world = World::new();
         let length = 50_000;
@@ -122,7 +130,7 @@ fn a_chain_of_completions_runs_to_its_end_however_long_it_is() {
     });
 }
 
-/// Ends an operation that waits for events and a value of the key of its name, by each way in turn.
+/// Ends an operation that watches the key of its name, in a way that depends on the name.
 fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
     match name % 6 {
         0 => assert!(purgatory.complete(key)),
@@ -131,7 +139,7 @@ fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
         3 => assert_eq!(purgatory.cancel_for_key(&name), 1),
         4 => drop(purgatory.guard(key)),
         _ => {
-            // By one that can complete at once.
+            // By the completion of an operation that completes at once.
             let by = purgatory.clone();
             let op = Op::new().check(|| true).end(move |_| assert!(by.complete(key)));
             let watched = purgatory.try_complete_else_watch(op, [], HOUR);
@@ -141,7 +149,7 @@ fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
 }
 
 #[test]
-fn a_completion_that_another_one_causes_runs_when_that_has_returned() {
+fn a_completion_that_another_one_causes_runs_after_the_first_returns() {
     const LENGTH: u32 = 30_000;
     must_return(|| {
         let world = World::new();
@@ -151,7 +159,10 @@ fn a_completion_that_another_one_causes_runs_when_that_has_returned() {
             let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
             let (others, is_running) = (Arc::clone(&keys), Arc::clone(&is_running));
             let op = world.op(name).end(move |end| {
-                assert!(!is_running.swap(true, Ordering::Relaxed), "one within another");
+                assert!(
+                    !is_running.swap(true, Ordering::Relaxed),
+                    "a completion runs inside another"
+                );
                 state.lock().unwrap().ended.push((name, end));
                 let next = others.lock().unwrap().get(name as usize + 1).copied();
                 if let Some(next) = next {
@@ -172,7 +183,7 @@ fn a_completion_that_another_one_causes_runs_when_that_has_returned() {
 }
 
 #[test]
-fn a_check_may_check_other_keys() {
+fn a_check_can_announce_events_for_other_keys() {
     must_return(|| {
         let world = World::new();
         world.watch(1, [1]);
@@ -194,7 +205,7 @@ fn a_check_may_check_other_keys() {
 }
 
 #[test]
-fn checks_that_complete_each_other_end() {
+fn checks_that_announce_events_for_each_other_end() {
     must_return(|| {
         let world = World::new();
         for name in [1, 2] {
@@ -202,7 +213,7 @@ fn checks_that_complete_each_other_end() {
             let mut is_told = false;
             let op = world.op(name).check(move || {
                 let is_ready = state.lock().unwrap().ready.contains(&name);
-                // Only what is news, or they would have each other checked for ever.
+                // Announces once. Otherwise the two would announce events for each other without end.
                 if is_ready && !std::mem::replace(&mut is_told, true) {
                     purgatory.check_and_complete(&(3 - name));
                 }
@@ -219,8 +230,8 @@ fn checks_that_complete_each_other_end() {
     });
 }
 
-/// Has operations wait of which the check of each announces what lets the next one complete, and
-/// runs that on a small stack.
+/// Registers operations of which each check announces the event that completes the next operation.
+/// Runs this chain on a small stack.
 fn chain_of_checks(announce: fn(&Shared, u32)) {
     const LENGTH: u32 = 20_000;
     let chain = move || {
@@ -230,7 +241,7 @@ fn chain_of_checks(announce: fn(&Shared, u32)) {
             let op = world.op(name).check(move || {
                 let mut locked = state.lock().unwrap();
                 let is_ready = locked.ready.contains(&name);
-                // Only what is news, or they would have each other checked again and again.
+                // Announces once. Otherwise the operations would check each other again and again.
                 let is_news = is_ready && locked.ready.insert(name + 1);
                 drop(locked);
                 if is_news {
@@ -258,7 +269,7 @@ fn chain_of_checks(announce: fn(&Shared, u32)) {
 }
 
 #[test]
-fn a_chain_of_checks_runs_to_its_end_however_long_it_is() {
+fn a_chain_of_checks_runs_to_its_end_on_a_small_stack() {
     chain_of_checks(|purgatory, key| match key % 4 {
         0 => drop(purgatory.check_and_complete(&key)),
         1 => drop(purgatory.check_and_complete_all([&key, &(key + 1_000_000)])),
@@ -274,7 +285,7 @@ fn a_chain_of_checks_runs_to_its_end_however_long_it_is() {
 }
 
 #[test]
-fn a_check_may_end_its_own_operation_in_every_way_and_the_first_counts() {
+fn a_check_can_end_its_own_operation_and_the_first_end_counts() {
     type Way = fn(&Shared, delaywheel::purgatory::OperationKey) -> bool;
     let ways: [(Way, End); 5] = [
         (Purgatory::complete, Satisfied),
@@ -291,7 +302,7 @@ fn a_check_may_end_its_own_operation_in_every_way_and_the_first_counts() {
             let op = world.op(1).check(move || {
                 let Some(&key) = slot.get() else { return false };
                 assert!(purgatory.is_waiting(key));
-                // An advance does not count one that is in hand.
+                // An advance does not count an operation that is being checked.
                 let is_counted = way(&purgatory, key);
                 assert!(is_counted || purgatory.stats().delayed == 1);
                 assert!(!purgatory.is_waiting(key));
@@ -311,7 +322,7 @@ fn a_check_may_end_its_own_operation_in_every_way_and_the_first_counts() {
 }
 
 #[test]
-fn a_check_or_completion_may_shut_down() {
+fn a_check_or_completion_can_shut_the_purgatory_down() {
     must_return(|| {
         let world = World::new();
         world.watch(1, [1]);
@@ -321,7 +332,7 @@ fn a_check_or_completion_may_shut_down() {
             checks += 1;
             if checks == 3 {
                 let operations = purgatory.shutdown();
-                assert_eq!(operations.len(), 1, "but for those in hand, as it is itself");
+                assert_eq!(operations.len(), 1, "without operations that are being checked");
                 for op in operations {
                     op.complete(ShutDown);
                 }
@@ -330,7 +341,7 @@ fn a_check_or_completion_may_shut_down() {
         });
         world.waits(world.purgatory.try_complete_else_watch(op, [2], HOUR));
         world.watch(3, [2]);
-        assert_eq!(world.purgatory.check_and_complete(&2), 0, "both ended otherwise");
+        assert_eq!(world.purgatory.check_and_complete(&2), 0, "the shutdown ended both");
         let mut ended = world.ended();
         ended.sort_by_key(|(name, _)| *name);
         assert_eq!(ended, all(1..4, ShutDown));
@@ -354,8 +365,8 @@ fn a_check_or_completion_may_shut_down() {
 }
 
 #[test]
-fn a_completion_may_drop_the_purgatory() {
-    // By the clock, in which nobody holds on to it; and by a call, which does.
+fn a_completion_can_drop_the_last_handle() {
+    // The clock does not keep the purgatory alive, so the completion drops its last handle.
     must_return(|| {
         let World { clock, purgatory, state, .. } = World::new();
         let last = Arc::new(Mutex::new(None));
@@ -379,7 +390,7 @@ fn a_completion_may_drop_the_purgatory() {
     });
 }
 
-/// Uses the purgatory that it is in, or was, when it is dropped.
+/// Uses the purgatory when it is dropped.
 struct Meddler {
     purgatory: Arc<OnceLock<Meddled>>,
     log: Log<&'static str>,
@@ -411,7 +422,7 @@ impl DelayedOperation<u32, Option<Meddler>> for MeddlingOp {
     fn complete(self, _: Completion<Option<Meddler>>) {}
 }
 
-/// Runs a test with a purgatory and a way to make what meddles; returns what was dropped.
+/// Runs a test with a purgatory and a function that makes meddlers. Returns the names of dropped ones.
 fn meddle(
     test: impl FnOnce(&ManualClock, &Meddled, &dyn Fn(&'static str) -> Meddler) + Send + 'static,
 ) -> Vec<&'static str> {
@@ -428,7 +439,7 @@ fn meddle(
 }
 
 #[test]
-fn the_drop_of_an_operation_may_use_the_purgatory() {
+fn the_drop_of_an_operation_can_use_the_purgatory() {
     let dropped = meddle(|clock, purgatory, meddler| {
         let watch = |what| {
             let op = MeddlingOp { _meddler: Some(meddler(what)) };
@@ -451,7 +462,7 @@ fn the_drop_of_an_operation_may_use_the_purgatory() {
 }
 
 #[test]
-fn the_drop_of_a_reason_that_is_told_may_use_the_purgatory() {
+fn the_drop_of_a_delivered_reason_can_use_the_purgatory() {
     let dropped = meddle(|_, purgatory, meddler| {
         let watched =
             purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
@@ -461,7 +472,7 @@ fn the_drop_of_a_reason_that_is_told_may_use_the_purgatory() {
 }
 
 #[test]
-fn the_drop_of_a_reason_that_comes_too_late_may_use_the_purgatory() {
+fn the_drop_of_a_reason_that_came_too_late_can_use_the_purgatory() {
     let dropped = meddle(|_, purgatory, meddler| {
         let watched =
             purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
@@ -472,7 +483,7 @@ fn the_drop_of_a_reason_that_comes_too_late_may_use_the_purgatory() {
     assert_eq!(dropped, ["late"]);
 }
 
-/// A reason that counts what it was cloned from, and uses the purgatory when a clone is dropped.
+/// A reason that uses the purgatory when it is cloned or dropped.
 #[derive(Default)]
 struct Echo {
     purgatory: Option<Purgatory<u32, EchoOp, Self>>,
@@ -495,7 +506,7 @@ impl Drop for Echo {
     }
 }
 
-/// Cancels others on its key, and itself, while it is checked.
+/// Its check cancels all operations on two keys, also its own.
 struct EchoOp(Option<Purgatory<u32, Self, Echo>>);
 
 impl DelayedOperation<u32, Echo> for EchoOp {
@@ -512,15 +523,15 @@ impl DelayedOperation<u32, Echo> for EchoOp {
 }
 
 #[test]
-fn the_clone_and_the_drop_of_a_reason_nobody_is_told_may_use_the_purgatory() {
+fn the_clone_and_drop_of_an_undelivered_reason_can_use_the_purgatory() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let purgatory: Purgatory<u32, EchoOp, Echo> =
             PurgatoryBuilder::new().timer(timer).build().unwrap();
         for _ in 0..4 {
             let op = EchoOp(Some(purgatory.clone()));
-            // Those on the second and third list are in hand, and told, when the latter is gone
-            // through.
+            // When the walk reaches the third list, the operations of the second one are being checked
+            // and have been cancelled.
             let watches = [Events(1), Events(2), Events(3), Threshold(3, 5)];
             let _ = purgatory.watch_any(op, watches, HOUR).unwrap();
         }
@@ -532,7 +543,7 @@ fn the_clone_and_the_drop_of_a_reason_nobody_is_told_may_use_the_purgatory() {
 }
 
 #[test]
-fn a_cancellation_by_key_misses_nobody_whom_a_check_has_seen_meanwhile() {
+fn a_cancel_by_key_includes_operations_that_were_checked_meanwhile() {
     let world = World::new();
     let purgatory = world.purgatory.clone();
     let op = Op::new().end(move |_| {

@@ -1,4 +1,4 @@
-//! What the tests of the purgatory share: operations made of closures, and a world for them.
+//! Helpers of the purgatory tests: operations made of closures, and a world for them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ pub(crate) struct Op<R = Reason> {
 }
 
 impl<R: Send + 'static> Op<R> {
-    /// An operation that never can complete, and tells nobody how it ended.
+    /// Makes an operation that never completes by itself, and ignores its end.
     pub(crate) fn new() -> Self {
         Self { check: Box::new(|| false), reach: Box::new(|_, _| false), end: Box::new(drop) }
     }
@@ -66,7 +66,7 @@ impl<R: Send + 'static> DelayedOperation<u32, R> for Op<R> {
 
 pub(crate) type Shared = Purgatory<u32, Op, Reason>;
 
-/// The state that operations wait for, and what was seen of them.
+/// The state that operations wait for, and a log of their checks and ends.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Operations whose checks succeed.
@@ -76,16 +76,16 @@ pub(crate) struct State {
     pub(crate) checked: Vec<u32>,
     /// How operations ended, in order.
     pub(crate) ended: Vec<(u32, End)>,
-    /// Operations that were taken in, whether they waited or not.
+    /// Number of accepted operations, whether they waited or not.
     pub(crate) accepted: u64,
 }
 
-/// A purgatory in virtual time with ticks of 1 ms, and what its operations look at.
+/// A purgatory in virtual time with ticks of 1 ms, and the state that its operations read.
 pub(crate) struct World {
     pub(crate) clock: ManualClock,
     pub(crate) purgatory: Shared,
     pub(crate) state: Arc<Mutex<State>>,
-    /// Each operation holds on to it.
+    /// Each operation holds a clone, so its count tells how many exist.
     pub(crate) held: Arc<()>,
 }
 
@@ -110,7 +110,7 @@ impl World {
         self.state.lock().expect("no test panics in here")
     }
 
-    /// An operation that looks at the state, and notes there what happens to it.
+    /// Makes an operation that reads the state, and logs its checks and its end there.
     pub(crate) fn op(&self, name: u32) -> Op {
         let (checked, reached, ended) =
             (Arc::clone(&self.state), Arc::clone(&self.state), Arc::clone(&self.state));
@@ -131,7 +131,7 @@ impl World {
             })
     }
 
-    /// Has an operation wait for events, with a delay that does not end by itself.
+    /// Registers an operation for events, with a delay of an hour.
     pub(crate) fn watch(&self, name: u32, keys: impl IntoIterator<Item = u32>) -> OperationKey {
         self.watch_for(name, keys, HOUR)
     }
@@ -173,21 +173,21 @@ impl World {
         self.waits(self.purgatory.watch_all(op, watches, HOUR));
     }
 
-    /// The key of an operation that waits.
+    /// Returns the key of an operation that must wait.
     #[track_caller]
     pub(crate) fn waits(&self, watched: Result<Watched, WatchError<Op>>) -> OperationKey {
         self.state().accepted += 1;
         watched.expect("there is room").key().expect("it cannot complete yet")
     }
 
-    /// Notes that an operation was taken in, and says whether it completed at once.
+    /// Counts an accepted operation. Returns whether it completed at once.
     #[track_caller]
     pub(crate) fn at_once(&self, watched: Result<Watched, WatchError<Op>>) -> bool {
         self.state().accepted += 1;
         watched.expect("there is room").is_completed()
     }
 
-    /// Has the checks of an operation succeed from now on. That is not announced.
+    /// Makes the checks of an operation succeed, without announcing it.
     pub(crate) fn make_ready(&self, name: u32) {
         self.state().ready.insert(name);
     }
@@ -198,17 +198,17 @@ impl World {
         self.purgatory.advance(&key, value)
     }
 
-    /// What has ended since this was last called, in order.
+    /// Returns the ends since the last call, in order.
     pub(crate) fn ended(&self) -> Vec<(u32, End)> {
         std::mem::take(&mut self.state().ended)
     }
 
-    /// What has been checked since this was last called, in order.
+    /// Returns the checks since the last call, in order.
     pub(crate) fn checked(&self) -> Vec<u32> {
         std::mem::take(&mut self.state().checked)
     }
 
-    /// Checks the books, which must balance after every step.
+    /// Checks the invariants, and that the counts agree with each other.
     #[track_caller]
     pub(crate) fn check_books(&self) {
         self.purgatory.check_invariants();
@@ -219,7 +219,7 @@ impl World {
         assert_eq!(self.purgatory.timer_stats().pending, stats.delayed);
     }
 
-    /// Checks that nothing is left of any operation.
+    /// Checks that no operation is left.
     #[track_caller]
     pub(crate) fn check_empty(&self) {
         self.check_books();
@@ -230,13 +230,13 @@ impl World {
     }
 }
 
-/// Operations that were taken in, by what became of them.
+/// Returns the number of accepted operations: the sum of those that wait and all ends.
 pub(crate) fn sum(stats: &PurgatoryStats) -> u64 {
     let ended = stats.satisfied + stats.expired + stats.cancelled + stats.displaced;
     stats.at_once + stats.delayed + ended + stats.shut_down
 }
 
-/// The same end for each of some operations, in order.
+/// Returns the same end for each of these operations, in order.
 pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: End) -> Vec<(u32, End)> {
     names.into_iter().map(|name| (name, end)).collect()
 }

@@ -1,18 +1,18 @@
-//! Operations that wait for the values of keys.
+//! Operations that wait for a key to reach a threshold.
 
 use delaywheel::{Completion::Satisfied, Watch::Threshold};
 
 use super::support::{HOUR, World, all};
 
 #[test]
-fn an_advance_completes_exactly_those_it_reaches_in_order() {
+fn an_advance_completes_exactly_the_operations_that_it_reaches_in_order() {
     let world = World::new();
     let mut ats: Vec<u32> = (0..2000).map(|number| number * 3).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut ats);
     for &at in &ats {
         world.any(at, [Threshold(1, u64::from(at))]);
     }
-    // Zero is reached when there is a value at all.
+    // Any value reaches a threshold of 0.
     let mut done = 0;
     for value in [0, 2, 3, 299, 300, 301, 2999, 6000] {
         let end = value / 3 + 1;
@@ -22,12 +22,12 @@ fn an_advance_completes_exactly_those_it_reaches_in_order() {
         world.check_books();
         done = end;
     }
-    assert_eq!(world.checked(), [0; 0], "thresholds need no check");
+    assert_eq!(world.checked(), [0; 0], "a threshold caused a check");
     world.check_empty();
 }
 
 #[test]
-fn a_threshold_that_is_reached_while_the_operation_begins_to_wait_is_seen() {
+fn a_threshold_reached_during_registration_is_noticed() {
     for is_all in [false, true] {
         let world = World::new();
         let mut asked = 0;
@@ -35,7 +35,7 @@ fn a_threshold_that_is_reached_while_the_operation_begins_to_wait_is_seen() {
             asked += 1;
             asked > 2
         });
-        // Both are asked before, in vain; and both again, when they are on their lists.
+        // Both thresholds are asked before registration, and again once they are on their lists.
         let watches = [Threshold(1, 5), Threshold(2, 5)];
         let result = if is_all {
             world.purgatory.watch_all(op, watches, HOUR)
@@ -49,31 +49,31 @@ fn a_threshold_that_is_reached_while_the_operation_begins_to_wait_is_seen() {
 }
 
 #[test]
-fn one_of_all_thresholds_that_is_reached_while_it_begins_to_wait_is_not_counted_twice() {
+fn a_threshold_reached_during_registration_counts_once() {
     let world = World::new();
     let mut asked = 0;
-    // Of the first question only the second answer is yes; of the other both are no.
+    // The second answer for key 1 is yes. All others are no.
     let op = world.op(1).reach(move |key, _| {
         asked += u32::from(key == 1);
         key == 1 && asked == 2
     });
     world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
     assert_eq!((world.purgatory.watched(), world.ended()), (1, vec![]));
-    assert_eq!(world.purgatory.advance(&1, 5), 0, "it was off that list");
+    assert_eq!(world.purgatory.advance(&1, 5), 0, "the reached threshold is still on its list");
     assert_eq!(world.purgatory.advance(&2, 5), 1);
     world.check_empty();
 }
 
 #[test]
-fn an_advance_from_within_the_question_is_not_lost() {
+fn an_advance_from_within_has_reached_is_not_lost() {
     let world = World::new();
     let purgatory = world.purgatory.clone();
     let mut asked = 0;
     let op = world.op(1).reach(move |key, at| {
         asked += 1;
         if asked == 3 {
-            assert_eq!(purgatory.advance(&2, 5), 0, "it is in hand");
-            assert_eq!(purgatory.advance(&key, at), 0, "it is in hand");
+            assert_eq!(purgatory.advance(&2, 5), 0, "the operation is being checked");
+            assert_eq!(purgatory.advance(&key, at), 0, "the operation is being checked");
         }
         false
     });
@@ -83,7 +83,7 @@ fn an_advance_from_within_the_question_is_not_lost() {
 }
 
 #[test]
-fn an_event_on_a_key_that_is_watched_for_its_value_checks_nobody() {
+fn an_event_does_not_check_operations_that_watch_a_threshold() {
     let world = World::new();
     world.make_ready(1);
     world.all(1, [Threshold(1, 5)]);
@@ -91,12 +91,12 @@ fn an_event_on_a_key_that_is_watched_for_its_value_checks_nobody() {
     world.watch(2, [1]);
     world.checked();
     world.make_ready(2);
-    assert_eq!(world.purgatory.advance(&1, 4), 0, "nor does an advance check those on events");
+    assert_eq!(world.purgatory.advance(&1, 4), 0, "an advance checked an operation on events");
     assert_eq!(world.checked(), [0; 0]);
 }
 
 #[test]
-fn more_thresholds_than_one_hold_of_the_lock_are_reached_in_order() {
+fn thresholds_reached_in_several_holds_of_the_lock_are_in_order() {
     let world = World::new();
     for at in (0..5000).rev() {
         world.all(at, [Threshold(1, u64::from(at)), Threshold(2, u64::from(5000 - at))]);
@@ -104,20 +104,24 @@ fn more_thresholds_than_one_hold_of_the_lock_are_reached_in_order() {
     assert_eq!(world.advance(1, 4000), 0);
     assert_eq!(world.advance(2, 5000), 4001);
     let ended = world.ended();
-    assert_eq!(ended, all((0..=4000).rev(), Satisfied), "by what they waited for last");
+    assert_eq!(
+        ended,
+        all((0..=4000).rev(), Satisfied),
+        "not in the order of their last thresholds"
+    );
     assert_eq!(world.advance(1, 5000), 999);
     assert_eq!(world.ended(), all(4001..5000, Satisfied));
     world.check_empty();
 }
 
 #[test]
-fn a_threshold_that_is_reached_and_found_is_counted_once() {
+fn a_threshold_that_an_advance_and_has_reached_both_find_counts_once() {
     let world = World::new();
     let purgatory = world.purgatory.clone();
     let mut asked = 0;
     let op = world.op(1).reach(move |key, at| {
         asked += 1;
-        // The first of them, when both are on their lists.
+        // The first threshold, once both are on their lists.
         asked == 3 && purgatory.advance(&key, at) == 0
     });
     world.all_of(op, [Threshold(1, 5), Threshold(2, 5)]);
@@ -127,7 +131,7 @@ fn a_threshold_that_is_reached_and_found_is_counted_once() {
 }
 
 #[test]
-fn an_advance_completes_those_of_all_threads_in_order() {
+fn an_advance_completes_the_operations_of_all_threads_in_order() {
     let world = World::new();
     for at in (0..300).rev() {
         // Threads are spread over the shards.

@@ -275,6 +275,49 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
     assert_eq!(error.kind(), WatchErrorKind::NoThread);
     assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
     assert_eq!((error.into_value().0, purgatory.delayed()), (5, 0));
+    #[cfg(feature = "future")]
+    futures_end_without_a_thread();
+}
+
+/// Each future that needs a thread ends with the error, at each poll.
+#[cfg(feature = "future")]
+fn futures_end_without_a_thread() {
+    use delaywheel::{
+        AsyncPurgatory, DelayQueue, MissedTicks,
+        future::{TimeoutError, block_on},
+    };
+
+    let timer = Timer::new();
+    let mut sleep = timer.sleep(HOUR);
+    for _ in 0..2 {
+        let error = block_on(&mut sleep).expect_err("no thread starts");
+        assert_eq!(error.kind(), ScheduleErrorKind::NoThread);
+        assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
+    }
+    let limited = block_on(timer.timeout(HOUR, std::future::pending::<()>()));
+    assert!(matches!(limited, Err(TimeoutError::Sleep(_))), "it has not elapsed");
+    block_on(timer.timeout(HOUR, async {})).expect("it needs no thread");
+    let mut interval = timer.interval(HOUR, MissedTicks::Burst);
+    block_on(interval.tick()).expect("the first tick is now");
+    let error = block_on(interval.tick()).expect_err("no thread starts");
+    assert_eq!(error.kind(), ScheduleErrorKind::NoThread);
+    let Err(error) = block_on(AsyncPurgatory::<u32>::new().wait([1], HOUR)) else {
+        panic!("no thread starts")
+    };
+    assert_eq!(error.kind(), WatchErrorKind::NoThread);
+
+    let queue = DelayQueue::new();
+    let error = queue.insert(HOUR, 7).expect_err("no thread starts");
+    assert_eq!(error.kind(), ScheduleErrorKind::NoThread);
+    let mut stream = queue.stream();
+    let mut receive = std::pin::pin!(queue.recv_async());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::future::Future::poll(receive.as_mut(), &mut context).is_pending(), "it is empty");
+    assert!(stream.poll_recv(&mut context).is_pending());
+    queue.shutdown();
+    assert!(block_on(receive).is_err() && block_on(stream.recv()).is_err());
+    let stats = timer.stats();
+    assert_eq!((stats.pending, stats.scheduled), (0, 0));
 }
 
 struct Number(u32);

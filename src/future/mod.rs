@@ -79,6 +79,8 @@ mod error;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod interval;
+#[cfg(all(test, loom))]
+mod models;
 mod queue;
 mod sleep;
 mod timeout;

@@ -75,21 +75,27 @@ pub struct Waiting<K, R = ()> {
 }
 
 /// The part that an operation and its future share.
-struct Shared<R> {
+pub(super) struct Shared<R> {
     /// Whether the operation is registered. Each check after that follows an event.
     is_registered: AtomicBool,
-    end: Mutex<End<R>>,
+    pub(super) end: Mutex<End<R>>,
 }
 
-enum End<R> {
+pub(super) enum End<R> {
     /// The operation has not ended. Holds the waker of the task that polled last.
     Open(Option<Waker>),
     Ended(Option<Completion<R>>),
 }
 
 impl<R> Shared<R> {
+    /// Makes the shared part of a wait that the task of this waker polled.
+    pub(super) fn new(waker: &Waker) -> Self {
+        let end = Mutex::new(End::Open(Some(waker.clone())));
+        Self { is_registered: AtomicBool::new(false), end }
+    }
+
     /// Stores the completion, if there is none, and wakes the task.
-    fn finish(&self, completion: Completion<R>) {
+    pub(super) fn finish(&self, completion: Completion<R>) {
         let mut end = self.end.lock();
         if let End::Open(waker) = &mut *end {
             let waker = waker.take();
@@ -100,7 +106,7 @@ impl<R> Shared<R> {
     }
 
     /// Returns the completion, or keeps a clone of the waker.
-    fn poll(&self, waker: &Waker) -> Poll<Completion<R>> {
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<Completion<R>> {
         let mut clone = None;
         loop {
             let mut end = self.end.lock();
@@ -125,7 +131,7 @@ impl<R> Shared<R> {
     }
 
     /// Removes the waker, so the end of the operation wakes no task.
-    fn forget_waker(&self) {
+    pub(super) fn forget_waker(&self) {
         let waker = match &mut *self.end.lock() {
             End::Open(waker) => waker.take(),
             End::Ended(_) => None,
@@ -233,8 +239,7 @@ where
     R: Default + Send + 'static,
 {
     fn register(self, waker: &Waker) -> Result<State<K, R>, WaitError<K, R>> {
-        let end = Mutex::new(End::Open(Some(waker.clone())));
-        let shared = Arc::new(Shared { is_registered: AtomicBool::new(false), end });
+        let shared = Arc::new(Shared::new(waker));
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;

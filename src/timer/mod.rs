@@ -51,7 +51,7 @@ mod key;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(all(test, loom))]
-mod models;
+pub(crate) mod models;
 mod occurrences;
 mod permits;
 mod reaper;

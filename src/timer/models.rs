@@ -11,7 +11,7 @@ mod receivers;
 #[cfg(feature = "future")]
 mod sleeps;
 #[cfg(feature = "future")]
-mod task;
+pub(crate) mod task;
 mod wakeup;
 
 use std::{

@@ -1,6 +1,7 @@
 //! Sleeps: when they end, how they are reset, and what they leave behind.
 
 use std::{
+    future::pending,
     panic::{RefUnwindSafe, UnwindSafe},
     task::Poll,
     time::Duration,
@@ -153,6 +154,25 @@ fn a_sleep_is_small_and_can_be_shared_and_moved() {
     fn is_shared<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe + 'static>() {}
     is_shared::<Sleep>();
     assert!(size_of::<Sleep>() <= 64, "{}", size_of::<Sleep>());
+}
+
+#[test]
+fn a_far_sleep_that_is_moved_and_others_that_come_and_go_wake_no_thread() {
+    let hour = Duration::from_secs(3600);
+    let timer = Timer::new();
+    let mut far = timer.sleep(hour);
+    assert!(poll(&mut far).is_pending());
+    block_on(timer.sleep(Duration::from_millis(1))).expect("the timer runs");
+    let before = timer.stats().wakeups;
+    for _ in 0..10_000 {
+        far.reset(hour);
+        assert!(poll(&mut far).is_pending());
+        assert!(poll(&mut timer.timeout(hour, pending::<()>())).is_pending());
+    }
+    let stats = timer.stats();
+    assert_eq!((stats.cancelled, stats.pending), (10_000, 1));
+    let woken = stats.wakeups - before;
+    assert!(woken <= 1, "{woken} wake-ups; one may be left from the start");
 }
 
 #[test]

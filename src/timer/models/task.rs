@@ -16,6 +16,6 @@ impl Wake for Task {
     }
 }
 
-pub(super) fn waker(task: &Parker) -> Waker {
+pub(crate) fn waker(task: &Parker) -> Waker {
     Waker::from(Arc::new(Task(task.unparker().clone())))
 }

@@ -50,6 +50,7 @@ pub struct Interval {
 impl Interval {
     fn new(sleep: Sleep, period: Duration, missed: MissedTicks) -> Self {
         let period = nanos(period).max(nanos(sleep.handle().tick()));
+        debug_assert!(period > 0, "an interval would tick without end");
         Self { sleep, period, missed }
     }
 
@@ -77,7 +78,10 @@ impl Interval {
             unreachable!("a deadline that no instant can tell does not elapse");
         };
         let (planned, now) = (self.sleep.deadline_nanos(), self.sleep.handle().elapsed());
-        self.sleep.set_deadline(next_tick(self.missed, self.period, planned, now));
+        debug_assert!(planned <= now, "a tick is early");
+        let next = next_tick(self.missed, self.period, planned, now);
+        debug_assert!(planned < next, "a tick comes twice");
+        self.sleep.set_deadline(next);
         Poll::Ready(Ok(instant))
     }
 

@@ -131,6 +131,7 @@ impl Future for Sleep {
         }
         let result = ready!(handle.poll(place, *deadline, cx.waker()));
         debug_assert!(place.is_none(), "an ended sleep is in the wheel");
+        debug_assert!(result.is_err() || handle.elapsed() >= *deadline, "a sleep ends early");
         Poll::Ready(result)
     }
 }

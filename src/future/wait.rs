@@ -120,6 +120,7 @@ impl<R> Shared<R> {
                 // Cloning and dropping a waker runs user code, so neither happens under the lock.
                 End::Open(held) if clone.is_some() => {
                     mem::swap(held, &mut clone);
+                    debug_assert!(held.is_some(), "the task of this poll is not woken");
                     drop(end);
                     return Poll::Pending;
                 }
@@ -128,6 +129,10 @@ impl<R> Shared<R> {
             drop(end);
             clone = Some(waker.clone());
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(&*self.end.lock(), End::Ended(_))
     }
 
     /// Removes the waker, so the end of the operation wakes no task.
@@ -164,6 +169,7 @@ where
 impl<K, R> Drop for Waiting<K, R> {
     fn drop(&mut self) {
         self.shared.finish(Completion::ShutDown);
+        debug_assert!(self.shared.has_ended(), "the wait would never end");
     }
 }
 
@@ -244,6 +250,7 @@ where
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
+        debug_assert!(guard.is_some() || shared.has_ended(), "no key cancels the operation");
         shared.is_registered.store(true, Ordering::Release);
         Ok(State::Waiting(shared, guard))
     }

@@ -15,8 +15,8 @@
 //!   removes the key and the waker under the lock of the shard, and wakes after the release. A
 //!   shutdown sets its flag, removes all wakers, and wakes them.
 //! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the poll
-//!   has the identity in the place; the latest tick is before that of the place; and the flag of the
-//!   shutdown is not set. Otherwise, in one hold of the lock, it checks that the key is live and
+//!   has the identity of the clone in the wheel; the latest tick is before that of the place; and the
+//!   flag of the shutdown is not set. Otherwise, in one hold of the lock, it checks that the key is live and
 //!   stores the waker under it. If the key is dead, the poll is ready, or it inserts again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
 //!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline moves
@@ -30,7 +30,8 @@
 //! happened before the poll. Then the poll sees the latest tick or the flag that was stored before,
 //! and takes the lock. If instead the wake-up comes later, it wakes the task of this poll, because
 //! both wakers have one identity. A task whose waker gets the identity of an older one exists only
-//! after the drop of that one.
+//! after the drop of that one. So the place holds the identity of the clone, which the wheel keeps:
+//! the waker of a poll may be a temporary one, whose address the next task gets.
 //!
 //! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
 //! take the permit between the expiration and the poll that inserts again.
@@ -289,9 +290,11 @@ pub(super) fn register(
 ) -> Poll<Result<(), ScheduleError<()>>> {
     debug_assert!(place.is_none(), "a sleep would be in the wheel twice");
     let due = shards.clock().ceil(deadline);
-    match shards.insert(shards.current(), shards.clock().latest(), due, waker.clone()) {
+    let held = waker.clone();
+    let waker = WakerId::of(&held);
+    match shards.insert(shards.current(), shards.clock().latest(), due, held) {
         Ok(key) => {
-            *place = Some(Place { key, due, waker: WakerId::of(waker) });
+            *place = Some(Place { key, due, waker });
             Poll::Pending
         }
         Err(_) if has_elapsed(shards, deadline) => Poll::Ready(Ok(())),
@@ -335,8 +338,10 @@ fn renew(
     }
     if let Some(held) = place {
         let mut other = waker.clone();
+        let id = WakerId::of(&other);
         if shards.with_value(held.key, |held| mem::swap(held, &mut other)).is_some() {
-            held.waker = WakerId::of(waker);
+            debug_assert_eq!(WakerId::of(&other), held.waker, "another waker was in the place");
+            held.waker = id;
             return Poll::Pending;
         }
         *place = None;
@@ -352,7 +357,10 @@ fn renew(
 
 /// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.
 fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
-    shards.clock().has_passed(deadline) || shards.clock().elapsed() >= deadline
+    let clock = shards.clock();
+    let is_seen = clock.has_passed(deadline);
+    debug_assert!(!is_seen || clock.elapsed() >= deadline, "a sleep ends early");
+    is_seen || clock.elapsed() >= deadline
 }
 
 /// Moves the deadline of a sleep.
@@ -362,6 +370,10 @@ pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline:
     if place.is_some_and(|place| !can_wait(place) || shards.has_limit()) {
         move_key(shards, place, deadline);
     }
+    debug_assert!(
+        place.is_none_or(|place| place.due <= shards.clock().ceil(deadline)),
+        "the wheel wakes the task too late"
+    );
 }
 
 /// Moves the key of a sleep to `deadline`. Clears the place if the key is dead.
@@ -380,6 +392,7 @@ pub(super) fn leave(shards: &Shards<Waker>, place: &mut Option<Place>) {
     if !shards.is_past(key, due) {
         drop(shards.cancel(key));
     }
+    debug_assert!(shards.deadline(key).is_none(), "a waker stays in the wheel");
 }
 
 /// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    annex::Annex,
+    annex::{Annex, HandOff},
     backlog::Backlog,
     callback_threads::CallbackThreads,
     executor::{Delivery, Handler},
@@ -27,7 +27,7 @@ use crate::{
 /// A timer without its handles.
 ///
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
-pub(super) struct Shared<T, X: Annex<T> = ()> {
+pub(super) struct Shared<T, X: HandOff<T> = ()> {
     pub(super) shards: Arc<Shards<T, X>>,
     /// One for the handles of each shard.
     references: Box<[ShardsRef<T, X>]>,

@@ -161,3 +161,15 @@ fn tasks_and_threads_receive_each_value_once() {
     received.sort_unstable();
     assert_eq!(received, (0..VALUES).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_task_that_keeps_a_queue_of_borrowed_values_may_move_to_another_thread() {
+    fn is_send<F: Future + Send>(task: F) -> F {
+        task
+    }
+    let clock = ManualClock::new();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().expect("valid settings");
+    queue.insert(SECOND, "tea").expect("the queue is not full");
+    clock.advance(SECOND);
+    assert_eq!(block_on(is_send(async move { queue.recv_async().await })), Ok("tea"));
+}

@@ -1,11 +1,12 @@
 //! A client of one connection, which sends any request. The load and the tests use it.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, ops::Range};
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::{
     messages::{ApiKey, RequestHeader, ResponseHeader},
     protocol::{Decodable, Encodable, HeaderVersion, Request},
+    records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -99,4 +100,35 @@ pub fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> io::
     let length = i32::try_from(frame.len() - LENGTH_BYTES).map_err(io::Error::other)?;
     (&mut frame[..LENGTH_BYTES]).put_i32(length);
     Ok(frame)
+}
+
+/// Returns a batch of the records with these sequence numbers, which are their timestamps as well.
+/// The id of a producer that is not idempotent is -1.
+///
+/// # Panics
+///
+/// If the range is empty.
+#[must_use]
+pub fn record_batch(producer_id: i64, numbers: Range<i32>, value: &[u8]) -> Bytes {
+    let value = Bytes::copy_from_slice(value);
+    let record = |number: i32| Record {
+        transactional: false,
+        control: false,
+        delete_horizon: false,
+        partition_leader_epoch: -1,
+        producer_id,
+        producer_epoch: if producer_id < 0 { -1 } else { 0 },
+        timestamp_type: TimestampType::Creation,
+        offset: number.into(),
+        sequence: number,
+        timestamp: number.into(),
+        key: None,
+        value: Some(value.clone()),
+        headers: [].into_iter().collect(),
+    };
+    let records: Vec<_> = numbers.map(record).collect();
+    let mut bytes = BytesMut::new();
+    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
+    RecordBatchEncoder::encode(&mut bytes, &records, &options).expect("the records are valid");
+    bytes.freeze()
 }

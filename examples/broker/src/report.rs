@@ -41,101 +41,76 @@ impl Snapshot {
 pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64) {
     let Counts { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;
-    let seconds = done.serving.as_secs_f64();
-    println!("\nrequests   {requests} in {seconds:.1} s");
+    println!("\nrequests   {requests} in {:.1} s", done.serving.as_secs_f64());
     println!("           {produces} produce, {fetches} fetch, {others} others");
     println!("records    {records} produced, {} consumed, in order", done.consumed);
-    print_fetches(done, end);
-    print_produces(end);
-    print_groups(&end.groups);
-    print_timers(end);
     println!(
-        "shutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
-        after.waiting()
-    );
-}
-
-fn print_fetches(done: &Done, end: &Snapshot) {
-    let (stats, timer) = &end.fetches;
-    println!(
-        "\nfetches    {} at once, {} waited: {} until there was data, {} until their time was over",
-        stats.at_once,
-        stats.satisfied + stats.expired,
-        stats.satisfied,
-        stats.expired
-    );
-    print_waits(stats);
-    println!(
-        "  late     50 % by {}, 99 % by {}, at most by {}",
-        show(timer.lateness_percentile(50.0)),
-        show(timer.lateness_percentile(99.0)),
-        show(timer.lateness.max())
-    );
-    println!(
-        "  clients  saw {} empty polls take {} to {}",
+        "polls      {} empty ones took {} to {}, as their clients saw it",
         done.polls.len(),
         show(done.polls.iter().min().copied().unwrap_or_default()),
         show(done.polls.iter().max().copied().unwrap_or_default())
     );
-}
-
-fn print_produces(end: &Snapshot) {
-    let stats = &end.produces.0;
-    println!(
-        "\nproduce    {} waited for the follower: {} until it had the records, {} timed out",
-        stats.satisfied + stats.expired,
-        stats.satisfied,
-        stats.expired
-    );
-    print_waits(stats);
-}
-
-fn print_waits(stats: &PurgatoryStats) {
-    println!(
-        "  waits    50 % {}, 90 % {}, 99 % {}, longest {}",
-        show(stats.wait_percentile(50.0)),
-        show(stats.wait_percentile(90.0)),
-        show(stats.wait_percentile(99.0)),
-        show(stats.waits.max())
-    );
-}
-
-fn print_timers(end: &Snapshot) {
-    println!("\ntimeouts   scheduled  cancelled    expired   cascades   wake-ups of the reaper");
-    let timers =
-        [("fetches", &end.fetches.1), ("produce", &end.produces.1), ("follower", &end.follower)];
-    for (name, stats) in timers {
+    print_groups(&end.groups);
+    println!("\nwaits       at once   complete  timed out     median       99 %    longest");
+    let GroupStats { rounds, joining, syncing, timers, sessions, .. } = &end.groups;
+    let (fetches, produces) = (&end.fetches, &end.produces);
+    for (name, stats) in [
+        ("fetches", &fetches.0),
+        ("produce", &produces.0),
+        ("rounds", rounds),
+        ("joins", joining),
+        ("syncs", syncing),
+    ] {
         println!(
-            "  {name:<9}{:>9}{:>11}{:>11}{:>11}{:>11}",
-            stats.scheduled, stats.cancelled, stats.expired, stats.cascades, stats.wakeups
+            "  {name:<8}{:>9}{:>11}{:>11}{:>11}{:>11}{:>11}",
+            stats.at_once,
+            stats.satisfied,
+            stats.expired,
+            show(stats.wait_percentile(50.0)),
+            show(stats.wait_percentile(99.0)),
+            show(stats.waits.max())
         );
     }
+    println!("\ntimeouts  scheduled  cancelled    expired  late 99 %    latest   wake-ups");
+    for (name, stats) in [
+        ("fetches", &fetches.1),
+        ("produce", &produces.1),
+        ("follower", &end.follower),
+        ("rounds", &timers[0]),
+        ("sessions", sessions),
+    ] {
+        println!(
+            "  {name:<8}{:>9}{:>11}{:>11}{:>11}{:>10}{:>11}",
+            stats.scheduled,
+            stats.cancelled,
+            stats.expired,
+            show(stats.lateness_percentile(99.0)),
+            show(stats.lateness.max()),
+            stats.wakeups
+        );
+    }
+    println!(
+        "\nshutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
+        after.waiting()
+    );
 }
 
-/// Prints the statistics of consumer groups.
+/// Prints the counts of consumer groups, and how late the broker ended rounds and sessions.
 pub(crate) fn print_groups(stats: &GroupStats) {
     let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = stats.counts;
     let groups = stats.groups;
     println!(
-        "\ngroups     {groups} with {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats"
+        "groups     {groups} left; {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats"
     );
     println!(
-        "  joins    {} waited: 50 % {}, longest {}",
-        stats.joining.satisfied + stats.joining.expired,
-        show(stats.joining.wait_percentile(50.0)),
-        show(stats.joining.waits.max())
-    );
-    println!(
-        "  rounds   {} ended with all members, {} when their time was over, late by at most {}",
-        stats.rounds.satisfied,
+        "           {} rounds timed out, late by at most {}",
         stats.rounds.expired,
         show(stats.timers[0].lateness.max())
     );
     println!(
-        "  members  {left} left, {sessions_ended} sessions timed out, late by at most {}",
+        "           {left} members left, {sessions_ended} sessions timed out, late by at most {}",
         show(stats.sessions.lateness.max())
     );
-    println!("           {} wake-ups of the reaper of the sessions", stats.sessions.wakeups);
 }
 
 /// A duration with three digits.

@@ -79,37 +79,12 @@ impl Batch {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use kafka_protocol::records::{
-        Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
-    };
-
     use super::*;
+    use crate::client::record_batch;
 
-    fn record(offset: i64) -> Record {
-        Record {
-            transactional: false,
-            control: false,
-            delete_horizon: false,
-            partition_leader_epoch: -1,
-            producer_id: -1,
-            producer_epoch: -1,
-            timestamp_type: TimestampType::Creation,
-            offset,
-            sequence: i32::try_from(offset).unwrap(),
-            timestamp: offset,
-            key: None,
-            value: Some(Bytes::from_static(b"value")),
-            headers: [].into_iter().collect(),
-        }
-    }
-
-    /// A batch of so many records, as a producer makes it. The record at index i has timestamp i.
-    pub(in crate::broker) fn batch(count: i64) -> Bytes {
-        let records: Vec<_> = (0..count).map(record).collect();
-        let mut bytes = BytesMut::new();
-        let options = RecordEncodeOptions { version: 2, compression: Compression::None };
-        RecordBatchEncoder::encode(&mut bytes, &records, &options).unwrap();
-        bytes.freeze()
+    /// A batch of so many records. The record at index i has timestamp i.
+    pub(in crate::broker) fn batch(count: i32) -> Bytes {
+        record_batch(-1, 0..count, b"value")
     }
 
     #[test]
@@ -128,19 +103,14 @@ pub(super) mod tests {
         for length in 0..whole.len() {
             assert!(Batch::check(&whole.slice(..length)).is_err(), "{length}");
         }
-        let twice = [&whole[..], &whole[..]].concat();
-        assert!(Batch::check(&Bytes::from(twice)).is_err());
-        let and_more = [&whole[..], &[0; 17]].concat();
-        assert!(Batch::check(&Bytes::from(and_more)).is_err());
-    }
-
-    #[test]
-    fn a_flipped_bit_is_found_wherever_the_checksum_covers_it() {
-        let whole = batch(3);
+        for more in [&whole[..], &[0; 17]] {
+            assert!(Batch::check(&[&whole, more].concat().into()).is_err());
+        }
+        // The checksum covers all behind the format.
         for index in MAGIC_AT..whole.len() {
             let mut bytes = whole.to_vec();
             bytes[index] ^= 1;
-            assert!(Batch::check(&Bytes::from(bytes)).is_err(), "{index}");
+            assert!(Batch::check(&bytes.into()).is_err(), "{index}");
         }
     }
 }

@@ -28,24 +28,24 @@ pub(super) enum Part {
     Text,
     /// Bytes, or none.
     Blob,
-    /// An array, or none, and the parts of each element.
+    /// An array of a part, or none.
+    All(&'static Part),
+    /// An array of structures of these parts, or none.
     Each(&'static [Part]),
-    /// Tagged fields, if the version is compact.
-    Tags,
     /// A part that exists since a version.
     Since(i16, &'static Part),
     /// A part that exists up to a version.
     Until(i16, &'static Part),
 }
 
-use Part::{Blob, Each, Fixed, Since, Tags, Text, Until};
+use Part::{All, Blob, Each, Fixed, Since, Text, Until};
 
 const FLAG: Part = Fixed(1);
 const EPOCH: Part = Fixed(4);
-const NAMES: Part = Each(&[Text]);
-const NUMBERS: Part = Each(&[Fixed(4)]);
-const TOPICS_WITH_NUMBERS: Part = Each(&[Text, NUMBERS, Tags]);
-const NAMED_BLOBS: Part = Each(&[Text, Blob, Tags]);
+const NAMES: Part = All(&Text);
+const NUMBERS: Part = All(&Fixed(4));
+const NUMBERS_BY_NAME: Part = Each(&[Text, NUMBERS]);
+const NAMED_BLOBS: Part = Each(&[Text, Blob]);
 
 /// A kind of request, its versions on offer, and its parts.
 pub(super) type Offer = (ApiKey, RangeInclusive<i16>, &'static [Part]);
@@ -58,50 +58,43 @@ pub(super) const OFFERED: [Offer; 20] = [
     (ApiKey::Metadata, 0..=12, METADATA),
     (ApiKey::OffsetCommit, 2..=9, OFFSET_COMMIT),
     (ApiKey::OffsetFetch, 1..=9, OFFSET_FETCH),
-    (ApiKey::FindCoordinator, 0..=4, &[Until(3, &Text), Since(1, &FLAG), Since(4, &NAMES), Tags]),
+    (ApiKey::FindCoordinator, 0..=4, &[Until(3, &Text), Since(1, &FLAG), Since(4, &NAMES)]),
     (ApiKey::JoinGroup, 0..=9, JOIN_GROUP),
-    (ApiKey::Heartbeat, 0..=4, &[Text, Fixed(4), Text, Since(3, &Text), Tags]),
+    (ApiKey::Heartbeat, 0..=4, &[Text, Fixed(4), Text, Since(3, &Text)]),
     (ApiKey::LeaveGroup, 0..=5, LEAVE_GROUP),
     (ApiKey::SyncGroup, 0..=5, SYNC_GROUP),
-    (ApiKey::DescribeGroups, 0..=5, &[NAMES, Since(3, &FLAG), Tags]),
-    (ApiKey::ListGroups, 0..=4, &[Since(4, &NAMES), Tags]),
-    (ApiKey::DeleteGroups, 0..=2, &[NAMES, Tags]),
-    (ApiKey::ApiVersions, 0..=3, &[Since(3, &Text), Since(3, &Text), Tags]),
-    (ApiKey::InitProducerId, 0..=4, &[Text, Fixed(4), Since(3, &Fixed(10)), Tags]),
+    (ApiKey::DescribeGroups, 0..=5, &[NAMES, Since(3, &FLAG)]),
+    (ApiKey::ListGroups, 0..=4, &[Since(4, &NAMES)]),
+    (ApiKey::DeleteGroups, 0..=2, &[NAMES]),
+    (ApiKey::ApiVersions, 0..=3, &[Since(3, &Text), Since(3, &Text)]),
+    (ApiKey::InitProducerId, 0..=4, &[Text, Fixed(4), Since(3, &Fixed(10))]),
     (ApiKey::CreateTopics, 2..=7, CREATE_TOPICS),
-    (ApiKey::DeleteTopics, 1..=5, &[NAMES, Fixed(4), Tags]),
-    (ApiKey::DescribeConfigs, 1..=4, DESCRIBE_CONFIGS),
-    (ApiKey::DescribeCluster, 0..=1, &[FLAG, Since(1, &FLAG), Tags]),
+    (ApiKey::DeleteTopics, 1..=5, &[NAMES, Fixed(4)]),
+    (ApiKey::DescribeConfigs, 1..=4, &[Each(&[FLAG, Text, NAMES]), FLAG, Since(3, &FLAG)]),
+    (ApiKey::DescribeCluster, 0..=1, &[FLAG, Since(1, &FLAG)]),
 ];
 
-const PRODUCE: &[Part] =
-    &[Text, Fixed(6), Each(&[Text, Each(&[Fixed(4), Blob, Tags]), Tags]), Tags];
+const PRODUCE: &[Part] = &[Text, Fixed(6), Each(&[Text, Each(&[Fixed(4), Blob])])];
 
 const FETCH: &[Part] = &[
     Fixed(17),
     Since(7, &Fixed(8)),
-    Each(&[Text, Each(FETCH_PARTITION), Tags]),
-    Since(7, &TOPICS_WITH_NUMBERS),
+    Each(&[Text, Each(FETCH_PARTITION)]),
+    Since(7, &NUMBERS_BY_NAME),
     Since(11, &Text),
-    Tags,
 ];
 
 const FETCH_PARTITION: &[Part] =
-    &[Fixed(4), Since(9, &EPOCH), Fixed(8), Since(12, &EPOCH), Since(5, &Fixed(8)), Fixed(4), Tags];
+    &[Fixed(4), Since(9, &EPOCH), Fixed(8), Since(12, &EPOCH), Since(5, &Fixed(8)), Fixed(4)];
 
-const LIST_OFFSETS: &[Part] = &[
-    Fixed(4),
-    Since(2, &FLAG),
-    Each(&[Text, Each(&[Fixed(4), Since(4, &EPOCH), Fixed(8), Tags]), Tags]),
-    Tags,
-];
+const LIST_OFFSETS: &[Part] =
+    &[Fixed(4), Since(2, &FLAG), Each(&[Text, Each(&[Fixed(4), Since(4, &EPOCH), Fixed(8)])])];
 
 const METADATA: &[Part] = &[
-    Each(&[Since(10, &Fixed(16)), Text, Tags]),
+    Each(&[Since(10, &Fixed(16)), Text]),
     Since(4, &FLAG),
     Since(8, &Until(10, &FLAG)),
     Since(8, &FLAG),
-    Tags,
 ];
 
 const OFFSET_COMMIT: &[Part] = &[
@@ -110,16 +103,14 @@ const OFFSET_COMMIT: &[Part] = &[
     Text,
     Since(7, &Text),
     Until(4, &Fixed(8)),
-    Each(&[Text, Each(&[Fixed(12), Since(6, &EPOCH), Text, Tags]), Tags]),
-    Tags,
+    Each(&[Text, Each(&[Fixed(12), Since(6, &EPOCH), Text])]),
 ];
 
 const OFFSET_FETCH: &[Part] = &[
     Until(7, &Text),
-    Until(7, &TOPICS_WITH_NUMBERS),
-    Since(8, &Each(&[Text, Since(9, &Text), Since(9, &EPOCH), TOPICS_WITH_NUMBERS, Tags])),
+    Until(7, &NUMBERS_BY_NAME),
+    Since(8, &Each(&[Text, Since(9, &Text), Since(9, &EPOCH), NUMBERS_BY_NAME])),
     Since(7, &FLAG),
-    Tags,
 ];
 
 const JOIN_GROUP: &[Part] = &[
@@ -131,22 +122,16 @@ const JOIN_GROUP: &[Part] = &[
     Text,
     NAMED_BLOBS,
     Since(8, &Text),
-    Tags,
 ];
 
 const LEAVE_GROUP: &[Part] =
-    &[Text, Until(2, &Text), Since(3, &Each(&[Text, Text, Since(5, &Text), Tags])), Tags];
+    &[Text, Until(2, &Text), Since(3, &Each(&[Text, Text, Since(5, &Text)]))];
 
 const SYNC_GROUP: &[Part] =
-    &[Text, Fixed(4), Text, Since(3, &Text), Since(5, &Text), Since(5, &Text), NAMED_BLOBS, Tags];
+    &[Text, Fixed(4), Text, Since(3, &Text), Since(5, &Text), Since(5, &Text), NAMED_BLOBS];
 
-const CREATE_TOPICS: &[Part] = &[
-    Each(&[Text, Fixed(6), Each(&[Fixed(4), NUMBERS, Tags]), Each(&[Text, Text, Tags]), Tags]),
-    Fixed(5),
-    Tags,
-];
-
-const DESCRIBE_CONFIGS: &[Part] = &[Each(&[FLAG, Text, NAMES, Tags]), FLAG, Since(3, &FLAG), Tags];
+const CREATE_TOPICS: &[Part] =
+    &[Each(&[Text, Fixed(6), Each(&[Fixed(4), NUMBERS]), Each(&[Text, Text])]), Fixed(5)];
 
 /// Checks that a frame is a header and a request of its kind and version.
 ///
@@ -159,7 +144,7 @@ pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), R
     }
     let is_compact = key.request_header_version(version) >= 2;
     let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
-    let walked = walk.header(&mut frame).and_then(|()| walk.parts(&mut frame, parts));
+    let walked = walk.header(&mut frame).and_then(|()| walk.structure(&mut frame, parts));
     let refusal =
         if walk.has_too_many { Refusal::TooMany(key) } else { Refusal::Malformed(key, version) };
     walked.map_err(|Malformed| refusal)
@@ -177,38 +162,39 @@ impl Walk {
     /// The name of the client never has a compact length.
     fn header(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
         skip(rest, 8)?;
-        text(rest)?;
-        self.part(rest, &Tags)
+        let bytes = short(rest)?;
+        skip_text(rest, bytes)?;
+        self.tags(rest)
     }
 
-    fn parts(&mut self, rest: &mut &[u8], parts: &[Part]) -> Result<(), Malformed> {
-        parts.iter().try_for_each(|part| self.part(rest, part))
+    fn structure(&mut self, rest: &mut &[u8], parts: &[Part]) -> Result<(), Malformed> {
+        parts.iter().try_for_each(|part| self.part(rest, part))?;
+        self.tags(rest)
     }
 
     fn part(&mut self, rest: &mut &[u8], part: &Part) -> Result<(), Malformed> {
         match part {
             Fixed(bytes) => skip(rest, *bytes),
-            Text if self.is_compact => {
-                compact_length(rest).and_then(|bytes| skip_text(rest, bytes))
+            Text => {
+                let bytes = if self.is_compact { compact_length(rest)? } else { short(rest)? };
+                skip_text(rest, bytes)
             }
-            Text => text(rest),
-            Blob => self.length(rest).and_then(|bytes| skip(rest, bytes)),
-            Each(parts) => {
-                let count = self.length(rest)?;
-                self.count(count)?;
-                (0..count).try_for_each(|_| self.parts(rest, parts))
+            Blob => {
+                let bytes = self.length(rest)?;
+                skip(rest, bytes)
             }
-            Tags if self.is_compact => self.tags(rest),
+            All(part) => (0..self.count(rest)?).try_for_each(|_| self.part(rest, part)),
+            Each(parts) => (0..self.count(rest)?).try_for_each(|_| self.structure(rest, parts)),
             Since(version, part) if *version <= self.version => self.part(rest, part),
             Until(version, part) if *version >= self.version => self.part(rest, part),
-            Tags | Since(..) | Until(..) => Ok(()),
+            Since(..) | Until(..) => Ok(()),
         }
     }
 
+    /// Skips the tagged fields of a structure.
     fn tags(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
-        let count = varint(rest)?;
-        self.count(count)?;
-        for _ in 0..count {
+        let count = if self.is_compact { varint(rest)? } else { 0 };
+        for _ in 0..self.take(count)? {
             varint(rest)?;
             let bytes = varint(rest)?;
             skip(rest, bytes)?;
@@ -216,11 +202,18 @@ impl Walk {
         Ok(())
     }
 
-    fn count(&mut self, elements: usize) -> Result<(), Malformed> {
+    /// Reads the length of an array.
+    fn count(&mut self, rest: &mut &[u8]) -> Result<usize, Malformed> {
+        let elements = self.length(rest)?;
+        self.take(elements)
+    }
+
+    /// Counts elements.
+    fn take(&mut self, elements: usize) -> Result<usize, Malformed> {
         let left = self.elements.checked_sub(elements);
         self.has_too_many = left.is_none();
         self.elements = left.ok_or(Malformed)?;
-        Ok(())
+        Ok(elements)
     }
 
     /// Reads the length of bytes or of an array.
@@ -236,6 +229,11 @@ fn length(read: Option<i32>) -> Result<usize, Malformed> {
         Some(length) => usize::try_from(length).map_err(|_| Malformed),
         None => Err(Malformed),
     }
+}
+
+/// A length in two bytes.
+fn short(rest: &mut &[u8]) -> Result<usize, Malformed> {
+    length(rest.try_get_i16().ok().map(i32::from))
 }
 
 /// A length plus one; zero stands for nothing.
@@ -254,11 +252,6 @@ fn varint(rest: &mut &[u8]) -> Result<usize, Malformed> {
         }
     }
     Err(Malformed)
-}
-
-fn text(rest: &mut &[u8]) -> Result<(), Malformed> {
-    let bytes = length(rest.try_get_i16().ok().map(i32::from))?;
-    skip_text(rest, bytes)
 }
 
 fn skip_text(rest: &mut &[u8], bytes: usize) -> Result<(), Malformed> {

@@ -236,29 +236,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_made_once_and_only_so_many() {
-        let topics = Topics::new(2, 100, 3);
+    fn topics_and_partitions_are_limited_and_a_removed_topic_makes_room() {
+        let topics = Topics::new(2, 5, 2);
         let first = topics.find_or_create("a").unwrap();
-        assert_eq!(first.len(), 3);
-        assert_eq!(topics.find_or_create("a").unwrap()[2], first[2]);
+        assert_eq!(topics.find_or_create("a").unwrap()[1], first[1], "it exists");
         assert_eq!(topics.create("a", 1), Err(ResponseError::TopicAlreadyExists));
-        let second = topics.find_or_create("b").unwrap();
-        assert!(first.iter().all(|partition| !second.contains(partition)));
-        assert_eq!(topics.find_or_create("c").unwrap_err(), ResponseError::PolicyViolation);
-        assert_eq!(topics.partitions().len(), 6);
-    }
-
-    #[test]
-    fn partitions_are_limited_and_a_topic_that_is_removed_makes_room() {
-        let topics = Topics::new(10, 5, 1);
-        topics.create("a", 3).unwrap();
-        assert_eq!(topics.check("b", 3), Err(ResponseError::PolicyViolation));
+        assert_eq!(topics.check("b", 4), Err(ResponseError::PolicyViolation));
         assert_eq!(topics.create("b", i32::MAX), Err(ResponseError::PolicyViolation));
-        let removed = topics.remove("a").unwrap();
-        assert!(topics.remove("a").is_none());
-        topics.create("a", 5).unwrap();
-        let again = topics.find("a").unwrap();
-        assert!(removed.iter().all(|partition| !again.contains(partition)), "others of that name");
+        topics.create("b", 3).unwrap();
+        assert_eq!(topics.partitions().len(), 5);
+        topics.remove("b").unwrap();
+        assert!(topics.remove("b").is_none());
+        let others = topics.find_or_create("c").unwrap();
+        assert!(first.iter().all(|partition| !others.contains(partition)));
+        assert_eq!(topics.find_or_create("d").unwrap_err(), ResponseError::PolicyViolation);
     }
 
     #[test]

@@ -95,17 +95,4 @@ mod tests {
         let starts: Vec<_> = partitions.iter().map(|partition| partition.start()).collect();
         assert_eq!(starts, [2, 1, 0, 0]);
     }
-
-    #[test]
-    fn what_is_not_replicated_is_kept_up_to_twice_the_limit() {
-        let one = batch(1).len() as u64;
-        let storage = Storage::new(1 << 20, 4 * one);
-        let partition = Arc::new(Partition::new(0));
-        for _ in 0..8 {
-            assert!(partition.append(Batch::check(&batch(1)).unwrap(), &storage).is_ok());
-            storage.make_room(|| vec![Arc::clone(&partition)]);
-        }
-        assert!(partition.append(Batch::check(&batch(1)).unwrap(), &storage).is_err());
-        assert_eq!(partition.start(), 0);
-    }
 }

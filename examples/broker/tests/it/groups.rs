@@ -1,17 +1,13 @@
 //! Consumer groups: rebalances, deaths, commits, limits, and every version of their requests.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use delaywheel::ManualClock;
 use delaywheel_broker::broker::{Config, Server};
 use kafka_protocol::{
     ResponseError,
     messages::{
         DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, GroupId,
-        HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-        ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse,
-        SyncGroupRequest, SyncGroupResponse,
+        HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, ListGroupsRequest,
+        OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse, SyncGroupRequest,
         describe_groups_response::DescribedGroup,
         join_group_request::JoinGroupRequestProtocol,
         leave_group_request::MemberIdentity,
@@ -19,21 +15,18 @@ use kafka_protocol::{
         offset_fetch_request::{
             OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
         },
-        sync_group_request::SyncGroupRequestAssignment,
     },
     protocol::StrBytes,
 };
 
 use crate::harness::{
-    Raw, TOPIC, config, in_every_version, name, soon, start, system_broker, text, until,
+    MS, Raw, TOPIC, config, in_every_version, name, soon, start, system_broker, text, until,
     virtual_broker,
 };
 
-const INITIAL_DELAY: Duration = Duration::from_secs(3);
-const SESSION: Duration = Duration::from_secs(10);
-const JOIN_VERSION: i16 = 5;
+/// Clients with this version of a join need not know their id.
+const JOIN_VERSION: i16 = 3;
 const SYNC_VERSION: i16 = 3;
-const HEARTBEAT_VERSION: i16 = 3;
 
 fn group() -> GroupId {
     GroupId(text("group"))
@@ -49,69 +42,6 @@ fn join(member: &StrBytes) -> JoinGroupRequest {
         .with_rebalance_timeout_ms(60_000)
         .with_protocol_type(text("consumer"))
         .with_protocols(vec![protocol])
-}
-
-/// A member of the group, with a connection of its own.
-struct Member {
-    client: Raw,
-    id: StrBytes,
-    generation: i32,
-}
-
-impl Member {
-    /// Asks for an id, and sends the join that waits.
-    async fn start(server: &Server) -> Self {
-        let mut client = Raw::connect(server).await;
-        let refused = client.call(JOIN_VERSION, &join(&StrBytes::default())).await;
-        assert_eq!(refused.error_code, ResponseError::MemberIdRequired.code());
-        let mut member = Self { client, id: refused.member_id, generation: -1 };
-        member.send_join().await;
-        member
-    }
-
-    async fn send_join(&mut self) {
-        self.client.send(JOIN_VERSION, &join(&self.id)).await;
-    }
-
-    async fn joined(&mut self) -> JoinGroupResponse {
-        let (_, joined) = self.client.receive::<JoinGroupRequest>(JOIN_VERSION).await;
-        assert_eq!(joined.error_code, 0);
-        self.generation = joined.generation_id;
-        joined
-    }
-
-    /// Sends a sync; that of a leader gives each of these members its name as its assignment.
-    async fn send_sync(&mut self, members: &[StrBytes]) {
-        let assignments = members.iter().map(|id| {
-            SyncGroupRequestAssignment::default()
-                .with_member_id(id.clone())
-                .with_assignment(Bytes::copy_from_slice(id.as_bytes()))
-        });
-        let request = SyncGroupRequest::default()
-            .with_group_id(group())
-            .with_generation_id(self.generation)
-            .with_member_id(self.id.clone())
-            .with_assignments(assignments.collect());
-        self.client.send(SYNC_VERSION, &request).await;
-    }
-
-    async fn synced(&mut self) -> SyncGroupResponse {
-        self.client.receive::<SyncGroupRequest>(SYNC_VERSION).await.1
-    }
-
-    async fn heartbeat(&mut self) -> i16 {
-        let request = HeartbeatRequest::default()
-            .with_group_id(group())
-            .with_generation_id(self.generation)
-            .with_member_id(self.id.clone());
-        self.client.call(HEARTBEAT_VERSION, &request).await.error_code
-    }
-
-    async fn commit(&mut self, offset: i64) -> i16 {
-        let request = commit(&self.id, self.generation, offset);
-        let response = self.client.call(7, &request).await;
-        response.topics[0].partitions[0].error_code
-    }
 }
 
 fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitRequest {
@@ -159,136 +89,53 @@ async fn until_joining(server: &Server, count: u64) {
     until("joins", || server.broker().groups().joining.delayed == count).await;
 }
 
-/// Has all members that have joined share the group out.
-async fn settle(members: &mut [Member]) {
-    let (mut leader, mut all) = (0, Vec::new());
-    for (index, member) in members.iter_mut().enumerate() {
-        let joined = member.joined().await;
-        if joined.leader == joined.member_id {
-            leader = index;
-            all = joined.members.into_iter().map(|member| member.member_id).collect();
-        }
-    }
-    assert_eq!(all.len(), members.len());
-    for (index, member) in members.iter_mut().enumerate() {
-        member.send_sync(if index == leader { &all } else { &[] }).await;
-    }
-    for member in members {
-        let synced = member.synced().await;
-        assert_eq!((synced.error_code, &synced.assignment[..]), (0, member.id.as_bytes()));
-    }
-}
-
-/// So many members whose joins wait.
-async fn joining(server: &Server, count: u64) -> Vec<Member> {
-    let mut members = Vec::new();
-    for number in 1..=count {
-        members.push(Member::start(server).await);
-        until_joining(server, number).await;
-    }
-    members
-}
-
-/// A stable group of so many members.
-async fn stable(server: &Server, clock: &ManualClock, count: u64) -> Vec<Member> {
-    let mut members = joining(server, count).await;
-    // A first round goes on as long as members come.
-    clock.advance(2 * INITIAL_DELAY);
-    settle(&mut members).await;
-    members
-}
-
-#[tokio::test]
-async fn the_first_members_wait_for_others_and_no_longer() {
-    let (server, clock) = virtual_broker().await;
-    let mut members = joining(&server, 1).await;
-    clock.advance(Duration::from_millis(2_999));
-    assert_eq!(server.broker().groups().joining.delayed, 1);
-    clock.advance(Duration::from_millis(1));
-    assert_eq!(members[0].joined().await.members.len(), 1);
-}
-
-#[tokio::test]
-async fn a_member_that_is_killed_is_replaced_when_its_session_is_over_and_not_before() {
-    let (server, clock) = virtual_broker().await;
-    let mut members = stable(&server, &clock, 2).await;
-    assert_eq!(members[0].commit(17).await, 0);
-    drop(members.pop());
-    let second = Duration::from_secs(1);
-    for _ in 0..9 {
-        clock.advance(second);
-        assert_eq!(members[0].heartbeat().await, 0);
-    }
-    clock.advance(Duration::from_millis(999));
-    assert_eq!(members[0].heartbeat().await, 0);
-    clock.advance(Duration::from_millis(1));
-    let rebalance = ResponseError::RebalanceInProgress.code();
-    assert_eq!(members[0].heartbeat().await, rebalance);
-    assert_eq!(server.broker().groups().counts.sessions_ended, 1);
-
-    // It joins again, and has all to itself without waiting for anything.
-    members[0].send_join().await;
-    settle(&mut members).await;
-    assert_eq!(members[0].heartbeat().await, 0);
-    assert_eq!(committed(&mut members[0].client).await, 17);
-    let stats = server.broker().groups();
-    assert_eq!((stats.groups, stats.counts.rebalances), (1, 2));
-    assert_eq!((stats.rounds.delayed, stats.joining.delayed, stats.syncing.delayed), (0, 0, 0));
-}
-
-#[tokio::test]
-async fn a_member_that_leaves_is_replaced_at_once() {
-    let (server, clock) = virtual_broker().await;
-    let mut members = stable(&server, &clock, 2).await;
-    let mut leaving = members.pop().unwrap();
-    let request = LeaveGroupRequest::default()
-        .with_group_id(group())
-        .with_members(vec![MemberIdentity::default().with_member_id(leaving.id.clone())]);
-    assert_eq!(leaving.client.call(3, &request).await.members[0].error_code, 0);
-    assert_eq!(members[0].heartbeat().await, ResponseError::RebalanceInProgress.code());
-    members[0].send_join().await;
-    settle(&mut members).await;
-    assert_eq!(leaving.heartbeat().await, ResponseError::UnknownMemberId.code());
-}
-
-#[tokio::test]
-async fn a_member_of_the_past_commits_nothing() {
-    let (server, clock) = virtual_broker().await;
-    let mut members = stable(&server, &clock, 1).await;
-    assert_eq!(members[0].commit(5).await, 0);
-    members[0].generation -= 1;
-    assert_eq!(members[0].commit(6).await, ResponseError::IllegalGeneration.code());
-    clock.advance(SESSION);
-    assert_eq!(members[0].commit(6).await, ResponseError::UnknownMemberId.code());
-    assert_eq!(committed(&mut members[0].client).await, 5);
+/// Joins without an id, with so many bytes of metadata.
+async fn join_with(server: &Server, bytes: usize) -> Raw {
+    let mut client = Raw::connect(server).await;
+    let mut request = join(&StrBytes::default());
+    request.protocols[0].metadata = vec![0; bytes].into();
+    client.send(JOIN_VERSION, &request).await;
+    client
 }
 
 #[tokio::test]
 async fn a_join_whose_connection_closes_leaves_nothing() {
-    let (server, clock) = virtual_broker().await;
-    drop(Member::start(&server).await);
+    let (server, _clock) = virtual_broker().await;
+    let member = join_with(&server, 0).await;
+    until_joining(&server, 1).await;
+    drop(member);
     until("the end of the group", || server.broker().groups().groups == 0).await;
     let stats = server.broker().groups();
     assert_eq!((stats.joining.delayed, stats.rounds.delayed, stats.sessions.pending), (0, 0, 0));
-    // And others are served.
-    stable(&server, &clock, 1).await;
 }
 
 #[tokio::test]
 async fn a_shutdown_answers_joins_and_syncs() {
     let (server, clock) = virtual_broker().await;
-    let mut members = joining(&server, 2).await;
-    clock.advance(2 * INITIAL_DELAY);
-    for member in &mut members {
-        member.joined().await;
+    let mut members = Vec::new();
+    for number in 1..=2 {
+        members.push(join_with(&server, 0).await);
+        until_joining(&server, number).await;
     }
-    // The first member leads, and does not sync.
-    let mut follower = members.pop().unwrap();
-    follower.send_sync(&[]).await;
+    // The first delay, and as long again since a member has come.
+    clock.advance(6_000 * MS);
+    for client in &mut members {
+        let (_, joined) = client.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+        if joined.leader != joined.member_id {
+            let sync = SyncGroupRequest::default().with_group_id(group());
+            let sync = sync.with_generation_id(joined.generation_id);
+            client.send(SYNC_VERSION, &sync.with_member_id(joined.member_id)).await;
+        }
+    }
     until("a sync", || server.broker().groups().syncing.delayed == 1).await;
-    assert_eq!(soon(server.shutdown()).await, 1);
+    let mut other = Raw::connect(&server).await;
+    let request = join(&StrBytes::default()).with_group_id(GroupId(text("other")));
+    other.send(JOIN_VERSION, &request).await;
+    until_joining(&server, 1).await;
+    assert_eq!(soon(server.shutdown()).await, 2);
     let not_available = ResponseError::CoordinatorNotAvailable.code();
-    assert_eq!(follower.synced().await.error_code, not_available);
+    let (_, joined) = other.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+    assert_eq!(joined.error_code, not_available);
 }
 
 #[tokio::test]
@@ -347,15 +194,6 @@ async fn requests_about_groups_are_answered_in_every_version() {
     assert_eq!(committed(client).await, -1);
 }
 
-/// Joins without an id, as clients do before version 4, with so many bytes of metadata.
-async fn join_with(server: &Server, bytes: usize) -> Raw {
-    let mut client = Raw::connect(server).await;
-    let mut request = join(&StrBytes::default());
-    request.protocols[0].metadata = Bytes::from(vec![0; bytes]);
-    client.send(3, &request).await;
-    client
-}
-
 #[tokio::test]
 async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_it() {
     const BYTES: usize = 256 << 10;
@@ -365,11 +203,12 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
         members.push(join_with(&server, BYTES).await);
         until_joining(&server, number).await;
     }
-    let (_, refused) = join_with(&server, 1).await.receive::<JoinGroupRequest>(3).await;
+    let (_, refused) = join_with(&server, 1).await.receive::<JoinGroupRequest>(JOIN_VERSION).await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
-    let (_, refused) = join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>(3).await;
+    let (_, refused) =
+        join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>(JOIN_VERSION).await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
-    clock.advance(2 * INITIAL_DELAY);
+    clock.advance(6_000 * MS);
     let client = &mut Raw::connect(&server).await;
     let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
     let described = client.call(5, &request).await.groups;

@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     net::SocketAddr,
-    ops::Range,
     time::{Duration, Instant},
 };
 
@@ -11,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use delaywheel::ManualClock;
 use delaywheel_broker::{
     broker::{Config, Server},
-    client::{self, Client},
+    client::{self, Client, record_batch},
 };
 use kafka_protocol::{
     ResponseError,
@@ -25,7 +24,6 @@ use kafka_protocol::{
         produce_response::PartitionProduceResponse,
     },
     protocol::{Request, StrBytes},
-    records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -255,32 +253,6 @@ pub(crate) fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
 /// A batch of so many records.
 pub(crate) fn batch(count: i64) -> Bytes {
     record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
-}
-
-/// A batch of the records with these sequence numbers; the id of a producer that is not idempotent
-/// is -1.
-pub(crate) fn record_batch(producer_id: i64, numbers: Range<i32>, value: &[u8]) -> Bytes {
-    let value = Bytes::copy_from_slice(value);
-    let record = |number: i32| Record {
-        transactional: false,
-        control: false,
-        delete_horizon: false,
-        partition_leader_epoch: -1,
-        producer_id,
-        producer_epoch: if producer_id < 0 { -1 } else { 0 },
-        timestamp_type: TimestampType::Creation,
-        offset: number.into(),
-        sequence: number,
-        timestamp: 0,
-        key: None,
-        value: Some(value.clone()),
-        headers: [].into_iter().collect(),
-    };
-    let records: Vec<_> = numbers.map(record).collect();
-    let mut bytes = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
-    RecordBatchEncoder::encode(&mut bytes, &records, &options).unwrap();
-    bytes.freeze()
 }
 
 /// Bytes of a batch of so many records.

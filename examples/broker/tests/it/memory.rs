@@ -7,9 +7,8 @@ use delaywheel_broker::broker::{Config, Server};
 use kafka_protocol::{messages::FetchRequest, protocol::Request};
 use tokio::runtime::Builder;
 
-use crate::harness::{
-    HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce_records, record_batch, start, until,
-};
+use crate::harness::{HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce_records, start, until};
+use delaywheel_broker::client::record_batch;
 
 const MIB: u64 = 1 << 20;
 

@@ -11,9 +11,10 @@ use kafka_protocol::{
 
 use crate::harness::{
     MS, Raw, TOPIC, batch_bytes, fetch, lengths, name, outcome, produce, produce_all,
-    produce_records, record_batch, system_broker, text, until, until_fetches_wait,
-    until_produces_wait, virtual_broker,
+    produce_records, system_broker, text, until, until_fetches_wait, until_produces_wait,
+    virtual_broker,
 };
+use delaywheel_broker::client::record_batch;
 
 #[tokio::test]
 async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() {

@@ -482,44 +482,119 @@ fn every_promise_holds_whatever_members_do() {
     assert!(rebalances > 5_000, "{rebalances} rebalances are hardly a test");
 }
 
-/// What members cost that only send heartbeats: the reaper is woken for deadlines only, also for
-/// those that a heartbeat has put off since.
-#[test]
-fn a_thousand_members_that_send_heartbeats_wake_the_reaper_only_for_their_deadlines() {
-    const GROUPS: usize = 100;
-    const MEMBERS: usize = 10;
-    const ROUNDS: u64 = 100;
+/// A coordinator with so many stable groups of so many members, in virtual time.
+fn stable(
+    groups: usize,
+    members: usize,
+) -> (ManualClock, Arc<Coordinator>, Vec<(String, Identity)>) {
     let clock = ManualClock::new();
-    let config = Config { clock: Some(clock.clone()), ..Config::default() };
-    let coordinator = Coordinator::new(&config);
-    let (mut joining, mut members) = (Vec::new(), Vec::new());
-    for index in 0..GROUPS * MEMBERS {
-        let group = format!("group-{}", index % GROUPS);
+    let coordinator = Coordinator::new(&Config { clock: Some(clock.clone()), ..Config::default() });
+    let join = |index: usize| {
+        let group = format!("group-{}", index % groups);
         let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
-        let join = Join { must_know_id: false, ..join };
-        joining.push((group.clone(), coordinator.join(&group, join).unwrap()));
+        let waits = coordinator.join(&group, Join { must_know_id: false, ..join }).unwrap();
+        (group, waits)
+    };
+    let waiting: Vec<_> = (0..groups * members).map(join).collect();
+    clock.advance(Duration::from_millis(2_999));
+    assert_eq!(coordinator.stats().rounds.expired, 0, "first members wait for others");
+    clock.advance(Duration::from_millis(1));
+    // A first round goes on once if members have come.
+    clock.advance(Duration::from_secs(3));
+    let mut joined = Vec::new();
+    for (group, mut waits) in waiting {
+        let outcome = waits.try_ended().expect("the first round is over");
+        let Ok(Granted::Joined(Joined { member, generation, members, .. })) = outcome else {
+            panic!("{outcome:?}")
+        };
+        let who = Identity { member, instance: None, generation };
+        joined.push((group, who, assign(&members)));
     }
-    clock.advance(Duration::from_secs(6));
-    for (group, mut joining) in joining {
-        let outcome = joining.try_ended().expect("the first round is over");
-        let Ok(Granted::Joined(joined)) = outcome else { panic!("{outcome:?}") };
-        let (member, generation) = (joined.member, joined.generation);
-        members.push((group, Identity { member, instance: None, generation }));
+    let sync = |(group, who, assignments): (String, Identity, _)| {
+        let waits = coordinator.sync(&group, who.clone(), assignments).unwrap();
+        (group, who, waits)
+    };
+    let syncing: Vec<_> = joined.into_iter().map(sync).collect();
+    let synced = |(group, who, mut waits): (String, Identity, Waits)| {
+        assert!(matches!(waits.try_ended(), Some(Ok(Granted::Synced(_)))));
+        (group, who)
+    };
+    let members = syncing.into_iter().map(synced).collect();
+    (clock, coordinator, members)
+}
+
+#[test]
+fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
+    let (clock, coordinator, members) = stable(1, 2);
+    let (group, silent) = &members[0];
+    let other = &members[1].1;
+    for _ in 0..9 {
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(coordinator.heartbeat(group, other), Ok(()));
     }
-    let wakeups = |coordinator: &Coordinator| {
+    clock.advance(Duration::from_millis(999));
+    assert_eq!(coordinator.heartbeat(group, other), Ok(()));
+    clock.advance(Duration::from_millis(1));
+    let rebalance = Err(ResponseError::RebalanceInProgress);
+    assert_eq!(coordinator.heartbeat(group, other), rebalance);
+    let unknown = Err(ResponseError::UnknownMemberId);
+    assert_eq!(coordinator.heartbeat(group, silent), unknown);
+    let stats = coordinator.stats();
+    assert_eq!((stats.counts.sessions_ended, stats.sessions.lateness.count()), (1, 1));
+    // The other takes part no more either.
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(coordinator.stats().counts.sessions_ended, 2);
+    let stats = coordinator.stats();
+    assert_eq!((stats.groups, stats.rounds.delayed), (0, 0));
+    let lateness = [&stats.sessions.lateness, &stats.timers[0].lateness];
+    assert_eq!(lateness.map(|late| late.count()), [2, 2], "of sessions and of rounds");
+    assert!(lateness.iter().all(|late| late.max().is_zero()), "on time");
+}
+
+#[test]
+fn a_member_that_leaves_is_replaced_at_once_and_one_of_the_past_commits_nothing() {
+    let (_clock, coordinator, members) = stable(1, 2);
+    let (group, leaving) = &members[0];
+    let other = &members[1].1;
+    let past = Identity { generation: other.generation - 1, ..other.clone() };
+    let commit = |who: &Identity| coordinator.commit(group, who, |_| ());
+    assert_eq!(commit(other), Ok(()));
+    assert_eq!(commit(&past), Err(ResponseError::IllegalGeneration));
+    assert_eq!(coordinator.leave(group, &leaving.member, None), Ok(()));
+    let rebalance = Err(ResponseError::RebalanceInProgress);
+    assert_eq!(coordinator.heartbeat(group, other), rebalance);
+    assert_eq!(commit(leaving), Err(ResponseError::UnknownMemberId));
+    let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
+    let join = Join { member: Arc::clone(&other.member), ..join };
+    let outcome = coordinator.join(group, join).unwrap().try_ended();
+    let Some(Ok(Granted::Joined(joined))) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(joined.members.len(), 1, "it has all to itself, without a wait");
+}
+
+/// The cost of members: the reaper wakes for deadlines only, also for those that a heartbeat has
+/// put off since.
+#[test]
+fn a_thousand_members_wake_the_reaper_only_for_their_deadlines() {
+    const ROUNDS: u64 = 100;
+    let (clock, coordinator, members) = stable(100, 10);
+    let wakeups = || {
         let stats = coordinator.stats();
         stats.timers.iter().map(|timer| timer.wakeups).sum::<u64>() + stats.sessions.wakeups
     };
-    let before = wakeups(&coordinator);
+    let before = wakeups();
+    for _ in 0..9 {
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(wakeups() - before, 0, "no deadline has come");
     for _ in 0..ROUNDS {
-        clock.advance(Duration::from_secs(3));
-        for (group, identity) in &members {
-            assert_eq!(coordinator.heartbeat(group, identity), Ok(()));
+        for (group, who) in &members {
+            assert_eq!(coordinator.heartbeat(group, who), Ok(()));
         }
+        clock.advance(Duration::from_secs(3));
     }
     let stats = coordinator.stats();
     assert_eq!((stats.counts.sessions_ended, stats.sessions.pending), (0, 1_000));
-    // Sessions of ten seconds: every third or fourth round passes what was a deadline.
-    let woken = wakeups(&coordinator) - before;
+    // Sessions of ten seconds: every third or fourth round passes an old deadline.
+    let woken = wakeups() - before;
     assert!(woken <= ROUNDS, "{woken} wake-ups in {ROUNDS} rounds of heartbeats");
 }

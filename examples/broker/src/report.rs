@@ -50,6 +50,7 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64
         show(done.polls.iter().min().copied().unwrap_or_default()),
         show(done.polls.iter().max().copied().unwrap_or_default())
     );
+    println!();
     print_groups(&end.groups);
     println!("\nwaits       at once   complete  timed out     median       99 %    longest");
     let GroupStats { rounds, joining, syncing, timers, sessions, .. } = &end.groups;

@@ -86,7 +86,7 @@ async fn receive(
             Ok(Some(reply)) => reply,
             Err(refusal) => {
                 broker.counts.update(|counts| counts.rejected += 1);
-                broker.refusals.tell(refusal, ends.peer);
+                broker.refusals.print(refusal, ends.peer);
                 return End::Closed;
             }
         };

@@ -158,19 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_taken_once_it_is_there_in_full() {
-        for bytes in 0..20 {
-            assert_eq!(lengths(&frame(20, bytes)), (vec![], Err(Refusal::Frame)), "{bytes} of 20");
-        }
+    fn a_frame_is_taken_in_full_and_a_length_out_of_bounds_is_refused_before_its_bytes_come() {
         let frames = [frame(20, 20), frame(100, 100), frame(8, 8)].concat();
         assert_eq!(lengths(&frames), (vec![20, 100, 8], Ok(())));
-        assert_eq!(lengths(&[0, 0, 0]), (vec![], Err(Refusal::Frame)));
-    }
-
-    #[test]
-    fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
+        let refused = (vec![], Err(Refusal::Frame));
+        for bytes in 0..20 {
+            assert_eq!(lengths(&frame(20, bytes)), refused, "{bytes} of 20");
+        }
+        assert_eq!(lengths(&[0, 0, 0]), refused);
         for length in [i32::MIN, -1, 0, 7, 101, i32::MAX] {
-            assert_eq!(lengths(&frame(length, 0)), (vec![], Err(Refusal::Frame)), "{length}");
+            assert_eq!(lengths(&frame(length, 0)), refused, "{length}");
         }
     }
 

@@ -172,6 +172,11 @@ mod tests {
         assert_eq!(sequences.check(stamp(7, 0, 9, 3)), Ok(Some(30)), "the fifth before the next");
         assert_eq!(sequences.check(stamp(7, 0, 6, 3)), gap, "too old to be remembered");
         assert_eq!(sequences.check(stamp(8, 0, 40, 1)), Ok(None), "a producer of another time");
+        // Numbers start again after the greatest.
+        let last = stamp(9, 0, i32::MAX - 1, 3);
+        assert_eq!(last.last, 0);
+        sequences.record(last, 0);
+        assert_eq!(sequences.check(stamp(9, 0, 1, 1)), Ok(None));
     }
 
     #[test]
@@ -184,15 +189,6 @@ mod tests {
         sequences.record(stamp(7, 2, 0, 5), 5);
         let fenced = Err(ResponseError::InvalidProducerEpoch);
         assert_eq!(sequences.check(stamp(7, 1, 5, 1)), fenced);
-    }
-
-    #[test]
-    fn numbers_start_again_after_the_greatest() {
-        let mut sequences = Sequences::default();
-        let last = stamp(7, 0, i32::MAX - 1, 3);
-        assert_eq!(last.last, 0);
-        sequences.record(last, 0);
-        assert_eq!(sequences.check(stamp(7, 0, 1, 1)), Ok(None));
     }
 
     #[test]

@@ -547,7 +547,7 @@ fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
     let stats = coordinator.stats();
     assert_eq!((stats.groups, stats.rounds.delayed), (0, 0));
     let lateness = [&stats.sessions.lateness, &stats.timers[0].lateness];
-    assert_eq!(lateness.map(|late| late.count()), [2, 2], "of sessions and of rounds");
+    assert_eq!(lateness.map(delaywheel::Histogram::count), [2, 2], "of sessions and of rounds");
     assert!(lateness.iter().all(|late| late.max().is_zero()), "on time");
 }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use delaywheel::Timer;
+use delaywheel_broker::broker::Stats;
 use rskafka::{
     chrono::DateTime,
     client::{
@@ -24,7 +25,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Fault, end_signal, members, report::Snapshot, settings::Settings};
+use crate::{Fault, end_signal, members, report::waiting, settings::Settings};
 
 /// The topic of producers and consumers.
 const BUSY: &str = "busy";
@@ -118,7 +119,7 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
 
 impl Done {
     /// Fails if a record is missing, an answer came early, or a request still waits.
-    pub(crate) fn check(&self, after: &Snapshot) -> Result<(), Fault> {
+    pub(crate) fn check(&self, after: &Stats) -> Result<(), Fault> {
         let Self { produced, consumed, .. } = self;
         if produced != consumed {
             return Err(format!("{produced} records were produced, {consumed} consumed").into());
@@ -126,8 +127,8 @@ impl Done {
         if let Some(early) = self.polls.iter().find(|took| **took < POLLER_WAIT) {
             return Err(format!("an empty poll took {early:?}, not {POLLER_WAIT:?}").into());
         }
-        if after.waiting() > 0 {
-            return Err(format!("{} requests still wait", after.waiting()).into());
+        if waiting(after) > 0 {
+            return Err(format!("{} requests still wait", waiting(after)).into());
         }
         Ok(())
     }

@@ -18,10 +18,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use self::{
-    report::Snapshot,
-    settings::{Mode, Settings, USAGE},
-};
+use self::settings::{Mode, Settings, USAGE};
 
 /// An error for the user.
 type Fault = Box<dyn Error + Send + Sync>;
@@ -61,9 +58,9 @@ fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
         end.await;
         let broker = Arc::clone(server.broker());
         let answered = server.shutdown().await;
-        let counts = broker.counts();
+        let counts = broker.stats().counts;
         println!("{} requests served; {answered} waiting requests answered", counts.requests);
-        report::print_groups(&broker.groups());
+        report::print_groups(&broker.stats().groups);
         println!("refused    {} connections closed because of their requests", counts.rejected);
         Ok(())
     })
@@ -71,7 +68,11 @@ fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
 
 async fn start(settings: &Settings, address: &str) -> Result<Server, Fault> {
     let server = Server::start(address, settings.config.clone()).await;
-    let server = server.map_err(|error| format!("--listen {address}: {error}"))?;
+    let server = server.map_err(|error| match error.kind() {
+        // It names a topic.
+        io::ErrorKind::InvalidInput => error.to_string(),
+        _ => format!("--listen {address}: {error}"),
+    })?;
     if settings.stops_follower {
         server.broker().stop_follower();
     }
@@ -92,10 +93,10 @@ fn load(settings: &Settings) -> Result<(), Fault> {
         settings.duration.as_secs_f64()
     );
     let done = clients.block_on(load::run(settings, server.address()))?;
-    let before = Snapshot::of(server.broker());
+    let before = server.broker().stats();
     let closed = Arc::clone(server.broker());
     let answered = broker.block_on(server.shutdown());
-    let after = Snapshot::of(&closed);
+    let after = closed.stats();
     report::print(&done, &before, &after, answered);
     done.check(&after)
 }

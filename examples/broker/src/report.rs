@@ -2,43 +2,20 @@
 
 use std::time::Duration;
 
-use delaywheel::{TimerStats, purgatory::PurgatoryStats};
-use delaywheel_broker::broker::{Broker, Counts, GroupCounts, GroupStats};
+use delaywheel_broker::broker::{Counts, GroupCounts, GroupStats, Stats};
 
 use crate::load::Done;
 
-/// The state and the counts of a broker at one moment.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    counts: Counts,
-    fetches: (PurgatoryStats, TimerStats),
-    produces: (PurgatoryStats, TimerStats),
-    follower: TimerStats,
-    groups: GroupStats,
-}
-
-impl Snapshot {
-    pub(crate) fn of(broker: &Broker) -> Self {
-        Self {
-            counts: broker.counts(),
-            fetches: broker.fetches(),
-            produces: broker.produces(),
-            follower: broker.follower_timer(),
-            groups: broker.groups(),
-        }
-    }
-
-    /// Returns the number of all operations, watchers and timeouts.
-    pub(crate) fn waiting(&self) -> u64 {
-        let GroupStats { rounds, joining, syncing, .. } = &self.groups;
-        let purgatories = [&self.fetches.0, &self.produces.0, rounds, joining, syncing];
-        let watched: u64 = purgatories.iter().map(|stats| stats.delayed + stats.watched).sum();
-        watched + self.fetches.1.pending + self.produces.1.pending
-    }
+/// Returns the number of all operations, watchers and timeouts that wait.
+pub(crate) fn waiting(stats: &Stats) -> u64 {
+    let GroupStats { rounds, joining, syncing, .. } = &stats.groups;
+    let purgatories = [&stats.fetches.0, &stats.produces.0, rounds, joining, syncing];
+    let watched: u64 = purgatories.iter().map(|stats| stats.delayed + stats.watched).sum();
+    watched + stats.fetches.1.pending + stats.produces.1.pending
 }
 
 /// Prints the results of a load: at its end, and after the shutdown.
-pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64) {
+pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
     let Counts { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;
     println!("\nrequests   {requests} in {:.1} s", done.serving.as_secs_f64());
@@ -92,7 +69,7 @@ pub(crate) fn print(done: &Done, end: &Snapshot, after: &Snapshot, answered: u64
     }
     println!(
         "\nshutdown   {answered} waiting requests answered; left: {} operations, watchers, timeouts",
-        after.waiting()
+        waiting(after)
     );
 }
 

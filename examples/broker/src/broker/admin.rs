@@ -92,10 +92,8 @@ fn create_topic(
         Err(ResponseError::InvalidReplicationFactor)
     } else if !asked.configs.is_empty() {
         Err(ResponseError::InvalidConfig)
-    } else if only_validates {
-        broker.topics.check(&asked.name, count).map(|()| count)
     } else {
-        broker.topics.create(&asked.name, count).map(|()| count)
+        broker.topics.create(&asked.name, count, only_validates).map(|()| count)
     }
 }
 

@@ -160,7 +160,7 @@ impl Wanted {
 impl WantedPartition {
     fn readable_bytes(&self) -> Result<u64, ResponseError> {
         let partition = self.partition.as_ref().ok_or(ResponseError::UnknownTopicOrPartition)?;
-        Ok(partition.readable_bytes(self.offset)?.min(self.max_bytes as u64))
+        Ok(partition.lock().readable_bytes(self.offset)?.min(self.max_bytes as u64))
     }
 
     fn read(&self, left: usize, must_progress: bool) -> PartitionData {
@@ -171,12 +171,13 @@ impl WantedPartition {
             let error = ResponseError::UnknownTopicOrPartition;
             return data.with_error_code(error.code()).with_high_watermark(-1);
         };
-        match partition.read(self.offset, self.max_bytes.min(left), must_progress) {
-            Ok(read) => data
-                .with_high_watermark(read.high_watermark)
-                .with_last_stable_offset(read.high_watermark)
-                .with_log_start_offset(read.start)
-                .with_records(Some(read.records)),
+        let log = partition.lock();
+        match log.read(self.offset, self.max_bytes.min(left), must_progress) {
+            Ok(records) => data
+                .with_high_watermark(log.high_watermark)
+                .with_last_stable_offset(log.high_watermark)
+                .with_log_start_offset(log.start)
+                .with_records(Some(records)),
             Err(error) => data.with_error_code(error.code()).with_high_watermark(-1),
         }
     }

@@ -30,7 +30,7 @@ impl Follower {
         if partitions.is_empty() {
             return;
         }
-        let ends: Vec<_> = partitions.iter().map(|partition| partition.end()).collect();
+        let ends: Vec<_> = partitions.iter().map(|partition| partition.lock().end).collect();
         let partitions = partitions.to_vec();
         let (waiters, is_running) = (self.waiters.clone(), Arc::clone(&self.is_running));
         let acknowledge = move || {
@@ -38,7 +38,7 @@ impl Follower {
                 return;
             }
             for (partition, &end) in partitions.iter().zip(&ends) {
-                partition.replicated(end);
+                partition.lock().replicated(end);
             }
             waiters.announce(&partitions);
         };

@@ -12,129 +12,26 @@ use kafka_protocol::ResponseError;
 
 use super::{batch::Batch, producer::Sequences, storage::Storage};
 
-/// A partition of a topic. It is what requests wait on, so two are equal if they are the same.
+/// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are equal
+/// if they are the same.
 pub(super) struct Partition {
     number: u64,
     log: Mutex<Log>,
 }
 
-/// Where a batch has been appended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
-    /// The offset of the first record.
-    pub(super) base: i64,
-    /// Whether it has been appended now, and not by an earlier request of its producer.
-    pub(super) is_new: bool,
-}
-
-/// What a reader gets.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Read {
-    pub(super) records: Bytes,
-    pub(super) start: i64,
-    pub(super) high_watermark: i64,
-}
-
 impl Partition {
-    /// Makes an empty one. No other has the same number.
+    /// Returns an empty partition. No other has the same number.
     pub(super) fn new(number: u64) -> Self {
         Self { number, log: Mutex::default() }
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock().expect("nothing panics under this lock")
-    }
-
-    /// Appends a batch, unless its producer has sent it before.
-    ///
-    /// # Errors
-    ///
-    /// `NotEnoughReplicas` if that would be twice what may be kept, because nothing is replicated;
-    /// `UnknownTopicOrPartition` if the partition was deleted; and those of
-    /// [`Sequences::check`].
-    pub(super) fn append(&self, batch: Batch, storage: &Storage) -> Result<Placed, ResponseError> {
-        self.log().append(batch, storage)
-    }
-
-    /// Returns the number of the oldest batch, if it may be dropped.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        let log = self.log();
-        log.droppable().map(|oldest| oldest.number)
-    }
-
-    /// Drops the oldest batch, if it may be dropped. Returns its bytes.
-    pub(super) fn drop_oldest(&self) -> u64 {
-        self.log().drop_oldest()
-    }
-
-    /// Drops everything, and appends nothing from now on. Returns how many bytes there were.
-    pub(super) fn delete(&self) -> u64 {
-        let mut log = self.log();
-        let kept = log.kept();
-        log.is_deleted = true;
-        log.batches.clear();
-        log.start = log.end;
-        kept
-    }
-
-    /// Returns the offset of the record to be appended next.
-    pub(super) fn end(&self) -> i64 {
-        self.log().end
-    }
-
-    /// Returns the offset of the oldest record.
-    pub(super) fn start(&self) -> i64 {
-        self.log().start
     }
 
     /// Returns the offset below which records are replicated and may be read.
     pub(super) fn high_watermark(&self) -> i64 {
-        self.log().high_watermark
-    }
-
-    /// Takes records below an offset for replicated. Never takes that back.
-    pub(super) fn replicated(&self, end: i64) {
-        let mut log = self.log();
-        log.high_watermark = end.clamp(log.high_watermark, log.end);
-    }
-
-    /// Returns how many bytes a reader at an offset could read.
-    ///
-    /// # Errors
-    ///
-    /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if the
-    /// partition was deleted.
-    pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
-        let log = self.log();
-        log.check(offset)?;
-        Ok(log.position(log.high_watermark).saturating_sub(log.position(offset)))
-    }
-
-    /// Reads whole batches from an offset on, the first of which may begin before it. Ends before
-    /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
-    ///
-    /// # Errors
-    ///
-    /// Those of `readable_bytes`.
-    pub(super) fn read(
-        &self,
-        offset: i64,
-        max_bytes: usize,
-        must_progress: bool,
-    ) -> Result<Read, ResponseError> {
-        let log = self.log();
-        log.check(offset)?;
-        let records = log.read(offset, max_bytes, must_progress);
-        Ok(Read { records, start: log.start, high_watermark: log.high_watermark })
-    }
-
-    /// Returns offset and greatest timestamp of the first batch that has a record at a time or
-    /// later, and may be read.
-    pub(super) fn find(&self, timestamp: i64) -> Option<(i64, i64)> {
-        let log = self.log();
-        let mut readable = log.batches.iter().take_while(|entry| entry.end <= log.high_watermark);
-        let entry = readable.find(|entry| entry.max_timestamp >= timestamp)?;
-        Some((entry.base, entry.max_timestamp))
+        self.lock().high_watermark
     }
 }
 
@@ -158,16 +55,27 @@ impl fmt::Debug for Partition {
     }
 }
 
+/// The place of a batch in a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// The offset of the first record.
+    pub(super) base: i64,
+    /// Whether it has been appended now, and not by an earlier request of its producer.
+    pub(super) is_new: bool,
+}
+
+/// The records of a partition.
 #[derive(Default)]
-struct Log {
+pub(super) struct Log {
     batches: VecDeque<Entry>,
     /// Offset of the oldest record.
-    start: i64,
+    pub(super) start: i64,
     /// Offset of the record to be appended next.
-    end: i64,
-    /// Not below `start`, not above `end`, and always between two batches.
-    high_watermark: i64,
-    /// Bytes that were ever appended.
+    pub(super) end: i64,
+    /// The offset below which records are replicated and may be read. It is not below `start`, not
+    /// above `end`, and always between two batches.
+    pub(super) high_watermark: i64,
+    /// Bytes of all batches that were ever appended.
     appended: u64,
     sequences: Sequences,
     is_deleted: bool,
@@ -186,7 +94,18 @@ struct Entry {
 }
 
 impl Log {
-    fn append(&mut self, batch: Batch, storage: &Storage) -> Result<Placed, ResponseError> {
+    /// Appends a batch, unless its producer has sent it before.
+    ///
+    /// # Errors
+    ///
+    /// `NotEnoughReplicas` if the log would have twice its limit, because its records are not
+    /// replicated; `UnknownTopicOrPartition` if the partition was deleted; and those of
+    /// [`Sequences::check`].
+    pub(super) fn append(
+        &mut self,
+        batch: Batch,
+        storage: &Storage,
+    ) -> Result<Placed, ResponseError> {
         if self.is_deleted {
             return Err(ResponseError::UnknownTopicOrPartition);
         }
@@ -213,8 +132,8 @@ impl Log {
         Ok(Placed { base, is_new: true })
     }
 
-    /// Drops the oldest batches that are replicated, until no more than so many bytes are kept, or
-    /// one batch. Returns how many bytes were dropped.
+    /// Drops the oldest replicated batches, until the rest has at most so many bytes or is one
+    /// batch. Returns the number of dropped bytes.
     fn retain(&mut self, bytes: u64) -> u64 {
         let mut dropped = 0;
         while self.kept() > bytes && self.batches.len() > 1 && self.droppable().is_some() {
@@ -223,31 +142,53 @@ impl Log {
         dropped
     }
 
-    fn droppable(&self) -> Option<&Entry> {
-        self.batches.front().filter(|oldest| oldest.end <= self.high_watermark)
+    /// Returns the number of the oldest batch, if it is replicated.
+    pub(super) fn droppable(&self) -> Option<u64> {
+        let oldest = self.batches.front().filter(|oldest| oldest.end <= self.high_watermark);
+        oldest.map(|oldest| oldest.number)
     }
 
-    fn drop_oldest(&mut self) -> u64 {
-        if self.droppable().is_none() {
+    /// Drops the oldest batch, if it is replicated. Returns its bytes.
+    pub(super) fn drop_oldest(&mut self) -> u64 {
+        let Some(oldest) = self.droppable().and_then(|_| self.batches.pop_front()) else {
             return 0;
-        }
-        let Some(oldest) = self.batches.pop_front() else { return 0 };
+        };
         self.start = oldest.end;
         oldest.bytes.len() as u64
+    }
+
+    /// Drops all batches, and refuses to append others. Returns the number of dropped bytes.
+    pub(super) fn delete(&mut self) -> u64 {
+        let kept = self.kept();
+        self.is_deleted = true;
+        self.batches.clear();
+        self.start = self.end;
+        kept
     }
 
     fn kept(&self) -> u64 {
         self.batches.front().map_or(0, |oldest| self.appended - oldest.position)
     }
 
-    fn check(&self, offset: i64) -> Result<(), ResponseError> {
+    /// Marks records below an offset as replicated. Never takes that back.
+    pub(super) fn replicated(&mut self, end: i64) {
+        self.high_watermark = end.clamp(self.high_watermark, self.end);
+    }
+
+    /// Returns how many bytes a reader at an offset could read.
+    ///
+    /// # Errors
+    ///
+    /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if the
+    /// partition was deleted.
+    pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
         if self.is_deleted {
-            Err(ResponseError::UnknownTopicOrPartition)
-        } else if (self.start..=self.end).contains(&offset) {
-            Ok(())
-        } else {
-            Err(ResponseError::OffsetOutOfRange)
+            return Err(ResponseError::UnknownTopicOrPartition);
         }
+        if !(self.start..=self.end).contains(&offset) {
+            return Err(ResponseError::OffsetOutOfRange);
+        }
+        Ok(self.position(self.high_watermark).saturating_sub(self.position(offset)))
     }
 
     /// The index of the batch that holds an offset.
@@ -260,7 +201,19 @@ impl Log {
         self.batches.get(self.index(offset)).map_or(self.appended, |entry| entry.position)
     }
 
-    fn read(&self, offset: i64, max_bytes: usize, must_progress: bool) -> Bytes {
+    /// Reads whole batches from an offset on, the first of which may begin before it. Ends before
+    /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `readable_bytes`.
+    pub(super) fn read(
+        &self,
+        offset: i64,
+        max_bytes: usize,
+        must_progress: bool,
+    ) -> Result<Bytes, ResponseError> {
+        self.readable_bytes(offset)?;
         let readable = self.batches.range(self.index(offset)..);
         let readable = readable.take_while(|entry| entry.end <= self.high_watermark);
         let mut bytes = 0;
@@ -269,7 +222,15 @@ impl Log {
             bytes += entry.bytes.len();
             bytes <= max_bytes || is_forced
         });
-        fitting.map(|entry| &*entry.bytes).collect::<Vec<_>>().concat().into()
+        Ok(fitting.map(|entry| &*entry.bytes).collect::<Vec<_>>().concat().into())
+    }
+
+    /// Returns offset and greatest timestamp of the first batch that has a record at a time or
+    /// later, and may be read.
+    pub(super) fn find(&self, timestamp: i64) -> Option<(i64, i64)> {
+        let mut readable = self.batches.iter().take_while(|entry| entry.end <= self.high_watermark);
+        let entry = readable.find(|entry| entry.max_timestamp >= timestamp)?;
+        Some((entry.base, entry.max_timestamp))
     }
 }
 
@@ -277,56 +238,56 @@ impl Log {
 mod tests {
     use super::{super::batch::tests::batch, *};
 
-    /// Appends batches of so many records.
-    fn append(partition: &Partition, counts: &[i32]) {
+    /// A log of batches of so many records.
+    fn log(counts: &[i32]) -> Log {
+        let mut log = Log::default();
         let storage = Storage::new(1 << 20, 1 << 20);
         for &count in counts {
-            partition.append(Batch::check(&batch(count)).unwrap(), &storage).unwrap();
+            log.append(Batch::check(&batch(count)).unwrap(), &storage).unwrap();
         }
+        log
     }
 
     #[test]
     fn only_replicated_records_can_be_read_in_whole_batches() {
-        let partition = Partition::new(0);
-        append(&partition, &[3, 2]);
-        assert_eq!(partition.readable_bytes(0), Ok(0));
-        assert!(partition.read(0, 1_000, true).unwrap().records.is_empty());
-        partition.replicated(3);
+        let mut log = log(&[3, 2]);
+        assert_eq!(log.readable_bytes(0), Ok(0));
+        assert!(log.read(0, 1_000, true).unwrap().is_empty());
+        log.replicated(3);
         let (three, two) = (batch(3).len(), batch(2).len());
-        let readable = [0, 2, 3, 4].map(|offset| partition.readable_bytes(offset).unwrap());
+        let readable = [0, 2, 3, 4].map(|offset| log.readable_bytes(offset).unwrap());
         assert_eq!(readable, [three as u64, three as u64, 0, 0]);
-        partition.replicated(2);
-        partition.replicated(9);
-        assert_eq!(partition.high_watermark(), 5, "neither back nor past the end");
-        assert_eq!(partition.read(0, 1_000, true).unwrap().records.len(), three + two);
+        log.replicated(2);
+        log.replicated(9);
+        assert_eq!(log.high_watermark, 5, "neither back nor past the end");
+        assert_eq!(log.read(0, 1_000, true).unwrap().len(), three + two);
         for offset in [-1, 6, i64::MIN, i64::MAX] {
-            assert_eq!(partition.readable_bytes(offset), Err(ResponseError::OffsetOutOfRange));
+            assert_eq!(log.readable_bytes(offset), Err(ResponseError::OffsetOutOfRange));
         }
     }
 
     #[test]
     fn the_oldest_are_dropped_once_they_are_replicated() {
-        let partition = Partition::new(0);
+        let mut log = Log::default();
         let one = batch(1).len() as u64;
         let storage = Storage::new(2 * one, 1 << 20);
-        let append = || {
-            let placed = partition.append(Batch::check(&batch(1)).unwrap(), &storage);
+        let append = |log: &mut Log| {
+            let placed = log.append(Batch::check(&batch(1)).unwrap(), &storage);
             placed.map(|placed| placed.base)
         };
-        assert_eq!([(); 4].map(|()| append()), [Ok(0), Ok(1), Ok(2), Ok(3)]);
-        assert_eq!(append(), Err(ResponseError::NotEnoughReplicas), "memory is bounded");
-        assert_eq!(partition.start(), 0);
-        partition.replicated(4);
-        assert_eq!(append(), Ok(4));
-        assert_eq!(partition.start(), 2);
+        assert_eq!([(); 4].map(|()| append(&mut log)), [Ok(0), Ok(1), Ok(2), Ok(3)]);
+        assert_eq!(append(&mut log), Err(ResponseError::NotEnoughReplicas), "memory is bounded");
+        assert_eq!(log.start, 0);
+        log.replicated(4);
+        assert_eq!(append(&mut log), Ok(4));
+        assert_eq!(log.start, 2);
     }
 
     #[test]
     fn a_time_is_found_at_the_batch_that_reaches_it() {
-        let partition = Partition::new(0);
-        append(&partition, &[1, 3, 5]);
-        partition.replicated(4);
-        let found = [0, 2, 4].map(|time| partition.find(time));
+        let mut log = log(&[1, 3, 5]);
+        log.replicated(4);
+        let found = [0, 2, 4].map(|time| log.find(time));
         assert_eq!(found, [Some((0, 0)), Some((1, 2)), None], "the last is not replicated");
     }
 }

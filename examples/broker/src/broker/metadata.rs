@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use kafka_protocol::{
@@ -32,7 +32,7 @@ type Partitions = Arc<[Arc<Partition>]>;
 
 /// The topics, by name.
 pub(super) struct Topics {
-    table: RwLock<Table>,
+    table: Mutex<Table>,
     max_count: usize,
     max_partitions: usize,
     /// Of a topic that is made because a client asks for it.
@@ -49,68 +49,66 @@ struct Table {
 }
 
 impl Topics {
-    /// Makes an empty table, which will hold at most so many topics and partitions.
+    /// Returns an empty table with limits of topics and partitions.
     pub(super) fn new(max_count: usize, max_partitions: usize, partitions: i32) -> Self {
-        Self { table: RwLock::default(), max_count, max_partitions, partitions }
+        Self { table: Mutex::default(), max_count, max_partitions, partitions }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("nothing panics under this lock")
     }
 
     /// Returns the partitions of a topic.
     pub(super) fn find(&self, name: &str) -> Option<Partitions> {
-        self.read().by_name.get(name).cloned()
+        self.lock().by_name.get(name).cloned()
     }
 
     /// Returns a partition of a topic.
     pub(super) fn partition(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
         let index = usize::try_from(index).ok()?;
-        self.read().by_name.get(topic)?.get(index).cloned()
+        self.lock().by_name.get(topic)?.get(index).cloned()
     }
 
     /// Returns all partitions of all topics.
     pub(super) fn partitions(&self) -> Vec<Arc<Partition>> {
-        let table = self.read();
+        let table = self.lock();
         table.by_name.values().flat_map(|partitions| partitions.iter().cloned()).collect()
     }
 
     fn names(&self) -> Vec<String> {
-        self.read().by_name.keys().cloned().collect()
+        self.lock().by_name.keys().cloned().collect()
     }
 
-    /// Returns the partitions of a topic, which is made if it is not there.
+    /// Returns the partitions of a topic, which is created if it does not exist.
     fn find_or_create(&self, name: &str) -> Result<Partitions, ResponseError> {
-        let mut table = self.write();
-        match table.by_name.get(name) {
-            Some(partitions) => Ok(Arc::clone(partitions)),
-            None => self.insert(&mut table, name, self.partitions),
+        let mut table = self.lock();
+        if let Some(partitions) = table.by_name.get(name) {
+            return Ok(Arc::clone(partitions));
         }
+        self.insert(&mut table, name, self.partitions)
     }
 
-    /// Makes a topic of so many partitions.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check`](Self::check).
-    pub(super) fn create(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
-        self.insert(&mut self.write(), name, partitions).map(drop)
-    }
-
-    /// Returns whether a topic could be made.
+    /// Creates a topic with so many partitions, or only checks that it could.
     ///
     /// # Errors
     ///
     /// `InvalidTopicException`, `TopicAlreadyExists`, or `PolicyViolation` beyond the limits.
-    pub(super) fn check(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
-        self.check_in(&self.read(), name, partitions).map(drop)
+    pub(super) fn create(
+        &self,
+        name: &str,
+        partitions: i32,
+        only_validates: bool,
+    ) -> Result<(), ResponseError> {
+        let mut table = self.lock();
+        if only_validates {
+            self.check(&table, name, partitions)?;
+        } else {
+            self.insert(&mut table, name, partitions)?;
+        }
+        Ok(())
     }
 
-    fn check_in(&self, table: &Table, name: &str, count: i32) -> Result<usize, ResponseError> {
+    fn check(&self, table: &Table, name: &str, count: i32) -> Result<usize, ResponseError> {
         let count = usize::try_from(count).unwrap_or(1).max(1);
         if !is_valid(name) {
             return Err(ResponseError::InvalidTopicException);
@@ -131,7 +129,7 @@ impl Topics {
         name: &str,
         count: i32,
     ) -> Result<Partitions, ResponseError> {
-        let count = self.check_in(table, name, count)?;
+        let count = self.check(table, name, count)?;
         let numbers = table.next_number..table.next_number + count as u64;
         table.next_number = numbers.end;
         table.partitions += count;
@@ -143,7 +141,7 @@ impl Topics {
 
     /// Removes a topic, and returns its partitions.
     pub(super) fn remove(&self, name: &str) -> Option<Partitions> {
-        let mut table = self.write();
+        let mut table = self.lock();
         let partitions = table.by_name.remove(name)?;
         table.partitions -= partitions.len();
         Some(partitions)
@@ -240,10 +238,10 @@ mod tests {
         let topics = Topics::new(2, 5, 2);
         let first = topics.find_or_create("a").unwrap();
         assert_eq!(topics.find_or_create("a").unwrap()[1], first[1], "it exists");
-        assert_eq!(topics.create("a", 1), Err(ResponseError::TopicAlreadyExists));
-        assert_eq!(topics.check("b", 4), Err(ResponseError::PolicyViolation));
-        assert_eq!(topics.create("b", i32::MAX), Err(ResponseError::PolicyViolation));
-        topics.create("b", 3).unwrap();
+        assert_eq!(topics.create("a", 1, false), Err(ResponseError::TopicAlreadyExists));
+        assert_eq!(topics.create("b", 4, true), Err(ResponseError::PolicyViolation));
+        assert_eq!(topics.create("b", i32::MAX, false), Err(ResponseError::PolicyViolation));
+        topics.create("b", 3, false).unwrap();
         assert_eq!(topics.partitions().len(), 5);
         topics.remove("b").unwrap();
         assert!(topics.remove("b").is_none());

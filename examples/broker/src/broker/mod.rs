@@ -130,6 +130,21 @@ impl Default for Config {
     }
 }
 
+/// Statistics of a broker.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// Counts of events.
+    pub counts: Counts,
+    /// The fetches that wait, and their timer.
+    pub fetches: (PurgatoryStats, TimerStats),
+    /// The produce requests that wait, and their timer.
+    pub produces: (PurgatoryStats, TimerStats),
+    /// The timer of the follower.
+    pub follower: TimerStats,
+    /// The consumer groups.
+    pub groups: GroupStats,
+}
+
 /// Characters of a cluster's id, as in Kafka.
 const CLUSTER_ID_CHARS: usize = 22;
 
@@ -177,8 +192,10 @@ impl Broker {
         let follow = |delay| Follower::new(timer.clone(), waiters.clone(), delay);
         let topics = Topics::new(config.max_topics, config.max_partitions, config.partitions);
         for (name, count) in &config.topics {
-            let error = |error| format!("topic {name}:{count}: {error}");
-            topics.create(name, *count).map_err(error).map_err(io::Error::other)?;
+            topics.create(name, *count, false).map_err(|error| {
+                let text = format!("--topic {name}:{count}: {error}");
+                io::Error::new(io::ErrorKind::InvalidInput, text)
+            })?;
         }
         Ok(Self {
             topics,
@@ -196,34 +213,17 @@ impl Broker {
         })
     }
 
-    /// Returns the counts so far.
+    /// Returns the statistics so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts.read()
-    }
-
-    /// Returns the statistics of the fetches that wait, and of their timer.
-    #[must_use]
-    pub fn fetches(&self) -> (PurgatoryStats, TimerStats) {
-        (self.waiters.fetches.stats(), self.waiters.fetches.timer_stats())
-    }
-
-    /// Returns the statistics of the produce requests that wait, and of their timer.
-    #[must_use]
-    pub fn produces(&self) -> (PurgatoryStats, TimerStats) {
-        (self.waiters.produces.stats(), self.waiters.produces.timer_stats())
-    }
-
-    /// Returns the statistics of the consumer groups.
-    #[must_use]
-    pub fn groups(&self) -> GroupStats {
-        self.groups.stats()
-    }
-
-    /// Returns the statistics of the follower's timer.
-    #[must_use]
-    pub fn follower_timer(&self) -> TimerStats {
-        self.timer.stats()
+    pub fn stats(&self) -> Stats {
+        let Waiters { fetches, produces } = &self.waiters;
+        Stats {
+            counts: self.counts.read(),
+            fetches: (fetches.stats(), fetches.timer_stats()),
+            produces: (produces.stats(), produces.timer_stats()),
+            follower: self.timer.stats(),
+            groups: self.groups.stats(),
+        }
     }
 
     /// Stops the follower: it acknowledges nothing until
@@ -329,7 +329,7 @@ impl Broker {
     fn delete_topic(&self, name: &str) -> bool {
         let Some(partitions) = self.topics.remove(name) else { return false };
         for partition in &*partitions {
-            self.storage.release(partition.delete());
+            self.storage.release(partition.lock().delete());
             self.waiters.produces.cancel_for_key(&**partition);
         }
         self.waiters.fetches.check_and_complete_all(partitions.iter().map(|each| &**each));

@@ -46,8 +46,8 @@ fn answer(
     };
     let (offset, timestamp) = match asked.timestamp {
         LATEST => (partition.high_watermark(), NONE),
-        EARLIEST => (partition.start(), NONE),
-        time => partition.find(time).unwrap_or((NONE, NONE)),
+        EARLIEST => (partition.lock().start, NONE),
+        time => partition.lock().find(time).unwrap_or((NONE, NONE)),
     };
     answer.with_offset(offset).with_timestamp(timestamp)
 }

@@ -173,7 +173,7 @@ impl WrittenPartition {
         match outcome {
             Ok(appended) => response
                 .with_base_offset(appended.base)
-                .with_log_start_offset(appended.partition.start()),
+                .with_log_start_offset(appended.partition.lock().start),
             Err(error) => response.with_error_code(error.code()).with_base_offset(-1),
         }
     }
@@ -207,10 +207,10 @@ fn append(
     }
     let batch = Batch::check(records)?;
     let count = batch.count;
-    let Placed { base, is_new } = partition.append(batch, &broker.storage)?;
+    let Placed { base, is_new } = partition.lock().append(batch, &broker.storage)?;
     if is_new {
         if broker.follower.is_none() {
-            partition.replicated(base + count);
+            partition.lock().replicated(base + count);
         }
         broker.counts.update(|counts| counts.records += count.unsigned_abs());
         broker.storage.make_room(|| broker.topics.partitions());

@@ -60,11 +60,13 @@ impl Storage {
         }
         let goal = self.max_bytes - self.max_bytes / SLACK;
         let partitions = partitions();
-        let oldest = |index: usize| partitions[index].oldest().map(|batch| Reverse((batch, index)));
+        let oldest = |index: usize| {
+            partitions[index].lock().droppable().map(|batch| Reverse((batch, index)))
+        };
         let mut heap: BinaryHeap<_> = (0..partitions.len()).filter_map(oldest).collect();
         while self.used() > goal {
             let Some(Reverse((_, index))) = heap.pop() else { return };
-            self.release(partitions[index].drop_oldest());
+            self.release(partitions[index].lock().drop_oldest());
             heap.extend(oldest(index));
         }
     }
@@ -81,8 +83,9 @@ mod tests {
         let storage = Storage::new(1 << 20, 32 * one);
         let partitions: Vec<_> = (0..4).map(|number| Arc::new(Partition::new(number))).collect();
         let append = |index: usize| {
-            let placed = partitions[index].append(Batch::check(&batch(1)).unwrap(), &storage);
-            partitions[index].replicated(placed.unwrap().base + 1);
+            let placed =
+                partitions[index].lock().append(Batch::check(&batch(1)).unwrap(), &storage);
+            partitions[index].lock().replicated(placed.unwrap().base + 1);
             storage.make_room(|| partitions.clone());
         };
         for index in [0, 0, 1, 1] {
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(storage.used(), 32 * one, "all that is allowed");
         append(3);
         assert_eq!(storage.used(), 30 * one);
-        let starts: Vec<_> = partitions.iter().map(|partition| partition.start()).collect();
+        let starts: Vec<_> = partitions.iter().map(|partition| partition.lock().start).collect();
         assert_eq!(starts, [2, 1, 0, 0]);
     }
 }

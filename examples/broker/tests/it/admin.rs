@@ -141,7 +141,7 @@ async fn requests_over_a_limit_are_refused_and_the_connection_goes_on() {
     let response = client.fetch(&request).await;
     assert_eq!(response.error_code, ResponseError::InvalidRequest.code());
     assert_eq!(client.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().counts().rejected, 0);
+    assert_eq!(server.broker().stats().counts.rejected, 0);
 }
 
 #[tokio::test]

@@ -25,12 +25,12 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
     drop(clients);
     until_fetches_wait(&server, 0).await;
     until_produces_wait(&server, 0).await;
-    for (stats, timer) in [server.broker().fetches(), server.broker().produces()] {
+    for (stats, timer) in [server.broker().stats().fetches, server.broker().stats().produces] {
         assert_eq!((stats.watched, stats.keys, timer.pending), (0, 0, 0));
         assert_eq!(stats.cancelled, timer.cancelled);
     }
-    assert_eq!(server.broker().fetches().0.cancelled, 100);
-    until("the end of the connections", || server.broker().counts().connections == 0).await;
+    assert_eq!(server.broker().stats().fetches.0.cancelled, 100);
+    until("the end of the connections", || server.broker().stats().counts.connections == 0).await;
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_client_that_has_sent_its_last_request_is_let_go() {
     until_fetches_wait(&server, 1).await;
     client.finish().await;
     assert!(client.receive_rest().await.is_empty());
-    assert_eq!(server.broker().fetches().0.delayed, 0);
+    assert_eq!(server.broker().stats().fetches.0.delayed, 0);
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn connections_over_the_limit_wait_until_others_close() {
     let mut second = Raw::connect(&server).await;
     second.send_produce(&produce(0, 1, 1)).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().counts().records, 2, "the broker does not read the second");
+    assert_eq!(server.broker().stats().counts.records, 2, "the broker does not read the second");
     drop(first);
     assert_eq!(outcome(&second.receive_produce().await).error_code, 0);
 }

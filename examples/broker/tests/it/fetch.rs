@@ -31,9 +31,9 @@ async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
     let (server, clock) = virtual_broker().await;
     let mut client = waiting(&server, 0, &[0], 1, 500).await;
     clock.advance(499 * MS);
-    assert_eq!(server.broker().fetches().0.delayed, 1);
+    assert_eq!(server.broker().stats().fetches.0.delayed, 1);
     clock.advance(MS);
-    assert_eq!(server.broker().fetches().0.delayed, 0);
+    assert_eq!(server.broker().stats().fetches.0.delayed, 0);
     assert_eq!(lengths(&client.receive_fetch().await), [0]);
 }
 
@@ -48,10 +48,10 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(lengths(&small.receive_fetch().await), [one]);
     assert_eq!(producer.produce(1, 1, 1).await, 0);
-    assert_eq!(server.broker().fetches().0.satisfied, 1, "two batches are a byte too few");
+    assert_eq!(server.broker().stats().fetches.0.satisfied, 1, "two batches are a byte too few");
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(lengths(&large.receive_fetch().await), [2 * one, one]);
-    assert_eq!(server.broker().fetches().0.delayed, 1, "nothing has happened to partition 2");
+    assert_eq!(server.broker().stats().fetches.0.delayed, 1, "nothing has happened to partition 2");
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_request_that_writes_to_several_partitions_ends_a_fetch_of_them_once()
     let mut consumer = waiting(&server, 0, &[0, 1, 2], 3 * one, HOUR_MS).await;
     Raw::connect(&server).await.call(8, &produce_all(&[0, 1, 2], 1, 1)).await;
     assert_eq!(lengths(&consumer.receive_fetch().await), [one; 3]);
-    assert_eq!(server.broker().fetches().0.satisfied, 1);
+    assert_eq!(server.broker().stats().fetches.0.satisfied, 1);
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
     let _third = waiting(&server, 1, &[0], 1, HOUR_MS).await;
     let displaced = first.receive_fetch().await;
     assert_eq!((displaced.throttle_time_ms, lengths(&displaced)), (100, vec![0]));
-    assert_eq!(server.broker().fetches().0.displaced, 1);
+    assert_eq!(server.broker().stats().fetches.0.displaced, 1);
 }
 
 #[tokio::test]
@@ -132,13 +132,13 @@ async fn idle_connections_wake_no_reaper_until_their_time_is_over() {
     clock.advance(10 * MS);
     let mut stops = 0;
     // Where this clock stops, it would wake a reaper.
-    while server.broker().fetches().0.expired == 0 {
+    while server.broker().stats().fetches.0.expired == 0 {
         assert!(clock.advance_to_next().is_some());
         stops += 1;
     }
     assert_eq!(clock.elapsed(), HOUR);
     assert!(stops <= 3, "{stops} stops in an hour");
-    assert_eq!(server.broker().fetches().0.expired, IDLE);
+    assert_eq!(server.broker().stats().fetches.0.expired, IDLE);
     for client in &mut clients {
         assert_eq!(lengths(&client.receive_fetch().await), [0, 0, 0]);
     }

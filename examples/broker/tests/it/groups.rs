@@ -86,7 +86,7 @@ async fn committed(client: &mut Raw) -> i64 {
 }
 
 async fn until_joining(server: &Server, count: u64) {
-    until("joins", || server.broker().groups().joining.delayed == count).await;
+    until("joins", || server.broker().stats().groups.joining.delayed == count).await;
 }
 
 /// Joins without an id, with so many bytes of metadata.
@@ -104,8 +104,8 @@ async fn a_join_whose_connection_closes_leaves_nothing() {
     let member = join_with(&server, 0).await;
     until_joining(&server, 1).await;
     drop(member);
-    until("the end of the group", || server.broker().groups().groups == 0).await;
-    let stats = server.broker().groups();
+    until("the end of the group", || server.broker().stats().groups.groups == 0).await;
+    let stats = server.broker().stats().groups;
     assert_eq!((stats.joining.delayed, stats.rounds.delayed, stats.sessions.pending), (0, 0, 0));
 }
 
@@ -127,7 +127,7 @@ async fn a_shutdown_answers_joins_and_syncs() {
             client.send(SYNC_VERSION, &sync.with_member_id(joined.member_id)).await;
         }
     }
-    until("a sync", || server.broker().groups().syncing.delayed == 1).await;
+    until("a sync", || server.broker().stats().groups.syncing.delayed == 1).await;
     let mut other = Raw::connect(&server).await;
     let request = join(&StrBytes::default()).with_group_id(GroupId(text("other")));
     other.send(JOIN_VERSION, &request).await;

@@ -76,12 +76,12 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Waits until so many fetches wait.
 pub(crate) async fn until_fetches_wait(server: &Server, count: u64) {
-    until("fetches waiting", || server.broker().fetches().0.delayed == count).await;
+    until("fetches waiting", || server.broker().stats().fetches.0.delayed == count).await;
 }
 
 /// Waits until so many produce requests wait.
 pub(crate) async fn until_produces_wait(server: &Server, count: u64) {
-    until("produce requests waiting", || server.broker().produces().0.delayed == count).await;
+    until("produce requests waiting", || server.broker().stats().produces.0.delayed == count).await;
 }
 
 /// Returns the result of something that must not hang.

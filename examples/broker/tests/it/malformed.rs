@@ -39,7 +39,7 @@ async fn a_connection_with_a_bad_frame_is_closed_and_others_are_served() {
     for bytes in &bad {
         assert!(answer(&server, bytes).await.is_empty(), "{bytes:?}");
     }
-    assert_eq!(server.broker().counts().rejected, bad.len() as u64);
+    assert_eq!(server.broker().stats().counts.rejected, bad.len() as u64);
     assert_serving(&server).await;
 }
 
@@ -50,7 +50,7 @@ async fn a_frame_that_is_cut_off_anywhere_ends_the_connection() {
     for length in 1..whole.len() {
         assert!(answer(&server, &whole[..length]).await.is_empty(), "{length}");
     }
-    assert_eq!(server.broker().counts().fetches, 0);
+    assert_eq!(server.broker().stats().counts.fetches, 0);
     assert_serving(&server).await;
 }
 
@@ -85,8 +85,9 @@ async fn garbage_is_answered_or_cut_off_and_leaves_nothing() {
         }
         answer(&server, &bytes).await;
     }
-    until("the end of the connections", || server.broker().counts().connections == 0).await;
-    let (fetches, produces) = (server.broker().fetches().0, server.broker().produces().0);
+    until("the end of the connections", || server.broker().stats().counts.connections == 0).await;
+    let (fetches, produces) =
+        (server.broker().stats().fetches.0, server.broker().stats().produces.0);
     assert_eq!((fetches.watched, fetches.panicked, produces.watched), (0, 0, 0));
     assert_serving(&server).await;
 }

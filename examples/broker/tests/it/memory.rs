@@ -33,13 +33,13 @@ fn peak<R: Request>(version: i16, request: impl Fn() -> R) -> u64 {
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     let server = runtime.block_on(stored());
     let mut client = runtime.block_on(Raw::connect(&server));
-    let before = server.broker().counts().requests;
+    let before = server.broker().stats().counts.requests;
     let measured = measure(|| {
         runtime.block_on(async {
             for _ in 0..PIPELINED {
                 client.send(version, &request()).await;
             }
-            let requests = || server.broker().counts().requests - before;
+            let requests = || server.broker().stats().counts.requests - before;
             until("the requests", || requests() == PIPELINED).await;
         });
     });

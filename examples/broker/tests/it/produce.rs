@@ -23,14 +23,14 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() 
     client.send_produce(&produce_all(&[0, 1, 2], -1, 5)).await;
     until_produces_wait(&server, 1).await;
     clock.advance(9 * MS);
-    assert_eq!(server.broker().produces().0.delayed, 1);
+    assert_eq!(server.broker().stats().produces.0.delayed, 1);
     clock.advance(MS);
     let response = client.receive_produce().await;
     let written = response.responses[0].partition_responses.iter();
     let written: Vec<_> =
         written.map(|written| (written.error_code, written.base_offset)).collect();
     assert_eq!(written, [(0, 0); 3]);
-    let (stats, timer) = server.broker().produces();
+    let (stats, timer) = server.broker().stats().produces;
     assert_eq!((stats.satisfied, stats.watched, timer.pending), (1, 0, 0));
 }
 
@@ -42,7 +42,7 @@ async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
     client.send_produce(&produce(0, -1, 1)).await;
     until_produces_wait(&server, 1).await;
     clock.advance(999 * MS);
-    assert_eq!(server.broker().produces().0.delayed, 1);
+    assert_eq!(server.broker().stats().produces.0.delayed, 1);
     clock.advance(MS);
     let timed_out = ResponseError::RequestTimedOut.code();
     assert_eq!(outcome(&client.receive_produce().await).error_code, timed_out);
@@ -52,7 +52,7 @@ async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
     server.broker().resume_follower();
     clock.advance(10 * MS);
     assert_eq!(lengths(&client.fetch(&fetch(&[0], 1, 0)).await), [batch_bytes(1)]);
-    assert_eq!(server.broker().counts().records, 1);
+    assert_eq!(server.broker().stats().counts.records, 1);
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_request_for_one_ack_does_not_wait_but_its_readers_do() {
     consumer.send_fetch(&fetch(&[0], 1, 60_000)).await;
     until_fetches_wait(&server, 1).await;
     assert_eq!(producer.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().fetches().0.delayed, 1, "the record is not replicated");
+    assert_eq!(server.broker().stats().fetches.0.delayed, 1, "the record is not replicated");
     clock.advance(10 * MS);
     assert_eq!(lengths(&consumer.receive_fetch().await), [batch_bytes(1)]);
 }
@@ -113,7 +113,7 @@ async fn answers_come_in_the_order_of_the_requests() {
     let mut client = Raw::connect(&server).await;
     client.send_fetch(&fetch(&[0], 1, 60_000)).await;
     client.send_produce(&produce(0, 1, 1)).await;
-    until("the append", || server.broker().counts().records == 1).await;
+    until("the append", || server.broker().stats().counts.records == 1).await;
     until_fetches_wait(&server, 1).await;
     clock.advance(10 * MS);
     assert_eq!(lengths(&client.receive_fetch().await), [batch_bytes(1)]);
@@ -139,7 +139,7 @@ async fn a_batch_that_comes_again_is_answered_as_before_and_appended_once() {
     let gap = ResponseError::OutOfOrderSequenceNumber.code();
     assert_eq!(send(client, id, 6, 1).await, (gap, -1));
     assert_eq!(send(client, id, 5, 1).await, (0, 5));
-    let counts = server.broker().counts();
+    let counts = server.broker().stats().counts;
     assert_eq!((counts.records, counts.duplicates), (6, 1));
 
     let transaction = Some(TransactionalId(text("transaction")));

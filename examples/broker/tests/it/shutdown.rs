@@ -39,10 +39,10 @@ async fn a_shutdown_answers_everyone_and_closes() {
     for mut client in consumers.into_iter().chain([producer, idle]) {
         assert!(client.receive_rest().await.is_empty());
     }
-    for (stats, timer) in [broker.fetches(), broker.produces()] {
+    for (stats, timer) in [broker.stats().fetches, broker.stats().produces] {
         assert_eq!((stats.delayed, stats.watched, timer.pending), (0, 0, 0));
     }
-    assert_eq!(broker.counts().connections, 0);
+    assert_eq!(broker.stats().counts.connections, 0);
 }
 
 #[tokio::test]
@@ -65,11 +65,11 @@ async fn a_client_that_takes_nothing_does_not_hold_up_a_shutdown() {
     for _ in 0..60 {
         client.send_fetch(&fetch(&[0], 1, 0)).await;
     }
-    until("the requests", || server.broker().counts().fetches == 60).await;
+    until("the requests", || server.broker().stats().counts.fetches == 60).await;
 
     let broker = std::sync::Arc::clone(server.broker());
     let closing = tokio::spawn(server.shutdown());
-    until("the wait for the client", || broker.follower_timer().pending == 1).await;
+    until("the wait for the client", || broker.stats().follower.pending == 1).await;
     assert!(!closing.is_finished());
     clock.advance(Duration::from_secs(1));
     soon(closing).await.unwrap();

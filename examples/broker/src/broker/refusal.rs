@@ -61,13 +61,9 @@ impl Refusals {
 
     /// Prints a refusal, unless another of its kind was printed less than a second ago.
     pub(super) fn print(&self, refusal: Refusal, peer: impl fmt::Display) {
-        match self.count(refusal, Instant::now()) {
-            Some(0) => (self.print)(&format!("closed {peer}: {refusal}")),
-            Some(more) => {
-                (self.print)(&format!("closed {peer}: {refusal} ({more} more like this)"))
-            }
-            None => {}
-        }
+        let Some(more) = self.count(refusal, Instant::now()) else { return };
+        let others = if more == 0 { String::new() } else { format!(" ({more} more like this)") };
+        (self.print)(&format!("closed {peer}: {refusal}{others}"));
     }
 
     /// Counts a refusal. If it is to be printed, returns the number of others since the last line.

@@ -37,9 +37,9 @@ fn against_an_end(is_moved: bool, poll: Poller) {
         let shared = Arc::new(Shared::new(&first));
         let ending = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || shared.finish(Satisfied(()))
+            move || shared.finish(Satisfied)
         });
-        assert!(matches!(run(&shared, &task, poll), Satisfied(())));
+        assert!(matches!(run(&shared, &task, poll), Satisfied));
         ending.join().expect("no thread panics");
     });
 }
@@ -79,7 +79,7 @@ fn two_ends(finish: fn(&Shared<()>, Completion)) {
             let shared = Arc::clone(&shared);
             move || finish(&shared, Expired)
         });
-        finish(&shared, Satisfied(()));
+        finish(&shared, Satisfied);
         let first = peek(&shared);
         ending.join().expect("no thread panics");
         assert_eq!(first, peek(&shared), "the first end counts");
@@ -89,7 +89,7 @@ fn two_ends(finish: fn(&Shared<()>, Completion)) {
 
 /// Returns whether the completion is that of an event.
 fn peek(shared: &Shared<()>) -> bool {
-    matches!(&*shared.end.lock(), End::Ended(Some(Satisfied(()))))
+    matches!(&*shared.end.lock(), End::Ended(Some(Satisfied)))
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_dropped_wait_leaves_no_waker_behind() {
         let shared = Arc::new(Shared::new(&Waker::from(Arc::new(Held(Arc::clone(&held))))));
         let ending = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || shared.finish(Satisfied(()))
+            move || shared.finish(Satisfied)
         });
         shared.forget_waker();
         ending.join().expect("no thread panics");

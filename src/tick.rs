@@ -1,7 +1,7 @@
 //! Time as the wheel counts it: points ([`Tick`]) and distances ([`TickSpan`]), in whole ticks.
 //!
-//! A tick has no length of its own; whoever owns the clock decides whether it is a millisecond or
-//! an hour. Keeping points and distances apart lets the compiler refuse to add two deadlines.
+//! The owner of the clock decides how long a tick is. Points and distances have separate types, so
+//! the compiler rejects the sum of two deadlines.
 
 use core::fmt;
 
@@ -125,7 +125,7 @@ impl fmt::Display for Tick {
 pub struct TickSpan(u64);
 
 impl TickSpan {
-    /// No distance at all.
+    /// The empty span, 0 ticks.
     pub const ZERO: Self = Self(0);
 
     /// The longest distance, `u64::MAX` ticks.

@@ -164,14 +164,14 @@ impl Ticks {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
-    /// The tick that has begun so many nanoseconds after the origin.
+    /// Returns the tick that has begun `nanos` nanoseconds after the origin.
     #[inline]
     pub(crate) fn floor(&self, nanos: u64) -> Tick {
         Tick::new(nanos / self.length)
     }
 
-    /// The first tick that begins so many nanoseconds after the origin or later; the horizon stays
-    /// the horizon.
+    /// Returns the first tick that begins `nanos` nanoseconds after the origin or later; the horizon
+    /// for `u64::MAX`.
     #[inline]
     pub(crate) fn ceil(&self, nanos: u64) -> Tick {
         if nanos == u64::MAX {
@@ -181,13 +181,13 @@ impl Ticks {
         Tick::new(whole + u64::from(whole * self.length() < nanos))
     }
 
-    /// Nanoseconds from the origin to the start of a tick; `None` if it never comes.
+    /// Returns the nanoseconds from the origin to the start of a tick; `None` if it never comes.
     #[inline]
     pub(crate) fn nanos_until(&self, tick: Tick) -> Option<u64> {
         tick.get().checked_mul(self.length()).filter(|&nanos| nanos < u64::MAX)
     }
 
-    /// Nanoseconds in a tick.
+    /// Returns the nanoseconds in a tick.
     #[inline]
     pub(crate) const fn length(&self) -> u64 {
         self.length

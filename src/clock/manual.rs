@@ -81,7 +81,7 @@ impl ManualClock {
     ///
     /// Panics if an [`Instant`] cannot represent the new time.
     pub fn advance(&self, span: Duration) {
-        let end = self.now().checked_add(span).expect("the clock cannot show so late a time");
+        let end = self.now().checked_add(span).expect("an `Instant` cannot represent the new time");
         self.turn();
         while let Some(next) = self.next_turn().filter(|&next| next <= end) {
             self.show(next);

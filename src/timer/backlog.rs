@@ -31,7 +31,7 @@ struct State<T> {
     waiting: VecDeque<Expired<T>>,
     /// Threads that wait for a timeout. Some of them may have been woken already.
     sleepers: usize,
-    /// Whether no more timeouts come.
+    /// Whether the backlog is closed: no timeout follows.
     is_closed: bool,
     /// Tasks that wait for a timeout.
     #[cfg(feature = "future")]
@@ -143,8 +143,8 @@ impl<T> Backlog<T> {
         self.state.lock().is_closed
     }
 
-    /// Takes the timeout that has waited longest, or has the waker woken when there may be one. A
-    /// caller that keeps its ticket keeps its turn.
+    /// Takes the timeout that has waited longest. If there is none, stores the waker, which the reaper
+    /// wakes when timeouts come. A caller that keeps its ticket keeps its turn.
     #[cfg(feature = "future")]
     pub(super) fn poll_take(
         &self,
@@ -205,8 +205,8 @@ impl<T> Backlog<T> {
         self.state.lock().receivers.remove(ticket)
     }
 
-    /// Removes the wakers of `count` tasks, which the caller wakes without a lock: after a put, a
-    /// task for each timeout, and after a close, all.
+    /// Removes the wakers of at most `count` tasks. The caller wakes these without a lock: one for each
+    /// timeout after a put, and all after a close.
     #[cfg(feature = "future")]
     pub(super) fn take_wakers(&self, count: usize) -> Vec<Waker> {
         if count == 0 { Vec::new() } else { self.state.lock().receivers.pop_up_to(count) }

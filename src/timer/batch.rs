@@ -78,7 +78,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`schedule`](Self::schedule). Scheduling stops at the first refused value.
+    /// The same as those of [`schedule`](Self::schedule). Scheduling stops at the first refused value.
     /// [`PartialBatch`] returns the keys of the values before it, and the refused values.
     ///
     /// # Panics
@@ -152,7 +152,7 @@ impl Timer {
     /// Schedules each callback of a batch after its delay, as [`schedule`](Self::schedule) does,
     /// and returns the handles in the order of the batch.
     ///
-    /// In full at [`ValueTimer::schedule_batch`].
+    /// [`ValueTimer::schedule_batch`] has the details.
     ///
     /// # Examples
     ///
@@ -177,7 +177,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// Those of [`ValueTimer::schedule_batch`].
+    /// The same as those of [`ValueTimer::schedule_batch`].
     ///
     /// # Panics
     ///

@@ -78,10 +78,10 @@ impl TimerBuilder {
         }
     }
 
-    /// Sets the length of a tick, 1 us to 1 day; else `build` fails with
-    /// [`TimerBuildError::TickOutOfRange`]. Default 1 ms.
+    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails with
+    /// [`TimerBuildError::TickOutOfRange`].
     ///
-    /// Deadlines are rounded up to a tick. A longer tick has the reaper wake less often.
+    /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
@@ -97,7 +97,7 @@ impl TimerBuilder {
     /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
     /// 65536.
     ///
-    /// Default: as many as threads run at once, at most 16.
+    /// Default: the number of threads that the machine runs at once, at most 16.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
@@ -109,8 +109,8 @@ impl TimerBuilder {
     /// refuse a new one. With a limit, all threads share one counter. With a limit of 0, `build` fails.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
-    /// [`DelayQueue`], for a receiver. If these are slower than new timeouts
-    /// become due, their number grows without bound.
+    /// [`DelayQueue`], for a receiver. If callbacks or receivers are slower than timeouts become due,
+    /// the number of expired timeouts grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self

@@ -31,7 +31,7 @@ use super::{
 /// the key cancels it or moves its deadline. Any number of threads may insert and receive. Clones
 /// are the same queue. Due values wait in memory, without a limit, until a thread receives them.
 ///
-/// The answers of the receiving functions are those of [`std::sync::mpsc`].
+/// The receiving functions return the same kinds of results as those of [`std::sync::mpsc`].
 ///
 /// # Examples
 ///
@@ -60,7 +60,7 @@ pub struct DelayQueue<T: Send + 'static> {
 
 impl DelayQueue<()> {
     /// Returns a builder with the default settings, for
-    /// [`build_queue`](TimerBuilder::build_queue). The values that are inserted decide their type.
+    /// [`build_queue`](TimerBuilder::build_queue). The type of its values follows from the inserted ones.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::new()
     }
@@ -285,7 +285,7 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Makes the reaper read the clock and expire the due values, after the clock has jumped ahead.
     ///
-    /// In full at [`Timer::wake`](crate::Timer::wake).
+    /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
         self.timer.wake();
     }
@@ -299,7 +299,7 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Checks the invariants of the queue, for tests of programs that use one.
     ///
-    /// In full at [`Timer::check_invariants`](crate::Timer::check_invariants).
+    /// [`Timer::check_invariants`](crate::Timer::check_invariants) has the details.
     ///
     /// # Panics
     ///

@@ -183,7 +183,7 @@ impl Timer {
         TimerBuilder::new()
     }
 
-    /// Makes a timer of the one for its callbacks, which has these settings.
+    /// Makes a timer from the part that runs its callbacks, and the settings of its sleeps.
     fn from_parts(values: ValueTimer<Task>, settings: TimerBuilder) -> Self {
         #[cfg(not(feature = "future"))]
         drop(settings);
@@ -248,7 +248,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// Those of [`schedule`](Self::schedule).
+    /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(
         &self,
         instant: Instant,

@@ -57,7 +57,7 @@ impl Permits {
         acquired
     }
 
-    /// Gives permits back.
+    /// Releases permits.
     #[inline]
     pub(super) fn release(&self, permits: usize) {
         let Some(limit) = self.limit else { return };
@@ -65,7 +65,7 @@ impl Permits {
         debug_assert!(free + permits as u64 <= limit.get(), "a permit was released twice");
     }
 
-    /// Gives back the permits of timeouts that were refused after they got one.
+    /// Releases the permits of timeouts that a shard refused, and counts these as refused.
     pub(super) fn release_refused(&self, permits: usize) {
         self.release(permits);
         self.refused.fetch_add(permits as u64, Ordering::Relaxed);

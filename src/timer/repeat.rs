@@ -73,7 +73,7 @@ enum State {
     Stopped,
 }
 
-/// What an occurrence needs to run and to plan the next one.
+/// The callback, and the plan of its occurrences.
 struct Work {
     callback: Callback,
     occurrences: Occurrences,
@@ -88,7 +88,7 @@ struct Next {
     number: u64,
     /// When it starts, in nanoseconds of the timer.
     start: u64,
-    /// Its timeout; `None` until the timer has taken it in.
+    /// Its timeout; `None` until the timer has accepted it.
     key: Option<TimeoutKey>,
 }
 
@@ -100,7 +100,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// Those of [`RepeatBuilder::at_fixed_rate`].
+    /// The same as those of [`RepeatBuilder::at_fixed_rate`].
     pub fn schedule_at_fixed_rate(
         &self,
         period: Duration,
@@ -117,7 +117,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// Those of [`RepeatBuilder::with_fixed_delay`].
+    /// The same as those of [`RepeatBuilder::with_fixed_delay`].
     pub fn schedule_with_fixed_delay(
         &self,
         delay: Duration,
@@ -239,7 +239,7 @@ impl RepeatBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`at_fixed_rate`](Self::at_fixed_rate).
+    /// The same as those of [`at_fixed_rate`](Self::at_fixed_rate).
     pub fn with_fixed_delay(
         self,
         callback: impl FnMut(&Repeating) + Send + 'static,
@@ -268,13 +268,13 @@ impl RepeatBuilder<'_> {
         let task = values.ensure_started(repeating.task())?;
         let key = values.shards().insert_at_elapsed(now, next.start, task)?;
         // The first occurrence may have begun, and stopped the repetition.
-        drop(repeating.note(next.number, key));
+        drop(repeating.store_key(next.number, key));
         Ok(repeating)
     }
 }
 
 impl Repeating {
-    /// Stops the repetition. Returns whether it was going on.
+    /// Stops the repetition. Returns whether it was running.
     ///
     /// An occurrence that is running is the last. May be called from within the callback.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
@@ -291,7 +291,7 @@ impl Repeating {
         }
     }
 
-    /// Returns whether the repetition goes on: the callback runs, or its next run is planned.
+    /// Returns whether the repetition is running: the callback runs, or its next run is planned.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !matches!(*self.repetition.state.lock(), State::Stopped)
@@ -327,12 +327,12 @@ impl Repeating {
         }
     }
 
-    /// Takes back an occurrence that will not be run.
+    /// Cancels the timeout of an occurrence. Returns its task.
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
         self.repetition.timer.upgrade()?.shards.cancel(scheduled)
     }
 
-    /// The task of one occurrence.
+    /// Returns the task of the next occurrence.
     fn task(&self) -> Task {
         let occurrence = Occurrence { repeating: self.clone(), is_run: false };
         Task(Box::new(move || occurrence.run()))
@@ -353,14 +353,14 @@ impl Repeating {
         let next = Next { number: number + 1, start, key: None };
         if self.resume(work, next) {
             match timer.shards.insert_at_elapsed(now, start, self.task()) {
-                Ok(key) => drop(self.note(next.number, key)),
+                Ok(key) => drop(self.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),
             }
         }
     }
 
-    /// Takes the callback out to run it, and the number of the occurrence.
+    /// Takes the callback out to run it. Returns it with the number of the occurrence.
     fn begin(&self) -> Option<(Work, u64)> {
         let mut state = self.repetition.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
@@ -373,22 +373,22 @@ impl Repeating {
         }
     }
 
-    /// Puts the callback back. Returns whether the repetition goes on.
+    /// Stores the callback and the next occurrence. Returns whether the repetition continues.
     fn resume(&self, work: Work, next: Next) -> bool {
         let mut state = self.repetition.state.lock();
         debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
-        let goes_on = matches!(*state, State::Running);
-        if goes_on {
+        let continues = matches!(*state, State::Running);
+        if continues {
             *state = State::Waiting { work, next };
         }
-        goes_on
+        continues
     }
 
-    /// Notes the timeout of an occurrence, so that it can be cancelled.
+    /// Stores the key of an occurrence, so that `stop` can cancel it.
     ///
-    /// If the repetition was stopped while the timer took the occurrence in, cancels it here and
-    /// returns it, so that it does not stay in the timer for nothing.
-    fn note(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
+    /// If a thread stopped the repetition during the insert, this cancels the occurrence and returns
+    /// its task.
+    fn store_key(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
         match &mut *self.repetition.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
                 debug_assert!(next.key.is_none(), "an occurrence has two timeouts");

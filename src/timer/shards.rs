@@ -45,7 +45,7 @@ const BATCH_PER_HOLD: usize = 1;
 /// The part of a batch that was not inserted, and why; `None` if all of it was.
 pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
-/// The shards of a timer, with all that is needed to add, move and remove timeouts.
+/// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(super) struct Shards<T, X = ()> {
     all: Box<[CachePadded<Shard<T, X>>]>,
     clock: TickClock,

@@ -29,7 +29,7 @@ use crate::{
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
 pub(super) struct Shared<T, X: HandOff<T> = ()> {
     pub(super) shards: Arc<Shards<T, X>>,
-    /// One for the handles of each shard.
+    /// A reference for the handles of each shard.
     references: Box<[ShardsRef<T, X>]>,
     pub(super) handler: Arc<Handler<X::Due>>,
     pub(super) delivery: Delivery<X::Due>,
@@ -48,7 +48,7 @@ pub(super) struct Shared<T, X: HandOff<T> = ()> {
     pub(super) on_panic: std::sync::OnceLock<fn(&Self)>,
 }
 
-/// What starts the threads.
+/// The parts from which the threads of a timer start.
 pub(super) struct Starter {
     /// The reaper sleeps with it.
     pub(super) parker: Parker,

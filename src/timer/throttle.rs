@@ -111,7 +111,7 @@ impl Throttle {
         task.is_some()
     }
 
-    /// The task of a run.
+    /// Returns the task of a run.
     fn task(&self, number: u64) -> Task {
         let shared = Arc::downgrade(self.timer.values.shared());
         let run = Run { state: Arc::clone(&self.state), number };
@@ -144,7 +144,7 @@ struct Run {
 }
 
 impl Run {
-    /// Notes the start of the run.
+    /// Stores the start of the run.
     fn begin(self, elapsed: Option<u64>) {
         let mut state = self.state.lock();
         state.last = state.last.max(elapsed);

@@ -127,7 +127,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`schedule`](Self::schedule).
+    /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
         let shards = self.shards();
@@ -201,7 +201,7 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped ahead.
     ///
-    /// In full at [`Timer::wake`](crate::Timer::wake).
+    /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
         self.shards().wake();
     }
@@ -307,7 +307,7 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Checks the invariants of the timer, for tests of programs that use one.
     ///
-    /// In full at [`Timer::check_invariants`](crate::Timer::check_invariants).
+    /// [`Timer::check_invariants`](crate::Timer::check_invariants) has the details.
     ///
     /// # Panics
     ///

@@ -24,7 +24,7 @@ pub(crate) enum State {
     Coming,
     Pending,
     /// Handed off, or about to be in this turn. It will run.
-    PassedOn,
+    HandedOff,
     Ran,
     Cancelled,
     Refused,
@@ -73,7 +73,7 @@ pub(crate) struct Books {
     /// moment later.
     pub(crate) lately: u64,
     /// Number of timeouts that were handed off and have not run.
-    pub(crate) passed_on: u64,
+    pub(crate) handed_off: u64,
     /// Whether no timeout may be late by a tick, because the clock stops at each deadline.
     pub(crate) is_exact: bool,
     /// Whether callbacks run in the order of the deadlines.
@@ -96,7 +96,7 @@ impl Books {
             is_draining: false,
             max_pending,
             lately: 0,
-            passed_on: 0,
+            handed_off: 0,
             is_exact: false,
             is_ordered: true,
             origin,
@@ -223,17 +223,17 @@ impl Books {
         match state {
             State::Cancelled => self.counts.cancelled += 1,
             State::Returned => self.counts.returned += 1,
-            State::PassedOn => {
+            State::HandedOff => {
                 self.counts.expired += 1;
-                self.passed_on += 1;
+                self.handed_off += 1;
             }
             State::Coming | State::Pending | State::Ran | State::Refused => {}
         }
     }
 
     /// Records that a timeout was handed off in a turn.
-    pub(crate) fn pass_on(&mut self, number: Number, turn: u64) {
-        self.leave(number, State::PassedOn);
+    pub(crate) fn hand_off(&mut self, number: Number, turn: u64) {
+        self.leave(number, State::HandedOff);
         self.lately += 1;
         self.entries[number].passed = turn;
     }
@@ -243,11 +243,11 @@ impl Books {
     pub(crate) fn run(&mut self, number: Number, now: Time, turn: u64) -> Result<(), String> {
         let tick = self.now(now);
         match self.entries[number].state {
-            State::Pending => self.pass_on(number, turn),
-            State::PassedOn => {}
+            State::Pending => self.hand_off(number, turn),
+            State::HandedOff => {}
             state => return Err(format!("timeout {number} ran though it was {state:?}")),
         }
-        self.passed_on -= 1;
+        self.handed_off -= 1;
         let entry = &mut self.entries[number];
         entry.state = State::Ran;
         if entry.deadline > tick {
@@ -282,9 +282,9 @@ impl Books {
     pub(crate) fn compare(&self, stats: &TimerStats) -> Result<(), String> {
         let sum = stats.pending + stats.expired + stats.cancelled + stats.returned;
         if stats.scheduled != sum {
-            return Err(format!("the ledger does not balance: {stats:?}"));
+            return Err(format!("the counts do not add up: {stats:?}"));
         }
-        let told = Counts {
+        let reported = Counts {
             scheduled: stats.scheduled,
             expired: stats.expired,
             cancelled: stats.cancelled,
@@ -292,9 +292,12 @@ impl Books {
             rejected: stats.rejected,
             panicked: stats.panicked,
         };
-        if told != self.counts || stats.pending != self.pending.len() as u64 {
+        if reported != self.counts || stats.pending != self.pending.len() as u64 {
             let pending = (stats.pending, self.pending.len());
-            return Err(format!("counted {told:?}, not {:?}; pending {pending:?}", self.counts));
+            return Err(format!(
+                "counted {reported:?}, not {:?}; pending {pending:?}",
+                self.counts
+            ));
         }
         if stats.lateness.count() != stats.expired && !self.is_shut_down {
             return Err(format!("lateness of {} in {stats:?}", stats.lateness.count()));

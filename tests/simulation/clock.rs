@@ -154,7 +154,7 @@ impl Clock for FaultyClock {
     fn now(&self) -> Instant {
         const SECOND: u128 = 1_000_000_000;
         let shown = self.shown();
-        let seconds = u64::try_from(shown / SECOND).expect("no world gets so old");
+        let seconds = u64::try_from(shown / SECOND).expect("a world is shorter than 2^64 seconds");
         let nanos = u32::try_from(shown % SECOND).expect("it is less than a second");
         self.shared.origin + Duration::new(seconds, nanos)
     }

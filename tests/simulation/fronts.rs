@@ -24,7 +24,7 @@ pub(crate) struct Planned;
 const LONGEST_NAP: Time = 5_000_000;
 
 /// Number of attempts to wake a reaper.
-const MOST_POKES: u32 = 10_000;
+const MOST_WAKE_UPS: u32 = 10_000;
 
 /// Panics as planned, without a message.
 pub(crate) fn panic_as_planned() -> ! {
@@ -186,7 +186,7 @@ impl Front {
         }
         let held = {
             let books = self.books();
-            books.pending.len() as u64 + books.passed_on
+            books.pending.len() as u64 + books.handed_off
         };
         if !world.is_in_turn() && queue.len() as u64 != held {
             world.fault(format!("the queue has {} values, not {held}", queue.len()));
@@ -266,7 +266,7 @@ impl Front {
             if books.expectation(number, world.now(), self.is_in_turn(world)).is_some() {
                 world.fault(format!("timeout {number} is lost: {:?}", books.entries[number]));
             }
-            books.pass_on(number, world.first_turn());
+            books.hand_off(number, world.first_turn());
         }
     }
 
@@ -281,7 +281,7 @@ impl Front {
     }
 
     /// Makes the reaper read the clock. The reaper last read it at `then`.
-    pub(crate) fn poke(self: &Arc<Self>, world: &Arc<World>, then: Time) {
+    pub(crate) fn wake_reaper(self: &Arc<Self>, world: &Arc<World>, then: Time) {
         if self.wakes_by_itself(world, then) {
             return;
         }
@@ -290,7 +290,7 @@ impl Front {
             !books.is_shut_down && self.is_reaped
         };
         // A reaper may release a permit a moment after the timeout has left.
-        for _ in 0..MOST_POKES {
+        for _ in 0..MOST_WAKE_UPS {
             let (is_full, victim) = {
                 let books = self.books();
                 let all = books.pending.len() as u64;
@@ -348,7 +348,7 @@ impl Front {
                 let tick = books.now(now);
                 world.fault(format!("held at {tick}: {number} {:?}", books.entries[number]));
             }
-            books.pass_on(number, turn);
+            books.hand_off(number, turn);
         }
     }
 
@@ -374,8 +374,8 @@ impl Front {
         world.demand(self.books().compare(&stats));
         let mut books = self.books();
         books.lately = 0;
-        if !self.is_queue() && !self.is_reaped && books.passed_on > 0 {
-            world.fault(format!("{} were passed on and did not run", books.passed_on));
+        if !self.is_queue() && !self.is_reaped && books.handed_off > 0 {
+            world.fault(format!("{} were handed off and did not run", books.handed_off));
         }
         for number in &books.pending {
             if books.entries[*number].is_dropped {

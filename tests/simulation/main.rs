@@ -8,9 +8,8 @@
 //!
 //! It is a separate binary, because it also runs alone for hours.
 
-mod asks;
 mod books;
-mod cast;
+mod calls;
 mod clock;
 mod corpus;
 mod fronts;
@@ -24,14 +23,15 @@ mod shrink;
 #[path = "../shared/variable.rs"]
 mod variable;
 mod waits;
+mod workers;
 mod world;
 
 use std::time::{Duration, Instant};
 
 use crate::{
-    cast::play,
     script::{Drive, Script},
     variable::variable,
+    workers::run_script,
     world::Yield,
 };
 
@@ -104,16 +104,16 @@ fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
     assert_eq!(text(&shrunk), [first, last]);
 }
 
-/// Runs a script, with patience.
+/// Runs a script. A reaper that takes 20 s for its work is a fault.
 fn run(script: &Script) -> Result<Yield, String> {
-    play(script, Duration::from_secs(20))
+    run_script(script, Duration::from_secs(20))
 }
 
 /// Shrinks a failing script, and panics with the result.
 fn report(seed: u64, script: Script, failure: &str) -> ! {
     eprintln!("{failure}\n\nshrinking..");
     // From now on a slow reaper counts as stuck, so that shrinking is fast.
-    let run = |script: &Script| play(script, Duration::from_millis(200));
+    let run = |script: &Script| run_script(script, Duration::from_millis(200));
     let script = shrink(script, |script| run(script).is_err());
     let failure = run(&script).err().unwrap_or_else(|| String::from(failure));
     eprintln!("{:#?}", script.setup);

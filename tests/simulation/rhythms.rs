@@ -190,10 +190,10 @@ impl Rhythms {
         let was_running = handle.stop();
         self.state().repeats[index].is_over = true;
         if was_running == was_over && !world.is_in_turn() {
-            world.fault(format!("stopping repetition {index} said {was_running}"));
+            world.fault(format!("`stop` of repetition {index} returned {was_running}"));
         }
         if handle.is_running() {
-            world.fault(format!("repetition {index} runs on after its end"));
+            world.fault(format!("repetition {index} is running after its end"));
         }
     }
 
@@ -214,7 +214,7 @@ impl Rhythms {
         drop(state);
         let was_due = before.is_some_and(|before| world.is_in_turn() && before <= self.tick(now));
         if is_new != before.is_none() && !was_due {
-            world.fault(format!("a debounced call was new: {is_new}, after {before:?}"));
+            world.fault(format!("a debounced call scheduled a run: {is_new}, after {before:?}"));
         }
     }
 
@@ -289,14 +289,20 @@ impl Rhythms {
         }
         let singles = [state.quiet_at, state.throttled_at];
         pending += singles.iter().flatten().count() as u64;
-        let told = self.timer.stats();
-        let sum = told.pending + told.expired + told.cancelled + told.returned;
-        if told.pending != pending || told.scheduled != sum || told.panicked != state.panicked {
-            world.fault(format!("rhythms: {pending} pending, {} panics: {told:?}", state.panicked));
+        let reported = self.timer.stats();
+        let sum = reported.pending + reported.expired + reported.cancelled + reported.returned;
+        if reported.pending != pending
+            || reported.scheduled != sum
+            || reported.panicked != state.panicked
+        {
+            world.fault(format!(
+                "rhythms: {pending} pending, {} panics: {reported:?}",
+                state.panicked
+            ));
         }
         drop(state);
         if world.is_swept() && self.is_behind(world) {
-            world.fault(format!("a rhythm is held at {tick}: {:?}", self.state()));
+            world.fault(format!("a due callback did not run at {tick}: {:?}", self.state()));
         }
     }
 
@@ -327,7 +333,9 @@ impl Rhythms {
 fn end(world: &World, rhythm: &str, expected: &mut Option<Tick>, tick: Tick, was_waiting: bool) {
     let is_open = world.is_in_turn() && expected.is_some_and(|due| due <= tick);
     if was_waiting != expected.is_some() && !is_open {
-        world.fault(format!("ending a {rhythm} said {was_waiting}, not {expected:?}"));
+        world.fault(format!(
+            "`cancel` of a {rhythm} returned {was_waiting}, with {expected:?} expected"
+        ));
     }
     if was_waiting || !is_open {
         *expected = None;

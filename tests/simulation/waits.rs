@@ -243,12 +243,12 @@ impl Waits {
         }
         let guarded = ledger.operations[number].wait.is_guarded;
         drop(ledger);
-        let is_told = match result {
+        let is_consistent = match result {
             Ok(Watched::Completed) => state == State::Ended,
             Ok(Watched::Waiting(_)) => true,
             Err(_) => state == State::Coming,
         };
-        if !is_right || !is_told {
+        if !is_right || !is_consistent {
             world.fault(format!("operation {number}: {refusal:?} with {load} waiting, {state:?}"));
         }
         if let (true, Ok(Watched::Waiting(key))) = (guarded, result) {
@@ -314,13 +314,13 @@ impl Waits {
         };
         let is_won = act();
         if world.is_at_rest() && is_won && self.ledger().waiting.contains(&number) {
-            world.fault(format!("operation {number} waits after its end"));
+            world.fault(format!("operation {number} still waits after its end"));
         }
         if world.is_at_rest()
             && is_won != was_waiting
             && !self.ledger().operations[number].wait.is_guarded
         {
-            world.fault(format!("ending operation {number} said {is_won}"));
+            world.fault(format!("the end of operation {number} returned {is_won}"));
         }
         if !is_won {
             // Removes only its own claim: an earlier claim that won may not have completed yet.
@@ -472,16 +472,18 @@ impl Waits {
         let counts = &ledger.counts;
         let watched: u64 = ledger.waiting.iter().map(|number| ledger.watchers(*number)).sum();
         let waiting = ledger.waiting.len() as u64;
-        let told =
+        let reported =
             [stats.delayed, stats.watched, pending, stats.at_once, stats.satisfied, stats.refused];
         let ended = [stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
         let known = [waiting, watched, waiting, counts.at_once, counts.satisfied, counts.refused];
         let known_ended = [counts.expired, counts.cancelled, counts.displaced, counts.shut_down];
-        if told != known || ended != known_ended || stats.panicked != counts.panicked {
-            world.fault(format!("{told:?} {ended:?}, not {known:?} {known_ended:?}: {counts:?}"));
+        if reported != known || ended != known_ended || stats.panicked != counts.panicked {
+            world.fault(format!(
+                "{reported:?} {ended:?}, not {known:?} {known_ended:?}: {counts:?}"
+            ));
         }
         if stats.delayed > world.setup.max_delayed.map_or(u64::MAX, |(max, _)| max) {
-            world.fault(format!("{} wait, which is too many", stats.delayed));
+            world.fault(format!("{} operations wait, more than the limit", stats.delayed));
         }
         self.compare_keys(world, &ledger);
         for number in &ledger.waiting {
@@ -495,7 +497,7 @@ impl Waits {
                 || is_missed
                 || operation.claims.iter().any(|claim| *claim != BY_KEY)
             {
-                world.fault(format!("operation {number} waits on at {tick}: {operation:?}"));
+                world.fault(format!("operation {number} still waits at {tick}: {operation:?}"));
             }
         }
     }
@@ -505,13 +507,13 @@ impl Waits {
         for key in 0..KEYS {
             let count = ledger.taken(key);
             if count > max {
-                world.fault(format!("{count} wait on key {key}, which is too many"));
+                world.fault(format!("{count} permits of key {key} are taken, more than the limit"));
             }
         }
         for (number, operation) in ledger.operations.iter().enumerate() {
-            let told = operation.key.map(|key| self.purgatory.is_waiting(key));
-            if told.is_some_and(|told| told != ledger.waiting.contains(&number)) {
-                world.fault(format!("operation {number} is said to wait: {told:?}"));
+            let reported = operation.key.map(|key| self.purgatory.is_waiting(key));
+            if reported.is_some_and(|reported| reported != ledger.waiting.contains(&number)) {
+                world.fault(format!("`is_waiting` of operation {number} returned {reported:?}"));
             }
         }
     }
@@ -520,7 +522,10 @@ impl Waits {
     pub(crate) fn check_dropped(&self, world: &World) {
         let ledger = self.ledger();
         if let Some(number) = ledger.operations.iter().position(|operation| !operation.is_dropped) {
-            world.fault(format!("operation {number} is left: {:?}", ledger.operations[number]));
+            world.fault(format!(
+                "operation {number} was never dropped: {:?}",
+                ledger.operations[number]
+            ));
         }
     }
 }

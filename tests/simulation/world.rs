@@ -233,7 +233,7 @@ impl World {
         let end = Instant::now() + PATIENCE.get();
         while !condition() {
             if Instant::now() > end {
-                self.fault(String::from("the reaper sleeps on"));
+                self.fault(String::from("the reaper did not wake in time"));
                 return;
             }
             thread::yield_now();
@@ -257,7 +257,7 @@ impl World {
     }
 
     fn this(&self) -> Arc<Self> {
-        self.this.upgrade().expect("somebody calls it")
+        self.this.upgrade().expect("a caller holds it")
     }
 
     /// Runs a function in which timers hand off due timeouts.
@@ -300,7 +300,7 @@ impl World {
             self.in_turn(|| self.clock.stand_still());
         }
         for front in &fronts {
-            front.poke(&self.this(), then);
+            front.wake_reaper(&self.this(), then);
         }
         for front in fronts {
             front.settle(self);
@@ -379,7 +379,7 @@ impl World {
     fn guarded<R: Default>(&self, run: impl FnOnce() -> R) -> R {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
             if !payload.is::<Planned>() {
-                self.fault(format!("a panic came through: {payload:?}"));
+                self.fault(format!("a panic reached the caller: {payload:?}"));
             }
             R::default()
         })
@@ -406,8 +406,8 @@ impl World {
             front.settle(self);
             front.await_reaper(self);
         }
-        let passed_on: u64 = reaped.iter().map(|front| front.books().passed_on).sum();
-        self.wait_until(|| lock(&self.jobs).len() as u64 == passed_on);
+        let handed_off: u64 = reaped.iter().map(|front| front.books().handed_off).sum();
+        self.wait_until(|| lock(&self.jobs).len() as u64 == handed_off);
         self.fronts().iter().for_each(|front| {
             self.guarded(|| front.check_invariants());
             front.compare(self);

@@ -7,10 +7,10 @@
 
 #![no_main]
 
-#[path = "../../simulation/asks.rs"]
-mod asks;
 #[path = "../../simulation/books.rs"]
 mod books;
+#[path = "../../simulation/calls.rs"]
+mod calls;
 #[path = "../../simulation/clock.rs"]
 mod clock;
 #[path = "../../simulation/fronts.rs"]

@@ -19,25 +19,25 @@ use crate::{
     world::{World, Yield, be_thread, lock, set_patience},
 };
 
-static CAST: LazyLock<Mutex<Vec<Actor>>> = LazyLock::new(|| {
-    let actors = (0..THREADS).map(Actor::new).collect::<Vec<_>>();
-    for actor in &actors {
-        actor.run(|| {
+static WORKERS: LazyLock<Mutex<Vec<Worker>>> = LazyLock::new(|| {
+    let workers = (0..THREADS).map(Worker::new).collect::<Vec<_>>();
+    for worker in &workers {
+        worker.run(|| {
             let builder = Timer::builder().clock(ManualClock::new()).shards(THREADS);
             let timer = builder.build().expect("the settings are in range");
             timer.schedule(Duration::ZERO, || ()).map(drop).expect("it has room");
         });
     }
-    Mutex::new(actors)
+    Mutex::new(workers)
 });
 
 type Task = Box<dyn FnOnce() + Send>;
 
 /// A thread that runs the tasks sent to it.
 #[derive(Debug, Clone)]
-struct Actor(mpsc::Sender<Task>);
+struct Worker(mpsc::Sender<Task>);
 
-impl Actor {
+impl Worker {
     fn new(number: usize) -> Self {
         let (sender, tasks) = mpsc::channel::<Task>();
         thread::spawn(move || {
@@ -54,7 +54,7 @@ impl Actor {
         let (answer, answers) = mpsc::sync_channel(1);
         let task = move || {
             let result = catch_unwind(AssertUnwindSafe(task));
-            answer.send(result).expect("somebody waits for it");
+            answer.send(result).expect("the caller waits for the result");
         };
         self.0.send(Box::new(task)).expect("the thread lives as long as the process");
         let result = answers.recv().expect("the thread answers");
@@ -64,13 +64,13 @@ impl Actor {
 
 /// Runs a script in a new world, each step on its thread. A reaper that takes longer than
 /// `patience` for work of microseconds is a fault.
-pub(crate) fn play(script: &Script, patience: Duration) -> Result<Yield, String> {
-    let actors = lock(&CAST);
-    for actor in &*actors {
-        actor.run(move || set_patience(patience));
+pub(crate) fn run_script(script: &Script, patience: Duration) -> Result<Yield, String> {
+    let workers = lock(&WORKERS);
+    for worker in &*workers {
+        worker.run(move || set_patience(patience));
     }
-    let (script, others) = (script.clone(), actors[1..].to_vec());
-    actors[0].run(move || {
+    let (script, others) = (script.clone(), workers[1..].to_vec());
+    workers[0].run(move || {
         let world = World::new(script.setup);
         for (index, &(thread, step)) in script.steps.iter().enumerate() {
             let result = match thread.checked_sub(1) {
@@ -88,14 +88,14 @@ pub(crate) fn play(script: &Script, patience: Duration) -> Result<Yield, String>
 
 #[test]
 fn each_thread_of_a_world_has_the_shard_of_its_number() {
-    let actors = lock(&CAST);
+    let workers = lock(&WORKERS);
     let clock = ManualClock::new();
     let (ran, runs) = mpsc::channel();
     let timer = Timer::builder().clock(clock.clone()).shards(THREADS).build().unwrap();
-    for (number, actor) in actors.iter().enumerate().rev() {
+    for (number, worker) in workers.iter().enumerate().rev() {
         let (timer, ran) = (timer.clone(), ran.clone());
         let run = move || ran.send(number).unwrap();
-        actor.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
+        worker.run(move || timer.schedule(Duration::ZERO, run).map(drop)).unwrap();
     }
     // Timeouts that are due at once leave shard by shard.
     clock.advance(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Queries to the timers of a world, and checks of their answers.
+//! The calls on the timers of a world, and checks of their answers.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -192,7 +192,7 @@ impl Front {
                 world.fault(format!("timeout {number} was cancelled, and not dropped"));
             }
         } else if books.entries[number].state == State::Pending {
-            books.pass_on(number, world.first_turn());
+            books.hand_off(number, world.first_turn());
         }
     }
 
@@ -257,7 +257,7 @@ impl Front {
             let entry = &mut books.entries[number];
             (entry.deadline, entry.came, entry.since) = (deadline, came, world.turn());
         } else if books.entries[number].state == State::Pending {
-            books.pass_on(number, world.first_turn());
+            books.hand_off(number, world.first_turn());
         }
     }
 
@@ -265,7 +265,7 @@ impl Front {
         let Some(number) = self.books().pick(back) else { return };
         let Some(handle) = self.handle(number) else { return };
         let expected = self.expectation(world, number);
-        let (is_pending, told) = match (&self.timer, &*handle) {
+        let (is_pending, reported) = match (&self.timer, &*handle) {
             (Facade::Values(timer), Handle::Key(key)) => {
                 (timer.is_pending(*key), timer.deadline(*key))
             }
@@ -282,8 +282,8 @@ impl Front {
             let entry = &books.entries[number];
             // The wheel replaces a deadline that has passed with its own time.
             let begin = books.begin_of(entry.deadline).map(|time| world.instant_of(time));
-            if entry.deadline > entry.came && begin != told {
-                world.fault(format!("timeout {number}: {told:?}, not {begin:?}"));
+            if entry.deadline > entry.came && begin != reported {
+                world.fault(format!("timeout {number}: {reported:?}, not {begin:?}"));
             }
         }
     }

@@ -9,6 +9,7 @@
 //! | `soak` | Load with faults on timers and a purgatory; all ledgers must balance after each round |
 //! | `history` | Each operation ends once, as its history allows; no event is missed |
 //! | `ends` | Timers that end while threads use them lose no timeout |
+//! | `oversubscribed` | Reapers expire what is due beside 16 threads that never pause |
 //! | `attacks` | Cost of hostile use, as a Markdown table; only if named |
 //!
 //! | Variable | Meaning |
@@ -40,6 +41,7 @@ mod history;
 mod ledger;
 mod memory;
 mod operation;
+mod oversubscribed;
 mod report;
 mod round;
 mod values;
@@ -52,7 +54,12 @@ use std::{env, panic::catch_unwind, process::ExitCode, time::Instant};
 /// A part returns whether it passed; it may panic instead.
 type Part = (&'static str, fn() -> bool);
 
-const PARTS: [Part; 3] = [("ends", ends::run), ("history", history::run), ("soak", round::soak)];
+const PARTS: [Part; 4] = [
+    ("ends", ends::run),
+    ("history", history::run),
+    ("oversubscribed", oversubscribed::run),
+    ("soak", round::soak),
+];
 
 /// Measurements, which run only if they are named.
 const ON_DEMAND: [Part; 1] = [("attacks", attacks::run)];

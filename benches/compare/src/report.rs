@@ -109,41 +109,26 @@ pub fn is_ours(contestant: &str) -> bool {
 /// A table of the documentation: its title, and prefixes of its rows, each with a heading.
 type Table = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// The tables with a line for each contestant.
+/// The tables for each size: title and size.
+const SIZES: [(&str, &str); 3] = [
+    ("Nanoseconds with 1000 timeouts:", "1e3"),
+    ("With 100,000:", "1e5"),
+    ("With 1,000,000:", "1e6"),
+];
+
+/// The rows of these tables, without the size.
+const SIZED: [(&str, &str); 7] = [
+    ("wheel/insert", "insert, fresh"),
+    ("wheel/expire", "expire all, fresh"),
+    ("wheel/churn_fresh/uniform", "cancel+insert, fresh"),
+    ("wheel/churn/uniform", "cancel+insert, steady"),
+    ("wheel/churn_fresh/log-uniform", "up to a month, fresh"),
+    ("wheel/churn/log-uniform", "up to a month, steady"),
+    ("wheel/reset_fresh/uniform", "reset, fresh"),
+];
+
+/// The other tables with a line for each contestant.
 const TABLES: &[Table] = &[
-    (
-        "Nanoseconds with 1000 timeouts:",
-        &[
-            ("wheel/insert/1e3", "insert, fresh"),
-            ("wheel/expire/1e3", "expire all, fresh"),
-            ("wheel/churn_fresh/uniform/1e3", "cancel+insert, fresh"),
-            ("wheel/churn/uniform/1e3", "cancel+insert, steady"),
-            ("wheel/churn/log-uniform/1e3", "up to a month, steady"),
-            ("wheel/reset_fresh/uniform/1e3", "reset, fresh"),
-        ],
-    ),
-    (
-        "With 100,000:",
-        &[
-            ("wheel/insert/1e5", "insert, fresh"),
-            ("wheel/expire/1e5", "expire all, fresh"),
-            ("wheel/churn_fresh/uniform/1e5", "cancel+insert, fresh"),
-            ("wheel/churn/uniform/1e5", "cancel+insert, steady"),
-            ("wheel/churn/log-uniform/1e5", "up to a month, steady"),
-            ("wheel/reset_fresh/uniform/1e5", "reset, fresh"),
-        ],
-    ),
-    (
-        "With 1,000,000:",
-        &[
-            ("wheel/insert/1e6", "insert, fresh"),
-            ("wheel/expire/1e6", "expire all, fresh"),
-            ("wheel/churn_fresh/uniform/1e6", "cancel+insert, fresh"),
-            ("wheel/churn/uniform/1e6", "cancel+insert, steady"),
-            ("wheel/churn_fresh/log-uniform/1e6", "up to a month, fresh"),
-            ("wheel/reset_fresh/uniform/1e6", "reset, fresh"),
-        ],
-    ),
     (
         "Servers in the steady state, a sparse year, and memory:",
         &[
@@ -229,8 +214,14 @@ const OWN: &[&str] = &[
 /// The tables in Markdown.
 pub fn markdown(results: &Results) -> String {
     let mut text = head(results) + "\n\n";
-    for (title, columns) in TABLES {
-        let table = table(results, columns);
+    let sized = SIZES.map(|(title, size)| {
+        (title, SIZED.map(|(row, head)| (format!("{row}/{size}"), head)).to_vec())
+    });
+    let others = TABLES.iter().map(|(title, columns)| {
+        (*title, columns.iter().map(|(row, head)| ((*row).to_owned(), *head)).collect::<Vec<_>>())
+    });
+    for (title, columns) in sized.into_iter().chain(others) {
+        let table = table(results, &columns);
         if !table.is_empty() {
             write_to(&mut text, format_args!("{title}\n\n{table}\n"));
         }
@@ -245,7 +236,7 @@ pub fn markdown(results: &Results) -> String {
     text
 }
 
-fn table(results: &Results, columns: &[(&str, &str)]) -> String {
+fn table(results: &Results, columns: &[(String, &str)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     let columns: Vec<_> =
         columns.iter().filter(|(row, _)| results.row(row).next().is_some()).collect();

@@ -1,13 +1,10 @@
 //! The contestants with threads of their own, which read the clock themselves.
 
-mod async_io;
+mod awaited;
 mod closures;
-mod executor;
-mod futures_timer;
 mod hash_wheel;
 pub(crate) mod kafka;
 mod netty;
-mod pingora;
 mod tokio;
 mod typed;
 
@@ -22,9 +19,13 @@ use std::{
 use delaywheel::{Timer, TimerBuilder, TimerStats};
 
 pub use self::{
-    async_io::AsyncIo, closures::Closures, futures_timer::FuturesTimer,
-    hash_wheel::HashWheelThread, kafka::KafkaTimer, netty::NettyTimer, pingora::Pingora,
-    tokio::Tokio, typed::Typed,
+    awaited::{AsyncIo, FuturesTimer, Pingora},
+    closures::Closures,
+    hash_wheel::HashWheelThread,
+    kafka::KafkaTimer,
+    netty::NettyTimer,
+    tokio::Tokio,
+    typed::Typed,
 };
 use crate::{
     Promises,

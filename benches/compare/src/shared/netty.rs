@@ -9,8 +9,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -18,21 +18,19 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
+use slotmap::DefaultKey;
 
 use super::{Note, SharedTimer, Task, counter};
-use crate::{Promises, Wakes, os::wait_until, workload::nanos};
+use crate::{Promises, Wakes, os::wait_until, timers::lists::Lists, workload::nanos};
 
 /// Netty's default.
-const BUCKETS: u32 = 512;
+const BUCKETS: u64 = 512;
 
 /// Nanoseconds of a tick.
 const TICK: u64 = 1_000_000;
 
 /// New timeouts that Netty takes from the queue in one tick.
 const TRANSFERS_PER_TICK: usize = 100_000;
-
-/// No link, or no node.
-const NONE: u32 = u32::MAX;
 
 /// The timer.
 #[derive(Debug, Clone)]
@@ -71,8 +69,8 @@ pub struct Timeout {
     task: Task,
     /// Whether it was cancelled or has expired, of which one succeeds.
     is_over: AtomicBool,
-    /// Its node; only the worker uses it.
-    node: AtomicU32,
+    /// Its entry in a bucket; unset while it is in the inbox.
+    entry: OnceLock<DefaultKey>,
 }
 
 impl Timeout {
@@ -92,8 +90,8 @@ impl NettyTimer {
     #[inline]
     fn add(&self, delay: Duration, task: Task) -> Arc<Timeout> {
         let tick = nanos(self.queues.start.elapsed()).saturating_add(nanos(delay)) / TICK;
-        let (is_over, node) = (AtomicBool::new(false), AtomicU32::new(NONE));
-        let timeout = Arc::new(Timeout { tick, task, is_over, node });
+        let (is_over, entry) = (AtomicBool::new(false), OnceLock::new());
+        let timeout = Arc::new(Timeout { tick, task, is_over, entry });
         self.queues.inbox.push(Arc::clone(&timeout));
         timeout
     }
@@ -123,9 +121,7 @@ impl SharedTimer for NettyTimer {
         });
         let worker = Worker {
             queues: Arc::clone(&queues),
-            nodes: Vec::new(),
-            vacant: NONE,
-            buckets: [NONE; BUCKETS as usize],
+            buckets: Lists::new(index(BUCKETS - 1) + 1),
             tick: 0,
         };
         let builder = thread::Builder::new().name("netty-worker".into());
@@ -163,23 +159,20 @@ impl SharedTimer for NettyTimer {
 /// The thread that ticks.
 struct Worker {
     queues: Arc<Queues>,
-    nodes: Vec<Node>,
-    /// The first vacant node; the others follow by `next`.
-    vacant: u32,
-    /// The first node of each bucket.
-    buckets: [u32; BUCKETS as usize],
+    buckets: Lists<Waiting>,
     tick: u64,
 }
 
-/// A timeout in the list of its bucket.
-struct Node {
-    /// `None` if the node is vacant.
-    timeout: Option<Arc<Timeout>>,
-    previous: u32,
-    next: u32,
-    /// Rounds of the wheel that it still waits.
-    rounds: u32,
-    bucket: u32,
+/// A timeout in a bucket, and the rounds of the wheel that it still waits.
+struct Waiting {
+    timeout: Arc<Timeout>,
+    rounds: u64,
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "there are few buckets")]
+fn index(tick: u64) -> usize {
+    (tick % BUCKETS) as usize
 }
 
 impl Worker {
@@ -189,11 +182,7 @@ impl Worker {
             self.wait();
             let at_work = queues.at_work.lock();
             while let Some(timeout) = queues.cancelled.pop() {
-                let node = timeout.node.load(Ordering::Relaxed);
-                // A timeout that is still in the inbox has no node yet.
-                if node != NONE {
-                    self.remove(node);
-                }
+                timeout.entry.get().map(|&entry| self.buckets.remove(entry));
             }
             self.transfer();
             self.expire();
@@ -224,60 +213,22 @@ impl Worker {
     }
 
     fn insert(&mut self, timeout: Arc<Timeout>) {
-        let buckets = u64::from(BUCKETS);
-        let rounds = timeout.tick.saturating_sub(self.tick) / buckets;
-        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let bucket = u32::try_from(timeout.tick.max(self.tick) % buckets).expect("few buckets");
-        let next = self.buckets[bucket as usize];
-        let index = if self.vacant == NONE {
-            u32::try_from(self.nodes.len()).expect("fewer than 2^32 timeouts")
-        } else {
-            self.vacant
-        };
-        timeout.node.store(index, Ordering::Relaxed);
-        let node = Node { timeout: Some(timeout), previous: NONE, next, rounds, bucket };
-        if self.vacant == NONE {
-            self.nodes.push(node);
-        } else {
-            let vacant = &mut self.nodes[index as usize];
-            self.vacant = vacant.next;
-            *vacant = node;
-        }
-        if next != NONE {
-            self.nodes[next as usize].previous = index;
-        }
-        self.buckets[bucket as usize] = index;
-    }
-
-    fn remove(&mut self, index: u32) -> Option<Arc<Timeout>> {
-        let node = &mut self.nodes[index as usize];
-        let (timeout, previous, next, bucket) =
-            (node.timeout.take(), node.previous, node.next, node.bucket);
-        node.next = self.vacant;
-        self.vacant = index;
-        match previous {
-            NONE => self.buckets[bucket as usize] = next,
-            previous => self.nodes[previous as usize].next = next,
-        }
-        if next != NONE {
-            self.nodes[next as usize].previous = previous;
-        }
-        timeout
+        let rounds = timeout.tick.saturating_sub(self.tick) / BUCKETS;
+        let bucket = index(timeout.tick.max(self.tick));
+        let entry = self.buckets.push(bucket, Waiting { timeout: Arc::clone(&timeout), rounds });
+        timeout.entry.set(entry).expect("the inbox holds a timeout once");
     }
 
     fn expire(&mut self) {
-        let bucket = usize::try_from(self.tick % u64::from(BUCKETS)).expect("few buckets");
-        let mut cursor = self.buckets[bucket];
-        while cursor != NONE {
-            let (index, node) = (cursor, &mut self.nodes[cursor as usize]);
-            cursor = node.next;
-            if node.rounds > 0 {
-                node.rounds -= 1;
-                continue;
-            }
-            let timeout = self.remove(index).expect("a bucket holds occupied nodes");
-            timeout.node.store(NONE, Ordering::Relaxed);
-            if timeout.end() {
+        let mut cursor = self.buckets.first(index(self.tick));
+        while let Some(entry) = cursor {
+            cursor = self.buckets.next(entry);
+            let waiting = self.buckets.get_mut(entry).expect("a bucket holds its timeouts");
+            if waiting.rounds > 0 {
+                waiting.rounds -= 1;
+            } else if let Some(Waiting { timeout, .. }) = self.buckets.remove(entry)
+                && timeout.end()
+            {
                 timeout.task.run();
             }
         }

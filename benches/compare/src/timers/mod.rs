@@ -7,7 +7,7 @@ mod handles;
 mod hash_wheel;
 mod kafka;
 mod lazy_heap;
-mod lists;
+pub(crate) mod lists;
 mod netty;
 mod nexus_timer;
 mod priority_queue;

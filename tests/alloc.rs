@@ -130,16 +130,18 @@ fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() 
     let delay = |number: u64| Duration::from_millis(1 + number * 7_919 % 60_000);
     let mut sleeps: Vec<_> = (0..MILLION).map(|number| timer.sleep(delay(number))).collect();
     let mut context = Context::from_waker(Waker::noop());
-    let mut poll_all = |sleeps: &mut Vec<delaywheel::future::Sleep>| {
-        sleeps
-            .iter_mut()
-            .for_each(|sleep| assert!(Pin::new(sleep).poll(&mut context).is_pending()));
+    let mut poll_all = |sleeps: &mut [delaywheel::future::Sleep]| {
+        for sleep in sleeps {
+            assert!(Pin::new(sleep).poll(&mut context).is_pending());
+        }
     };
     let used = measure(|| poll_all(&mut sleeps));
     println!("{} bytes at the peak", used.bytes_max);
     assert!(used.bytes_max <= 64 * MILLION, "{} bytes at the peak", used.bytes_max);
     let moved = measure(|| {
-        sleeps.iter_mut().for_each(|sleep| sleep.reset(Duration::from_secs(60)));
+        for sleep in &mut sleeps {
+            sleep.reset(Duration::from_secs(60));
+        }
         poll_all(&mut sleeps);
     });
     assert_eq!(moved, AllocationInfo::default());

@@ -19,7 +19,7 @@ use crate::{
     wheel::WheelBuilder,
 };
 
-/// Settings of a new [`Timer`], [`ValueTimer`] or [`DelayQueue`].
+/// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue).
 ///
 /// # Examples
 ///

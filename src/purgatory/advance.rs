@@ -63,7 +63,7 @@ where
             due.sort_by_key(|&(at, _)| at);
         }
         completed += due.len();
-        for (_, Finished { operation, completion, .. }) in due {
+        for (_, Finished { operation, completion }) in due {
             self.complete(operation, completion);
         }
         completed
@@ -83,15 +83,10 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         let mut completed = 0;
         loop {
-            let now = self.timer.elapsed();
-            let (mut reached, hold) = shard.reach(key, value, now, due, &self.limits);
-            self.dispose(hold);
-            for timeout in reached.timeouts {
-                self.cancel_timeout(number, timeout);
-            }
+            let mut reached = shard.reach(key, value, self.timer.elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {
                 completed += self.check_out(number, &mut reached.batch);

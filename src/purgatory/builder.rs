@@ -1,17 +1,13 @@
 //! The settings of a purgatory.
 
-use std::{
-    hash::Hash,
-    sync::{Arc, OnceLock, Weak},
-    time::Duration,
-};
+use std::{hash::Hash, time::Duration};
 
 use super::{
     Purgatory,
     core::Core,
     error::PurgatoryBuildError,
     limits::{Limit, Limits, Overload},
-    operation::{Completion, DelayedOperation, OperationKey},
+    operation::DelayedOperation,
 };
 use crate::timer::TimerBuilder;
 
@@ -177,17 +173,7 @@ impl PurgatoryBuilder {
             return Err(PurgatoryBuildError::NoKeys);
         }
         let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
-        let core = Arc::new(OnceLock::<Weak<Core<K, O, R>>>::new());
-        let expiring = Arc::clone(&core);
-        let timer = self.timer.build_with(move |key: OperationKey| {
-            if let Some(core) = expiring.get().and_then(Weak::upgrade) {
-                core.claim(key, Completion::Expired);
-            }
-        })?;
-        let purgatory = Purgatory::from_core(Core::new(timer, self.max_delay, limits));
-        // The timer has no timeout before the first operation waits.
-        let _ = core.set(purgatory.downgrade());
-        Ok(purgatory)
+        Ok(Purgatory::from_core(Core::new(self.timer, self.max_delay, limits)?))
     }
 }
 

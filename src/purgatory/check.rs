@@ -128,7 +128,7 @@ where
     /// Returns a walk along the watchers of a key in a shard, in a pass. `None` if the filter rules
     /// the key out.
     pub(super) fn walk(&self, number: usize, pass: u64, hash: u64) -> Option<Walk<'_, K, O, R>> {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         shard.may_have(hash).then(|| Walk::new(shard, pass))
     }
 
@@ -182,9 +182,8 @@ where
 
     #[cold]
     fn defer_checks(&self, number: usize, batch: &mut Batch<O, R>) {
-        let (announced, hold) = self.shards[number].bring_back_unchecked(batch, &self.limits);
-        self.dispose(hold);
-        self.settle(number, batch);
+        let announced = self.shards[number].bring_back_unchecked(batch);
+        self.complete_ended(batch);
         let core = self.shared();
         deferral::defer_checks(move || {
             let Some(core) = core else { return };
@@ -198,7 +197,7 @@ where
 
     #[inline]
     fn check_now(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         let mut completed = 0;
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
@@ -210,9 +209,8 @@ where
             });
             // The clock is read only if the wait of one of the operations is measured.
             let now = if is_timed { self.timer.elapsed() } else { 0 };
-            let (announced, hold) = shard.bring_back(batch, now, &self.limits);
-            self.dispose(hold);
-            completed += self.settle(number, batch);
+            let announced = shard.bring_back(batch, now);
+            completed += self.complete_ended(batch);
             if announced.is_empty() {
                 return completed;
             }
@@ -223,19 +221,55 @@ where
     /// Completes the operations that have ended, and empties the batch. Returns how many completed
     /// by a check.
     #[inline]
-    fn settle(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
-        batch.for_each(|in_hand| {
-            if let Some((_, timeout)) = in_hand.end {
-                self.cancel_timeout(number, timeout);
-            }
-        });
+    fn complete_ended(&self, batch: &mut Batch<O, R>) -> usize {
         let mut completed = 0;
         batch.drain(|InHand { operation, end, is_satisfied, .. }| {
-            if let (Some(operation), Some((completion, _))) = (operation, end) {
+            if let (Some(operation), Some(completion)) = (operation, end) {
                 completed += usize::from(is_satisfied);
                 self.complete(operation, completion);
             }
         });
         completed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        clock::ManualClock,
+        purgatory::{Completion, conditions::Conditions, limits::Limits},
+        timer::Timer,
+    };
+
+    struct Endless;
+
+    impl DelayedOperation<u32> for Endless {
+        fn complete(self, _: Completion) {}
+    }
+
+    #[test]
+    fn a_walk_takes_256_steps_in_a_hold() {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let limits = Limits::new(None, None, 8);
+        let core = Core::<u32, Endless, ()>::new(timer, Duration::MAX, limits);
+        let shard = &core.expect("the settings are in range").shards[0];
+        for _ in 0..600 {
+            let mut conditions = Conditions::new(8);
+            assert_eq!(conditions.add_events(7, 1), None);
+            let registered = shard.register(&mut conditions, 0, Duration::MAX);
+            let registered = registered.unwrap_or_else(|_| panic!("it is open"));
+            let mut in_hand = InHand::new(registered.place, Endless);
+            let _ = shard.begin_to_wait(&mut in_hand, 0);
+        }
+        let mut walk = Walk::new(shard, 0);
+        let mut holds = std::vec::Vec::new();
+        while !walk.is_done() {
+            holds.push(shard.visit_all(&mut walk, (7, &1)));
+        }
+        assert_eq!(holds, [256, 256, 88]);
+        shard.check_invariants(&mut std::collections::BTreeMap::new());
     }
 }

@@ -7,13 +7,15 @@ use smallvec::SmallVec;
 use super::{
     OperationGuard, Purgatory,
     core::Core,
+    expiry::Due,
     filter::fence_event,
-    hold::Hold,
     operation::{Completion, DelayedOperation, OperationKey},
     outcome::{BATCH, Claim, Finished},
+    shard::Shard,
     stats::wait_weight,
     walk::Walk,
 };
+use crate::sync::Ordering;
 
 impl<K, O, R> Purgatory<K, O, R>
 where
@@ -263,12 +265,11 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         let mut walk = Walk::new(shard, 0);
-        self.cancel_each(number, reason, |completion, now| {
-            let key = (key, newcomers);
-            let (claim, hold) = shard.claim_next(&mut walk, key, completion, now, &self.limits);
-            (!walk.is_done(), claim, hold)
+        self.cancel_each(reason, |completion, now| {
+            let claim = shard.claim_next(&mut walk, key, newcomers, completion, now);
+            (!walk.is_done(), claim)
         })
     }
 
@@ -284,31 +285,27 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         let mut place = None;
-        self.cancel_each(number, reason, |completion, now| {
-            let key = (key, newcomers);
-            let (next, claim, hold) =
-                shard.claim_threshold(key, place, completion, now, &self.limits);
+        self.cancel_each(reason, |completion, now| {
+            let (next, claim) = shard.claim_threshold(key, newcomers, place, completion, now);
             place = next;
-            (next.is_some(), claim, hold)
+            (next.is_some(), claim)
         })
     }
 
     /// Cancels operations that `claim_next` claims one by one, until it returns false.
-    fn cancel_each<'a>(
-        &'a self,
-        number: usize,
+    fn cancel_each(
+        &self,
         reason: &impl Fn() -> R,
-        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Claim<O, R>, Hold<'a, K>),
+        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Claim<O, R>),
     ) -> usize {
         let mut cancelled = 0;
         loop {
             // Each operation gets its own reason, made and dropped without a lock.
             let completion = Completion::Cancelled(reason());
-            let (is_more, claim, hold) = claim_next(completion, self.timer.elapsed());
-            self.dispose(hold);
-            cancelled += usize::from(self.settle_claim(number, claim));
+            let (is_more, claim) = claim_next(completion, self.timer.elapsed());
+            cancelled += usize::from(self.complete_claimed(claim));
             if !is_more {
                 return cancelled;
             }
@@ -317,12 +314,15 @@ where
 
     /// Ends an operation. Returns `false` if it has ended, or if its end was decided before.
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
-        if key.shard() >= self.shards.len() {
-            return false;
-        }
-        let (claim, hold) = self.claim_in_shard(key, completion);
-        self.dispose(hold);
-        self.settle_claim(key.shard(), claim)
+        let Some(shard) = self.shards.get(key.shard()) else { return false };
+        let now = self.end_of_wait(key);
+        self.complete_claimed(shard.claim(key.place(), completion, now))
+    }
+
+    /// Returns the present time if the wait of an operation is measured, and 0 otherwise.
+    #[inline]
+    pub(super) fn end_of_wait(&self, key: OperationKey) -> u64 {
+        if wait_weight(key.place().1) > 0 { self.timer.elapsed() } else { 0 }
     }
 
     /// Ends operations as satisfied. Returns how many ends this call decided.
@@ -330,16 +330,13 @@ where
         keys.sort_by_key(|key| key.shard());
         let mut claimed = 0;
         for of_shard in keys.chunk_by(|one, next| one.shard() == next.shard()) {
-            let number = of_shard[0].shard();
-            let Some(shard) = self.shards.get(number) else { continue };
+            let Some(shard) = self.shards.get(of_shard[0].shard()) else { continue };
             for of_hold in of_shard.chunks(BATCH) {
                 let places = of_hold.iter().map(|key| key.place());
                 let is_timed = places.clone().any(|(_, serial)| wait_weight(serial) > 0);
                 let now = if is_timed { self.timer.elapsed() } else { 0 };
-                let (ended, hold) = shard.claim_all(places, now, &self.limits);
-                self.dispose(hold);
+                let ended = shard.claim_all(places, now);
                 claimed += ended.len();
-                self.cancel_timeouts(number, ended.timeouts());
                 let finishes = ended.finishes.into_iter();
                 finishes.for_each(|end| self.complete(end.operation, end.completion));
             }
@@ -347,24 +344,15 @@ where
         claimed
     }
 
-    /// Decides how an operation ends. The caller completes it.
-    pub(super) fn claim_in_shard(
-        &self,
-        key: OperationKey,
-        completion: Completion<R>,
-    ) -> (Claim<O, R>, Hold<'_, K>) {
-        let shard = &*self.shards[key.shard()];
-        let place = key.place();
-        let now = if wait_weight(place.1) > 0 { self.timer.elapsed() } else { 0 };
-        shard.claim(place, completion, now, &self.limits)
-    }
-
-    /// Cancels the timeout of a claimed operation, and completes the operation unless another
-    /// thread has it out. Returns whether the claim was won.
-    pub(super) fn settle_claim(&self, number: usize, claim: Claim<O, R>) -> bool {
+    /// Completes a claimed operation, unless another thread has it out. Returns whether the claim
+    /// was won.
+    #[inline]
+    pub(super) fn complete_claimed(&self, claim: Claim<O, R>) -> bool {
         match claim {
-            Claim::Finished(finished) => self.conclude(number, finished),
-            Claim::Decided { timeout } => self.cancel_timeout(number, timeout),
+            Claim::Finished(Finished { operation, completion }) => {
+                self.complete(operation, completion);
+            }
+            Claim::Decided => {}
             Claim::Lost(_) => return false,
         }
         true
@@ -376,27 +364,21 @@ where
     }
 
     /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has
-    /// left the timer and the limits. Also decides the end of the operations that are out.
+    /// left the timer and the limits. Also decides the end of the operations that are out, and takes
+    /// back those that have expired and whose completion has not begun.
     pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
-        self.shards.iter().for_each(|shard| shard.close());
-        for (number, shard) in self.shards.iter().enumerate() {
+        self.shards.iter().for_each(Shard::close);
+        for shard in &self.shards {
             let mut position = Some(0);
             while let Some(start) = position {
-                let now = self.timer.elapsed();
-                let (ended, next, hold) = shard.shut_down_some(start, now, &self.limits);
-                self.dispose(hold);
-                self.cancel_timeouts(number, ended.timeouts());
+                let (ended, next) = shard.shut_down_some(start, self.timer.elapsed());
                 ended.finishes.into_iter().for_each(|end| take(end.operation));
                 position = next;
             }
         }
-        self.timer.shutdown();
-    }
-
-    /// Cancels the timeout of an ended operation, and then completes the operation.
-    #[inline]
-    pub(super) fn conclude(&self, number: usize, finished: Finished<O, R>) {
-        self.cancel_timeout(number, finished.timeout);
-        self.complete(finished.operation, finished.completion);
+        for operation in self.timer.shut_down().into_iter().filter_map(Due::take) {
+            self.taken_back.fetch_add(1, Ordering::Release);
+            take(operation);
+        }
     }
 }

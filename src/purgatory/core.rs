@@ -4,10 +4,9 @@ use std::{
     boxed::Box,
     collections::BTreeMap,
     hash::{BuildHasher, Hash},
-    mem,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
+    vec::Vec,
 };
 
 use crossbeam::utils::CachePadded;
@@ -15,32 +14,36 @@ use foldhash::fast::RandomState;
 
 use super::{
     deferral,
-    hold::Hold,
+    expiry::ShardState,
+    filter::Filter,
+    hold::Leavings,
     limits::Limits,
-    operation::{Completion, DelayedOperation, OperationKey},
-    shard::Shard,
+    operation::{Completion, DelayedOperation},
+    panics::Panics,
+    shard::{Shard, Timer},
     stats::PurgatoryStats,
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
-    timer::ValueTimer,
-    wheel::Key,
+    timer::{TimerBuildError, TimerBuilder},
 };
 
 /// A purgatory without its handles.
 pub(super) struct Core<K, O, R> {
     /// A reference to itself, for deferred checks.
     this: Weak<Self>,
-    pub(super) shards: Box<[CachePadded<Shard<K, O, R>>]>,
+    pub(super) shards: Box<[Shard<K, O, R>]>,
     hasher: RandomState,
-    pub(super) timer: ValueTimer<OperationKey>,
+    pub(super) timer: Timer<K, O, R>,
     pub(super) max_delay: Duration,
-    pub(super) limits: Limits,
+    pub(super) limits: Arc<Limits>,
     /// Held while a thread selects an operation to displace.
     pub(super) displacing: Mutex<()>,
     /// Number of operations that completed without waiting, by shard.
     pub(super) at_once: Box<[CachePadded<AtomicU64>]>,
-    panicked: Arc<AtomicU64>,
+    /// Number of expired operations that a shutdown took back before their completion began.
+    pub(super) taken_back: AtomicU64,
+    panics: Panics,
 }
 
 impl<K, O, R> Core<K, O, R>
@@ -50,22 +53,39 @@ where
     R: Send + 'static,
 {
     pub(super) fn new(
-        timer: ValueTimer<OperationKey>,
+        timer: TimerBuilder,
         max_delay: Duration,
         limits: Limits,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, TimerBuildError> {
+        let (limits, panics) = (Arc::new(limits), Panics::new());
+        let mut filters = Vec::new();
+        let state = || {
+            let filter = Filter::new();
+            filters.push(filter.clone());
+            let complete = |panics: &_, operation| {
+                deferral::complete(panics, operation, Completion::<R>::Expired);
+            };
+            ShardState::new(filter, Arc::clone(&limits), panics.clone(), complete)
+        };
+        // The drop of an expired operation completes it.
+        let timer = timer.build_with_annex(state, drop)?;
         let count = timer.shard_count();
-        Arc::new_cyclic(|this| Self {
+        let shard = |(number, filter)| {
+            Shard::new(number, filter, Arc::clone(&limits), panics.clone(), timer.clone())
+        };
+        let shards = filters.into_iter().enumerate().map(shard).collect();
+        Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            shards: (0..count).map(|_| CachePadded::new(Shard::new())).collect(),
+            shards,
             hasher: RandomState::default(),
             timer,
             max_delay,
             limits,
             displacing: Mutex::new(()),
             at_once: (0..count).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            panicked: Arc::new(AtomicU64::new(0)),
-        })
+            taken_back: AtomicU64::new(0),
+            panics,
+        }))
     }
 
     /// Returns a strong reference to itself, or `None` after the last handle was dropped.
@@ -80,22 +100,27 @@ where
 
     /// Returns the number of waiting operations and the number of their watchers.
     pub(super) fn counts(&self) -> (u64, u64) {
-        let counts = self.shards.iter().map(|shard| shard.counts());
+        let counts = self.shards.iter().map(Shard::counts);
         counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
     }
 
     pub(super) fn stats(&self) -> PurgatoryStats {
         let mut stats = PurgatoryStats::new();
+        // Loaded before the counts of the shards, which include these.
+        let taken_back = self.taken_back.load(Ordering::Acquire);
         self.shards.iter().for_each(|shard| shard.add_stats(&mut stats));
         stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = self.limits.refused();
-        stats.panicked = self.panicked.load(Ordering::Relaxed);
+        stats.panicked = self.panics.count();
+        debug_assert!(taken_back <= stats.expired, "one that had not expired was taken back");
+        stats.expired -= taken_back;
+        stats.shut_down += taken_back;
         stats
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
-        self.shards.iter().for_each(|shard| shard.shrink());
+        self.shards.iter().for_each(Shard::shrink);
         self.timer.shrink();
         self.limits.shrink();
     }
@@ -111,28 +136,9 @@ where
         self.limits.check_invariants(in_total, &on_keys);
     }
 
-    /// Drops the keys that have lost their last watcher.
-    #[inline]
-    pub(super) fn dispose(&self, hold: Hold<'_, K>) {
-        if hold.is_empty() {
-            return;
-        }
-        for key in hold {
-            self.catch(|| drop(key));
-        }
-    }
-
-    /// Removes the timeout of an ended operation from the timer.
-    #[inline]
-    pub(super) fn cancel_timeout(&self, number: usize, timeout: Option<Key>) {
-        if let Some(timeout) = timeout {
-            self.timer.cancel_in(number, timeout);
-        }
-    }
-
-    /// Removes the timeouts of ended operations from the timer, in one hold of its lock.
-    pub(super) fn cancel_timeouts(&self, number: usize, timeouts: impl Iterator<Item = Key>) {
-        self.timer.cancel_all_in(number, timeouts);
+    /// Drops what a hold left.
+    pub(super) fn discard(&self, mut leavings: Leavings<K>) {
+        leavings.discard(&self.panics);
     }
 
     #[inline]
@@ -149,25 +155,12 @@ where
     /// returned.
     #[inline]
     pub(super) fn complete(&self, operation: O, completion: Completion<R>) {
-        deferral::complete(&self.panicked, operation, completion);
+        deferral::complete(&self.panics, operation, completion);
     }
 
     /// Runs user code. Counts a panic in it, and returns the default then.
     #[inline]
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
-        catch(&self.panicked, user_code)
+        self.panics.catch(user_code)
     }
-}
-
-/// Runs user code. Counts a panic in it, and returns the default then. The drop of the payload is
-/// user code too, and may panic.
-#[inline]
-pub(super) fn catch<V: Default>(panicked: &AtomicU64, user_code: impl FnOnce() -> V) -> V {
-    catch_unwind(AssertUnwindSafe(user_code)).unwrap_or_else(|payload| {
-        panicked.fetch_add(1, Ordering::Relaxed);
-        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            mem::forget(second);
-        }
-        V::default()
-    })
 }

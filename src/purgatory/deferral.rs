@@ -16,14 +16,12 @@ use std::{
     boxed::Box,
     cell::{Cell, RefCell},
     collections::VecDeque,
-    sync::Arc,
 };
 
 use super::{
-    core::catch,
     operation::{Completion, DelayedOperation},
+    panics::Panics,
 };
-use crate::sync::AtomicU64;
 
 /// Maximum nesting of checks.
 const DEPTH: u32 = 8;
@@ -63,30 +61,30 @@ std::thread_local! {
 /// Completes an operation at once or, when called in a completion, after that completion has
 /// returned. Counts panics.
 #[inline]
-pub(super) fn complete<K, O, R>(panicked: &Arc<AtomicU64>, operation: O, completion: Completion<R>)
+pub(super) fn complete<K, O, R>(panics: &Panics, operation: O, completion: Completion<R>)
 where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
     let is_nested = COMPLETIONS.try_with(|queue| queue.is_running.replace(true));
     match is_nested {
-        Ok(true) => defer::<K, O, R>(Arc::clone(panicked), operation, completion),
+        Ok(true) => defer::<K, O, R>(panics.clone(), operation, completion),
         Ok(false) => {
-            catch(panicked, || operation.complete(completion));
+            panics.catch(|| operation.complete(completion));
             COMPLETIONS.with(Queue::run);
         }
         // The thread exits.
-        Err(_) => catch(panicked, || operation.complete(completion)),
+        Err(_) => panics.catch(|| operation.complete(completion)),
     }
 }
 
 #[cold]
-fn defer<K, O, R>(panicked: Arc<AtomicU64>, operation: O, completion: Completion<R>)
+fn defer<K, O, R>(panics: Panics, operation: O, completion: Completion<R>)
 where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    let deferred = move || catch(&panicked, || operation.complete(completion));
+    let deferred = move || panics.catch(|| operation.complete(completion));
     COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
 }
 

@@ -4,7 +4,7 @@ use std::{error::Error, fmt, io};
 
 use crate::{
     error::Exclusive,
-    timer::{self, ScheduleError, TimerBuildError},
+    timer::{self, TimerBuildError},
 };
 
 /// Error of a purgatory that refuses an operation. Holds the operation.
@@ -85,13 +85,9 @@ impl<O> WatchError<O> {
         Self::new(Reason::TooManyKeys, operation)
     }
 
-    pub(super) const fn shut_down(operation: O) -> Self {
-        Self::new(Reason::ShutDown, operation)
-    }
-
-    /// Makes the error of an operation whose timeout the timer refused.
-    pub(super) fn from_timer<T>(refused: ScheduleError<T>, operation: O) -> Self {
-        let reason = match refused.into_reason() {
+    /// Makes the error of an operation that the timer refused.
+    pub(super) fn from_timer(reason: timer::Reason, operation: O) -> Self {
+        let reason = match reason {
             timer::Reason::Full => Reason::Full,
             timer::Reason::ShutDown => Reason::ShutDown,
             timer::Reason::NoThread(cause) => Reason::NoThread(cause),

@@ -15,7 +15,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::boxed::Box;
+use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -28,9 +28,10 @@ const LEN: usize = if cfg!(loom) { 1 } else { 256 };
 #[repr(align(64))]
 struct Count(AtomicU32);
 
-/// The number of watched keys in a shard, by hash. Written under the shard's lock.
-#[derive(Debug)]
-pub(super) struct Filter(Box<[Count]>);
+/// The number of watched keys in a shard, by hash. Written under the shard's lock. Clones share the
+/// counts.
+#[derive(Debug, Clone)]
+pub(super) struct Filter(Arc<[Count]>);
 
 impl Filter {
     pub(super) fn new() -> Self {

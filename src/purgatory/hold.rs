@@ -2,22 +2,41 @@
 
 use std::{any::Any, boxed::Box, vec::Vec};
 
-use super::{filter::Filter, limits::Limits};
+use super::{filter::Filter, limits::Limits, panics::Panics, slab::Index};
+use crate::{timer::HeldTimeouts, wheel::Key};
 
-/// The values that a hold of a shard's lock uses, and those to drop after the release of the lock.
+/// The values that a hold of a shard's lock uses, besides the operations.
 pub(super) struct Hold<'a, K> {
     pub(super) filter: &'a Filter,
     limits: &'a Limits,
+    /// The timeouts of the shard; `None` while the reaper expires them.
+    timeouts: Option<HeldTimeouts<'a, Index>>,
+    leavings: Leavings<K>,
+}
+
+/// The values to drop after the release of the lock.
+#[must_use = "the drop of a key is user code"]
+pub(super) struct Leavings<K> {
     /// Keys that have lost their last watcher. Their drop is user code.
     keys: Vec<K>,
-    /// Memory to free.
+    /// Memory to free, which may take long.
     memory: Option<Box<dyn Any + Send>>,
 }
 
 impl<'a, K> Hold<'a, K> {
     #[inline]
-    pub(super) const fn new(filter: &'a Filter, limits: &'a Limits) -> Self {
-        Self { filter, limits, keys: Vec::new(), memory: None }
+    pub(super) const fn new(
+        filter: &'a Filter,
+        limits: &'a Limits,
+        timeouts: Option<HeldTimeouts<'a, Index>>,
+    ) -> Self {
+        let leavings = Leavings { keys: Vec::new(), memory: None };
+        Self { filter, limits, timeouts, leavings }
+    }
+
+    #[inline]
+    pub(super) fn into_leavings(self) -> Leavings<K> {
+        self.leavings
     }
 
     /// Returns the limits. Permits are released under the lock, so the counts match the waiting
@@ -26,30 +45,48 @@ impl<'a, K> Hold<'a, K> {
         self.limits
     }
 
+    /// Returns the timeouts of the shard.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the reaper is expiring timeouts.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+    pub(super) fn timeouts(&mut self) -> &mut HeldTimeouts<'a, Index> {
+        self.timeouts.as_mut().expect("only the reaper holds a shard without its timeouts")
+    }
+
+    /// Cancels the timeout of an operation that ends.
+    #[inline]
+    pub(super) fn cancel(&mut self, timeout: Key, index: Index) {
+        let value = self.timeouts().cancel(timeout);
+        debug_assert_eq!(value, Some(index), "an operation that waits has its timeout");
     }
 
     /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {
-        self.memory = Some(Box::new(memory));
+        self.leavings.memory = Some(Box::new(memory));
     }
 
     #[inline]
     pub(super) fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.keys.push(key);
+            self.leavings.keys.push(key);
         }
     }
 }
 
-impl<K> IntoIterator for Hold<'_, K> {
-    type Item = K;
-    type IntoIter = std::vec::IntoIter<K>;
+impl<K> Leavings<K> {
+    /// Returns whether a key has lost its last watcher.
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.keys.into_iter()
+    /// Drops the values. Counts panics.
+    #[inline]
+    pub(super) fn discard(&mut self, panics: &Panics) {
+        for key in self.keys.drain(..) {
+            panics.catch(|| drop(key));
+        }
     }
 }

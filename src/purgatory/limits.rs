@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     core::Core,
-    operation::{Completion, DelayedOperation, OperationKey},
+    operation::{DelayedOperation, OperationKey},
     outcome::Claim,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -327,15 +327,20 @@ where
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some(key) = find() else { break };
-            let (claim, hold) = self.claim_in_shard(key, Completion::Displaced);
+            let now = self.end_of_wait(key);
+            let (claim, leavings) = self.shards[key.shard()].displace(key.place(), now);
+            debug_assert!(
+                !leavings.has_keys() || !matches!(claim, Claim::Lost(_)),
+                "it left no key"
+            );
             if !matches!(claim, Claim::Lost(_)) {
-                displaced = Some((key.shard(), claim, hold));
+                displaced = Some((claim, leavings));
             }
         }
         drop(turn);
-        if let Some((number, claim, hold)) = displaced {
-            self.dispose(hold);
-            self.settle_claim(number, claim);
+        if let Some((claim, leavings)) = displaced {
+            self.discard(leavings);
+            self.complete_claimed(claim);
         }
     }
 

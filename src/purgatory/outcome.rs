@@ -5,7 +5,6 @@ use std::vec::Vec;
 use smallvec::SmallVec;
 
 use super::{operation::Completion, slab::Index, stats::wait_weight};
-use crate::wheel::Key;
 
 /// An operation that is out, until it ends or is brought back.
 pub(super) struct InHand<O, R> {
@@ -17,8 +16,8 @@ pub(super) struct InHand<O, R> {
     /// Whether the last check found that it can complete. If it has ended, whether the check
     /// decided that.
     pub(super) is_satisfied: bool,
-    /// Its completion, if it has ended, and its timeout, if the caller must still cancel it.
-    pub(super) end: Option<(Completion<R>, Option<Key>)>,
+    /// Its completion, if it has ended.
+    pub(super) end: Option<Completion<R>>,
 }
 
 impl<O, R> InHand<O, R> {
@@ -100,8 +99,6 @@ pub(super) type Announced = Vec<(Index, u64)>;
 pub(super) struct Finished<O, R> {
     pub(super) operation: O,
     pub(super) completion: Completion<R>,
-    /// The timeout that the caller must still cancel.
-    pub(super) timeout: Option<Key>,
 }
 
 /// Operations that have ended in one hold of the lock.
@@ -112,7 +109,7 @@ pub(super) enum Claim<O, R> {
     /// The operation has ended. The caller completes it.
     Finished(Finished<O, R>),
     /// The end is decided. The operation is out, and the thread that has it completes it.
-    Decided { timeout: Option<Key> },
+    Decided,
     /// Its end was decided before. Returns the completion, because its drop is user code.
     Lost(Completion<R>),
 }

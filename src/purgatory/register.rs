@@ -12,12 +12,15 @@ use super::{
     error::WatchError,
     filter::fence_watch,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    outcome::{Batch, Finished, InHand},
+    outcome::{Batch, InHand},
     rule::{Effect, Rule},
-    shard::Shard,
+    shard::{Registered, Shard},
     slab::Index,
 };
-use crate::{sync::Ordering, timer::ScheduleError, wheel::Key};
+use crate::{
+    sync::Ordering,
+    timer::{self, ScheduleError},
+};
 
 impl<K, O, R> Purgatory<K, O, R>
 where
@@ -308,8 +311,7 @@ where
         }
     }
 
-    /// Adds an operation to its lists, checks it once more, and starts its timeout. On an error it
-    /// holds no permits.
+    /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
     fn wait(
         &self,
         number: usize,
@@ -318,25 +320,24 @@ where
         hashes: &[u64],
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shard = &*self.shards[number];
+        let shard = &self.shards[number];
         let since = self.timer.elapsed();
-        let Some((entered, hold)) = shard.enter(since, conditions, &self.limits) else {
-            self.limits.give_back(hashes);
-            return Err(WatchError::shut_down(operation));
+        let registered = match self.timer.ensure_started() {
+            Ok(()) => shard.register(conditions, since, delay).map_err(ScheduleError::into_reason),
+            Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
-        self.dispose(hold);
+        let Registered { place, asked } = match registered {
+            Ok(registered) => registered,
+            Err(reason) => {
+                self.limits.give_back(hashes);
+                return Err(WatchError::from_timer(reason, operation));
+            }
+        };
         fence_watch();
-        let key = OperationKey::new(number, entered.place);
-        let mut in_hand = InHand::new(entered.place, operation);
-        self.check_again(shard, &mut in_hand, conditions.rule.on_event(), entered.asked);
-        if in_hand.is_satisfied {
-            self.bring_back(key, in_hand, since, None);
-            return Ok(Watched::Waiting(key));
-        }
-        match self.timer.schedule_in(number, since, delay, key) {
-            Ok(timeout) => self.bring_back(key, in_hand, since, Some(timeout)),
-            Err(refused) => self.withdraw(key, in_hand, since, refused)?,
-        }
+        let mut in_hand = InHand::new(place, operation);
+        self.check_again(shard, &mut in_hand, conditions.rule.on_event(), asked);
+        let key = OperationKey::new(number, place);
+        self.begin_to_wait(key, in_hand, since);
         Ok(Watched::Waiting(key))
     }
 
@@ -358,9 +359,7 @@ where
                 }
                 self.catch(|| drop(key));
             }
-            let (after, hold) = shard.on_found(in_hand.index, &found, &self.limits);
-            self.dispose(hold);
-            effect = after;
+            effect = shard.on_found(in_hand.index, &found);
         }
         in_hand.is_satisfied = match effect {
             Effect::Nothing => false,
@@ -369,52 +368,23 @@ where
         };
     }
 
-    /// Brings back an operation that was just registered, and sets its timeout. It almost always
-    /// waits from then on. Otherwise it is checked again, or it has ended. If it exceeds a limit,
-    /// it displaces another operation.
+    /// Brings back an operation that was just registered. It almost always waits from then on.
+    /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
+    /// operation.
     #[inline]
-    fn bring_back(
-        &self,
-        key: OperationKey,
-        mut in_hand: InHand<O, R>,
-        since: u64,
-        timeout: Option<Key>,
-    ) {
-        let number = key.shard();
-        let shard = &*self.shards[number];
+    fn begin_to_wait(&self, key: OperationKey, mut in_hand: InHand<O, R>, since: u64) {
+        let shard = &self.shards[key.shard()];
         let is_timed = in_hand.is_satisfied && in_hand.is_timed;
         let now = if is_timed { self.timer.elapsed() } else { since };
-        let (surplus, announced, hold) = shard.settle_in(&mut in_hand, timeout, now, &self.limits);
-        self.dispose(hold);
-        if let (Some(operation), Some((completion, timeout))) = (in_hand.operation, in_hand.end) {
-            self.conclude(number, Finished { operation, completion, timeout });
+        let (surplus, announced) = shard.begin_to_wait(&mut in_hand, now);
+        if let (Some(operation), Some(completion)) = (in_hand.operation, in_hand.end) {
+            self.complete(operation, completion);
         }
         self.displace_for(key, &surplus);
         if !announced.is_empty() {
             let mut batch = Batch::new();
             shard.take_out_again(&announced, &mut batch);
-            self.check_out(number, &mut batch);
+            self.check_out(key.shard(), &mut batch);
         }
-    }
-
-    /// Removes an operation whose timeout the timer refused. Completes it instead if another thread
-    /// has decided its end.
-    #[cold]
-    fn withdraw(
-        &self,
-        key: OperationKey,
-        in_hand: InHand<O, R>,
-        since: u64,
-        refused: ScheduleError<OperationKey>,
-    ) -> Result<(), WatchError<O>> {
-        let shard = &*self.shards[key.shard()];
-        let (is_withdrawn, hold) = shard.withdraw(in_hand.index, &self.limits);
-        self.dispose(hold);
-        if !is_withdrawn {
-            self.bring_back(key, in_hand, since, None);
-            return Ok(());
-        }
-        let operation = in_hand.operation.expect("it is in hand");
-        Err(WatchError::from_timer(refused, operation))
     }
 }

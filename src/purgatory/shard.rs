@@ -1,7 +1,7 @@
-//! A shard of a purgatory. Only this file takes the lock of a shard.
+//! A shard of a purgatory. Only this file takes the lock of a shard, which is that of the shard of the
+//! timer.
 //!
-//! Each method holds the lock once. It returns values that must not be dropped under the lock in a
-//! [`Hold`], and the caller drops them.
+//! Each method holds the lock once. It drops the keys that have lost their last watcher after that.
 //!
 //! # Locks
 //!
@@ -13,42 +13,50 @@
 //! Two other locks exist if there are limits. A thread that displaces an operation holds the first
 //! while it takes the locks of the shards, one after the other. The second guards a count of the
 //! operations on a key, and is taken under the lock of a shard. So the order is: displacing, shard,
-//! count. No thread holds two shards, nor a shard and one of the timer's locks. A check may wait
-//! for a user's lock, even if a thread holds that lock while it announces an event.
+//! count. The reaper holds the lock of the timer's backlog while it takes the locks of the shards.
+//! No thread holds two shards. A check may wait for a user's lock, even if a thread holds that lock
+//! while it announces an event.
 
-use std::borrow::Borrow;
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec::Vec};
 
-use crossbeam::utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::{
     conditions::Conditions,
     cursors::Cursor,
+    expiry::{Due, ShardState},
     filter::Filter,
-    hold::Hold,
+    hold::{Hold, Leavings},
     limits::{Limits, Surplus},
     operation::Completion,
     outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand, Oldest},
+    panics::Panics,
     rule::Effect,
     slab::Index,
     stats::PurgatoryStats,
     waiters::Waiters,
     walk::Walk,
 };
-use crate::{sync::Mutex, wheel::Key};
+use crate::timer::{AnnexTimer, ScheduleError};
 
 /// Steps along a list between two holds of a lock.
 pub(super) const STEPS_PER_HOLD: u32 = 256;
 
+/// The timer of a purgatory. Its shards are those of the purgatory.
+pub(super) type Timer<K, O, R> = AnnexTimer<Index, ShardState<K, O, R>, Due<K, O>>;
+
 /// A part of a purgatory. An operation is in the shard of the thread that registered it.
 pub(super) struct Shard<K, O, R> {
+    /// Its number in the timer, whose shard holds the operations.
+    number: usize,
     filter: Filter,
-    /// On separate cache lines, because other threads read `filter` while a thread takes this lock.
-    waiters: CachePadded<Mutex<Waiters<K, O, R>>>,
+    limits: Arc<Limits>,
+    panics: Panics,
+    timer: Timer<K, O, R>,
 }
 
 /// An operation that was just added to its lists.
-pub(super) struct Entered<K> {
+pub(super) struct Registered<K> {
     pub(super) place: (Index, u64),
     /// Its thresholds, for the second check: key, value and node.
     pub(super) asked: SmallVec<[(K, u64, Index); 1]>,
@@ -58,8 +66,6 @@ pub(super) struct Entered<K> {
 pub(super) struct Reached<O, R> {
     /// The operations that need a check.
     pub(super) batch: Batch<O, R>,
-    /// The timeouts of the operations whose end is decided.
-    pub(super) timeouts: SmallVec<[Option<Key>; 2]>,
     /// Number of operations that other threads complete.
     pub(super) decided: usize,
     /// Whether the key may have more reached thresholds.
@@ -72,18 +78,18 @@ pub(super) type NextThreshold = Option<(u64, Index)>;
 /// Operations whose end was decided in one hold.
 pub(super) struct Ended<O, R> {
     pub(super) finishes: Finishes<O, R>,
-    /// The timeouts of the operations that other threads check and will complete.
-    timeouts: SmallVec<[Option<Key>; 2]>,
+    /// Number of operations that other threads check and will complete.
+    decided: usize,
 }
 
 impl<O, R> Ended<O, R> {
     fn new() -> Self {
-        Self { finishes: Finishes::new(), timeouts: SmallVec::new() }
+        Self { finishes: Finishes::new(), decided: 0 }
     }
 
     /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
-        self.finishes.len() + self.timeouts.len()
+        self.finishes.len() + self.decided
     }
 
     /// Adds an operation, unless its end was decided before. The dropped completion holds no reason
@@ -91,23 +97,23 @@ impl<O, R> Ended<O, R> {
     fn add(&mut self, claim: Claim<O, R>) {
         match claim {
             Claim::Finished(end) => self.finishes.push(end),
-            Claim::Decided { timeout } => self.timeouts.push(timeout),
+            Claim::Decided => self.decided += 1,
             Claim::Lost(completion) => {
                 debug_assert!(!matches!(completion, Completion::Cancelled(_)), "it has a reason");
             }
         }
     }
-
-    /// Returns the timeouts that the caller must still cancel.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = Key> {
-        let finished = self.finishes.iter().filter_map(|end| end.timeout);
-        finished.chain(self.timeouts.iter().copied().flatten())
-    }
 }
 
 impl<K, O, R> Shard<K, O, R> {
-    pub(super) fn new() -> Self {
-        Self { filter: Filter::new(), waiters: CachePadded::new(Mutex::new(Waiters::new())) }
+    pub(super) fn new(
+        number: usize,
+        filter: Filter,
+        limits: Arc<Limits>,
+        panics: Panics,
+        timer: Timer<K, O, R>,
+    ) -> Self {
+        Self { number, filter, limits, panics, timer }
     }
 
     /// Returns whether a key may have a watcher. Takes no lock; the caller has executed
@@ -119,7 +125,28 @@ impl<K, O, R> Shard<K, O, R> {
 
     /// Removes the cursor of a dropped walk.
     pub(super) fn close_cursor(&self, cursor: Cursor) {
-        self.waiters.lock().lists.cursors.close(cursor);
+        self.hold(|waiters, _| waiters.lists.cursors.close(cursor));
+    }
+
+    /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
+    #[inline]
+    fn hold<V>(&self, act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V) -> V {
+        let (result, mut leavings) = self.hold_and_keep(act);
+        leavings.discard(&self.panics);
+        result
+    }
+
+    /// Runs `act` under the lock. Also returns the values that must be dropped without a lock.
+    #[inline]
+    fn hold_and_keep<V>(
+        &self,
+        act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
+    ) -> (V, Leavings<K>) {
+        self.timer.hold(self.number, |timeouts, state| {
+            let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts));
+            let result = act(&mut state.waiters, &mut hold);
+            (result, hold.into_leavings())
+        })
     }
 }
 
@@ -129,83 +156,63 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    #[inline]
-    fn hold<'a>(&'a self, limits: &'a Limits) -> Hold<'a, K> {
-        Hold::new(&self.filter, limits)
-    }
-
     // Registering.
 
-    /// Adds an operation that is out to all of its lists. Returns `None` if the shard is closed.
+    /// Adds an operation that is out to all of its lists, and its timeout to the timer. `since` is
+    /// the present time. If the timer refuses the timeout, nothing is added.
     #[inline]
-    pub(super) fn enter<'a>(
-        &'a self,
-        since: u64,
+    pub(super) fn register(
+        &self,
         conditions: &mut Conditions<K>,
-        limits: &'a Limits,
-    ) -> Option<(Entered<K>, Hold<'a, K>)>
+        since: u64,
+        delay: Duration,
+    ) -> Result<Registered<K>, ScheduleError<Index>>
     where
         K: Eq,
     {
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        if waiters.is_closed {
-            return None;
-        }
-        let place = waiters.enter(since, conditions.rule, limits.counted_first());
-        let (index, _) = place;
-        waiters.watch_events(index, conditions.events.drain(..), &mut hold);
-        let mut asked = SmallVec::new();
-        for threshold in conditions.thresholds.drain(..) {
-            let key = (threshold.hash, threshold.key, threshold.at);
-            let node = waiters.watch_threshold(index, key, &mut hold);
-            asked.push((threshold.asked, threshold.at, node));
-        }
-        if limits.needs_order() {
-            waiters.join_oldest(index);
-        }
-        Some((Entered { place, asked }, hold))
+        let (now, deadline) = self.timer.now_and_deadline(since, delay);
+        self.hold(|waiters, hold| {
+            let index = waiters.next_index();
+            let timeout = hold.timeouts().insert(now, deadline, index)?;
+            let counted = hold.limits().counted_first();
+            let place = waiters.add(since, timeout, conditions.rule, counted);
+            debug_assert_eq!(place.0, index, "the timeout leads to its operation");
+            waiters.watch_events(index, conditions.events.drain(..), hold);
+            let mut asked = SmallVec::new();
+            for threshold in conditions.thresholds.drain(..) {
+                let key = (threshold.hash, threshold.key, threshold.at);
+                let node = waiters.watch_threshold(index, key, hold);
+                asked.push((threshold.asked, threshold.at, node));
+            }
+            if hold.limits().needs_order() {
+                waiters.join_oldest(index);
+            }
+            Ok(Registered { place, asked })
+        })
     }
 
     /// Removes the thresholds that the second check found reached from their lists. Returns the
     /// effect on the operation, which is out.
-    pub(super) fn on_found<'a>(
-        &'a self,
-        index: Index,
-        nodes: &[Index],
-        limits: &'a Limits,
-    ) -> (Effect, Hold<'a, K>) {
-        let mut hold = self.hold(limits);
-        let effect = self.waiters.lock().on_found(index, nodes, &mut hold);
-        (effect, hold)
+    pub(super) fn on_found(&self, index: Index, nodes: &[Index]) -> Effect {
+        self.hold(|waiters, hold| waiters.on_found(index, nodes, hold))
     }
 
-    /// Brings back an operation that was just registered, and sets its timeout. With a timeout, the
-    /// operation can no longer be refused, so all limits count it.
+    /// Brings back an operation that was just registered. Unless it can complete, all limits
+    /// count it from now on.
     #[inline]
-    pub(super) fn settle_in<'a>(
-        &'a self,
+    pub(super) fn begin_to_wait(
+        &self,
         in_hand: &mut InHand<O, R>,
-        timeout: Option<Key>,
         now: u64,
-        limits: &'a Limits,
-    ) -> (Surplus, Announced, Hold<'a, K>) {
+    ) -> (Surplus, Announced) {
         let (mut surplus, mut announced) = (Surplus::default(), Announced::new());
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        if let Some(timeout) = timeout {
-            surplus = waiters.set_timeout(in_hand.index, timeout, limits);
-        }
-        waiters.bring_back(in_hand, now, &mut announced, &mut hold);
-        drop(waiters);
-        (surplus, announced, hold)
-    }
-
-    /// Removes an operation that is out, unless its end is decided. Returns whether it was removed.
-    pub(super) fn withdraw<'a>(&'a self, index: Index, limits: &'a Limits) -> (bool, Hold<'a, K>) {
-        let mut hold = self.hold(limits);
-        let is_withdrawn = self.waiters.lock().withdraw(index, &mut hold);
-        (is_withdrawn, hold)
+        self.hold(|waiters, hold| {
+            if !in_hand.is_satisfied {
+                surplus = waiters.count_in(in_hand.index, hold.limits());
+            }
+            waiters.bring_back(in_hand, now, &mut announced, hold);
+        });
+        (surplus, announced)
     }
 
     // Checking.
@@ -222,245 +229,224 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        walk.go_on(&mut self.waiters.lock(), key, |waiters, waiter, pass| {
-            let has_room = batch.len() < size;
-            if has_room {
-                waiters.call(waiter, pass, batch);
-            }
-            has_room
+        self.hold(|waiters, _| {
+            walk.go_on(waiters, key, |waiters, waiter, pass| {
+                let has_room = batch.len() < size;
+                if has_room {
+                    waiters.call(waiter, pass, batch);
+                }
+                has_room
+            });
         });
     }
 
     /// Brings back checked operations. Returns those that need another check.
     #[inline]
-    pub(super) fn bring_back<'a>(
-        &'a self,
-        batch: &mut Batch<O, R>,
-        now: u64,
-        limits: &'a Limits,
-    ) -> (Announced, Hold<'a, K>) {
-        self.bring_back_each(batch, now, limits, |_, _| {})
+    pub(super) fn bring_back(&self, batch: &mut Batch<O, R>, now: u64) -> Announced {
+        self.bring_back_each(batch, now, |_, _| {})
     }
 
     /// Brings back operations that were not checked. Returns those that wait again.
-    pub(super) fn bring_back_unchecked<'a>(
-        &'a self,
-        batch: &mut Batch<O, R>,
-        limits: &'a Limits,
-    ) -> (Announced, Hold<'a, K>) {
-        self.bring_back_each(batch, 0, limits, Waiters::announce)
+    pub(super) fn bring_back_unchecked(&self, batch: &mut Batch<O, R>) -> Announced {
+        self.bring_back_each(batch, 0, Waiters::announce)
     }
 
     #[inline]
-    fn bring_back_each<'a>(
-        &'a self,
+    fn bring_back_each(
+        &self,
         batch: &mut Batch<O, R>,
         now: u64,
-        limits: &'a Limits,
         before: impl Fn(&mut Waiters<K, O, R>, Index),
-    ) -> (Announced, Hold<'a, K>) {
+    ) -> Announced {
         let mut announced = Announced::new();
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        batch.for_each(|in_hand| {
-            before(&mut waiters, in_hand.index);
-            waiters.bring_back(in_hand, now, &mut announced, &mut hold);
+        self.hold(|waiters, hold| {
+            batch.for_each(|in_hand| {
+                before(waiters, in_hand.index);
+                waiters.bring_back(in_hand, now, &mut announced, hold);
+            });
         });
-        drop(waiters);
-        (announced, hold)
+        announced
     }
 
     /// Takes the announced operations out for another check.
     pub(super) fn take_out_again(&self, announced: &Announced, batch: &mut Batch<O, R>) {
-        self.waiters.lock().take_out_again(announced, batch);
+        self.hold(|waiters, _| waiters.take_out_again(announced, batch));
     }
 
     // Advancing.
 
     /// Removes the thresholds that `value` reaches from the list of a key. Adds the operations that
     /// this ends to `due`, with their thresholds.
-    pub(super) fn reach<'a, Q>(
-        &'a self,
+    pub(super) fn reach<Q>(
+        &self,
         (hash, key): (u64, &Q),
         value: u64,
         now: u64,
-        due: &mut std::vec::Vec<(u64, Finished<O, R>)>,
-        limits: &'a Limits,
-    ) -> (Reached<O, R>, Hold<'a, K>)
+        due: &mut Vec<(u64, Finished<O, R>)>,
+    ) -> Reached<O, R>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut reached =
-            Reached { batch: Batch::new(), timeouts: SmallVec::new(), decided: 0, is_more: false };
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        for step in 1..=STEPS_PER_HOLD {
-            // The list is removed with its last watcher, so it is looked up in each step.
-            let list = waiters.lists.find(hash, |other| other.borrow() == key);
-            let first = list.and_then(|list| waiters.reach(list, value, &mut hold));
-            let Some((at, waiter)) = first else { break };
-            match waiters.on_threshold(waiter, now, &mut reached.batch, &mut hold) {
-                Some(Claim::Finished(finished)) => {
-                    reached.timeouts.push(finished.timeout);
-                    due.push((at, finished));
+        let mut reached = Reached { batch: Batch::new(), decided: 0, is_more: false };
+        let before = due.len();
+        self.hold(|waiters, hold| {
+            for step in 1..=STEPS_PER_HOLD {
+                // The list is removed with its last watcher, so it is looked up in each step.
+                let list = waiters.lists.find(hash, |other| other.borrow() == key);
+                let first = list.and_then(|list| waiters.reach(list, value, hold));
+                let Some((at, waiter)) = first else { break };
+                match waiters.on_threshold(waiter, now, &mut reached.batch, hold) {
+                    Some(Claim::Finished(finished)) => due.push((at, finished)),
+                    Some(Claim::Decided) => reached.decided += 1,
+                    Some(Claim::Lost(_)) | None => {}
                 }
-                Some(Claim::Decided { timeout }) => {
-                    reached.timeouts.push(timeout);
-                    reached.decided += 1;
+                let ended = reached.batch.len() + reached.decided + due.len() - before;
+                reached.is_more = step == STEPS_PER_HOLD || ended == BATCH;
+                if reached.is_more {
+                    break;
                 }
-                Some(Claim::Lost(_)) | None => {}
             }
-            let ended = reached.batch.len() + reached.timeouts.len();
-            reached.is_more = step == STEPS_PER_HOLD || ended == BATCH;
-            if reached.is_more {
-                break;
-            }
-        }
-        drop(waiters);
-        (reached, hold)
+        });
+        reached
     }
 
     // Completing.
 
     /// Decides how an operation ends, unless its end is decided.
-    pub(super) fn claim<'a>(
-        &'a self,
+    pub(super) fn claim(
+        &self,
         place: (Index, u64),
         completion: Completion<R>,
         now: u64,
-        limits: &'a Limits,
-    ) -> (Claim<O, R>, Hold<'a, K>) {
-        let mut hold = self.hold(limits);
-        let claim = self.waiters.lock().claim_at(place, completion, now, &mut hold);
-        (claim, hold)
+    ) -> Claim<O, R> {
+        self.hold(|waiters, hold| waiters.claim_at(place, completion, now, hold))
+    }
+
+    /// The same for a caller that holds a lock. It drops the leavings after that.
+    pub(super) fn displace(&self, place: (Index, u64), now: u64) -> (Claim<O, R>, Leavings<K>) {
+        self.hold_and_keep(|waiters, hold| {
+            waiters.claim_at(place, Completion::Displaced, now, hold)
+        })
     }
 
     /// Decides the end of the next operation of a walk that registered before `newcomers`. Returns
     /// [`Claim::Lost`] with the completion if this hold finds none.
-    pub(super) fn claim_next<'a, Q>(
-        &'a self,
+    pub(super) fn claim_next<Q>(
+        &self,
         walk: &mut Walk<'_, K, O, R>,
-        (key, newcomers): ((u64, &Q), u64),
+        key: (u64, &Q),
+        newcomers: u64,
         completion: Completion<R>,
         now: u64,
-        limits: &'a Limits,
-    ) -> (Claim<O, R>, Hold<'a, K>)
+    ) -> Claim<O, R>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut hold = self.hold(limits);
         let (mut completion, mut claim) = (Some(completion), None);
-        walk.go_past(&mut self.waiters.lock(), key, |waiters, waiter| {
-            if !waiters.is_before(waiter, newcomers) {
-                return true;
-            }
-            let Some(completion) = completion.take() else { return false };
-            claim = Some(waiters.claim(waiter, completion, now, &mut hold));
-            true
+        self.hold(|waiters, hold| {
+            walk.go_past(waiters, key, |waiters, waiter| {
+                if !waiters.is_before(waiter, newcomers) {
+                    return true;
+                }
+                let Some(completion) = completion.take() else { return false };
+                claim = Some(waiters.claim(waiter, completion, now, hold));
+                true
+            });
         });
         let unused = || Claim::Lost(completion.expect("no operation has taken it"));
-        (claim.unwrap_or_else(unused), hold)
+        claim.unwrap_or_else(unused)
     }
 
     /// Decides the end of the operation with the least threshold of a key after a place, if it
     /// registered before `newcomers`. Returns the place of the threshold, or `None` if there is
     /// none.
-    pub(super) fn claim_threshold<'a, Q>(
-        &'a self,
-        ((hash, key), newcomers): ((u64, &Q), u64),
+    pub(super) fn claim_threshold<Q>(
+        &self,
+        (hash, key): (u64, &Q),
+        newcomers: u64,
         after: NextThreshold,
         completion: Completion<R>,
         now: u64,
-        limits: &'a Limits,
-    ) -> (NextThreshold, Claim<O, R>, Hold<'a, K>)
+    ) -> (NextThreshold, Claim<O, R>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        let list = waiters.lists.find(hash, |other| other.borrow() == key);
-        let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
-        let claim = match next {
-            Some((_, waiter)) if waiters.is_before(waiter, newcomers) => {
-                waiters.claim(waiter, completion, now, &mut hold)
-            }
-            _ => Claim::Lost(completion),
-        };
-        drop(waiters);
-        (next.map(|(place, _)| place), claim, hold)
+        self.hold(|waiters, hold| {
+            let list = waiters.lists.find(hash, |other| other.borrow() == key);
+            let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
+            let claim = match next {
+                Some((_, waiter)) if waiters.is_before(waiter, newcomers) => {
+                    waiters.claim(waiter, completion, now, hold)
+                }
+                _ => Claim::Lost(completion),
+            };
+            (next.map(|(place, _)| place), claim)
+        })
     }
 
     /// Returns the serial number of the next operation.
     pub(super) fn next_serial(&self) -> u64 {
-        self.waiters.lock().serial()
+        self.hold(|waiters, _| waiters.serial())
     }
 
     pub(super) fn is_waiting(&self, place: (Index, u64)) -> bool {
-        self.waiters.lock().is_waiting(place)
+        self.hold(|waiters, _| waiters.is_waiting(place))
     }
 
     /// Refuses further operations.
     pub(super) fn close(&self) {
-        self.waiters.lock().is_closed = true;
+        self.hold(|_, hold| hold.timeouts().close());
     }
 
     /// Decides that operations end as satisfied, unless their ends are decided. Takes at most
     /// [`BATCH`].
-    pub(super) fn claim_all<'a>(
-        &'a self,
+    pub(super) fn claim_all(
+        &self,
         places: impl ExactSizeIterator<Item = (Index, u64)>,
         now: u64,
-        limits: &'a Limits,
-    ) -> (Ended<O, R>, Hold<'a, K>) {
+    ) -> Ended<O, R> {
         debug_assert!(places.len() <= BATCH, "{} operations in one hold", places.len());
         let mut ended = Ended::new();
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        for place in places {
-            ended.add(waiters.claim_at(place, Completion::Satisfied, now, &mut hold));
-        }
-        drop(waiters);
-        (ended, hold)
+        self.hold(|waiters, hold| {
+            for place in places {
+                ended.add(waiters.claim_at(place, Completion::Satisfied, now, hold));
+            }
+        });
+        ended
     }
 
     /// Ends operations from a position on, because the purgatory shuts down. Returns the next
     /// position, or `None` after the last.
-    pub(super) fn shut_down_some<'a>(
-        &'a self,
-        start: u32,
-        now: u64,
-        limits: &'a Limits,
-    ) -> (Ended<O, R>, Option<u32>, Hold<'a, K>) {
+    pub(super) fn shut_down_some(&self, start: u32, now: u64) -> (Ended<O, R>, Option<u32>) {
         let mut ended = Ended::new();
-        let mut hold = self.hold(limits);
-        let mut waiters = self.waiters.lock();
-        let end = waiters.end().min(start + STEPS_PER_HOLD);
-        let mut position = start;
-        while position < end && ended.len() < BATCH {
-            if let Some(index) = waiters.at(position) {
-                ended.add(waiters.claim(index, Completion::ShutDown, now, &mut hold));
+        let next = self.hold(|waiters, hold| {
+            let end = waiters.end().min(start + STEPS_PER_HOLD);
+            let mut position = start;
+            while position < end && ended.len() < BATCH {
+                if let Some(index) = waiters.at(position) {
+                    ended.add(waiters.claim(index, Completion::ShutDown, now, hold));
+                }
+                position += 1;
             }
-            position += 1;
-        }
-        let next = (position < waiters.end()).then_some(position);
-        drop(waiters);
-        (ended, next, hold)
+            (position < waiters.end()).then_some(position)
+        });
+        (ended, next)
     }
 
     // Limits.
 
     /// Returns the operation that has waited longest, except `except`.
     pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
-        self.waiters.lock().oldest(except)
+        self.hold(|waiters, _| waiters.oldest(except))
     }
 
     /// Returns the operation that has watched the events of a key with this hash longest, except
     /// `except`.
     pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
-        self.waiters.lock().oldest_on_key(hash, except)
+        self.hold(|waiters, _| waiters.oldest_on_key(hash, except))
     }
 
     /// Returns the operation with the greatest threshold on a key with this hash, except `except`.
@@ -469,38 +455,35 @@ where
         hash: u64,
         except: Option<Index>,
     ) -> Option<(u64, (Index, u64))> {
-        self.waiters.lock().greatest_on_key(hash, except)
+        self.hold(|waiters, _| waiters.greatest_on_key(hash, except))
     }
 
     // Inspection.
 
     /// Returns the number of waiting operations and the number of their watchers.
     pub(super) fn counts(&self) -> (u64, u64) {
-        let waiters = self.waiters.lock();
-        (u64::from(waiters.waiting()), waiters.lists.watching())
+        self.hold(|waiters, _| (u64::from(waiters.waiting()), waiters.lists.watching()))
     }
 
     /// Adds the counts of this shard.
     pub(super) fn add_stats(&self, stats: &mut PurgatoryStats) {
-        let waiters = self.waiters.lock();
-        stats.delayed += u64::from(waiters.waiting());
-        stats.watched += waiters.lists.watching();
-        stats.keys += u64::from(waiters.lists.keys());
-        waiters.stats.add_to(stats);
+        self.hold(|waiters, _| {
+            stats.delayed += u64::from(waiters.waiting());
+            stats.watched += waiters.lists.watching();
+            stats.keys += u64::from(waiters.lists.keys());
+            waiters.stats.add_to(stats);
+        });
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&self) {
-        self.waiters.lock().shrink();
+        self.hold(|waiters, _| waiters.shrink());
     }
 
     /// Checks the invariants of this shard. Returns the number of operations that the total limit
     /// counts. Adds the count of each key's limit, by hash.
-    pub(super) fn check_invariants(
-        &self,
-        on_keys: &mut std::collections::BTreeMap<u64, u64>,
-    ) -> u64 {
-        self.waiters.lock().check_invariants(&self.filter, on_keys)
+    pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
+        self.hold(|waiters, hold| waiters.check_invariants(on_keys, hold))
     }
 
     /// Continues a walk in one hold. Returns the number of visited operations.
@@ -510,9 +493,11 @@ where
         K: Eq,
     {
         let mut visited = 0;
-        walk.go_past(&mut self.waiters.lock(), key, |_, _| {
-            visited += 1;
-            true
+        self.hold(|waiters, _| {
+            walk.go_past(waiters, key, |_, _| {
+                visited += 1;
+                true
+            });
         });
         visited
     }

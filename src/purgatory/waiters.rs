@@ -10,7 +10,6 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{
-    filter::Filter,
     hold::Hold,
     limits::{Counted, Limits, Surplus},
     lists::Lists,
@@ -48,7 +47,8 @@ struct Waiter<O, R> {
     seen: u64,
     /// The time of its registration, in nanoseconds of the timer.
     since: u64,
-    timeout: Option<Key>,
+    /// Its timeout, which is pending until its end is decided.
+    timeout: Key,
     /// Its nodes that watch events.
     events: Watching,
     /// The first of its nodes that wait for thresholds.
@@ -91,7 +91,6 @@ pub(super) struct Waiters<K, O, R> {
     passes: u64,
     /// Number of operations that are out and whose end is decided.
     decided: u32,
-    pub(super) is_closed: bool,
     pub(super) stats: ShardStats,
 }
 
@@ -103,7 +102,6 @@ impl<K, O, R> Waiters<K, O, R> {
             serial: 0,
             passes: 0,
             decided: 0,
-            is_closed: false,
             stats: ShardStats::new(),
         }
     }
@@ -115,16 +113,28 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Adds a slot for an operation that is out. It is on no list yet.
+    /// Returns the index of the next operation to be added.
     #[inline]
-    pub(super) fn enter(&mut self, since: u64, rule: Rule, counted: Counted) -> (Index, u64) {
+    pub(super) fn next_index(&mut self) -> Index {
+        self.slots.next_index()
+    }
+
+    /// Adds a slot for an operation that is out, and has a timeout. It is on no list yet.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        since: u64,
+        timeout: Key,
+        rule: Rule,
+        counted: Counted,
+    ) -> (Index, u64) {
         let serial = self.serial;
         self.serial += 1;
         let index = self.slots.insert(Waiter {
             serial,
             seen: self.passes,
             since,
-            timeout: None,
+            timeout,
             events: Watching::default(),
             thresholds: None,
             rule,
@@ -315,14 +325,14 @@ where
         let state = &mut self.slots[index].state;
         match mem::replace(state, State::OUT) {
             State::Waiting(operation) => {
-                let timeout = self.finish(index, &completion, now, hold);
-                Claim::Finished(Finished { operation, completion, timeout })
+                self.finish(index, &completion, now, hold);
+                Claim::Finished(Finished { operation, completion })
             }
             State::Out { .. } => {
-                let timeout = self.leave(index, &completion, now, hold);
+                self.leave(index, &completion, now, hold);
                 self.slots[index].state = State::Decided(completion);
                 self.decided += 1;
-                Claim::Decided { timeout }
+                Claim::Decided
             }
             decided @ State::Decided(_) => {
                 *state = decided;
@@ -408,13 +418,13 @@ where
                 debug_assert_ne!(self.decided, 0, "its end was decided");
                 in_hand.is_satisfied = false;
                 self.decided -= 1;
-                in_hand.end = Some((completion, waiter.timeout.take()));
+                in_hand.end = Some(completion);
                 self.remove(index, hold);
             }
             State::Out { .. } if in_hand.is_satisfied => {
                 let completion = Completion::Satisfied;
-                let timeout = self.finish(index, &completion, now, hold);
-                in_hand.end = Some((completion, timeout));
+                self.finish(index, &completion, now, hold);
+                in_hand.end = Some(completion);
             }
             State::Out { is_announced } => {
                 if is_announced {
@@ -427,20 +437,19 @@ where
         }
     }
 
-    /// Sets the timeout of an operation, which can no longer be refused. Counts it in the limits
-    /// that displace others. Returns the limits that it exceeds.
+    /// Counts an operation that begins to wait in the limits that displace others. Returns the
+    /// limits that it exceeds.
     #[inline]
-    pub(super) fn set_timeout(&mut self, index: Index, timeout: Key, limits: &Limits) -> Surplus {
-        let waiter = &mut self.slots[index];
-        waiter.timeout = Some(timeout);
-        if waiter.counted.in_total && waiter.counted.on_keys {
+    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
+        let counted = self.slots[index].counted;
+        if counted.in_total && counted.on_keys {
             return Surplus::default();
         }
-        self.count_in(index, limits)
+        self.count_displacing(index, limits)
     }
 
     #[cold]
-    fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
+    fn count_displacing(&mut self, index: Index, limits: &Limits) -> Surplus {
         let mut surplus = Surplus::default();
         let waiter = &mut self.slots[index];
         if matches!(waiter.state, State::Decided(_)) {
@@ -457,17 +466,7 @@ where
         surplus
     }
 
-    /// Removes an operation that is out, unless its end is decided. Returns whether it was removed.
-    pub(super) fn withdraw(&mut self, index: Index, hold: &mut Hold<'_, K>) -> bool {
-        if matches!(self.slots[index].state, State::Decided(_)) {
-            return false;
-        }
-        self.slots[index].leave_lists(index, &mut self.lists, hold);
-        self.remove(index, hold);
-        true
-    }
-
-    /// Removes an operation that ends from the shard. Returns its timeout.
+    /// Removes an operation that ends from the shard.
     #[inline]
     fn finish(
         &mut self,
@@ -475,14 +474,13 @@ where
         completion: &Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
-    ) -> Option<Key> {
-        let timeout = self.leave(index, completion, now, hold);
+    ) {
+        self.leave(index, completion, now, hold);
         self.remove(index, hold);
-        timeout
     }
 
-    /// Removes an operation whose end is decided from all lists, releases its permits, and counts
-    /// the end. Returns its timeout.
+    /// Removes an operation whose end is decided from all lists, cancels its timeout, releases its
+    /// permits, and counts the end.
     #[inline]
     fn leave(
         &mut self,
@@ -490,14 +488,15 @@ where
         completion: &Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
-    ) -> Option<Key> {
+    ) {
         let waiter = &mut self.slots[index];
         let wait = now.saturating_sub(waiter.since);
         self.stats.count(completion, wait, wait_weight(waiter.serial));
         // An expired timeout has left the timer.
-        let timeout = waiter.timeout.take().filter(|_| !matches!(completion, Completion::Expired));
+        if !matches!(completion, Completion::Expired) {
+            hold.cancel(waiter.timeout, index);
+        }
         waiter.leave_lists(index, &mut self.lists, hold);
-        timeout
     }
 
     /// Frees the slot of an operation that is on no list.
@@ -524,8 +523,8 @@ where
     /// Panics if an invariant is broken.
     pub(super) fn check_invariants(
         &self,
-        filter: &Filter,
         on_keys: &mut BTreeMap<u64, u64>,
+        hold: &mut Hold<'_, K>,
     ) -> u64 {
         let (mut decided, mut in_total, mut watching) = (0, 0, 0);
         for index in (0..self.slots.end()).filter_map(|position| self.at(position)) {
@@ -542,6 +541,9 @@ where
                 assert!(!waiter.counted.in_total, "no limit counts one whose end is decided");
                 decided += 1;
             }
+            let timeout = hold.timeouts().get(waiter.timeout);
+            let expected = (!is_decided).then_some(&index);
+            assert_eq!(timeout, expected, "an operation has a timeout until its end is decided");
             in_total += u64::from(waiter.counted.in_total);
             watching += listed;
             if waiter.counted.on_keys {
@@ -550,9 +552,11 @@ where
                 }
             }
         }
-        assert_eq!(decided, self.decided);
+        assert_eq!(decided, self.decided, "each operation with a decided end is counted");
+        let timeouts = hold.timeouts().check_invariants();
+        assert_eq!(timeouts, u64::from(self.waiting()), "each operation that waits has a timeout");
         assert_eq!(watching, self.lists.watching());
-        self.lists.check_invariants(filter);
+        self.lists.check_invariants(hold.filter);
         in_total
     }
 }

@@ -114,28 +114,3 @@ impl<K, O, R> Drop for Walk<'_, K, O, R> {
         }
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::purgatory::{conditions::Conditions, limits::Limits, outcome::InHand};
-
-    #[test]
-    fn a_walk_takes_256_steps_in_a_hold() {
-        let (shard, limits) = (Shard::<u32, (), ()>::new(), Limits::new(None, None, 8));
-        for _ in 0..600 {
-            let mut conditions = Conditions::new(8);
-            assert_eq!(conditions.add_events(7, 1), None);
-            let (entered, _) = shard.enter(0, &mut conditions, &limits).expect("it is open");
-            let mut in_hand = InHand::new(entered.place, ());
-            let _ = shard.settle_in(&mut in_hand, None, 0, &limits);
-        }
-        let mut walk = Walk::new(&shard, 0);
-        let mut holds = std::vec::Vec::new();
-        while !walk.is_done() {
-            holds.push(shard.visit_all(&mut walk, (7, &1)));
-        }
-        assert_eq!(holds, [256, 256, 88]);
-        shard.check_invariants(&mut std::collections::BTreeMap::new());
-    }
-}

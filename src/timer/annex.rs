@@ -8,7 +8,10 @@ use crate::wheel::Expired;
 /// entry and its timeout, or removes both.
 ///
 /// `()` is the annex of a timer without other state. Its timeouts expire as they are.
-pub(crate) trait Annex<T>: Send + 'static + HandOff<T, Due: Send + 'static> {
+pub(crate) trait Annex<T>: Send + 'static {
+    /// The value that the reaper hands off for an expired timeout.
+    type Due: Send + 'static;
+
     /// Maximum number of timeouts that expire in one hold of the lock.
     const MAX_EXPIRED: usize;
 
@@ -17,20 +20,9 @@ pub(crate) trait Annex<T>: Send + 'static + HandOff<T, Due: Send + 'static> {
     fn expire(&mut self, expired: Expired<T>, elapsed: u64) -> Expired<Self::Due>;
 }
 
-/// The type of the values that the reaper hands off.
-///
-/// A trait of its own, without bounds on `T`. With them, a task that keeps a queue of `&'static str`
-/// would not be `Send`: the compiler forgets there that the lifetime is `'static`.
-pub(crate) trait HandOff<T> {
-    /// The value that the reaper hands off for an expired timeout.
-    type Due;
-}
-
-impl<T> HandOff<T> for () {
-    type Due = T;
-}
-
 impl<T: Send + 'static> Annex<T> for () {
+    type Due = T;
+
     const MAX_EXPIRED: usize = usize::MAX;
 
     #[inline]

@@ -4,6 +4,7 @@ use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duratio
 
 use super::{
     Timer,
+    annex::Annex,
     backlog::Backlog,
     error::TimerBuildError,
     executor::{Delivery, Executor, Handler},
@@ -189,13 +190,14 @@ impl TimerBuilder {
         }
     }
 
-    /// Makes the state of a timer with these settings.
-    pub(super) fn build_shared<T: Send + 'static>(
+    /// Makes the state of a timer with these settings. `annex` makes the annex of each shard.
+    pub(super) fn build_shared<T: Send + 'static, X: Annex<T>>(
         self,
-        delivery: Delivery<T>,
+        delivery: Delivery<X::Due>,
         executors: usize,
-        handle: impl Fn(crate::wheel::Expired<T>) + Send + Sync + 'static,
-    ) -> Result<Arc<Shared<T>>, TimerBuildError> {
+        mut annex: impl FnMut() -> X,
+        handle: impl Fn(crate::wheel::Expired<X::Due>) + Send + Sync + 'static,
+    ) -> Result<Arc<Shared<T, X, X::Due>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
         let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
@@ -203,7 +205,7 @@ impl TimerBuilder {
         let parker = Parker::new();
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = parker.unparker().clone();
-        let contents = wheels.into_iter().map(|wheel| (wheel, ()));
+        let contents = wheels.into_iter().map(|wheel| (wheel, annex()));
         let shards = Shards::new(contents, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };

@@ -39,6 +39,7 @@
 //! in the child, and its locks may stay locked. Make timers after the fork.
 
 mod annex;
+mod annex_timer;
 mod backlog;
 mod batch;
 mod builder;
@@ -83,7 +84,6 @@ use std::{
     vec::Vec,
 };
 
-pub(crate) use self::error::Reason;
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
@@ -92,6 +92,7 @@ pub(crate) use self::receiver::Receiver;
 use self::sleeps::Sleeps;
 #[cfg(feature = "future")]
 pub(crate) use self::sleeps::{Place, SleepHandle, next_tick};
+pub(crate) use self::{annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts};
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,

@@ -35,7 +35,7 @@ pub(super) struct Turn {
     has_expired: bool,
 }
 
-impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Starts the reaper, which waits until it receives its parker.
     ///
     /// If the thread cannot be started, the caller keeps the parker, and a later call tries again.

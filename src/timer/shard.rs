@@ -40,7 +40,13 @@ use std::{
     vec::Vec,
 };
 
-use super::{annex::Annex, error::ScheduleError, stats::ShardStats, wakeup::Published};
+use super::{
+    annex::Annex,
+    error::ScheduleError,
+    permits::Permits,
+    stats::ShardStats,
+    wakeup::{Earlier, Published},
+};
 use crate::{
     sync::{Mutex, MutexGuard, Unparker, unlock_fair},
     tick::Tick,
@@ -75,21 +81,20 @@ struct Timeouts<T> {
     stats: ShardStats,
 }
 
-/// The timeouts of a shard, while a thread holds its lock.
-pub(crate) struct Hold<'a, T> {
+/// The timeouts of a shard whose lock a thread holds.
+pub(crate) struct HeldTimeouts<'a, T> {
     timeouts: &'a mut Timeouts<T>,
-    changes: Changes,
+    permits: &'a Permits,
+    published: &'a Published,
+    inserted: &'a mut Option<Inserted>,
 }
 
-/// The changes of one hold of a shard's lock.
-pub(super) struct Changes {
-    /// Number of timeouts that it cancelled.
-    pub(super) cancelled: usize,
+/// The last insert of a hold.
+pub(super) struct Inserted {
+    pub(super) now: Tick,
+    /// The earliest expiration that the hold published.
+    pub(super) earlier: Earlier,
 }
-
-/// The expiration that an operation published; `None` if the shard had already published one as
-/// early.
-pub(super) type Earlier = Option<Tick>;
 
 /// The timeout has ended.
 pub(super) struct Ended;
@@ -120,7 +125,7 @@ impl<T, X> Shard<T, X> {
             Ok(key) => {
                 state.timeouts.stats.scheduled += 1;
                 let earlier =
-                    self.publish_if_earlier(state.timeouts.expiration_after_insert(deadline));
+                    self.published.set_if_earlier(state.timeouts.expiration_after_insert(deadline));
                 debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
                 Ok((key, earlier))
             }
@@ -157,7 +162,7 @@ impl<T, X> Shard<T, X> {
             }
             state.timeouts.stats.scheduled += 1;
             let expiration = state.timeouts.expiration_after_insert(deadline);
-            earlier = self.publish_if_earlier(expiration).or(earlier);
+            earlier = self.published.set_if_earlier(expiration).or(earlier);
             debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
         }
         (earlier, None)
@@ -191,34 +196,44 @@ impl<T, X> Shard<T, X> {
         values: &mut [Option<T>],
         reaper: &Unparker,
     ) -> usize {
-        let ((), changes) = self.hold(reaper, |timeouts, _| {
-            for (index, key) in keys {
-                debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
-                values[index] = timeouts.cancel(key);
-            }
-        });
-        changes.cancelled
+        let mut count = 0;
+        let mut state = self.lock();
+        for (index, key) in keys {
+            debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
+            values[index] = state.timeouts.wheel.cancel(key);
+            count += usize::from(values[index].is_some());
+        }
+        state.timeouts.stats.cancelled += count as u64;
+        if state.timeouts.is_closed {
+            state.timeouts.wake_if_empty(reaper);
+        }
+        count
     }
 
-    /// Runs `act` on the timeouts and the annex, under the lock. Returns its result, and the changes
-    /// that the caller has to announce. Wakes the reaper if the shard is closed and now empty.
+    /// Runs `act` on the timeouts and the annex, under the lock. Returns its result, and the last
+    /// insert, which the caller announces to the reaper. Wakes the reaper if the shard is closed and
+    /// now empty.
     ///
     /// `act` must neither run nor drop anything of the user.
     #[inline]
     pub(super) fn hold<V>(
         &self,
+        permits: &Permits,
         reaper: &Unparker,
-        act: impl FnOnce(&mut Hold<'_, T>, &mut X) -> V,
-    ) -> (V, Changes) {
+        act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
+    ) -> (V, Option<Inserted>) {
+        let mut inserted = None;
         let mut guard = self.lock();
         let State { timeouts, annex } = &mut *guard;
-        let mut hold = Hold { timeouts, changes: Changes { cancelled: 0 } };
-        let result = act(&mut hold, annex);
-        let Hold { timeouts, changes } = hold;
+        let published = &self.published;
+        let held =
+            HeldTimeouts { timeouts: &mut *timeouts, permits, published, inserted: &mut inserted };
+        let result = act(held, annex);
         if timeouts.is_closed {
             timeouts.wake_if_empty(reaper);
         }
-        (result, changes)
+        drop(guard);
+        (result, inserted)
     }
 
     /// Moves a timeout to a new deadline.
@@ -227,7 +242,7 @@ impl<T, X> Shard<T, X> {
         let mut state = self.lock();
         state.timeouts.wheel.observe(now);
         state.timeouts.wheel.reset(key, deadline).ok_or(Ended)?;
-        let earlier = self.publish_if_earlier(deadline);
+        let earlier = self.published.set_if_earlier(deadline);
         debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
         Ok(earlier)
     }
@@ -324,19 +339,7 @@ impl<T, X> Shard<T, X> {
 
     /// Checks the invariants of the shard. Returns the number of pending timeouts.
     pub(super) fn check_invariants(&self) -> u64 {
-        let state = self.lock();
-        state.timeouts.wheel.check_invariants();
-        let published = self.published();
-        for (_, deadline, _) in &state.timeouts.wheel {
-            assert!(published <= deadline, "published {published}, but one is due at {deadline}");
-        }
-        let pending = state.timeouts.wheel.len() as u64;
-        let ShardStats { scheduled, expired, cancelled, returned, .. } = state.timeouts.stats;
-        let ended = expired + cancelled + returned;
-        assert_eq!(scheduled, pending + ended, "a timeout is pending or has ended once");
-        assert!(returned == 0 || state.timeouts.is_closed, "a shutdown closes the shard");
-        assert!(returned == 0 || pending == 0, "a shutdown returns all timeouts");
-        pending
+        self.lock().timeouts.check_invariants(&self.published)
     }
 
     /// Frees the memory that pending timeouts do not need.
@@ -370,30 +373,84 @@ impl<T, X> Shard<T, X> {
             unlock_fair(guard);
         }
     }
-
-    /// Publishes an expiration, under the lock, if it is earlier than the published one.
-    #[inline]
-    fn publish_if_earlier(&self, expiration: Tick) -> Earlier {
-        let is_earlier = expiration < self.published.get();
-        is_earlier.then(|| {
-            self.published.set(expiration);
-            expiration
-        })
-    }
 }
 
-impl<T> Hold<'_, T> {
+impl<T> HeldTimeouts<'_, T> {
+    /// Adds a timeout, unless the shard is closed or the timer is full.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+    ) -> Result<Key, ScheduleError<T>> {
+        if self.timeouts.is_closed {
+            self.timeouts.stats.rejected += 1;
+            return Err(ScheduleError::shut_down(value));
+        }
+        if !self.permits.acquire() {
+            return Err(ScheduleError::full(value));
+        }
+        self.timeouts.wheel.observe(now);
+        match self.timeouts.wheel.insert(deadline, value) {
+            Ok(key) => {
+                self.timeouts.stats.scheduled += 1;
+                let expiration = self.timeouts.expiration_after_insert(deadline);
+                let earlier = self.published.set_if_earlier(expiration);
+                let before = self.inserted.take().and_then(|inserted| inserted.earlier);
+                *self.inserted = Some(Inserted { now, earlier: earlier.or(before) });
+                debug_assert!(self.published.get() <= deadline, "the reaper would sleep too long");
+                Ok(key)
+            }
+            Err(refused) => {
+                self.permits.release_refused(1);
+                Err(ScheduleError::full(refused.into_value()))
+            }
+        }
+    }
+
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
     pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
         let value = self.timeouts.wheel.cancel(key)?;
         self.timeouts.stats.cancelled += 1;
-        self.changes.cancelled += 1;
+        self.permits.release(1);
         Some(value)
+    }
+
+    /// Makes the shard refuse new timeouts. Pending ones stay.
+    pub(crate) fn close(&mut self) {
+        self.timeouts.is_closed = true;
+    }
+
+    /// Returns the value of a pending timeout.
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        self.timeouts.wheel.get(key)
+    }
+
+    /// Checks the invariants of the shard, except those of its annex. Returns the number of pending
+    /// timeouts.
+    pub(crate) fn check_invariants(&self) -> u64 {
+        self.timeouts.check_invariants(self.published)
     }
 }
 
 impl<T> Timeouts<T> {
+    fn check_invariants(&self, published: &Published) -> u64 {
+        self.wheel.check_invariants();
+        let published = published.get();
+        for (_, deadline, _) in &self.wheel {
+            assert!(published <= deadline, "published {published}, but one is due at {deadline}");
+        }
+        let pending = self.wheel.len() as u64;
+        let ShardStats { scheduled, expired, cancelled, returned, .. } = self.stats;
+        let ended = expired + cancelled + returned;
+        assert_eq!(scheduled, pending + ended, "a timeout is pending or has ended once");
+        assert!(returned == 0 || self.is_closed, "a shutdown closes the shard");
+        assert!(returned == 0 || pending == 0, "a shutdown returns all timeouts");
+        pending
+    }
+
     /// Returns the next expiration of the wheel; `Tick::MAX` if it is empty.
     #[inline]
     fn next_expiration(&self) -> Tick {

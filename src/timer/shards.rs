@@ -20,10 +20,10 @@ use super::{
     error::ScheduleError,
     key::TimeoutKey,
     permits::Permits,
-    shard::{Earlier, Shard},
+    shard::{HeldTimeouts, Inserted, Shard},
     stats::ShardStats,
     tick_clock::TickClock,
-    wakeup::Wakeup,
+    wakeup::{Earlier, Wakeup},
 };
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
@@ -186,6 +186,23 @@ impl<T, X> Shards<T, X> {
         } else {
             ScheduleError::full(value)
         }
+    }
+
+    /// Runs `act` on the timeouts and the annex of the shard at `index`, under its lock. Wakes the
+    /// reaper if it sleeps past an inserted timeout.
+    ///
+    /// `act` must neither run nor drop anything of the user.
+    #[inline]
+    pub(super) fn hold<V>(
+        &self,
+        index: usize,
+        act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
+    ) -> V {
+        let (result, inserted) = self.all[index].hold(&self.permits, &self.reaper, act);
+        if let Some(Inserted { now, earlier }) = inserted {
+            self.wake_if_needed(now, earlier);
+        }
+        result
     }
 
     /// Cancels a timeout and returns its value; `None` if it has ended.

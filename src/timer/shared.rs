@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    annex::{Annex, HandOff},
+    annex::Annex,
     backlog::Backlog,
     callback_threads::CallbackThreads,
     executor::{Delivery, Handler},
@@ -26,13 +26,17 @@ use crate::{
 
 /// A timer without its handles.
 ///
+/// `X` is the type of the annexes of its shards, and `D` that of expired timeouts. `D` is a parameter,
+/// because the type of `X` would need bounds on `T`. With these, a task that keeps a queue of
+/// `&'static str` would not be `Send`: the compiler forgets there that the lifetime is `'static`.
+///
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
-pub(super) struct Shared<T, X: HandOff<T> = ()> {
+pub(super) struct Shared<T, X = (), D = T> {
     pub(super) shards: Arc<Shards<T, X>>,
     /// A reference for the handles of each shard.
     references: Box<[ShardsRef<T, X>]>,
-    pub(super) handler: Arc<Handler<X::Due>>,
-    pub(super) delivery: Delivery<X::Due>,
+    pub(super) handler: Arc<Handler<D>>,
+    pub(super) delivery: Delivery<D>,
     /// `None` once the threads have been started, or if the clock runs the timer.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
@@ -58,7 +62,7 @@ pub(super) struct Starter {
     pub(super) name: String,
 }
 
-impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     pub(super) fn new(
         shards: Shards<T, X>,
         handler: Handler<X::Due>,
@@ -220,7 +224,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
     }
 }
 
-impl<T: Send + 'static, X: Annex<T>> Driven for Shared<T, X> {
+impl<T: Send + 'static, X: Annex<T>> Driven for Shared<T, X, X::Due> {
     fn turn(&self) {
         if !self.is_stopped() {
             let is_queue = matches!(self.delivery, Delivery::Queue(_));

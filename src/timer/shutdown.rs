@@ -85,7 +85,7 @@ pub(super) struct Ended<T, D> {
     pub(super) expired: Vec<D>,
 }
 
-impl<T: Send + 'static, X: Annex<T>> Shared<T, X> {
+impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
     pub(super) fn end(&self, backlog: Option<&Backlog<X::Due>>) -> Ended<T, X::Due> {
         let is_started = self.is_started();
@@ -123,7 +123,9 @@ impl<T: Send + 'static> Drop for Owner<T> {
 }
 
 /// Ends the timer if the reaper panics.
-pub(super) struct EndOnPanic<'a, T: Send + 'static, X: Annex<T>>(pub(super) &'a Shared<T, X>);
+pub(super) struct EndOnPanic<'a, T: Send + 'static, X: Annex<T>>(
+    pub(super) &'a Shared<T, X, X::Due>,
+);
 
 impl<T: Send + 'static, X: Annex<T>> Drop for EndOnPanic<'_, T, X> {
     fn drop(&mut self) {

@@ -18,7 +18,7 @@ use super::{
     stats::TimerStats,
     tick_clock::after,
 };
-use crate::wheel::{Expired, Key};
+use crate::wheel::Expired;
 
 /// A timer that passes plain values to one handler.
 ///
@@ -319,45 +319,21 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Returns the nanoseconds since the timer was made. They step back by less than a tick, if the
     /// clock does.
     #[inline]
-    pub(crate) fn elapsed(&self) -> u64 {
+    pub(super) fn elapsed(&self) -> u64 {
         self.shards().clock().elapsed()
     }
 
     /// Returns the number of shards.
-    pub(crate) fn shard_count(&self) -> usize {
+    #[cfg(feature = "future")]
+    pub(super) fn shard_count(&self) -> usize {
         self.shards().count()
     }
 
     /// Returns the index of the shard that this thread uses.
     #[inline]
-    pub(crate) fn current_shard(&self) -> usize {
+    #[cfg(feature = "future")]
+    pub(super) fn current_shard(&self) -> usize {
         self.shards().current()
-    }
-
-    /// Adds a timeout to a shard, with a deadline `delay` after `elapsed`.
-    #[inline]
-    pub(crate) fn schedule_in(
-        &self,
-        shard: usize,
-        elapsed: u64,
-        delay: Duration,
-        value: T,
-    ) -> Result<Key, ScheduleError<T>> {
-        let value = self.ensure_started(value)?;
-        let (now, deadline) = self.shards().clock().at_and_after(elapsed, delay);
-        self.shards().insert(shard, now, deadline, value).map(TimeoutKey::in_shard)
-    }
-
-    /// Cancels timeouts of a shard, up to 256 in one hold of its lock, and drops their values.
-    pub(crate) fn cancel_all_in(&self, shard: usize, keys: impl Iterator<Item = Key>) {
-        let keys: Vec<_> = keys.map(|key| TimeoutKey::new(shard, key)).collect();
-        drop(self.shards().cancel_batch(&keys));
-    }
-
-    /// Cancels a timeout of a shard and returns its value; `None` if it has ended.
-    #[inline]
-    pub(crate) fn cancel_in(&self, shard: usize, key: Key) -> Option<T> {
-        self.shards().cancel(TimeoutKey::new(shard, key))
     }
 
     /// Starts the threads unless they have been started. Hands `value` back, also if that fails.
@@ -383,7 +359,7 @@ impl TimerBuilder {
     ) -> Result<ValueTimer<T>, TimerBuildError> {
         let (delivery, executors) = self.delivery();
         let handle = move |expired: Expired<T>| handler(expired.value);
-        self.build_shared(delivery, executors, handle).map(ValueTimer::from_shared)
+        self.build_shared(delivery, executors, || (), handle).map(ValueTimer::from_shared)
     }
 }
 

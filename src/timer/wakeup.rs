@@ -51,6 +51,10 @@ use crate::{
     tick::Tick,
 };
 
+/// The expiration that an operation published; `None` if the shard had already published one as
+/// early.
+pub(super) type Earlier = Option<Tick>;
+
 /// The least tick at which the reaper has work in a shard. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Published(AtomicU64);
@@ -70,6 +74,16 @@ impl Published {
     #[inline]
     pub(super) fn set(&self, expiration: Tick) {
         self.0.store(expiration.get(), Ordering::Relaxed);
+    }
+
+    /// Publishes an expiration if it is earlier than the published one.
+    #[inline]
+    pub(super) fn set_if_earlier(&self, expiration: Tick) -> Earlier {
+        let is_earlier = expiration < self.get();
+        is_earlier.then(|| {
+            self.set(expiration);
+            expiration
+        })
     }
 }
 

@@ -1,0 +1,104 @@
+//! Expiration: the reaper ends due operations under the lock of their shard.
+//!
+//! # Protocol
+//!
+//! The operations of a shard and their timeouts are under one lock, and each operation whose end is
+//! not decided has one pending timeout.
+//!
+//! - A registration inserts the timeout in the hold that adds the operation. If the timer refuses
+//!   the timeout, the hold has changed nothing.
+//! - A thread that decides the end of an operation cancels its timeout in the same hold.
+//! - The reaper takes a due timeout out of the wheel, and decides in the same hold that its operation
+//!   ends as expired. So it never finds an operation that has ended.
+//! - The reaper hands the operation off as [`Due`], which completes it when it is dropped. If a
+//!   thread has the operation out, that thread completes it.
+//! - A shutdown takes back the operations that have expired and whose completion has not begun.
+
+use std::sync::Arc;
+
+use super::{
+    filter::Filter,
+    hold::{Hold, Leavings},
+    limits::Limits,
+    operation::Completion,
+    outcome::{BATCH, Claim, Finished},
+    panics::Panics,
+    slab::Index,
+    waiters::Waiters,
+};
+use crate::{timer::Annex, wheel::Expired};
+
+/// The state of a shard, beside its timeouts under one lock.
+pub(super) struct ShardState<K, O, R> {
+    pub(super) waiters: Waiters<K, O, R>,
+    filter: Filter,
+    limits: Arc<Limits>,
+    panics: Panics,
+    /// Completes an expired operation.
+    complete: fn(&Panics, O),
+}
+
+impl<K, O, R> ShardState<K, O, R> {
+    pub(super) fn new(
+        filter: Filter,
+        limits: Arc<Limits>,
+        panics: Panics,
+        complete: fn(&Panics, O),
+    ) -> Self {
+        Self { waiters: Waiters::new(), filter, limits, panics, complete }
+    }
+}
+
+impl<K, O, R> Annex<Index> for ShardState<K, O, R>
+where
+    K: Send + 'static,
+    O: Send + 'static,
+    R: Send + 'static,
+{
+    type Due = Due<K, O>;
+
+    const MAX_EXPIRED: usize = BATCH;
+
+    fn expire(&mut self, expired: Expired<Index>, elapsed: u64) -> Expired<Due<K, O>> {
+        let mut hold = Hold::new(&self.filter, &self.limits, None);
+        let claim = self.waiters.claim(expired.value, Completion::Expired, elapsed, &mut hold);
+        let operation = match claim {
+            Claim::Finished(Finished { operation, .. }) => Some(operation),
+            Claim::Decided => None,
+            Claim::Lost(_) => unreachable!("an operation whose end is decided has no timeout"),
+        };
+        let due = Due {
+            operation,
+            leavings: hold.into_leavings(),
+            panics: self.panics.clone(),
+            complete: self.complete,
+        };
+        Expired { key: expired.key, deadline: expired.deadline, value: due }
+    }
+}
+
+/// An expired operation, and what it left. Its drop completes the operation, also if a pool of the
+/// user drops it.
+pub(super) struct Due<K, O> {
+    /// `None` if another thread completes it.
+    operation: Option<O>,
+    leavings: Leavings<K>,
+    panics: Panics,
+    complete: fn(&Panics, O),
+}
+
+impl<K, O> Due<K, O> {
+    /// Returns the operation, which the caller completes.
+    pub(super) fn take(mut self) -> Option<O> {
+        self.operation.take()
+    }
+}
+
+impl<K, O> Drop for Due<K, O> {
+    fn drop(&mut self) {
+        self.leavings.discard(&self.panics);
+        if let Some(operation) = self.operation.take() {
+            (self.complete)(&self.panics, operation);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Operations that expire while other threads end them, or while they begin to wait.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::{
+    Completion::{Cancelled, Expired, Satisfied, ShutDown},
+    World, check, join,
+};
+use crate::sync::Mutex;
+
+#[test]
+fn either_an_event_or_the_delay_ends_an_operation() {
+    check(|| {
+        let world = World::new();
+        world.watch_for_delay(&[0]);
+        let event = world.spawn(|world| world.satisfy(0));
+        world.expire();
+        // If the event has the operation out when it expires, its thread completes it as expired.
+        let is_expired = join(event) == 0;
+        assert_eq!(world.ends(), [if is_expired { Expired } else { Satisfied }]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn either_a_cancellation_or_the_delay_ends_an_operation() {
+    check(|| {
+        let world = World::new();
+        let key = world.watch_for_delay(&[0]).expect("it waits");
+        let cancel = world.spawn(move |world| world.core.claim(key, Cancelled(7)));
+        world.expire();
+        let is_cancelled = join(cancel);
+        assert_eq!(world.ends(), [if is_cancelled { Cancelled(7) } else { Expired }]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
+    check(|| {
+        let world = World::new();
+        let reaper = world.spawn(World::expire);
+        world.watch_for_delay(&[0]);
+        join(reaper);
+        // If it came after the turn of the reaper, it still waits.
+        let is_waiting = world.ends().is_empty();
+        assert_eq!(world.core.counts(), (u64::from(is_waiting), u64::from(is_waiting)));
+        assert_eq!(world.satisfy(0), usize::from(is_waiting));
+        assert_eq!(world.ends(), [if is_waiting { Satisfied } else { Expired }]);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn either_the_delay_or_a_shutdown_ends_an_operation() {
+    check(|| {
+        let world = World::new();
+        world.watch_for_delay(&[0]);
+        let reaper = world.spawn(World::expire);
+        let mut ended = 0;
+        world.core.shut_down(|operation| {
+            ended += 1;
+            world.core.complete(operation, ShutDown);
+        });
+        join(reaper);
+        assert_eq!(world.ends(), [if ended == 1 { ShutDown } else { Expired }]);
+        world.check_empty();
+    });
+}
+
+/// Two parts of one operation, its slot and its timeout, by hand. An event removes both, in one hold
+/// or in two. The reaper takes the timeout, and then needs the slot.
+fn event_against_reaper(is_one_hold: bool) {
+    let both = Arc::new(Mutex::new((Some("slot"), Some("timeout"))));
+    let other = Arc::clone(&both);
+    let event = thread::spawn(move || {
+        let mut held = other.lock();
+        let operation = held.0.take();
+        if !is_one_hold {
+            drop(held);
+            held = other.lock();
+        }
+        held.1 = None;
+        operation.is_some()
+    });
+    let is_expired = {
+        let mut held = both.lock();
+        held.1
+            .take()
+            .is_some_and(|_| held.0.take().expect("the timeout has no operation") == "slot")
+    };
+    assert!(join(event) != is_expired, "it ends once");
+}
+
+#[test]
+fn an_operation_and_its_timeout_that_leave_in_one_hold_end_once() {
+    check(|| event_against_reaper(true));
+}
+
+#[test]
+#[should_panic(expected = "the timeout has no operation")]
+fn broken_a_timeout_that_is_cancelled_in_another_hold_expires_without_its_operation() {
+    check(|| event_against_reaper(false));
+}

@@ -1,0 +1,115 @@
+//! A timer for another layer of the crate, which keeps its own state in the shards.
+
+use std::{io, sync::Arc, time::Duration, vec::Vec};
+
+use super::{
+    annex::Annex, builder::TimerBuilder, error::TimerBuildError, shard::HeldTimeouts,
+    shards::Shards, shared::Shared, shutdown::Ended, stats::TimerStats,
+};
+use crate::{tick::Tick, wheel::Expired};
+
+/// A timer whose shards have an annex each. `D` is the type of expired timeouts.
+///
+/// Clones are the same timer. It runs until it is shut down.
+pub(crate) struct AnnexTimer<T, X, D> {
+    shared: Arc<Shared<T, X, D>>,
+    /// Those of `shared`, one step nearer.
+    shards: Arc<Shards<T, X>>,
+}
+
+impl<T, X, D> Clone for AnnexTimer<T, X, D> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), shards: Arc::clone(&self.shards) }
+    }
+}
+
+impl<T, X, D> AnnexTimer<T, X, D> {
+    fn from_shared(shared: Arc<Shared<T, X, D>>) -> Self {
+        Self { shards: Arc::clone(&shared.shards), shared }
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.count()
+    }
+
+    /// Returns the index of the shard that this thread uses.
+    #[inline]
+    pub(crate) fn current_shard(&self) -> usize {
+        self.shards.current()
+    }
+
+    /// Returns the nanoseconds since the start of the timer.
+    #[inline]
+    pub(crate) fn elapsed(&self) -> u64 {
+        self.shards.clock().elapsed()
+    }
+
+    /// Returns the tick of a time, in nanoseconds since the start of the timer, and the first tick
+    /// that begins `delay` later or after that.
+    #[inline]
+    pub(crate) fn now_and_deadline(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
+        self.shards.clock().at_and_after(elapsed, delay)
+    }
+
+    /// Runs `act` on the timeouts and the annex of a shard, under its lock. Then wakes the reaper if
+    /// it sleeps past an inserted timeout.
+    ///
+    /// `act` must neither run nor drop anything of the user.
+    #[inline]
+    pub(crate) fn hold<V>(
+        &self,
+        index: usize,
+        act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
+    ) -> V {
+        self.shards.hold(index, act)
+    }
+
+    /// Makes the reaper read the clock and expire due timeouts.
+    pub(crate) fn wake(&self) {
+        self.shards.wake();
+    }
+
+    /// Frees the memory that pending timeouts do not need.
+    pub(crate) fn shrink(&self) {
+        self.shards.shrink();
+    }
+}
+
+impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
+    /// Starts the threads unless they have been started.
+    #[inline]
+    pub(crate) fn ensure_started(&self) -> io::Result<()> {
+        self.shared.ensure_started()
+    }
+
+    /// Refuses new timeouts, ends the threads, and returns the expired timeouts whose callbacks did
+    /// not run. The caller has removed the pending ones.
+    pub(crate) fn shut_down(&self) -> Vec<X::Due> {
+        let Ended { pending, expired } = self.shared.end(self.shared.delivery.backlog());
+        debug_assert!(pending.is_empty(), "an entry of an annex still waits");
+        expired
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        self.shared.stats()
+    }
+
+    /// Expires due timeouts on this thread, as the reaper does.
+    #[cfg(all(test, loom))]
+    pub(crate) fn turn(&self) {
+        crate::clock::Driven::turn(&*self.shared);
+    }
+}
+
+impl TimerBuilder {
+    /// Makes a timer whose shards have an annex each, which `annex` makes.
+    pub(crate) fn build_with_annex<T: Send + 'static, X: Annex<T>>(
+        self,
+        annex: impl FnMut() -> X,
+        handler: impl Fn(X::Due) + Send + Sync + 'static,
+    ) -> Result<AnnexTimer<T, X, X::Due>, TimerBuildError> {
+        let (delivery, executors) = self.delivery();
+        let handle = move |expired: Expired<X::Due>| handler(expired.value);
+        self.build_shared(delivery, executors, annex, handle).map(AnnexTimer::from_shared)
+    }
+}

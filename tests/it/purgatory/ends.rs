@@ -1,15 +1,16 @@
 //! Every way in which an operation ends: each operation ends once, with the right completion.
 
-use std::time::Duration;
+use std::{sync::mpsc, time::Duration};
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
-    DelayedOperation,
+    DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
     Watch::{Events, Threshold},
     purgatory::WatchErrorKind,
 };
 
-use super::support::{End, HOUR, MS, Reason, World, YEAR, all};
+use super::support::{End, HOUR, MS, Op, Reason, World, YEAR, all, wait_until};
+use crate::timer::support::GENEROUS;
 
 /// Checks that no call ends another operation on keys 1 and 2.
 fn check_that_nothing_ends_again(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
@@ -297,4 +298,43 @@ fn of_very_many_operations_an_even_sample_of_waits_is_measured() {
     // A fifth of the waits is longer, give or take one percent.
     assert!(stats.wait_percentile(79.0) < 2 * MS, "{:?}", stats.waits);
     assert!(stats.wait_percentile(81.0) >= 40 * MS, "{:?}", stats.waits);
+}
+
+#[test]
+fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
+    let purgatory = Purgatory::<u32, Op<()>>::new();
+    let (release, released) = mpsc::channel::<()>();
+    let (send, ends) = mpsc::channel();
+    let told = send.clone();
+    let slow = Op::new().end(move |end| {
+        told.send(end).unwrap();
+        released.recv_timeout(GENEROUS).expect("the test releases it");
+    });
+    assert!(purgatory.try_complete_else_watch(slow, [1], Duration::ZERO).is_ok());
+    assert_eq!(ends.recv_timeout(GENEROUS), Ok(Expired));
+    for _ in 0..9 {
+        let told = send.clone();
+        let op = Op::new().end(move |end| told.send(end).unwrap());
+        assert!(purgatory.try_complete_else_watch(op, [1], MS).is_ok());
+    }
+    wait_until("all have expired", || purgatory.stats().expired == 10);
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    let operations = purgatory.shutdown();
+    let stats = purgatory.stats();
+    assert_eq!((operations.len(), stats.expired, stats.shut_down), (9, 1, 9));
+    operations.into_iter().for_each(|op| op.complete(ShutDown));
+    release.send(()).unwrap();
+    drop((purgatory, send));
+    assert!(ends.iter().eq([ShutDown; 9]), "each of the others is told once");
+}
+
+#[test]
+fn an_expired_operation_is_completed_if_the_pool_drops_it() {
+    let timer = Timer::builder().executor(drop);
+    let purgatory = PurgatoryBuilder::new().timer(timer).build::<u32, Op<()>, ()>().unwrap();
+    let (send, ends) = mpsc::channel();
+    let op = Op::new().end(move |end| send.send(end).unwrap());
+    assert!(purgatory.try_complete_else_watch(op, [1], MS).is_ok());
+    assert_eq!(ends.recv_timeout(GENEROUS), Ok(Expired));
+    assert_eq!((purgatory.stats().expired, purgatory.delayed()), (1, 0));
 }

@@ -322,7 +322,9 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
     let operations = purgatory.shutdown();
     let stats = purgatory.stats();
     assert_eq!((operations.len(), stats.expired, stats.shut_down), (9, 1, 9));
-    operations.into_iter().for_each(|op| op.complete(ShutDown));
+    for op in operations {
+        op.complete(ShutDown);
+    }
     release.send(()).unwrap();
     drop((purgatory, send));
     assert!(ends.iter().eq([ShutDown; 9]), "each of the others is told once");

@@ -110,7 +110,7 @@ impl TimerBuilder {
     /// refuse a new one. With a limit, all threads share one counter. With a limit of 0, `build` fails.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
-    /// [`DelayQueue`], for a receiver. If callbacks or receivers are slower than timeouts become due,
+    /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than timeouts become due,
     /// the number of expired timeouts grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);

@@ -9,8 +9,8 @@
 //! it. `--check` fails if a target is missed; without it, targets are reported.
 //!
 //! `--rows=10000000` measures the memory of timers whose stores hold so many pending timeouts
-//! instead: one worker on redb, and four on PostgreSQL. `--only=redb` or `--only=postgres` measures
-//! one store.
+//! instead: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due when
+//! the timers start. `--only=redb` or `--only=postgres` measures one store.
 
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]
@@ -21,14 +21,22 @@ use std::{
     fs::File,
     io::Write,
     path::Path,
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use delaywheel_durable::{
-    Command, DurableTimer, NewTimeout, RedbStore, Store, SystemWallClock, TimeoutId, WallClock,
+    Command, Delivery, DurableTimer, NewTimeout, RedbStore, Store, SystemWallClock, TimeoutId,
+    WallClock, WallTime,
 };
+use parking_lot::Mutex;
+
+/// Delay of a timeout that is scheduled while a backlog is delivered.
+const PROBE: Duration = Duration::from_millis(200);
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
@@ -50,13 +58,16 @@ fn main() {
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let seconds = if has("--quick") { 0.5 } else { 3.0 };
     let only = arguments.iter().find_map(|argument| argument.strip_prefix("--only="));
-    let rows = arguments.iter().find_map(|argument| argument.strip_prefix("--rows="));
-    let rows = rows.map(|rows| rows.parse().expect("a number of rows"));
+    let number = |name: &str| -> Option<u64> {
+        let value = arguments.iter().find_map(|argument| argument.strip_prefix(name));
+        value.map(|value| value.parse().expect("a number of rows"))
+    };
+    let (rows, due) = (number("--rows="), number("--due=").unwrap_or(100_000));
     let mut report = Report { misses: 0 };
     if only.is_none_or(|only| only == "redb") && rows.is_some() {
         let folder = tempfile::tempdir().expect("folder");
         let store = RedbStore::open(folder.path().join("rows.redb")).expect("open");
-        hold("redb", rows.unwrap_or(0), vec![store], &mut report);
+        hold("redb", rows.unwrap_or(0), due, vec![store], &mut report);
     } else if only.is_none_or(|only| only == "redb") {
         embedded(Duration::from_secs_f64(seconds), &mut report);
     }
@@ -65,7 +76,7 @@ fn main() {
         let Some(server) = server::Server::start() else { return };
         let connect = |_| delaywheel_durable::PostgresStore::connect(&server.parameters());
         let stores = (0..4).map(connect).collect::<Result<_, _>>().expect("connect");
-        hold("postgres", rows.unwrap_or(0), stores, &mut report);
+        hold("postgres", rows.unwrap_or(0), due, stores, &mut report);
     } else if only.is_none_or(|only| only == "postgres") {
         shared(Duration::from_secs_f64(seconds), &mut report);
     }
@@ -155,12 +166,43 @@ fn deliveries<S: Store>(store: S, count: u64) -> f64 {
     delivered / seconds
 }
 
+/// What a handler saw while a backlog was delivered.
+#[derive(Default)]
+struct Seen {
+    /// Due time of the latest delivery of the backlog.
+    last: AtomicU64,
+    /// Deliveries of the backlog after one with a later due time, by the same worker.
+    disordered: AtomicU64,
+    /// Lateness of the probes, which become due meanwhile.
+    late: Mutex<Vec<Duration>>,
+}
+
+impl Seen {
+    fn see(&self, delivery: &Delivery, now: WallTime) {
+        let due = delivery.record().due;
+        if delivery.id().as_str().starts_with("probe/") {
+            self.late.lock().push(now.since(due));
+        } else if self.last.swap(due.as_micros(), SeqCst) > due.as_micros() {
+            self.disordered.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+/// Returns a size of this process in MiB.
+fn size(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let digits = line.and_then(|line| line.split_whitespace().nth(1));
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0) / 1_024
+}
+
 /// Fills a store with timeouts of the next year, and some that are due. Measures how fast workers
-/// deliver the latter, and the memory of this process.
-fn hold<S: Store>(name: &str, rows: u64, stores: Vec<S>, report: &mut Report) {
-    const DUE: u64 = 100_000;
+/// deliver the latter, how late timeouts are that become due meanwhile, and the memory of this
+/// process.
+fn hold<S: Store>(name: &str, rows: u64, due: u64, stores: Vec<S>, report: &mut Report) {
     const BATCH: u64 = 5_000;
-    let now = stores[0].clock().map_or_else(|| SystemWallClock.now(), |clock| clock.now());
+    let clock = stores[0].clock().unwrap_or_else(|| Arc::new(SystemWallClock));
+    let now = clock.now();
     let write = |count: u64, due: &dyn Fn(u64) -> Duration| {
         for first in (0..count / BATCH).map(|batch| batch * BATCH) {
             let new = |number| {
@@ -180,30 +222,58 @@ fn hold<S: Store>(name: &str, rows: u64, stores: Vec<S>, report: &mut Report) {
     });
     let seconds = start.elapsed().as_secs_f64();
     note(&format!("{name}: {rows} rows written in"), &format!("{seconds:.1} s"));
-    write(DUE, &|_| Duration::ZERO);
+    write(due, &|number| Duration::from_nanos(number * 100));
     let workers = stores.len();
+    let seen: Vec<_> = stores.iter().map(|_| Arc::new(Seen::default())).collect();
     let start = Instant::now();
     let timers: Vec<_> = stores
         .into_iter()
-        .map(|store| {
+        .zip(&seen)
+        .map(|(store, seen)| {
+            let (clock, seen) = (Arc::clone(&clock), Arc::clone(seen));
             let builder = DurableTimer::builder(store).max_deliveries(8_192);
-            builder.build_with(delaywheel_durable::Delivery::acknowledge).expect("start")
+            let handler = move |delivery: Delivery| {
+                seen.see(&delivery, clock.now());
+                delivery.acknowledge();
+            };
+            builder.build_with(handler).expect("start")
         })
         .collect();
-    while timers.iter().map(|timer| timer.stats().acknowledged).sum::<u64>() < DUE {
-        thread::sleep(Duration::from_millis(1));
+    let (mut probes, mut memory) = (0, (u64::MAX, 0));
+    let acknowledged = || timers.iter().map(|timer| timer.stats().acknowledged).sum::<u64>();
+    while acknowledged() < due + probes {
+        if acknowledged() < due * 9 / 10 {
+            let new = timers[0].schedule(format!("probe/{probes}"), PROBE, b"");
+            new.expect("schedule");
+            probes += 1;
+        }
+        let now = size("VmRSS");
+        memory = (memory.0.min(now), memory.1.max(now));
+        thread::sleep(Duration::from_millis(10));
     }
     let seconds = start.elapsed().as_secs_f64();
+    let count = |seen: &Arc<Seen>| seen.disordered.load(SeqCst);
+    let disordered: u64 = seen.iter().map(count).sum();
     note(
-        &format!("{name}: {DUE} due delivered by {workers} workers in"),
+        &format!("{name}: {due} due delivered by {workers} workers in"),
         &format!("{seconds:.1} s"),
     );
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let size = |field: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let digits = line.and_then(|line| line.split_whitespace().nth(1));
-        digits.and_then(|digits| digits.parse().ok()).unwrap_or(0) / 1_024
-    };
+    note(&format!("{name}: of these out of the order of times"), &format!("{disordered}"));
+    note(
+        &format!("{name}: memory meanwhile, least and most"),
+        &format!("{} / {} MiB", memory.0, memory.1),
+    );
+    let mut late: Vec<_> = seen.iter().flat_map(|seen| seen.late.lock().clone()).collect();
+    late.sort_unstable();
+    if let Some(&most) = late.last() {
+        let at = |share: usize| late[(late.len() - 1) * share / 100];
+        report.line(
+            &format!("{name}: {} timeouts meanwhile late p50, p99, max", late.len()),
+            &format!("{:.1?}, {:.1?}, {most:.1?}", at(50), at(99)),
+            at(99) <= Duration::from_millis(10),
+            "p99 <= 10 ms",
+        );
+    }
     let (now, most) = (size("VmRSS"), size("VmHWM"));
     report.line(
         &format!("{name}: memory now / at most"),

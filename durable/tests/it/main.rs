@@ -3,6 +3,7 @@
 
 #[cfg(feature = "redb")]
 mod power;
+mod scale;
 mod simulation;
 mod stores;
 mod timer;

@@ -328,12 +328,13 @@ impl Store for PostgresStore {
                 self.shared.reader.run(|session| session.query(&sql, &[prefix, &after, &limit]))
             }
             Query::Times { from, until, after } => {
-                let ((time, id), until) = (list_start(*from, after), until.to_system_time());
+                let ((time, id), until) =
+                    (list_start(*from, after.as_ref()), until.to_system_time());
                 let sql = sql::list_times();
                 self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &until, &limit]))
             }
             Query::Dead { after } => {
-                let (time, id) = list_start(WallTime::MIN, after);
+                let (time, id) = list_start(WallTime::MIN, after.as_ref());
                 let sql = sql::list_dead();
                 self.shared.reader.run(|session| session.query(&sql, &[&time, &id, &limit]))
             }
@@ -449,8 +450,8 @@ impl fmt::Debug for PostgresStore {
 }
 
 /// Returns the place after which a list goes on. The empty string is before every id.
-fn list_start(from: WallTime, after: &Option<(WallTime, TimeoutId)>) -> (SystemTime, &str) {
-    let after = after.as_ref().map_or((from, ""), |(time, id)| (*time, id.as_str()));
+fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, &str) {
+    let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
     let (time, id) = after.max((from, ""));
     (time.to_system_time(), id)
 }

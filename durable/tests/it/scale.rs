@@ -166,10 +166,10 @@ fn simulate(seed: u64, databases: usize) -> Outcome {
     lateness.sort_unstable();
     let quantile = |share: u64| {
         let rank = delivered * share / 100;
-        let mut seen = 0;
+        let mut passed = 0;
         let found = lateness.iter().find(|(_, count)| {
-            seen += count;
-            seen >= rank
+            passed += count;
+            passed >= rank
         });
         Duration::from_nanos(found.map_or(0, |(late, _)| *late))
     };

@@ -266,6 +266,7 @@ impl<T> TimingWheel<T> {
     #[inline(never)]
     pub(super) fn turn_nursery(&mut self) {
         self.hierarchy.clear_cancelled();
+        debug_assert!(self.hierarchy.nursery.is_full(), "the chunk has room");
         let survivors = self.place_chunk_of_nursery(self.hierarchy.nursery.next_chunk());
         if Nursery::is_useless(survivors) {
             self.place_nursery();
@@ -300,6 +301,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     fn expire(&mut self, position: Position) -> Expired<T> {
         let record = self.hierarchy.chunks.record(position);
+        debug_assert!(record.deadline() <= self.hierarchy.clock, "{position:?} expires early");
         let (key, value) = self.arena.remove_at(record.slot).expect("a live record has a timeout");
         self.hierarchy.chunks.clear(position);
         Expired { key, deadline: record.deadline(), value }

@@ -130,6 +130,7 @@ impl<T> Arena<T> {
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T, write: impl FnOnce(u32) -> Position) -> Key {
+        debug_assert!(self.has_room(), "{} of {} are pending", self.len, self.max_pending);
         let index = self.vacant;
         let slot = self.slots.at_mut(index);
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
@@ -166,6 +167,7 @@ impl<T> Arena<T> {
             return None;
         }
         let generation = NonZeroU32::new(key.generation())?;
+        debug_assert!(self.len > 0, "{key:?} is pending, but no timeout is");
         let value = vacate(slot, key.index(), generation, &mut self.vacant);
         self.len -= 1;
         Some((value, position))

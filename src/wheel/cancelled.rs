@@ -22,6 +22,11 @@ impl Cancelled {
     /// Adds a position; the batch must not be full. Returns whether it is full now.
     #[inline]
     pub(super) fn push(&mut self, position: Position) -> bool {
+        debug_assert!(self.len < BATCH, "the batch was not drained when it was full");
+        debug_assert!(
+            !self.positions[..self.len].contains(&position.number()),
+            "{position:?} was removed before"
+        );
         self.positions[self.len % BATCH] = position.number();
         self.len += 1;
         self.len == BATCH

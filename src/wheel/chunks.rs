@@ -199,6 +199,8 @@ impl Chunks {
 
     /// Adds a chunk that is in no list to the free list.
     pub(super) fn free(&mut self, chunk: u32) {
+        debug_assert!(chunk >= NURSERY, "chunk {chunk} belongs to the nursery");
+        debug_assert!(self.owner(chunk) != Owner::Free, "chunk {chunk} is free already");
         *self.mask_mut(chunk) = 0;
         *self.links.at_mut(chunk) = Link { owner: FREE, next: self.free };
         self.free = chunk;

@@ -102,6 +102,7 @@ impl Hierarchy {
     pub(super) fn observe(&mut self, now: Tick) {
         self.now = self.now.max(now);
         self.forward();
+        debug_assert!(self.clock <= self.now, "timeouts have expired ahead of time");
     }
 
     #[inline]
@@ -203,6 +204,7 @@ impl Hierarchy {
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
+        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
         let id = self.geometry.bucket(self.clock, deadline);
         let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
         let position = match bucket {

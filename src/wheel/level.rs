@@ -125,6 +125,7 @@ impl Level {
     }
 
     pub(super) fn mark_occupied(&mut self, bucket: usize) {
+        debug_assert!(!self.buckets[bucket].is_empty());
         self.occupied.set(bucket);
     }
 

@@ -85,6 +85,7 @@ impl Nursery {
     #[inline]
     pub(super) fn forget(&mut self, position: Position) {
         if self.is_open() {
+            debug_assert!(self.len > 0 || !Self::contains(position), "{position:?} is not counted");
             self.len -= u32::from(Self::contains(position));
             self.witness = if self.witness == position.number() { 0 } else { self.witness };
         }

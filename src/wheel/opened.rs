@@ -73,6 +73,7 @@ impl Opened {
         #[expect(clippy::cast_possible_truncation, reason = "a chunk has 16 records")]
         let len = len as u32;
         *self = Self { chunk, next: 0, len, start, ..*self };
+        debug_assert!(self.entries[..len as usize].is_sorted(), "an insertion lost the order");
         true
     }
 

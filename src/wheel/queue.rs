@@ -28,6 +28,7 @@ impl BucketQueue {
     /// Adds a level, or changes its expiration. *O*(log n).
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
     pub(super) fn set(&mut self, level: usize, expiration: Tick) {
+        debug_assert!(level < 64, "there is no level {level}");
         self.levels.push(level as u8, Reverse(expiration));
     }
 

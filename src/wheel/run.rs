@@ -144,6 +144,7 @@ impl Runs {
             let offset = left.trailing_zeros();
             left &= left - 1;
             let deadline = records[offset as usize].deadline();
+            debug_assert!(deadline >= run.start, "{deadline:?} is before {:?}", run.start);
             let ticks = deadline.get() - run.start.get();
             if ticks < span.get() {
                 run.entries.push(ticks << 32 | u64::from(Position::new(chunk, offset).number()));
@@ -224,6 +225,7 @@ impl Runs {
     #[inline]
     pub(super) fn pass(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
         let run = &mut self.levels[level];
+        debug_assert!(run.next < run.entries.len(), "the run of level {level} has ended");
         let is_new = run.next % 16 == 0;
         run.next += 1;
         is_new.then(|| run.entries[run.next..].iter().take(16).map(|&entry| Run::position(entry)))

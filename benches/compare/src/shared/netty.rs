@@ -170,7 +170,6 @@ struct Waiting {
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "there are few buckets")]
 fn index(tick: u64) -> usize {
     (tick % BUCKETS) as usize
 }
@@ -207,15 +206,15 @@ impl Worker {
         for _ in 0..TRANSFERS_PER_TICK {
             let Some(timeout) = queues.inbox.pop() else { break };
             if !timeout.is_over.load(Ordering::Acquire) {
-                self.insert(timeout);
+                self.insert(&timeout);
             }
         }
     }
 
-    fn insert(&mut self, timeout: Arc<Timeout>) {
+    fn insert(&mut self, timeout: &Arc<Timeout>) {
         let rounds = timeout.tick.saturating_sub(self.tick) / BUCKETS;
         let bucket = index(timeout.tick.max(self.tick));
-        let entry = self.buckets.push(bucket, Waiting { timeout: Arc::clone(&timeout), rounds });
+        let entry = self.buckets.push(bucket, Waiting { timeout: Arc::clone(timeout), rounds });
         timeout.entry.set(entry).expect("the inbox holds a timeout once");
     }
 

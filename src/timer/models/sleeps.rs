@@ -98,11 +98,28 @@ fn poll(
     }
 }
 
+/// A task, and its waker. Another task has polled the sleep with another waker.
+///
+/// All wakers live as long as the model, so that none gets the address of an earlier one.
+struct Task {
+    parker: Parker,
+    waker: Waker,
+    other: Waker,
+}
+
+impl Task {
+    fn new() -> Self {
+        let parker = Parker::new();
+        let (waker, other) = (waker(&parker), waker(&Parker::new()));
+        Self { parker, waker, other }
+    }
+}
+
 type Poller =
     fn(&Shards<Waker>, &mut Option<Place>, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
 
 /// Runs a task until its sleep has ended, which must not be early.
-fn run(shards: &Shards<Waker>, task: &Parker, place: Option<Place>, deadline: u64, poll: Poller) {
+fn run(shards: &Shards<Waker>, task: &Task, place: Option<Place>, deadline: u64, poll: Poller) {
     let ended = run_until(shards, task, place, deadline, poll);
     assert!(ended.is_ok(), "the timer runs");
     assert!(shards.clock().elapsed() >= deadline, "early");
@@ -111,16 +128,15 @@ fn run(shards: &Shards<Waker>, task: &Parker, place: Option<Place>, deadline: u6
 /// Runs a task until its sleep has ended. Returns how.
 fn run_until(
     shards: &Shards<Waker>,
-    task: &Parker,
+    task: &Task,
     mut place: Option<Place>,
     deadline: u64,
     poll: Poller,
 ) -> Result<(), ScheduleError<()>> {
-    let waker = waker(task);
     loop {
-        match poll(shards, &mut place, deadline, &waker) {
+        match poll(shards, &mut place, deadline, &task.waker) {
             Poll::Ready(ended) => return ended,
-            Poll::Pending => task.park(),
+            Poll::Pending => task.parker.park(),
         }
     }
 }
@@ -140,12 +156,12 @@ enum First {
 fn against_the_reaper(
     first: First,
     ticks: &'static [u64],
-    run: impl Fn(&Shards<Waker>, &Parker, Option<Place>) + Sync + Send + 'static,
+    run: impl Fn(&Shards<Waker>, &Task, Option<Place>) + Sync + Send + 'static,
 ) {
     explore(Some(3), move || {
         let world = World::new();
         let (shards, is_done) = (Arc::clone(&world.shards), Arc::clone(&world.is_done));
-        let task = Parker::new();
+        let task = Task::new();
         let place = registered(&shards, first, &task);
         let reaper = world.reap(ticks);
         run(&shards, &task, place);
@@ -157,15 +173,14 @@ fn against_the_reaper(
 }
 
 /// Polls a sleep that is due at tick 1 for the first time.
-fn registered(shards: &Shards<Waker>, first: First, task: &Parker) -> Option<Place> {
-    let other = Parker::new();
+fn registered(shards: &Shards<Waker>, first: First, task: &Task) -> Option<Place> {
     let waker = match first {
         First::None => return None,
-        First::Other => waker(&other),
-        First::Same => waker(task),
+        First::Other => &task.other,
+        First::Same => &task.waker,
     };
     let mut place = None;
-    assert!(register(shards, &mut place, TICK, &waker).is_pending(), "it is not due");
+    assert!(register(shards, &mut place, TICK, waker).is_pending(), "it is not due");
     place
 }
 
@@ -252,7 +267,7 @@ fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
 fn against_a_shutdown(poll: Poller) {
     explore(Some(3), move || {
         let World { shards, .. } = World::new();
-        let task = Parker::new();
+        let task = Task::new();
         let place = registered(&shards, First::Same, &task);
         let ending = thread::spawn({
             let shards = Arc::clone(&shards);
@@ -289,7 +304,7 @@ fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key(
 #[test]
 fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
     against_the_reaper(First::None, &[1, 2], |shards, task, mut place| {
-        let first = register(shards, &mut place, 2 * TICK, &waker(task));
+        let first = register(shards, &mut place, 2 * TICK, &task.waker);
         assert!(first.is_pending(), "it is due only when the task is done");
         reset(shards, &mut place, TICK);
         run(shards, task, place, TICK, poll);

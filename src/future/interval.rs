@@ -77,8 +77,9 @@ impl Interval {
         let Some(instant) = self.sleep.deadline() else {
             unreachable!("a deadline that no instant can tell does not elapse");
         };
-        let (planned, now) = (self.sleep.deadline_nanos(), self.sleep.handle().elapsed());
-        debug_assert!(planned <= now, "a tick is early");
+        let planned = self.sleep.deadline_nanos();
+        // The clock may have stepped back within its tick since the poll read it.
+        let now = self.sleep.handle().elapsed().max(planned);
         let next = next_tick(self.missed, self.period, planned, now);
         debug_assert!(planned < next, "a tick comes twice");
         self.sleep.set_deadline(next);

@@ -58,7 +58,8 @@ pub struct Sleep {
     /// Place of the waker in the wheel; `None` before the first poll and after the end.
     place: Option<Place>,
     /// Whether a poll without a place reads the clock, so that a deadline that has passed ends the
-    /// sleep at once. A sleep that was just made with a delay need not.
+    /// sleep at once. A sleep that was just made with a delay need not. One that has ended must: its
+    /// deadline may lie within the latest tick.
     reads_clock: bool,
 }
 
@@ -131,7 +132,12 @@ impl Future for Sleep {
         }
         let result = ready!(handle.poll(place, *deadline, cx.waker()));
         debug_assert!(place.is_none(), "an ended sleep is in the wheel");
-        debug_assert!(result.is_err() || handle.elapsed() >= *deadline, "a sleep ends early");
+        *reads_clock = true;
+        // The clock may have stepped back within its tick since the poll read it.
+        debug_assert!(
+            result.is_err() || handle.elapsed().saturating_add(nanos(handle.tick())) >= *deadline,
+            "a sleep ends early"
+        );
         Poll::Ready(result)
     }
 }

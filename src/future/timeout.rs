@@ -80,11 +80,8 @@ impl Limit {
     }
 
     fn poll_sleep(sleep: &mut Sleep, cx: &mut Context<'_>) -> Poll<TimeoutError> {
-        Poll::Ready(match ready!(Pin::new(&mut *sleep).poll(cx)) {
-            Ok(()) => {
-                debug_assert!(sleep.is_elapsed(), "a timeout elapses early");
-                TimeoutError::Elapsed
-            }
+        Poll::Ready(match ready!(Pin::new(sleep).poll(cx)) {
+            Ok(()) => TimeoutError::Elapsed,
             Err(error) => TimeoutError::Sleep(error),
         })
     }

@@ -251,10 +251,13 @@ impl<T, X> Shards<T, X> {
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
     /// lock.
     ///
-    /// A shard publishes no expiration after that of a pending timeout.
+    /// A shard publishes no expiration after that of a pending timeout. That is `due` or, if this
+    /// tick had passed when the timeout was added or moved, the tick of the wheel's clock, which is
+    /// not after the latest one.
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_past(&self, key: TimeoutKey, due: Tick) -> bool {
+        let due = due.max(self.clock.latest());
         self.shard(key).is_none_or(|shard| shard.published() > due)
     }
 

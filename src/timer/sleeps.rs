@@ -334,7 +334,7 @@ fn renew(
     }
     if place.is_some_and(|place| shards.clock().has_begun(place.due)) {
         // The deadline was moved later, and the key has expired or is about to.
-        move_key(shards, place, deadline);
+        move_key(shards, place, shards.clock().ceil(deadline));
     }
     if let Some(held) = place {
         let mut other = waker.clone();
@@ -363,12 +363,15 @@ fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
     is_seen || clock.elapsed() >= deadline
 }
 
-/// Moves the deadline of a sleep.
+/// Moves the deadline of a sleep. If it has passed, the key is due at once, and so is the next poll.
 #[inline]
 pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
     let can_wait = |place: Place| shards.clock().start(place.due) <= deadline;
     if place.is_some_and(|place| !can_wait(place) || shards.has_limit()) {
-        move_key(shards, place, deadline);
+        let due = shards.clock().ceil(deadline);
+        let has_passed = has_elapsed(shards, deadline);
+        // A deadline within the latest tick would otherwise count as the tick after it.
+        move_key(shards, place, if has_passed { due.min(shards.clock().latest()) } else { due });
     }
     debug_assert!(
         place.is_none_or(|place| place.due <= shards.clock().ceil(deadline)),
@@ -376,9 +379,9 @@ pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline:
     );
 }
 
-/// Moves the key of a sleep to `deadline`. Clears the place if the key is dead.
-fn move_key(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
-    let (now, due) = (shards.clock().latest(), shards.clock().ceil(deadline));
+/// Moves the key of a sleep to `due`. Clears the place if the key is dead.
+fn move_key(shards: &Shards<Waker>, place: &mut Option<Place>, due: Tick) {
+    let now = shards.clock().latest();
     *place = place
         .filter(|place| shards.reset_to(place.key, now, due))
         .map(|place| Place { due, ..place });

@@ -87,6 +87,8 @@ impl TickClock {
     #[inline]
     fn read(&self) -> (u64, Tick) {
         let elapsed = nanos(self.source.now().saturating_duration_since(self.origin));
+        // `u64::MAX` stands for a time that never comes.
+        let elapsed = elapsed.min(u64::MAX - 1);
         let latest = self.latest.load(Ordering::Relaxed);
         let begun = latest * self.ticks.length();
         if elapsed.wrapping_sub(begun) < self.ticks.length() {

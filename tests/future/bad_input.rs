@@ -1,13 +1,21 @@
 //! Arguments and timers that no program should pass, and some do.
 
-use std::{future::pending, task::Poll, time::Duration};
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleErrorKind, Timer,
+    Clock, ManualClock, MissedTicks, ScheduleErrorKind, Timer,
     future::{SleepError, TimeoutError},
 };
 
-use crate::support::{SECOND, poll, timer};
+use crate::support::{SECOND, Wakes, poll, poll_with, timer};
 
 fn kind(poll: Poll<Result<(), SleepError>>) -> Option<ScheduleErrorKind> {
     match poll {
@@ -38,16 +46,65 @@ fn the_longest_delay_is_never_over() {
 #[test]
 fn a_deadline_in_the_past_is_over_at_once() {
     let (timer, clock) = timer();
+    let (_woken, waker) = Wakes::new();
     let start = clock.now();
-    clock.advance(SECOND);
+    drop(timer.sleep(SECOND));
+    clock.advance(SECOND + Duration::from_micros(300));
     for instant in [start, clock.now()] {
         assert!(matches!(poll(&mut timer.sleep_until(instant)), Poll::Ready(Ok(()))));
         let mut sleep = timer.sleep(SECOND);
-        assert!(poll(&mut sleep).is_pending());
+        assert!(poll_with(&mut sleep, &waker).is_pending());
         sleep.reset_at(instant);
-        assert!(poll(&mut sleep).is_ready());
+        assert!(poll_with(&mut sleep, &waker).is_ready());
+        let mut sleep = timer.sleep(SECOND);
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+        sleep.reset(Duration::ZERO);
+        assert!(poll_with(&mut sleep, &waker).is_ready());
     }
     assert_eq!(timer.stats().pending, 0);
+}
+
+/// A clock that goes back by a microsecond at each call, from a time that a test sets.
+#[derive(Debug, Clone)]
+struct Back(Instant, Arc<AtomicU64>);
+
+impl Clock for Back {
+    fn now(&self) -> Instant {
+        self.0 + Duration::from_micros(self.1.fetch_sub(1, Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_clock_that_goes_back_within_a_tick_panics_nowhere() {
+    let clock = Back(Instant::now(), Arc::new(AtomicU64::new(10_000)));
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let start = clock.0 + Duration::from_millis(10);
+    drop(timer.sleep(SECOND));
+    for ticks in 1..4 {
+        let deadline = start + Duration::from_micros(1000 * ticks + 500);
+        clock.1.store(10_500 + 1000 * ticks, Ordering::Relaxed);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut interval = timer.interval_at(deadline, SECOND, MissedTicks::Skip);
+        let is_ready = interval.poll_tick(&mut context).is_ready();
+        clock.1.store(10_500 + 1000 * ticks, Ordering::Relaxed);
+        let is_over = poll(&mut timer.timeout_at(deadline, pending::<()>())).is_ready();
+        assert!(is_ready && is_over, "the clock showed the deadline");
+    }
+}
+
+#[test]
+fn a_delay_past_the_horizon_is_not_over_at_the_horizon() {
+    let (timer, clock) = timer();
+    let mut interval = timer.interval(Duration::MAX, MissedTicks::Skip);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(interval.poll_tick(&mut context).is_ready());
+    let mut sleep = timer.sleep(Duration::MAX);
+    assert!(poll(&mut sleep).is_pending());
+    clock.advance(Duration::from_secs(600 * 365 * 86400));
+    sleep.reset(Duration::MAX);
+    assert!(poll(&mut sleep).is_pending());
+    assert!(!sleep.is_elapsed());
+    assert!(interval.poll_tick(&mut context).is_pending());
 }
 
 #[test]

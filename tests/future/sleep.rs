@@ -3,7 +3,11 @@
 use std::{
     future::pending,
     panic::{RefUnwindSafe, UnwindSafe},
-    task::Poll,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -139,6 +143,48 @@ fn a_sleep_that_is_moved_later_keeps_its_permit() {
     clock.advance(SECOND);
     assert_eq!(woken.count(), 1);
     assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))));
+}
+
+#[test]
+fn a_sleep_that_has_ended_within_a_tick_is_ready_again() {
+    let (timer, clock) = timer();
+    let ((_one, first), (_two, second)) = (Wakes::new(), Wakes::new());
+    let mut sleep = timer.sleep(Duration::from_micros(1_500));
+    assert!(poll_with(&mut sleep, &first).is_pending());
+    clock.advance(Duration::from_micros(1_600));
+    assert!(poll_with(&mut sleep, &second).is_ready(), "the poll of another task reads the clock");
+    assert!(poll_with(&mut sleep, &second).is_ready(), "it is ready again");
+}
+
+#[test]
+fn a_sleep_that_is_dropped_while_others_of_its_tick_expire_leaves_the_wheel() {
+    /// Drops the sleeps when it is woken.
+    struct DropAll(Mutex<Vec<Sleep>>, AtomicU64);
+    impl Wake for DropAll {
+        fn wake(self: Arc<Self>) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let sleeps = std::mem::take(&mut *self.0.lock().expect("no thread panics"));
+            drop(sleeps);
+        }
+    }
+    let (timer, clock) = timer();
+    let start = clock.now();
+    drop(timer.sleep(SECOND));
+    clock.advance(10 * SECOND);
+    let all = Arc::new(DropAll(Mutex::default(), AtomicU64::new(0)));
+    let waker = Waker::from(Arc::clone(&all));
+    for _ in 0..1000 {
+        let mut sleep = timer.sleep(SECOND);
+        assert!(poll_with(&mut sleep, &waker).is_pending());
+        sleep.reset_at(start);
+        all.0.lock().expect("no thread panics").push(sleep);
+    }
+    clock.advance(Duration::ZERO);
+    let stats = timer.stats();
+    assert_eq!((stats.panicked, stats.pending), (0, 0));
+    assert_eq!(stats.expired + stats.cancelled, 1000);
+    assert!(stats.cancelled > 0, "all were woken, also those that had been dropped");
+    assert_eq!(all.1.load(Ordering::Relaxed), stats.expired);
 }
 
 #[test]

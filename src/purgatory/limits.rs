@@ -324,11 +324,12 @@ where
         find: impl Fn() -> Option<OperationKey>,
     ) {
         let mut displaced = None;
+        // The clock is user code, so it is read before the lock is taken.
+        let now = self.timer.elapsed();
         // One displacement at a time: two threads that see one excess would displace twice.
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some(key) = find() else { break };
-            let now = self.end_of_wait(key);
             let (claim, leavings) = self.shards[key.shard()].displace(key.place(), now);
             debug_assert!(
                 !leavings.has_keys() || !matches!(claim, Claim::Lost(_)),

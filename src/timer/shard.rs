@@ -259,6 +259,7 @@ impl<T, X> Shard<T, X> {
         elapsed: u64,
         now: Tick,
         steps: u64,
+        permits: &Permits,
         expired: &mut Vec<Expired<X::Due>>,
     ) -> bool
     where
@@ -271,7 +272,10 @@ impl<T, X> Shard<T, X> {
         let taken = due.by_ref().take(X::MAX_EXPIRED);
         expired.extend(taken.map(|expired| annex.expire(expired, elapsed)));
         let is_drained = due.is_drained();
-        timeouts.stats.expired += (expired.len() - before) as u64;
+        let count = expired.len() - before;
+        timeouts.stats.expired += count as u64;
+        // Another thread may see the end of an entry of the annex as soon as the lock is free.
+        permits.release(count);
         self.published.set(timeouts.next_expiration());
         debug_assert!(!is_drained || self.published() > now, "a due timeout is left");
         // The wheel may be ahead of `now`: an insert may have read the clock later.

@@ -301,12 +301,10 @@ impl<T, X> Shards<T, X> {
     where
         X: Annex<T>,
     {
-        let before = expired.len();
         let mut is_drained = true;
         for shard in self.all.iter().filter(|shard| shard.published() <= now) {
-            is_drained &= shard.expire(elapsed, now, steps, expired);
+            is_drained &= shard.expire(elapsed, now, steps, &self.permits, expired);
         }
-        self.permits.release(expired.len() - before);
         is_drained
     }
 

@@ -2,6 +2,7 @@
 //! for time to pass.
 
 mod checks;
+mod clocks;
 mod crowds;
 mod deadlocks;
 mod delays;

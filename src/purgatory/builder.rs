@@ -77,7 +77,8 @@ impl PurgatoryBuilder {
     /// Sets how many operations may wait at once, and the policy when the limit is reached.
     /// Default: no limit.
     ///
-    /// The limit is exact.
+    /// The limit is exact. An operation that has expired waits no longer, so those whose completion
+    /// waits for a busy executor are not counted.
     ///
     /// # Examples
     ///

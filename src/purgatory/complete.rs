@@ -190,6 +190,9 @@ where
     /// down](super::PurgatoryStats::shut_down). An operation may call this. A second call returns
     /// an empty vector.
     ///
+    /// Expired operations whose completion a pool or a turn of an inline timer already has are not
+    /// returned: they complete as [`Completion::Expired`], perhaps after this call.
+    ///
     /// # Examples
     ///
     /// ```

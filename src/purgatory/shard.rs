@@ -6,7 +6,7 @@
 //! # Locks
 //!
 //! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a
-//! list. No method of an operation runs under it, nor does the clone of a reason or the drop of a
+//! list; by a late reaper for longer, see [`expiry`](super::expiry). No method of an operation runs under it, nor does the clone of a reason or the drop of a
 //! key. `Eq` and `Borrow` of keys do, as in any map. So they must not call the purgatory, nor wait
 //! for a lock that a thread holds while it calls the purgatory.
 //!

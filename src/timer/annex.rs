@@ -12,8 +12,9 @@ pub(crate) trait Annex<T>: Send + 'static {
     /// The value that the reaper hands off for an expired timeout.
     type Due: Send + 'static;
 
-    /// Maximum number of timeouts that expire in one hold of the lock.
-    const MAX_EXPIRED: usize;
+    /// Returns whether another timeout may expire in this hold of `steps` steps, after `count` others.
+    /// The number must grow with the steps: otherwise threads that insert starve a late reaper.
+    fn may_expire(&mut self, count: usize, steps: u64) -> bool;
 
     /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`
     /// nanoseconds after the start of the timer. It must neither run nor drop anything of the user.
@@ -23,7 +24,10 @@ pub(crate) trait Annex<T>: Send + 'static {
 impl<T: Send + 'static> Annex<T> for () {
     type Due = T;
 
-    const MAX_EXPIRED: usize = usize::MAX;
+    #[inline]
+    fn may_expire(&mut self, _: usize, _: u64) -> bool {
+        true
+    }
 
     #[inline]
     fn expire(&mut self, expired: Expired<T>, _: u64) -> Expired<T> {

@@ -4,8 +4,8 @@
 //! timeouts.
 //!
 //! A thread holds the lock for one operation, for 256 operations of a batch, or, as the reaper, for
-//! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. No
-//! thread holds the locks of two shards.
+//! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. An
+//! annex may compare keys of the user, and documents that. No thread holds the locks of two shards.
 //!
 //! # Rules
 //!
@@ -269,8 +269,10 @@ impl<T, X> Shard<T, X> {
         let mut guard = self.lock();
         let State { timeouts, annex } = &mut *guard;
         let mut due = timeouts.wheel.advance(now).limit(steps);
-        let taken = due.by_ref().take(X::MAX_EXPIRED);
-        expired.extend(taken.map(|expired| annex.expire(expired, elapsed)));
+        while annex.may_expire(expired.len() - before, steps) {
+            let Some(next) = due.next() else { break };
+            expired.push(annex.expire(next, elapsed));
+        }
         let is_drained = due.is_drained();
         let count = expired.len() - before;
         timeouts.stats.expired += count as u64;

@@ -147,7 +147,7 @@ pub fn draw_all(
     Ok(drawn)
 }
 
-/// Drops attributes that have their default, digits that nobody can see, and spaces: half of a file.
+/// Makes a picture half as large: drops attributes with their default value, invisible digits, and spaces.
 fn shortened(picture: &str) -> String {
     let drop = [
         " opacity=\"1\"",

@@ -110,7 +110,7 @@ impl Settings {
     }
 }
 
-/// The value of an option, which is to be read.
+/// Reads and checks the value of one option.
 struct Value<'a> {
     parser: &'a mut Parser,
     option: &'a str,

@@ -327,7 +327,7 @@ fn a_shutdown_returns_the_operations_that_have_expired_behind_a_slow_one() {
     }
     release.send(()).unwrap();
     drop((purgatory, send));
-    assert!(ends.iter().eq([ShutDown; 9]), "each of the others is told once");
+    assert!(ends.iter().eq([ShutDown; 9]), "each of the others completes once, as shut down");
 }
 
 #[test]

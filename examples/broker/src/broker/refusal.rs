@@ -66,7 +66,8 @@ impl Refusals {
         (self.print)(&format!("closed {peer}: {refusal}{others}"));
     }
 
-    /// Counts a refusal. If it is to be printed, returns the number of others since the last line.
+    /// Counts a refusal. Returns `None` if the caller must not print it, and otherwise the number of
+    /// refusals that were not printed since the last line.
     fn count(&self, refusal: Refusal, now: Instant) -> Option<u64> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((printed, more)) = kinds.get_mut(&refusal) {

@@ -1,8 +1,10 @@
-//! Instructions of single operations, counted under valgrind by gungraun. `.ci/instructions` compares them with a baseline.
+//! Instructions of single operations, counted under valgrind by gungraun. `.ci/instructions`
+//! compares them with a baseline.
 //!
-//! Everything is drawn from a seed, time is virtual, and nothing runs beside, so counts hardly differ between runs. A
-//! thousand other timeouts are pending, a minute ahead at most; none where all expire. Each operation is counted 200
-//! and 400 times; the difference is free of work that is done once.
+//! Everything is drawn from a seed, time is virtual, and nothing runs beside, so counts hardly
+//! differ between runs. A thousand other timeouts are pending, a minute ahead at most; none where
+//! all expire. Each operation is counted 200 and 400 times; the difference is free of work that is
+//! done once.
 
 #![expect(missing_docs, reason = "the macros make public modules")]
 

@@ -5,7 +5,8 @@
 //! cargo bench --bench purgatory -- purgatory/check_waiting  # one
 //! ```
 //!
-//! A path is `purgatory/OPERATION/SIZE`, where a size is a number of waiting operations, or of keys of one.
+//! A path is `purgatory/OPERATION/SIZE`, where a size is a number of waiting operations, or of keys
+//! of one.
 
 #![forbid(unsafe_code)]
 
@@ -60,7 +61,8 @@ fn check_none(bencher: &mut Bencher<'_>, waiting: u32) {
     });
 }
 
-/// Announces an event on a key whose operations cannot complete yet. Reports the time of one operation.
+/// Announces an event on a key whose operations cannot complete yet. Reports the time of one
+/// operation.
 fn check_waiting(bencher: &mut Bencher<'_>, waiting: u32) {
     let purgatory = Requests::new();
     crowd_on_key(&purgatory, waiting);

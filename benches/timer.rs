@@ -5,8 +5,9 @@
 //! cargo bench --bench timer -- timer/schedule_cancel/1e6   # one operation and size
 //! ```
 //!
-//! A path is `timer/OPERATION/PENDING/KIND`; a kind is `value` for values of 8 bytes, or `closure`. Delays are
-//! 1 ms to 60 s. Pairs of schedule and cancel run on the system clock, the others on a manual one.
+//! A path is `timer/OPERATION/PENDING/KIND`; a kind is `value` for values of 8 bytes, or `closure`.
+//! Delays are 1 ms to 60 s. Pairs of schedule and cancel run on the system clock, the others on a
+//! manual one.
 
 #![forbid(unsafe_code)]
 

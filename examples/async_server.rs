@@ -1,7 +1,8 @@
-//! An echo server that closes idle connections: `cargo run -p delaywheel-async-tests --example async_server`.
+//! An echo server that closes idle connections:
+//! `cargo run -p delaywheel-async-tests --example async_server`.
 //!
-//! Each connection has one sleep. A message moves its deadline, which is one store in the wheel. The
-//! program starts the server, talks to it as a client, and ends when the server has closed the
+//! Each connection has one sleep. A message moves its deadline, which is one store in the wheel.
+//! The program starts the server, talks to it as a client, and ends when the server has closed the
 //! idle connection.
 
 use std::{io, pin::pin, time::Duration};

@@ -1,7 +1,7 @@
 //! Errors of the wheel, and the cell in which every error of the crate keeps a refused value.
 //!
-//! `?` into common error types requires `Send + Sync + 'static`. A refused value often is not `Sync`,
-//! such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`].
+//! `?` into common error types requires `Send + Sync + 'static`. A refused value often is not
+//! `Sync`, such as a boxed `FnOnce`. So errors keep the value in an [`Exclusive`].
 
 use core::{error::Error, fmt};
 
@@ -103,9 +103,9 @@ impl From<BuildError> for std::io::Error {
 
 /// A value that can only be taken out: with `std`, it is `Sync` whenever the value is `Send`.
 ///
-/// No thread ever locks the mutex. It serves here because it is `Sync` for every value that is `Send`.
-/// Another type with this property would need `unsafe` code. `core` has none, so without `std` the
-/// cell is `Sync` only if the value is.
+/// No thread ever locks the mutex. It serves here because it is `Sync` for every value that is
+/// `Send`. Another type with this property would need `unsafe` code. `core` has none, so without
+/// `std` the cell is `Sync` only if the value is.
 pub(crate) struct Exclusive<T> {
     #[cfg(feature = "std")]
     value: std::sync::Mutex<T>,

@@ -30,8 +30,8 @@
 //! A callback returns `()`. If it ends with a call that returns a `Result`, write
 //! `move || { let _ = sender.send(()); }`.
 //!
-//! `schedule` never runs a callback on the calling thread, not even with a delay of zero. So you may
-//! hold a lock that the callback also takes while you schedule it.
+//! `schedule` never runs a callback on the calling thread, not even with a delay of zero. So you
+//! may hold a lock that the callback also takes while you schedule it.
 //!
 //! # Handles, guards and batches
 //!
@@ -104,8 +104,8 @@
 //!
 //! # Async programs
 //!
-//! With the feature `future`, tasks sleep and limit other futures. Each connection has one sleep, and
-//! a message moves its deadline:
+//! With the feature `future`, tasks sleep and limit other futures. Each connection has one sleep,
+//! and a message moves its deadline:
 //!
 //! ```ignore
 //! async fn serve(timer: Timer, mut stream: TcpStream) -> io::Result<()> {
@@ -267,8 +267,8 @@
 //!
 //! - `complete` receives the operation by value. It reads the state again, and sends the answer for
 //!   every [`Completion`](crate::Completion): a fetch that expired returns the records that exist.
-//! - `complete` runs on the thread that announced the event or, after an expiration, where callbacks
-//!   of the timer run. Let it pass long work to another thread.
+//! - `complete` runs on the thread that announced the event or, after an expiration, where
+//!   callbacks of the timer run. Let it pass long work to another thread.
 //! - Change the state, release its lock, and then call `check_and_complete`. That call runs
 //!   `try_complete`, which takes the lock again.
 //! - An operation with an `Arc` of the value that holds the purgatory keeps both alive until the

@@ -1,5 +1,5 @@
-//! Timeouts at scale: hierarchical timing wheels for programs that hold millions of timeouts, cancel
-//! most of them, and keep some for months.
+//! Timeouts at scale: hierarchical timing wheels for programs that hold millions of timeouts,
+//! cancel most of them, and keep some for months.
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
@@ -33,8 +33,8 @@
 //! | an event loop, no threads, or no `std` | [`TimingWheel`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!
-//! The module [`guide`] has recipes. Each module states its guarantees: the [wheel](wheel#contract),
-//! the [timer] and the [purgatory].
+//! The module [`guide`] has recipes. Each module states its guarantees: the
+//! [wheel](wheel#contract), the [timer] and the [purgatory].
 //!
 //! # Features
 //!

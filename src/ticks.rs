@@ -11,9 +11,9 @@ use crate::tick::Tick;
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
 /// It serves the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are
-/// durations since any fixed point, such as the start of the program or of the machine. Tick 0 begins
-/// at the *origin*. A time before the origin counts as the origin. A time 584 years (2^64 ns) or more
-/// after the origin never comes.
+/// durations since any fixed point, such as the start of the program or of the machine. Tick 0
+/// begins at the *origin*. A time before the origin counts as the origin. A time 584 years (2^64
+/// ns) or more after the origin never comes.
 ///
 /// # Examples
 ///
@@ -141,8 +141,8 @@ impl Ticks {
         }
     }
 
-    /// Returns how long to wait from `time` until `tick` begins, in milliseconds and rounded up, for
-    /// `poll` and `epoll_wait`. Rounded down, a loop would spin during the last millisecond.
+    /// Returns how long to wait from `time` until `tick` begins, in milliseconds and rounded up,
+    /// for `poll` and `epoll_wait`. Rounded down, a loop would spin during the last millisecond.
     /// [`u64::MAX`] if the tick never comes.
     ///
     /// Those functions take an `i32`, which ends at 24 days. Convert the result with
@@ -170,8 +170,8 @@ impl Ticks {
         Tick::new(nanos / self.length)
     }
 
-    /// Returns the first tick that begins `nanos` nanoseconds after the origin or later; the horizon
-    /// for `u64::MAX`.
+    /// Returns the first tick that begins `nanos` nanoseconds after the origin or later; the
+    /// horizon for `u64::MAX`.
     #[inline]
     pub(crate) fn ceil(&self, nanos: u64) -> Tick {
         if nanos == u64::MAX {

@@ -1,8 +1,8 @@
 //! Events of the process around a timer: it is stopped and continued, it exits, its threads
 //! are torn down.
 //!
-//! A separate binary, because it runs itself as a child process. A fork without an exec needs unsafe
-//! code, so it is not tested. The documentation of the timer forbids it.
+//! A separate binary, because it runs itself as a child process. A fork without an exec needs
+//! unsafe code, so it is not tested. The documentation of the timer forbids it.
 
 #![cfg(unix)]
 

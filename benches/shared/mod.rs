@@ -10,7 +10,8 @@ pub(crate) const SEED: u64 = 7;
 /// Numbers of pending timeouts or waiting operations, with their names.
 pub(crate) const SIZES: [(u32, &str); 3] = [(1_000, "1e3"), (100_000, "1e5"), (1_000_000, "1e6")];
 
-/// Returns settings with few samples, since the untimed part of a batch takes longer than the timed one.
+/// Returns settings with few samples, since the untimed part of a batch takes longer than the timed
+/// one.
 pub(crate) fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)
@@ -19,7 +20,8 @@ pub(crate) fn criterion() -> Criterion {
         .configure_from_args()
 }
 
-/// Reports the time of one operation. A batch performs `count` operations and returns the time they took.
+/// Reports the time of one operation. A batch performs `count` operations and returns the time they
+/// took.
 pub(crate) fn per_operation(
     bencher: &mut Bencher<'_>,
     count: u32,

@@ -4,13 +4,13 @@
 //! cargo bench -p delaywheel-durable --features postgres --bench targets -- [--check] [--quick]
 //! ```
 //!
-//! The measures of the embedded store are compared with a sync of the same disk. Those of PostgreSQL
-//! are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm has installed
-//! it. `--check` fails if a target is missed; without it, targets are reported.
+//! The measures of the embedded store are compared with a sync of the same disk. Those of
+//! PostgreSQL are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm
+//! has installed it. `--check` fails if a target is missed; without it, targets are reported.
 //!
 //! `--rows=10000000` measures the memory of timers whose stores hold so many pending timeouts
-//! instead: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due when
-//! the timers start. `--only=redb` or `--only=postgres` measures one store.
+//! instead: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due
+//! when the timers start. `--only=redb` or `--only=postgres` measures one store.
 
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]

@@ -126,7 +126,8 @@ pub enum DurableError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The id is scheduled already, and [`Conflict::Refuse`](crate::Conflict::Refuse) was asked for.
+    /// The id is scheduled already, and [`Conflict::Refuse`](crate::Conflict::Refuse) was asked
+    /// for.
     #[error("id is scheduled already")]
     Exists,
     /// The timer was shut down. Nothing was changed.

@@ -1,8 +1,8 @@
 //! Durable timeouts: the next minutes in a timing wheel, everything in a store.
 //!
 //! A [`DurableTimer`] delivers payloads to a handler at times of the wall clock that may be years
-//! ahead, and survives crashes. It keeps every timeout in a [`Store`] and the next minute of them in
-//! a wheel of `delaywheel`.
+//! ahead, and survives crashes. It keeps every timeout in a [`Store`] and the next minute of them
+//! in a wheel of `delaywheel`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -25,8 +25,8 @@
 //! 2. *Never early.* No delivery begins before the due time, by the clock of the timer.
 //! 3. *At least once.* A timeout is delivered until a delivery is acknowledged, it is cancelled, it
 //!    is dead, or a policy skips it.
-//! 4. *One answer.* After [`Cancelled::Cancelled`] no delivery begins. [`Cancelled::Delivering`] says
-//!    that one had begun.
+//! 4. *One answer.* After [`Cancelled::Cancelled`] no delivery begins. [`Cancelled::Delivering`]
+//!    says that one had begun.
 //! 5. *Fenced.* A worker that lost its claim cannot acknowledge, retry or reschedule.
 //! 6. *Bounded.* Memory depends on the window and on the deliveries under way, not on the number of
 //!    timeouts in the store.
@@ -59,11 +59,11 @@
 //! A *worker* is one timer on one store. It has a *lease*, which it renews as long as it holds
 //! records.
 //!
-//! 1. *Claim.* The worker claims the earliest pending records of its window, in batches, before they
-//!    are due. A claim gives the record a new *token*, which no claim had before.
+//! 1. *Claim.* The worker claims the earliest pending records of its window, in batches, before
+//!    they are due. A claim gives the record a new *token*, which no claim had before.
 //! 2. *Begin.* When a record is due, the worker asks the store to begin the delivery. The store
-//!    refuses if the token is another one by now: the record was cancelled, moved or replaced, or it
-//!    belongs to another worker. Only then does the handler run. So a cancel need not reach the
+//!    refuses if the token is another one by now: the record was cancelled, moved or replaced, or
+//!    it belongs to another worker. Only then does the handler run. So a cancel need not reach the
 //!    worker's memory, and its answer is true.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
 //!    changes nothing: this is the fence. Whoever holds the record's present token may acknowledge

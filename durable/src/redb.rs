@@ -86,8 +86,8 @@ struct Shared {
 struct Held {
     /// Who holds a record.
     holds: FxHashMap<TimeoutId, Hold>,
-    /// Records that a transaction may change. Their deliveries wait until it has ended, and no worker
-    /// claims them; all others go on.
+    /// Records that a transaction may change. Their deliveries wait until it has ended, and no
+    /// worker claims them; all others go on.
     changing: FxHashSet<TimeoutId>,
     workers: BTreeMap<WorkerId, WallTime>,
     frontiers: Vec<Frontier>,

@@ -293,9 +293,9 @@ impl Listeners {
 
 /// A place that keeps records safe.
 ///
-/// Its methods block and may be called from several threads at once. Each is atomic: it takes effect
-/// in one moment between call and return, or fails and has changed nothing. The one exception is
-/// [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown).
+/// Its methods block and may be called from several threads at once. Each is atomic: it takes
+/// effect in one moment between call and return, or fails and has changed nothing. The one
+/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown).
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -373,7 +373,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Asks the store to call `notice` when a record becomes due, also by another process.
     ///
-    /// A store may drop notices; see [`recheck`](Self::recheck). It must not call them under a lock.
+    /// A store may drop notices; see [`recheck`](Self::recheck). It must not call them under a
+    /// lock.
     fn listen(&self, notice: Notice) {
         let _ = notice;
     }

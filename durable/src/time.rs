@@ -1,7 +1,7 @@
 //! Wall-clock time in microseconds, and the clocks that show it.
 //!
-//! A due time is rounded up to a microsecond and the present is rounded down, so no timeout is early
-//! by rounding.
+//! A due time is rounded up to a microsecond and the present is rounded down, so no timeout is
+//! early by rounding.
 
 use std::{
     fmt,
@@ -303,7 +303,8 @@ impl ManualWallClock {
 
     fn next_turn(&self) -> Option<WallTime> {
         let next = self.timers().iter().filter_map(|timer| timer.next_turn()).min();
-        // A turn that is overdue was refused by its timer just now; one microsecond on, it may not be.
+        // A turn that is overdue was refused by its timer just now; one microsecond on, it may not
+        // be.
         next.map(|next| next.max(WallTime(self.now().0 + 1)))
     }
 

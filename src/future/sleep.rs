@@ -58,8 +58,8 @@ pub struct Sleep {
     /// Place of the waker in the wheel; `None` before the first poll and after the end.
     place: Option<Place>,
     /// Whether a poll without a place reads the clock, so that a deadline that has passed ends the
-    /// sleep at once. A sleep that was just made with a delay need not. One that has ended must: its
-    /// deadline may lie within the latest tick.
+    /// sleep at once. A sleep that was just made with a delay need not. One that has ended must:
+    /// its deadline may lie within the latest tick.
     reads_clock: bool,
 }
 

@@ -367,8 +367,8 @@ where
     }
 
     /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has
-    /// left the timer and the limits. Also decides the end of the operations that are out, and takes
-    /// back those that have expired and whose completion has not begun.
+    /// left the timer and the limits. Also decides the end of the operations that are out, and
+    /// takes back those that have expired and whose completion has not begun.
     pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
         self.shards.iter().for_each(Shard::close);
         for shard in &self.shards {

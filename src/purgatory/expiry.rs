@@ -8,8 +8,8 @@
 //! - A registration inserts the timeout in the hold that adds the operation. If the timer refuses
 //!   the timeout, the hold has changed nothing.
 //! - A thread that decides the end of an operation cancels its timeout in the same hold.
-//! - The reaper takes a due timeout out of the wheel, and decides in the same hold that its operation
-//!   ends as expired. So it never finds an operation that has ended.
+//! - The reaper takes a due timeout out of the wheel, and decides in the same hold that its
+//!   operation ends as expired. So it never finds an operation that has ended.
 //! - The reaper hands the operation off as [`Due`], which completes it when it is dropped. If a
 //!   thread has the operation out, that thread completes it.
 //! - A shutdown takes back the operations that have expired and whose completion has not begun.
@@ -59,8 +59,8 @@ where
 {
     type Due = Due<K, O>;
 
-    /// On time, 32 operations expire in one hold. The later the reaper is, the more may follow, as long
-    /// as fewer watchers than steps have left.
+    /// On time, 32 operations expire in one hold. The later the reaper is, the more may follow, as
+    /// long as fewer watchers than steps have left.
     fn may_expire(&mut self, count: usize, steps: u64) -> bool {
         let watching = self.waiters.lists.watching();
         if count == 0 {

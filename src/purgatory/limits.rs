@@ -32,8 +32,8 @@ pub enum Overload {
     #[default]
     Refuse,
     /// The new operation waits, and the purgatory completes the one that has waited longest as
-    /// [`Completion::Displaced`](super::Completion::Displaced). If a thread is checking that one, that
-    /// thread completes it.
+    /// [`Completion::Displaced`](super::Completion::Displaced). If a thread is checking that one,
+    /// that thread completes it.
     ///
     /// The new operation waits before another one leaves, so a refused operation never displaces
     /// another. So each call in progress may exceed the limit by one.

@@ -1,9 +1,10 @@
 //! The protocols of the purgatory under a model checker, which tries every interleaving.
 //!
-//! The timer is real, and its clock stands still until a thread of the model moves it past the delay
-//! of operations and does the work of the reaper. State that operations read is relaxed, so that only
-//! the protocols order it. Each protocol has twins that are broken on purpose and must fail. The
-//! twins are written out by hand, because the real protocol cannot be broken from outside.
+//! The timer is real, and its clock stands still until a thread of the model moves it past the
+//! delay of operations and does the work of the reaper. State that operations read is relaxed, so
+//! that only the protocols order it. Each protocol has twins that are broken on purpose and must
+//! fail. The twins are written out by hand, because the real protocol cannot be broken from
+//! outside.
 
 mod displacing;
 mod expiry;
@@ -36,8 +37,8 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock of which the models move the time once, past [`DELAY`]. It adopts timers, so they start no
-/// threads. Not part of any protocol, so the model checker does not track it.
+/// A clock of which the models move the time once, past [`DELAY`]. It adopts timers, so they start
+/// no threads. Not part of any protocol, so the model checker does not track it.
 #[derive(Debug, Clone)]
 struct Still {
     start: Instant,

@@ -1,14 +1,15 @@
-//! A shard of a purgatory. Only this file takes the lock of a shard, which is that of the shard of the
-//! timer.
+//! A shard of a purgatory. Only this file takes the lock of a shard, which is that of the shard of
+//! the timer.
 //!
 //! Each method holds the lock once. It drops the keys that have lost their last watcher after that.
 //!
 //! # Locks
 //!
 //! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a
-//! list; by a late reaper for longer, see [`expiry`](super::expiry). No method of an operation runs under it, nor does the clone of a reason or the drop of a
-//! key. `Eq` and `Borrow` of keys do, as in any map. So they must not call the purgatory, nor wait
-//! for a lock that a thread holds while it calls the purgatory.
+//! list; by a late reaper for longer, see [`expiry`](super::expiry). No method of an operation runs
+//! under it, nor does the clone of a reason or the drop of a key. `Eq` and `Borrow` of keys do, as
+//! in any map. So they must not call the purgatory, nor wait for a lock that a thread holds while
+//! it calls the purgatory.
 //!
 //! Two other locks exist if there are limits. A thread that displaces an operation holds the first
 //! while it takes the locks of the shards, one after the other. The second guards a count of the

@@ -12,8 +12,9 @@ pub(crate) trait Annex<T>: Send + 'static {
     /// The value that the reaper hands off for an expired timeout.
     type Due: Send + 'static;
 
-    /// Returns whether another timeout may expire in this hold of `steps` steps, after `count` others.
-    /// The number must grow with the steps: otherwise threads that insert starve a late reaper.
+    /// Returns whether another timeout may expire in this hold of `steps` steps, after `count`
+    /// others. The number must grow with the steps: otherwise threads that insert starve a late
+    /// reaper.
     fn may_expire(&mut self, count: usize, steps: u64) -> bool;
 
     /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`

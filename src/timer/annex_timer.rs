@@ -51,8 +51,8 @@ impl<T, X, D> AnnexTimer<T, X, D> {
         self.shards.clock().at_and_after(elapsed, delay)
     }
 
-    /// Runs `act` on the timeouts and the annex of a shard, under its lock. Then wakes the reaper if
-    /// it sleeps past an inserted timeout.
+    /// Runs `act` on the timeouts and the annex of a shard, under its lock. Then wakes the reaper
+    /// if it sleeps past an inserted timeout.
     ///
     /// `act` must neither run nor drop anything of the user.
     #[inline]

@@ -5,9 +5,9 @@
 //!
 //! # Transfers
 //!
-//! A thread that moves timeouts from the wheels to the backlog holds the *transfer lock*. So a thread
-//! that takes this lock finds each timeout in a wheel or in the backlog, and none in between. It
-//! comes before the locks of the shards and that of the backlog itself.
+//! A thread that moves timeouts from the wheels to the backlog holds the *transfer lock*. So a
+//! thread that takes this lock finds each timeout in a wheel or in the backlog, and none in
+//! between. It comes before the locks of the shards and that of the backlog itself.
 
 #[cfg(feature = "future")]
 use std::task::{Poll, Waker};
@@ -78,8 +78,8 @@ impl<T> Backlog<T> {
         Self { transfer: Mutex::new(()), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard is
-    /// dropped.
+    /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard
+    /// is dropped.
     pub(super) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
         self.transfer.lock()
     }
@@ -102,8 +102,8 @@ impl<T> Backlog<T> {
         self.state.lock().take()
     }
 
-    /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is closed
-    /// and empty.
+    /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
+    /// closed and empty.
     pub(super) fn take(&self) -> Option<Expired<T>> {
         let mut state = self.state.lock();
         loop {
@@ -143,8 +143,8 @@ impl<T> Backlog<T> {
         self.state.lock().is_closed
     }
 
-    /// Takes the timeout that has waited longest. If there is none, stores the waker, which the reaper
-    /// wakes when timeouts come. A caller that keeps its ticket keeps its turn.
+    /// Takes the timeout that has waited longest. If there is none, stores the waker, which the
+    /// reaper wakes when timeouts come. A caller that keeps its ticket keeps its turn.
     #[cfg(feature = "future")]
     pub(super) fn poll_take(
         &self,
@@ -205,8 +205,8 @@ impl<T> Backlog<T> {
         self.state.lock().receivers.remove(ticket)
     }
 
-    /// Removes the wakers of at most `count` tasks. The caller wakes these without a lock: one for each
-    /// timeout after a put, and all after a close.
+    /// Removes the wakers of at most `count` tasks. The caller wakes these without a lock: one for
+    /// each timeout after a put, and all after a close.
     #[cfg(feature = "future")]
     pub(super) fn take_wakers(&self, count: usize) -> Vec<Waker> {
         if count == 0 { Vec::new() } else { self.state.lock().receivers.pop_up_to(count) }

@@ -78,8 +78,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Errors
     ///
-    /// The same as those of [`schedule`](Self::schedule). Scheduling stops at the first refused value.
-    /// [`PartialBatch`] returns the keys of the values before it, and the refused values.
+    /// The same as those of [`schedule`](Self::schedule). Scheduling stops at the first refused
+    /// value. [`PartialBatch`] returns the keys of the values before it, and the refused values.
     ///
     /// # Panics
     ///
@@ -138,8 +138,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// # Complexity
     ///
-    /// Takes the time of the cancels and of sorting the keys by shard; one lock for each 256 keys of a
-    /// shard.
+    /// Takes the time of the cancels and of sorting the keys by shard; one lock for each 256 keys
+    /// of a shard.
     pub fn cancel_batch(&self, keys: impl IntoIterator<Item = TimeoutKey>) -> Vec<Option<T>> {
         let keys: Vec<_> = keys.into_iter().collect();
         let values = self.shards().cancel_batch(&keys);

@@ -20,7 +20,8 @@ use crate::{
     wheel::WheelBuilder,
 };
 
-/// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue).
+/// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
+/// [`DelayQueue`](crate::DelayQueue).
 ///
 /// # Examples
 ///
@@ -79,8 +80,8 @@ impl TimerBuilder {
         }
     }
 
-    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails with
-    /// [`TimerBuildError::TickOutOfRange`].
+    /// Sets the length of a tick, 1 us to 1 day. Default 1 ms. With another length, `build` fails
+    /// with [`TimerBuildError::TickOutOfRange`].
     ///
     /// Deadlines are rounded up to a tick. With a longer tick, the reaper wakes less often.
     pub fn tick(mut self, tick: Duration) -> Self {
@@ -106,12 +107,13 @@ impl TimerBuilder {
 
     /// Sets how many timeouts may be pending at once. Default: as many as the wheels can address.
     ///
-    /// The number never exceeds the limit. For a moment after the end of a timeout, the timer may still
-    /// refuse a new one. With a limit, all threads share one counter. With a limit of 0, `build` fails.
+    /// The number never exceeds the limit. For a moment after the end of a timeout, the timer may
+    /// still refuse a new one. With a limit, all threads share one counter. With a limit of 0,
+    /// `build` fails.
     ///
     /// The limit does not count expired timeouts that wait for an executor thread or, in a
-    /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than timeouts become due,
-    /// the number of expired timeouts grows without bound.
+    /// [`DelayQueue`](crate::DelayQueue), for a receiver. If callbacks or receivers are slower than
+    /// timeouts become due, the number of expired timeouts grows without bound.
     pub fn max_pending(mut self, timeouts: u64) -> Self {
         self.max_pending = Some(timeouts);
         self
@@ -126,8 +128,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Runs callbacks on the reaper thread. Use it for short callbacks, such as a send on a channel: a
-    /// slow one delays all other timeouts.
+    /// Runs callbacks on the reaper thread. Use it for short callbacks, such as a send on a
+    /// channel: a slow one delays all other timeouts.
     pub fn inline(mut self) -> Self {
         self.execution = Execution::Inline;
         self
@@ -141,8 +143,8 @@ impl TimerBuilder {
 
     /// Sets the clock. Default [`SystemClock`].
     ///
-    /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock also
-    /// runs the callbacks, and the settings of executors have no effect.
+    /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock
+    /// also runs the callbacks, and the settings of executors have no effect.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

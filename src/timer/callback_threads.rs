@@ -1,8 +1,8 @@
 //! The threads that run callbacks, and the wait for their end.
 //!
-//! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes its
-//! own timer is on such a thread, which cannot end meanwhile. So a finish is over when all remaining
-//! callback threads wait in a finish themselves. The protocol is that of
+//! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes
+//! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all
+//! remaining callback threads wait in a finish themselves. The protocol is that of
 //! [`shutdown`](super::shutdown).
 
 use std::{sync::Arc, time::Duration, vec::Vec};
@@ -43,8 +43,8 @@ impl CallbackThreads {
         self.changed.notify_all();
     }
 
-    /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or no
-    /// time remains.
+    /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
+    /// no time remains.
     pub(super) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
         let _waiting = self.begin_to_wait();
         loop {

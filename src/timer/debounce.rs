@@ -17,8 +17,8 @@ use crate::sync::Mutex;
 
 /// Runs a callback once calls have ceased for a quiet period.
 ///
-/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A call does
-/// not cancel a run whose quiet period has ended, even if that run still waits for an executor
+/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A call
+/// does not cancel a run whose quiet period has ended, even if that run still waits for an executor
 /// thread; it schedules another. Dropping the `Debounce` leaves a scheduled run scheduled.
 ///
 /// A clock that steps back is taken as the latest time seen, so it does not shorten a quiet period.

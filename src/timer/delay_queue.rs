@@ -59,8 +59,8 @@ pub struct DelayQueue<T: Send + 'static> {
 }
 
 impl DelayQueue<()> {
-    /// Returns a builder with the default settings, for
-    /// [`build_queue`](TimerBuilder::build_queue). The type of its values follows from the inserted ones.
+    /// Returns a builder with the default settings, for [`build_queue`](TimerBuilder::build_queue).
+    /// The type of its values follows from the inserted ones.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::new()
     }
@@ -110,7 +110,8 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.cancel(key)
     }
 
-    /// Moves the deadline of a value to `delay` from now. Returns whether the value was not due yet.
+    /// Moves the deadline of a value to `delay` from now. Returns whether the value was not due
+    /// yet.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
@@ -319,9 +320,9 @@ impl TimerBuilder {
     /// Makes a queue from which values are received. Starts no thread; the first value does.
     ///
     /// Settings of executors have no effect. By default a queue has one [shard](Self::shards), and
-    /// returns values in the order of their deadlines, to the tick. With several shards, threads that
-    /// insert at once wait less for each other. But values of different shards that become due at the
-    /// same wake-up of the reaper come in any order.
+    /// returns values in the order of their deadlines, to the tick. With several shards, threads
+    /// that insert at once wait less for each other. But values of different shards that become due
+    /// at the same wake-up of the reaper come in any order.
     ///
     /// # Examples
     ///

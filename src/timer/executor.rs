@@ -37,8 +37,8 @@ use crate::{
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub trait Executor: Send + Sync + 'static {
-    /// Passes a task to a thread that runs it. The reaper calls this. While the call blocks, no other
-    /// timeout of the timer expires.
+    /// Passes a task to a thread that runs it. The reaper calls this. While the call blocks, no
+    /// other timeout of the timer expires.
     ///
     /// The timer catches and counts a panic. A task that is dropped without being run still counts
     /// as expired.
@@ -100,7 +100,8 @@ pub(super) enum Delivery<T> {
 }
 
 impl<T: Send + 'static> Delivery<T> {
-    /// Calls `expire`, which fills `batch`, and hands the batch off. Returns the result of `expire`.
+    /// Calls `expire`, which fills `batch`, and hands the batch off. Returns the result of
+    /// `expire`.
     pub(super) fn hand_off<R>(
         &self,
         handler: &Arc<Handler<T>>,

@@ -5,8 +5,8 @@ use crate::wheel::Key;
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.
 ///
-/// It is plain data, and valid until the timeout ends. The timer does not use it for another timeout
-/// afterwards. Do not pass it to another timer, in which it may name an unrelated timeout.
+/// It is plain data, and valid until the timeout ends. The timer does not use it for another
+/// timeout afterwards. Do not pass it to another timer, in which it may name an unrelated timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
     shard: u32,

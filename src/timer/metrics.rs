@@ -11,9 +11,9 @@ use crate::histogram::Histogram;
 ///
 /// A timer always counts, under locks that it holds anyway. Publishing only reads the counts, so
 /// scheduling, cancelling and expiring take no longer. Call [`publish`](Self::publish) before each
-/// scrape, or every few seconds, with the stats of a `Timer`, `ValueTimer` or `DelayQueue`. A repeated
-/// callback of a timer can do that. If it publishes its own timer, it holds a clone of the timer,
-/// which keeps the timer running until it is shut down.
+/// scrape, or every few seconds, with the stats of a `Timer`, `ValueTimer` or `DelayQueue`. A
+/// repeated callback of a timer can do that. If it publishes its own timer, it holds a clone of the
+/// timer, which keeps the timer running until it is shut down.
 ///
 /// Each metric has a label `timer` with the given name:
 ///

@@ -10,16 +10,16 @@
 //! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
 //!   it.
 //! - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
-//! - `finish` and `finish_by` return at their deadline. They return earlier once no timeout is pending
-//!   and no thread of the timer runs a callback, except for callbacks that finish the timer
+//! - `finish` and `finish_by` return at their deadline. They return earlier once no timeout is
+//!   pending and no thread of the timer runs a callback, except for callbacks that finish the timer
 //!   themselves.
-//! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut down
-//!   and drop its own timer. The drop of a value is user code as well.
-//! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks of
-//!   the same executor thread, but no expiration.
-//! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it for
-//!   64 to 4096 steps, the more the later it is, and then hands it to the longest waiting thread. Only
-//!   `shrink` holds a lock for longer.
+//! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
+//!   down and drop its own timer. The drop of a value is user code as well.
+//! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
+//!   of the same executor thread, but no expiration.
+//! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it
+//!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
+//!   thread. Only `shrink` holds a lock for longer.
 //!
 //! # Locks
 //!
@@ -35,8 +35,8 @@
 //!
 //! # Fork
 //!
-//! A forked child has only the thread that forked. A timer that was made before the fork does not run
-//! in the child, and its locks may stay locked. Make timers after the fork.
+//! A forked child has only the thread that forked. A timer that was made before the fork does not
+//! run in the child, and its locks may stay locked. Make timers after the fork.
 
 mod annex;
 mod annex_timer;
@@ -205,9 +205,9 @@ impl Timer {
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling
     /// delay later.
     ///
-    /// A delay of zero is due at once, but this call never runs the callback itself. So the caller may
-    /// hold a lock that the callback takes. A deadline more than 584 years after the timer was made
-    /// never expires; [`Duration::MAX`] is such a delay.
+    /// A delay of zero is due at once, but this call never runs the callback itself. So the caller
+    /// may hold a lock that the callback takes. A deadline more than 584 years after the timer was
+    /// made never expires; [`Duration::MAX`] is such a delay.
     ///
     /// # Examples
     ///
@@ -260,10 +260,10 @@ impl Timer {
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
     ///
-    /// From then on, the timer refuses new callbacks. This does not wait for a running callback, and
-    /// a callback may call it. Callbacks that the timer has handed to a pool still run, and so do
-    /// those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call returns
-    /// nothing.
+    /// From then on, the timer refuses new callbacks. This does not wait for a running callback,
+    /// and a callback may call it. Callbacks that the timer has handed to a pool still run, and so
+    /// do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call
+    /// returns nothing.
     ///
     /// # Examples
     ///
@@ -320,24 +320,24 @@ impl Timer {
     /// Returns the callbacks that never ran.
     ///
     /// It returns at `deadline`, on the timer's clock, or as soon as no callback is pending or
-    /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the last
-    /// one ends the wait. A repeated callback ends with its next occurrence.
+    /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the
+    /// last one ends the wait. A repeated callback ends with its next occurrence.
     ///
     /// - Callbacks on the timer's own threads: it waits until they return.
     /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
     /// - At the deadline, it waits for none. A callback that then runs continues to its end.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
-    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to one
-    /// of the callers.
+    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
+    /// one of the callers.
     ///
-    /// A callback may finish its own timer. It waits neither for itself nor for other callbacks that
-    /// do the same. Where only its own thread could run the pending callbacks, this is a
+    /// A callback may finish its own timer. It waits neither for itself nor for other callbacks
+    /// that do the same. Where only its own thread could run the pending callbacks, this is a
     /// [`shutdown`](Self::shutdown).
     ///
     /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
-    /// due now run on this thread, and the others are returned. With a deadline in the past, this is
-    /// a [`shutdown`](Self::shutdown), on any clock.
+    /// due now run on this thread, and the others are returned. With a deadline in the past, this
+    /// is a [`shutdown`](Self::shutdown), on any clock.
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
         #[cfg(feature = "future")]
@@ -348,8 +348,8 @@ impl Timer {
         tasks
     }
 
-    /// Makes the reaper read the clock and expire the due timeouts. Call it after a clock has jumped
-    /// ahead, such as a clock that counts the time of a suspend, after the resume.
+    /// Makes the reaper read the clock and expire the due timeouts. Call it after a clock has
+    /// jumped ahead, such as a clock that counts the time of a suspend, after the resume.
     ///
     /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
     /// wakes it if the clock is then past the time of that wake-up. With a
@@ -428,9 +428,9 @@ impl Timer {
 
     /// Checks the invariants of the timer, for tests of programs that use one.
     ///
-    /// These are: each shard's wheel is [in order](crate::TimingWheel::check_invariants); the reaper
-    /// does not sleep past a deadline; each scheduled timeout is pending or has ended once; each
-    /// pending timeout holds a permit, if there is a limit; after a shutdown, none is pending.
+    /// These are: each shard's wheel is [in order](crate::TimingWheel::check_invariants); the
+    /// reaper does not sleep past a deadline; each scheduled timeout is pending or has ended once;
+    /// each pending timeout holds a permit, if there is a limit; after a shutdown, none is pending.
     ///
     /// # Examples
     ///
@@ -447,8 +447,8 @@ impl Timer {
     ///
     /// # Panics
     ///
-    /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If callbacks
-    /// run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
+    /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If
+    /// callbacks run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
     ///
     /// # Complexity
     ///

@@ -1,8 +1,8 @@
 //! The protocols of the timer under a model checker, which tries every interleaving.
 //!
 //! No wait times out here, so a lost wake-up shows as a deadlock. Each protocol has twins with a
-//! fault, which must fail. Most twins are written by hand, as a test cannot put a fault into the real
-//! code.
+//! fault, which must fail. Most twins are written by hand, as a test cannot put a fault into the
+//! real code.
 
 mod backlog;
 mod finish;
@@ -223,7 +223,8 @@ fn broken_a_shutdown_that_takes_timeouts_before_it_closes_the_shard_loses_one() 
     });
 }
 
-/// A reaper without timeouts, and a shutdown, which sets the flag before or after it wakes the reaper.
+/// A reaper without timeouts, and a shutdown, which sets the flag before or after it wakes the
+/// reaper.
 fn stop_against_sleep(is_flag_first: bool) {
     let (shards, parker) = new_shards(1, None);
     let is_stopped = Arc::new(AtomicBool::new(false));

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{sync::Parker, tick::Tick, wheel::Expired};
 
-/// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses the
-/// cache.
+/// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses
+/// the cache.
 const LEAST_STEPS: u32 = 64;
 
 /// Steps of one hold at most, however late the reaper is: 100 to 400 us.

@@ -25,8 +25,8 @@ use crate::{sync::Mutex, ticks::nanos};
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
 /// Dropping the handle does not stop the repetition. It ends when it is stopped, when its callback
-/// panics, and when the next occurrence is dropped without being run: because the timer was full, or
-/// was shut down and handed it back.
+/// panics, and when the next occurrence is dropped without being run: because the timer was full,
+/// or was shut down and handed it back.
 ///
 /// # Examples
 ///
@@ -128,13 +128,14 @@ impl Timer {
 
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept: the
-    /// occurrences of one tick then run together when it begins, or, with
+    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept:
+    /// the occurrences of one tick then run together when it begins, or, with
     /// [`MissedTicks::Skip`], one for all of them.
     ///
     /// # Examples
     ///
-    /// At once, then every 10 s, each time up to 1 s late so that many machines do not run together:
+    /// At once, then every 10 s, each time up to 1 s late so that many machines do not run
+    /// together:
     ///
     /// ```
     /// use std::{sync::mpsc, time::Duration};
@@ -213,11 +214,12 @@ impl RepeatBuilder<'_> {
         Self { seed: Some(seed), ..self }
     }
 
-    /// Runs `callback` at the first instant and then once every period, on a grid that starts there.
+    /// Runs `callback` at the first instant and then once every period, on a grid that starts
+    /// there.
     ///
     /// The callback receives its own handle, to stop itself. Occurrences do not overlap: `missed`
-    /// decides when the next one runs if one ended after the next was due. A clock that steps back is
-    /// taken as the latest time seen.
+    /// decides when the next one runs if one ended after the next was due. A clock that steps back
+    /// is taken as the latest time seen.
     ///
     /// # Errors
     ///
@@ -234,8 +236,8 @@ impl RepeatBuilder<'_> {
     /// Runs `callback` at the first instant, and again whenever a period has passed since it
     /// returned.
     ///
-    /// The callback receives its own handle, to stop itself. A clock that steps back is taken as the
-    /// latest time seen.
+    /// The callback receives its own handle, to stop itself. A clock that steps back is taken as
+    /// the latest time seen.
     ///
     /// # Errors
     ///
@@ -299,8 +301,8 @@ impl Repeating {
 
     /// Returns when the next run is planned, jitter included.
     ///
-    /// Returns `None` while the callback runs, since its end decides when the next run is; after the
-    /// end of the repetition or of the timer; and if an [`Instant`] cannot represent the time.
+    /// Returns `None` while the callback runs, since its end decides when the next run is; after
+    /// the end of the repetition or of the timer; and if an [`Instant`] cannot represent the time.
     ///
     /// # Examples
     ///
@@ -386,8 +388,8 @@ impl Repeating {
 
     /// Stores the key of an occurrence, so that `stop` can cancel it.
     ///
-    /// If a thread stopped the repetition during the insert, this cancels the occurrence and returns
-    /// its task.
+    /// If a thread stopped the repetition during the insert, this cancels the occurrence and
+    /// returns its task.
     fn store_key(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
         match &mut *self.repetition.state.lock() {
             State::Waiting { next, .. } if next.number == number => {

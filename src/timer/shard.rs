@@ -1,7 +1,7 @@
 //! A shard: one wheel behind one lock. No other file takes this lock.
 //!
-//! The lock may also guard an [`Annex`]: the state of another layer, whose entries end together with
-//! timeouts.
+//! The lock may also guard an [`Annex`]: the state of another layer, whose entries end together
+//! with timeouts.
 //!
 //! A thread holds the lock for one operation, for 256 operations of a batch, or, as the reaper, for
 //! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. An
@@ -9,29 +9,30 @@
 //!
 //! # Rules
 //!
-//! - The published expiration is not after any deadline in the shard; see [`wakeup`](super::wakeup).
+//! - The published expiration is not after any deadline in the shard; see
+//!   [`wakeup`](super::wakeup).
 //! - A closed shard refuses new timeouts. Inserting and closing take the same lock, so each timeout
 //!   is refused or returned by [`Shard::shut_down`], and none is lost.
 //!
 //! # Handover
 //!
 //! - A thread that finds the lock taken counts itself as waiting until it has the lock.
-//! - The reaper unlocks after a bounded number of steps. If a thread waits, the reaper hands the lock
-//!   to the one that has waited longest.
-//! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits for
-//!   its turn, like any other thread.
+//! - The reaper unlocks after a bounded number of steps. If a thread waits, the reaper hands the
+//!   lock to the one that has waited longest.
+//! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits
+//!   for its turn, like any other thread.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
 //! waited before it. Without the handover, the reaper, which is running, would take the lock again
 //! before the system has woken the other thread, and this throughout a burst.
 //!
 //! The reaper waits for the threads that wait before it, one operation each. `parking_lot` wakes
-//! waiting threads in order, and gives the lock to the first of them at least once a millisecond. So
-//! running threads cannot keep taking the lock ahead of the reaper. The reaper gives up no time
+//! waiting threads in order, and gives the lock to the first of them at least once a millisecond.
+//! So running threads cannot keep taking the lock ahead of the reaper. The reaper gives up no time
 //! slice between two holds: with more runnable threads than cores, each would cost milliseconds.
 //!
-//! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows until
-//! it expires more timeouts in a hold than other threads insert between two.
+//! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
+//! until it expires more timeouts in a hold than other threads insert between two.
 
 use std::{
     mem,
@@ -56,8 +57,8 @@ use crate::{
 /// Number of inserts after which a shard checks whether its wheel has to split a crowded bucket
 /// ahead of time.
 ///
-/// A bucket with at least 16 records is crowded. Without the check, a million timeouts that were due
-/// together 4 s ahead expired 51 ms late, on two cores. With one check every 64 inserts they
+/// A bucket with at least 16 records is crowded. Without the check, a million timeouts that were
+/// due together 4 s ahead expired 51 ms late, on two cores. With one check every 64 inserts they
 /// expired 30 ms late, and inserting took no longer.
 const INSERTS_PER_CHECK: u64 = 64;
 
@@ -137,8 +138,8 @@ impl<T, X> Shard<T, X> {
         }
     }
 
-    /// Adds timeouts in one hold until one is refused, and passes each key to `inserted`. Returns the
-    /// refused timeout as well.
+    /// Adds timeouts in one hold until one is refused, and passes each key to `inserted`. Returns
+    /// the refused timeout as well.
     ///
     /// The iterator must not run user code.
     pub(super) fn insert_batch(
@@ -168,15 +169,15 @@ impl<T, X> Shard<T, X> {
         (earlier, None)
     }
 
-    /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the timeout
-    /// has ended. `change` must neither run nor drop anything of the user.
+    /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the
+    /// timeout has ended. `change` must neither run nor drop anything of the user.
     #[cfg(feature = "future")]
     pub(super) fn with_value<R>(&self, key: Key, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock().timeouts.wheel.get_mut(key).map(change)
     }
 
-    /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the shard
-    /// is closed and now empty.
+    /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the
+    /// shard is closed and now empty.
     #[inline]
     pub(super) fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
         let mut state = self.lock();
@@ -211,8 +212,8 @@ impl<T, X> Shard<T, X> {
     }
 
     /// Runs `act` on the timeouts and the annex, under the lock. Returns its result, and the last
-    /// insert, which the caller announces to the reaper. Wakes the reaper if the shard is closed and
-    /// now empty.
+    /// insert, which the caller announces to the reaper. Wakes the reaper if the shard is closed
+    /// and now empty.
     ///
     /// `act` must neither run nor drop anything of the user.
     #[inline]

@@ -33,8 +33,8 @@ use crate::{
 
 /// Timeouts of a batch that are inserted or cancelled in one hold of a shard's lock.
 ///
-/// 256 inserts of 40 ns take about 10 us, which is how long the reaper then waits. Taking the lock is
-/// a small part of that.
+/// 256 inserts of 40 ns take about 10 us, which is how long the reaper then waits. Taking the lock
+/// is a small part of that.
 #[cfg(not(loom))]
 const BATCH_PER_HOLD: usize = 256;
 
@@ -125,8 +125,8 @@ impl<T, X> Shards<T, X> {
         Ok(TimeoutKey::new(index, key))
     }
 
-    /// Adds a timeout to the current shard, without reading the clock. Both times are in nanoseconds
-    /// of [`TickClock::elapsed`].
+    /// Adds a timeout to the current shard, without reading the clock. Both times are in
+    /// nanoseconds of [`TickClock::elapsed`].
     pub(super) fn insert_at_elapsed(
         &self,
         now: u64,
@@ -163,8 +163,8 @@ impl<T, X> Shards<T, X> {
         (keys, self.rest(index, refused, batch))
     }
 
-    /// Returns the part of a batch that was not inserted: the timeout that the shard refused, if any,
-    /// and all after it.
+    /// Returns the part of a batch that was not inserted: the timeout that the shard refused, if
+    /// any, and all after it.
     fn rest(
         &self,
         index: usize,
@@ -177,8 +177,8 @@ impl<T, X> Shards<T, X> {
         Some(refused.map(|first| iter::once(first).chain(batch).collect()))
     }
 
-    /// Returns the error for a value without a permit. A closed shard is reported as shut down, also
-    /// if the timer is full.
+    /// Returns the error for a value without a permit. A closed shard is reported as shut down,
+    /// also if the timer is full.
     #[cold]
     fn refusal<V>(&self, index: usize, value: V) -> ScheduleError<V> {
         if self.all[index].is_closed() {

@@ -26,9 +26,10 @@ use crate::{
 
 /// A timer without its handles.
 ///
-/// `X` is the type of the annexes of its shards, and `D` that of expired timeouts. `D` is a parameter,
-/// because the type of `X` would need bounds on `T`. With these, a task that keeps a queue of
-/// `&'static str` would not be `Send`: the compiler forgets there that the lifetime is `'static`.
+/// `X` is the type of the annexes of its shards, and `D` that of expired timeouts. `D` is a
+/// parameter, because the type of `X` would need bounds on `T`. With these, a task that keeps a
+/// queue of `&'static str` would not be `Send`: the compiler forgets there that the lifetime is
+/// `'static`.
 ///
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
 pub(super) struct Shared<T, X = (), D = T> {
@@ -144,8 +145,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         Ok(true)
     }
 
-    /// Starts the executor threads that have not been started. If one cannot be started, those before
-    /// it keep running, and a later call starts the others.
+    /// Starts the executor threads that have not been started. If one cannot be started, those
+    /// before it keep running, and a later call starts the others.
     fn start_executors(&self, starter: &mut Starter) -> io::Result<()> {
         let Delivery::Threads(backlog) = &self.delivery else { return Ok(()) };
         while let Some(index) = starter.executors.checked_sub(1) {
@@ -188,8 +189,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         pending.saturating_add(backlog.map_or(0, Backlog::len))
     }
 
-    /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads may
-    /// run.
+    /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
+    /// may run.
     pub(super) fn check_invariants(&self) {
         // The reaper expires under this lock, if there is a backlog.
         let backlog = self.delivery.backlog();

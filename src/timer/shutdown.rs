@@ -3,30 +3,31 @@
 //! A *shutdown* returns the pending timeouts at once. A *finish* first waits until no timeout is
 //! pending and no callback runs, or until its deadline.
 //!
-//! A finish has to know when no callback runs any more. A count of running callbacks would slow each
-//! of them down. Instead, threads end: the reaper once no timeout is left, and then each executor
-//! once its backlog is empty. A finish waits for the end of these [`callback_threads`].
+//! A finish has to know when no callback runs any more. A count of running callbacks would slow
+//! each of them down. Instead, threads end: the reaper once no timeout is left, and then each
+//! executor once its backlog is empty. A finish waits for the end of these [`callback_threads`].
 //!
 //! [`callback_threads`]: super::callback_threads
 //!
 //! # Protocol
 //!
-//! - A finish (1) closes every shard; (2) stores `is_finishing`; (3) wakes the reaper; (4) waits until
-//!   it is over or its deadline has come; (5) shuts the timer down.
+//! - A finish (1) closes every shard; (2) stores `is_finishing`; (3) wakes the reaper; (4) waits
+//!   until it is over or its deadline has come; (5) shuts the timer down.
 //! - Before it sleeps, the reaper loads `is_finishing`. If it is set and every shard is empty, the
 //!   reaper closes the backlog, and ends.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - A reaper that panics performs (1) to (3) itself, and closes the backlog.
-//! - A callback thread that ends or begins to wait, and a shutdown, change their state under the lock
-//!   of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every finish.
+//! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
+//!   lock of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every
+//!   finish.
 //!
 //! # Why no finish waits for too long
 //!
-//! After (1) the number of pending timeouts never grows. Three threads can remove the last timeout of
-//! a shard: the reaper, which checks again before it sleeps; a thread that cancels it before (1), and
-//! the reaper checks after (3); or a thread that cancels it after (1), and wakes the reaper. The
-//! parker keeps a wake-up that comes between the check and the sleep. A finish checks and begins to
-//! wait under one lock, so it misses no change.
+//! After (1) the number of pending timeouts never grows. Three threads can remove the last timeout
+//! of a shard: the reaper, which checks again before it sleeps; a thread that cancels it before
+//! (1), and the reaper checks after (3); or a thread that cancels it after (1), and wakes the
+//! reaper. The parker keeps a wake-up that comes between the check and the sleep. A finish checks
+//! and begins to wait under one lock, so it misses no change.
 
 use std::{
     sync::Arc,
@@ -46,8 +47,8 @@ impl<T: Send + 'static> Shared<T> {
         self.finish_by(after(self.shards.clock().source().now(), within))
     }
 
-    /// Refuses new timeouts, runs those that become due until `deadline` or until none is left, then
-    /// shuts down. Returns the others.
+    /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
+    /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
         let clock = self.shards.clock().source();
         self.shards.begin_finish();
@@ -102,8 +103,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         Ended { pending, expired }
     }
 
-    /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts stay
-    /// until a shutdown returns them.
+    /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
+    /// stay until a shutdown returns them.
     fn end_after_panic(&self) {
         self.is_reaper_dead.store(true, Ordering::Release);
         self.shards.begin_finish();

@@ -11,16 +11,17 @@
 //! access.
 //!
 //! - The first poll that is pending inserts a clone of the waker.
-//! - An expiration at a tick first raises the latest tick of the timer's clock to that tick. Then it
-//!   removes the key and the waker under the lock of the shard, and wakes after the release. A
+//! - An expiration at a tick first raises the latest tick of the timer's clock to that tick. Then
+//!   it removes the key and the waker under the lock of the shard, and wakes after the release. A
 //!   shutdown sets its flag, removes all wakers, and wakes them.
-//! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the poll
-//!   has the identity of the clone in the wheel; the latest tick is before that of the place; and the
-//!   flag of the shutdown is not set. Otherwise, in one hold of the lock, it checks that the key is live and
-//!   stores the waker under it. If the key is dead, the poll is ready, or it inserts again.
+//! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
+//!   poll has the identity of the clone in the wheel; the latest tick is before that of the place;
+//!   and the flag of the shutdown is not set. Otherwise, in one hold of the lock, it checks that
+//!   the key is live and stores the waker under it. If the key is dead, the poll is ready, or it
+//!   inserts again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
-//!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline moves
-//!   a live key. It clears a dead key, so the next poll inserts.
+//!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
+//!   moves a live key. It clears a dead key, so the next poll inserts.
 //! - A drop cancels the key.
 //!
 //! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
@@ -363,7 +364,8 @@ fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
     is_seen || clock.elapsed() >= deadline
 }
 
-/// Moves the deadline of a sleep. If it has passed, the key is due at once, and so is the next poll.
+/// Moves the deadline of a sleep. If it has passed, the key is due at once, and so is the next
+/// poll.
 #[inline]
 pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
     let can_wait = |place: Place| shards.clock().start(place.due) <= deadline;

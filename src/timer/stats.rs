@@ -49,9 +49,9 @@ impl ReaperStats {
 
 /// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
 ///
-/// In each shard, `scheduled = pending + expired + cancelled + returned` holds at all times. The call
-/// reads one shard after the other, so if other threads use the timer, the sums are not those of one
-/// moment.
+/// In each shard, `scheduled = pending + expired + cancelled + returned` holds at all times. The
+/// call reads one shard after the other, so if other threads use the timer, the sums are not those
+/// of one moment.
 ///
 /// # Examples
 ///
@@ -86,17 +86,17 @@ pub struct TimerStats {
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,
-    /// Times that the reaper woke: at the time that it slept for, or earlier by an insert or `wake`.
-    /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
+    /// Times that the reaper woke: at the time that it slept for, or earlier by an insert or
+    /// `wake`. With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,
     /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
     ///
-    /// The wheel stores only the tick. So the time since the requested instant is longer by less than a
-    /// tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms into a tick. It ends 20.3 ms
-    /// after the start of that tick, which is rounded up to 21 ms. If the timeout is handed off at
-    /// 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
+    /// The wheel stores only the tick. So the time since the requested instant is longer by less
+    /// than a tick. An example with ticks of 1 ms: a delay of 20 ms begins 0.3 ms into a tick. It
+    /// ends 20.3 ms after the start of that tick, which is rounded up to 21 ms. If the timeout is
+    /// handed off at 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
     ///
     /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
     /// for an executor.

@@ -1,6 +1,7 @@
 //! The clock of a timer, divided into ticks; [`Ticks`] has the rounding rules.
 //!
-//! If the user's clock steps back, this clock stays at the start of the latest tick that it has seen.
+//! If the user's clock steps back, this clock stays at the start of the latest tick that it has
+//! seen.
 
 use std::{
     sync::Arc,
@@ -21,8 +22,8 @@ pub(super) struct TickClock {
     /// Start of tick 0.
     origin: Instant,
     ticks: Ticks,
-    /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend for
-    /// its cache line.
+    /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
+    /// for its cache line.
     latest: AtomicU64,
 }
 

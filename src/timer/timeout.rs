@@ -57,15 +57,15 @@ impl Timeout {
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
     /// dropped here.
     ///
-    /// Returns `false` if the callback has run, is running or waits for an executor thread, and if the
-    /// timeout was cancelled or returned by a shutdown.
+    /// Returns `false` if the callback has run, is running or waits for an executor thread, and if
+    /// the timeout was cancelled or returned by a shutdown.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         self.shards.cancel(self.key).is_some()
     }
 
-    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not, this
-    /// does not schedule the callback again.
+    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
+    /// this does not schedule the callback again.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn reset(&self, delay: Duration) -> bool {
         self.shards.reset(self.key, delay)
@@ -85,8 +85,8 @@ impl Timeout {
         self.shards.deadline(self.key).is_some()
     }
 
-    /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has ended,
-    /// or if an [`Instant`] cannot represent the time.
+    /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
+    /// ended, or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shards.clock().instant(self.shards.deadline(self.key)?)

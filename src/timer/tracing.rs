@@ -1,7 +1,8 @@
 //! Events for `tracing`, if the feature of that name is on.
 //!
-//! A subscriber is user code. The timer calls it without a lock and catches its panics, so that none
-//! ends a thread of the timer. Scheduling and cancelling emit no events, and there are no spans.
+//! A subscriber is user code. The timer calls it without a lock and catches its panics, so that
+//! none ends a thread of the timer. Scheduling and cancelling emit no events, and there are no
+//! spans.
 
 use std::{any::Any, time::Duration};
 

@@ -23,11 +23,11 @@ use crate::wheel::Expired;
 /// A timer that passes plain values to one handler.
 ///
 /// For programs with millions of timeouts, such as request ids. A timeout takes the size of its
-/// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a `ValueTimer`
-/// of boxed closures.
+/// value and a few words, in memory that the timer reuses. [`Timer`](crate::Timer) is a
+/// `ValueTimer` of boxed closures.
 ///
-/// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an old
-/// timeout of a resource from a newer one, put a version into the value, as the
+/// The handler receives the value but not the [`TimeoutKey`]. If the handler has to distinguish an
+/// old timeout of a resource from a newer one, put a version into the value, as the
 /// [guide](crate::guide#a-cache) shows.
 ///
 /// Clones are the same timer. When the last clone is dropped, the timer shuts down and drops the
@@ -107,14 +107,14 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Passes `value` to the handler when `delay` is over: not earlier, and less than a tick plus
     /// scheduling delay later.
     ///
-    /// A delay of zero is due at once, but this call never runs the handler itself. So the caller may
-    /// hold a lock that the handler takes. A deadline more than 584 years after the timer was made
-    /// never expires; [`Duration::MAX`] is such a delay.
+    /// A delay of zero is due at once, but this call never runs the handler itself. So the caller
+    /// may hold a lock that the handler takes. A deadline more than 584 years after the timer was
+    /// made never expires; [`Duration::MAX`] is such a delay.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] hands the value back if the timer is full or shut down. The first call starts
-    /// the threads, so it also fails if a thread cannot be started.
+    /// [`ScheduleError`] hands the value back if the timer is full or shut down. The first call
+    /// starts the threads, so it also fails if a thread cannot be started.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
@@ -135,8 +135,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         shards.insert(shards.current(), clock.now(), clock.at(instant), value)
     }
 
-    /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value that
-    /// waits for an executor thread has ended: the handler still receives it.
+    /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value
+    /// that waits for an executor thread has ended: the handler still receives it.
     ///
     /// # Complexity
     ///
@@ -167,8 +167,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().deadline(key).is_some()
     }
 
-    /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has ended,
-    /// or if an [`Instant`] cannot represent the time.
+    /// Returns the instant at which a timeout expires, the start of its tick; `None` if it has
+    /// ended, or if an [`Instant`] cannot represent the time.
     #[must_use]
     pub fn deadline(&self, key: TimeoutKey) -> Option<Instant> {
         let tick = self.shards().deadline(key)?;
@@ -199,7 +199,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().remaining(key)
     }
 
-    /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped ahead.
+    /// Makes the reaper read the clock and expire the due timeouts, after the clock has jumped
+    /// ahead.
     ///
     /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
@@ -215,12 +216,13 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shared().is_reaper_dead()
     }
 
-    /// Shuts the timer down at once and returns the values that the handler never got, in any order.
+    /// Shuts the timer down at once and returns the values that the handler never got, in any
+    /// order.
     ///
-    /// From then on, the timer refuses new values. This does not wait for a running handler, and the
-    /// handler may call it. Values that the timer has handed to a pool still reach the handler, and
-    /// so do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second call
-    /// returns nothing.
+    /// From then on, the timer refuses new values. This does not wait for a running handler, and
+    /// the handler may call it. Values that the timer has handed to a pool still reach the handler,
+    /// and so do those of the current turn of an [`inline`](TimerBuilder::inline) timer. A second
+    /// call returns nothing.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
         self.shared().shut_down()
@@ -265,9 +267,9 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
     ///
-    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid, and timeouts do not
-    /// move: a pending timeout keeps its segment of 1024 slots. A shutdown frees all memory without this
-    /// call.
+    /// A timer keeps the memory of its largest number of timeouts. Keys stay valid, and timeouts do
+    /// not move: a pending timeout keeps its segment of 1024 slots. A shutdown frees all memory
+    /// without this call.
     ///
     /// # Examples
     ///
@@ -287,9 +289,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Complexity
     ///
     /// Takes the lock of each shard, one after the other, for a time proportional to the memory of
-    /// that shard: 6 ms after a million timeouts have ended, 18 ms with a million pending, on a 2-core
-    /// x86-64 virtual machine. Meanwhile the reaper and other calls on this shard wait. So call it
-    /// rarely, when the load is low.
+    /// that shard: 6 ms after a million timeouts have ended, 18 ms with a million pending, on a
+    /// 2-core x86-64 virtual machine. Meanwhile the reaper and other calls on this shard wait. So
+    /// call it rarely, when the load is low.
     pub fn shrink(&self) {
         self.shards().shrink();
     }

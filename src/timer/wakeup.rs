@@ -1,20 +1,20 @@
 //! The wake-up promise: the reaper never sleeps past an expiration, and wakes only if needed.
 //!
-//! One reaper sleeps on behalf of many shards. Each shard publishes in [`Published`] the least tick at
-//! which the reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it sleeps.
-//! The protocol takes no lock but that of the inserter's shard.
+//! One reaper sleeps on behalf of many shards. Each shard publishes in [`Published`] the least tick
+//! at which the reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it
+//! sleeps. The protocol takes no lock but that of the inserter's shard.
 //!
 //! # Protocol
 //!
 //! - An inserter reads the clock. Then, under its shard's lock, it (1) stores the lower expiration
 //!   in its shard; (2) passes a fence; (3) loads the reaper's `asleep_until`. If its expiration is
 //!   earlier, it wakes the reaper.
-//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) passes a fence; (3)
-//!   loads the published expirations again, and does not sleep if one is earlier than `x`; (4) reads
-//!   the clock; (5) parks for the time from there to `x`.
-//! - An inserter whose shard had already published an earlier expiration loads `asleep_until` as well.
-//!   If the time that it has read is at or past `x`, the clock has jumped ahead, and the inserter wakes
-//!   the reaper.
+//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) passes a fence;
+//!   (3) loads the published expirations again, and does not sleep if one is earlier than `x`; (4)
+//!   reads the clock; (5) parks for the time from there to `x`.
+//! - An inserter whose shard had already published an earlier expiration loads `asleep_until` as
+//!   well. If the time that it has read is at or past `x`, the clock has jumped ahead, and the
+//!   inserter wakes the reaper.
 //! - A reaper that wakes at `x` and expires nothing has slept for a timeout that was cancelled or
 //!   moved. It raises the published expiration of each shard, under the shard's lock, to the next
 //!   expiration of its wheel.
@@ -28,23 +28,24 @@
 //! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
 //! that one.
 //!
-//! Only the reaper raises an expiration, and only under the shard's lock. A published expiration may be
-//! too early, which costs a turn without work. It is never later than the least deadline in the shard.
+//! Only the reaper raises an expiration, and only under the shard's lock. A published expiration
+//! may be too early, which costs a turn without work. It is never later than the least deadline in
+//! the shard.
 //!
 //! # Why the reaper notices a jump of the clock
 //!
-//! If the reaper reads the clock after the jump, in step 4, it does not park. Otherwise it reads the
-//! clock before the jump, and the inserter reads it after the jump, so after the reaper's step 1. Then
-//! the inserter loads `x`, provided that two reads of the clock order the memory accesses around them.
-//! A clock behind a lock does that, and so does the counter that `Instant` reads on x86-64. Where a
-//! clock does not, a later insert wakes the reaper.
+//! If the reaper reads the clock after the jump, in step 4, it does not park. Otherwise it reads
+//! the clock before the jump, and the inserter reads it after the jump, so after the reaper's step
+//! 1. Then the inserter loads `x`, provided that two reads of the clock order the memory accesses
+//! around them. A clock behind a lock does that, and so does the counter that `Instant` reads on
+//! x86-64. Where a clock does not, a later insert wakes the reaper.
 //!
 //! # How often the reaper wakes without work
 //!
-//! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake once
-//! at the deadline of a cancelled timeout. After that, each shard publishes the next expiration of its
-//! wheel. Until a thread cancels or moves another timeout, the reaper wakes for no cancelled timeout
-//! again, however many there were, on however many shards.
+//! A cancel wakes no thread, and leaves the published expiration as it is. So the reaper may wake
+//! once at the deadline of a cancelled timeout. After that, each shard publishes the next
+//! expiration of its wheel. Until a thread cancels or moves another timeout, the reaper wakes for
+//! no cancelled timeout again, however many there were, on however many shards.
 
 use crate::{
     sync::{AtomicU64, Ordering, fence},
@@ -117,15 +118,15 @@ impl Wakeup {
         self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
     }
 
-    /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one gets
-    /// `true`.
+    /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one
+    /// gets `true`.
     #[cold]
     pub(super) fn must_wake_overdue(&self) -> bool {
         self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 
-    /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the published
-    /// expirations again.
+    /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the
+    /// published expirations again.
     pub(super) fn announce(&self, until: Tick) {
         // A swap orders this after the swap of an inserter that found the reaper asleep earlier. So
         // that inserter cannot replace the value of this sleep.

@@ -411,7 +411,8 @@ impl Hierarchy {
         others.chain(run).min().unwrap_or(Tick::MAX)
     }
 
-    /// Frees the newest chunk of a bucket if it has no live record. Returns whether the bucket is empty.
+    /// Frees the newest chunk of a bucket if it has no live record. Returns whether the bucket is
+    /// empty.
     ///
     /// A full chunk is freed when its last live record leaves. The newest chunk may have unwritten
     /// positions, whose bits are set, so its mask does not become 0.

@@ -33,9 +33,9 @@
 //! the `nursery` at first, then in the `chunks` of a bucket. `geometry` computes the level and the
 //! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
 //! each. `advance` takes due buckets in that order. A sparse one is `opened`, and a crowded one is
-//! sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts wait in `cancelled`, and are removed 16 at
-//! a time. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
-//! overflow wheels are those of Apache Kafka.
+//! sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts wait in
+//! `cancelled`, and are removed 16 at a time. The hierarchy is scheme 7 of Varghese and Lauck. The
+//! delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
 //! hierarchy then *remove* its value and its record: the slot becomes *vacant*, and the bit of the
@@ -375,9 +375,9 @@ impl<T> TimingWheel<T> {
     /// timeouts; `None` if and only if none is pending.
     ///
     /// It is never later than the least deadline. It may be earlier in two cases: the timeout with
-    /// the least deadline of its bucket was cancelled or reset to a later deadline, or the
-    /// wheel must sort a crowded bucket before its first deadline. If a timeout is due, the returned tick is
-    /// not after [`now`](Self::now).
+    /// the least deadline of its bucket was cancelled or reset to a later deadline, or the wheel
+    /// must sort a crowded bucket before its first deadline. If a timeout is due, the returned tick
+    /// is not after [`now`](Self::now).
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! Hostile clients: requests up to the limits are accepted, further ones are returned, ended ones free
-//! their memory, and timeouts of other clients stay on time.
+//! Hostile clients: requests up to the limits are accepted, further ones are returned, ended ones
+//! free their memory, and timeouts of other clients stay on time.
 
 use std::{sync::mpsc, time::Duration};
 

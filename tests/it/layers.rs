@@ -1,8 +1,9 @@
-//! The layers: a file imports from its own module and from lower layers, and modules form no circles.
+//! The layers: a file imports from its own module and from lower layers, and modules form no
+//! circles.
 //!
 //! The test reads the sources as text, cuts them into tokens, and searches for paths that start at
-//! `crate`, `super` or `self`. A file imports an item from the module that defines it, not through a
-//! re-export of the crate root. Only the crate root itself is exempt.
+//! `crate`, `super` or `self`. A file imports an item from the module that defines it, not through
+//! a re-export of the crate root. Only the crate root itself is exempt.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +30,8 @@ const LAYERS: [(&str, u8); 13] = [
     ("durable", 5),
 ];
 
-/// Imports that close a circle on purpose: the methods of one type are in several files, or two types
-/// name each other, such as a builder and the type that it builds.
+/// Imports that close a circle on purpose: the methods of one type are in several files, or two
+/// types name each other, such as a builder and the type that it builds.
 const CIRCLES: [(&str, &str); 2] =
     [("purgatory::limits", "purgatory::core"), ("purgatory::walk", "purgatory::shard")];
 
@@ -175,8 +176,8 @@ fn module_of(path: &Path) -> Vec<String> {
     parts.filter(|part| part != "mod" && part != "lib").collect()
 }
 
-/// Paths from the crate root in a file of module `home`, that the file writes with `crate`, `super` or
-/// `self`.
+/// Paths from the crate root in a file of module `home`, that the file writes with `crate`, `super`
+/// or `self`.
 fn paths(text: &str, home: &[String]) -> Vec<Vec<String>> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -201,7 +202,8 @@ fn paths(text: &str, home: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// A path from the crate root, as written `inner` modules below `home`. `None` if it stays within these.
+/// A path from the crate root, as written `inner` modules below `home`. `None` if it stays within
+/// these.
 fn from_root(path: &[&str], home: &[String], inner: usize) -> Option<Vec<String>> {
     let relative = &path[usize::from(path[0] == "self")..];
     let ups = relative.iter().take_while(|part| **part == "super").count();

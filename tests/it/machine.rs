@@ -53,8 +53,8 @@ impl Machine {
         }
     }
 
-    /// The same without a nursery, so that new timeouts go to levels at once. A shrink with a pending
-    /// timeout closes the nursery.
+    /// The same without a nursery, so that new timeouts go to levels at once. A shrink with a
+    /// pending timeout closes the nursery.
     pub(crate) fn without_nursery(setup: Setup) -> Self {
         let mut machine = Self::new(setup);
         if let Ok(key) = machine.wheel.insert(Tick::new(setup.start), 0) {
@@ -64,8 +64,8 @@ impl Machine {
         machine
     }
 
-    /// Runs a script, with a nursery and without, until all timeouts have ended. Compares after every
-    /// operation.
+    /// Runs a script, with a nursery and without, until all timeouts have ended. Compares after
+    /// every operation.
     pub(crate) fn run(script: &Script) {
         for machine in [Self::new, Self::without_nursery] {
             machine(script.setup).run_all(script);

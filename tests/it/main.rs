@@ -1,4 +1,5 @@
-//! Deterministic tests. Random ones draw from a seed; those of the wheel use no clock and no thread.
+//! Deterministic tests. Random ones draw from a seed; those of the wheel use no clock and no
+//! thread.
 
 mod bounds;
 mod churn;

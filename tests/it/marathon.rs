@@ -1,9 +1,10 @@
 //! The model test of the wheel over many more operations, with a cheaper model.
 //!
-//! [`model`](crate::model) compares all contents after each operation, at 100,000 operations a second. This one
-//! compares the answer of each operation, and after each step of time that no due timeout is left, at
-//! millions a second. It reaches states that take long to reach: slots and records that are reused
-//! thousands of times, levels that come and go, and thousands of years of virtual time.
+//! [`model`](crate::model) compares all contents after each operation, at 100,000 operations a
+//! second. This one compares the answer of each operation, and after each step of time that no due
+//! timeout is left, at millions a second. It reaches states that take long to reach: slots and
+//! records that are reused thousands of times, levels that come and go, and thousands of years of
+//! virtual time.
 //!
 //! `MARATHON_OPERATIONS=1000000000 cargo test --release --test it marathon -- --nocapture` sets the
 //! number of operations.

@@ -1,8 +1,9 @@
 //! Random scripts under several geometries, each operation compared with the oracle.
 //!
 //! `DELAYWHEEL_MODEL_OPS=100000000 cargo test --release --test it model` sets the number of
-//! operations. A failure prints its seed and the shortest failing script. `DELAYWHEEL_MODEL_SEED=<seed>`
-//! replays the seed. Save the script as a file under `tests/scenarios`.
+//! operations. A failure prints its seed and the shortest failing script.
+//! `DELAYWHEEL_MODEL_SEED=<seed>` replays the seed. Save the script as a file under
+//! `tests/scenarios`.
 
 use std::{
     cell::Cell,

@@ -251,8 +251,8 @@ fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay_on_threads() {
     let callback = move |_: &Repeating| {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    // Runs timeouts that are due at once, one after the other. All other due callbacks run before the
-    // last one.
+    // Runs timeouts that are due at once, one after the other. All other due callbacks run before
+    // the last one.
     let pass = || {
         for _ in 0..100 {
             let (done, is_done) = mpsc::channel();

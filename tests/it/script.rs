@@ -1,7 +1,7 @@
 //! Scripts: sequences of operations on a wheel, decoded from bytes, or parsed and printed as text.
 //!
-//! Ticks are relative to the state of the wheel (`now+5`, `next-1`, `border6`), so that an operation
-//! keeps its meaning when earlier ones are removed. Bytes from a generator give random
+//! Ticks are relative to the state of the wheel (`now+5`, `next-1`, `border6`), so that an
+//! operation keeps its meaning when earlier ones are removed. Bytes from a generator give random
 //! scripts, bytes from a fuzzer give fuzzed ones, and text gives the scenario files:
 //!
 //! ```text

@@ -148,7 +148,8 @@ fn a_clock_that_steps_back_does_not_shorten_the_period() {
     let log = runs.clone();
     let throttle = Throttle::new(&timer, 10 * SECOND, move || log.push("ran"));
     clock.show(20 * SECOND);
-    // The timer has seen 20 s. Then the clock steps back, the callback runs, and the clock recovers.
+    // The timer has seen 20 s. Then the clock steps back, the callback runs, and the clock
+    // recovers.
     clock.step_back(15 * SECOND);
     throttle.call().unwrap();
     clock.show(6 * SECOND);

@@ -1,8 +1,8 @@
 //! The cost of hostile use: time and memory of each hostile operation, and the lateness of
 //! well-behaved timeouts beside it.
 //!
-//! Each attack has a timer or purgatory of its own. The time is that of the attacker. Live memory is
-//! measured at the end of the attack, and again after all its timeouts are cancelled.
+//! Each attack has a timer or purgatory of its own. The time is that of the attacker. Live memory
+//! is measured at the end of the attack, and again after all its timeouts are cancelled.
 
 use std::{
     sync::{

@@ -1,8 +1,9 @@
 //! Books: an entry for each timeout or operation in the hands of the library.
 //!
 //! The load opens an entry before it calls the library, and closes it when the timeout or operation
-//! ends. A second end finds the entry closed, or opened again under the next generation. A lost timeout
-//! leaves its entry open. Seats for entries are allocated in advance, so the books do not grow.
+//! ends. A second end finds the entry closed, or opened again under the next generation. A lost
+//! timeout leaves its entry open. Seats for entries are allocated in advance, so the books do not
+//! grow.
 
 use std::{
     sync::{
@@ -106,8 +107,8 @@ impl Books {
         self.seats[entry.seat as usize].lock()
     }
 
-    /// Opens an entry that is due at `due` nanoseconds. Returns `None` if all are open, or if the round
-    /// is over.
+    /// Opens an entry that is due at `due` nanoseconds. Returns `None` if all are open, or if the
+    /// round is over.
     pub(crate) fn open(&self, due: u64) -> Option<Entry> {
         let seat = self.free.pop().filter(|_| !self.is_over())?;
         let mut contents = self.seats[seat as usize].lock();

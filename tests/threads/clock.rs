@@ -1,7 +1,7 @@
 //! A clock with faults: it stands still, steps back and jumps ahead.
 //!
-//! No timeout may run before the library has read a time at or after its deadline. So the clock keeps
-//! the latest time that the library read. Reads of the load do not count.
+//! No timeout may run before the library has read a time at or after its deadline. So the clock
+//! keeps the latest time that the library read. Reads of the load do not count.
 
 use std::{
     sync::{
@@ -29,8 +29,8 @@ struct Shared {
     shown: AtomicU64,
     /// Number of faults.
     faults: AtomicU64,
-    /// Read-locked from a look of the load to the look of the library, so that the first is not later
-    /// than the second; write-locked for a fault.
+    /// Read-locked from a look of the load to the look of the library, so that the first is not
+    /// later than the second; write-locked for a fault.
     weather: RwLock<()>,
 }
 

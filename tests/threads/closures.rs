@@ -1,5 +1,5 @@
-//! Load on a timer of closures: threads that die with their handles, repeated callbacks, `Debounce` and
-//! `Throttle`.
+//! Load on a timer of closures: threads that die with their handles, repeated callbacks, `Debounce`
+//! and `Throttle`.
 
 use std::{
     sync::{

@@ -57,7 +57,8 @@ fn round(seed: u64, breaches: &Breaches) {
     ledger::check_timer("ends", &timer.stats(), breaches);
 }
 
-/// Schedules, and on some threads ends the timer. Returns the number of refused and returned timeouts.
+/// Schedules, and on some threads ends the timer. Returns the number of refused and returned
+/// timeouts.
 fn load(timer: &ValueTimer<u64>, thread: u64, seed: u64, mut random: fastrand::Rng) -> u64 {
     let mut delay = || Duration::from_micros(random.u64(..300));
     let mut ended = 0;

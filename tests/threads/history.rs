@@ -1,5 +1,5 @@
-//! A random history of a purgatory: each operation ends once, in a way that its history allows, and no
-//! event is missed.
+//! A random history of a purgatory: each operation ends once, in a way that its history allows, and
+//! no event is missed.
 
 use std::{
     panic::resume_unwind,

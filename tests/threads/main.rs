@@ -22,8 +22,8 @@
 //! Seeds determine the load, not how threads interleave. No assertion depends on the speed of the
 //! machine: waits have a limit of minutes, and lateness is only printed.
 //!
-//! The parts have a `main` of their own. They share one process, so they run one after the other; and
-//! the thread sanitizer reports races within the default test harness.
+//! The parts have a `main` of their own. They share one process, so they run one after the other;
+//! and the thread sanitizer reports races within the default test harness.
 //!
 //! Faults of the soak: callbacks and operations panic, sleep, and call the timer, the purgatory and
 //! each other; the clock stands still, steps back and jumps ahead; many timeouts have one deadline;

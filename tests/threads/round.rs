@@ -40,8 +40,8 @@ const MORE_RESIDENT: usize = 256 << 20;
 /// Time without clock faults and sleeping callbacks, at the start of a round.
 const UNHARMED: Duration = Duration::from_millis(2_500);
 
-/// Limit of the 99th percentile of lateness before the first fault, if `THREADS_LATENESS` is set. It is
-/// below that of a reaper that sleeps a second too long.
+/// Limit of the 99th percentile of lateness before the first fault, if `THREADS_LATENESS` is set.
+/// It is below that of a reaper that sleeps a second too long.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Runs rounds until the time is over or a promise is broken.
@@ -207,7 +207,8 @@ impl Round {
         sample
     }
 
-    /// Checks lateness before the first clock fault, unless the system runs the load threads late too.
+    /// Checks lateness before the first clock fault, unless the system runs the load threads late
+    /// too.
     fn check_lateness(&self, sample: &Sample) {
         let rest = Duration::from_nanos(self.rest.swap(0, Relaxed));
         let is_judged = sample.faults == 0 && rest < LATE / 4;

@@ -1,4 +1,5 @@
-//! Load on a timer of values: schedules, batches, resets, cancellations, and handlers that misbehave.
+//! Load on a timer of values: schedules, batches, resets, cancellations, and handlers that
+//! misbehave.
 
 use std::{
     sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},

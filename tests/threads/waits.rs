@@ -193,8 +193,8 @@ impl Waits {
         });
     }
 
-    /// Ends the purgatory, and takes its operations back or answers them. No waiting operation may have
-    /// missed an event.
+    /// Ends the purgatory, and takes its operations back or answers them. No waiting operation may
+    /// have missed an event.
     ///
     /// The load has stopped. After the last call from a completion, every event has been announced.
     pub(crate) fn end(&self, is_taken_back: bool) {

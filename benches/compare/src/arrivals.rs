@@ -12,9 +12,11 @@ use hdrhistogram::Histogram;
 
 use crate::{os::wait_until, workload::nanos};
 
-/// Notes when each timeout ran. A timeout is known by its deadline, in nanoseconds after the origin.
+/// Notes when each timeout ran. A timeout is known by its deadline, in nanoseconds after the
+/// origin.
 ///
-/// Entries are written one behind the other, so a note costs one look at the clock and a few nanoseconds.
+/// Entries are written one behind the other, so a note costs one look at the clock and a few
+/// nanoseconds.
 #[derive(Debug)]
 pub struct Arrivals {
     origin: Instant,
@@ -30,7 +32,8 @@ struct Entry {
 }
 
 impl Arrivals {
-    /// Makes room for this many timeouts, and as many that run twice. Sets the origin to the present.
+    /// Makes room for this many timeouts, and as many that run twice. Sets the origin to the
+    /// present.
     pub fn new(capacity: usize) -> Arc<Self> {
         let entries = (0..2 * capacity).map(|_| Entry::default()).collect();
         Arc::new(Self { origin: Instant::now(), entries, len: AtomicUsize::new(0) })

@@ -1,7 +1,7 @@
 //! One run: its options, its sections, and the figures of all rounds.
 //!
-//! Contestants take turns within a round, and a figure is the median over the rounds. So a busy machine
-//! affects all contestants of a row alike.
+//! Contestants take turns within a round, and a figure is the median over the rounds. So a busy
+//! machine affects all contestants of a row alike.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -338,7 +338,8 @@ impl Bench {
         }
     }
 
-    /// Has a child process take a turn: so threads of one contestant are gone when the next one starts.
+    /// Has a child process take a turn: so threads of one contestant are gone when the next one
+    /// starts.
     pub fn delegate(&mut self, program: &Path, turn: &impl Serialize) -> Done {
         let turn = serde_json::to_string(turn)?;
         let mut child = Command::new(program);

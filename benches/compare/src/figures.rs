@@ -26,7 +26,8 @@ const PAPER: RGBColor = RGBColor(0xfd, 0xfd, 0xfc);
 const OURS: [RGBColor; 3] =
     [RGBColor(0xd9, 0x1e, 0x36), RGBColor(0xf0, 0x7c, 0x12), RGBColor(0x9d, 0x12, 0x55)];
 
-/// Contestants that are slower than the programs they were written after; pictures of throughput leave them out.
+/// Contestants that are slower than the programs they were written after; pictures of throughput
+/// leave them out.
 const SLOWER_THAN_ORIGINAL: [&str; 1] = ["netty_timer"];
 
 /// What a picture shows.
@@ -147,7 +148,8 @@ pub fn draw_all(
     Ok(drawn)
 }
 
-/// Makes a picture half as large: drops attributes with their default value, invisible digits, and spaces.
+/// Makes a picture half as large: drops attributes with their default value, invisible digits, and
+/// spaces.
 fn shortened(picture: &str) -> String {
     let drop = [
         " opacity=\"1\"",

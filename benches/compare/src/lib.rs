@@ -1,8 +1,8 @@
 //! Compares delaywheel with other timers: contestants, workloads, one runner and one report.
 //!
-//! `src/main.rs` is the runner. A contestant of [`timers`] is told the time and runs in virtual time, with ticks of
-//! one millisecond. A contestant of [`shared`] has threads and reads the clock itself. The timed loops are
-//! one source for all contestants, and every loop asserts its result.
+//! `src/main.rs` is the runner. A contestant of [`timers`] is told the time and runs in virtual
+//! time, with ticks of one millisecond. A contestant of [`shared`] has threads and reads the clock
+//! itself. The timed loops are one source for all contestants, and every loop asserts its result.
 
 #![forbid(unsafe_code)]
 
@@ -76,7 +76,8 @@ pub struct Promises {
     pub lateness: u64,
     /// Whether one advance hands out timeouts in the order of deadlines.
     pub ordered: bool,
-    /// Whether the key of an ended timeout is recognised. If not, it may panic or name another timeout.
+    /// Whether the key of an ended timeout is recognised. If not, it may panic or name another
+    /// timeout.
     pub safe_keys: bool,
     /// When it asks to be woken.
     pub wakes: Wakes,

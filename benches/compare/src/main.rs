@@ -5,10 +5,10 @@
 //!               [--check] [--docs] [--from FILE]
 //! ```
 //!
-//! A run takes under fifteen minutes; `--smoke` checks in a minute that everything works, `--long` takes an hour. `--only`
-//! selects rows by the start of their path. Results, tables and pictures go to `target/compare`. `--docs` also puts
-//! tables and pictures into `docs`. `--from` reads the selected rows of a file instead of measuring. `--check` fails if
-//! a target is missed.
+//! A run takes under fifteen minutes; `--smoke` checks in a minute that everything works, `--long`
+//! takes an hour. `--only` selects rows by the start of their path. Results, tables and pictures go
+//! to `target/compare`. `--docs` also puts tables and pictures into `docs`. `--from` reads the
+//! selected rows of a file instead of measuring. `--check` fails if a target is missed.
 
 #![forbid(unsafe_code)]
 

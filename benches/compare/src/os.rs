@@ -35,7 +35,8 @@ pub struct Usage {
     pub switches: u64,
 }
 
-/// Usage of the threads of this process whose names start with `prefix`. Linux keeps 15 bytes of a name.
+/// Usage of the threads of this process whose names start with `prefix`. Linux keeps 15 bytes of a
+/// name.
 pub fn threads(prefix: &str) -> Option<Usage> {
     usage(|_, name| name.starts_with(prefix))
 }
@@ -106,7 +107,8 @@ impl Load {
         Some(Self { busy: all - idle, own: own.sum(), all })
     }
 
-    /// The share of the processors that other processes, or other guests of the host, used since `before`.
+    /// The share of the processors that other processes, or other guests of the host, used since
+    /// `before`.
     pub fn others_since(&self, before: &Self) -> f64 {
         let busy = self.busy.saturating_sub(before.busy);
         let own = self.own.saturating_sub(before.own);

@@ -1,4 +1,5 @@
-//! The report: rows as text, tables in Markdown, and the part of the documentation that is made from results.
+//! The report: rows as text, tables in Markdown, and the part of the documentation that is made
+//! from results.
 
 use std::{error::Error, fmt::Write, fs, path::Path};
 
@@ -8,7 +9,8 @@ use crate::{
     rows::{self, Best, TARGETS},
 };
 
-/// A row for each figure: ours first, then the others, the best first, each with our multiple of it.
+/// A row for each figure: ours first, then the others, the best first, each with our multiple of
+/// it.
 pub fn text(results: &Results) -> String {
     let mut text = head(results) + "\n\n";
     for row in paths(results) {

@@ -1,6 +1,7 @@
 //! Every row of the report: the sections that measure rows; their definitions and targets.
 //!
-//! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one place.
+//! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one
+//! place.
 
 use std::{fs, sync::LazyLock};
 
@@ -137,7 +138,8 @@ pub static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
 });
 
 impl Target {
-    /// Judges a run: the figure or quotient, and whether the bound holds. `None` if the run lacks the figures.
+    /// Judges a run: the figure or quotient, and whether the bound holds. `None` if the run lacks
+    /// the figures.
     pub fn judge(&self, results: &Results) -> Option<(f64, bool)> {
         let ours = results.find(self.row, self.contestant)?.value();
         let (bound, peer) = self.bound.split_once(" of ").unwrap_or((self.bound, ""));

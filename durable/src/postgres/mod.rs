@@ -76,8 +76,8 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 ///
 /// [`schedule_in`](Self::schedule_in) and [`cancel_in`](Self::cancel_in) work within a transaction
 /// of the caller: the timeout is scheduled together with the caller's rows, or not at all.
-/// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so the
-/// handler takes effect exactly once. From other drivers, call the SQL functions
+/// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
+/// the handler takes effect exactly once. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
 /// `delaywheel.acknowledge(id, token)`.
 #[derive(Clone)]
@@ -110,8 +110,8 @@ impl PostgresStore {
     /// # Errors
     ///
     /// [`StoreError`] with the reason [`Unavailable`](StoreErrorReason::Unavailable) if the server
-    /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of
-    /// this crate has migrated the schema.
+    /// cannot be reached, and [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version
+    /// of this crate has migrated the schema.
     pub fn connect(parameters: &str) -> Result<Self, StoreError> {
         Self::connect_schema(parameters, "delaywheel")
     }
@@ -129,8 +129,8 @@ impl PostgresStore {
     /// Connects like [`connect_schema`](Self::connect_schema), with TLS.
     ///
     /// All connections of the store use the connector, for example one of `postgres-native-tls`,
-    /// `postgres-openssl` or `tokio-postgres-rustls`. Without `sslmode=require` in the parameters, a
-    /// server without TLS gets connections that are not encrypted.
+    /// `postgres-openssl` or `tokio-postgres-rustls`. Without `sslmode=require` in the parameters,
+    /// a server without TLS gets connections that are not encrypted.
     ///
     /// # Examples
     ///

@@ -1,12 +1,13 @@
 //! The statements of the store. `{schema}` stands for the name of the schema.
 //!
-//! Each statement works on arrays, so that one statement serves all commands of its kind in a group.
-//! Rows are named in the order of ids where the statement allows it; two groups that lock the same
-//! rows in different orders are a deadlock, which the server ends, and the group is written again.
+//! Each statement works on arrays, so that one statement serves all commands of its kind in a
+//! group. Rows are named in the order of ids where the statement allows it; two groups that lock
+//! the same rows in different orders are a deadlock, which the server ends, and the group is
+//! written again.
 //!
-//! A statement that finds its rows by their ids compares `state + 0`: the server cannot use an index
-//! of one state for that. Statistics from a time when no record had this state would make it read
-//! all records of the state for each id.
+//! A statement that finds its rows by their ids compares `state + 0`: the server cannot use an
+//! index of one state for that. Statistics from a time when no record had this state would make it
+//! read all records of the state for each id.
 
 /// Replaces timeouts. `$5` is the notification, or null.
 pub(super) const REPLACE: &str = "
@@ -148,8 +149,8 @@ pub(super) fn list_prefix() -> String {
     )
 }
 
-/// Lists records that are not dead, after `($1, $2)` and before `$3`. Few are held, and an index finds
-/// these; the others are read in the order of the list.
+/// Lists records that are not dead, after `($1, $2)` and before `$3`. Few are held, and an index
+/// finds these; the others are read in the order of the list.
 pub(super) fn list_times() -> String {
     let part = |state| {
         format!(

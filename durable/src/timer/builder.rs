@@ -115,8 +115,8 @@ impl<S: Store> DurableTimerBuilder<S> {
 
     /// Sets for how long this worker's claims are good if it stops. Default: 30 seconds.
     ///
-    /// A worker renews its lease in a third of this. When a worker dies, others deliver its timeouts
-    /// after this time.
+    /// A worker renews its lease in a third of this. When a worker dies, others deliver its
+    /// timeouts after this time.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.driver.lease = lease.max(Duration::from_millis(3));

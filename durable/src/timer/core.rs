@@ -1,8 +1,8 @@
 //! What the handles, threads and deliveries of a timer share.
 //!
-//! Locks: `driver` is held while the store is called, `inbox` only for a moment. A thread that holds
-//! `driver` may take `inbox` and those of the store, and never the other way round. No lock is held
-//! while a handler runs.
+//! Locks: `driver` is held while the store is called, `inbox` only for a moment. A thread that
+//! holds `driver` may take `inbox` and those of the store, and never the other way round. No lock
+//! is held while a handler runs.
 
 use std::{
     fmt, mem,
@@ -262,8 +262,8 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Waits until nothing is due or being delivered, and shuts down. Returns whether every delivery
-    /// had ended by then.
+    /// Waits until nothing is due or being delivered, and shuts down. Returns whether every
+    /// delivery had ended by then.
     pub(super) fn finish(&self, within: Duration) -> bool {
         let deadline = Instant::now().checked_add(within);
         {

@@ -1,14 +1,14 @@
 //! The driver: what a worker claims, holds in its wheel, and delivers, and when it looks again.
 //!
-//! It reads no clock and starts no thread. [`step`](Driver::step) does everything that is to be done
-//! at a time, and [`next_step`](Driver::next_step) tells when to call it again; so a simulation runs
-//! many drivers in virtual time.
+//! It reads no clock and starts no thread. [`step`](Driver::step) does everything that is to be
+//! done at a time, and [`next_step`](Driver::next_step) tells when to call it again; so a
+//! simulation runs many drivers in virtual time.
 //!
 //! Two lanes claim records. The *window* lane claims what is due from `boundary` until the end of
-//! the window, ahead of time, and holds it in a wheel. The *backlog* lane claims what was due before
-//! `boundary`, oldest first, at a limited rate and with at most half of the permits; so a long
-//! backlog delays nothing that is due now. The boundary moves up to the present when the window lane
-//! itself falls behind.
+//! the window, ahead of time, and holds it in a wheel. The *backlog* lane claims what was due
+//! before `boundary`, oldest first, at a limited rate and with at most half of the permits; so a
+//! long backlog delays nothing that is due now. The boundary moves up to the present when the
+//! window lane itself falls behind.
 
 use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 
@@ -330,8 +330,8 @@ impl Driver {
         self.drop_held(now);
     }
 
-    /// Becomes another worker after a claim or begin that failed: the store may have carried it out,
-    /// and then this worker holds records that it does not know.
+    /// Becomes another worker after a claim or begin that failed: the store may have carried it
+    /// out, and then this worker holds records that it does not know.
     fn abandon(&mut self, now: WallTime) {
         self.abandoned.extend(self.worker.take());
         self.drop_held(now);

@@ -343,8 +343,8 @@ impl<S: Store> DurableTimer<S> {
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
-    /// What was not delivered stays in the store, for the next timer. Deliveries under way can still
-    /// end; the lease is renewed until they have. Does not wait for them.
+    /// What was not delivered stays in the store, for the next timer. Deliveries under way can
+    /// still end; the lease is renewed until they have. Does not wait for them.
     pub fn shutdown(&self) {
         self.core().shut_down();
     }

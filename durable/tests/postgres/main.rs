@@ -171,7 +171,8 @@ fn another_process_is_told_of_a_nearer_timeout_and_nothing_polls() {
         other.write(now, &[Command::Schedule(new)]).expect("write");
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
     };
-    // Also the begin of listening has the timer look: this may find the first timeout, and no later.
+    // Also the begin of listening has the timer look: this may find the first timeout, and no
+    // later.
     deliver("a");
     let before = claims.load(SeqCst);
     for id in ["b", "c", "d"] {

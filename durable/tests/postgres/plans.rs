@@ -120,7 +120,8 @@ fn every_statement_reads_by_an_index_and_claims_read_what_they_claim() {
             assert!(!plan.contains("Scan on timeouts"), "without an index: {plan}");
             let is_passed_over = plan.contains("starts_with") && plan.contains("Rows Removed");
             assert!(!is_passed_over, "a list by prefix reads others: {plan}");
-            // The server may believe that no record is held, and that to read them all costs nothing.
+            // The server may believe that no record is held, and that to read them all costs
+            // nothing.
             if plan.contains("unnest") {
                 let read = entries(plan, "timeouts_");
                 assert!(read <= LIMIT, "{read} entries for the changes of a batch: {plan}");

@@ -70,8 +70,8 @@ fn either_the_delay_or_a_shutdown_ends_an_operation() {
     });
 }
 
-/// Two parts of one operation, its slot and its timeout, by hand. An event removes both, in one hold
-/// or in two. The reaper takes the timeout, and then needs the slot.
+/// Two parts of one operation, its slot and its timeout, by hand. An event removes both, in one
+/// hold or in two. The reaper takes the timeout, and then needs the slot.
 fn event_against_reaper(is_one_hold: bool) {
     let both = Arc::new(Mutex::new((Some("slot"), Some("timeout"))));
     let other = Arc::clone(&both);

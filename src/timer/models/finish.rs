@@ -1,5 +1,5 @@
-//! `finish` beside the threads that it waits for, a cancel, an insert and a shutdown; receivers of a
-//! queue beside its end.
+//! `finish` beside the threads that it waits for, a cancel, an insert and a shutdown; receivers of
+//! a queue beside its end.
 //!
 //! No deadline passes here: a finish that misses its end shows as a deadlock.
 

@@ -82,7 +82,8 @@ impl World {
     }
 }
 
-/// As [`SleepHandle::poll`](super::super::sleeps::SleepHandle::poll), for threads that have started.
+/// As [`SleepHandle::poll`](super::super::sleeps::SleepHandle::poll), for threads that have
+/// started.
 fn poll(
     shards: &Shards<Waker>,
     place: &mut Option<Place>,

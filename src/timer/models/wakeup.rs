@@ -186,7 +186,8 @@ const LATER: Tick = Tick::new(200);
 /// A deadline that is not due after the jump.
 const NEVER: Tick = Tick::new(300);
 
-/// A clock that jumps from [`DUE`] to [`LATER`]. Its lock orders the memory accesses around two reads.
+/// A clock that jumps from [`DUE`] to [`LATER`]. Its lock orders the memory accesses around two
+/// reads.
 type Jumping = Arc<Mutex<Tick>>;
 
 fn jumping() -> Jumping {

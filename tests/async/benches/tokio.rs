@@ -1,4 +1,5 @@
-//! Sleeps and timeouts beside those of tokio, in turns, on one runtime: `cargo bench -p delaywheel-async-tests`.
+//! Sleeps and timeouts beside those of tokio, in turns, on one runtime:
+//! `cargo bench -p delaywheel-async-tests`.
 //!
 //! Prints nanoseconds an operation, the median of the rounds, and the ratio. A task polls, so both
 //! sides see the same waker.
@@ -180,9 +181,9 @@ fn elapse<S: Side>(side: &S, runtime: &tokio::runtime::Runtime) -> f64 {
     (processor_time() - before) * 1e9 / COUNT as f64
 }
 
-/// A clock that gives its timers to a task of the runtime, which turns them every millisecond. Such a
-/// driver needs no thread and no hand-over, so it costs less than one that also has to be woken for
-/// an earlier deadline.
+/// A clock that gives its timers to a task of the runtime, which turns them every millisecond. Such
+/// a driver needs no thread and no hand-over, so it costs less than one that also has to be woken
+/// for an earlier deadline.
 #[derive(Debug, Default, Clone)]
 struct DrivenClock(Arc<Mutex<Vec<Weak<dyn Driven>>>>);
 

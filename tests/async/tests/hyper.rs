@@ -60,8 +60,8 @@ async fn answer(_: Request<Incoming>) -> Result<Response<String>, Infallible> {
     Ok(Response::new(String::from("hello")))
 }
 
-/// Serves a connection for each limit, one after the other, on a runtime without a timer of its own.
-/// Returns whether each ended by the limit.
+/// Serves a connection for each limit, one after the other, on a runtime without a timer of its
+/// own. Returns whether each ended by the limit.
 fn serve(timer: Timer, limits: [Duration; 2]) -> (SocketAddr, JoinHandle<Vec<bool>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it is bound");

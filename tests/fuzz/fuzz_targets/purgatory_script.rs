@@ -2,8 +2,8 @@
 //! checks every promise after every step.
 //!
 //! `cargo fuzz run --fuzz-dir tests/fuzz purgatory_script`, from the root of the repository. With a
-//! stable toolchain, set `RUSTC_BOOTSTRAP=1`. Put into the corpus, a file that fails is replayed and
-//! printed by `cargo test --test simulation corpus`.
+//! stable toolchain, set `RUSTC_BOOTSTRAP=1`. Put into the corpus, a file that fails is replayed
+//! and printed by `cargo test --test simulation corpus`.
 
 #![no_main]
 

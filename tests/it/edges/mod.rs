@@ -1,5 +1,5 @@
-//! Every public function with values at the edges: it panics only where its documentation says so, and
-//! always returns.
+//! Every public function with values at the edges: it panics only where its documentation says so,
+//! and always returns.
 
 mod clock;
 mod names;

@@ -1,7 +1,7 @@
 //! The edge tests call every public function of every type.
 //!
-//! The test reads the sources as tokens, which do not have types. So the edge tests use certain variable
-//! names for the values of each type, and only a call on one of these names counts.
+//! The test reads the sources as tokens, which do not have types. So the edge tests use certain
+//! variable names for the values of each type, and only a call on one of these names counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,8 +105,8 @@ fn function(of: &str, name: &str) -> Function {
     (of.to_owned(), name.to_owned())
 }
 
-/// Returns the public functions of a source, with their types. The compiler warns of public functions
-/// of types that no user can name.
+/// Returns the public functions of a source, with their types. The compiler warns of public
+/// functions of types that no user can name.
 fn public_functions(text: &str) -> Vec<Function> {
     let tokens = tokens(text);
     let mut functions = Vec::new();

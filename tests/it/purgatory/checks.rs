@@ -211,7 +211,8 @@ fn memory_can_be_shrunk_during_a_pass() {
 #[test]
 fn checks_that_are_dropped_early_free_their_cursor() {
     let world = crowd(100);
-    // A cursor that is not freed would be moved at every end of an operation, and never be used again.
+    // A cursor that is not freed would be moved at every end of an operation, and never be used
+    // again.
     for round in 0..1000 {
         let mut checks = world.purgatory.checks(&[1]);
         checks.run(round % 99 + 1);

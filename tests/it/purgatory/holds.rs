@@ -1,5 +1,5 @@
-//! A thread holds the lock for the ends of at most 32 operations. The purgatory drops keys between two
-//! holds, and these drops count the ended operations.
+//! A thread holds the lock for the ends of at most 32 operations. The purgatory drops keys between
+//! two holds, and these drops count the ended operations.
 
 use std::{
     fmt,

@@ -1,4 +1,5 @@
-//! Limits on waiting operations, of the purgatory and of a key, and the policies when one is reached.
+//! Limits on waiting operations, of the purgatory and of a key, and the policies when one is
+//! reached.
 
 use std::{
     error::Error,

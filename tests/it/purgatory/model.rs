@@ -246,7 +246,8 @@ impl Script {
         *entry = value.max(*entry);
         drop(state);
         let completed = self.world.purgatory.advance(&key, value);
-        // By the last threshold that completed the operation. Operations that need a check come first.
+        // By the last threshold that completed the operation. Operations that need a check come
+        // first.
         let mut due = [BTreeMap::<u64, BTreeSet<u32>>::new(), BTreeMap::new()];
         let mut ends = BTreeSet::new();
         let state = self.world.state();

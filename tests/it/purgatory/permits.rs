@@ -1,5 +1,5 @@
-//! Random scripts, compared with a model of the permits of the purgatory and of each key. However an
-//! operation ends, it releases exactly the permits that it took.
+//! Random scripts, compared with a model of the permits of the purgatory and of each key. However
+//! an operation ends, it releases exactly the permits that it took.
 
 use std::collections::BTreeMap;
 

@@ -213,7 +213,8 @@ fn checks_that_announce_events_for_each_other_end() {
             let mut is_told = false;
             let op = world.op(name).check(move || {
                 let is_ready = state.lock().unwrap().ready.contains(&name);
-                // Announces once. Otherwise the two would announce events for each other without end.
+                // Announces once. Otherwise the two would announce events for each other without
+                // end.
                 if is_ready && !std::mem::replace(&mut is_told, true) {
                     purgatory.check_and_complete(&(3 - name));
                 }
@@ -422,7 +423,8 @@ impl DelayedOperation<u32, Option<Meddler>> for MeddlingOp {
     fn complete(self, _: Completion<Option<Meddler>>) {}
 }
 
-/// Runs a test with a purgatory and a function that makes meddlers. Returns the names of dropped ones.
+/// Runs a test with a purgatory and a function that makes meddlers. Returns the names of dropped
+/// ones.
 fn meddle(
     test: impl FnOnce(&ManualClock, &Meddled, &dyn Fn(&'static str) -> Meddler) + Send + 'static,
 ) -> Vec<&'static str> {
@@ -530,8 +532,8 @@ fn the_clone_and_drop_of_an_undelivered_reason_can_use_the_purgatory() {
             PurgatoryBuilder::new().timer(timer).build().unwrap();
         for _ in 0..4 {
             let op = EchoOp(Some(purgatory.clone()));
-            // When the walk reaches the third list, the operations of the second one are being checked
-            // and have been cancelled.
+            // When the walk reaches the third list, the operations of the second one are being
+            // checked and have been cancelled.
             let watches = [Events(1), Events(2), Events(3), Threshold(3, 5)];
             let _ = purgatory.watch_any(op, watches, HOUR).unwrap();
         }

@@ -1,4 +1,5 @@
-//! Batches: no timeout is lost, the caller's code runs without a lock, and the reaper wakes in time.
+//! Batches: no timeout is lost, the caller's code runs without a lock, and the reaper wakes in
+//! time.
 
 use std::{
     sync::Arc,

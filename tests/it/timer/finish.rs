@@ -1,5 +1,5 @@
-//! `finish` and `finish_by`: due callbacks still run, the others are returned, and no thread waits for
-//! a callback that cannot run.
+//! `finish` and `finish_by`: due callbacks still run, the others are returned, and no thread waits
+//! for a callback that cannot run.
 
 use std::{
     sync::{

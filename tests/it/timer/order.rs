@@ -1,5 +1,5 @@
-//! The order and the time of callbacks: by deadline, never early, within a tick, and never beyond the
-//! horizon.
+//! The order and the time of callbacks: by deadline, never early, within a tick, and never beyond
+//! the horizon.
 
 use std::time::{Duration, Instant};
 

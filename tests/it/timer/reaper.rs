@@ -116,8 +116,8 @@ fn a_wake_after_the_clock_has_jumped_wakes_the_reaper_of_a_queue() {
     assert_eq!(queue.recv_timeout(GENEROUS), Ok("in an hour"));
 }
 
-/// Schedules timeouts of a second or more on several shards and cancels them. Returns whether all were
-/// still pending.
+/// Schedules timeouts of a second or more on several shards and cancels them. Returns whether all
+/// were still pending.
 fn cancel_all(timer: &Timer) -> bool {
     let start = Instant::now();
     thread::scope(|scope| {
@@ -149,8 +149,8 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
     timer.schedule(SECOND + SECOND / 10, move || ran.send(()).unwrap()).unwrap();
     runs.recv_timeout(GENEROUS).unwrap();
     let wakeups = timer.stats().wakeups - wakeups;
-    // One wake-up for all cancelled timeouts, one for the timeout that runs, and perhaps one that an
-    // insert caused before. With one for each shard there would be seven.
+    // One wake-up for all cancelled timeouts, one for the timeout that runs, and perhaps one that
+    // an insert caused before. With one for each shard there would be seven.
     assert!(wakeups <= 3, "{wakeups} wake-ups");
 }
 
@@ -267,8 +267,8 @@ fn load(timer: &ValueTimer<bool>, seed: u64, is_over: &AtomicBool) {
     }
 }
 
-/// A reaper that yields to threads that wait for a lock starves, as each yield costs a time slice of
-/// each runnable thread. A reaper with few steps in a hold starves too.
+/// A reaper that yields to threads that wait for a lock starves, as each yield costs a time slice
+/// of each runnable thread. A reaper with few steps in a hold starves too.
 #[test]
 fn timeouts_expire_while_many_more_threads_than_cores_schedule_and_cancel() {
     let (ran, runs) = mpsc::channel();

@@ -1,5 +1,5 @@
-//! Handles of timeouts in every state: pending, due, run, cancelled, of a timer that is shut down or
-//! dropped.
+//! Handles of timeouts in every state: pending, due, run, cancelled, of a timer that is shut down
+//! or dropped.
 
 use std::time::Duration;
 

@@ -43,8 +43,8 @@ impl HookedClock {
         Self { clock: ManualClock::new(), hook: Arc::default() }
     }
 
-    /// Sets the hook. The hook may read the clock, which does not call it again, and advance the clock,
-    /// which does not change the returned time.
+    /// Sets the hook. The hook may read the clock, which does not call it again, and advance the
+    /// clock, which does not change the returned time.
     pub(crate) fn set(&self, hook: impl FnMut() + Send + 'static) {
         *self.hook.lock().unwrap() = Some(Box::new(hook));
     }

@@ -19,7 +19,8 @@ use super::support::{GENEROUS, MS, must_return, wait_until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Returns the number of threads of this process whose names begin with `name`, of at most 15 bytes.
+/// Returns the number of threads of this process whose names begin with `name`, of at most 15
+/// bytes.
 pub(crate) fn threads(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the tests run on Linux");
     let names =

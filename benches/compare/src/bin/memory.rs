@@ -1,4 +1,5 @@
-//! Takes a turn of `delaywheel_compare::measure::memory` for the runner, with an allocator that counts.
+//! Takes a turn of `delaywheel_compare::measure::memory` for the runner, with an allocator that
+//! counts.
 
 #![forbid(unsafe_code)]
 

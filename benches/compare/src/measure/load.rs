@@ -1,12 +1,15 @@
-//! The workload that was published with Kafka's purgatory, `TestPurgatoryPerformance`: the highest sustained rate.
+//! The workload that was published with Kafka's purgatory, `TestPurgatoryPerformance`: the highest
+//! sustained rate.
 //!
-//! Requests arrive as a Poisson process and wait on 3 keys out of 100, with a timeout of 200 ms. Latencies are
-//! log-normal. A request whose latency is shorter than the timeout is completed that long after it arrived, by
-//! another thread, through its handle. (The published program has all requests watch the same three keys; here each
-//! draws its own.) Both threads process what is due and then sleep for half a millisecond.
+//! Requests arrive as a Poisson process and wait on 3 keys out of 100, with a timeout of 200 ms.
+//! Latencies are log-normal. A request whose latency is shorter than the timeout is completed that
+//! long after it arrived, by another thread, through its handle. (The published program has all
+//! requests watch the same three keys; here each draws its own.) Both threads process what is due
+//! and then sleep for half a millisecond.
 //!
-//! A rate is sustained if requests are created at 0.99 of it, which is the published criterion. It is punctual if also
-//! at most one of a hundred requests expires that should complete. The contestants take turns at each rate.
+//! A rate is sustained if requests are created at 0.99 of it, which is the published criterion. It
+//! is punctual if also at most one of a hundred requests expires that should complete. The
+//! contestants take turns at each rate.
 
 use std::{
     f64::consts::TAU,
@@ -109,8 +112,8 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Searches the highest rates, with steps of a quarter and a last one of an eighth. Then offers half of the highest
-/// sustained rate, and half as much again.
+/// Searches the highest rates, with steps of a quarter and a last one of an eighth. Then offers
+/// half of the highest sustained rate, and half as much again.
 fn search(bench: &mut Bench, latency: [u32; 2], seconds: u32, by: By) {
     let (first, last) = bench.pick((20_000, 20_000), (100_000, 8_000_000), (100_000, 8_000_000));
     let case = format!("{}-{}{}", latency[0], latency[1], by.suffix());
@@ -319,8 +322,8 @@ impl<P: SharedPurgatory> Run<'_, P> {
         self.purgatory.check_all(&keys);
     }
 
-    /// Checks that each request ended once: it expired, unless it was to complete before. Returns how many were
-    /// satisfied.
+    /// Checks that each request ended once: it expired, unless it was to complete before. Returns
+    /// how many were satisfied.
     fn settle(&self) -> usize {
         let satisfied = self.answers.iter().filter(|answer| answer.is_satisfied()).count();
         let expired = self.answers.iter().filter(|answer| answer.is_expired()).count();

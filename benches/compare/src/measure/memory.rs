@@ -1,5 +1,6 @@
-//! Heap bytes. The program `memory` takes each turn, in a process of its own: its allocator counts, which would
-//! slow everything that is timed. Bytes are those that were requested from the allocator.
+//! Heap bytes. The program `memory` takes each turn, in a process of its own: its allocator counts,
+//! which would slow everything that is timed. Bytes are those that were requested from the
+//! allocator.
 
 use std::{
     env,
@@ -282,9 +283,11 @@ pub fn shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
 /// The delay of a request.
 const REQUEST: Duration = Duration::from_secs(2);
 
-/// Answers requests in each millisecond, unless the contestant cannot keep up. Returns whether all were answered.
+/// Answers requests in each millisecond, unless the contestant cannot keep up. Returns whether all
+/// were answered.
 ///
-/// The contestant's threads process all messages each time, so timeouts are counted, and no backlog.
+/// The contestant's threads process all messages each time, so timeouts are counted, and no
+/// backlog.
 fn answer<S: SharedTimer>(timer: &S, turn: &Turn, requests: &[Victim]) -> bool {
     let per_tick = (turn.number / 100).max(1) as usize;
     let mut timeouts = Vec::with_capacity(turn.number as usize);

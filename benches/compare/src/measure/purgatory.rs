@@ -97,7 +97,8 @@ fn throughputs<P: SharedPurgatory>(bench: &mut Bench, threads: u32) {
     }
 }
 
-/// Millions of requests a second. The keys of each thread begin this far behind those of the one before.
+/// Millions of requests a second. The keys of each thread begin this far behind those of the one
+/// before.
 fn throughput<P: SharedPurgatory>(threads: u32, apart: u32, others: usize, time: Duration) -> f64 {
     const CHUNK: usize = 256;
     let purgatory = P::start();
@@ -201,7 +202,8 @@ fn not_ready(waiting: usize) -> f64 {
     nanos
 }
 
-/// The longest of many registrations on keys of their own: the least of the rounds is taken for each call.
+/// The longest of many registrations on keys of their own: the least of the rounds is taken for
+/// each call.
 pub(crate) fn longest(bench: &mut Bench) -> Done {
     let demands: Vec<Demand<3>> = demands_apart(1, bench.pick(10_000, 1_000_000, 1_000_000));
     let mut least = vec![u64::MAX; demands.len()];
@@ -428,8 +430,8 @@ fn watch(
     watched.ok().and_then(Watched::key).expect("the request waits")
 }
 
-/// Processor time of the process and of the purgatory's threads; `None` if the system does not tell. Waits until
-/// the threads of an earlier purgatory have ended.
+/// Processor time of the process and of the purgatory's threads; `None` if the system does not
+/// tell. Waits until the threads of an earlier purgatory have ended.
 fn usage() -> Option<[Duration; 2]> {
     let mut usage = Usage::default();
     wait_until("there are a reaper and an executor, or neither", || {

@@ -1,4 +1,5 @@
-//! Behaviour in virtual time: how early and how late timeouts expire, in which order, and whether all do.
+//! Behaviour in virtual time: how early and how late timeouts expire, in which order, and whether
+//! all do.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +67,9 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
 
 /// Measures the behaviour of one contestant.
 ///
-/// Delays are of up to a minute and of up to a month, unless these are too long or a month of ticks would be
-/// stepped through; then as long as they may be. Deadlines in tenths of a tick show how it rounds.
+/// Delays are of up to a minute and of up to a month, unless these are too long or a month of ticks
+/// would be stepped through; then as long as they may be. Deadlines in tenths of a tick show how it
+/// rounds.
 pub fn look<T: Timers + Default>(pending: u32, random: u64) -> Seen {
     let draw = |spread: Spread| spread.delays(&mut Rng::with_seed(random), pending);
     let longest = T::PROMISES.max_delay.unwrap_or(u64::MAX);
@@ -93,8 +95,8 @@ pub fn look<T: Timers + Default>(pending: u32, random: u64) -> Seen {
     seen
 }
 
-/// Inserts every second timeout at once and the others some time before they are due. Stops just before each
-/// deadline, at it and just after it, and whenever the contestant asks to be woken.
+/// Inserts every second timeout at once and the others some time before they are due. Stops just
+/// before each deadline, at it and just after it, and whenever the contestant asks to be woken.
 fn observe<T: Timers>(timers: &mut T, deadlines: &[u64], parts: f64, seed: u64) -> Seen {
     let mut rng = Rng::with_seed(seed);
     // The deadlines to insert at each stop.
@@ -162,7 +164,8 @@ fn cancel_half<T: Timers>(timers: &mut T, seed: u64) -> u64 {
     gone
 }
 
-/// Wakes a contestant as it asks, until it hands something out or asks no more. Returns the wake-ups before.
+/// Wakes a contestant as it asks, until it hands something out or asks no more. Returns the
+/// wake-ups before.
 fn wake<T: Timers>(timers: &mut T) -> u64 {
     let mut now = 0;
     for wakeups in 0..LATEST {

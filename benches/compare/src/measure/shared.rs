@@ -167,7 +167,8 @@ impl Turn {
         figures
     }
 
-    /// Returns the pairs that are measured, and how many timeouts were scheduled and cancelled in all.
+    /// Returns the pairs that are measured, and how many timeouts were scheduled and cancelled in
+    /// all.
     fn pairs_of_one<S: SharedTimer>(&self, timer: &S, thread: u64, start: &Start) -> [u64; 3] {
         let _entered = timer.enter();
         let mut rng = Rng::with_seed(self.seed + thread);

@@ -1,7 +1,7 @@
 //! Measurements of this crate's timer alone, in real time.
 //!
-//! Every timeout carries the instant that was asked for, and the handler notes when it runs; none may be early. So
-//! lateness includes the way to the next tick: half a tick in the median.
+//! Every timeout carries the instant that was asked for, and the handler notes when it runs; none
+//! may be early. So lateness includes the way to the next tick: half a tick in the median.
 
 use std::{
     hint::black_box,
@@ -63,7 +63,8 @@ pub(crate) fn idle(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Lateness in milliseconds by percentile, and processor time of the process from the last `schedule` on.
+/// Lateness in milliseconds by percentile, and processor time of the process from the last
+/// `schedule` on.
 struct Burst {
     p50: f64,
     p99: f64,
@@ -168,8 +169,8 @@ fn steady_turn(bench: &mut Bench, name: &str, tick: Duration, window: u32) {
     }
 }
 
-/// Processor time of the timer's threads and of the process; `None` if the system does not tell. Waits until the
-/// threads of an earlier timer of this name have ended.
+/// Processor time of the timer's threads and of the process; `None` if the system does not tell.
+/// Waits until the threads of an earlier timer of this name have ended.
 fn cpu() -> Option<[Duration; 2]> {
     let mut usage = Usage::default();
     wait_until("there are a reaper and an executor", || {
@@ -179,7 +180,8 @@ fn cpu() -> Option<[Duration; 2]> {
     Some([usage.cpu, process_cpu()?])
 }
 
-/// Single calls to `schedule` while timeouts of one coarse bucket come due, in a timer with one shard.
+/// Single calls to `schedule` while timeouts of one coarse bucket come due, in a timer with one
+/// shard.
 pub(crate) fn crowd(bench: &mut Bench) -> Done {
     let crowd = bench.pick(100_000, 1_000_000, 1_000_000);
     for _ in 0..bench.rounds() {
@@ -191,7 +193,8 @@ pub(crate) fn crowd(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Returns the nanoseconds of each call, from before the bucket is due until all its timeouts have expired.
+/// Returns the nanoseconds of each call, from before the bucket is due until all its timeouts have
+/// expired.
 fn crowd_turn(crowd: u32) -> Vec<u64> {
     const TICK: Duration = Duration::from_micros(100);
     // The span of a bucket of the third level, if levels have 64 buckets.

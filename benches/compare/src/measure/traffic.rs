@@ -1,7 +1,8 @@
-//! The steady state: many timeouts are pending, most are cancelled or moved before their deadline, and time passes.
+//! The steady state: many timeouts are pending, most are cancelled or moved before their deadline,
+//! and time passes.
 //!
-//! Cancelled timeouts may cost something when their deadline comes. So a state is steady once as much time
-//! has passed as the longest delay.
+//! Cancelled timeouts may cost something when their deadline comes. So a state is steady once as
+//! much time has passed as the longest delay.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ impl Traffic {
         Self::new(Operation::Reset, spread, pending, pending / 1_000, seed)
     }
 
-    /// Delays that differ; each timeout is replaced after 10 s on average, or before if fewer than 100,000 are pending.
+    /// Delays that differ; each timeout is replaced after 10 s on average, or before if fewer than
+    /// 100,000 are pending.
     pub fn churn(spread: Spread, pending: u32, seed: u64) -> Self {
         Self::new(Operation::Replace, spread, pending, (pending / 10_000).max(10), seed)
     }
@@ -90,7 +92,8 @@ pub struct Steady<'a, T: Timers> {
     now: u64,
     /// Timeouts that expired in this tick.
     expired: Vec<u64>,
-    /// Timeouts that were gone when they were to be cancelled or moved, though they had not expired.
+    /// Timeouts that were gone when they were to be cancelled or moved, though they had not
+    /// expired.
     lost: u64,
 }
 
@@ -112,7 +115,8 @@ impl<'a, T: Timers> Steady<'a, T> {
         }
     }
 
-    /// Goes on until this many operations are done or the real time is over. Returns the number, and their time.
+    /// Goes on until this many operations are done or the real time is over. Returns the number,
+    /// and their time.
     pub fn run(&mut self, count: u64, limit: Duration) -> (u64, Duration) {
         let (start, mut done) = (Instant::now(), 0);
         while done < count && start.elapsed() < limit {
@@ -121,7 +125,8 @@ impl<'a, T: Timers> Steady<'a, T> {
         (done, start.elapsed())
     }
 
-    /// Goes on until this many ticks have passed or the real time is over. Returns whether they have passed.
+    /// Goes on until this many ticks have passed or the real time is over. Returns whether they
+    /// have passed.
     pub fn pass(&mut self, ticks: u64, limit: Duration) -> bool {
         let (start, end) = (Instant::now(), self.now + ticks);
         while self.now < end && start.elapsed() < limit {

@@ -66,8 +66,8 @@ impl Drained {
     }
 }
 
-/// Sleeps until the next expiration in virtual time and expires due timeouts, until none is pending or
-/// the real time is over.
+/// Sleeps until the next expiration in virtual time and expires due timeouts, until none is pending
+/// or the real time is over.
 pub fn drain<T: Timers>(timers: &mut T, patience: Duration) -> Drained {
     let start = Instant::now();
     let (mut drained, mut pause) = (Drained::default(), 0);

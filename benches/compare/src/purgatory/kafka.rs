@@ -1,12 +1,12 @@
 //! Kafka's `DelayedOperationPurgatory`, written from its description.
 //!
-//! Lists of watchers are in 512 shards by key. An operation has a lock of its own, under which its condition is
-//! checked. A completed operation stays in its lists until an event checks them, or until the reaper purges all lists,
-//! which it does once 1,000 operations have completed. Timeouts wait in the wheels of
-//! [`KafkaTimer`](crate::shared::KafkaTimer).
+//! Lists of watchers are in 512 shards by key. An operation has a lock of its own, under which its
+//! condition is checked. A completed operation stays in its lists until an event checks them, or
+//! until the reaper purges all lists, which it does once 1,000 operations have completed. Timeouts
+//! wait in the wheels of [`KafkaTimer`](crate::shared::KafkaTimer).
 //!
-//! In Kafka a list is a queue without a lock. Here a list has one, which is held while its operations are checked; so
-//! an operation is put into its lists without its own lock.
+//! In Kafka a list is a queue without a lock. Here a list has one, which is held while its
+//! operations are checked; so an operation is put into its lists without its own lock.
 
 use std::{
     sync::{

@@ -1,6 +1,7 @@
 //! The purgatories, requests that wait in them, and events for these.
 //!
-//! The timed loops are one source for all measurements. A request is eight bytes: a reference to its answer.
+//! The timed loops are one source for all measurements. A request is eight bytes: a reference to
+//! its answer.
 
 mod kafka;
 
@@ -116,7 +117,8 @@ impl SharedPurgatory for Requests {
     }
 }
 
-/// State of a request. A change costs a load and a store; an assertion checks that a request ends once.
+/// State of a request. A change costs a load and a store; an assertion checks that a request ends
+/// once.
 #[derive(Debug, Default)]
 pub struct Answer(AtomicU8);
 
@@ -147,7 +149,8 @@ impl Answer {
         let _ = self.0.compare_exchange(WAITING, READY, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Waits until the request is satisfied, perhaps by another thread, and makes the answer available again.
+    /// Waits until the request is satisfied, perhaps by another thread, and makes the answer
+    /// available again.
     #[inline]
     pub fn reuse(&self) {
         let mut looks = 0_u32;
@@ -258,7 +261,8 @@ pub enum Announce {
     Together,
 }
 
-/// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its place.
+/// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its
+/// place.
 #[derive(Debug)]
 pub struct ClosedLoop<'a, P, const KEYS: usize> {
     purgatory: &'a P,
@@ -275,7 +279,8 @@ struct InFlight<const KEYS: usize> {
     keys: [u32; KEYS],
 }
 
-/// Requests of one loop. Another thread may complete them, so the counts are equal over all threads only.
+/// Requests of one loop. Another thread may complete them, so the counts are equal over all threads
+/// only.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Share {
     /// Requests that it registered, all of which were satisfied.
@@ -356,7 +361,8 @@ impl Crowd {
         Self { answers }
     }
 
-    /// Registers requests that wait until the value of a key reaches different numbers, from `least` on.
+    /// Registers requests that wait until the value of a key reaches different numbers, from
+    /// `least` on.
     pub fn on_value(purgatory: &Requests, key: u32, least: u64, count: usize) -> Self {
         const DELAY: Duration = Duration::from_mins(1);
         let answers = Answer::leak(count);

@@ -1,6 +1,7 @@
 //! Peers whose timeouts are futures: async-io, futures-timer and pingora-timeout.
 //!
-//! A timeout is polled once, so that it is registered. Tasks of an executor with its own thread await noted timeouts.
+//! A timeout is polled once, so that it is registered. Tasks of an executor with its own thread
+//! await noted timeouts.
 
 use std::{
     pin::Pin,
@@ -185,7 +186,8 @@ impl Sleeps for FuturesTasks {
         Delay::new(delay)
     }
 
-    /// Waits for a timeout that is due at once: the helper thread processes all earlier updates first.
+    /// Waits for a timeout that is due at once: the helper thread processes all earlier updates
+    /// first.
     fn catch_up() {
         future::block_on(Delay::new(Duration::ZERO));
     }
@@ -193,8 +195,8 @@ impl Sleeps for FuturesTasks {
 
 /// `pingora_timeout`: a tree for each thread, which a clock thread checks every 10 ms.
 ///
-/// All timeouts of a thread that are due in the same 10 ms share one entry of its tree, which stays until then,
-/// cancelled or not. Tasks run on tokio.
+/// All timeouts of a thread that are due in the same 10 ms share one entry of its tree, which stays
+/// until then, cancelled or not. Tasks run on tokio.
 pub type Pingora = Awaited<PingoraTasks>;
 
 /// [`Pingora`].

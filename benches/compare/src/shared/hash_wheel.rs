@@ -1,4 +1,5 @@
-//! The thread of `hierarchical_hash_wheel_timer`, which owns the wheels; other threads send it messages.
+//! The thread of `hierarchical_hash_wheel_timer`, which owns the wheels; other threads send it
+//! messages.
 
 use std::{
     cell::RefCell,
@@ -92,7 +93,8 @@ impl SharedTimer for HashWheelThread {
         self.send(delay, counting(self.ran))
     }
 
-    /// Cancels and schedules. The thread does not tell whether a timeout was pending, so this claims that it was.
+    /// Cancels and schedules. The thread does not tell whether a timeout was pending, so this
+    /// claims that it was.
     #[inline]
     fn replace(&self, timeout: &mut u64, delay: Duration) -> bool {
         self.sender.borrow_mut().cancel(timeout);

@@ -1,9 +1,9 @@
 //! Kafka's `SystemTimer`, written after it: wheels behind a read-write lock, and a reaper.
 //!
-//! An insert takes the read lock and the lock of a bucket, a cancel only the latter. The reaper flushes buckets
-//! under the write lock and hands due timeouts to an executor of one thread. It waits on the queue of
-//! buckets for at most 200 ms. Ticks are of a millisecond. A timeout is one allocation.
-//! [`KafkaPurgatory`](crate::purgatory::KafkaPurgatory) uses the same wheels.
+//! An insert takes the read lock and the lock of a bucket, a cancel only the latter. The reaper
+//! flushes buckets under the write lock and hands due timeouts to an executor of one thread. It
+//! waits on the queue of buckets for at most 200 ms. Ticks are of a millisecond. A timeout is one
+//! allocation. [`KafkaPurgatory`](crate::purgatory::KafkaPurgatory) uses the same wheels.
 
 use std::{
     cmp::Reverse,
@@ -115,8 +115,8 @@ enum Place<T: 'static> {
 }
 
 impl<T: Expire> Wheels<T> {
-    /// Starts the threads. The reaper calls `advanced` with the number of pending timeouts whenever it has
-    /// advanced the clock, or has waited in vain.
+    /// Starts the threads. The reaper calls `advanced` with the number of pending timeouts whenever
+    /// it has advanced the clock, or has waited in vain.
     pub(crate) fn start(mut advanced: impl FnMut(usize) + Send + 'static) -> Self {
         let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout<T>>>();
         let core = Arc::new(Core {
@@ -134,7 +134,8 @@ impl<T: Expire> Wheels<T> {
         Self { core, reaper: Some(reaper) }
     }
 
-    /// Makes a timeout that is not in a bucket yet. Rounds the delay up to milliseconds, as Kafka's callers do.
+    /// Makes a timeout that is not in a bucket yet. Rounds the delay up to milliseconds, as Kafka's
+    /// callers do.
     #[inline]
     pub(crate) fn timeout(&self, delay: Duration, task: T) -> Arc<Timeout<T>> {
         let deadline = self.core.now().saturating_add(nanos(delay).div_ceil(1_000_000));
@@ -243,7 +244,8 @@ impl<T: Expire> Core<T> {
         let Place::Bucket(bucket, key) = mem::replace(&mut *place, Place::Gone) else {
             return false;
         };
-        // If it is being flushed, the bucket does not hold it; then the reaper sees that it is gone.
+        // If it is being flushed, the bucket does not hold it; then the reaper sees that it is
+        // gone.
         if bucket.timeouts.lock().remove(key).is_some() {
             self.pending.fetch_sub(1, Ordering::Relaxed);
         }

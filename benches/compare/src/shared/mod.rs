@@ -44,7 +44,8 @@ pub trait SharedTimer: Clone + Send {
     /// Name in the report.
     const NAME: &'static str;
 
-    /// Structure and limits. Lateness is what it adds by design to that of the threads that run timeouts.
+    /// Structure and limits. Lateness is what it adds by design to that of the threads that run
+    /// timeouts.
     const PROMISES: Promises;
 
     /// Makes and starts one, which ends when the last clone is dropped.
@@ -84,7 +85,8 @@ impl Note {
     }
 }
 
-/// The work of a timeout of Netty's and Kafka's timers: a counter costs no allocation, as a task that is shared.
+/// The work of a timeout of Netty's and Kafka's timers: a counter costs no allocation, as a task
+/// that is shared.
 #[derive(Debug)]
 pub enum Task {
     /// Counts that it ran.
@@ -105,7 +107,8 @@ impl Task {
     }
 }
 
-/// Makes a counter that is never freed, so a callback captures eight bytes and counts no references.
+/// Makes a counter that is never freed, so a callback captures eight bytes and counts no
+/// references.
 fn counter() -> &'static AtomicU64 {
     Box::leak(Box::default())
 }

@@ -1,7 +1,8 @@
 //! `tokio::time::Sleep`, polled once, so that it is registered with its runtime.
 //!
-//! A timeout is a slot on the heap that is reused, as a `Sleep` within a future is; so a pair allocates nothing.
-//! The runtime has one worker thread, which also turns the timer driver; other threads enter the runtime.
+//! A timeout is a slot on the heap that is reused, as a `Sleep` within a future is; so a pair
+//! allocates nothing. The runtime has one worker thread, which also turns the timer driver; other
+//! threads enter the runtime.
 
 use std::{
     pin::Pin,

@@ -13,7 +13,8 @@ use delaywheel::{TimeoutKey, TimerBuilder, ValueTimer};
 use super::{Note, SharedTimer, counter, settings, settle_own};
 use crate::{Promises, arrivals::Arrivals};
 
-/// The value of a timeout that counts. Other values are deadlines of timeouts that note when they run.
+/// The value of a timeout that counts. Other values are deadlines of timeouts that note when they
+/// run.
 const COUNTS: u64 = u64::MAX;
 
 /// [`ValueTimer`], whose handler counts.

@@ -25,8 +25,8 @@ use tokio_util::time::delay_queue;
 use super::rounded::TENTHS;
 use crate::{Promises, Timers, workload::DAY};
 
-/// A leap year. The queue's wheel of six levels of 64 slots counts 2^36 ticks, and panics beyond; and it
-/// counts from when it last had something to do, which may be as long ago.
+/// A leap year. The queue's wheel of six levels of 64 slots counts 2^36 ticks, and panics beyond;
+/// and it counts from when it last had something to do, which may be as long ago.
 const MAX_DELAY: u64 = 366 * DAY;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -130,8 +130,8 @@ impl Timers for DelayQueue {
 
     /// When the queue's own `Sleep` is over, which it does not tell.
     ///
-    /// That is when the slot of the entry begins that it looks at next, or when the soonest of those
-    /// is due that were inserted since, whichever is first.
+    /// That is when the slot of the entry begins that it looks at next, or when the soonest of
+    /// those is due that were inserted since, whichever is first.
     #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;

@@ -21,8 +21,8 @@ use hierarchical_hash_wheel_timer::{
 use super::rounded::TENTHS;
 use crate::{Promises, Timers, Wakes};
 
-/// A lap of the last wheel less one of its slots. A delay between that and a lap may come to lie in the
-/// slot that the wheel is in, and then expires from a wheel below. Longer ones are right again.
+/// A lap of the last wheel less one of its slots. A delay between that and a lap may come to lie in
+/// the slot that the wheel is in, and then expires from a wheel below. Longer ones are right again.
 const MAX_DELAY: u64 = (1 << 32) - (1 << 24);
 
 /// [`QuadWheelWithOverflow`] that can cancel.

@@ -1,7 +1,7 @@
 //! Doubly linked lists over one slot map: the buckets of all schemes that keep lists.
 //!
-//! A timeout is in one list at a time, or in none yet, and leaves it in constant time. A key is never
-//! used twice.
+//! A timeout is in one list at a time, or in none yet, and leaves it in constant time. A key is
+//! never used twice.
 
 use slotmap::{DefaultKey, SlotMap};
 

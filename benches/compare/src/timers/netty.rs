@@ -5,10 +5,10 @@
 //! 100,000 at most, and walks one bucket, where it counts down the laps that each timeout has still
 //! to wait. Tick `t` is worked on when `t + 1` begins, hence a timeout is late by a tick.
 //!
-//! Netty's queues are those of `JCTools` for many producers and one consumer, which link arrays. The
-//! queue here is of the same kind, crossbeam's, though only one thread is there to use it: what it
-//! costs to be open to others is part of the scheme. A new timeout is in no bucket until it is taken
-//! from its queue.
+//! Netty's queues are those of `JCTools` for many producers and one consumer, which link arrays.
+//! The queue here is of the same kind, crossbeam's, though only one thread is there to use it: what
+//! it costs to be open to others is part of the scheme. A new timeout is in no bucket until it is
+//! taken from its queue.
 //!
 //! Netty allows ticks of a millisecond; its own default is 100. Its thread also ticks while nothing
 //! is pending, which a contestant has no way to tell.

@@ -4,10 +4,10 @@
 //! what is due and moves the rest down. Its handles may not be copied and must be given back, so a
 //! slot map keeps them.
 //!
-//! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short at
-//! whole ticks. Whoever wakes at exactly a whole tick is woken in vain by that, and at once again; as
-//! nobody who sleeps in real time is, ticks begin half a tick after it counts them here. How early it is
-//! is seen where it is told tenths of a tick, from an origin that is not moved.
+//! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short
+//! at whole ticks. Whoever wakes at exactly a whole tick is woken in vain by that, and at once
+//! again; as nobody who sleeps in real time is, ticks begin half a tick after it counts them here.
+//! How early it is is seen where it is told tenths of a tick, from an origin that is not moved.
 
 use std::{
     fmt::{self, Debug, Formatter},

@@ -1,8 +1,8 @@
 //! A ring of sets for keep-alives: all connections that fall silent in the same second, together.
 //!
 //! The pointer moves on by a slot a second, and what it finds there has been silent for too long. A
-//! map tells in which slot each connection is, so that a message moves it in *O*(1) time. It is made
-//! for one timeout for all; here it takes any of up to a minute. Deadlines are rounded up to a
+//! map tells in which slot each connection is, so that a message moves it in *O*(1) time. It is
+//! made for one timeout for all; here it takes any of up to a minute. Deadlines are rounded up to a
 //! second.
 
 use rustc_hash::{FxHashMap, FxHashSet};

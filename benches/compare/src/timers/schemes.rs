@@ -1,5 +1,5 @@
-//! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists; they differ in where they put
-//! a timeout and in what happens when time passes.
+//! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists; they differ in where
+//! they put a timeout and in what happens when time passes.
 
 use std::marker::PhantomData;
 
@@ -240,7 +240,8 @@ impl Scheme for Simple {
     }
 }
 
-/// Scheme 5: a hashed wheel whose buckets are sorted by deadline. Each tick looks at the head of one bucket.
+/// Scheme 5: a hashed wheel whose buckets are sorted by deadline. Each tick looks at the head of
+/// one bucket.
 pub type SortedHashedWheel = Listed<SortedHashed>;
 
 /// [`SortedHashedWheel`].
@@ -271,8 +272,9 @@ const WHEELS: u32 = 5;
 
 /// Scheme 7: a hierarchy of wheels that ticks, as Linux's until 2015.
 ///
-/// The first wheel has 256 slots of a tick, four more have 64 slots each, of which one spans the whole
-/// wheel below. Whenever a wheel has come round, the next slot of the one above is spread over it.
+/// The first wheel has 256 slots of a tick, four more have 64 slots each, of which one spans the
+/// whole wheel below. Whenever a wheel has come round, the next slot of the one above is spread
+/// over it.
 pub type TickingWheel = Listed<Ticking>;
 
 /// [`TickingWheel`].

@@ -29,7 +29,8 @@ fn advance<T: Timers>(timers: &mut T, now: u64) -> Vec<u64> {
     payloads
 }
 
-/// Wakes a contestant as it asks until something expires. Returns the tick, and the number of wake-ups.
+/// Wakes a contestant as it asks until something expires. Returns the tick, and the number of
+/// wake-ups.
 fn wake_until_expired<T: Timers>(timers: &mut T) -> (u64, u32) {
     let mut wakeups = 0;
     while let Some(now) = timers.next_expiration() {

@@ -83,7 +83,8 @@ mod check {
         purgatory.settle(0, 100, 0);
     }
 
-    /// Each request can complete before its event comes. If the event misses it, it never completes.
+    /// Each request can complete before its event comes. If the event misses it, it never
+    /// completes.
     pub(super) fn no_event_is_missed_on_two_threads<P: SharedPurgatory>() {
         let purgatory = P::start();
         let work = |seed| {

@@ -91,7 +91,8 @@ fn kafkas_timer_runs_nothing_that_was_cancelled() {
 }
 
 fn check_that_nothing_runs<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
-    // A machine may be so busy that timeouts run before they are cancelled; then they must be longer.
+    // A machine may be so busy that timeouts run before they are cancelled; then they must be
+    // longer.
     for delay in (0..8).map(|doublings| Duration::from_millis(200 << doublings)) {
         let (start, before) = (Instant::now(), ran(timer));
         let mut timeouts = schedule_all(timer, &vec![delay; 1_000]);
@@ -117,8 +118,8 @@ fn what_races_with_a_cancel_runs_or_is_cancelled() {
     check_races(&KafkaTimer::start(), KafkaTimer::ran);
 }
 
-/// Two threads replace timeouts just as these are due; each runs, is cancelled, or is pending at the
-/// end.
+/// Two threads replace timeouts just as these are due; each runs, is cancelled, or is pending at
+/// the end.
 fn check_races<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
     let (count, rounds) = (200, 200);
     let soon = |seed| {

@@ -57,8 +57,8 @@ pub(super) fn handle(
     asked: &FetchRequest,
 ) -> Result<Reply, Malformed> {
     broker.counts.update(|counts| counts.fetches += 1);
-    // There are no sessions here: a client gets none when it asks for one, and an error if it goes on
-    // with one that it had elsewhere.
+    // There are no sessions here: a client gets none when it asks for one, and an error if it goes
+    // on with one that it had elsewhere.
     if asked.session_id != 0 && asked.session_epoch > 0 {
         return refuse(header, ResponseError::FetchSessionIdNotFound);
     }

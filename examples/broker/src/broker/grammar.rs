@@ -135,7 +135,8 @@ const CREATE_TOPICS: &[Part] =
 
 /// Checks that a frame is a header and a request of its kind and version.
 ///
-/// Bytes behind it are ignored, as in Kafka: librdkafka leaves some behind a request for all topics.
+/// Bytes behind it are ignored, as in Kafka: librdkafka leaves some behind a request for all
+/// topics.
 pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refusal> {
     let offer = OFFERED.into_iter().find(|(offered, ..)| *offered == key);
     let (_, versions, parts) = offer.ok_or(Refusal::Unknown(key as i16))?;

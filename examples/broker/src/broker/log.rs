@@ -12,8 +12,8 @@ use kafka_protocol::ResponseError;
 
 use super::{batch::Batch, producer::Sequences, storage::Storage};
 
-/// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are equal
-/// if they are the same.
+/// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are
+/// equal if they are the same.
 pub(super) struct Partition {
     number: u64,
     log: Mutex<Log>,
@@ -179,8 +179,8 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if the
-    /// partition was deleted.
+    /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if
+    /// the partition was deleted.
     pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
         if self.is_deleted {
             return Err(ResponseError::UnknownTopicOrPartition);

@@ -1,5 +1,5 @@
-//! Refusals: the reasons for which the broker closes a connection. It prints a line for each, but not
-//! too often.
+//! Refusals: the reasons for which the broker closes a connection. It prints a line for each, but
+//! not too often.
 
 use std::{
     collections::HashMap,
@@ -66,8 +66,8 @@ impl Refusals {
         (self.print)(&format!("closed {peer}: {refusal}{others}"));
     }
 
-    /// Counts a refusal. Returns `None` if the caller must not print it, and otherwise the number of
-    /// refusals that were not printed since the last line.
+    /// Counts a refusal. Returns `None` if the caller must not print it, and otherwise the number
+    /// of refusals that were not printed since the last line.
     fn count(&self, refusal: Refusal, now: Instant) -> Option<u64> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((printed, more)) = kinds.get_mut(&refusal) {

@@ -53,7 +53,8 @@ impl Storage {
         self.used() + bytes > self.max_bytes.saturating_mul(2)
     }
 
-    /// Drops the oldest batches that are replicated, wherever they are, if there are too many bytes.
+    /// Drops the oldest batches that are replicated, wherever they are, if there are too many
+    /// bytes.
     pub(super) fn make_room(&self, partitions: impl FnOnce() -> Vec<Arc<Partition>>) {
         if self.used() <= self.max_bytes {
             return;

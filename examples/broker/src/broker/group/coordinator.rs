@@ -5,7 +5,8 @@
 //! - `rebalances` holds one operation for each round of joins. Its condition is that all members
 //!   have joined, and its delay is the rebalance timeout. Its completion ends the round.
 //! - `joins` and `syncs` hold the requests of members, until a transition leaves their answers.
-//! - `sessions` is a timer with a timeout for each member that does not wait. A heartbeat resets it.
+//! - `sessions` is a timer with a timeout for each member that does not wait. A heartbeat resets
+//!   it.
 //!
 //! # Locks
 //!
@@ -186,7 +187,8 @@ impl Coordinator {
         }
     }
 
-    /// Answers all joins and syncs that wait, and refuses what comes later. Returns how many waited.
+    /// Answers all joins and syncs that wait, and refuses what comes later. Returns how many
+    /// waited.
     pub(crate) fn close(&self) -> u64 {
         self.is_closed.store(true, Ordering::Release);
         self.sessions.shutdown();

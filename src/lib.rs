@@ -42,6 +42,7 @@
 //!   build on `core` and `alloc`.
 //! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
 //! - `hyper`: `future::HyperTimer`, for connections of the crate `hyper`.
+//! - `quinn`: `future::QuinnRuntime`, for endpoints of the crate `quinn`.
 //! - `metrics`: `TimerMetrics`, which publishes the counts of a timer through the `metrics` crate.
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.

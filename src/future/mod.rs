@@ -82,12 +82,16 @@ mod interval;
 #[cfg(all(test, loom))]
 mod models;
 mod queue;
+#[cfg(feature = "quinn")]
+mod quinn;
 mod sleep;
 mod timeout;
 mod wait;
 
 #[cfg(feature = "hyper")]
 pub use self::hyper::HyperTimer;
+#[cfg(feature = "quinn")]
+pub use self::quinn::QuinnRuntime;
 pub use self::{
     block_on::block_on,
     default_timer::{

@@ -1,0 +1,103 @@
+//! An implementation of `quinn::Runtime`, for QUIC endpoints of the crate `quinn`.
+
+use std::{
+    boxed::Box,
+    fmt::Debug,
+    future::Future,
+    io,
+    net::UdpSocket,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
+
+use super::Sleep;
+use crate::timer::{SleepHandle, Timer};
+
+/// A runtime for the crate `quinn` whose timer is a [`Timer`], with the feature `quinn`.
+///
+/// Pass it to `quinn::Endpoint::new`. Another runtime, such as `quinn::TokioRuntime`, runs the tasks
+/// and the sockets. The endpoint reads the clock of the timer. So on a
+/// [`ManualClock`](crate::ManualClock), a test advances the idle timeouts and retransmissions.
+///
+/// If the timer is full or shut down, or cannot start its thread, the endpoint uses the timer of the
+/// other runtime.
+///
+/// # Examples
+///
+/// ```
+/// use std::{io, net::UdpSocket, sync::Arc};
+///
+/// use delaywheel::{Timer, future::QuinnRuntime};
+/// use quinn::{Endpoint, EndpointConfig, Runtime};
+///
+/// fn endpoint(socket: UdpSocket, runtime: Arc<dyn Runtime>) -> io::Result<Endpoint> {
+///     let runtime = QuinnRuntime::new(Timer::new(), runtime);
+///     Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(runtime))
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct QuinnRuntime {
+    timer: Timer,
+    clock: SleepHandle,
+    inner: Arc<dyn Runtime>,
+}
+
+impl QuinnRuntime {
+    /// Makes a runtime that sleeps on `timer`, and that runs its tasks and sockets on `inner`.
+    #[must_use]
+    pub fn new(timer: Timer, inner: Arc<dyn Runtime>) -> Self {
+        let clock = timer.sleep_handle();
+        Self { timer, clock, inner }
+    }
+}
+
+impl Runtime for QuinnRuntime {
+    fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        let sleep = self.timer.sleep_until(deadline);
+        Box::pin(QuinnSleep { sleep, deadline, inner: Arc::clone(&self.inner), spare: None })
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.inner.spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        self.inner.wrap_udp_socket(socket)
+    }
+
+    fn now(&self) -> Instant {
+        // An instant that cannot be represented lies centuries ahead, and a clock returned one.
+        self.clock.instant_at(self.clock.elapsed()).unwrap_or_else(Instant::now)
+    }
+}
+
+/// A sleep without an error.
+#[derive(Debug)]
+struct QuinnSleep {
+    sleep: Sleep,
+    deadline: Instant,
+    inner: Arc<dyn Runtime>,
+    /// Replaces the sleep if that ended with an error. `quinn` polls a timer that ends before its
+    /// deadline again and again.
+    spare: Option<Pin<Box<dyn AsyncTimer>>>,
+}
+
+impl AsyncTimer for QuinnSleep {
+    fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
+        self.deadline = deadline;
+        self.sleep.reset_at(deadline);
+        self.spare = None;
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Self { sleep, deadline, inner, spare } = &mut *self;
+        if spare.is_none() && ready!(Pin::new(sleep).poll(cx)).is_ok() {
+            return Poll::Ready(());
+        }
+        spare.get_or_insert_with(|| inner.new_timer(*deadline)).as_mut().poll(cx)
+    }
+}

@@ -1,4 +1,4 @@
-//! What the three benchmarks have in common: settings, names of sizes, and time per operation.
+//! Shared by the three benchmarks: settings, names of sizes, and time per operation.
 
 use std::time::Duration;
 

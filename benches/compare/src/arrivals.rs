@@ -15,7 +15,7 @@ use crate::{os::wait_until, workload::nanos};
 /// Notes when each timeout ran. A timeout is known by its deadline, in nanoseconds after the
 /// origin.
 ///
-/// Entries are written one behind the other, so a note costs one look at the clock and a few
+/// Entries are written one after the other, so a note costs one read of the clock and a few
 /// nanoseconds.
 #[derive(Debug)]
 pub struct Arrivals {

@@ -40,7 +40,7 @@ pub enum Scale {
     Long,
 }
 
-/// The part of the command line that decides what is measured.
+/// The part of the command line that selects the measurements.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How much to measure.
@@ -207,7 +207,7 @@ impl Results {
 /// A run that is under way.
 #[derive(Debug)]
 pub struct Bench {
-    /// What to measure.
+    /// The selected measurements.
     pub options: Options,
     start: Instant,
     figures: Vec<Figure>,

@@ -30,7 +30,7 @@ const OURS: [RGBColor; 3] =
 /// leave them out.
 const SLOWER_THAN_ORIGINAL: [&str; 1] = ["netty_timer"];
 
-/// What a picture shows.
+/// The kinds of pictures.
 enum Kind {
     /// A line for each contestant over the sizes below a row.
     Lines(&'static str),

@@ -1,8 +1,9 @@
 //! Compares delaywheel with other timers: contestants, workloads, one runner and one report.
 //!
-//! `src/main.rs` is the runner. A contestant of [`timers`] is told the time and runs in virtual
-//! time, with ticks of one millisecond. A contestant of [`shared`] has threads and reads the clock
-//! itself. The timed loops are one source for all contestants, and every loop asserts its result.
+//! `src/main.rs` is the runner. A contestant of [`timers`] runs in virtual time, with ticks of one
+//! millisecond: the caller passes the time to it. A contestant of [`shared`] has threads and reads
+//! the clock itself. The timed loops are one source for all contestants, and every loop asserts its
+//! result.
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +53,7 @@ pub trait Timers {
         self.len() == 0
     }
 
-    /// Makes a contestant that is told tenths of its own tick, which shows how it rounds.
+    /// Makes a contestant whose caller counts tenths of its tick, which shows how it rounds.
     fn in_tenths() -> impl Timers
     where
         Self: Default,

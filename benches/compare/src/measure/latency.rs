@@ -1,7 +1,7 @@
 //! The longest of many calls that should be short.
 //!
-//! The n-th call does the same work in every round, so the least of the rounds is taken for each
-//! call: what remains is work, not preemption.
+//! The n-th call does the same work in every round. So the figure of a call is the least of the
+//! rounds, which excludes preemption.
 
 use std::{hint::black_box, time::Duration};
 

@@ -202,7 +202,7 @@ fn purgatory_bytes(
     let timer = Timer::builder().clock(ManualClock::new());
     let purgatory: Requests =
         PurgatoryBuilder::new().timer(timer).build().expect("the settings are valid");
-    // The first operations allocate what is needed once.
+    // The first operations make the allocations that occur once.
     let mut first = ClosedLoop::new(&purgatory, Announce::One, &demands[..1]);
     first.run(&demands[..1_000]);
     let first = first.finish();
@@ -226,7 +226,7 @@ fn purgatory_bytes(
     ]
 }
 
-/// Memory of a contestant that is told the time.
+/// Memory of a contestant in virtual time.
 pub fn told<T: Timers>(make: fn() -> T, turn: &Turn, heap: &Heap) -> Vec<Figure> {
     // The first one may start something that never ends, such as a runtime.
     drop(make());

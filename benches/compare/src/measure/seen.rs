@@ -67,9 +67,8 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
 
 /// Measures the behaviour of one contestant.
 ///
-/// Delays are of up to a minute and of up to a month, unless these are too long or a month of ticks
-/// would be stepped through; then as long as they may be. Deadlines in tenths of a tick show how it
-/// rounds.
+/// Delays are up to a minute, and up to a month. A contestant that ticks, or that does not accept a
+/// month, gets shorter ones. Deadlines in tenths of a tick show how it rounds.
 pub fn look<T: Timers + Default>(pending: u32, random: u64) -> Seen {
     let draw = |spread: Spread| spread.delays(&mut Rng::with_seed(random), pending);
     let longest = T::PROMISES.max_delay.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Operations of the contestants that are told the time.
+//! Operations of the contestants in virtual time.
 
 use std::{
     hint::black_box,

@@ -33,7 +33,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// The expiration of a bucket that is not in the queue.
 const NOT_QUEUED: u64 = u64::MAX;
 
-/// What an expired timeout does, on the executor.
+/// The work of an expired timeout, on the executor.
 pub(crate) trait Expire: Send + Sync + 'static {
     /// Runs the timeout.
     fn expire(&self);

@@ -44,8 +44,8 @@ pub trait SharedTimer: Clone + Send {
     /// Name in the report.
     const NAME: &'static str;
 
-    /// Structure and limits. Lateness is what it adds by design to that of the threads that run
-    /// timeouts.
+    /// Structure and limits. Lateness is the part that its design adds to the time in which its
+    /// threads wake.
     const PROMISES: Promises;
 
     /// Makes and starts one, which ends when the last clone is dropped.
@@ -85,8 +85,8 @@ impl Note {
     }
 }
 
-/// The work of a timeout of Netty's and Kafka's timers: a counter costs no allocation, as a task
-/// that is shared.
+/// The work of a timeout of Netty's and Kafka's timers. A counter costs no allocation, like a
+/// shared task.
 #[derive(Debug)]
 pub enum Task {
     /// Counts that it ran.

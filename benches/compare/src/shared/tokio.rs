@@ -77,7 +77,7 @@ impl SharedTimer for Tokio {
     }
 }
 
-/// Polls outside of a task, hence without tokio's cooperative budget.
+/// Polls outside of a task, so tokio's cooperative budget does not apply.
 #[inline]
 fn register(mut slot: Pin<&mut Option<Sleep>>, delay: Duration) {
     slot.set(Some(sleep(delay)));

@@ -22,7 +22,7 @@ const COUNTS: u64 = u64::MAX;
 pub struct Typed {
     timer: ValueTimer<u64>,
     ran: &'static AtomicU64,
-    /// Where the handler notes timeouts; unset until one is to be noted.
+    /// Where the handler notes timeouts; unset until a timeout needs it.
     arrivals: Arc<OnceLock<Arc<Arrivals>>>,
 }
 

@@ -1,9 +1,10 @@
-//! The crate `bitwheel`: wheels of arrays for programs that would rather be inexact than wait.
+//! The crate `bitwheel`: wheels of arrays, for programs that accept inexact deadlines to avoid
+//! waits.
 //!
 //! A timeout expires from the slot where it was put, however coarse; so it is early by up to the
 //! span of a slot. If its slot is full, it goes into one of the next seven, and then is late; if
-//! these are full too, into a tree that is looked at every 32 ticks. What lies beyond its range
-//! wraps round it.
+//! these are full too, into a tree that it checks every 32 ticks. Delays beyond its range wrap
+//! around.
 //!
 //! The variant is the one that its authors call precise, with ticks of a millisecond, and with the
 //! tree behind it, so that nothing is refused. Its handles may not be copied, so a slot map keeps
@@ -26,7 +27,7 @@ const RANGE: u64 = 1 << 18;
 /// Ticks of a slot of the last wheel.
 const COARSEST: u64 = 1 << 12;
 
-/// Slots that are looked at for room.
+/// Slots that it tries.
 const PROBES: u64 = 8;
 
 /// [`PreciseWheelWithFailover`].
@@ -41,7 +42,7 @@ pub struct BitWheel {
     collected: Vec<Payload>,
 }
 
-/// A timeout that puts its payload where the poll is told to.
+/// A timeout that appends its payload to the output of the poll.
 struct Expiring(Payload);
 
 impl Timer for Expiring {

@@ -1,4 +1,4 @@
-//! An ordered map from deadline to payload; what one writes first when cancelling must be exact.
+//! An ordered map from deadline to payload: the simplest timer with exact cancellation.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! `tokio_util::time::DelayQueue` on a paused clock.
 //!
-//! It cannot be told the time, so one current-thread runtime with a paused clock stands behind it.
-//! Inserting and cancelling are plain calls with an absolute deadline, which read no clock.
-//! Advancing moves the clock, which turns the runtime's timer driver once, and then polls until
-//! nothing is ready; polls are made outside of a task, hence without tokio's cooperative budget.
-//! That is the least work it can be driven by.
+//! It has no function that sets the time. So it runs on a current-thread runtime with a paused
+//! clock. Inserting and cancelling are plain calls with an absolute deadline, which read no clock.
+//! An advance moves the clock, which runs the runtime's timer driver once, and then polls until
+//! nothing is ready. The polls are outside of a task, so tokio's cooperative budget does not apply.
+//! No other way to drive it takes less work.
 //!
 //! All queues share the clock. So only one may let time pass at a time, which is asserted.
 
@@ -25,8 +25,8 @@ use tokio_util::time::delay_queue;
 use super::rounded::TENTHS;
 use crate::{Promises, Timers, workload::DAY};
 
-/// A leap year. The queue's wheel of six levels of 64 slots counts 2^36 ticks, and panics beyond;
-/// and it counts from when it last had something to do, which may be as long ago.
+/// A leap year. The queue's wheel has six levels of 64 slots, which count 2^36 ticks, and panics
+/// beyond. It counts from its last work, which may be a leap year ago.
 const MAX_DELAY: u64 = 366 * DAY;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -45,7 +45,7 @@ pub struct DelayQueue {
     queue: tokio_util::time::DelayQueue<u64>,
     /// The instant of tick 0.
     start: Instant,
-    /// How many of the ticks that it is told make one of its own, which is a millisecond.
+    /// Ticks of the caller in one tick of the queue, which is a millisecond.
     parts: u64,
     micros: u64,
     now: u64,
@@ -128,10 +128,10 @@ impl Timers for DelayQueue {
         Some(key)
     }
 
-    /// When the queue's own `Sleep` is over, which it does not tell.
+    /// The time at which the queue's own `Sleep` ends. The queue has no function that returns it.
     ///
-    /// That is when the slot of the entry begins that it looks at next, or when the soonest of
-    /// those is due that were inserted since, whichever is first.
+    /// It is the start of the slot of its next entry, or the least deadline inserted since,
+    /// whichever is first.
     #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;

@@ -1,14 +1,14 @@
-//! A place to keep the handles of peers that may not be copied, as their users must have one too.
+//! A slot map for handles that cannot be copied. Users of these crates need one too.
 
 use slotmap::{DefaultKey, SlotMap};
 
-/// Handles under keys that may be copied, and that are never used twice.
+/// Handles by key. Keys can be copied, and are never used twice.
 ///
 /// A payload carries its key, so that the handle goes when the timeout expires.
 #[derive(Debug)]
 pub(super) struct Handles<H>(SlotMap<DefaultKey, Option<H>>);
 
-/// What peers are given to hand out when a timeout expires.
+/// The value that a peer returns when a timeout expires.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Payload {
     pub(super) key: DefaultKey,
@@ -33,7 +33,7 @@ impl<H> Handles<H> {
         self.0.remove(key).flatten()
     }
 
-    /// Gives a handle to something that gives another in its stead.
+    /// Replaces a handle by the one that `by` returns for it.
     #[inline]
     pub(super) fn replace(&mut self, key: DefaultKey, by: impl FnOnce(H) -> H) -> Option<()> {
         let handle = self.0.get_mut(key)?;

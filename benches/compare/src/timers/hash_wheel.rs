@@ -1,8 +1,9 @@
 //! The crate `hierarchical_hash_wheel_timer`: four wheels of 256 slots, and a list beyond them.
 //!
-//! The variant is the one that can cancel, by a hash map from timeout to what the wheels refer to
-//! weakly; so what is cancelled leaves a trace in its slot until the slot comes up. Time moves by
-//! ticks, save where the wheels say that some may be skipped; this is how its own thread drives it.
+//! This is the variant that can cancel. A hash map owns the timeouts, and the wheels hold weak
+//! references to them. So a cancelled timeout leaves a reference in its slot until the slot is due.
+//! Time moves by ticks, except for those that the wheels allow to skip. The crate's own thread
+//! drives the wheels in the same way.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -21,20 +22,20 @@ use hierarchical_hash_wheel_timer::{
 use super::rounded::TENTHS;
 use crate::{Promises, Timers, Wakes};
 
-/// A lap of the last wheel less one of its slots. A delay between that and a lap may come to lie in
-/// the slot that the wheel is in, and then expires from a wheel below. Longer ones are right again.
+/// One lap of the last wheel, minus one of its slots. A delay between this and a full lap may fall
+/// into the current slot, and then expires too early. Longer delays are correct.
 const MAX_DELAY: u64 = (1 << 32) - (1 << 24);
 
 /// [`QuadWheelWithOverflow`] that can cancel.
 pub struct HashWheel {
     wheel: QuadWheelWithOverflow<Entry>,
-    /// Due when they were inserted: the wheel hands them back.
+    /// Timeouts that were due when they were inserted: the wheel hands them back.
     due: Vec<Rc<Entry>>,
-    /// How many of the ticks that it is told make one of its own, which is a millisecond.
+    /// Ticks of the caller in one tick of the wheel, which is a millisecond.
     parts: u64,
     micros: u64,
     now: u64,
-    /// Ticks of its own that it has gone through.
+    /// Ticks of the wheel that have passed.
     ticks: u64,
     inserted: u64,
     len: usize,
@@ -46,8 +47,8 @@ impl Default for HashWheel {
     }
 }
 
-/// What names a timeout: its number. The payload is what a user knows anyway, and what the wheel
-/// does not give back when it is cancelled.
+/// A timeout, identified by its number. The payload is not returned by a cancel, as the caller
+/// knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     number: u64,

@@ -1,9 +1,9 @@
-//! Apache Kafka's `SystemTimer` as it is: the wheel that this repository's began with.
+//! Apache Kafka's `SystemTimer`: the design from which this repository's wheel started.
 //!
 //! Wheels of 20 buckets, each next one created when it is first needed; buckets, not timeouts, wait
 //! in a delay queue, here a binary heap. Starting takes *O*(wheels) time and stopping *O*(1). As in
-//! Kafka, deadlines are rounded down to a tick; the clock moves only when a bucket comes up; and a
-//! bucket stays in the queue when all in it was cancelled, so that it wakes the timer for nothing.
+//! Kafka, deadlines are rounded down to a tick, and the clock moves only when a bucket is due. A
+//! bucket whose timeouts were all cancelled stays in the queue, and wakes the timer without work.
 
 use std::{
     cmp::Reverse,
@@ -21,15 +21,15 @@ use crate::{Promises, Timers, Wakes};
 /// Kafka's default.
 const BUCKETS: u64 = 20;
 
-/// The list of what was due when it was inserted, or reinserted.
+/// The list of timeouts that were due when they were inserted or reinserted.
 const DUE: usize = 0;
 
 /// Wheels of 20 buckets over a queue of buckets.
 #[derive(Debug)]
 pub struct Kafka {
-    /// First what is due; then the buckets, those of the finest wheel first.
+    /// The list of due timeouts, and then the buckets, those of the finest wheel first.
     lists: Lists<Timeout>,
-    /// When each list comes up; `None` if it is not in the queue.
+    /// The expiration of each list; `None` if it is not in the queue.
     expirations: Vec<Option<u64>>,
     wheels: Vec<Wheel>,
     queue: BinaryHeap<Reverse<(u64, usize)>>,
@@ -49,7 +49,7 @@ impl Default for Kafka {
 }
 
 impl Kafka {
-    /// Makes one whose finest buckets span so many of our ticks.
+    /// Makes a timer whose finest buckets span this many of our ticks.
     pub fn with_tick(tick: u64) -> Self {
         let mut kafka = Self {
             lists: Lists::new(1),
@@ -69,7 +69,7 @@ impl Kafka {
         self.expirations.resize(self.expirations.len() + buckets, None);
     }
 
-    /// The list for a deadline, whose bucket is put into the queue if it was not there.
+    /// Returns the list for a deadline. Puts its bucket into the queue unless it is there.
     #[inline]
     fn list(&mut self, deadline: u64) -> usize {
         let mut level = 0;
@@ -118,7 +118,7 @@ impl Kafka {
         Some(PeekMut::pop(top).0)
     }
 
-    /// Reinserts what is in a bucket, and hands out what is due by that.
+    /// Reinserts the timeouts of a bucket, and hands out those that are due.
     fn flush(&mut self, bucket: usize, expired: &mut impl FnMut(u64)) {
         let mut cursor = self.lists.first(bucket);
         while let Some(key) = cursor {

@@ -5,7 +5,7 @@
 
 use slotmap::{DefaultKey, SlotMap};
 
-/// The list of what is in none.
+/// The list of values that are in no list.
 const UNLINKED: u32 = u32::MAX;
 
 /// Lists of values, each list under an index.
@@ -54,7 +54,7 @@ impl<T> Lists<T> {
         key
     }
 
-    /// Adds a value behind the last one in its list that must not come after it.
+    /// Adds a value after the last one in its list that must come before it.
     #[inline]
     pub fn push_behind(
         &mut self,
@@ -133,7 +133,7 @@ impl<T> Lists<T> {
         node.list = u32::try_from(list).expect("there are less than 2^32 lists");
     }
 
-    /// Joins the neighbours of what leaves a list.
+    /// Joins the neighbours of a value that leaves its list.
     #[inline]
     fn bridge(&mut self, list: u32, previous: Option<DefaultKey>, next: Option<DefaultKey>) {
         if list == UNLINKED {
@@ -151,7 +151,7 @@ impl<T> Lists<T> {
     }
 }
 
-/// What a scheme keeps of a timeout that needs nothing besides.
+/// A timeout of a scheme that stores only deadline and payload.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeout {
     pub deadline: u64,

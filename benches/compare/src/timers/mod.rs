@@ -1,4 +1,4 @@
-//! The contestants that are told the time.
+//! The contestants in virtual time: the caller passes the time to them.
 
 mod bit_wheel;
 mod btree;

@@ -1,14 +1,13 @@
 //! Scheme 6 of Varghese and Lauck, a hashed wheel with rounds, as Netty's `HashedWheelTimer`.
 //!
 //! A new timeout goes into a queue of many producers, and a cancelled one into another; so starting
-//! and stopping take *O*(1) time and touch no bucket. Each tick empties both queues, the former of
-//! 100,000 at most, and walks one bucket, where it counts down the laps that each timeout has still
-//! to wait. Tick `t` is worked on when `t + 1` begins, hence a timeout is late by a tick.
+//! and stopping take *O*(1) time and touch no bucket. Each tick empties both queues, the first of
+//! at most 100,000 timeouts. Then it walks one bucket, and counts down the remaining laps of each
+//! timeout. Tick `t` is processed when `t + 1` begins, so a timeout is late by a tick.
 //!
 //! Netty's queues are those of `JCTools` for many producers and one consumer, which link arrays.
-//! The queue here is of the same kind, crossbeam's, though only one thread is there to use it: what
-//! it costs to be open to others is part of the scheme. A new timeout is in no bucket until it is
-//! taken from its queue.
+//! The queue here, crossbeam's, is of the same kind, although only one thread uses it: the cost of
+//! sharing is part of the scheme. A new timeout is in no bucket until it is taken from its queue.
 //!
 //! Netty allows ticks of a millisecond; its own default is 100. Its thread also ticks while nothing
 //! is pending, which a contestant has no way to tell.
@@ -40,7 +39,7 @@ pub struct Netty {
     cancelled: SegQueue<DefaultKey>,
     /// How long its ticks are, in ours.
     duration: u64,
-    /// The tick that is to be worked on next.
+    /// The tick to process next.
     tick: u64,
     live: usize,
 }
@@ -49,7 +48,7 @@ pub struct Netty {
 struct Timeout {
     deadline: u64,
     payload: u64,
-    /// Laps that it has still to wait.
+    /// Remaining laps.
     rounds: u64,
     is_cancelled: bool,
 }

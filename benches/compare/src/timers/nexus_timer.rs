@@ -1,13 +1,14 @@
 //! The crate `nexus-timer`: a hierarchical wheel over a slab, which rebalances as it is polled.
 //!
-//! It is polled by the call that its authors call the one with batteries included, which collects
-//! what is due and moves the rest down. Its handles may not be copied and must be given back, so a
-//! slot map keeps them.
+//! The contestant polls it by its most complete call, which returns due timeouts and moves the
+//! others to finer levels. Its handles may not be copied and must be given back, so a slot map
+//! keeps them.
 //!
 //! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short
-//! at whole ticks. Whoever wakes at exactly a whole tick is woken in vain by that, and at once
-//! again; as nobody who sleeps in real time is, ticks begin half a tick after it counts them here.
-//! How early it is is seen where it is told tenths of a tick, from an origin that is not moved.
+//! at whole ticks. A caller that wakes exactly at a whole tick gets nothing, and must wake again at
+//! once. A thread that sleeps in real time never wakes that exactly. So ticks begin half a tick
+//! later here. The rows `seen/` show how early it is: there, time advances by tenths of a tick,
+//! from an origin that is not moved.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -38,7 +39,7 @@ pub struct NexusTimer {
     handles: Handles<TimerHandle<Payload>>,
     /// The instant of tick 0.
     start: Instant,
-    /// Length of what it is told as a tick.
+    /// Length of a tick of the caller.
     micros: u64,
     collected: Vec<Payload>,
 }
@@ -50,7 +51,7 @@ impl Default for NexusTimer {
 }
 
 impl NexusTimer {
-    /// Makes one whose ticks begin so long before ours, of which so many make one of its own.
+    /// Makes a wheel whose ticks begin `offset` after ours. A tick has `parts` ticks of the caller.
     fn with_origin(offset: Duration, parts: u64) -> Self {
         let epoch = Instant::now();
         Self {

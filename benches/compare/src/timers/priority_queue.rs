@@ -1,6 +1,6 @@
 //! The crate `priority-queue` used as a timer: a binary heap with an index of where each item is.
 //!
-//! Everything takes *O*(log n) time; what is cancelled leaves at once.
+//! Everything takes *O*(log n) time. A cancelled timeout leaves at once.
 
 use std::{
     borrow::Borrow,

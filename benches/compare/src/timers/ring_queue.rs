@@ -1,15 +1,16 @@
-//! A ring of sets for keep-alives: all connections that fall silent in the same second, together.
-//!
-//! The pointer moves on by a slot a second, and what it finds there has been silent for too long. A
-//! map tells in which slot each connection is, so that a message moves it in *O*(1) time. It is
-//! made for one timeout for all; here it takes any of up to a minute. Deadlines are rounded up to a
+//! A ring of sets for keep-alives: one set for the connections whose last message came in the same
 //! second.
+//!
+//! The pointer moves by one slot a second. The connections in that slot have been silent for too
+//! long. A map tells in which slot each connection is, so that a message moves it in *O*(1) time.
+//! It was designed for one delay. Here it accepts any delay up to a minute. Deadlines are rounded
+//! up to a second.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Promises, Timers, Wakes, workload::SECOND};
 
-/// Slots of the ring; those of a minute, and one for the second that has begun.
+/// Slots of the ring: 60 for a minute, and one for the current second.
 const SLOTS: u64 = 61;
 
 /// A set of timeouts for each second, and where each timeout is.

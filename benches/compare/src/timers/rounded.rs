@@ -1,4 +1,4 @@
-//! A contestant that is told whole ticks, used by a caller with a finer clock.
+//! A contestant that counts whole ticks, used by a caller with a finer clock.
 
 use crate::{Promises, Timers};
 

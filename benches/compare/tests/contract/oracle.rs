@@ -21,7 +21,7 @@ pub(crate) struct Checked<T: Timers> {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     deadline: u64,
-    /// The deadline, or when it was inserted or moved if that was later: nobody can be sooner.
+    /// The deadline, or the time of the insert or move if that was later: no timer can be earlier.
     due: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What peers from the registry do not promise, seen to be so.
+//! Tests that show which promises other crates do not keep.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the classic schemes do not promise, seen to be so.
+//! Tests that show which promises the classic schemes do not keep.
 
 use delaywheel_compare::{
     Timers,

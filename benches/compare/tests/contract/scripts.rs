@@ -18,7 +18,7 @@ const SEEDS: u64 = 100;
 
 const STEPS: u32 = 300;
 
-/// How far ahead timeouts lie at most: forty years, or what can be stepped through.
+/// The longest delay: forty years, or as many ticks as a test can step through.
 const FORTY_YEARS: u64 = 40 * 365 * 86_400_000;
 const STEPPED: u64 = 100_000;
 
@@ -114,7 +114,7 @@ impl Script {
         }
     }
 
-    /// Mostly ahead, and at times just past or at the edge of what is promised.
+    /// Mostly ahead; at times just past, or at the limit of the contestant.
     fn deadline(&mut self, now: u64) -> u64 {
         match self.rng.u32(0..20) {
             0 => now.saturating_sub(self.rng.u64(0..3)),

@@ -51,7 +51,7 @@ impl Default for NexusTimer {
 }
 
 impl NexusTimer {
-    /// Makes a wheel whose ticks begin `offset` after ours. A tick has `parts` ticks of the caller.
+    /// Makes a wheel whose ticks begin `offset` before ours. A tick has `parts` ticks of the caller.
     fn with_origin(offset: Duration, parts: u64) -> Self {
         let epoch = Instant::now();
         Self {

@@ -2,16 +2,15 @@
 
 use std::{io, net::SocketAddr, ops::Range};
 
-use bytes::{BufMut, Bytes, BytesMut};
-use kafka_protocol::{
-    messages::{ApiKey, RequestHeader, ResponseHeader},
-    protocol::{Decodable, Encodable, HeaderVersion, Request},
-    records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType},
+use kafka_protocol::records::{
+    Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+
+use crate::prelude::*;
 
 /// Bytes of a frame's length.
 const LENGTH_BYTES: usize = 4;

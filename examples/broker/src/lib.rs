@@ -6,3 +6,4 @@
 
 pub mod broker;
 pub mod client;
+pub mod prelude;

@@ -3,18 +3,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use bytes::Bytes;
 use delaywheel::Timer;
-use delaywheel_broker::client::Client;
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        GroupId, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest,
-        join_group_request::JoinGroupRequestProtocol, join_group_response::JoinGroupResponseMember,
-        leave_group_request::MemberIdentity, sync_group_request::SyncGroupRequestAssignment,
-    },
-    protocol::StrBytes,
-};
+use delaywheel_broker::{client::Client, prelude::*};
 use tokio::sync::watch;
 
 use crate::{Fault, load::pause};

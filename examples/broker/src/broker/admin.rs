@@ -2,28 +2,12 @@
 
 use std::net::SocketAddr;
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        ApiKey, ApiVersionsResponse, CreateTopicsRequest, CreateTopicsResponse,
-        DeleteTopicsRequest, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsRequest,
-        DescribeConfigsResponse,
-        api_versions_response::ApiVersion,
-        create_topics_request::CreatableTopic,
-        create_topics_response::CreatableTopicResult,
-        delete_topics_response::DeletableTopicResult,
-        describe_cluster_response::DescribeClusterBroker,
-        describe_configs_request::DescribeConfigsResource,
-        describe_configs_response::{DescribeConfigsResourceResult, DescribeConfigsResult},
-    },
-    protocol::StrBytes,
-};
-
 use super::{
     Broker,
     grammar::OFFERED,
     metadata::{NODE, own},
 };
+use crate::prelude::*;
 
 /// The kinds of things that have settings.
 const TOPIC: i8 = 2;

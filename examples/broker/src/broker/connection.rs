@@ -5,7 +5,6 @@
 
 use std::{io, sync::Arc};
 
-use bytes::BytesMut;
 use tokio::{
     io::AsyncWriteExt,
     net::{
@@ -16,6 +15,7 @@ use tokio::{
 };
 
 use super::{Broker, Ends, Reply, frame};
+use crate::prelude::*;
 
 /// Requests of a connection that may be unanswered. Beyond that it is not read.
 const MAX_UNANSWERED: usize = 64;

@@ -2,16 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
 use delaywheel::{Completion, DelayedOperation};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        FetchRequest, FetchResponse, TopicName,
-        fetch_request::FetchTopic,
-        fetch_response::{FetchableTopicResponse, PartitionData},
-    },
-};
 use tokio::sync::oneshot;
 
 use super::{
@@ -21,6 +12,7 @@ use super::{
     request::{Header, Malformed},
     waiting::Waiting,
 };
+use crate::prelude::*;
 
 /// How long a client whose fetch had to make room is asked to stay away.
 const THROTTLE_MS: i32 = 100;

@@ -7,10 +7,8 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use bytes::Bytes;
-use kafka_protocol::ResponseError;
-
 use super::{batch::Batch, producer::Sequences, storage::Storage};
+use crate::prelude::*;
 
 /// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are
 /// equal if they are the same.

@@ -6,18 +6,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        BrokerId, MetadataRequest, MetadataResponse, TopicName,
-        metadata_response::{
-            MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
-        },
-    },
-    protocol::StrBytes,
-};
-
 use super::{Broker, frame::Room, log::Partition};
+use crate::prelude::*;
 
 /// The one node.
 pub(super) const NODE: BrokerId = BrokerId(1);

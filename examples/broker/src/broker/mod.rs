@@ -33,16 +33,11 @@ mod waiting;
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
 use delaywheel::{
     ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;
-use kafka_protocol::{
-    ResponseError,
-    messages::{ApiKey, RequestKind},
-};
 
 pub use self::{
     counts::Counts,
@@ -61,6 +56,7 @@ use self::{
     request::{Header, Malformed},
     storage::Storage,
 };
+use crate::prelude::*;
 
 /// Settings of a broker.
 #[derive(Debug, Clone)]

@@ -1,18 +1,10 @@
 //! `ListOffsets`: where a partition begins, where it ends, and where a time is.
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        ListOffsetsRequest, ListOffsetsResponse,
-        list_offsets_request::ListOffsetsPartition,
-        list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsTopicResponse},
-    },
-};
-
 use super::{
     log::Partition,
     metadata::{Topics, own},
 };
+use crate::prelude::*;
 
 /// Asks for the offset of the next record.
 const LATEST: i64 = -1;

@@ -2,16 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::BytesMut;
 use delaywheel::{Completion, DelayedOperation, Watch};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        ProduceRequest, ProduceResponse, TopicName,
-        produce_request::PartitionProduceData,
-        produce_response::{PartitionProduceResponse, TopicProduceResponse},
-    },
-};
 use tokio::sync::oneshot;
 
 use super::{
@@ -23,6 +14,7 @@ use super::{
     request::{Header, Malformed},
     waiting::Waiting,
 };
+use crate::prelude::*;
 
 /// What a request has written, and how its wait has ended.
 type Ended = (Written, Completion);

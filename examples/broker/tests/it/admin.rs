@@ -1,23 +1,6 @@
 //! Every version of every request, and the limits of topics, records and answers.
 
-use delaywheel_broker::broker::{Config, Server};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-        InitProducerIdRequest, ListOffsetsRequest,
-        create_topics_request::{CreatableTopic, CreatableTopicConfig},
-        describe_configs_request::DescribeConfigsResource,
-        fetch_request::FetchPartition,
-        list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
-    },
-};
-
-use crate::harness::{
-    HOUR_MS, METADATA_VERSION, Raw, TOPIC, codes, config, fetch, in_every_version, metadata, name,
-    outcome, produce, produce_records, soon, start, system_broker, text, until_fetches_wait,
-    until_produces_wait, virtual_broker,
-};
+use crate::prelude::*;
 
 fn create(topic: &str, partitions: i32) -> CreatableTopic {
     CreatableTopic::default()

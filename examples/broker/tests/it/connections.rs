@@ -1,11 +1,6 @@
 //! Connections that go away, and connections over the limit.
 
-use delaywheel_broker::broker::Config;
-
-use crate::harness::{
-    HOUR_MS, Raw, config, fetch, outcome, produce, start, until, until_fetches_wait,
-    until_produces_wait, virtual_broker,
-};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {

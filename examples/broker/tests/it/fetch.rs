@@ -3,13 +3,8 @@
 use std::time::Duration;
 
 use delaywheel::ManualClock;
-use delaywheel_broker::broker::{Config, Server};
-use kafka_protocol::ResponseError;
 
-use crate::harness::{
-    HOUR, HOUR_MS, MS, Raw, batch_bytes, codes, config, fetch, lengths, produce_all, start,
-    system_broker, until_fetches_wait, virtual_broker,
-};
+use crate::prelude::*;
 
 /// Connects a client, whose fetch waits beside so many others.
 async fn waiting(

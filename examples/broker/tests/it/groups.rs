@@ -1,28 +1,6 @@
 //! Consumer groups: rebalances, deaths, commits, limits, and every version of their requests.
 
-use bytes::Bytes;
-use delaywheel_broker::broker::{Config, Server};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, GroupId,
-        HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, ListGroupsRequest,
-        OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse, SyncGroupRequest,
-        describe_groups_response::DescribedGroup,
-        join_group_request::JoinGroupRequestProtocol,
-        leave_group_request::MemberIdentity,
-        offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
-        offset_fetch_request::{
-            OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
-        },
-    },
-    protocol::StrBytes,
-};
-
-use crate::harness::{
-    MS, Raw, TOPIC, config, in_every_version, name, soon, start, system_broker, text, until,
-    virtual_broker,
-};
+use crate::prelude::*;
 
 /// Clients with this version of a join need not know their id.
 const JOIN_VERSION: i16 = 3;

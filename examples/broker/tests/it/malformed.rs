@@ -1,13 +1,6 @@
 //! Input that the protocol does not allow: an error or a closed connection, and nothing worse.
 
-use bytes::BytesMut;
-use delaywheel_broker::broker::Server;
-use kafka_protocol::{
-    ResponseError,
-    messages::{AddOffsetsToTxnRequest, ApiKey, ApiVersionsRequest, FetchRequest},
-};
-
-use crate::harness::{HOUR_MS, Raw, fetch, frame, produce, system_broker, until};
+use crate::prelude::*;
 
 /// Sends bytes on a connection of their own. Returns the answer until the connection is closed.
 async fn answer(server: &Server, bytes: &[u8]) -> Vec<u8> {

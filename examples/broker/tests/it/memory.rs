@@ -3,12 +3,9 @@
 //! Everything but the timers runs on the thread of the test, whose allocations are counted.
 
 use allocation_counter::measure;
-use delaywheel_broker::broker::{Config, Server};
-use kafka_protocol::{messages::FetchRequest, protocol::Request};
 use tokio::runtime::Builder;
 
-use crate::harness::{HOUR_MS, PRODUCE_VERSION, Raw, config, fetch, produce_records, start, until};
-use delaywheel_broker::client::record_batch;
+use crate::prelude::*;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,20 +1,6 @@
 //! Produce requests, and their waits.
 
-use bytes::Bytes;
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        InitProducerIdRequest, ListOffsetsRequest, TransactionalId,
-        list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
-    },
-};
-
-use crate::harness::{
-    MS, Raw, TOPIC, batch_bytes, fetch, lengths, name, outcome, produce, produce_all,
-    produce_records, system_broker, text, until, until_fetches_wait, until_produces_wait,
-    virtual_broker,
-};
-use delaywheel_broker::client::record_batch;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() {

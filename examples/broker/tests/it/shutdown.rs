@@ -6,12 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kafka_protocol::ResponseError;
-
-use crate::harness::{
-    HOUR_MS, PRODUCE_VERSION, Raw, fetch, lengths, outcome, produce, produce_all, soon, until,
-    until_fetches_wait, until_produces_wait, virtual_broker,
-};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_shutdown_answers_everyone_and_closes() {

@@ -2,26 +2,13 @@
 
 use std::net::SocketAddr;
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
-        FindCoordinatorRequest, FindCoordinatorResponse, GroupId, ListGroupsRequest,
-        ListGroupsResponse,
-        delete_groups_response::DeletableGroupResult,
-        describe_groups_response::{DescribedGroup, DescribedGroupMember},
-        find_coordinator_response::Coordinator as Found,
-        list_groups_response::ListedGroup,
-    },
-    protocol::StrBytes,
-};
-
 use super::{
     coordinator::Coordinator,
-    requests::{code, text},
+    requests::code,
     state::{Group, Phase},
 };
 use crate::broker::{frame::Room, metadata::NODE};
+use crate::prelude::*;
 
 /// The kind of key that names a group; the other kind names a transaction.
 const GROUP_KEY: i8 = 0;
@@ -54,7 +41,7 @@ pub(crate) fn find_coordinator(
             .with_port(host.port().into());
     }
     let found = asked.coordinator_keys.iter().map(|key| {
-        Found::default()
+        FoundCoordinator::default()
             .with_key(key.clone())
             .with_error_code(error)
             .with_error_message(message.clone())
@@ -75,7 +62,7 @@ pub(crate) fn describe(
     let groups = groups.groups();
     let described = asked.groups.iter().map(|name| {
         let empty = || DescribedGroup::default().with_group_id(name.clone());
-        let Some(entry) = groups.get(&***name) else {
+        let Some(entry) = groups.get(&**name) else {
             // As Kafka before version 6 of this request.
             return empty().with_group_state(StrBytes::from_static_str("Dead"));
         };
@@ -88,20 +75,20 @@ pub(crate) fn describe(
 
 fn describe_group(version: i16, name: &GroupId, group: &Group) -> DescribedGroup {
     let members = group.members().map(|(id, member, metadata)| {
-        let instance = member.join.instance.as_ref().map(text);
+        let instance = member.join.instance.clone();
         DescribedGroupMember::default()
-            .with_member_id(text(id))
+            .with_member_id(id.clone())
             .with_group_instance_id(instance.filter(|_| version >= KNOWS_INSTANCES))
-            .with_client_id(text(&member.join.client.id))
-            .with_client_host(text(&member.join.client.host))
+            .with_client_id(member.join.client.id.clone())
+            .with_client_host(member.join.client.host.clone())
             .with_member_metadata(metadata)
             .with_member_assignment(member.assignment.clone())
     });
     DescribedGroup::default()
         .with_group_id(name.clone())
         .with_group_state(state_name(group.phase()))
-        .with_protocol_type(text(&group.protocol_type()))
-        .with_protocol_data(text(&group.protocol()))
+        .with_protocol_type(group.protocol_type())
+        .with_protocol_data(group.protocol())
         .with_members(members.collect())
 }
 
@@ -119,8 +106,8 @@ pub(crate) fn list(
     let listed = groups.iter().filter_map(|(name, entry)| {
         let state = state_name(entry.group.phase());
         let listed = ListedGroup::default()
-            .with_group_id(GroupId(text(name)))
-            .with_protocol_type(text(&entry.group.protocol_type()));
+            .with_group_id(GroupId(name.clone()))
+            .with_protocol_type(entry.group.protocol_type());
         match version {
             _ if !is_wanted(&state) => None,
             ..TELLS_STATE => Some(listed),

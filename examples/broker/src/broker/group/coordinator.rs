@@ -23,15 +23,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use delaywheel::{
     Completion, DelayedOperation, Purgatory, TimerStats, ValueTimer, purgatory::PurgatoryStats,
 };
-use kafka_protocol::ResponseError;
 use tokio::sync::oneshot;
 
 use super::{
-    message::{Answer, Commits, Effects, Identity, Join, Name, Outcome, Round, Session},
+    message::{Answer, Commits, Identity, Join, Name, Outcome, Round, Session, own},
     state::{Group, Phase},
 };
 use crate::broker::{
@@ -40,6 +38,7 @@ use crate::broker::{
     purgatory_builder, timer_builder,
     waiting::{Waiting, answer_all},
 };
+use crate::prelude::*;
 
 /// Limits of groups.
 #[derive(Debug, Clone)]
@@ -202,7 +201,7 @@ impl Coordinator {
     }
 
     /// Adds a member to a group, or lets it join again.
-    pub(crate) fn join(&self, group: &str, mut join: Join) -> Result<Waits, ResponseError> {
+    pub(crate) fn join(&self, group: &Name, mut join: Join) -> Result<Waits, ResponseError> {
         self.counts.update(|counts| counts.joins += 1);
         if !self.config.session_timeouts.contains(&join.session_timeout) {
             return Err(ResponseError::InvalidSessionTimeout);
@@ -210,11 +209,11 @@ impl Coordinator {
         join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
         join.new_id = self.member_id(&join.client.id);
         let is_unknown = join.member.is_empty();
-        let member = Arc::clone(if is_unknown { &join.new_id } else { &join.member });
+        let member = if is_unknown { &join.new_id } else { &join.member }.clone();
         let answer = Answer::default();
         let who = Identity { member, instance: None, generation: -1 };
-        self.transition(group, is_unknown, |entry, effects| {
-            entry.group.join(join, &answer, effects);
+        self.transition(group, is_unknown, |entry| {
+            entry.group.join(join, &answer);
         })?;
         // The end of the round comes first.
         Ok(self.wait(&self.joins, group, who, answer, Duration::MAX))
@@ -223,13 +222,13 @@ impl Coordinator {
     /// Takes the assignments of a member, if it leads, and waits for its own.
     pub(crate) fn sync(
         &self,
-        group: &str,
+        group: &Name,
         who: Identity,
         assignments: Vec<(Name, Bytes)>,
     ) -> Result<Waits, ResponseError> {
         let answer = Answer::default();
-        let delay = self.transition(group, false, |entry, effects| {
-            entry.group.sync(&who, assignments, &answer, effects);
+        let delay = self.transition(group, false, |entry| {
+            entry.group.sync(&who, assignments, &answer);
             entry.group.rebalance_timeout()
         })?;
         Ok(self.wait(&self.syncs, group, who, answer, delay))
@@ -239,28 +238,28 @@ impl Coordinator {
     fn wait(
         &self,
         purgatory: &Purgatory<Name, Request>,
-        group: &str,
+        group: &Name,
         who: Identity,
         answer: Answer,
         delay: Duration,
     ) -> Waits {
         let (sender, ended) = oneshot::channel();
-        let (coordinator, group) = (Weak::clone(&self.this), Name::from(group));
-        let key = Arc::clone(&group);
+        let (coordinator, group) = (Weak::clone(&self.this), own(group));
+        let key = group.clone();
         let request = Request { coordinator, group, who, answer, ended: sender };
         let watched = purgatory.try_complete_else_watch(request, [key], delay);
         Waiting::new(purgatory, watched, ended)
     }
 
     /// Puts off the end of a member's session.
-    pub(crate) fn heartbeat(&self, group: &str, who: &Identity) -> Result<(), ResponseError> {
+    pub(crate) fn heartbeat(&self, group: &Name, who: &Identity) -> Result<(), ResponseError> {
         self.counts.update(|counts| counts.heartbeats += 1);
         let mut groups = self.groups();
         let entry = groups.get_mut(group).ok_or(ResponseError::UnknownMemberId)?;
         self.touch(group, &mut entry.group, who)
     }
 
-    fn touch(&self, name: &str, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
+    fn touch(&self, name: &Name, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
         let (session, timeout, outcome) = group.heartbeat(who);
         if let Some(session) = session {
             // It may be about to end; then another takes its place, and it ends nothing.
@@ -274,13 +273,11 @@ impl Coordinator {
     /// Removes a member.
     pub(crate) fn leave(
         &self,
-        group: &str,
+        group: &Name,
         member: &Name,
         instance: Option<&Name>,
     ) -> Result<(), ResponseError> {
-        self.transition(group, false, |entry, effects| {
-            entry.group.leave(member, instance, effects)
-        })??;
+        self.transition(group, false, |entry| entry.group.leave(member, instance))??;
         self.counts.update(|counts| counts.left += 1);
         Ok(())
     }
@@ -288,12 +285,12 @@ impl Coordinator {
     /// Commits offsets for a member, or for a client that uses a group without members.
     pub(crate) fn commit(
         &self,
-        group: &str,
+        group: &Name,
         who: &Identity,
         commit: impl FnOnce(&mut Commits),
     ) -> Result<(), ResponseError> {
         let is_member = who.generation >= 0;
-        self.transition(group, !is_member, |entry, _| {
+        self.transition(group, !is_member, |entry| {
             entry.group.check_commit(who)?;
             commit(&mut entry.commits);
             if is_member {
@@ -305,7 +302,7 @@ impl Coordinator {
     }
 
     /// Deletes a group that has no members.
-    pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
+    pub(crate) fn delete(&self, name: &Name) -> Result<(), ResponseError> {
         let mut groups = self.groups();
         let entry = groups.get(name).ok_or(ResponseError::GroupIdNotFound)?;
         if !entry.group.is_unused() {
@@ -322,26 +319,26 @@ impl Coordinator {
         }
     }
 
-    fn create(&self, groups: &mut Groups, name: &str) -> Result<(), ResponseError> {
+    fn create(&self, groups: &mut Groups, name: &Name) -> Result<(), ResponseError> {
         if name.is_empty() {
             return Err(ResponseError::InvalidGroupId);
         }
         if groups.len() >= self.config.max_groups {
             let unused = groups.iter().filter(|(_, entry)| entry.group.is_unused());
             let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
-            let oldest = oldest.map(|(name, _)| Arc::clone(name));
+            let oldest = oldest.map(|(name, _)| name.clone());
             self.remove(groups, &oldest.ok_or(ResponseError::PolicyViolation)?);
         }
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
         let group = Group::new(self.config.max_members, generation, number << 32);
         let entry = Entry { group, commits: Commits::default(), unused_since: number };
-        groups.insert(name.into(), entry);
+        groups.insert(own(name), entry);
         Ok(())
     }
 
     /// Removes a group without members.
-    fn remove(&self, groups: &mut Groups, name: &str) {
+    fn remove(&self, groups: &mut Groups, name: &Name) {
         if let Some(entry) = groups.remove(name) {
             self.dropped_generation.fetch_max(entry.group.generation(), Ordering::Relaxed);
         }
@@ -351,9 +348,9 @@ impl Coordinator {
     /// group if it has neither members nor commits.
     fn transition<T>(
         &self,
-        name: &str,
+        name: &Name,
         creates: bool,
-        change: impl FnOnce(&mut Entry, &mut Effects) -> T,
+        change: impl FnOnce(&mut Entry) -> T,
     ) -> Result<T, ResponseError> {
         let is_closed = self.is_closed.load(Ordering::Acquire);
         let mut groups = self.groups();
@@ -365,8 +362,8 @@ impl Coordinator {
         }
         let entry = groups.get_mut(name).ok_or(ResponseError::UnknownMemberId)?;
         let generation = entry.group.generation();
-        let mut effects = Effects::default();
-        let result = change(entry, &mut effects);
+        let result = change(entry);
+        let effects = entry.group.take_effects();
         for key in effects.stopped {
             self.sessions.cancel(key);
         }
@@ -387,7 +384,7 @@ impl Coordinator {
         }
         drop(groups);
         if let Some(round) = effects.round {
-            self.begin_round(name.into(), round);
+            self.begin_round(own(name), round);
         }
         if effects.is_changed {
             self.rebalances.check_and_complete(name);
@@ -397,10 +394,10 @@ impl Coordinator {
         Ok(result)
     }
 
-    fn start_session(&self, name: &str, group: &mut Group, member: &Name) {
+    fn start_session(&self, name: &Name, group: &mut Group, member: &Name) {
         let Some(timeout) = group.session_timeout(member) else { return };
         let number = self.next_number();
-        let end = SessionEnd { group: name.into(), member: Arc::clone(member), number };
+        let end = SessionEnd { group: own(name), member: member.clone(), number };
         // A timer that has been shut down ends no sessions any more.
         let Ok(key) = self.sessions.schedule(timeout, end) else { return };
         if let Some(before) = group.keep_session(member, Session { key, number }) {
@@ -409,8 +406,8 @@ impl Coordinator {
     }
 
     fn end_session(&self, end: &SessionEnd) {
-        let has_ended = self.transition(&end.group, false, |entry, effects| {
-            entry.group.end_session(&end.member, end.number, effects)
+        let has_ended = self.transition(&end.group, false, |entry| {
+            entry.group.end_session(&end.member, end.number)
         });
         if has_ended == Ok(true) {
             self.counts.update(|counts| counts.sessions_ended += 1);
@@ -426,7 +423,7 @@ impl Coordinator {
     /// Lets a round wait for some time, of all that is left.
     fn watch_round(&self, group: Name, round: Round, most: Duration, left: Duration) {
         let delay = most.min(left);
-        let (coordinator, key) = (Weak::clone(&self.this), Arc::clone(&group));
+        let (coordinator, key) = (Weak::clone(&self.this), group.clone());
         let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
         if let Err(refused) = self.rebalances.try_complete_else_watch(rebalance, [key], delay) {
             refused.into_value().complete(Completion::Displaced);
@@ -441,8 +438,8 @@ impl Coordinator {
             return;
         }
         // The group may have been removed.
-        let _ = self.transition(&group, false, |entry, effects| {
-            entry.group.end_round(round, effects);
+        let _ = self.transition(&group, false, |entry| {
+            entry.group.end_round(round);
         });
     }
 
@@ -503,12 +500,12 @@ impl DelayedOperation<Name> for Request {
             error = ResponseError::RebalanceInProgress;
             if let Some(coordinator) = coordinator.upgrade() {
                 // The group may have been removed.
-                let _ = coordinator.transition(&group, false, |entry, effects| {
+                let _ = coordinator.transition(&group, false, |entry| {
                     // If the leader or others take too long, the group goes on without them.
                     if completion == Completion::Expired {
-                        entry.group.end_sync(who.generation, effects);
+                        entry.group.end_sync(who.generation);
                     }
-                    entry.group.abandon(&who.member, &answer, effects);
+                    entry.group.abandon(&who.member, &answer);
                 });
             }
         }

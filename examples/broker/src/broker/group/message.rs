@@ -6,12 +6,17 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use delaywheel::TimeoutKey;
-use kafka_protocol::ResponseError;
 
-/// A name of a member, a group instance or a protocol.
-pub(crate) type Name = Arc<str>;
+use crate::prelude::*;
+
+/// A name of a group, a member, a group instance or a protocol.
+pub(crate) type Name = StrBytes;
+
+/// Returns a copy of a name that does not keep the request that it came in.
+pub(crate) fn own(name: &str) -> Name {
+    name.to_owned().into()
+}
 
 /// The place where a transition leaves the answer to a join or a sync.
 pub(crate) type Answer = Arc<OnceLock<Outcome>>;
@@ -19,12 +24,12 @@ pub(crate) type Answer = Arc<OnceLock<Outcome>>;
 /// The answer to a join or a sync.
 pub(crate) type Outcome = Result<Granted, ResponseError>;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Granted {
     /// The member has to join again, with this id.
     Id(Name),
-    Joined(Joined),
-    Synced(Synced),
+    Joined(JoinGroupResponse),
+    Synced(SyncGroupResponse),
 }
 
 /// A request to join.
@@ -60,35 +65,6 @@ impl Join {
 pub(crate) struct Client {
     pub(crate) id: Name,
     pub(crate) host: Name,
-}
-
-/// The answer to a member that has joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Joined {
-    pub(crate) member: Name,
-    pub(crate) leader: Name,
-    pub(crate) generation: i32,
-    pub(crate) protocol_type: Name,
-    pub(crate) protocol: Name,
-    pub(crate) must_skip_assignment: bool,
-    /// All members, for the leader; none for others.
-    pub(crate) members: Vec<JoinedMember>,
-}
-
-/// A member, as its leader sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JoinedMember {
-    pub(crate) id: Name,
-    pub(crate) instance: Option<Name>,
-    pub(crate) metadata: Bytes,
-}
-
-/// The answer to a member that has synced.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Synced {
-    pub(crate) protocol_type: Name,
-    pub(crate) protocol: Name,
-    pub(crate) assignment: Bytes,
 }
 
 /// The sender of each request after a join.

@@ -10,19 +10,18 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use delaywheel::ManualClock;
 use fastrand::Rng;
-use kafka_protocol::ResponseError;
 
 use super::{
     coordinator::{Coordinator, GroupConfig, Waits},
-    message::{Client, Commit, Granted, Identity, Join, Joined, JoinedMember, Name, Outcome},
+    message::{Client, Commit, Granted, Identity, Join, Name, Outcome},
     state::Phase,
 };
 use crate::broker::Config;
+use crate::prelude::*;
 
-const GROUP: &str = "group";
+const GROUP: Name = Name::from_static_str("group");
 const PARTITIONS: u8 = 7;
 const STEP: Duration = Duration::from_millis(100);
 const BEAT: Duration = Duration::from_millis(500);
@@ -140,8 +139,8 @@ impl World {
     /// Returns the generation of the group, and its members.
     fn group(&self) -> (i32, Vec<Name>) {
         let groups = self.coordinator.groups();
-        let Some(entry) = groups.get(GROUP) else { return (0, Vec::new()) };
-        let members = entry.group.members().map(|(id, ..)| Arc::clone(id));
+        let Some(entry) = groups.get(&GROUP) else { return (0, Vec::new()) };
+        let members = entry.group.members().map(|(id, ..)| id.clone());
         (entry.group.generation(), members.collect())
     }
 
@@ -186,7 +185,7 @@ impl World {
             deadline = now + if is_known { process.session } else { Duration::ZERO };
         }
         let ghost = Ghost {
-            member: Arc::clone(&process.member),
+            member: process.member.clone(),
             instance: process.instance.clone(),
             deadline,
             generation: self.generation,
@@ -206,7 +205,7 @@ impl World {
         process.state = State::Dead;
         let (id, instance) = (process.member.clone(), process.instance.clone());
         // It may have been removed before, and not know it yet.
-        let _ = self.coordinator.leave(GROUP, &id, instance.as_ref());
+        let _ = self.coordinator.leave(&GROUP, &id, instance.as_ref());
         assert!(!self.is_member(&id), "{id} has left");
     }
 
@@ -218,7 +217,7 @@ impl World {
         let offset = self.commits.get(&partition).map_or(1, |offset| offset + 1);
         let identity = process.identity();
         let commit = Commit { offset, leader_epoch: -1, metadata: None };
-        let outcome = self.coordinator.commit(GROUP, &identity, |commits| {
+        let outcome = self.coordinator.commit(&GROUP, &identity, |commits| {
             commits.entry("topic".into()).or_default().insert(partition.into(), commit);
         });
         match outcome {
@@ -258,12 +257,12 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         let join = Join {
-            member: Arc::clone(&process.member),
+            member: process.member.clone(),
             instance: process.instance.clone(),
             ..first_join(process.session, process.rebalance)
         };
         process.waiting_since = now;
-        match self.coordinator.join(GROUP, join) {
+        match self.coordinator.join(&GROUP, join) {
             Ok(waits) => process.state = State::Joining(waits),
             Err(error) => self.recover(index, error),
         }
@@ -287,19 +286,19 @@ impl World {
         }
     }
 
-    fn joined(&mut self, index: usize, joined: Joined) {
+    fn joined(&mut self, index: usize, joined: JoinGroupResponse) {
         let stall = self.delay(16, 8_000);
         let now = self.now();
         let process = &mut self.processes[index];
-        assert!(joined.generation >= self.generation, "generations go up");
-        assert!(joined.generation >= process.generation);
-        self.generation = joined.generation;
-        process.generation = joined.generation;
-        process.member = joined.member;
+        assert!(joined.generation_id >= self.generation, "generations go up");
+        assert!(joined.generation_id >= process.generation);
+        self.generation = joined.generation_id;
+        process.generation = joined.generation_id;
+        process.member = joined.member_id;
         process.last_beat = now;
         process.state = State::Stalled(now + stall, assign(&joined.members));
         for member in &joined.members {
-            self.check_joined(member, joined.generation);
+            self.check_joined(member, joined.generation_id);
         }
     }
 
@@ -310,15 +309,16 @@ impl World {
     }
 
     /// Checks that a generation is made of members that have joined it. Static ones may be away.
-    fn check_joined(&self, member: &JoinedMember, generation: i32) {
+    fn check_joined(&self, member: &JoinGroupResponseMember, generation: i32) {
         let has_joined = |process: &Process| {
             let joins = matches!(process.state, State::Joining(_));
-            process.member == member.id && (joins || process.generation == generation)
+            process.member == member.member_id && (joins || process.generation == generation)
         };
-        let is_dead = |ghost: &Ghost| ghost.member == member.id && ghost.joined == generation;
-        let is_static = member.instance.is_some();
+        let is_dead =
+            |ghost: &Ghost| ghost.member == member.member_id && ghost.joined == generation;
+        let is_static = member.group_instance_id.is_some();
         let joined = self.processes.iter().any(has_joined) || self.ghosts.iter().any(is_dead);
-        assert!(is_static || joined, "{} has not joined generation {generation}", member.id);
+        assert!(is_static || joined, "{} has not joined generation {generation}", member.member_id);
     }
 
     fn sync(&mut self, index: usize) {
@@ -328,7 +328,7 @@ impl World {
         let assignments = std::mem::take(assignments);
         let identity = process.identity();
         process.waiting_since = now;
-        match self.coordinator.sync(GROUP, identity, assignments) {
+        match self.coordinator.sync(&GROUP, identity, assignments) {
             Ok(waits) => self.processes[index].state = State::Syncing(waits),
             Err(error) => self.recover(index, error),
         }
@@ -340,10 +340,10 @@ impl World {
         process.state = State::Member;
         process.last_beat = now;
         process.owned = assignment.to_vec();
-        let owner = process.instance.clone().unwrap_or_else(|| Arc::clone(&process.member));
+        let owner = process.instance.clone().unwrap_or_else(|| process.member.clone());
         for &partition in assignment {
             let key = (process.generation, partition);
-            let first = self.owners.entry(key).or_insert_with(|| Arc::clone(&owner));
+            let first = self.owners.entry(key).or_insert_with(|| owner.clone());
             assert_eq!(*first, owner, "partition {partition} has two owners");
         }
     }
@@ -352,7 +352,7 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         process.last_beat = now;
-        let outcome = self.coordinator.heartbeat(GROUP, &process.identity());
+        let outcome = self.coordinator.heartbeat(&GROUP, &process.identity());
         if matches!(outcome, Ok(()) | Err(ResponseError::RebalanceInProgress)) {
             process.contact = now;
         }
@@ -423,7 +423,7 @@ impl World {
             self.advance();
         }
         let groups = self.coordinator.groups();
-        let contents = &groups[GROUP];
+        let contents = &groups[&GROUP];
         assert_eq!(contents.group.phase(), Phase::Stable);
         assert_eq!(contents.group.generation(), self.generation);
         let alive: Vec<_> =
@@ -442,7 +442,7 @@ impl World {
 impl Process {
     fn identity(&self) -> Identity {
         Identity {
-            member: Arc::clone(&self.member),
+            member: self.member.clone(),
             instance: self.instance.clone(),
             generation: self.generation,
         }
@@ -450,11 +450,11 @@ impl Process {
 }
 
 /// Shares the partitions out, as the client that leads does it.
-fn assign(members: &[JoinedMember]) -> Vec<(Name, Bytes)> {
+fn assign(members: &[JoinGroupResponseMember]) -> Vec<(Name, Bytes)> {
     let count = members.len();
     let share = |index: usize| (0..PARTITIONS).filter(move |&p| usize::from(p) % count == index);
     let assigned = members.iter().enumerate();
-    assigned.map(|(index, member)| (Arc::clone(&member.id), share(index).collect())).collect()
+    assigned.map(|(index, member)| (member.member_id.clone(), share(index).collect())).collect()
 }
 
 #[test]
@@ -483,39 +483,31 @@ fn every_promise_holds_whatever_members_do() {
 }
 
 /// A coordinator with so many stable groups of so many members, in virtual time.
-fn stable(
-    groups: usize,
-    members: usize,
-) -> (ManualClock, Arc<Coordinator>, Vec<(String, Identity)>) {
+fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<(Name, Identity)>) {
     let clock = ManualClock::new();
     let coordinator = Coordinator::new(&Config { clock: Some(clock.clone()), ..Config::default() });
     let join = |index: usize| {
-        let group = format!("group-{}", index % groups);
+        let group = Name::from(format!("group-{}", index % groups));
         let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
         let waits = coordinator.join(&group, Join { must_know_id: false, ..join }).unwrap();
         (group, waits)
     };
-    let waiting: Vec<_> = (0..groups * members).map(join).collect();
+    let joining: Vec<_> = (0..groups * members).map(join).collect();
     clock.advance(Duration::from_millis(2_999));
     assert_eq!(coordinator.stats().rounds.expired, 0, "first members wait for others");
     clock.advance(Duration::from_millis(1));
     // A first round goes on once if members have come.
     clock.advance(Duration::from_secs(3));
-    let mut joined = Vec::new();
-    for (group, mut waits) in waiting {
+    let sync = |(group, mut waits): (Name, Waits)| {
         let outcome = waits.try_ended().expect("the first round is over");
-        let Ok(Granted::Joined(Joined { member, generation, members, .. })) = outcome else {
-            panic!("{outcome:?}")
-        };
+        let Ok(Granted::Joined(joined)) = outcome else { panic!("{outcome:?}") };
+        let (member, generation) = (joined.member_id, joined.generation_id);
         let who = Identity { member, instance: None, generation };
-        joined.push((group, who, assign(&members)));
-    }
-    let sync = |(group, who, assignments): (String, Identity, _)| {
-        let waits = coordinator.sync(&group, who.clone(), assignments).unwrap();
+        let waits = coordinator.sync(&group, who.clone(), assign(&joined.members)).unwrap();
         (group, who, waits)
     };
-    let syncing: Vec<_> = joined.into_iter().map(sync).collect();
-    let synced = |(group, who, mut waits): (String, Identity, Waits)| {
+    let syncing: Vec<_> = joining.into_iter().map(sync).collect();
+    let synced = |(group, who, mut waits): (Name, Identity, Waits)| {
         assert!(matches!(waits.try_ended(), Some(Ok(Granted::Synced(_)))));
         (group, who)
     };
@@ -565,7 +557,7 @@ fn a_member_that_leaves_is_replaced_at_once_and_one_of_the_past_commits_nothing(
     assert_eq!(coordinator.heartbeat(group, other), rebalance);
     assert_eq!(commit(leaving), Err(ResponseError::UnknownMemberId));
     let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
-    let join = Join { member: Arc::clone(&other.member), ..join };
+    let join = Join { member: other.member.clone(), ..join };
     let outcome = coordinator.join(group, join).unwrap().try_ended();
     let Some(Ok(Granted::Joined(joined))) = outcome else { panic!("{outcome:?}") };
     assert_eq!(joined.members.len(), 1, "it has all to itself, without a wait");

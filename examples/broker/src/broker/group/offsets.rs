@@ -1,20 +1,5 @@
 //! `OffsetCommit` and `OffsetFetch`.
 
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
-        TopicName,
-        offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
-        offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic},
-        offset_fetch_response::{
-            OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
-            OffsetFetchResponseTopic, OffsetFetchResponseTopics,
-        },
-    },
-    protocol::StrBytes,
-};
-
 use super::{
     coordinator::Coordinator,
     message::{Commit, Commits},
@@ -24,6 +9,7 @@ use crate::broker::{
     frame::Room,
     metadata::{Topics, own},
 };
+use crate::prelude::*;
 
 /// The first version that asks for several groups.
 const MANY_GROUPS: i16 = 8;
@@ -115,11 +101,11 @@ type Wanted<'a> = Vec<(&'a TopicName, &'a [i32])>;
 /// Finds committed offsets of some topics, or of all.
 fn find(
     groups: &Coordinator,
-    group: &str,
+    group: &GroupId,
     wanted: Option<Wanted<'_>>,
 ) -> Vec<OffsetFetchResponseTopics> {
     let (groups, none) = (groups.groups(), Commits::new());
-    let commits = groups.get(group).map_or(&none, |entry| &entry.commits);
+    let commits = groups.get(&**group).map_or(&none, |entry| &entry.commits);
     let topic = |name: TopicName, partitions| {
         OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
     };

@@ -2,26 +2,16 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse,
-        LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
-        join_group_response::JoinGroupResponseMember, leave_group_response::MemberResponse,
-    },
-    protocol::StrBytes,
-};
-
 use super::{
     coordinator::{Coordinator, Waits},
-    message::{Client, Granted, Identity, Join, Joined, Name, Outcome, Synced},
+    message::{Client, Granted, Identity, Join, Name, Outcome, own},
     state::MAX_GROUP_BYTES,
 };
 use crate::broker::{
     Reply, frame,
     request::{Header, Malformed},
 };
+use crate::prelude::*;
 
 /// Bytes of metadata that a member may have.
 const MAX_METADATA_BYTES: usize = 256 << 10;
@@ -52,9 +42,9 @@ pub(crate) fn join(
     peer: SocketAddr,
 ) -> Result<Reply, Malformed> {
     let version = header.version;
-    let client = Client { id: client_id.into(), host: format!("/{}", peer.ip()).into() };
+    let client = Client { id: own(client_id), host: format!("/{}", peer.ip()).into() };
     let join = read_join(version, client, asked);
-    let member = text(&join.member);
+    let member = join.member.clone();
     let joining = if join.bytes() > MAX_METADATA_BYTES {
         Err(ResponseError::InvalidRequest)
     } else {
@@ -62,12 +52,12 @@ pub(crate) fn join(
     };
     reply(joining, move |outcome| {
         let response = match outcome {
-            Ok(Granted::Joined(joined)) => joined_response(version, joined),
-            Ok(Granted::Id(id)) => refused(version, ResponseError::MemberIdRequired, text(&id)),
+            Ok(Granted::Joined(joined)) => joined,
+            Ok(Granted::Id(id)) => refused(ResponseError::MemberIdRequired, id),
             Ok(Granted::Synced(_)) => return Err(Malformed),
-            Err(error) => refused(version, error, member),
+            Err(error) => refused(error, member),
         };
-        frame::encode(header, &response)
+        frame::encode(header, &fit_join(response, version))
     })
 }
 
@@ -76,44 +66,37 @@ fn read_join(version: i16, client: Client, asked: &JoinGroupRequest) -> Join {
     let rebalance = if has_own { asked.rebalance_timeout_ms } else { asked.session_timeout_ms };
     let protocols = asked.protocols.iter();
     Join {
-        member: name(&asked.member_id),
+        member: own(&asked.member_id),
         new_id: Name::default(),
         must_know_id: version >= KNOWS_ITS_ID,
         can_skip_assignment: version >= CAN_SKIP_ASSIGNMENT,
-        instance: asked.group_instance_id.as_ref().map(name),
+        instance: asked.group_instance_id.as_ref().map(|name| own(name)),
         client,
         session_timeout: millis(asked.session_timeout_ms),
         rebalance_timeout: millis(rebalance),
-        protocol_type: name(&asked.protocol_type),
-        protocols: protocols.map(|known| (name(&known.name), own(&known.metadata))).collect(),
+        protocol_type: own(&asked.protocol_type),
+        protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
     }
 }
 
-fn joined_response(version: i16, joined: Joined) -> JoinGroupResponse {
-    let members = joined.members.into_iter().map(|member| {
-        let instance = member.instance.as_ref().map(text);
-        JoinGroupResponseMember::default()
-            .with_member_id(text(&member.id))
-            .with_group_instance_id(instance.filter(|_| version >= KNOWS_INSTANCES))
-            .with_metadata(member.metadata)
-    });
-    let protocol_type = Some(text(&joined.protocol_type));
-    JoinGroupResponse::default()
-        .with_generation_id(joined.generation)
-        .with_protocol_type(protocol_type.filter(|_| version >= TELLS_PROTOCOL_TYPE))
-        .with_protocol_name(Some(text(&joined.protocol)))
-        .with_leader(text(&joined.leader))
-        .with_skip_assignment(joined.must_skip_assignment)
-        .with_member_id(text(&joined.member))
-        .with_members(members.collect())
-}
-
-fn refused(version: i16, error: ResponseError, member: StrBytes) -> JoinGroupResponse {
+fn refused(error: ResponseError, member: Name) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_error_code(error.code())
         .with_generation_id(-1)
-        .with_protocol_name((version < TELLS_PROTOCOL_TYPE).then(StrBytes::default))
+        .with_protocol_name(None)
         .with_member_id(member)
+}
+
+/// Leaves out of an answer the parts that its version does not have.
+fn fit_join(mut response: JoinGroupResponse, version: i16) -> JoinGroupResponse {
+    if version < TELLS_PROTOCOL_TYPE {
+        response.protocol_type = None;
+        response.protocol_name.get_or_insert_default();
+    }
+    if version < KNOWS_INSTANCES {
+        response.members.iter_mut().for_each(|member| member.group_instance_id = None);
+    }
+    response
 }
 
 /// Takes assignments, and waits for the member's own.
@@ -125,7 +108,7 @@ pub(crate) fn sync(
     let who = identity(&asked.member_id, asked.group_instance_id.as_ref(), asked.generation_id);
     let assigned = asked.assignments.iter();
     let assignments: Vec<_> =
-        assigned.map(|each| (name(&each.member_id), own(&each.assignment))).collect();
+        assigned.map(|each| (own(&each.member_id), own_bytes(&each.assignment))).collect();
     let bytes: usize = assignments.iter().map(|(_, assignment)| assignment.len()).sum();
     let syncing = if bytes > MAX_GROUP_BYTES {
         Err(ResponseError::InvalidRequest)
@@ -134,22 +117,19 @@ pub(crate) fn sync(
     };
     reply(syncing, move |outcome| {
         let response = match outcome {
-            Ok(Granted::Synced(synced)) => synced_response(header.version, synced),
+            Ok(Granted::Synced(synced)) => synced,
             Ok(_) => return Err(Malformed),
             Err(error) => SyncGroupResponse::default().with_error_code(error.code()),
         };
-        frame::encode(header, &response)
+        frame::encode(header, &fit_sync(response, header.version))
     })
 }
 
-fn synced_response(version: i16, synced: Synced) -> SyncGroupResponse {
-    let response = SyncGroupResponse::default().with_assignment(synced.assignment);
+fn fit_sync(mut response: SyncGroupResponse, version: i16) -> SyncGroupResponse {
     if version < SYNC_TELLS_PROTOCOL {
-        return response;
+        (response.protocol_type, response.protocol_name) = (None, None);
     }
     response
-        .with_protocol_type(Some(text(&synced.protocol_type)))
-        .with_protocol_name(Some(text(&synced.protocol)))
 }
 
 /// Answers at once, or when the request has waited.
@@ -177,7 +157,7 @@ pub(crate) fn leave(
     asked: &LeaveGroupRequest,
 ) -> LeaveGroupResponse {
     let leave = |member: &StrBytes, instance: Option<&StrBytes>| {
-        code(groups.leave(&asked.group_id, &name(member), instance.map(name).as_ref()))
+        code(groups.leave(&asked.group_id, &own(member), instance.map(|name| own(name)).as_ref()))
     };
     if version < LEAVE_MANY {
         return LeaveGroupResponse::default().with_error_code(leave(&asked.member_id, None));
@@ -196,7 +176,7 @@ pub(super) fn identity(
     instance: Option<&StrBytes>,
     generation: i32,
 ) -> Identity {
-    Identity { member: name(member), instance: instance.map(name), generation }
+    Identity { member: own(member), instance: instance.map(|name| own(name)), generation }
 }
 
 fn millis(millis: i32) -> Duration {
@@ -207,16 +187,7 @@ pub(super) fn code(outcome: Result<(), ResponseError>) -> i16 {
     outcome.map_or_else(|error| error.code(), |()| 0)
 }
 
-/// A copy of a text that does not keep the request that it came in.
-fn name(text: &StrBytes) -> Name {
-    Name::from(&**text)
-}
-
-pub(super) fn text(name: &Name) -> StrBytes {
-    StrBytes::from_string(name.to_string())
-}
-
-/// A copy that does not keep the request that it came in.
-fn own(bytes: &Bytes) -> Bytes {
+/// Returns a copy that does not keep the request that it came in.
+fn own_bytes(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

@@ -22,13 +22,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use kafka_protocol::ResponseError;
-
-use super::message::{
-    Answer, Effects, Granted, Identity, Join, Joined, JoinedMember, Name, Outcome, Round, Session,
-    Synced,
-};
+use super::message::{Answer, Effects, Granted, Identity, Join, Name, Outcome, Round, Session};
+use crate::prelude::*;
 
 /// Limit of the metadata of all members of a group in bytes, and of all assignments. The leader
 /// gets all metadata in one answer.
@@ -105,6 +100,8 @@ pub(crate) struct Group {
     members: HashMap<Name, Member>,
     pending: HashMap<Name, Pending>,
     max_members: usize,
+    /// Work that the transitions have left for the coordinator.
+    effects: Effects,
 }
 
 impl Group {
@@ -122,6 +119,7 @@ impl Group {
             members: HashMap::new(),
             pending: HashMap::new(),
             max_members,
+            effects: Effects::default(),
         }
     }
 
@@ -131,6 +129,11 @@ impl Group {
 
     pub(crate) fn generation(&self) -> i32 {
         self.generation
+    }
+
+    /// Returns the effects of the transitions since the last call.
+    pub(crate) fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
     }
 
     /// Returns how long the slowest member may take for a step of a rebalance.
@@ -159,42 +162,37 @@ impl Group {
     }
 
     /// Adds a member, or lets it join again. The answer comes at once, or at the end of the round.
-    pub(crate) fn join(&mut self, join: Join, answer: &Answer, effects: &mut Effects) {
-        if let Err(error) = self.try_join(join, answer, effects) {
+    pub(crate) fn join(&mut self, join: Join, answer: &Answer) {
+        if let Err(error) = self.try_join(join, answer) {
             set(answer, Err(error));
         }
     }
 
-    fn try_join(
-        &mut self,
-        join: Join,
-        answer: &Answer,
-        effects: &mut Effects,
-    ) -> Result<(), ResponseError> {
+    fn try_join(&mut self, join: Join, answer: &Answer) -> Result<(), ResponseError> {
         self.check_protocols(&join)?;
-        let id = Arc::clone(&join.member);
+        let id = join.member.clone();
         if let Some(pending) = self.pending.remove(&id) {
-            effects.stop(pending.session);
-            return self.admit(&id, join, answer, effects);
+            self.effects.stop(pending.session);
+            return self.admit(&id, join, answer);
         }
         if !id.is_empty() {
             self.identify(&id, join.instance.as_ref())?;
-            self.rejoin(&id, join, answer, effects);
+            self.rejoin(&id, join, answer);
             return Ok(());
         }
-        let id = Arc::clone(&join.new_id);
+        let id = join.new_id.clone();
         let predecessor = join.instance.as_ref().and_then(|instance| self.find_instance(instance));
         if let Some(old) = predecessor.cloned() {
-            self.replace(&old, &id, join, answer, effects);
+            self.replace(&old, &id, join, answer);
             return Ok(());
         }
         if join.instance.is_some() || !join.must_know_id {
-            return self.admit(&id, join, answer, effects);
+            return self.admit(&id, join, answer);
         }
         self.check_room()?;
         let pending = Pending { session_timeout: join.session_timeout, session: None };
-        self.pending.insert(Arc::clone(&id), pending);
-        effects.started.push(Arc::clone(&id));
+        self.pending.insert(id.clone(), pending);
+        self.effects.started.push(id.clone());
         set(answer, Ok(Granted::Id(id)));
         Ok(())
     }
@@ -220,28 +218,22 @@ impl Group {
     }
 
     /// Adds a member.
-    fn admit(
-        &mut self,
-        id: &Name,
-        join: Join,
-        answer: &Answer,
-        effects: &mut Effects,
-    ) -> Result<(), ResponseError> {
+    fn admit(&mut self, id: &Name, join: Join, answer: &Answer) -> Result<(), ResponseError> {
         self.check_room()?;
         if self.members.is_empty() {
-            self.protocol_type = Some(Arc::clone(&join.protocol_type));
+            self.protocol_type = Some(join.protocol_type.clone());
         }
         let assignment = Bytes::new();
         let member = Member { join, assignment, waiting: None, session: None, is_new: true };
-        self.members.insert(Arc::clone(id), member);
+        self.members.insert(id.clone(), member);
         // A round that begins now takes this back.
         self.has_grown = true;
-        self.wait_for_round(id, answer, effects);
+        self.wait_for_round(id, answer);
         Ok(())
     }
 
     /// Lets a member join again that the group knows.
-    fn rejoin(&mut self, id: &Name, join: Join, answer: &Answer, effects: &mut Effects) {
+    fn rejoin(&mut self, id: &Name, join: Join, answer: &Answer) {
         let is_leader = self.leader.as_ref() == Some(id);
         let Some(member) = self.members.get_mut(id) else { return };
         let is_same = member.join.protocols == join.protocols;
@@ -253,67 +245,60 @@ impl Group {
             Phase::Joining | Phase::Empty => false,
         };
         if has_its_answer {
-            member.interrupt(ResponseError::RebalanceInProgress, effects);
-            effects.started.push(Arc::clone(id));
+            member.interrupt(ResponseError::RebalanceInProgress, &mut self.effects);
+            self.effects.started.push(id.clone());
             set(answer, Ok(Granted::Joined(self.joined(id))));
         } else {
-            self.wait_for_round(id, answer, effects);
+            self.wait_for_round(id, answer);
         }
     }
 
     /// Puts a static member that has restarted in the place of its predecessor.
-    fn replace(
-        &mut self,
-        old: &Name,
-        id: &Name,
-        join: Join,
-        answer: &Answer,
-        effects: &mut Effects,
-    ) {
+    fn replace(&mut self, old: &Name, id: &Name, join: Join, answer: &Answer) {
         let can_skip = join.can_skip_assignment;
         let Some(mut member) = self.members.remove(old) else { return };
-        member.interrupt(ResponseError::FencedInstanceId, effects);
+        member.interrupt(ResponseError::FencedInstanceId, &mut self.effects);
         member.update(join);
-        self.members.insert(Arc::clone(id), member);
+        self.members.insert(id.clone(), member);
         let was_leader = self.leader.as_ref() == Some(old);
         if was_leader {
-            self.leader = Some(Arc::clone(id));
+            self.leader = Some(id.clone());
         }
-        effects.is_changed = true;
+        self.effects.is_changed = true;
         if self.phase != Phase::Stable || self.protocol != self.choose_protocol() {
-            self.wait_for_round(id, answer, effects);
+            self.wait_for_round(id, answer);
             return;
         }
         // The assignments stay as they are, so the leader must not make new ones.
         let mut joined = self.joined(id);
-        joined.must_skip_assignment = was_leader && can_skip;
+        joined.skip_assignment = was_leader && can_skip;
         if was_leader && !can_skip {
-            joined.leader = Arc::clone(old);
+            joined.leader = old.clone();
             joined.members.clear();
         }
-        effects.started.push(Arc::clone(id));
+        self.effects.started.push(id.clone());
         set(answer, Ok(Granted::Joined(joined)));
     }
 
     /// Lets a member wait for the end of the round, which begins if there is none.
-    fn wait_for_round(&mut self, id: &Name, answer: &Answer, effects: &mut Effects) {
-        self.interrupt(id, effects);
-        self.begin_round(effects);
+    fn wait_for_round(&mut self, id: &Name, answer: &Answer) {
+        self.interrupt(id);
+        self.begin_round();
         if let Some(member) = self.members.get_mut(id) {
             member.waiting = Some(Arc::clone(answer));
         }
     }
 
     /// Ends the wait or the session of a member, because another request of it has come.
-    fn interrupt(&mut self, id: &Name, effects: &mut Effects) {
+    fn interrupt(&mut self, id: &Name) {
         if let Some(member) = self.members.get_mut(id) {
-            member.interrupt(ResponseError::RebalanceInProgress, effects);
+            member.interrupt(ResponseError::RebalanceInProgress, &mut self.effects);
         }
     }
 
     /// Begins a round of joins, unless one is on its way. The group has members.
-    fn begin_round(&mut self, effects: &mut Effects) {
-        effects.is_changed = true;
+    fn begin_round(&mut self) {
+        self.effects.is_changed = true;
         if self.phase == Phase::Joining {
             return;
         }
@@ -322,19 +307,19 @@ impl Group {
             // Its sync.
             if let Some(waiting) = member.waiting.take() {
                 set(&waiting, Err(ResponseError::RebalanceInProgress));
-                effects.started.push(Arc::clone(id));
+                self.effects.started.push(id.clone());
             }
         }
         let is_first = self.phase == Phase::Empty;
         self.phase = Phase::Joining;
-        self.next_round(is_first, effects);
+        self.next_round(is_first);
     }
 
-    fn next_round(&mut self, is_first: bool, effects: &mut Effects) {
+    fn next_round(&mut self, is_first: bool) {
         self.round += 1;
         self.has_grown = false;
         let timeout = self.rebalance_timeout();
-        effects.round = Some(Round { number: self.round, timeout, is_first });
+        self.effects.round = Some(Round { number: self.round, timeout, is_first });
     }
 
     /// Returns whether a round need not wait any longer: all members have joined, or it is over.
@@ -355,14 +340,14 @@ impl Group {
 
     /// Ends a round of joins: the members that have joined form the next generation, and dynamic
     /// members that have not are removed. Static members may come back within their session.
-    pub(crate) fn end_round(&mut self, round: Round, effects: &mut Effects) {
+    pub(crate) fn end_round(&mut self, round: Round) {
         if self.phase != Phase::Joining || self.round != round.number {
             return;
         }
         self.members.retain(|_, member| {
             let stays = member.waiting.is_some() || member.join.instance.is_some();
             if !stays {
-                effects.stop(member.session.take());
+                self.effects.stop(member.session.take());
             }
             stays
         });
@@ -376,19 +361,19 @@ impl Group {
             joined.map(|(id, _)| id).min_by_key(|&id| (self.leader.as_ref() != Some(id), id));
         let Some(leader) = leader.cloned() else {
             // All members are static, and each may still come back.
-            self.next_round(false, effects);
+            self.next_round(false);
             return;
         };
         self.leader = Some(leader);
         self.generation = self.generation.wrapping_add(1).max(1);
         self.protocol = self.choose_protocol();
         self.phase = Phase::Syncing;
-        self.answer_all(effects);
+        self.answer_all();
     }
 
     /// Answers the members that wait: the step of the rebalance has ended.
-    fn answer_all(&mut self, effects: &mut Effects) {
-        effects.is_changed = true;
+    fn answer_all(&mut self) {
+        self.effects.is_changed = true;
         let ids: Vec<_> = self.members.keys().cloned().collect();
         for id in ids {
             let Some(member) = self.members.get_mut(&id) else { continue };
@@ -399,31 +384,31 @@ impl Group {
                 _ => Granted::Joined(self.joined(&id)),
             };
             set(&waiting, Ok(granted));
-            effects.started.push(id);
+            self.effects.started.push(id);
         }
     }
 
-    /// Returns the answer to a member of the present generation.
-    fn joined(&self, id: &Name) -> Joined {
+    /// Returns the answer to a member of the present generation. The leader gets all members.
+    fn joined(&self, id: &Name) -> JoinGroupResponse {
         let leader = self.leader.clone().unwrap_or_default();
+        let describe = |(id, member, metadata): (&Name, &Member, Bytes)| {
+            JoinGroupResponseMember::default()
+                .with_member_id(id.clone())
+                .with_group_instance_id(member.join.instance.clone())
+                .with_metadata(metadata)
+        };
         let mut members = Vec::new();
         if leader == *id {
-            members.extend(self.members().map(|(id, member, metadata)| JoinedMember {
-                id: Arc::clone(id),
-                instance: member.join.instance.clone(),
-                metadata,
-            }));
-            members.sort_by(|a, b| a.id.cmp(&b.id));
+            members.extend(self.members().map(describe));
+            members.sort_by(|a, b| a.member_id.cmp(&b.member_id));
         }
-        Joined {
-            member: Arc::clone(id),
-            leader,
-            generation: self.generation,
-            protocol_type: self.protocol_type(),
-            protocol: self.protocol(),
-            must_skip_assignment: false,
-            members,
-        }
+        JoinGroupResponse::default()
+            .with_member_id(id.clone())
+            .with_leader(leader)
+            .with_generation_id(self.generation)
+            .with_protocol_type(Some(self.protocol_type()))
+            .with_protocol_name(Some(self.protocol()))
+            .with_members(members)
     }
 
     /// Chooses the protocol with most votes. Each member votes for the first in its list of those
@@ -438,7 +423,7 @@ impl Group {
             }
         }
         let chosen = votes.into_iter().max_by_key(|&(_, votes)| votes);
-        chosen.map(|(name, _)| Arc::clone(name))
+        chosen.map(|(name, _)| name.clone())
     }
 
     /// Takes the assignments, if they come from the leader. Answers with the member's own when it
@@ -448,7 +433,6 @@ impl Group {
         who: &Identity,
         assignments: Vec<(Name, Bytes)>,
         answer: &Answer,
-        effects: &mut Effects,
     ) {
         let outcome = self.check_generation(who).map(|()| self.phase);
         match outcome {
@@ -456,49 +440,48 @@ impl Group {
             Ok(Phase::Empty) => set(answer, Err(ResponseError::UnknownMemberId)),
             Ok(Phase::Joining) => set(answer, Err(ResponseError::RebalanceInProgress)),
             Ok(Phase::Stable) => {
-                effects.started.push(Arc::clone(&who.member));
+                self.effects.started.push(who.member.clone());
                 set(answer, Ok(Granted::Synced(self.synced(&who.member))));
             }
             Ok(Phase::Syncing) => {
-                self.interrupt(&who.member, effects);
+                self.interrupt(&who.member);
                 if let Some(member) = self.members.get_mut(&who.member) {
                     member.waiting = Some(Arc::clone(answer));
                 }
                 if self.leader.as_ref() == Some(&who.member) {
-                    self.assign(assignments, effects);
+                    self.assign(assignments);
                 }
             }
         }
     }
 
-    fn assign(&mut self, assignments: Vec<(Name, Bytes)>, effects: &mut Effects) {
+    fn assign(&mut self, assignments: Vec<(Name, Bytes)>) {
         for (id, assignment) in assignments {
             if let Some(member) = self.members.get_mut(&id) {
                 member.assignment = assignment;
             }
         }
         self.phase = Phase::Stable;
-        self.answer_all(effects);
+        self.answer_all();
     }
 
-    fn synced(&self, id: &Name) -> Synced {
+    fn synced(&self, id: &Name) -> SyncGroupResponse {
         let member = self.members.get(id);
-        Synced {
-            protocol_type: self.protocol_type(),
-            protocol: self.protocol(),
-            assignment: member.map(|member| member.assignment.clone()).unwrap_or_default(),
-        }
+        SyncGroupResponse::default()
+            .with_protocol_type(Some(self.protocol_type()))
+            .with_protocol_name(Some(self.protocol()))
+            .with_assignment(member.map(|member| member.assignment.clone()).unwrap_or_default())
     }
 
     /// Removes the members that have not synced although the time for it is over.
-    pub(crate) fn end_sync(&mut self, generation: i32, effects: &mut Effects) {
+    pub(crate) fn end_sync(&mut self, generation: i32) {
         if self.phase != Phase::Syncing || self.generation != generation {
             return;
         }
         let late = self.members.iter().filter(|(_, member)| member.waiting.is_none());
-        let late: Vec<_> = late.map(|(id, _)| Arc::clone(id)).collect();
+        let late: Vec<_> = late.map(|(id, _)| id.clone()).collect();
         for id in late {
-            self.remove(&id, effects);
+            self.remove(&id);
         }
     }
 
@@ -522,18 +505,17 @@ impl Group {
         &mut self,
         member: &Name,
         instance: Option<&Name>,
-        effects: &mut Effects,
     ) -> Result<(), ResponseError> {
         if let Some(pending) = self.pending.remove(member) {
-            effects.stop(pending.session);
-            effects.is_changed = true;
+            self.effects.stop(pending.session);
+            self.effects.is_changed = true;
             return Ok(());
         }
         let named = instance.filter(|_| member.is_empty());
         let found = named.and_then(|instance| self.find_instance(instance)).cloned();
-        let id = found.unwrap_or_else(|| Arc::clone(member));
+        let id = found.unwrap_or_else(|| member.clone());
         self.identify(&id, instance)?;
-        self.remove(&id, effects);
+        self.remove(&id);
         Ok(())
     }
 
@@ -551,46 +533,46 @@ impl Group {
     }
 
     /// Ends a session, unless a heartbeat has come meanwhile. Returns whether it has ended.
-    pub(crate) fn end_session(&mut self, id: &Name, number: u64, effects: &mut Effects) -> bool {
+    pub(crate) fn end_session(&mut self, id: &Name, number: u64) -> bool {
         let is_it =
             |session: &Option<Session>| session.is_some_and(|session| session.number == number);
         if self.pending.get(id).is_some_and(|pending| is_it(&pending.session)) {
             self.pending.remove(id);
-            effects.is_changed = true;
+            self.effects.is_changed = true;
             return true;
         }
         let has_ended = self.members.get(id).is_some_and(|member| is_it(&member.session));
         if has_ended {
-            self.remove(id, effects);
+            self.remove(id);
         }
         has_ended
     }
 
     /// Gives up the request of a member whose connection has closed.
-    pub(crate) fn abandon(&mut self, id: &Name, answer: &Answer, effects: &mut Effects) {
+    pub(crate) fn abandon(&mut self, id: &Name, answer: &Answer) {
         let Some(member) = self.members.get_mut(id) else { return };
         if !member.waiting.as_ref().is_some_and(|waiting| Arc::ptr_eq(waiting, answer)) {
             return;
         }
         member.waiting = None;
         if member.is_new && member.join.instance.is_none() {
-            self.remove(id, effects);
+            self.remove(id);
         } else {
-            effects.started.push(Arc::clone(id));
+            self.effects.started.push(id.clone());
         }
     }
 
     /// Removes a member; the others have to share its partitions.
-    fn remove(&mut self, id: &Name, effects: &mut Effects) {
-        self.interrupt(id, effects);
+    fn remove(&mut self, id: &Name) {
+        self.interrupt(id);
         if self.members.remove(id).is_none() {
             return;
         }
-        effects.is_changed = true;
+        self.effects.is_changed = true;
         if self.members.is_empty() {
             self.become_empty();
         } else {
-            self.begin_round(effects);
+            self.begin_round();
         }
     }
 

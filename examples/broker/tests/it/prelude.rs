@@ -6,24 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
 use delaywheel::ManualClock;
-use delaywheel_broker::{
+pub(crate) use delaywheel_broker::{
     broker::{Config, Server},
     client::{self, Client, record_batch},
-};
-use kafka_protocol::{
-    ResponseError,
-    messages::{
-        ApiKey, ApiVersionsRequest, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest,
-        ProduceResponse, TopicName,
-        fetch_request::{FetchPartition, FetchTopic},
-        fetch_response::PartitionData,
-        metadata_request::MetadataRequestTopic,
-        produce_request::{PartitionProduceData, TopicProduceData},
-        produce_response::PartitionProduceResponse,
-    },
-    protocol::{Request, StrBytes},
+    prelude::*,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

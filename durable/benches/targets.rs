@@ -1,4 +1,4 @@
-//! What the stores and the timer reach, as ratios within one run.
+//! Rates and latencies of the stores and the timer, as ratios within one run.
 //!
 //! ```text
 //! cargo bench -p delaywheel-durable --features postgres --bench targets -- [--check] [--quick]
@@ -40,7 +40,7 @@ const PROBE: Duration = Duration::from_millis(200);
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// What was measured, against what was aimed at.
+/// A measure and its target.
 struct Report {
     misses: u32,
 }
@@ -166,7 +166,7 @@ fn deliveries<S: Store>(store: S, count: u64) -> f64 {
     delivered / seconds
 }
 
-/// What a handler saw while a backlog was delivered.
+/// Observations of the handler during the delivery of a backlog.
 #[derive(Default)]
 struct Seen {
     /// Due time of the latest delivery of the backlog.

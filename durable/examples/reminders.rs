@@ -11,7 +11,7 @@
 //! cargo run --release -p delaywheel-durable --features postgres --example reminders -- postgres
 //! ```
 //!
-//! The parent keeps the ledger: it reads what its children say on standard output.
+//! The parent keeps the ledger: it reads the standard output of its children.
 
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// What the ledger knows of a reminder.
+/// The entry of a reminder in the ledger.
 #[derive(Default)]
 struct Entry {
     is_acknowledged: bool,
@@ -102,7 +102,7 @@ fn spawn(path: &Path, phase: &str) -> Result<Child> {
     Ok(command.arg("child").arg(path).arg(phase).stdout(Stdio::piped()).spawn()?)
 }
 
-/// Reads what a child says until its end. Kills it when so many reminders are acknowledged.
+/// Reads the output of a child until its end. Kills it when this many reminders are acknowledged.
 fn read_ledger(
     child: &mut Child,
     kill_at: Option<u32>,

@@ -63,20 +63,20 @@
 //!    they are due. A claim gives the record a new *token*, which no claim had before.
 //! 2. *Begin.* When a record is due, the worker asks the store to begin the delivery. The store
 //!    refuses if the token is another one by now: the record was cancelled, moved or replaced, or
-//!    it belongs to another worker. Only then does the handler run. So a cancel need not reach the
-//!    worker's memory, and its answer is true.
+//!    it belongs to another worker. Only then does the handler run. So the answer to a cancel is
+//!    correct, even though the worker's memory does not know of it.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
-//!    changes nothing: this is the fence. Whoever holds the record's present token may acknowledge
-//!    it, and nobody else.
-//! 4. *Lapse.* When a lease has ended, another worker takes the records of its holder: they are
-//!    pending, and the old tokens are void.
+//!    changes nothing: this is the fence. Only the holder of the record's current token can
+//!    acknowledge it.
+//! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
+//!    their old tokens void.
 //!
 //! Invariant: at most one worker holds the token of a record, and every change of a record that is
 //! not a begin gives it another token or removes it.
 //!
-//! Which clock counts: workers of one PostgreSQL database follow the clock of the server. Leases,
-//! due times and begins are compared with that clock only, so workers whose own clocks differ by
-//! minutes agree.
+//! Clocks: the workers of one PostgreSQL database follow the clock of the server. Leases, due times
+//! and begins are compared with that clock only, so workers whose own clocks differ by minutes
+//! agree.
 //!
 //! # Waiting
 //!

@@ -47,7 +47,7 @@ const META: TableDefinition<'static, &str, u64> = TableDefinition::new("delaywhe
 /// Version of the tables above.
 const VERSION: u64 = 1;
 
-/// Ranges that are claimed from: what is overdue, and the window.
+/// Ranges of claims: overdue records, and the window.
 const FRONTIERS: usize = 2;
 
 /// A store in one file, for one process. Clones are the same store.

@@ -1,4 +1,4 @@
-//! What a store does: a small trait, and the commands that change records.
+//! Stores: a small trait, and the commands that change records.
 //!
 //! The trait is synchronous. One thread of the timer commits for all callers, so a store needs no
 //! concurrency inside of a commit, and asynchronous callers wait for that thread's answer without
@@ -52,7 +52,8 @@ pub enum Command {
     Cancel(TimeoutId),
     /// Moves a pending or claimed timeout. Answer: [`Answer::Rescheduled`].
     Reschedule(TimeoutId, WallTime),
-    /// Makes a dead timeout pending, with attempts counted anew. Answer: [`Answer::Requeued`].
+    /// Makes a dead timeout pending, and sets its number of attempts to 0. Answer:
+    /// [`Answer::Requeued`].
     Requeue(TimeoutId, WallTime),
     /// Ends a delivery. Answer: [`Answer::Settled`]. Changes nothing if the claim is void.
     Settle(Claim, Settlement),
@@ -167,7 +168,7 @@ pub enum Answer {
     Rescheduled(Rescheduled),
     /// To a requeue: whether the timeout was dead.
     Requeued(bool),
-    /// To a settlement: whether the claim was good.
+    /// To a settlement: whether the claim was valid.
     Settled(bool),
 }
 
@@ -263,8 +264,8 @@ pub struct Counts {
     pub dead: u64,
 }
 
-/// Called when somebody has made a record due at this time; with [`WallTime::MIN`], when records of
-/// any time are pending again.
+/// Called with a time at which a new or changed record is due; with [`WallTime::MIN`], after
+/// records of any time have become pending again.
 pub type Notice = Arc<dyn Fn(WallTime) + Send + Sync>;
 
 /// Timers of this process that want to know of new records.
@@ -299,7 +300,7 @@ impl Listeners {
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Applies commands in order, in one transaction. What was changed is durable on return.
+    /// Applies commands in order, in one transaction. On return, the changes are durable.
     ///
     /// The answers are in the order of the commands.
     ///

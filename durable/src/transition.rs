@@ -6,7 +6,7 @@ use crate::{
     time::WallTime,
 };
 
-/// What a store does with the record.
+/// The change of the record that a store carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Leaves it as it is.

@@ -1,5 +1,5 @@
 //! A process is killed with SIGKILL at random moments, again and again, on one store. Its parent
-//! keeps a ledger of what the process was told, and checks it against what was delivered.
+//! keeps a ledger of the answers that the process got, and compares it with the deliveries.
 //!
 //! `CRASH_ROUNDS` sets the number of rounds.
 
@@ -32,7 +32,7 @@ fn tell(line: &str) {
     stdout().lock().write_all(line.as_bytes()).and_then(|()| stdout().flush()).expect("ledger");
 }
 
-/// What the killed process does. Not a test by itself.
+/// The work of the killed process. Not a test by itself.
 #[test]
 #[ignore = "the crash test runs it as a process"]
 fn child() {
@@ -92,7 +92,7 @@ fn run_caller<S: Store>(timer: &DurableTimer<S>, round: u64, caller: u64) {
     }
 }
 
-/// What the parent knows of a timeout.
+/// The entry of a timeout in the parent's ledger.
 #[derive(Default)]
 struct Entry {
     is_scheduled: bool,

@@ -6,14 +6,14 @@ use parking_lot::Mutex;
 
 use crate::time::{WallClock, WallTime};
 
-/// A difference of more than this is a step of the server's clock, and not the way of a message.
+/// A greater difference is a step of the server's clock, not the delay of a message.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Shows a time that the server's clock has passed already, by less than a round trip. It runs with
 /// the monotonic clock of this process, so this machine's wall clock does not matter.
 #[derive(Debug)]
 pub(super) struct ServerClock {
-    /// What the server's clock showed, at the latest, at an instant.
+    /// An upper bound of the time that the server's clock showed at an instant.
     anchor: Mutex<(Instant, WallTime)>,
 }
 

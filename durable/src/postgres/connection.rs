@@ -82,7 +82,7 @@ impl Connection {
     }
 
     fn session<'s>(&self, slot: &'s mut Option<Session>) -> Result<&'s mut Session, StoreError> {
-        // A connection that was lost while nobody used it is no error.
+        // The loss of an unused connection is no error.
         if slot.as_mut().is_some_and(|session| session.client.check_connection().is_err()) {
             *slot = None;
         }

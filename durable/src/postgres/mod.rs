@@ -235,7 +235,7 @@ impl PostgresStore {
     }
 
     /// Acknowledges a delivery within a transaction of its handler. Returns whether the claim is
-    /// good; if it is not, another worker has the timeout, and the handler must roll back.
+    /// valid. If not, another worker has the timeout, and the handler must roll back.
     ///
     /// After the commit, end the delivery with
     /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction).
@@ -479,7 +479,7 @@ fn pass_on(
     sender: u64,
 ) -> Result<(), Error> {
     client.batch_execute(&format!("LISTEN {schema}"))?;
-    // What happened before is not told.
+    // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell(WallTime::MIN);
     }
@@ -499,7 +499,7 @@ fn pass_on(
     }
 }
 
-/// Creates or migrates the tables. Returns what the server's clock shows.
+/// Creates or migrates the tables. Returns the time of the server's clock.
 fn migrate(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     let (version, shown) = connection.run(|session| {
@@ -593,7 +593,7 @@ impl<'a> Groups<'a> {
 
 impl Groups<'_> {
     /// Adds many new timeouts at once by COPY, which is much faster than INSERT and knows no
-    /// conflicts. Returns `false` if the commands are others, or an id is scheduled already.
+    /// conflicts. Returns `false` if other commands are among them, or an id is scheduled already.
     fn copy(&self, session: &mut Session, notification: Option<&str>) -> Result<bool, Error> {
         let [Group(commands)] = &self.0[..] else { return Ok(false) };
         let is_schedule =

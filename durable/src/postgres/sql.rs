@@ -1,9 +1,8 @@
 //! The statements of the store. `{schema}` stands for the name of the schema.
 //!
 //! Each statement works on arrays, so that one statement serves all commands of its kind in a
-//! group. Rows are named in the order of ids where the statement allows it; two groups that lock
-//! the same rows in different orders are a deadlock, which the server ends, and the group is
-//! written again.
+//! group. A statement locks rows in the order of ids if it can. Two groups that lock the same rows
+//! in different orders cause a deadlock. The server ends it, and the store writes the group again.
 //!
 //! A statement that finds its rows by their ids compares `state + 0`: the server cannot use an
 //! index of one state for that. Statistics from a time when no record had this state would make it

@@ -18,7 +18,7 @@ mod imp {
     #[derive(Debug)]
     pub(crate) struct Alarm {
         wake: OwnedFd,
-        /// Never expires; the kernel cancels it when the clock is set, or a suspension ends.
+        /// Never expires. The kernel cancels it when the clock is set or a suspension ends.
         steps: OwnedFd,
     }
 

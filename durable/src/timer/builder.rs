@@ -113,7 +113,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets for how long this worker's claims are good if it stops. Default: 30 seconds.
+    /// Sets how long this worker's claims stay valid after it stops. Default: 30 seconds.
     ///
     /// A worker renews its lease in a third of this. When a worker dies, others deliver its
     /// timeouts after this time.
@@ -140,7 +140,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets what happens to timeouts that are overdue. Default: [`CatchUp::All`].
+    /// Sets the policy for overdue timeouts. Default: [`CatchUp::All`].
     #[must_use]
     pub fn catch_up(mut self, policy: CatchUp) -> Self {
         self.driver.catch_up = policy;

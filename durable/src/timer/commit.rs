@@ -1,8 +1,8 @@
 //! Group commit: one transaction for all the commands that wait.
 //!
 //! Callers put commands into a queue, and one thread takes all that wait, writes them in one
-//! transaction, and answers each caller. While a transaction is under way, the next group collects;
-//! so a sync serves as many callers as there are, and none of them waits for more than two.
+//! transaction, and answers each caller. During a transaction, the next group collects. So one sync
+//! serves all waiting callers, and no caller waits for more than two syncs.
 //!
 //! A settlement that could not be written is tried again until the store answers. If the first try
 //! took effect after all, its claim is void and the second one changes nothing.
@@ -22,10 +22,10 @@ use crate::{
     time::WallTime,
 };
 
-/// Most commands of one transaction, but for a batch that is larger by itself.
+/// Most commands of one transaction, except for a single larger batch.
 const MAX_COMMANDS: usize = 8_192;
 
-/// Most bytes of payload of one transaction, but for a batch that is larger by itself.
+/// Most bytes of payload of one transaction, except for a single larger batch.
 const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
 /// Time between tries of settlements.
@@ -43,9 +43,9 @@ pub(super) struct Job {
 pub(super) enum Reply {
     /// A caller.
     Caller(oneshot::Sender<Result<Vec<Answer>, StoreError>>),
-    /// The driver: the delivery with this token has been settled, and this is what it counts as.
+    /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
-    /// Nobody.
+    /// No caller.
     Nobody,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Counted {
     Dead,
 }
 
-/// What a transaction means for the driver.
+/// The effects of a transaction on the driver.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Tokens of deliveries that have ended.
@@ -128,8 +128,8 @@ impl CommitQueue {
         }
     }
 
-    /// Puts settlements back that could not be written. After the end they are given up: their
-    /// records are delivered again.
+    /// Puts settlements back that could not be written. After the end of the timer it drops them,
+    /// and a later timer delivers their records again.
     pub(super) fn retry(&self, jobs: Vec<Job>) {
         if jobs.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What the handles, threads and deliveries of a timer share.
+//! The state that the handles, threads and deliveries of a timer share.
 //!
 //! Locks: `driver` is held while the store is called, `inbox` only for a moment. A thread that
 //! holds `driver` may take `inbox` and those of the store, and never the other way round. No lock
@@ -42,7 +42,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// What the driver has to be told.
+/// News for the driver.
 #[derive(Debug, Default)]
 struct Inbox {
     ended: Vec<u64>,
@@ -145,7 +145,7 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Tells the driver what a transaction did.
+    /// Passes the effects of a transaction to the driver.
     fn take_in(&self, outcome: Outcome) {
         if outcome.ended.is_empty() && outcome.due.is_none() {
             return;
@@ -168,7 +168,7 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Does what is to be done now, until nothing is. Returns when to do it again.
+    /// Runs steps of the driver until none has work now. Returns when to do it again.
     fn run_turn(&self) -> Option<WallTime> {
         let postponed = mem::take(&mut self.inbox.lock().postponed);
         for job in postponed {
@@ -234,7 +234,7 @@ impl<S: Store> Core<S> {
         self.progress.notify_all();
     }
 
-    /// Gives back what is held. Returns whether no delivery is under way.
+    /// Gives the held records back. Returns whether no delivery is under way.
     fn close(&self) -> bool {
         let commands = self.driver.lock().close();
         if !commands.is_empty() {
@@ -283,8 +283,8 @@ impl<S: Store> Core<S> {
         *self.phase.lock() == Phase::Ended && self.join(deadline)
     }
 
-    /// Waits for the threads, so that nobody but the handles of the timer has the store. Returns
-    /// whether they have ended.
+    /// Waits for the threads, so that only the handles of the timer hold the store. Returns whether
+    /// they have ended.
     fn join(&self, deadline: Option<Instant>) -> bool {
         let mut threads = self.threads.lock();
         let this = thread::current().id();
@@ -307,7 +307,8 @@ impl<S: Store> Core<S> {
             if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
                 return;
             }
-            // Progress between the look at the driver and this wait may be missed; hence a limit.
+            // This may miss progress between the check of the driver and the wait, so the wait has
+            // a limit.
             let limit = Instant::now() + Duration::from_millis(10);
             self.progress.wait_until(&mut phase, deadline.map_or(limit, |at| at.min(limit)));
         }

@@ -1,14 +1,15 @@
-//! The driver: what a worker claims, holds in its wheel, and delivers, and when it looks again.
+//! The driver: decides which records a worker claims, holds in its wheel and delivers, and when it
+//! looks again.
 //!
-//! It reads no clock and starts no thread. [`step`](Driver::step) does everything that is to be
-//! done at a time, and [`next_step`](Driver::next_step) tells when to call it again; so a
-//! simulation runs many drivers in virtual time.
+//! It reads no clock and starts no thread. [`step`](Driver::step) does all work that is due at a
+//! time, and [`next_step`](Driver::next_step) returns the time of the next call. So a simulation
+//! runs many drivers in virtual time.
 //!
-//! Two lanes claim records. The *window* lane claims what is due from `boundary` until the end of
-//! the window, ahead of time, and holds it in a wheel. The *backlog* lane claims what was due
-//! before `boundary`, oldest first, at a limited rate and with at most half of the permits; so a
-//! long backlog delays nothing that is due now. The boundary moves up to the present when the
-//! window lane itself falls behind.
+//! Two lanes claim records. The *window* lane claims records that are due from `boundary` until the
+//! end of the window, ahead of time, and holds them in a wheel. The *backlog* lane claims records
+//! that were due before `boundary`, oldest first, at a limited rate and with at most half of the
+//! permits. So a long backlog does not delay records that are due now. The boundary moves up to the
+//! present when the window lane itself falls behind.
 
 use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 
@@ -26,7 +27,7 @@ use crate::{
 /// Most deliveries that begin in one call of the store.
 const BATCH: usize = 1_024;
 
-/// The window lane has fallen behind when what it claims is overdue by this.
+/// The window lane has fallen behind if it claims records that are overdue by this.
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// Longest delay after a failure of the store.
@@ -52,7 +53,7 @@ pub(crate) enum Lane {
     Backlog,
 }
 
-/// What a step wants done.
+/// The work that a step asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     /// Deliveries that have begun.
@@ -99,9 +100,9 @@ pub(crate) struct Driver {
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
-    /// Workers that this driver was, before it lost touch with the store.
+    /// Earlier workers of this driver, from before it lost contact with the store.
     abandoned: Vec<WorkerId>,
-    /// No more claims; what is held is given back.
+    /// No more claims. The driver gives the held records back.
     is_closing: bool,
 }
 
@@ -163,7 +164,8 @@ impl Driver {
         }
     }
 
-    /// Claims no more. Returns commands that give back what is held and not being delivered.
+    /// Claims no more. Returns commands that give back the held records that are not being
+    /// delivered.
     pub(crate) fn close(&mut self) -> Vec<Command> {
         self.is_closing = true;
         self.bytes = 0;
@@ -177,7 +179,7 @@ impl Driver {
         self.worker.take()
     }
 
-    /// Does everything that is to be done at `now`.
+    /// Does all work that is due at `now`.
     pub(crate) fn step(&mut self, store: &dyn Store, now: WallTime, counters: &Counters) -> Step {
         let mut turn = Turn { store, now, counters, step: Step::default() };
         self.follow_clock(now, counters);
@@ -273,7 +275,7 @@ impl Driver {
             self.recheck_at = None;
             self.claim_soon(turn.now);
         }
-        // First what is held and then what is claimed, as the former is older.
+        // Held records before newly claimed ones, since they are older.
         self.expire(turn.now);
         if !self.is_closing {
             self.fill_window(turn)?;
@@ -379,7 +381,7 @@ impl Driver {
     fn fill_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         while self.window_at.is_some_and(|at| at <= turn.now) && self.has_room(turn.now) {
             let from = *self.boundary.get_or_insert(turn.now);
-            // One microsecond more: what is due just then is the reason for this claim.
+            // One microsecond more: a record that is due at that time is the reason for this claim.
             let window = self.settings.window.saturating_add(Duration::from_micros(1));
             let until = turn.now.max(from).saturating_add(window);
             let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
@@ -522,13 +524,13 @@ impl Driver {
         self.settings.max_deliveries.div_ceil(2).saturating_sub(self.delivering.len())
     }
 
-    /// Returns whether the window lane would claim what is due already.
+    /// Returns whether the window lane would claim records that are already due.
     fn is_overdue(&self, now: WallTime) -> bool {
         self.window_at.is_some_and(|at| at.saturating_add(self.settings.window) <= now)
     }
 
-    /// Returns whether the window lane may claim: a full window is first emptied by half, and what
-    /// is due already needs permits.
+    /// Returns whether the window lane may claim: a full window must first be half empty, and
+    /// records that are already due need permits.
     fn has_room(&self, now: WallTime) -> bool {
         if self.is_overdue(now) && self.permits() == 0 {
             return false;

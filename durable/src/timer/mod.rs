@@ -233,7 +233,7 @@ impl<S: Store> DurableTimer<S> {
         )
     }
 
-    /// Moves a timeout to another time. Its attempts count anew.
+    /// Moves a timeout to another time. Its number of attempts starts at 0 again.
     ///
     /// # Errors
     ///
@@ -328,7 +328,8 @@ impl<S: Store> DurableTimer<S> {
         &self.core().store
     }
 
-    /// Returns what the timer has done, and what it holds in memory. Does not ask the store.
+    /// Returns the counts of the timer, and the numbers of records in its memory. Does not ask the
+    /// store.
     #[must_use]
     pub fn stats(&self) -> DurableStats {
         self.core().stats()
@@ -343,8 +344,8 @@ impl<S: Store> DurableTimer<S> {
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.
     ///
-    /// What was not delivered stays in the store, for the next timer. Deliveries under way can
-    /// still end; the lease is renewed until they have. Does not wait for them.
+    /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
+    /// end; the lease is renewed until they have. Does not wait for them.
     pub fn shutdown(&self) {
         self.core().shut_down();
     }
@@ -352,7 +353,7 @@ impl<S: Store> DurableTimer<S> {
     /// Refuses new timeouts, goes on to deliver until nothing is due or being delivered, and shuts
     /// down; after `within` at the latest. Returns whether all deliveries have ended.
     ///
-    /// What is due later stays in the store.
+    /// Later timeouts stay in the store.
     #[must_use]
     pub fn finish(&self, within: Duration) -> bool {
         self.core().finish(within)
@@ -421,7 +422,7 @@ fn scheduled_or_exists(answers: &[Answer]) -> Result<Scheduled, DurableError> {
     })
 }
 
-/// A store answered another question.
+/// A store gave the answer to another command.
 fn wrong_answer() -> DurableError {
     let error = io::Error::other("the store gave an answer to another command");
     StoreError::with_source(crate::StoreErrorReason::Other, error).into()

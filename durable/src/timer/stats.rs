@@ -9,7 +9,7 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-/// What a timer has done since it was built, and what it holds now.
+/// Counts since a timer was built, and the numbers of records that it holds now.
 ///
 /// [`DurableTimer::count`](crate::DurableTimer::count) returns the numbers of the store.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +68,7 @@ pub struct Latency {
 
 #[cfg(feature = "metrics")]
 impl DurableStats {
-    /// Publishes what was counted through the facade `metrics`.
+    /// Publishes the counts through the facade `metrics`.
     pub(super) fn publish(&self) {
         let counters = [
             ("delaywheel_durable_deliveries_total", self.deliveries),

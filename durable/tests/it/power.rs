@@ -18,15 +18,16 @@ struct Disk(Arc<Mutex<Contents>>);
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// What is read: all writes.
+    /// The content that reads see: all writes.
     seen: Vec<u8>,
-    /// What a power failure leaves for sure.
+    /// The content that a power failure leaves in any case.
     synced: Vec<u8>,
     /// Writes since the last sync.
     unsynced: Vec<(u64, Vec<u8>)>,
     /// Bytes that the disk can hold.
     size: Option<usize>,
-    /// Syncs before the power fails, with unsynced writes on their way; and what it leaves.
+    /// Number of syncs before the power fails, with unsynced writes under way, and the content that
+    /// remains.
     failure: Option<(u32, Rng)>,
     left: Option<Vec<u8>>,
 }
@@ -52,7 +53,8 @@ impl Disk {
 }
 
 impl Contents {
-    /// Returns what a power failure leaves now: each sector that was not synced is old or new.
+    /// Returns the content that a power failure would leave now: each unsynced sector is old or
+    /// new.
     fn torn(&self, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.synced.clone();
         for (offset, data) in &self.unsynced {

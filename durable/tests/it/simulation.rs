@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// What is wrong with a store, on purpose.
+/// A fault that is seeded into a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// A settlement counts though its token is void.
@@ -56,7 +56,7 @@ enum Late {
     Settle(WallTime, Command),
 }
 
-/// What the network does to one worker.
+/// Faults of the network of one worker.
 struct Network {
     rng: Rng,
     /// Chances in a thousand that a request, or a reply, is lost.
@@ -269,7 +269,7 @@ struct Worker {
     is_paused: bool,
 }
 
-/// What the answers so far promise about a timeout.
+/// The promise of the answers so far about a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promise {
     /// It is delivered, and not before this.
@@ -428,8 +428,8 @@ impl World {
         }
     }
 
-    /// Returns whether a delivery is surely under way: the first one, so recent that no lease can
-    /// have ended since, and by a worker that cannot have lost touch with the store.
+    /// Returns whether a delivery is certainly under way: it is the first one, no lease can have
+    /// ended since it began, and its worker cannot have lost contact with the store.
     fn is_under_way(&self, id: &TimeoutId) -> bool {
         let known = &self.oracle[id];
         let latest = self.under_way.iter().find(|(delivery, is_lossy)| {
@@ -521,11 +521,11 @@ impl World {
         let worker = self.workers.swap_remove(worker);
         worker.network.lock().is_dead = true;
         drop(worker);
-        // What its handlers do after this does not reach the store.
+        // Later actions of its handlers do not reach the store.
         self.start_worker();
     }
 
-    /// Checks what has happened against the oracle.
+    /// Compares the events with the oracle.
     fn take_events(&mut self) -> Verdict {
         while let Ok((at, delivery, is_lossy)) = self.begun.try_recv() {
             let id = delivery.id().clone();

@@ -47,7 +47,7 @@ fn use_store(store: &PostgresStore, now: WallTime) {
         max_bytes: usize::MAX,
         begin,
     };
-    // The server may plan a statement anew up to its sixth execution.
+    // The server may make a new plan for a statement up to its sixth execution.
     for round in 0..8 {
         let from = if round % 2 == 0 { WallTime::MIN } else { now };
         let batch = store.claim(worker, request(from, false)).expect("claim").expect("lease");

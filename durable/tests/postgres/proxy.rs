@@ -77,7 +77,7 @@ fn serve(client: TcpStream, server: TcpStream, armed: &Armed) {
             cut == Cut::Answer
         });
     });
-    // What comes after the cut is the answer.
+    // The bytes after the cut are the answer.
     thread::spawn(move || pass(server, client, |_| !is_cut.load(SeqCst)));
 }
 

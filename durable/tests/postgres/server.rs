@@ -77,7 +77,7 @@ impl Server {
         panic!("the server does not answer: {}", self.log());
     }
 
-    /// Returns what the server has logged.
+    /// Returns the log of the server.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

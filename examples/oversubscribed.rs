@@ -21,7 +21,7 @@ use std::{
 
 use delaywheel::ValueTimer;
 
-/// What the threads of one run measured.
+/// Measurements of the threads of one run.
 #[derive(Default)]
 struct Measured {
     /// Time from the deadline that was asked for to the handler, in nanoseconds.
@@ -54,7 +54,7 @@ fn main() {
     burst();
 }
 
-/// Has very many timeouts expire at once, while this thread schedules and cancels on their shard.
+/// Makes very many timeouts expire at once, while this thread schedules and cancels on their shard.
 fn burst() {
     let (ran, runs) = mpsc::channel();
     let handler = move |due: Option<Instant>| {
@@ -114,7 +114,7 @@ fn run(work: Duration, threads: u64, time: Duration) -> Measured {
             .collect();
         thread::sleep(time);
         is_over.store(true, Relaxed);
-        // What the reaper makes up for after the load is not what this measures.
+        // Timeouts that expire after the load do not count.
         measured.late = std::mem::take(&mut *late.lock().expect("no thread panics"));
         for load in loads {
             let (pairs, count, left) = load.join().expect("no thread panics");

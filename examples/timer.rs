@@ -4,8 +4,8 @@
 //! cargo run --release --example timer
 //! ```
 //!
-//! Every section prints what it shows, with the time since it began, and fails if something did not
-//! happen that should have.
+//! Every section prints its events with the time since it began, and fails if an expected event is
+//! missing.
 
 use std::{
     collections::HashMap,
@@ -101,7 +101,7 @@ fn sessions() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Many at once, up to a limit; what does not fit is handed back.
+/// Many at once, up to a limit; the timer hands the others back.
 fn batches() -> Result<(), Box<dyn Error>> {
     let section = Section::new("batches: one lock for many");
     let timer = ValueTimer::builder().max_pending(100_000).build_with(|_: u32| ())?;
@@ -140,7 +140,7 @@ fn repetition() -> Result<(), Box<dyn Error>> {
     assert!(!heartbeat.is_running());
     let (done, runs) = mpsc::channel();
     let cleaner = timer.schedule_with_fixed_delay(5 * MS, move |_| {
-        // Stopped when the last counter is gone.
+        // Stopped when the last counter is dropped.
         let _ = done.send(());
     })?;
     assert_eq!(runs.iter().take(3).count(), 3);
@@ -172,7 +172,7 @@ fn debounce_and_throttle() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A queue to receive from: what failed is tried again, a little later each time.
+/// A queue to receive from: failed messages are tried again, with a longer delay each time.
 fn retries() -> Result<(), Box<dyn Error>> {
     let section = Section::new("a delay queue: retries, each after twice the delay");
     let queue = DelayQueue::new();

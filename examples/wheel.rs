@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A tick is a millisecond. 100,000 requests are in flight; 1000 are answered in each tick, and as
-//! many are made. One request in a thousand gets no answer and times out after 2 seconds. Beside
-//! them wait 1000 reminders, up to a year ahead. The server runs for 10 seconds; then nothing is
-//! left but to wait for the reminders. The program counts what goes in and what comes out, and
-//! fails if they differ.
+//! many are made. One request in a thousand gets no answer and times out after 2 seconds. 1000
+//! reminders also wait, up to a year ahead. The server runs for 10 seconds. After that, the program
+//! waits only for the reminders. The program counts inserted and ended timeouts, and fails if the
+//! counts differ.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn main() {
     print_shape(&shape);
 }
 
-/// What a timeout is for.
+/// The purpose of a timeout.
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     /// The answer to the request with this number.
@@ -118,15 +118,14 @@ impl Server {
         self.spent += begin.elapsed();
     }
 
-    /// The requests that are answered in a tick, and whether those made in their stead will be
-    /// lost.
+    /// The requests that are answered in a tick, and whether those that replace them will be lost.
     fn draw_answers(&mut self) -> Vec<(u32, bool)> {
         let mut answers = Vec::with_capacity(ANSWERS_PER_TICK);
         while answers.len() < ANSWERS_PER_TICK {
             let number = self.random.u32(0..IN_FLIGHT);
             let request = &mut self.requests[number as usize];
             if !request.is_lost {
-                // The fate of its successor, which may be drawn in the same tick.
+                // Whether its successor is lost; it may be drawn in the same tick.
                 request.is_lost = self.random.u32(0..LOST_OF) == 0;
                 answers.push((number, request.is_lost));
             }
@@ -167,7 +166,7 @@ impl Server {
         }
     }
 
-    /// Calls off all requests in flight, and makes no others.
+    /// Cancels all requests in flight, and makes no others.
     fn stop(&mut self) {
         for number in 0..IN_FLIGHT {
             self.cancel(number);
@@ -175,7 +174,7 @@ impl Server {
         }
     }
 
-    /// Sleeps until the wheel wants to be woken, again and again.
+    /// Sleeps until the next expiration of the wheel, until no timeout is pending.
     fn sleep_until_nothing_is_pending(&mut self) {
         while let Some(next) = self.wheel.next_expiration() {
             self.now = next;
@@ -184,7 +183,7 @@ impl Server {
     }
 }
 
-/// What went in, and what came out.
+/// Inserted and ended timeouts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ledger {
     made: u64,
@@ -202,7 +201,7 @@ impl Ledger {
     fn expire(&mut self, expired: &Expired<Waiting>, now: Tick) {
         let deadline = expired.deadline;
         assert!(self.last <= deadline, "{deadline} expired after {}", self.last);
-        // Time moved by one tick, or to where the wheel asked for; so nothing may be late.
+        // Time moved by one tick, or to the next expiration, so no timeout may be late.
         assert_eq!(deadline, now, "early or late");
         self.last = deadline;
         match expired.value {

@@ -148,8 +148,8 @@ fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() 
     assert_eq!(timer.stats().pending, MILLION);
 }
 
-/// A burst of timeouts, of which half expire and half are cancelled; and `end`, which is to give
-/// their memory back.
+/// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free their
+/// memory.
 #[cfg(feature = "std")]
 fn burst(end: impl FnOnce(&delaywheel::Timer)) -> AllocationInfo {
     use std::time::Duration;
@@ -224,7 +224,7 @@ fn ahead(wheel: &TimingWheel<u64>, random: &mut fastrand::Rng) -> Tick {
     Tick::new(wheel.now().get() + random.u64(0..1 << power))
 }
 
-/// Cancels and inserts, or resets, or lets time pass; what expires is replaced.
+/// Cancels and inserts, or resets, or lets time pass. Replaces expired timeouts.
 fn churn(wheel: &mut TimingWheel<u64>, keys: &mut [Key], random: &mut fastrand::Rng) {
     let slot = random.usize(..keys.len());
     match random.u8(0..10) {

@@ -57,7 +57,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(status.expect("there is a kill command").success());
 }
 
-/// Waits for a child, which fails if it is not there in time.
+/// Waits for a child; fails if it does not end in time.
 fn succeeds(mut child: Child) {
     let end = Instant::now() + GENEROUS;
     loop {
@@ -87,7 +87,7 @@ fn a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early() {
         assert!(Instant::now() < end, "the child does not stop");
         thread::yield_now();
     }
-    // What the child has pending comes due while it is stopped.
+    // Pending timeouts of the child become due while it is stopped.
     let (own, (over, events)) = (Timer::new(), mpsc::channel());
     own.schedule(STOPPED, move || over.send(()).unwrap()).unwrap();
     events.recv_timeout(GENEROUS).expect("time passes");
@@ -97,7 +97,7 @@ fn a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early() {
     succeeds(child);
 }
 
-/// What the system says of a process; `T` if it is stopped.
+/// The state of a process, as the system reports it; `T` if it is stopped.
 fn state(child: &Child) -> String {
     let id = child.id().to_string();
     let told = Command::new("ps").args(["-o", "state=", "-p", &id]).output();
@@ -117,7 +117,7 @@ struct Chains {
 }
 
 impl Chains {
-    /// Has a timeout follow.
+    /// Schedules the next timeout.
     fn follow(self: &Arc<Self>) {
         let (chains, number) = (Arc::clone(self), self.numbers.fetch_add(1, SeqCst));
         let delay = number % 50 * MS;
@@ -139,7 +139,7 @@ fn be_stopped() {
     (0..100).for_each(|_| chains.follow());
     println!("\nbegun");
     io::stdout().flush().unwrap();
-    // Reads on when it goes on.
+    // Continues to read after the child is continued.
     io::stdin().read_line(&mut String::new()).unwrap();
     chains.is_over.store(true, SeqCst);
     // Each chain holds them, and so the sender, until it has ended.
@@ -244,7 +244,7 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
 }
 
-/// A child whose threads are to have stacks that no machine has the memory for.
+/// A child whose threads ask for stacks that no machine has the memory for.
 #[test]
 fn without_a_thread_the_value_and_the_cause_are_handed_back() {
     const TEST: &str = "without_a_thread_the_value_and_the_cause_are_handed_back";

@@ -37,8 +37,8 @@ fn purgatory() -> (ManualClock, Requests) {
     (clock, PurgatoryBuilder::new().timer(timer).build().expect("the settings are in range"))
 }
 
-/// Has a number of operations wait on three keys, of which the last is never checked or advanced,
-/// and ends each soon, by one road or another.
+/// Makes a number of operations wait on three keys, the last of which is never checked or advanced.
+/// Ends each of them soon, in one of several ways.
 fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let request = Request(Box::new(number));
@@ -68,8 +68,8 @@ fn churn(clock: &ManualClock, purgatory: &Requests, numbers: std::ops::Range<u64
 fn very_many_operations_on_three_keys_leave_the_memory_as_it_was() {
     let (clock, purgatory) = purgatory();
     churn(&clock, &purgatory, 0..10_000);
-    // A level of the wheel grows to the bucket that is needed, so time goes round the levels that
-    // hours need: 49 days and more.
+    // A level of the wheel grows up to the bucket that a timeout needs. So time passes once round
+    // all levels that an hour needs: 49 days and more.
     for hour in 0..1_500 {
         churn(&clock, &purgatory, hour * 32..(hour + 1) * 32);
         clock.advance(HOUR);

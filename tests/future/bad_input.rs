@@ -1,4 +1,4 @@
-//! Arguments and timers that no program should pass, and some do.
+//! Arguments and timers that a program should not pass, but may.
 
 use std::{
     future::pending,

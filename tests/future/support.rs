@@ -15,7 +15,7 @@ use delaywheel::{ManualClock, Timer};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts how often its waker woken.
+/// Counts how often its waker was woken.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicU64);
 
@@ -57,7 +57,7 @@ pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Pol
     pin!(future).poll(&mut Context::from_waker(waker))
 }
 
-/// A future that is pending so many times.
+/// A future that is pending this many times.
 pub(crate) struct Pending(pub(crate) u32);
 
 impl Future for Pending {

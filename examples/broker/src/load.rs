@@ -1,8 +1,8 @@
 //! The load: producers, consumers and idle pollers, each a real client, and members of a group.
 //!
 //! A record has the number of its producer, and its number among that producer's records in the
-//! partition. Consumers check both, so they notice each record that is lost, doubled or out of
-//! place. Delays of the load are timeouts of a [`Timer`] as well.
+//! partition. Consumers check both, so they notice each record that is lost, repeated or out of
+//! order. Delays of the load are timeouts of a [`Timer`] as well.
 
 use std::{
     collections::BTreeMap,
@@ -226,7 +226,7 @@ async fn poll(
 pub(crate) async fn pause(timer: &Timer, delay: Duration) {
     let (over, is_over) = oneshot::channel::<()>();
     let timeout = timer.schedule(delay, || drop(over));
-    // The end is that the channel closes; a refused callback is dropped, which closes it as well.
+    // The wait ends when the channel closes. The drop of a refused callback also closes it.
     let _timeout = timeout.map(delaywheel::Timeout::cancel_on_drop);
     let _ = is_over.await;
 }

@@ -1,4 +1,4 @@
-//! A small Kafka broker: serves a load of real clients for a while and reports, or just listens.
+//! A small Kafka broker: serves a load of real clients and prints a report, or only listens.
 //!
 //! ```text
 //! cargo run --release -p delaywheel-broker [-- --seconds 5] [-- --listen localhost:9092]

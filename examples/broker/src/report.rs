@@ -14,7 +14,7 @@ pub(crate) fn waiting(stats: &Stats) -> u64 {
     watched + stats.fetches.1.pending + stats.produces.1.pending
 }
 
-/// Prints the results of a load: at its end, and after the shutdown.
+/// Prints the results of a load at its end, and those after the shutdown.
 pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
     let Counts { requests, fetches, produces, records, .. } = end.counts;
     let others = requests - fetches - produces;

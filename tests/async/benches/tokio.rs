@@ -103,7 +103,7 @@ fn pending_once(side: &impl Side, cx: &mut Context<'_>) -> f64 {
     per(count, start)
 }
 
-/// Create, poll once and drop, with so many pending.
+/// Create, poll once and drop, with this many pending.
 fn create_and_drop(side: &impl Side, cx: &mut Context<'_>, held: usize) -> f64 {
     let mut others: Vec<_> = (0..held).map(|index| Box::pin(side.sleep(delay(index)))).collect();
     others.iter_mut().for_each(|other| assert!(other.as_mut().poll(cx).is_pending()));

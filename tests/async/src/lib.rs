@@ -1,2 +1,2 @@
-//! Holds the tests of the futures on real runtimes, which need more dependencies than the tests of
-//! the library should.
+//! Package of the tests of futures on real runtimes. It keeps their dependencies out of the
+//! library's tests.

@@ -18,7 +18,7 @@ use libfuzzer_sys::{Corpus, fuzz_target};
 
 use crate::{machine::Machine, script::Script};
 
-/// Wheels of more buckets than this take so long to look at that other scripts find more.
+/// Wheels with more buckets take too long to check: smaller ones find more in the same time.
 const LARGEST: usize = 1 << 10;
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {

@@ -1,8 +1,8 @@
-//! Fuzzes all that the broker does to what a client sends before it believes a word of it.
+//! Fuzzes the checks that the broker makes on the bytes of a client before it uses them.
 //!
 //! `cargo fuzz run --fuzz-dir examples/broker/fuzz requests`, from the root of the repository. With
-//! a stable toolchain, set `RUSTC_BOOTSTRAP=1`. Put into the corpus, a file that fails is replayed
-//! by `cargo test -p delaywheel-broker corpus`.
+//! a stable toolchain, set `RUSTC_BOOTSTRAP=1`. `cargo test -p delaywheel-broker corpus` replays
+//! the corpus. Put a file that fails there.
 
 #![no_main]
 

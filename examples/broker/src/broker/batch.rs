@@ -8,7 +8,7 @@ use super::producer::Stamp;
 /// Bytes of a batch before its records.
 const HEADER_BYTES: usize = 61;
 
-/// Where in a batch its format is told.
+/// The position of the format in a batch.
 const MAGIC_AT: usize = 16;
 const LAST_OFFSET_DELTA_AT: usize = 23;
 const MAX_TIMESTAMP_AT: usize = 35;
@@ -19,7 +19,8 @@ const MAGIC: u8 = 2;
 /// A batch of records that has been checked.
 #[derive(Debug, Clone)]
 pub(super) struct Batch {
-    /// The whole batch, header and all. The records may be compressed, which is between clients.
+    /// The whole batch, header and all. The records may be compressed. The broker does not
+    /// decompress them.
     bytes: BytesMut,
     pub(super) count: i64,
     pub(super) max_timestamp: i64,
@@ -28,7 +29,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Checks what a producer sent for a partition: one batch, intact, of records.
+    /// Checks the bytes that a producer sent for a partition: exactly one batch of records,
+    /// undamaged.
     ///
     /// The checksum covers everything from the attributes on.
     pub(super) fn check(bytes: &Bytes) -> Result<Self, ResponseError> {
@@ -82,7 +84,7 @@ pub(super) mod tests {
     use super::*;
     use crate::client::record_batch;
 
-    /// A batch of so many records. The record at index i has timestamp i.
+    /// A batch of this many records. The record at index i has timestamp i.
     pub(in crate::broker) fn batch(count: i32) -> Bytes {
         record_batch(-1, 0..count, b"value")
     }
@@ -106,7 +108,7 @@ pub(super) mod tests {
         for more in [&whole[..], &[0; 17]] {
             assert!(Batch::check(&[&whole, more].concat().into()).is_err());
         }
-        // The checksum covers all behind the format.
+        // The checksum covers all bytes after the format.
         for index in MAGIC_AT..whole.len() {
             let mut bytes = whole.to_vec();
             bytes[index] ^= 1;

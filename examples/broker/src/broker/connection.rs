@@ -1,7 +1,7 @@
-//! A connection: requests are dealt with as they come, and answered in their order.
+//! A connection: handles requests as they arrive, and answers them in order.
 //!
-//! One half reads, the other writes, and between them is a queue of replies, in which some are yet
-//! to come. When the client goes away the queue is dropped, and with it what waits.
+//! One half reads and the other writes. Between them is a queue of replies, some of which are not
+//! ready yet. When the client disconnects, the queue is dropped, and with it the waiting requests.
 
 use std::{io, sync::Arc};
 
@@ -21,14 +21,14 @@ use crate::prelude::*;
 const MAX_UNANSWERED: usize = 64;
 
 /// Bytes of answers of a connection that may be ready and not written. Beyond that it is not read.
-/// The answers to fetches are made at their turn, and do not count.
+/// Answers to fetches do not count, as each is made just before it is written.
 const MAX_READY_BYTES: usize = 1 << 20;
 
 /// How the reading half has ended.
 enum End {
-    /// The client has gone, or has to.
+    /// The client has disconnected, or the broker disconnects it.
     Closed,
-    /// The broker is closing, and answers what it has taken in.
+    /// The broker is closing, and answers the requests that it has read.
     Closing,
 }
 
@@ -38,7 +38,7 @@ type Queued = (Reply, Option<OwnedSemaphorePermit>);
 /// Serves a connection until one side closes it.
 pub(super) async fn serve(stream: TcpStream, broker: Arc<Broker>, closing: watch::Receiver<bool>) {
     broker.counts.update(|counts| counts.connections += 1);
-    // A connection that is gone already ends by itself.
+    // A closed connection ends by itself.
     let _ = converse(stream, &broker, closing).await;
     broker.counts.update(|counts| counts.connections -= 1);
 }
@@ -64,7 +64,7 @@ async fn converse(
     }
 }
 
-/// Reads requests and deals with them.
+/// Reads and handles requests.
 async fn receive(
     mut from: OwnedReadHalf,
     broker: &Broker,
@@ -98,13 +98,13 @@ async fn receive(
     }
 }
 
-/// Waits until a reply that is ready, and so long, may be queued.
+/// Waits until the queue may take a ready reply of this length.
 async fn share(ready: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     let bytes = u32::try_from(bytes.min(MAX_READY_BYTES)).unwrap_or(u32::MAX);
     Arc::clone(ready).acquire_many_owned(bytes).await.ok()
 }
 
-/// Writes replies, each when it is there, until no more can come.
+/// Writes replies, each as soon as it is ready, until the queue has ended.
 async fn answer(mut to: OwnedWriteHalf, mut queue: mpsc::Receiver<Queued>) -> io::Result<()> {
     while let Some((reply, _share)) = queue.recv().await {
         let frame = match reply {

@@ -1,4 +1,4 @@
-//! What the fuzzer feeds the broker: bytes as they come through a connection, down to the records.
+//! The entry point of the fuzzer: bytes as a connection delivers them, down to the records.
 
 use std::{
     pin::pin,
@@ -10,17 +10,17 @@ use kafka_protocol::messages::RequestKind;
 
 use super::{batch::Batch, frame, request};
 
-/// The longest request that is taken in here.
+/// The longest request that this accepts.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// Takes in frames until they end or one is malformed. Returns how many requests were read.
+/// Reads frames until they end or one is malformed. Returns how many requests were read.
 pub(super) fn take_in(mut bytes: &[u8]) -> usize {
     let mut buffer = BytesMut::new();
     let limits = frame::Limits::new(MAX_FRAME_BYTES, MAX_FRAME_BYTES);
     let mut count = 0;
     loop {
         let read = pin!(frame::read(&mut bytes, &mut buffer, &limits, Ok));
-        // What is in memory can be read at once.
+        // Memory can be read at once.
         let Poll::Ready(frame) = read.poll(&mut Context::from_waker(Waker::noop())) else {
             unreachable!("there is nothing to wait for");
         };
@@ -32,7 +32,7 @@ pub(super) fn take_in(mut bytes: &[u8]) -> usize {
     }
 }
 
-/// Checks the batches that a request to produce brings.
+/// Checks the batches of a produce request.
 fn check_records(request: &RequestKind) {
     let RequestKind::Produce(produce) = request else { return };
     let partitions = produce.topic_data.iter().flat_map(|topic| &topic.partition_data);

@@ -1,4 +1,4 @@
-//! Fetch: waits until there is enough to read, or as long as the client says.
+//! Fetch: waits until there is enough to read, for at most the time that the client sets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use super::{
 };
 use crate::prelude::*;
 
-/// How long a client whose fetch had to make room is asked to stay away.
+/// Delay that the broker asks of a client whose fetch was displaced.
 const THROTTLE_MS: i32 = 100;
 
-/// The first version whose answer has an error of its own, and not only those of partitions.
+/// The first version whose answer has an error besides those of partitions.
 pub(super) const TELLS_ERROR: i16 = 7;
 
-/// What a fetch is to read, and how its wait has ended.
+/// The reads of a fetch, and how its wait ended.
 type Ended = (Wanted, Completion);
 
 /// A fetch that waits.
@@ -34,7 +34,7 @@ impl DelayedOperation<Arc<Partition>> for Fetch {
         self.wanted.is_there()
     }
 
-    /// Hands the request to its connection, which reads the logs and sends what is there: neither
+    /// Hands the request to its connection, which reads the logs and sends the records. So neither
     /// an append nor the reaper does that work.
     fn complete(self, completion: Completion) {
         // If the receiver is gone, no answer is needed.
@@ -42,22 +42,22 @@ impl DelayedOperation<Arc<Partition>> for Fetch {
     }
 }
 
-/// Deals with a fetch.
+/// Handles a fetch.
 pub(super) fn handle(
     broker: &Broker,
     header: Header,
     asked: &FetchRequest,
 ) -> Result<Reply, Malformed> {
     broker.counts.update(|counts| counts.fetches += 1);
-    // There are no sessions here: a client gets none when it asks for one, and an error if it goes
-    // on with one that it had elsewhere.
+    // There are no fetch sessions: a request for one gets none, and a request within one gets an
+    // error.
     if asked.session_id != 0 && asked.session_epoch > 0 {
         return refuse(header, ResponseError::FetchSessionIdNotFound);
     }
     let wanted = Wanted::new(broker, asked);
     let max_wait = Duration::from_millis(u64::try_from(asked.max_wait_ms).unwrap_or(0));
     if max_wait.is_zero() {
-        // Read at its turn: a client may ask much faster than it takes its answers.
+        // Read just before it is written: a client may ask much faster than it reads.
         return Ok(Reply::Later(Box::pin(async move { wanted.encode(header, 0).ok() })));
     }
     let partitions = wanted.partitions();
@@ -73,7 +73,7 @@ pub(super) fn handle(
     })))
 }
 
-/// What a fetch is to read.
+/// The reads of a fetch.
 struct Wanted {
     topics: Vec<(TopicName, Vec<WantedPartition>)>,
     min_bytes: u64,
@@ -92,7 +92,7 @@ impl Wanted {
     fn new(broker: &Broker, asked: &FetchRequest) -> Self {
         let max_bytes = usize::try_from(asked.max_bytes).unwrap_or(0);
         let max_bytes = max_bytes.min(broker.config.max_fetch_bytes);
-        // To ask for more than one will take would be to wait for ever.
+        // A fetch that asks for more bytes than it accepts would always wait for its timeout.
         let min_bytes = u64::try_from(asked.min_bytes).unwrap_or(0).min(max_bytes as u64);
         let topics = asked.topics.iter().map(|topic| Self::topic(&broker.topics, topic));
         Self { topics: topics.collect(), min_bytes, max_bytes }
@@ -108,13 +108,13 @@ impl Wanted {
         (own(&asked.topic), partitions.collect())
     }
 
-    /// What the fetch waits on.
+    /// The partitions that the fetch waits on.
     fn partitions(&self) -> Vec<Arc<Partition>> {
         let wanted = self.topics.iter().flat_map(|(_, partitions)| partitions);
         wanted.filter_map(|wanted| wanted.partition.clone()).collect()
     }
 
-    /// Whether there is enough to read, or an error to tell.
+    /// Whether there is enough to read, or an error to report.
     fn is_there(&self) -> bool {
         let mut bytes = 0_u64;
         for wanted in self.topics.iter().flat_map(|(_, partitions)| partitions) {
@@ -126,7 +126,7 @@ impl Wanted {
         bytes >= self.min_bytes
     }
 
-    /// Reads what is there, and makes the answer of it.
+    /// Reads the records, and makes the answer.
     fn encode(self, header: Header, throttle_ms: i32) -> Result<BytesMut, Malformed> {
         let mut left = self.max_bytes;
         let mut must_progress = true;

@@ -1,4 +1,4 @@
-//! A simulated follower: it acknowledges an append some time later, unless it has been stopped.
+//! A simulated follower, which acknowledges each append after a delay, unless it is stopped.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ impl Follower {
         Self { timer, waiters, delay, is_running: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Has the follower take over what has been appended to some partitions so far.
+    /// Makes the follower copy the records that have been appended to some partitions.
     pub(super) fn replicate(&self, partitions: &[Arc<Partition>]) {
         if partitions.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl Follower {
             }
             waiters.announce(&partitions);
         };
-        // It is refused by a timer that has been shut down, and then nobody waits any more.
+        // A timer that is shut down refuses this. Then no request waits any more.
         drop(self.timer.schedule(self.delay, acknowledge));
     }
 
@@ -50,7 +50,7 @@ impl Follower {
         self.is_running.store(false, Ordering::Release);
     }
 
-    /// Goes on, and takes over what has been missed.
+    /// Continues, and copies the records that it has missed.
     pub(super) fn resume(&self, partitions: &[Arc<Partition>]) {
         self.is_running.store(true, Ordering::Release);
         self.replicate(partitions);

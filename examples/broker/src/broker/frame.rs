@@ -24,8 +24,8 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The shortest request: key, version, correlation id.
 const MIN_FRAME_BYTES: usize = 8;
 
-/// Memory that is set aside for what is read next. A frame's buffer grows as its bytes come in, so
-/// that announcing a long frame costs nothing.
+/// Memory reserved for the next read. A frame's buffer grows as its bytes come in, so that
+/// announcing a long frame costs nothing.
 const READ_BYTES: usize = 8 << 10;
 
 /// The limits of frames.
@@ -35,7 +35,8 @@ pub(super) struct Limits {
     common_bytes: usize,
     /// The longest frame.
     max_bytes: usize,
-    /// Bytes of all frames that are longer than common ones. Who wants more waits for others.
+    /// Bytes of all frames that are longer than common ones. A request that needs more waits for
+    /// others.
     large: Semaphore,
 }
 
@@ -46,8 +47,8 @@ impl Limits {
     }
 }
 
-/// Reads a frame; `None` if the connection has been closed after the last one. Calls `use_it` while
-/// a large frame's share of the memory is still taken.
+/// Reads a frame; `None` if the connection has been closed after the last one. Calls `use_it`
+/// before it releases a large frame's share of the memory.
 pub(super) async fn read<T>(
     from: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -88,14 +89,14 @@ async fn read_length(
     if is_allowed { Ok(Some(length)) } else { Err(Refusal::Frame) }
 }
 
-/// Reads what is there. Returns zero at the end.
+/// Reads the available bytes. Returns zero at the end.
 async fn fill(from: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> usize {
     buffer.reserve(READ_BYTES);
     from.read_buf(buffer).await.unwrap_or(0)
 }
 
-/// Bytes that are left of an answer which repeats what clients have stored: a short request may
-/// name the same thing very often.
+/// Remaining bytes of an answer that repeats data of clients: a short request may name the same
+/// thing many times.
 pub(super) struct Room(usize);
 
 impl Room {
@@ -103,7 +104,7 @@ impl Room {
         Self(MAX_ANSWER_BYTES)
     }
 
-    /// Takes the room of an item. Returns whether there was enough.
+    /// Takes the bytes of an item. Returns whether there was enough.
     pub(super) fn take(&mut self, item: &impl Encodable, version: i16) -> bool {
         let bytes = item.compute_size(version).unwrap_or(usize::MAX);
         let left = self.0.checked_sub(bytes);
@@ -136,7 +137,7 @@ mod tests {
 
     const LIMITS: (usize, usize) = (50, 100);
 
-    /// Reads frames from what has come, until they end. Returns their lengths, and the end.
+    /// Reads frames from these bytes, until they end. Returns their lengths, and the end.
     fn lengths(mut from: &[u8]) -> (Vec<usize>, Result<(), Refusal>) {
         let (limits, mut buffer) = (Limits::new(LIMITS.0, LIMITS.1), BytesMut::new());
         let mut lengths = Vec::new();

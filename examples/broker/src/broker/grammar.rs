@@ -22,7 +22,7 @@ const MAX_STRING_BYTES: usize = 1_000;
 
 /// A part of a request.
 pub(super) enum Part {
-    /// So many bytes.
+    /// This many bytes.
     Fixed(usize),
     /// A string, or none.
     Text,

@@ -1,4 +1,5 @@
-//! Partitions: batches of records in memory, how far they are replicated, and what may be read.
+//! Partitions: batches of records in memory, and the offset up to which they are replicated and
+//! readable.
 
 use std::{
     collections::VecDeque,
@@ -80,7 +81,7 @@ pub(super) struct Log {
 }
 
 struct Entry {
-    /// Tells the older of two batches of any partitions.
+    /// Orders the batches of all partitions by age.
     number: u64,
     base: i64,
     /// One past the last.
@@ -130,8 +131,8 @@ impl Log {
         Ok(Placed { base, is_new: true })
     }
 
-    /// Drops the oldest replicated batches, until the rest has at most so many bytes or is one
-    /// batch. Returns the number of dropped bytes.
+    /// Drops the oldest replicated batches, until the rest has at most `bytes` bytes or is one batch.
+    /// Returns the number of dropped bytes.
     fn retain(&mut self, bytes: u64) -> u64 {
         let mut dropped = 0;
         while self.kept() > bytes && self.batches.len() > 1 && self.droppable().is_some() {
@@ -236,7 +237,7 @@ impl Log {
 mod tests {
     use super::{super::batch::tests::batch, *};
 
-    /// A log of batches of so many records.
+    /// A log of batches of this many records.
     fn log(counts: &[i32]) -> Log {
         let mut log = Log::default();
         let storage = Storage::new(1 << 20, 1 << 20);

@@ -1,4 +1,4 @@
-//! Topics, and what clients are told about them.
+//! Topics, and their descriptions for clients.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub(super) struct Topics {
     table: Mutex<Table>,
     max_count: usize,
     max_partitions: usize,
-    /// Of a topic that is made because a client asks for it.
+    /// Partitions of a topic that is created because a client asks for it.
     partitions: i32,
 }
 
@@ -78,7 +78,7 @@ impl Topics {
         self.insert(&mut table, name, self.partitions)
     }
 
-    /// Creates a topic with so many partitions, or only checks that it could.
+    /// Creates a topic with this many partitions, or only checks that it could.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ pub(super) fn describe(
         }
         _ => topics.names().iter().map(|name| describe_topic(topics, name, false)).collect(),
     };
-    // The client reaches the broker again where it has reached it now.
+    // The client can reach the broker again at the address of this connection.
     let node = MetadataResponseBroker::default()
         .with_node_id(NODE)
         .with_host(StrBytes::from_string(host.ip().to_string()))

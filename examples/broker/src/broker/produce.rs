@@ -1,4 +1,4 @@
-//! Produce: appends, and waits until the follower has what was appended, if the client says so.
+//! Produce: appends, and, if the client asks for it, waits until the follower has the records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::prelude::*;
 
-/// What a request has written, and how its wait has ended.
+/// The records that a request has appended, and how its wait ended.
 type Ended = (Written, Completion);
 
 /// A produce request that waits for the follower.
@@ -36,7 +36,7 @@ impl DelayedOperation<Arc<Partition>> for Produce {
     }
 }
 
-/// Deals with a produce request.
+/// Handles a produce request.
 pub(super) fn handle(
     broker: &Broker,
     header: Header,
@@ -47,7 +47,7 @@ pub(super) fn handle(
     let written = Written::append(broker, asked);
     broker.appended(&written.partitions());
     match acks {
-        // The client takes no answer, so that an error is told by closing.
+        // The client wants no answer, so the broker reports an error by closing the connection.
         0 if written.has_failed() => Err(Malformed),
         0 => Ok(Reply::Nothing),
         -1 if written.appended().next().is_some() => Ok(wait(broker, header, written, timeout_ms)),
@@ -70,9 +70,9 @@ fn wait(broker: &Broker, header: Header, written: Written, timeout_ms: i32) -> R
     }))
 }
 
-/// What is wrong with partitions that have not been replicated when the wait ended.
+/// The error of partitions that were not replicated when the wait ended.
 ///
-/// The records are in the log nevertheless, which a client has to expect of either error.
+/// The records are in the log nevertheless. Clients must expect that of both errors.
 const fn error(completion: Completion) -> Option<ResponseError> {
     match completion {
         Completion::Satisfied => None,
@@ -82,7 +82,7 @@ const fn error(completion: Completion) -> Option<ResponseError> {
     }
 }
 
-/// What a request has written.
+/// The records that a request has appended.
 struct Written {
     topics: Vec<(TopicName, Vec<WrittenPartition>)>,
 }
@@ -100,7 +100,7 @@ struct Appended {
 }
 
 impl Written {
-    /// Appends what a request brings. Each partition fails on its own.
+    /// Appends the records of a request. Each partition fails on its own.
     fn append(broker: &Broker, asked: ProduceRequest) -> Self {
         let refused = refusal(&asked);
         let topics = asked.topic_data.into_iter().map(|topic| {
@@ -128,7 +128,8 @@ impl Written {
         self.appended().map(|appended| Arc::clone(&appended.partition)).collect()
     }
 
-    /// What has to be replicated: each partition up to the end of what was appended.
+    /// The condition of the wait: each partition is replicated up to the end of the appended
+    /// records.
     fn thresholds(&self) -> Vec<Watch<Arc<Partition>>> {
         let threshold = |appended: &Appended| {
             Watch::Threshold(Arc::clone(&appended.partition), appended.end.unsigned_abs())
@@ -140,8 +141,8 @@ impl Written {
         self.all().any(|written| written.outcome.is_err())
     }
 
-    /// Makes the answer. `error` is that of what was appended and is not replicated, if it has to
-    /// be.
+    /// Makes the answer. `error` is the error of appended records that are not replicated, if they
+    /// have to be.
     fn encode(self, header: Header, error: Option<ResponseError>) -> Result<BytesMut, Malformed> {
         let responses = self.topics.into_iter().map(|(topic, written)| {
             let partitions = written.into_iter().map(|written| written.respond(error));
@@ -177,7 +178,7 @@ impl Appended {
     }
 }
 
-/// What is wrong with a request as a whole.
+/// The error of a request as a whole.
 fn refusal(asked: &ProduceRequest) -> Option<ResponseError> {
     if !(-1..=1).contains(&asked.acks) {
         Some(ResponseError::InvalidRequiredAcks)

@@ -1,7 +1,7 @@
 //! Idempotent producers: the ids they get, and the sequence numbers that find their duplicates.
 //!
-//! A producer numbers its records for each partition. A batch that comes again, because its answer
-//! was lost, is answered as before and not appended; one that leaves a gap is refused.
+//! A producer numbers its records for each partition. A batch that arrives again, because its
+//! answer was lost, gets the same answer and is not appended. One that leaves a gap is refused.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,7 @@ use kafka_protocol::{
     messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId},
 };
 
-/// Batches of a producer that are remembered for each partition; no client has more on their way.
+/// Batches of a producer that a partition remembers; no client has more in flight.
 const REMEMBERED: usize = 5;
 
 /// Producers that a partition knows. One more displaces the one that has been silent the longest.
@@ -81,7 +81,7 @@ const fn after(number: i32, more: i32) -> i32 {
     number.wrapping_add(more) & i32::MAX
 }
 
-/// What the producers of a partition have written last.
+/// The latest batches of the producers of a partition.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     producers: HashMap<i64, Sequence>,
@@ -110,7 +110,7 @@ impl Sequences {
         if !stamp.is_valid() {
             return Err(ResponseError::InvalidRecord);
         }
-        // Of a producer that was displaced any number may be the next.
+        // A producer that was displaced may continue with any number.
         let Some(sequence) = self.producers.get(&stamp.producer) else { return Ok(None) };
         if stamp.epoch < sequence.epoch {
             return Err(ResponseError::InvalidProducerEpoch);

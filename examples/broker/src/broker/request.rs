@@ -8,7 +8,7 @@ use kafka_protocol::{
 
 use super::{grammar, refusal::Refusal};
 
-/// A message is not what the protocol allows.
+/// A message that breaks the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 

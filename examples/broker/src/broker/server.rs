@@ -1,4 +1,4 @@
-//! The server: takes in connections, and lets them go in good order.
+//! The server: accepts connections, and closes them in order.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,8 +14,7 @@ use super::{Broker, Config, connection};
 /// How long a shutdown waits for clients to take their answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long nothing is accepted after the system has refused a connection, for want of
-/// descriptors for one.
+/// Pause after the system has refused a connection, such as for lack of descriptors.
 const REST: Duration = Duration::from_millis(50);
 
 /// A broker that listens.
@@ -57,10 +56,10 @@ impl Server {
         &self.broker
     }
 
-    /// Takes in nothing more, answers every request that waits, and closes all connections. Returns
+    /// Accepts nothing more, answers every request that waits, and closes all connections. Returns
     /// how many requests waited.
     ///
-    /// A client that does not take its answers is left behind after a second.
+    /// It waits at most a second for a client that does not read its answers.
     pub async fn shutdown(mut self) -> u64 {
         let answered = self.close();
         tokio::select! {
@@ -71,10 +70,10 @@ impl Server {
         answered
     }
 
-    /// Has all connections closed once they have answered what waits. Returns how many requests
-    /// that was.
+    /// Closes all connections after they have answered the waiting requests. Returns how many
+    /// requests that was.
     fn close(&self) -> u64 {
-        // First, so that a request which finds the purgatories shut is among the last.
+        // First, so that a request which finds the purgatories shut down is one of the last.
         self.closing.send_replace(true);
         self.broker.answer_all()
     }
@@ -117,11 +116,11 @@ async fn next(listener: &TcpListener, timer: &Timer) -> TcpStream {
     }
 }
 
-/// Waits for some time; no time at all once the timer has been shut down.
+/// Waits for some time; returns at once if the timer is shut down.
 async fn pause(timer: &Timer, delay: Duration) {
     let (over, is_over) = oneshot::channel::<()>();
     if timer.schedule(delay, || drop(over)).is_ok() {
-        // Both ends of it, being sent and being dropped, are the end of the pause.
+        // The pause ends when the message is sent or the sender is dropped.
         let _ = is_over.await;
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use super::log::Partition;
 
-/// When room is made, this part of all room is made at once: one in so many.
+/// Part of the limit that is freed at once, as a divisor.
 const SLACK: u64 = 16;
 
 /// Bytes of records, of all partitions, and their limits.
@@ -32,13 +32,13 @@ impl Storage {
         Self { partition_bytes, max_bytes, used, batches }
     }
 
-    /// Takes note of a batch. Returns its number, which tells the older of two.
+    /// Counts a batch. Returns its number, which tells the older of two.
     pub(super) fn add(&self, bytes: u64) -> u64 {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes note of batches that were dropped.
+    /// Counts dropped batches.
     pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }

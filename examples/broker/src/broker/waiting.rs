@@ -21,17 +21,17 @@ where
     purgatory.stats().shut_down
 }
 
-/// A request that waits, in the hands of the connection that will answer it.
+/// A request that waits, as its connection holds it.
 ///
-/// Dropping it calls the wait off. So a connection that closes leaves nothing behind.
+/// Dropping it cancels the wait. So a closed connection leaves no waiting requests.
 pub(super) struct Waiting<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> {
-    /// Calls the wait off when it is dropped; `None` if there is none.
+    /// Cancels the wait when it is dropped; `None` if there is none.
     _guard: Option<OperationGuard<K, O>>,
     ended: oneshot::Receiver<T>,
 }
 
 impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> {
-    /// Takes over an operation that was brought to a purgatory. One that was refused ends at once.
+    /// Takes an operation that was passed to a purgatory. One that was refused ends at once.
     pub(super) fn new(
         purgatory: &Purgatory<K, O>,
         watched: Result<Watched, WatchError<O>>,
@@ -51,13 +51,13 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>, T> Waiting<K, O, T> 
         Self { _guard: guard, ended }
     }
 
-    /// Waits until the operation has ended; `None` if it ended without a word, which a panic does.
+    /// Waits until the operation has ended; `None` if it ended without an answer, as after a panic.
     pub(super) async fn ended(self) -> Option<T> {
         let Self { _guard, ended } = self;
         ended.await.ok()
     }
 
-    /// Returns what the operation has sent, if it has ended.
+    /// Returns the answer of the operation, if it has ended.
     #[cfg(test)]
     pub(super) fn try_ended(&mut self) -> Option<T> {
         self.ended.try_recv().ok()

@@ -4,7 +4,7 @@
 //!
 //! - `rebalances` holds one operation for each round of joins. Its condition is that all members
 //!   have joined, and its delay is the rebalance timeout. Its completion ends the round.
-//! - `joins` and `syncs` hold the requests of members, until a transition leaves their answers.
+//! - `joins` and `syncs` hold the requests of members, until a transition stores their answers.
 //! - `sessions` is a timer with a timeout for each member that does not wait. A heartbeat resets
 //!   it.
 //!
@@ -47,10 +47,10 @@ pub struct GroupConfig {
     pub initial_delay: Duration,
     /// The session timeouts that a member may ask for.
     pub session_timeouts: RangeInclusive<Duration>,
-    /// How many groups there may be. One more displaces the group that has been without members for
-    /// the longest time; if all have members it is refused.
+    /// Limit of groups. One more displaces the group that has been without members for the longest
+    /// time; if all have members it is refused.
     pub max_groups: usize,
-    /// How many members a group may have.
+    /// Limit of members of a group.
     pub max_members: usize,
 }
 
@@ -186,8 +186,7 @@ impl Coordinator {
         }
     }
 
-    /// Answers all joins and syncs that wait, and refuses what comes later. Returns how many
-    /// waited.
+    /// Answers all joins and syncs that wait, and refuses later ones. Returns how many waited.
     pub(crate) fn close(&self) -> u64 {
         self.is_closed.store(true, Ordering::Release);
         self.sessions.shutdown();
@@ -251,7 +250,7 @@ impl Coordinator {
         Waiting::new(purgatory, watched, ended)
     }
 
-    /// Puts off the end of a member's session.
+    /// Extends a member's session.
     pub(crate) fn heartbeat(&self, group: &Name, who: &Identity) -> Result<(), ResponseError> {
         self.counts.update(|counts| counts.heartbeats += 1);
         let mut groups = self.groups();
@@ -262,7 +261,8 @@ impl Coordinator {
     fn touch(&self, name: &Name, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
         let (session, timeout, outcome) = group.heartbeat(who);
         if let Some(session) = session {
-            // It may be about to end; then another takes its place, and it ends nothing.
+            // The session may be about to end. Then a new session replaces it, and its end has no
+            // effect.
             if !self.sessions.reset(session.key, timeout) {
                 self.start_session(name, group, &who.member);
             }
@@ -398,7 +398,7 @@ impl Coordinator {
         let Some(timeout) = group.session_timeout(member) else { return };
         let number = self.next_number();
         let end = SessionEnd { group: own(name), member: member.clone(), number };
-        // A timer that has been shut down ends no sessions any more.
+        // A timer that is shut down ends no sessions.
         let Ok(key) = self.sessions.schedule(timeout, end) else { return };
         if let Some(before) = group.keep_session(member, Session { key, number }) {
             self.sessions.cancel(before.key);

@@ -18,7 +18,7 @@ pub(crate) fn own(name: &str) -> Name {
     name.to_owned().into()
 }
 
-/// The place where a transition leaves the answer to a join or a sync.
+/// The cell in which a transition stores the answer to a join or a sync.
 pub(crate) type Answer = Arc<OnceLock<Outcome>>;
 
 /// The answer to a join or a sync.
@@ -78,7 +78,7 @@ pub(crate) struct Identity {
 /// Work for the coordinator that follows from a transition.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// Members whose session begins anew.
+    /// Members whose session starts again.
     pub(crate) started: Vec<Name>,
     /// Sessions that are over.
     pub(crate) stopped: Vec<TimeoutKey>,

@@ -4,9 +4,9 @@
 //! - the generation never goes back;
 //! - in a generation no partition has two owners, and once the group is at rest each has one;
 //! - no join and no sync waits for longer than the longest rebalance timeout;
-//! - a process that dies stays a member until its session is over, and not a moment longer, unless
-//!   a step of a rebalance ends without it; one that leaves is no member any more;
-//! - what was committed stays committed.
+//! - a process that dies is a member exactly until its session ends, or until a step of a rebalance
+//!   ends without it; one that leaves is not a member from then on;
+//! - committed offsets stay committed.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -148,7 +148,7 @@ impl World {
         self.group().1.contains(id)
     }
 
-    /// Has one process do something that it may do at any time.
+    /// Makes one process take an action that is allowed at any time.
     fn disturb(&mut self) {
         let index = self.random.usize(..self.processes.len());
         let is_dead = matches!(self.processes[index].state, State::Dead);
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// Has every process do what is next for it, until nothing is.
+    /// Makes every process take its next action, until none has one.
     fn settle(&mut self) {
         while (0..self.processes.len()).any(|index| self.step(index)) {}
     }
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// Returns how long a process lags: not at all, but for one in so many times.
+    /// Returns how long a process lags: usually zero.
     fn delay(&mut self, one_in: u8, most_ms: u64) -> Duration {
         let is_slow = !self.is_prompt && self.random.u8(..one_in) == 0;
         Duration::from_millis(if is_slow { self.random.u64(..most_ms) } else { 0 })
@@ -449,7 +449,7 @@ impl Process {
     }
 }
 
-/// Shares the partitions out, as the client that leads does it.
+/// Assigns the partitions, as the client that leads does.
 fn assign(members: &[JoinGroupResponseMember]) -> Vec<(Name, Bytes)> {
     let count = members.len();
     let share = |index: usize| (0..PARTITIONS).filter(move |&p| usize::from(p) % count == index);
@@ -482,7 +482,7 @@ fn every_promise_holds_whatever_members_do() {
     assert!(rebalances > 5_000, "{rebalances} rebalances are hardly a test");
 }
 
-/// A coordinator with so many stable groups of so many members, in virtual time.
+/// A coordinator with this many stable groups of this many members, in virtual time.
 fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<(Name, Identity)>) {
     let clock = ManualClock::new();
     let coordinator = Coordinator::new(&Config { clock: Some(clock.clone()), ..Config::default() });
@@ -533,7 +533,7 @@ fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
     assert_eq!(coordinator.heartbeat(group, silent), unknown);
     let stats = coordinator.stats();
     assert_eq!((stats.counts.sessions_ended, stats.sessions.lateness.count()), (1, 1));
-    // The other takes part no more either.
+    // The other one does not take part any more either.
     clock.advance(Duration::from_secs(10));
     assert_eq!(coordinator.stats().counts.sessions_ended, 2);
     let stats = coordinator.stats();
@@ -563,8 +563,8 @@ fn a_member_that_leaves_is_replaced_at_once_and_one_of_the_past_commits_nothing(
     assert_eq!(joined.members.len(), 1, "it has all to itself, without a wait");
 }
 
-/// The cost of members: the reaper wakes for deadlines only, also for those that a heartbeat has
-/// put off since.
+/// The cost of members: the reaper wakes only for deadlines, including those that a heartbeat has
+/// moved since.
 #[test]
 fn a_thousand_members_wake_the_reaper_only_for_their_deadlines() {
     const ROUNDS: u64 = 100;

@@ -22,7 +22,7 @@ const TELLS_REBALANCE_TIMEOUT: i16 = 1;
 const KNOWS_ITS_ID: i16 = 4;
 /// The first version with static members.
 const KNOWS_INSTANCES: i16 = 5;
-/// The first version in which the answer has the protocol type, and the protocol may be none.
+/// The first version whose answer has the protocol type, and in which the protocol may be absent.
 const TELLS_PROTOCOL_TYPE: i16 = 7;
 /// The first version in which a leader can skip the assignment.
 const CAN_SKIP_ASSIGNMENT: i16 = 9;
@@ -143,7 +143,7 @@ fn reply(
     }
 }
 
-/// Puts off the end of a member's session.
+/// Extends a member's session.
 pub(crate) fn heartbeat(groups: &Coordinator, asked: &HeartbeatRequest) -> HeartbeatResponse {
     let who = identity(&asked.member_id, asked.group_instance_id.as_ref(), asked.generation_id);
     let outcome = groups.heartbeat(&asked.group_id, &who);

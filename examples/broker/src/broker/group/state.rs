@@ -226,7 +226,7 @@ impl Group {
         let assignment = Bytes::new();
         let member = Member { join, assignment, waiting: None, session: None, is_new: true };
         self.members.insert(id.clone(), member);
-        // A round that begins now takes this back.
+        // A round that begins now reverts this.
         self.has_grown = true;
         self.wait_for_round(id, answer);
         Ok(())
@@ -324,7 +324,7 @@ impl Group {
 
     /// Returns whether a round need not wait any longer: all members have joined, or it is over.
     ///
-    /// A first round waits for members that nobody knows of yet.
+    /// A first round waits for members that the group does not know yet.
     pub(crate) fn is_round_complete(&self, round: Round) -> bool {
         if self.phase != Phase::Joining || self.round != round.number {
             return true;
@@ -485,7 +485,7 @@ impl Group {
         }
     }
 
-    /// Answers a heartbeat. The session begins anew even if the member has to join again.
+    /// Answers a heartbeat. The session starts again even if the member has to join again.
     pub(crate) fn heartbeat(
         &self,
         who: &Identity,
@@ -548,7 +548,7 @@ impl Group {
         has_ended
     }
 
-    /// Gives up the request of a member whose connection has closed.
+    /// Drops the request of a member whose connection has closed.
     pub(crate) fn abandon(&mut self, id: &Name, answer: &Answer) {
         let Some(member) = self.members.get_mut(id) else { return };
         if !member.waiting.as_ref().is_some_and(|waiting| Arc::ptr_eq(waiting, answer)) {
@@ -652,7 +652,7 @@ fn common_protocols<'a>(members: impl Iterator<Item = &'a Member>) -> HashSet<&'
     members.map(known).reduce(|common, known| &common & &known).unwrap_or_default()
 }
 
-/// Leaves the answer to a request. Each has one answer.
+/// Stores the answer to a request. Each has one answer.
 fn set(answer: &Answer, outcome: Outcome) {
     let is_first = answer.set(outcome).is_ok();
     debug_assert!(is_first, "a request has two answers");

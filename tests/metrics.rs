@@ -120,7 +120,7 @@ fn published() -> (ManualClock, Timer, TimerMetrics, Book) {
 }
 
 #[test]
-fn all_that_a_timer_counts_is_published_and_described() {
+fn every_count_of_a_timer_is_published_and_described() {
     let (clock, timer, mut metrics, book) = published();
     let timeouts = timer.schedule_batch((0..20).map(|_| (10 * SECOND, || ()))).unwrap();
     timer.cancel_batch(&timeouts[..3]);

@@ -71,12 +71,12 @@ fn succeeds(mut child: Child) {
 }
 
 #[test]
-fn a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early() {
+fn a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early() {
     if is_child("stopped") {
         return be_stopped();
     }
     let mut child =
-        child("stopped", "a_process_that_was_stopped_runs_what_came_due_each_once_and_none_early");
+        child("stopped", "a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early");
     let mut orders = child.stdin.take().expect("it is piped");
     let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     let mut lines = lines.map(|line| line.expect("the child writes text"));

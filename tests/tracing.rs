@@ -79,7 +79,7 @@ fn line(level: Level, text: &str) -> (Level, String) {
 }
 
 #[test]
-fn a_panic_is_told_with_its_text() {
+fn a_panic_emits_an_event_with_its_text() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).name("requests").build().unwrap();
     timer.schedule(SECOND, || panic!("a text")).unwrap();
@@ -95,7 +95,7 @@ fn a_panic_is_told_with_its_text() {
 }
 
 #[test]
-fn the_start_of_the_threads_and_the_shutdown_are_told_once() {
+fn the_start_of_the_threads_and_the_shutdown_emit_one_event_each() {
     let timer = Timer::builder().name("dw").build().unwrap();
     let start = || {
         for _ in 0..3 {
@@ -135,7 +135,7 @@ impl Clock for Jumping {
 }
 
 #[test]
-fn lateness_is_told_when_it_begins_and_when_it_ends() {
+fn lateness_emits_an_event_when_it_begins_and_when_it_ends() {
     let (seconds, held) = (Arc::new(AtomicU64::new(0)), Held::default());
     let clock =
         Jumping { start: Instant::now(), seconds: Arc::clone(&seconds), timer: Arc::clone(&held) };

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_room_for_so_many_keys_and_no_more() {
+    fn conditions_have_room_for_max_keys_and_no_more() {
         for max in 1..40 {
             let mut conditions = Conditions::new(max);
             for number in 0..max as u64 {

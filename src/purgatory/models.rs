@@ -266,7 +266,7 @@ fn no_event_is_missed_while_an_operation_begins_to_wait() {
 }
 
 #[test]
-fn no_event_is_missed_while_an_earlier_one_is_looked_into() {
+fn no_event_is_missed_during_a_check_for_an_earlier_one() {
     check(|| {
         let world = World::new();
         world.watch(&[0]);
@@ -333,7 +333,7 @@ fn broken_without_a_second_check_an_event_is_missed() {
 
 #[test]
 #[should_panic(expected = "missed")]
-fn broken_a_second_check_before_the_lists_misses_what_comes_between() {
+fn broken_a_second_check_before_the_lists_misses_an_event_in_between() {
     check(|| watch_against_event(Fault::ChecksBeforeListing));
 }
 
@@ -370,13 +370,13 @@ fn event_against_check(notes: bool) {
 }
 
 #[test]
-fn the_protocol_of_what_is_out_by_hand_holds() {
+fn the_protocol_of_operations_that_are_out_by_hand_holds() {
     check(|| event_against_check(true));
 }
 
 #[test]
 #[should_panic(expected = "missed")]
-fn broken_an_event_that_notes_nothing_for_one_that_is_out_is_missed() {
+fn broken_an_event_that_leaves_no_note_for_an_operation_that_is_out_is_missed() {
     check(|| event_against_check(false));
 }
 
@@ -415,12 +415,12 @@ fn two_advances_at_once(is_all: bool) {
 }
 
 #[test]
-fn two_values_that_are_reached_at_once_satisfy_one_that_waits_for_both() {
+fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_both() {
     check(|| two_advances_at_once(true));
 }
 
 #[test]
-fn two_values_that_are_reached_at_once_satisfy_one_that_waits_for_either() {
+fn two_values_reached_at_once_satisfy_an_operation_that_waits_for_either() {
     check(|| two_advances_at_once(false));
 }
 
@@ -442,7 +442,7 @@ fn broken_two_values_that_are_counted_outside_of_the_lock_leave_one_missing() {
 }
 
 #[test]
-fn a_cancellation_by_key_finds_an_operation_that_comes_or_leaves_it_waiting() {
+fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
     check(|| {
         let world = World::new();
         let cancel = world.spawn(|world| world.core.cancel_key(&0, &|| 7));
@@ -457,7 +457,7 @@ fn a_cancellation_by_key_finds_an_operation_that_comes_or_leaves_it_waiting() {
 }
 
 #[test]
-fn many_that_are_completed_at_once_end_once_each_while_one_is_checked_and_another_expires() {
+fn operations_completed_together_end_once_each_while_one_is_checked_and_another_expires() {
     check(|| {
         let world = World { checks_steps: false, ..World::new() };
         let keys = [world.watch(&[0]), world.watch_for_delay(&[1])];
@@ -475,7 +475,7 @@ fn many_that_are_completed_at_once_end_once_each_while_one_is_checked_and_anothe
 }
 
 #[test]
-fn what_comes_while_the_purgatory_shuts_down_is_refused_or_answered() {
+fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
     check(|| {
         let world = World { checks_steps: false, ..World::new() };
         let event = world.spawn(|world| world.satisfy(0));
@@ -498,7 +498,7 @@ fn what_comes_while_the_purgatory_shuts_down_is_refused_or_answered() {
 }
 
 #[test]
-fn what_is_in_hand_while_the_purgatory_shuts_down_is_answered_once() {
+fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
     check(|| {
         let world = World::new();
         world.watch(&[0]);
@@ -520,7 +520,7 @@ fn what_is_in_hand_while_the_purgatory_shuts_down_is_answered_once() {
 
 #[test]
 #[should_panic(expected = "lost")]
-fn broken_a_shutdown_that_goes_through_before_it_closes_loses_what_comes_between() {
+fn broken_a_shutdown_that_ends_operations_before_it_closes_loses_one_in_between() {
     check(|| {
         let shard = Arc::new((Mutex::new(Vec::new()), Mutex::new(false)));
         let watcher = Arc::clone(&shard);
@@ -539,7 +539,7 @@ fn broken_a_shutdown_that_goes_through_before_it_closes_loses_what_comes_between
 }
 
 #[test]
-fn two_walks_over_one_list_check_everybody_once_each_or_leave_it_to_the_other() {
+fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() {
     check(|| {
         let world = World::new();
         world.watch(&[0]);
@@ -563,7 +563,7 @@ fn two_walks_over_one_list_check_everybody_once_each_or_leave_it_to_the_other() 
 }
 
 #[test]
-fn a_walk_passes_over_one_that_leaves_at_its_place() {
+fn a_walk_skips_an_operation_that_leaves_at_its_position() {
     check(|| {
         let world = World::new();
         let tickets = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));

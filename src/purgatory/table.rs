@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_table_is_found_whatever_was_split_taken_out_and_shrunk() {
+    fn an_element_is_found_after_splits_removals_and_shrinks() {
         let mut table = Table::new();
         let mut present = BTreeMap::new();
         let mut random = fastrand::Rng::with_seed(11);

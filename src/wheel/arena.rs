@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_gives_back_what_holds_no_timeout() {
+    fn shrink_frees_segments_without_a_timeout() {
         let mut arena = Arena::new(u32::MAX);
         let keys: std::vec::Vec<_> = (0..10_000).map(|i| insert(&mut arena, i)).collect();
         for key in keys {

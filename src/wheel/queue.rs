@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_due_first_whatever_comes_goes_and_changes() {
+    fn the_first_level_is_the_least_of_a_map() {
         let (mut queue, mut model) = (BucketQueue::new(), BTreeMap::new());
         let mut random = 1_u64;
         for _ in 0..20_000 {

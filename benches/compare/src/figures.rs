@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortened_picture_keeps_what_is_seen() {
+    fn a_shortened_picture_looks_the_same() {
         let text = "<svg width=\"9\">\n<text x=\"1\" dy=\"0.5ex\" text-anchor=\"start\" \
                     font-family=\"sans-serif\" font-size=\"16.129032258064516\" opacity=\"1\" \
                     fill=\"#24292F\">\nName\n</text>\n<polyline opacity=\"0.4\" points=\"1,2 3,4 \"/>\n";

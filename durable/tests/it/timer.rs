@@ -266,7 +266,7 @@ fn missed_occurrences_follow_the_policy() {
 }
 
 #[test]
-fn what_is_too_old_is_skipped() {
+fn timeouts_that_are_too_old_are_skipped() {
     let clock = ManualWallClock::new();
     let store = MemoryStore::new();
     let (timer, _seen) = start(DurableTimer::builder(store.clone()), &clock);
@@ -400,7 +400,7 @@ fn another_worker_takes_over_from_one_that_stopped() {
 }
 
 #[test]
-fn shutdown_gives_back_what_is_claimed() {
+fn shutdown_gives_back_claimed_records() {
     let clock = ManualWallClock::new();
     let store = MemoryStore::new();
     let (first, deliveries) = held(DurableTimer::builder(store.clone()), &clock);
@@ -419,7 +419,7 @@ fn shutdown_gives_back_what_is_claimed() {
 }
 
 #[test]
-fn finish_delivers_what_is_due() {
+fn finish_delivers_due_timeouts() {
     let clock = ManualWallClock::new();
     let (timer, seen) = plain(&clock);
     timer.schedule("now", Duration::ZERO, b"").expect("schedule");

@@ -153,7 +153,7 @@ fn a_transaction_of_the_user_decides() {
 /// The store of the timer is never asked to look again after some time, so nothing but a
 /// notification can make it claim.
 #[test]
-fn another_process_is_told_of_a_nearer_timeout_and_nothing_polls() {
+fn another_process_is_notified_of_a_nearer_timeout_and_nothing_polls() {
     let Some(server) = Server::start() else { return };
     let store = PostgresStore::connect(&server.parameters()).expect("connect");
     let wrapper = Wrapper { polls: false, ..Wrapper::of(store) };
@@ -184,7 +184,7 @@ fn another_process_is_told_of_a_nearer_timeout_and_nothing_polls() {
 }
 
 #[test]
-fn a_connection_that_is_lost_in_mid_commit_leaves_one_truth() {
+fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
     let Some(server) = Server::start() else { return };
     let direct = PostgresStore::connect(&server.parameters()).expect("connect");
     for cut in [Cut::Request, Cut::Answer] {

@@ -34,7 +34,7 @@ fn of_newcomers_at_once_each_displaces_one_and_one_remains() {
 }
 
 #[test]
-fn one_that_is_displaced_while_it_is_checked_ends_once() {
+fn an_operation_displaced_while_it_is_checked_ends_once() {
     check(|| {
         let world = displacing();
         world.watch(&[0]);
@@ -74,7 +74,7 @@ fn newcomers_at_a_limit(displaces_until_it_fits: bool) {
 }
 
 #[test]
-fn newcomers_that_displace_one_each_leave_as_many_as_may_wait() {
+fn newcomers_that_displace_one_each_leave_the_limit_filled() {
     check(|| newcomers_at_a_limit(false));
 }
 

@@ -122,13 +122,13 @@ fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
 }
 
 #[test]
-fn a_woken_task_that_gives_up_wakes_the_next() {
+fn a_woken_task_that_drops_its_receiver_wakes_the_next() {
     a_drop_against_a_put(drop);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_woken_task_that_gives_up_in_silence_leaves_the_next_asleep() {
+fn broken_a_woken_task_that_drops_its_receiver_silently_leaves_the_next_asleep() {
     a_drop_against_a_put(Receiver::forget_ticket);
 }
 

@@ -71,7 +71,7 @@ fn a_slow_completion_does_not_delay_the_expiry_of_others() {
 }
 
 #[test]
-fn one_that_has_ended_completes_while_events_continue_for_its_key() {
+fn an_ended_operation_completes_while_events_continue_for_its_key() {
     const EVENTS: u32 = 500;
     let world = World::new();
     let checks = Arc::new(AtomicU32::new(0));
@@ -137,7 +137,7 @@ fn an_event_does_not_count_operations_cancelled_by_their_checks() {
 }
 
 #[test]
-fn nobody_is_displaced_for_one_that_is_refused() {
+fn a_refused_operation_displaces_no_other() {
     let world = World::with(|builder| {
         builder.max_delayed(2, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
     });

@@ -197,7 +197,7 @@ fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
 }
 
 #[test]
-fn nobody_is_displaced_for_one_that_is_refused() {
+fn a_refused_operation_displaces_no_other() {
     let clock = ManualClock::new();
     let ended = Arc::new(Mutex::new(Vec::new()));
     let op = || {

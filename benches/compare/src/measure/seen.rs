@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn times_between_ticks_show_who_rounds_which_way() {
+    fn times_between_ticks_show_how_each_timer_rounds() {
         let exact = Seen { cancelled: 100, ..Seen::default() };
         assert_eq!(look::<BTree>(500, 3), exact);
         assert_eq!(look::<Wheel>(500, 3), Seen { late: 0.9, ..exact });

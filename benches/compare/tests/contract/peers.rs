@@ -20,7 +20,7 @@ fn nexus_timer_fires_early_by_up_to_a_tick() {
 }
 
 #[test]
-fn nexus_timer_hands_out_near_ones_before_far_ones() {
+fn nexus_timer_expires_near_timeouts_before_far_ones() {
     let mut timers = NexusTimer::default();
     timers.insert(70, 70);
     advance(&mut timers, 60);
@@ -51,7 +51,7 @@ fn bitwheel_fires_late_when_a_slot_is_full() {
 }
 
 #[test]
-fn bitwheel_counts_what_has_fired_as_pending() {
+fn bitwheel_counts_expired_timeouts_as_pending() {
     struct Nothing;
     impl bitwheel::timer::Timer for Nothing {
         type Context = ();
@@ -66,7 +66,7 @@ fn bitwheel_counts_what_has_fired_as_pending() {
 }
 
 #[test]
-fn bitwheel_wraps_what_is_out_of_its_range() {
+fn bitwheel_wraps_delays_beyond_its_range() {
     let mut timers = BitWheel::default();
     let hour = 3_600_000;
     timers.insert(hour, 0);

@@ -67,7 +67,7 @@ fn nettys_wheel_is_late_by_a_tick() {
 }
 
 #[test]
-fn nettys_wheel_leaves_more_than_100_000_new_ones_to_later_ticks() {
+fn nettys_wheel_leaves_new_timeouts_beyond_100_000_to_later_ticks() {
     let mut netty = Netty::default();
     for payload in 0..300_000 {
         netty.insert(1, payload);
@@ -93,7 +93,7 @@ fn a_ring_queue_is_late_by_up_to_a_second() {
 }
 
 #[test]
-fn bounded_wheels_refuse_what_is_out_of_range() {
+fn bounded_wheels_refuse_delays_out_of_range() {
     fn refuses_beyond<T: Timers + Default>(range: u64) {
         assert_eq!(T::PROMISES.max_delay, Some(range));
         let mut timers = T::default();

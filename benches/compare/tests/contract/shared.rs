@@ -76,17 +76,17 @@ fn every_shared_timer_cancels_pending_timeouts() {
 }
 
 #[test]
-fn a_hash_wheel_thread_runs_nothing_that_was_cancelled() {
+fn a_hash_wheel_thread_runs_no_cancelled_timeout() {
     check_that_nothing_runs(&HashWheelThread::start(), HashWheelThread::ran);
 }
 
 #[test]
-fn nettys_timer_runs_nothing_that_was_cancelled() {
+fn nettys_timer_runs_no_cancelled_timeout() {
     check_that_nothing_runs(&NettyTimer::start(), NettyTimer::ran);
 }
 
 #[test]
-fn kafkas_timer_runs_nothing_that_was_cancelled() {
+fn kafkas_timer_runs_no_cancelled_timeout() {
     check_that_nothing_runs(&KafkaTimer::start(), KafkaTimer::ran);
 }
 
@@ -113,7 +113,7 @@ fn check_that_nothing_runs<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
 }
 
 #[test]
-fn what_races_with_a_cancel_runs_or_is_cancelled() {
+fn a_timeout_that_races_with_a_cancel_runs_or_is_cancelled() {
     check_races(&NettyTimer::start(), NettyTimer::ran);
     check_races(&KafkaTimer::start(), KafkaTimer::ran);
 }
@@ -150,7 +150,7 @@ fn check_races<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
 }
 
 #[test]
-fn whoever_leaves_work_to_a_thread_waits_until_it_is_done() {
+fn a_timer_that_leaves_work_to_a_thread_waits_until_it_is_done() {
     let timer = HashWheelThread::start();
     schedule_all(&timer, &vec![Duration::ZERO; 10_000]);
     timer.catch_up();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_epoch_begins_anew_and_an_earlier_one_is_refused() {
+    fn a_later_epoch_starts_again_at_0_and_an_earlier_one_is_refused() {
         let mut sequences = Sequences::default();
         sequences.record(stamp(7, 1, 0, 5), 0);
         let gap = Err(ResponseError::OutOfOrderSequenceNumber);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_knows_only_so_many_producers() {
+    fn a_partition_knows_a_limited_number_of_producers() {
         let mut sequences = Sequences::default();
         for producer in 0..1_500 {
             sequences.record(stamp(producer, 0, 0, 1), producer);

@@ -29,7 +29,7 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_sent_its_last_request_is_let_go() {
+async fn a_client_that_has_sent_its_last_request_is_disconnected() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
     client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;

@@ -76,7 +76,7 @@ async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
 }
 
 #[tokio::test]
-async fn limits_hold_but_for_a_first_batch() {
+async fn limits_hold_except_for_a_first_batch() {
     let server = system_broker().await;
     let client = &mut Raw::connect(&server).await;
     for partition in [0, 0, 1] {

@@ -66,7 +66,7 @@ async fn a_client_that_is_too_new_gets_the_list_of_versions() {
 }
 
 #[tokio::test]
-async fn garbage_is_answered_or_cut_off_and_leaves_nothing() {
+async fn garbage_gets_an_answer_or_is_disconnected_and_leaves_nothing() {
     let server = system_broker().await;
     let good = [frame(1, 11, &fetch(&[0, 1], 1, HOUR_MS)), frame(1, 8, &produce(0, -1, 2))];
     let mut random = fastrand::Rng::with_seed(1);

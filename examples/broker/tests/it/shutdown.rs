@@ -9,7 +9,7 @@ use std::{
 use crate::prelude::*;
 
 #[tokio::test]
-async fn a_shutdown_answers_everyone_and_closes() {
+async fn a_shutdown_answers_all_requests_and_closes() {
     let (server, _clock) = virtual_broker().await;
     server.broker().stop_follower();
     let mut consumers = Vec::new();
@@ -41,7 +41,7 @@ async fn a_shutdown_answers_everyone_and_closes() {
 }
 
 #[tokio::test]
-async fn dropping_the_server_answers_everyone_too() {
+async fn dropping_the_server_also_answers_all_requests() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
     client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
@@ -52,7 +52,7 @@ async fn dropping_the_server_answers_everyone_too() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_does_not_hold_up_a_shutdown() {
+async fn a_client_that_reads_no_answers_does_not_delay_a_shutdown() {
     let (server, clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
     client.call(PRODUCE_VERSION, &produce_all(&[0, 0, 0, 0], 1, 10_000)).await;

@@ -458,7 +458,7 @@ fn assign(members: &[JoinGroupResponseMember]) -> Vec<(Name, Bytes)> {
 }
 
 #[test]
-fn every_promise_holds_whatever_members_do() {
+fn every_promise_holds_for_all_actions_of_members() {
     let mut rebalances = 0;
     for seed in 0..500 {
         let mut world = World::new(seed);
@@ -544,7 +544,7 @@ fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
 }
 
 #[test]
-fn a_member_that_leaves_is_replaced_at_once_and_one_of_the_past_commits_nothing() {
+fn a_member_that_leaves_is_replaced_at_once_and_cannot_commit_any_more() {
     let (_clock, coordinator, members) = stable(1, 2);
     let (group, leaving) = &members[0];
     let other = &members[1].1;

@@ -20,10 +20,7 @@ use rskafka::{
     },
     record::{Record, RecordAndOffset},
 };
-use tokio::{
-    sync::{oneshot, watch},
-    task::JoinSet,
-};
+use tokio::{sync::watch, task::JoinSet};
 
 use crate::{Fault, end_signal, members, report::waiting, settings::Settings};
 
@@ -80,12 +77,12 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
     let (mut pollers, mut members) = (Set::new(), Set::new());
     for number in 0..settings.producers {
         let mut partitions = Vec::new();
-        for index in 0..settings.config.partitions {
+        for index in 0..settings.partitions.into() {
             partitions.push(partition(BUSY, index).await?);
         }
-        producers.spawn(produce(number, partitions, stopped.clone()));
+        producers.spawn(produce(number.into(), partitions, stopped.clone()));
     }
-    for index in 0..settings.config.partitions {
+    for index in 0..settings.partitions.into() {
         consumers.spawn(consume(partition(BUSY, index).await?, goal.clone()));
     }
     for _ in 0..settings.pollers {
@@ -96,22 +93,18 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
         members.spawn(members::run(address, dies, timer.clone(), stopped.clone()));
     }
     let began = Instant::now();
-    tokio::select! {
-        () = pause(&timer, settings.duration) => {}
-        () = end_signal()? => {}
-    }
+    // An error means that the time is over.
+    let _ = timer.timeout(Duration::from_secs(settings.seconds.into()), end_signal()?).await;
     let serving = began.elapsed();
     stop.send_replace(true);
-    let mut ends = vec![0; usize::try_from(settings.config.partitions)?];
+    let mut ends = vec![0; settings.partitions.into()];
     for made in all(&mut producers).await? {
         ends.iter_mut().zip(made).for_each(|(end, made)| *end += made);
     }
     let produced = ends.iter().sum();
     goals.send_replace(Some(ends));
-    let consumed = tokio::select! {
-        consumed = all(&mut consumers) => consumed?.into_iter().sum(),
-        () = pause(&timer, PATIENCE) => return Err("records did not arrive".into()),
-    };
+    let consumed = timer.timeout(PATIENCE, all(&mut consumers)).await;
+    let consumed = consumed.map_err(|_| "records did not arrive")??.into_iter().sum();
     all(&mut members).await?;
     let polls = all(&mut pollers).await?.concat();
     Ok(Done { serving, produced, consumed, polls })
@@ -220,13 +213,4 @@ async fn poll(
         polls.push(began.elapsed());
     }
     Ok(polls)
-}
-
-/// Waits for some time to pass.
-pub(crate) async fn pause(timer: &Timer, delay: Duration) {
-    let (over, is_over) = oneshot::channel::<()>();
-    let timeout = timer.schedule(delay, || drop(over));
-    // The wait ends when the channel closes. The drop of a refused callback also closes it.
-    let _timeout = timeout.map(delaywheel::Timeout::cancel_on_drop);
-    let _ = is_over.await;
 }

@@ -12,13 +12,14 @@ mod settings;
 
 use std::{error::Error, future::Future, io, process::ExitCode, sync::Arc};
 
+use clap::Parser;
 use delaywheel_broker::broker::Server;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
 };
 
-use self::settings::{Mode, Settings, USAGE};
+use self::settings::Settings;
 
 /// An error for the user.
 type Fault = Box<dyn Error + Send + Sync>;
@@ -27,20 +28,10 @@ type Fault = Box<dyn Error + Send + Sync>;
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    let settings = match Settings::parse(lexopt::Parser::from_env()) {
-        Ok(settings) => settings,
-        Err(error) => {
-            eprintln!("{error}\n\n{USAGE}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let outcome = match &settings.mode {
-        Mode::Help => {
-            println!("{USAGE}");
-            Ok(())
-        }
-        Mode::Listen(address) => listen(&settings, address),
-        Mode::Load => load(&settings),
+    let settings = Settings::parse();
+    let outcome = match &settings.listen {
+        Some(address) => listen(&settings, address),
+        None => load(&settings),
     };
     if let Err(fault) = outcome {
         eprintln!("failed: {fault}");
@@ -67,13 +58,13 @@ fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
 }
 
 async fn start(settings: &Settings, address: &str) -> Result<Server, Fault> {
-    let server = Server::start(address, settings.config.clone()).await;
+    let server = Server::start(address, settings.config()).await;
     let server = server.map_err(|error| match error.kind() {
         // It names a topic.
         io::ErrorKind::InvalidInput => error.to_string(),
         _ => format!("--listen {address}: {error}"),
     })?;
-    if settings.stops_follower {
+    if settings.stop_follower {
         server.broker().stop_follower();
     }
     Ok(server)
@@ -87,10 +78,10 @@ fn load(settings: &Settings) -> Result<(), Fault> {
         "{} serves {} producers, {} consumers, {} idle pollers and {} members of a group for {} s",
         server.address(),
         settings.producers,
-        settings.config.partitions,
+        settings.partitions,
         settings.pollers,
         settings.members,
-        settings.duration.as_secs_f64()
+        settings.seconds
     );
     let done = clients.block_on(load::run(settings, server.address()))?;
     let before = server.broker().stats();

@@ -7,7 +7,7 @@ use delaywheel::Timer;
 use delaywheel_broker::{client::Client, prelude::*};
 use tokio::sync::watch;
 
-use crate::{Fault, load::pause};
+use crate::Fault;
 
 /// The version of all requests.
 const VERSION: i16 = 3;
@@ -42,7 +42,7 @@ pub(crate) async fn run(
             if *stopped.borrow() {
                 return member.leave().await;
             }
-            pause(&timer, HEARTBEAT).await;
+            timer.sleep(HEARTBEAT).await?;
         }
     }
 }

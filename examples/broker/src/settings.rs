@@ -1,198 +1,152 @@
 //! The command line.
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
-use delaywheel_broker::broker::Config;
-use lexopt::{
-    Arg::{Long, Short},
-    Error, Parser, ValueExt,
-};
+use clap::{Parser, builder::RangedI64ValueParser, value_parser};
+use delaywheel_broker::broker::{Config, GroupConfig};
 
-/// How to call the program.
-pub(crate) const USAGE: &str = "\
-A small Kafka broker whose requests wait in purgatories. Without --listen it serves clients of its own
-for a while, checks that every record arrives once and in order, and reports.
-
-The broker:
-  --listen ADDRESS      serve any Kafka client at that address, such as localhost:9092, and do nothing else
-  --topic NAME:COUNT    create a topic with so many partitions at the start; can be given several times
-  --no-auto-create      refuse to create a topic because a client asks for it
-  --partitions N        partitions of a topic that a client creates by asking; 8
-  --retain-mib N        MiB of records that all topics keep together; the oldest are dropped; 1024
-  --max-message-kib N   KiB of the longest batch of records; 1024
-  --group-delay-ms N    how long the first members of a group wait for others; 3000, or 100 under the load
-  --follower-ms N       how long the simulated follower takes to acknowledge; 2
-  --no-follower         regard records as replicated at once
-  --stop-follower       stop the follower, so that acks=all times out
-
-The load:
-  --seconds N           how long the load lasts; 5
-  --producers N         clients that produce and wait for the follower, one batch at a time; 16
-  --pollers N           clients that poll a quiet topic; 100
-  --members N           members of a consumer group, one of which dies; 8
-
-  --help                print this
-
-Ctrl-C and SIGTERM end either. The broker then answers the waiting requests.";
-
-/// How long the first members of a group wait for others under the load.
-const LOAD_GROUP_DELAY: Duration = Duration::from_millis(100);
-
-/// The task of the program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Run the load and report.
-    Load,
-    /// Serve others at an address.
-    Listen(String),
-    /// Print how to call the program.
-    Help,
-}
-
-/// The settings of a run.
-#[derive(Debug, Clone)]
+/// A small Kafka broker whose requests wait in purgatories.
+///
+/// Without --listen it serves clients of its own for a while, checks that every record arrives once
+/// and in order, and reports. Ctrl-C and SIGTERM end either. The broker then answers the waiting
+/// requests.
+#[derive(Debug, Parser)]
 pub(crate) struct Settings {
-    pub(crate) mode: Mode,
-    pub(crate) duration: Duration,
-    pub(crate) producers: u32,
-    pub(crate) pollers: u32,
-    pub(crate) members: u32,
-    pub(crate) stops_follower: bool,
-    pub(crate) config: Config,
+    /// Serve any Kafka client at an address such as localhost:9092, and do nothing else
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(crate) listen: Option<String>,
+    /// Create a topic with so many partitions at the start; can be given several times
+    #[arg(long = "topic", value_name = "NAME:COUNT", value_parser = topic)]
+    topics: Vec<(String, i32)>,
+    /// Refuse to create a topic because a client asks for it
+    #[arg(long)]
+    no_auto_create: bool,
+    /// Partitions of a topic that a client creates by asking
+    #[arg(long, value_name = "N", default_value = "8", value_parser = number())]
+    pub(crate) partitions: u16,
+    /// MiB of records that all topics keep together; the oldest are dropped
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = number())]
+    retain_mib: u16,
+    /// KiB of the longest batch of records
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = number())]
+    max_message_kib: u16,
+    /// How long the first members of a group wait for others; 3000, or 100 under the load
+    #[arg(long, value_name = "N", value_parser = number())]
+    group_delay_ms: Option<u16>,
+    /// How long the simulated follower takes to acknowledge
+    #[arg(long, value_name = "N", default_value = "2", value_parser = number())]
+    follower_ms: u16,
+    /// Regard records as replicated at once
+    #[arg(long, conflicts_with_all = ["follower_ms", "stop_follower"])]
+    no_follower: bool,
+    /// Stop the follower, so that acks=all times out
+    #[arg(long)]
+    pub(crate) stop_follower: bool,
+
+    /// How long the load lasts
+    #[arg(long, value_name = "N", default_value = "5", value_parser = number())]
+    pub(crate) seconds: u16,
+    /// Clients of the load that produce and wait for the follower, one batch at a time
+    #[arg(long, value_name = "N", default_value = "16", value_parser = number())]
+    pub(crate) producers: u16,
+    /// Clients of the load that poll a quiet topic
+    #[arg(long, value_name = "N", default_value = "100", value_parser = number())]
+    pub(crate) pollers: u16,
+    /// Members of the load's consumer group, one of which dies
+    #[arg(long, value_name = "N", default_value = "8", value_parser = number())]
+    pub(crate) members: u16,
 }
 
 impl Settings {
-    /// Reads the command line.
-    pub(crate) fn parse(mut parser: Parser) -> Result<Self, Error> {
-        let mut config = Config {
-            partitions: 8,
-            follower: Some(Duration::from_millis(2)),
+    /// Returns the settings of the broker.
+    pub(crate) fn config(&self) -> Config {
+        let max_stored_bytes = u64::from(self.retain_mib) << 20;
+        let default_delay = if self.listen.is_some() { 3_000 } else { 100 };
+        let group_delay = self.group_delay_ms.unwrap_or(default_delay).into();
+        let follower = Duration::from_millis(self.follower_ms.into());
+        let default = Config::default();
+        Config {
+            partitions: self.partitions.into(),
+            topics: self.topics.clone(),
+            creates_topics: !self.no_auto_create,
+            follower: (!self.no_follower).then_some(follower),
+            retained_bytes: default.retained_bytes.min(max_stored_bytes),
+            max_stored_bytes,
+            max_message_bytes: usize::from(self.max_message_kib) << 10,
+            groups: GroupConfig {
+                initial_delay: Duration::from_millis(group_delay),
+                ..default.groups
+            },
             print: |line| eprintln!("{line}"),
-            ..Config::default()
-        };
-        let mut group_delay = None;
-        let (mut mode, mut duration) = (Mode::Load, Duration::from_secs(5));
-        let (mut producers, mut pollers, mut members) = (16, 100, 8);
-        let mut stops_follower = false;
-        while let Some(argument) = parser.next()? {
-            let option = match argument {
-                Long(option) => option.to_owned(),
-                Short('h') => "help".to_owned(),
-                other => return Err(other.unexpected()),
-            };
-            let mut value = Value { parser: &mut parser, option: &option };
-            match &*option {
-                "listen" => mode = Mode::Listen(value.address()?),
-                "topic" => config.topics.push(value.topic()?),
-                "no-auto-create" => config.creates_topics = false,
-                "partitions" => config.partitions = value.number()?,
-                "retain-mib" => {
-                    config.max_stored_bytes = value.number::<u64>()? << 20;
-                    config.retained_bytes = config.retained_bytes.min(config.max_stored_bytes);
-                }
-                "max-message-kib" => config.max_message_bytes = value.number::<usize>()? << 10,
-                "group-delay-ms" => group_delay = Some(Duration::from_millis(value.number()?)),
-                "follower-ms" => config.follower = Some(Duration::from_millis(value.number()?)),
-                "no-follower" => config.follower = None,
-                "stop-follower" => stops_follower = true,
-                "seconds" => duration = Duration::from_secs(value.number()?),
-                "producers" => producers = value.number()?,
-                "pollers" => pollers = value.number()?,
-                "members" => members = value.number()?,
-                "help" => mode = Mode::Help,
-                _ => return Err(Error::UnexpectedOption(format!("--{option}"))),
-            }
+            ..default
         }
-        let default = config.groups.initial_delay;
-        let default = if mode == Mode::Load { LOAD_GROUP_DELAY } else { default };
-        config.groups.initial_delay = group_delay.unwrap_or(default);
-        Ok(Self { mode, duration, producers, pollers, members, stops_follower, config })
     }
 }
 
-/// Reads and checks the value of one option.
-struct Value<'a> {
-    parser: &'a mut Parser,
-    option: &'a str,
+fn number() -> RangedI64ValueParser<u16> {
+    value_parser!(u16).range(1..=10_000)
 }
 
-impl Value<'_> {
-    fn number<T: TryFrom<u16>>(&mut self) -> Result<T, Error> {
-        self.read("a number from 1 to 10000", |text| {
-            let number = u16::from_str(text).ok().filter(|number| (1..=10_000).contains(number));
-            T::try_from(number?).ok()
-        })
-    }
+/// Checks a host and a port. The broker looks the host up when it listens.
+fn address(text: &str) -> Result<String, &'static str> {
+    let parts = text.rsplit_once(':');
+    let is_address =
+        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    is_address.then(|| text.to_owned()).ok_or("expected an address such as localhost:9092")
+}
 
-    /// Reads a host and a port. The broker looks the host up when it listens.
-    fn address(&mut self) -> Result<String, Error> {
-        self.read("an address such as localhost:9092", |text| {
-            let (host, port) = text.rsplit_once(':')?;
-            (!host.is_empty() && u16::from_str(port).is_ok()).then(|| text.to_owned())
-        })
-    }
-
-    fn topic(&mut self) -> Result<(String, i32), Error> {
-        self.read("a name and a number of partitions, such as words:4", |text| {
-            let (name, count) = text.rsplit_once(':')?;
-            let count = i32::from_str(count).ok().filter(|&count| count > 0)?;
-            (!name.is_empty()).then(|| (name.to_owned(), count))
-        })
-    }
-
-    fn read<T>(
-        &mut self,
-        expected: &str,
-        read: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<T, Error> {
-        let value = self.parser.value()?.string()?;
-        let option = self.option;
-        read(&value).ok_or_else(|| format!("--{option} {value}: expected {expected}").into())
-    }
+fn topic(text: &str) -> Result<(String, i32), &'static str> {
+    let parts = text.rsplit_once(':').and_then(|(name, count)| Some((name, count.parse().ok()?)));
+    let topic = parts.filter(|&(name, count)| !name.is_empty() && count > 0);
+    let topic = topic.map(|(name, count)| (name.to_owned(), count));
+    topic.ok_or("expected a name and a number of partitions, such as words:4")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(arguments: &[&str]) -> Result<Settings, Error> {
-        Settings::parse(Parser::from_args(arguments))
+    fn parse(arguments: &str) -> Result<Settings, String> {
+        let arguments = ["broker"].into_iter().chain(arguments.split_whitespace());
+        Settings::try_parse_from(arguments).map_err(|error| error.to_string())
     }
 
     #[test]
     fn options_are_read_and_the_others_have_their_defaults() {
-        let settings = parse(&["--seconds", "2", "--pollers=7"]).unwrap();
-        assert_eq!((settings.duration, settings.pollers), (Duration::from_secs(2), 7));
-        assert_eq!((settings.mode, settings.producers), (Mode::Load, 16));
-        let settings = parse(&["--listen", "localhost:9092", "--no-follower"]).unwrap();
-        assert_eq!(settings.mode, Mode::Listen("localhost:9092".into()));
-        assert_eq!(settings.config.follower, None);
-        assert_eq!(settings.config.groups.initial_delay, Duration::from_secs(3));
-        let config = parse(&["--topic", "a:3", "--topic=b:1", "--no-auto-create"]).unwrap().config;
+        let settings = parse("--seconds 2 --pollers=7").unwrap();
+        assert_eq!((settings.seconds, settings.pollers, settings.producers), (2, 7, 16));
+        let config = settings.config();
+        assert_eq!(config.groups.initial_delay, Duration::from_millis(100));
+        assert_eq!(config.follower, Some(Duration::from_millis(2)));
+        let settings = parse("--listen localhost:9092 --no-follower").unwrap();
+        assert_eq!(settings.listen.as_deref(), Some("localhost:9092"));
+        assert_eq!(settings.config().follower, None);
+        assert_eq!(settings.config().groups.initial_delay, Duration::from_secs(3));
+        let config = parse("--topic a:3 --topic=b:1 --no-auto-create").unwrap().config();
         assert_eq!(config.topics, [("a".into(), 3), ("b".into(), 1)]);
         assert!(!config.creates_topics);
-        let config = parse(&["--retain-mib", "10", "--group-delay-ms", "5"]).unwrap().config;
+        let config = parse("--retain-mib 10 --group-delay-ms 5").unwrap().config();
         assert_eq!((config.max_stored_bytes, config.retained_bytes), (10 << 20, 10 << 20));
         assert_eq!(config.groups.initial_delay, Duration::from_millis(5));
     }
 
     #[test]
     fn an_error_names_the_option_and_its_value() {
-        for arguments in [
-            "--seconds 0",
-            "--seconds x",
-            "--pollers 10001",
-            "--listen nowhere",
-            "--listen :9092",
-            "--listen localhost:99999",
-            "--topic words",
-            "--topic words:0",
+        for (option, value) in [
+            ("--seconds", "0"),
+            ("--seconds", "x"),
+            ("--pollers", "10001"),
+            ("--listen", "nowhere"),
+            ("--listen", ":9092"),
+            ("--listen", "localhost:99999"),
+            ("--topic", "words"),
+            ("--topic", "words:0"),
         ] {
-            let error = parse(&arguments.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
-            assert!(error.starts_with(arguments), "{arguments}: {error}");
+            let error = parse(&format!("{option} {value}")).unwrap_err();
+            assert!(error.contains(option) && error.contains(&format!("'{value}'")), "{error}");
         }
         for unknown in ["--second", "extra"] {
-            assert!(parse(&[unknown, "1"]).unwrap_err().to_string().contains(unknown));
+            assert!(parse(&format!("{unknown} 1")).unwrap_err().contains(unknown));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use delaywheel::Timer;
 use tokio::{
     net::{TcpListener, TcpStream, ToSocketAddrs},
-    sync::{oneshot, watch},
+    sync::watch,
     task::{JoinHandle, JoinSet},
 };
 
@@ -62,9 +62,8 @@ impl Server {
     /// It waits at most a second for a client that does not read its answers.
     pub async fn shutdown(mut self) -> u64 {
         let answered = self.close();
-        tokio::select! {
-            _ = &mut self.accepting => {}
-            () = pause(&self.broker.timer, PATIENCE) => self.accepting.abort(),
+        if self.broker.timer.timeout(PATIENCE, &mut self.accepting).await.is_err() {
+            self.accepting.abort();
         }
         self.broker.timer.shutdown();
         answered
@@ -111,16 +110,7 @@ async fn next(listener: &TcpListener, timer: &Timer) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(_) => pause(timer, REST).await,
+            Err(_) => drop(timer.sleep(REST).await),
         }
-    }
-}
-
-/// Waits for some time; returns at once if the timer is shut down.
-async fn pause(timer: &Timer, delay: Duration) {
-    let (over, is_over) = oneshot::channel::<()>();
-    if timer.schedule(delay, || drop(over)).is_ok() {
-        // The pause ends when the message is sent or the sender is dropped.
-        let _ = is_over.await;
     }
 }

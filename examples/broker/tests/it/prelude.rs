@@ -73,14 +73,7 @@ pub(crate) async fn until_produces_wait(server: &Server, count: u64) {
 
 /// Returns the result of something that must not hang.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    let timer = delaywheel::Timer::new();
-    let (late, is_late) = tokio::sync::oneshot::channel();
-    let timeout = timer.schedule(FAR_TOO_LONG, || late.send(()).unwrap_or_default()).unwrap();
-    let _timeout = timeout.cancel_on_drop();
-    tokio::select! {
-        result = future => result,
-        _ = is_late => panic!("it hangs"),
-    }
+    delaywheel::Timer::new().timeout(FAR_TOO_LONG, future).await.expect("it hangs")
 }
 
 /// A connection whose failures fail the test.

@@ -20,11 +20,6 @@ const STATIC_BROKER_CONFIG: i8 = 4;
 /// Like Kafka, the broker does not read the versions before those on offer.
 const OLDEST_PRODUCE: i16 = 0;
 
-/// The first version of `CreateTopics` whose answer describes the new topics.
-const TELLS_PARTITIONS: i16 = 5;
-/// The first version of `DeleteTopics` that has error messages.
-const TELLS_DELETE_ERROR: i16 = 5;
-
 /// Lists the requests on offer.
 pub(super) fn versions() -> ApiVersionsResponse {
     let keys = OFFERED.iter().map(|(key, versions, _)| {
@@ -38,21 +33,14 @@ pub(super) fn versions() -> ApiVersionsResponse {
 }
 
 /// Creates topics.
-pub(super) fn create(
-    broker: &Broker,
-    version: i16,
-    asked: &CreateTopicsRequest,
-) -> CreateTopicsResponse {
+pub(super) fn create(broker: &Broker, asked: &CreateTopicsRequest) -> CreateTopicsResponse {
     let topics = asked.topics.iter().map(|topic| {
         let answer = CreatableTopicResult::default().with_name(own(&topic.name));
         match create_topic(broker, topic, asked.validate_only) {
-            Ok(count) if version >= TELLS_PARTITIONS => {
-                answer.with_num_partitions(count).with_replication_factor(1)
+            Ok(count) => answer.with_num_partitions(count).with_replication_factor(1),
+            Err(error) => {
+                answer.with_error_code(error.code()).with_error_message(Some(reason(error).into()))
             }
-            Ok(_) => answer,
-            Err(error) => answer
-                .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_static_str(reason(error)))),
         }
     });
     CreateTopicsResponse::default().with_topics(topics.collect())
@@ -95,20 +83,15 @@ const fn reason(error: ResponseError) -> &'static str {
 }
 
 /// Deletes topics, and all commits of their offsets.
-pub(super) fn delete(
-    broker: &Broker,
-    version: i16,
-    asked: &DeleteTopicsRequest,
-) -> DeleteTopicsResponse {
+pub(super) fn delete(broker: &Broker, asked: &DeleteTopicsRequest) -> DeleteTopicsResponse {
     let responses = asked.topic_names.iter().map(|name| {
         let answer = DeletableTopicResult::default().with_name(Some(own(name)));
         if broker.delete_topic(name) {
             return answer;
         }
-        let text = StrBytes::from_static_str("the topic does not exist");
         answer
             .with_error_code(ResponseError::UnknownTopicOrPartition.code())
-            .with_error_message((version >= TELLS_DELETE_ERROR).then_some(text))
+            .with_error_message(Some("the topic does not exist".into()))
     });
     DeleteTopicsResponse::default().with_responses(responses.collect())
 }
@@ -121,7 +104,7 @@ pub(super) fn describe_configs(
     let results = asked.resources.iter().map(|resource| {
         let answer = DescribeConfigsResult::default()
             .with_resource_type(resource.resource_type)
-            .with_resource_name(StrBytes::from_string(resource.resource_name.to_string()));
+            .with_resource_name(resource.resource_name.to_string().into());
         match settings(broker, resource) {
             Ok(settings) => answer.with_configs(describe(resource, settings)),
             Err(error) => answer.with_error_code(error.code()),
@@ -169,8 +152,8 @@ fn describe(
     let wanted = settings.into_iter().filter(|(name, _)| is_wanted(name));
     let described = wanted.map(|(name, value)| {
         DescribeConfigsResourceResult::default()
-            .with_name(StrBytes::from_static_str(name))
-            .with_value(Some(StrBytes::from_string(value)))
+            .with_name(name.into())
+            .with_value(Some(value.into()))
             .with_read_only(true)
             .with_config_source(STATIC_BROKER_CONFIG)
     });
@@ -181,10 +164,10 @@ fn describe(
 pub(super) fn describe_cluster(broker: &Broker, host: SocketAddr) -> DescribeClusterResponse {
     let node = DescribeClusterBroker::default()
         .with_broker_id(NODE)
-        .with_host(StrBytes::from_string(host.ip().to_string()))
+        .with_host(host.ip().to_string().into())
         .with_port(host.port().into());
     DescribeClusterResponse::default()
-        .with_cluster_id(StrBytes::from_string(broker.cluster_id.clone()))
+        .with_cluster_id(broker.cluster_id.clone().into())
         .with_controller_id(NODE)
         .with_brokers(vec![node])
 }

@@ -18,7 +18,7 @@ const LENGTH_BYTES: usize = 4;
 /// Bytes that the header of a response takes at most: its correlation id, and no tagged fields.
 const MAX_HEADER_BYTES: usize = 5;
 
-/// The longest answer about groups, commits or topics, in bytes. Every group fits.
+/// The longest answer about groups or topics, in bytes. Every group fits.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// The shortest request: key, version, correlation id.

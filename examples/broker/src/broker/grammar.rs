@@ -57,9 +57,9 @@ pub(super) const OFFERED: [Offer; 20] = [
     (ApiKey::ListOffsets, 1..=6, LIST_OFFSETS),
     (ApiKey::Metadata, 0..=12, METADATA),
     (ApiKey::OffsetCommit, 2..=9, OFFSET_COMMIT),
-    (ApiKey::OffsetFetch, 1..=9, OFFSET_FETCH),
-    (ApiKey::FindCoordinator, 0..=4, &[Until(3, &Text), Since(1, &FLAG), Since(4, &NAMES)]),
-    (ApiKey::JoinGroup, 0..=9, JOIN_GROUP),
+    (ApiKey::OffsetFetch, 1..=7, &[Text, NUMBERS_BY_NAME, Since(7, &FLAG)]),
+    (ApiKey::FindCoordinator, 0..=3, &[Text, Since(1, &FLAG)]),
+    (ApiKey::JoinGroup, 0..=8, JOIN_GROUP),
     (ApiKey::Heartbeat, 0..=4, &[Text, Fixed(4), Text, Since(3, &Text)]),
     (ApiKey::LeaveGroup, 0..=5, LEAVE_GROUP),
     (ApiKey::SyncGroup, 0..=5, SYNC_GROUP),
@@ -104,13 +104,6 @@ const OFFSET_COMMIT: &[Part] = &[
     Since(7, &Text),
     Until(4, &Fixed(8)),
     Each(&[Text, Each(&[Fixed(12), Since(6, &EPOCH), Text])]),
-];
-
-const OFFSET_FETCH: &[Part] = &[
-    Until(7, &Text),
-    Until(7, &NUMBERS_BY_NAME),
-    Since(8, &Each(&[Text, Since(9, &Text), Since(9, &EPOCH), NUMBERS_BY_NAME])),
-    Since(7, &FLAG),
 ];
 
 const JOIN_GROUP: &[Part] = &[

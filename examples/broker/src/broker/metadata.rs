@@ -164,11 +164,11 @@ pub(super) fn describe(
     // The client can reach the broker again at the address of this connection.
     let node = MetadataResponseBroker::default()
         .with_node_id(NODE)
-        .with_host(StrBytes::from_string(host.ip().to_string()))
+        .with_host(host.ip().to_string().into())
         .with_port(host.port().into());
     MetadataResponse::default()
         .with_brokers(vec![node])
-        .with_cluster_id(Some(StrBytes::from_string(broker.cluster_id.clone())))
+        .with_cluster_id(Some(broker.cluster_id.clone().into()))
         .with_controller_id(NODE)
         .with_topics(described)
 }
@@ -191,7 +191,7 @@ fn describe_topic(topics: &Topics, name: &str, creates: bool) -> MetadataRespons
 }
 
 fn described(name: &str) -> MetadataResponseTopic {
-    let name = TopicName(StrBytes::from_string(name.to_owned()));
+    let name = TopicName(name.to_owned().into());
     MetadataResponseTopic::default().with_name(Some(name))
 }
 
@@ -216,7 +216,7 @@ fn is_valid(name: &str) -> bool {
 
 /// A copy of a name that does not keep the request that it came in.
 pub(super) fn own(name: &TopicName) -> TopicName {
-    TopicName(StrBytes::from_string(name.to_string()))
+    TopicName(name.to_string().into())
 }
 
 #[cfg(test)]

@@ -285,8 +285,8 @@ impl Broker {
             }
             Kind::ListOffsets(asked) => encode(header, &offsets::list(topics, &asked)),
             Kind::InitProducerId(asked) => encode(header, &self.producers.init(&asked)),
-            Kind::CreateTopics(asked) => encode(header, &admin::create(self, version, &asked)),
-            Kind::DeleteTopics(asked) => encode(header, &admin::delete(self, version, &asked)),
+            Kind::CreateTopics(asked) => encode(header, &admin::create(self, &asked)),
+            Kind::DeleteTopics(asked) => encode(header, &admin::delete(self, &asked)),
             Kind::DescribeConfigs(asked) => encode(header, &admin::describe_configs(self, &asked)),
             Kind::DescribeCluster(_) => encode(header, &admin::describe_cluster(self, host)),
 
@@ -297,16 +297,14 @@ impl Broker {
             Kind::OffsetCommit(asked) => {
                 encode(header, &group::offsets::commit(groups, topics, &asked))
             }
-            Kind::OffsetFetch(asked) => {
-                encode(header, &group::offsets::fetch(groups, version, &asked))
-            }
+            Kind::OffsetFetch(asked) => encode(header, &group::offsets::fetch(groups, &asked)),
             Kind::FindCoordinator(asked) => {
-                encode(header, &group::admin::find_coordinator(version, &asked, host))
+                encode(header, &group::admin::find_coordinator(&asked, host))
             }
             Kind::DescribeGroups(asked) => {
                 encode(header, &group::admin::describe(groups, version, &asked))
             }
-            Kind::ListGroups(asked) => encode(header, &group::admin::list(groups, version, &asked)),
+            Kind::ListGroups(asked) => encode(header, &group::admin::list(groups, &asked)),
             Kind::DeleteGroups(asked) => encode(header, &group::admin::delete(groups, &asked)),
             _ => Err(Malformed),
         }
@@ -322,7 +320,7 @@ impl Broker {
     }
 
     /// Deletes a topic. Returns whether it was there.
-    fn delete_topic(&self, name: &str) -> bool {
+    fn delete_topic(&self, name: &TopicName) -> bool {
         let Some(partitions) = self.topics.remove(name) else { return false };
         for partition in &*partitions {
             self.storage.release(partition.lock().delete());

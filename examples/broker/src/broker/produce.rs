@@ -50,7 +50,7 @@ pub(super) fn handle(
         // The client wants no answer, so the broker reports an error by closing the connection.
         0 if written.has_failed() => Err(Malformed),
         0 => Ok(Reply::Nothing),
-        -1 if written.appended().next().is_some() => Ok(wait(broker, header, written, timeout_ms)),
+        -1 if !written.appended.is_empty() => Ok(wait(broker, header, written, timeout_ms)),
         _ => written.encode(header, None).map(Reply::Now),
     }
 }
@@ -82,100 +82,92 @@ const fn error(completion: Completion) -> Option<ResponseError> {
     }
 }
 
-/// The records that a request has appended.
+/// A request whose appends are done.
 struct Written {
-    topics: Vec<(TopicName, Vec<WrittenPartition>)>,
+    /// The answer, as if all records were replicated.
+    response: ProduceResponse,
+    appended: Vec<Appended>,
 }
 
-struct WrittenPartition {
-    index: i32,
-    outcome: Result<Appended, ResponseError>,
-}
-
+/// An append that has succeeded.
 struct Appended {
     partition: Arc<Partition>,
-    base: i64,
-    /// One past the last record.
+    /// The offset after the last record.
     end: i64,
+    /// The index of its topic in the answer, and its index in the answer about the topic.
+    at: (usize, usize),
 }
 
 impl Written {
     /// Appends the records of a request. Each partition fails on its own.
     fn append(broker: &Broker, asked: ProduceRequest) -> Self {
-        let refused = refusal(&asked);
-        let topics = asked.topic_data.into_iter().map(|topic| {
-            let written = topic.partition_data.into_iter().map(|data| {
+        let refusal = refusal(&asked);
+        let mut appended = Vec::new();
+        let topics = asked.topic_data.into_iter().enumerate().map(|(topic_at, topic)| {
+            let answers = topic.partition_data.into_iter().enumerate().map(|(at, data)| {
                 let partition = broker.topics.partition(&topic.name, data.index);
                 let partition = partition.ok_or(ResponseError::UnknownTopicOrPartition);
-                let partition = refused.map_or(partition, Err);
-                let outcome = partition.and_then(|partition| append(broker, partition, &data));
-                WrittenPartition { index: data.index, outcome }
+                let placed = refusal.map_or(partition, Err).and_then(|partition| {
+                    let (base, end) = append(broker, &partition, &data)?;
+                    let start = partition.lock().start;
+                    appended.push(Appended { partition, end, at: (topic_at, at) });
+                    Ok((base, start))
+                });
+                match placed {
+                    Ok((base, start)) => PartitionProduceResponse::default()
+                        .with_index(data.index)
+                        .with_base_offset(base)
+                        .with_log_start_offset(start),
+                    Err(error) => failed(data.index, error),
+                }
             });
-            (own(&topic.name), written.collect())
+            TopicProduceResponse::default()
+                .with_partition_responses(answers.collect())
+                .with_name(own(&topic.name))
         });
-        Self { topics: topics.collect() }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &WrittenPartition> {
-        self.topics.iter().flat_map(|(_, partitions)| partitions)
-    }
-
-    fn appended(&self) -> impl Iterator<Item = &Appended> {
-        self.all().filter_map(|written| written.outcome.as_ref().ok())
+        let response = ProduceResponse::default().with_responses(topics.collect());
+        Self { response, appended }
     }
 
     fn partitions(&self) -> Vec<Arc<Partition>> {
-        self.appended().map(|appended| Arc::clone(&appended.partition)).collect()
+        self.appended.iter().map(|appended| Arc::clone(&appended.partition)).collect()
     }
 
-    /// The condition of the wait: each partition is replicated up to the end of the appended
-    /// records.
+    /// Returns the offsets that the partitions have to replicate.
     fn thresholds(&self) -> Vec<Watch<Arc<Partition>>> {
         let threshold = |appended: &Appended| {
             Watch::Threshold(Arc::clone(&appended.partition), appended.end.unsigned_abs())
         };
-        self.appended().map(threshold).collect()
+        self.appended.iter().map(threshold).collect()
     }
 
     fn has_failed(&self) -> bool {
-        self.all().any(|written| written.outcome.is_err())
+        let mut answers =
+            self.response.responses.iter().flat_map(|topic| &topic.partition_responses);
+        answers.any(|answer| answer.error_code != 0)
     }
 
-    /// Makes the answer. `error` is the error of appended records that are not replicated, if they
-    /// have to be.
-    fn encode(self, header: Header, error: Option<ResponseError>) -> Result<BytesMut, Malformed> {
-        let responses = self.topics.into_iter().map(|(topic, written)| {
-            let partitions = written.into_iter().map(|written| written.respond(error));
-            TopicProduceResponse::default()
-                .with_name(topic)
-                .with_partition_responses(partitions.collect())
-        });
-        let response = ProduceResponse::default().with_responses(responses.collect());
-        frame::encode(header, &response)
-    }
-}
-
-impl WrittenPartition {
-    fn respond(self, error: Option<ResponseError>) -> PartitionProduceResponse {
-        let response = PartitionProduceResponse::default().with_index(self.index);
-        let outcome = match self.outcome {
-            Ok(appended) if appended.is_replicated() => Ok(appended),
-            Ok(appended) => error.map_or(Ok(appended), Err),
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Ok(appended) => response
-                .with_base_offset(appended.base)
-                .with_log_start_offset(appended.partition.lock().start),
-            Err(error) => response.with_error_code(error.code()).with_base_offset(-1),
+    /// Makes the answer, with this error for records that are not replicated.
+    fn encode(
+        mut self,
+        header: Header,
+        error: Option<ResponseError>,
+    ) -> Result<BytesMut, Malformed> {
+        for Appended { partition, end, at: (topic, index) } in self.appended {
+            let answer = &mut self.response.responses[topic].partition_responses[index];
+            if let Some(error) = error.filter(|_| partition.high_watermark() < end) {
+                *answer = failed(answer.index, error);
+            }
         }
+        frame::encode(header, &self.response)
     }
 }
 
-impl Appended {
-    fn is_replicated(&self) -> bool {
-        self.partition.high_watermark() >= self.end
-    }
+fn failed(index: i32, error: ResponseError) -> PartitionProduceResponse {
+    PartitionProduceResponse::default()
+        .with_index(index)
+        .with_error_code(error.code())
+        .with_base_offset(-1)
 }
 
 /// The error of a request as a whole.
@@ -189,11 +181,12 @@ fn refusal(asked: &ProduceRequest) -> Option<ResponseError> {
     }
 }
 
+/// Appends records to a partition. Returns the offset of the first, and the offset after the last.
 fn append(
     broker: &Broker,
-    partition: Arc<Partition>,
+    partition: &Partition,
     data: &PartitionProduceData,
-) -> Result<Appended, ResponseError> {
+) -> Result<(i64, i64), ResponseError> {
     let records = data.records.as_ref().ok_or(ResponseError::CorruptMessage)?;
     if records.len() > broker.config.max_message_bytes {
         return Err(ResponseError::MessageTooLarge);
@@ -210,5 +203,5 @@ fn append(
     } else {
         broker.counts.update(|counts| counts.duplicates += 1);
     }
-    Ok(Appended { partition, base, end: base + count })
+    Ok((base, base + count))
 }

@@ -1,5 +1,9 @@
 //! Consumer groups: rebalances, deaths, commits, limits, and every version of their requests.
 
+use std::time::Duration;
+
+use delaywheel_broker::broker::GroupConfig;
+
 use crate::prelude::*;
 
 /// Clients with this version of a join need not know their id.
@@ -36,31 +40,13 @@ fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitReques
         .with_topics(vec![topic])
 }
 
-/// A request for the committed offsets of some partitions.
-fn offset_fetch(version: i16, partitions: &[i32]) -> OffsetFetchRequest {
-    let (topic, partitions) = (name(TOPIC), partitions.to_vec());
-    if version <= 7 {
-        let topic = OffsetFetchRequestTopic::default().with_name(topic);
-        let topic = topic.with_partition_indexes(partitions);
-        let request = OffsetFetchRequest::default().with_group_id(group());
-        return request.with_topics(Some(vec![topic]));
-    }
-    let topic = OffsetFetchRequestTopics::default().with_name(topic);
-    let topic = topic.with_partition_indexes(partitions);
-    let group = OffsetFetchRequestGroup::default().with_group_id(group());
-    OffsetFetchRequest::default().with_groups(vec![group.with_topics(Some(vec![topic]))])
-}
-
-fn offsets(found: &OffsetFetchResponse) -> Vec<i64> {
-    let old = found.topics.iter().flat_map(|topic| &topic.partitions);
-    let old = old.map(|partition| partition.committed_offset);
-    let topics = found.groups.iter().flat_map(|group| &group.topics);
-    let new = topics.flat_map(|topic| &topic.partitions);
-    old.chain(new.map(|partition| partition.committed_offset)).collect()
-}
-
-async fn committed(client: &mut Raw) -> i64 {
-    offsets(&client.call(5, &offset_fetch(5, &[1])).await)[0]
+/// The committed offsets of some partitions.
+async fn committed(client: &mut Raw, version: i16, partitions: Vec<i32>) -> Vec<i64> {
+    let topic = OffsetFetchRequestTopic::default().with_name(name(TOPIC));
+    let topics = Some(vec![topic.with_partition_indexes(partitions)]);
+    let request = OffsetFetchRequest::default().with_group_id(group()).with_topics(topics);
+    let found = client.call(version, &request).await.topics;
+    found[0].partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
 async fn until_joining(server: &Server, count: u64) {
@@ -117,45 +103,49 @@ async fn a_shutdown_answers_joins_and_syncs() {
 }
 
 #[tokio::test]
-async fn requests_of_members_are_answered_in_every_version() {
-    let server = system_broker().await;
+async fn a_member_joins_syncs_and_leaves_in_every_version() {
+    let groups = GroupConfig { initial_delay: Duration::ZERO, ..GroupConfig::default() };
+    let server = start(Config { groups, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
-    let unknown = Some(ResponseError::UnknownMemberId);
-    let nobody = text("nobody");
-    in_every_version(client, |_| join(&nobody), unknown).await;
-    let sync = SyncGroupRequest::default().with_group_id(group()).with_member_id(nobody.clone());
-    in_every_version(client, |_| sync.clone(), unknown).await;
-    let heartbeat = HeartbeatRequest::default().with_group_id(group());
-    in_every_version(client, |_| heartbeat.clone(), unknown).await;
-    let leave = |version| {
-        let who = MemberIdentity::default().with_member_id(nobody.clone());
-        let request = LeaveGroupRequest::default().with_group_id(group());
-        match version {
-            ..=2 => request.with_member_id(nobody.clone()),
-            _ => request.with_members(vec![who]),
+    for version in 0..=8 {
+        let mut joined = client.call(version, &join(&StrBytes::default())).await;
+        if joined.error_code == ResponseError::MemberIdRequired.code() {
+            joined = client.call(version, &join(&joined.member_id)).await;
         }
-    };
-    for version in 0..=5 {
-        let left = client.call(version, &leave(version)).await;
-        let code = left.members.first().map_or(left.error_code, |member| member.error_code);
-        assert_eq!(code, ResponseError::UnknownMemberId.code());
+        assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
+        let (member, generation) = (joined.member_id, joined.generation_id);
+        let sync = SyncGroupRequest::default().with_group_id(group());
+        let sync = sync.with_member_id(member.clone()).with_generation_id(generation);
+        assert_eq!(client.call(version.min(5), &sync).await.error_code, 0);
+        let heartbeat = HeartbeatRequest::default().with_group_id(group());
+        let heartbeat = heartbeat.with_member_id(member.clone()).with_generation_id(generation);
+        assert_eq!(client.call(version.min(4), &heartbeat).await.error_code, 0);
+        for code in [0, ResponseError::UnknownMemberId.code()] {
+            let leave = LeaveGroupRequest::default().with_group_id(group());
+            let who = MemberIdentity::default().with_member_id(member.clone());
+            let leave = match version {
+                ..=2 => leave.with_member_id(member.clone()),
+                _ => leave.with_members(vec![who]),
+            };
+            let left = client.call(version.min(5), &leave).await;
+            let left = left.members.first().map_or(left.error_code, |member| member.error_code);
+            assert_eq!(left, code, "version {version}");
+        }
     }
+    let unknown = Some(ResponseError::UnknownMemberId);
+    in_every_version(client, |_| join(&text("nobody")), unknown).await;
 }
 
 #[tokio::test]
 async fn requests_about_groups_are_answered_in_every_version() {
     let server = system_broker().await;
     let client = &mut Raw::connect(&server).await;
-    let find = |version| match version {
-        ..=3 => FindCoordinatorRequest::default().with_key(text("group")),
-        _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text("group")]),
-    };
-    in_every_version(client, find, None).await;
+    let find = FindCoordinatorRequest::default().with_key(text("group"));
+    in_every_version(client, |_| find.clone(), None).await;
     let offset = |version: i16| commit(&StrBytes::default(), -1, version.into());
     in_every_version(client, offset, None).await;
-    for version in 1..=9 {
-        let found = client.call(version, &offset_fetch(version, &[1, 2])).await;
-        assert_eq!(offsets(&found), [9, -1], "version {version}");
+    for version in 1..=7 {
+        assert_eq!(committed(client, version, vec![1, 2]).await, [9, -1], "version {version}");
     }
     let groups = vec![group(), GroupId(text("other"))];
     let describe = DescribeGroupsRequest::default().with_groups(groups);
@@ -169,7 +159,7 @@ async fn requests_about_groups_are_answered_in_every_version() {
     let delete = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
     assert_eq!(client.call(0, &delete).await.results[0].error_code, 0);
     in_every_version(client, |_| delete.clone(), Some(ResponseError::GroupIdNotFound)).await;
-    assert_eq!(committed(client).await, -1);
+    assert_eq!(committed(client, 5, vec![1]).await, [-1]);
 }
 
 #[tokio::test]
@@ -198,22 +188,4 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     };
     assert_eq!(bytes(&described[0]), 16 * BYTES, "one group fits");
     assert_eq!(described.iter().filter(is_refused).count(), 4_000 - 3);
-}
-
-#[tokio::test]
-async fn an_answer_that_repeats_commits_is_bounded() {
-    let server = start(Config { topics: vec![("wide".into(), 8)], ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
-    let partition = OffsetCommitRequestPartition::default()
-        .with_committed_metadata(Some(text(&"x".repeat(1_000))));
-    let partitions = (0..8).map(|index| partition.clone().with_partition_index(index)).collect();
-    let topic =
-        OffsetCommitRequestTopic::default().with_name(name("wide")).with_partitions(partitions);
-    let request = commit(&StrBytes::default(), -1, 0).with_topics(vec![topic]);
-    client.call(9, &request).await;
-    let wanted = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
-    let request = OffsetFetchRequest::default().with_groups(vec![wanted; 4_000]);
-    let found = client.call(8, &request).await.groups;
-    let answered = found.iter().filter(|group| group.error_code == 0).count();
-    assert!((1_900..2_100).contains(&answered), "{answered} times 8 kB in 16 MiB");
 }

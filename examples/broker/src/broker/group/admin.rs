@@ -13,43 +13,21 @@ use crate::prelude::*;
 /// The kind of key that names a group; the other kind names a transaction.
 const GROUP_KEY: i8 = 0;
 
-/// The first version that asks for several coordinators.
-const MANY_KEYS: i16 = 4;
-/// The first version of `DescribeGroups` with static members.
-const KNOWS_INSTANCES: i16 = 4;
-/// The first version of `ListGroups` that tells states.
-const TELLS_STATE: i16 = 4;
-
 /// Names this broker as the coordinator of all groups.
 pub(crate) fn find_coordinator(
-    version: i16,
     asked: &FindCoordinatorRequest,
     host: SocketAddr,
 ) -> FindCoordinatorResponse {
-    let address = StrBytes::from_string(host.ip().to_string());
-    let is_group = asked.key_type == GROUP_KEY;
-    let error = ResponseError::TransactionalIdAuthorizationFailed.code();
-    let error = if is_group { 0 } else { error };
-    let message = StrBytes::from_static_str("transactions are not supported");
-    let message = (!is_group && version >= 1).then_some(message);
-    if version < MANY_KEYS {
-        return FindCoordinatorResponse::default()
-            .with_error_code(error)
-            .with_error_message(message)
-            .with_node_id(NODE)
-            .with_host(address)
-            .with_port(host.port().into());
+    let response = FindCoordinatorResponse::default()
+        .with_node_id(NODE)
+        .with_host(host.ip().to_string().into())
+        .with_port(host.port().into());
+    if asked.key_type == GROUP_KEY {
+        return response;
     }
-    let found = asked.coordinator_keys.iter().map(|key| {
-        FoundCoordinator::default()
-            .with_key(key.clone())
-            .with_error_code(error)
-            .with_error_message(message.clone())
-            .with_node_id(NODE)
-            .with_host(address.clone())
-            .with_port(host.port().into())
-    });
-    FindCoordinatorResponse::default().with_coordinators(found.collect())
+    response
+        .with_error_code(ResponseError::TransactionalIdAuthorizationFailed.code())
+        .with_error_message(Some("transactions are not supported".into()))
 }
 
 /// Describes groups and their members.
@@ -66,19 +44,19 @@ pub(crate) fn describe(
             // As Kafka before version 6 of this request.
             return empty().with_group_state(StrBytes::from_static_str("Dead"));
         };
-        let described = describe_group(version, name, &entry.group);
+        let described = describe_group(name, &entry.group);
         let refused = || empty().with_error_code(ResponseError::PolicyViolation.code());
         if room.take(&described, version) { described } else { refused() }
     });
     DescribeGroupsResponse::default().with_groups(described.collect())
 }
 
-fn describe_group(version: i16, name: &GroupId, group: &Group) -> DescribedGroup {
+fn describe_group(name: &GroupId, group: &Group) -> DescribedGroup {
     let members = group.members().map(|(id, member, metadata)| {
         let instance = member.join.instance.clone();
         DescribedGroupMember::default()
             .with_member_id(id.clone())
-            .with_group_instance_id(instance.filter(|_| version >= KNOWS_INSTANCES))
+            .with_group_instance_id(instance)
             .with_client_id(member.join.client.id.clone())
             .with_client_host(member.join.client.host.clone())
             .with_member_metadata(metadata)
@@ -93,11 +71,7 @@ fn describe_group(version: i16, name: &GroupId, group: &Group) -> DescribedGroup
 }
 
 /// Lists groups, all or those in some states.
-pub(crate) fn list(
-    groups: &Coordinator,
-    version: i16,
-    asked: &ListGroupsRequest,
-) -> ListGroupsResponse {
+pub(crate) fn list(groups: &Coordinator, asked: &ListGroupsRequest) -> ListGroupsResponse {
     let wanted = &asked.states_filter;
     let is_wanted = |state: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(state))
@@ -108,11 +82,7 @@ pub(crate) fn list(
         let listed = ListedGroup::default()
             .with_group_id(GroupId(name.clone()))
             .with_protocol_type(entry.group.protocol_type());
-        match version {
-            _ if !is_wanted(&state) => None,
-            ..TELLS_STATE => Some(listed),
-            _ => Some(listed.with_group_state(state)),
-        }
+        is_wanted(&state).then(|| listed.with_group_state(state))
     });
     ListGroupsResponse::default().with_groups(listed.collect())
 }

@@ -313,7 +313,7 @@ impl Coordinator {
     }
 
     /// Forgets the commits for a topic that was deleted.
-    pub(crate) fn forget_topic(&self, topic: &str) {
+    pub(crate) fn forget_topic(&self, topic: &TopicName) {
         for entry in self.groups().values_mut() {
             entry.commits.remove(topic);
         }

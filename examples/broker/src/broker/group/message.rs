@@ -41,8 +41,6 @@ pub(crate) struct Join {
     pub(crate) new_id: Name,
     /// Whether a member without an id has to come back with one.
     pub(crate) must_know_id: bool,
-    /// Whether the client of a leader can skip the assignment.
-    pub(crate) can_skip_assignment: bool,
     /// The name of a static member, which stays the same when its process restarts.
     pub(crate) instance: Option<Name>,
     pub(crate) client: Client,
@@ -113,13 +111,4 @@ pub(crate) struct Session {
 }
 
 /// The committed offsets of a group, by topic and partition.
-pub(crate) type Commits = HashMap<String, BTreeMap<i32, Commit>>;
-
-/// An offset that a group has committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Commit {
-    pub(crate) offset: i64,
-    pub(crate) leader_epoch: i32,
-    /// A note of the client.
-    pub(crate) metadata: Option<String>,
-}
+pub(crate) type Commits = HashMap<TopicName, BTreeMap<i32, OffsetFetchResponsePartition>>;

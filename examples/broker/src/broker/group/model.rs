@@ -15,13 +15,14 @@ use fastrand::Rng;
 
 use super::{
     coordinator::{Coordinator, GroupConfig, Waits},
-    message::{Client, Commit, Granted, Identity, Join, Name, Outcome},
+    message::{Client, Granted, Identity, Join, Name, Outcome},
     state::Phase,
 };
 use crate::broker::Config;
 use crate::prelude::*;
 
 const GROUP: Name = Name::from_static_str("group");
+const TOPIC: TopicName = TopicName(StrBytes::from_static_str("topic"));
 const PARTITIONS: u8 = 7;
 const STEP: Duration = Duration::from_millis(100);
 const BEAT: Duration = Duration::from_millis(500);
@@ -47,7 +48,6 @@ fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
         member: Name::default(),
         new_id: Name::default(),
         must_know_id: true,
-        can_skip_assignment: false,
         instance: None,
         client: Client { id: "client".into(), host: "host".into() },
         session_timeout,
@@ -216,9 +216,9 @@ impl World {
         };
         let offset = self.commits.get(&partition).map_or(1, |offset| offset + 1);
         let identity = process.identity();
-        let commit = Commit { offset, leader_epoch: -1, metadata: None };
+        let commit = OffsetFetchResponsePartition::default().with_committed_offset(offset);
         let outcome = self.coordinator.commit(&GROUP, &identity, |commits| {
-            commits.entry("topic".into()).or_default().insert(partition.into(), commit);
+            commits.entry(TOPIC).or_default().insert(partition.into(), commit);
         });
         match outcome {
             Ok(()) => {
@@ -433,8 +433,8 @@ impl World {
         owned.sort_unstable();
         assert_eq!(owned, (0..PARTITIONS).collect::<Vec<_>>(), "each partition has one owner");
         for (&partition, &offset) in &self.commits {
-            let found = contents.commits["topic"].get(&partition.into());
-            assert_eq!(found.map(|commit| commit.offset), Some(offset));
+            let found = contents.commits[&TOPIC].get(&partition.into());
+            assert_eq!(found.map(|commit| commit.committed_offset), Some(offset));
         }
     }
 }

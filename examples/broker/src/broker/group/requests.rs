@@ -20,15 +20,8 @@ const MAX_METADATA_BYTES: usize = 256 << 10;
 const TELLS_REBALANCE_TIMEOUT: i16 = 1;
 /// The first version whose clients come back with their new id.
 const KNOWS_ITS_ID: i16 = 4;
-/// The first version with static members.
-const KNOWS_INSTANCES: i16 = 5;
-/// The first version whose answer has the protocol type, and in which the protocol may be absent.
-const TELLS_PROTOCOL_TYPE: i16 = 7;
-/// The first version in which a leader can skip the assignment.
-const CAN_SKIP_ASSIGNMENT: i16 = 9;
-
-/// The first version of a sync that tells protocols.
-const SYNC_TELLS_PROTOCOL: i16 = 5;
+/// The first version in which the protocol of the answer may be none.
+const PROTOCOL_MAY_BE_NONE: i16 = 7;
 
 /// The first version in which several members may leave.
 const LEAVE_MANY: i16 = 3;
@@ -53,11 +46,11 @@ pub(crate) fn join(
     reply(joining, move |outcome| {
         let response = match outcome {
             Ok(Granted::Joined(joined)) => joined,
-            Ok(Granted::Id(id)) => refused(ResponseError::MemberIdRequired, id),
+            Ok(Granted::Id(id)) => refused(version, ResponseError::MemberIdRequired, id),
             Ok(Granted::Synced(_)) => return Err(Malformed),
-            Err(error) => refused(error, member),
+            Err(error) => refused(version, error, member),
         };
-        frame::encode(header, &fit_join(response, version))
+        frame::encode(header, &response)
     })
 }
 
@@ -69,7 +62,6 @@ fn read_join(version: i16, client: Client, asked: &JoinGroupRequest) -> Join {
         member: own(&asked.member_id),
         new_id: Name::default(),
         must_know_id: version >= KNOWS_ITS_ID,
-        can_skip_assignment: version >= CAN_SKIP_ASSIGNMENT,
         instance: asked.group_instance_id.as_ref().map(|name| own(name)),
         client,
         session_timeout: millis(asked.session_timeout_ms),
@@ -79,24 +71,12 @@ fn read_join(version: i16, client: Client, asked: &JoinGroupRequest) -> Join {
     }
 }
 
-fn refused(error: ResponseError, member: Name) -> JoinGroupResponse {
+fn refused(version: i16, error: ResponseError, member: Name) -> JoinGroupResponse {
     JoinGroupResponse::default()
         .with_error_code(error.code())
         .with_generation_id(-1)
-        .with_protocol_name(None)
+        .with_protocol_name((version < PROTOCOL_MAY_BE_NONE).then(Name::default))
         .with_member_id(member)
-}
-
-/// Leaves out of an answer the parts that its version does not have.
-fn fit_join(mut response: JoinGroupResponse, version: i16) -> JoinGroupResponse {
-    if version < TELLS_PROTOCOL_TYPE {
-        response.protocol_type = None;
-        response.protocol_name.get_or_insert_default();
-    }
-    if version < KNOWS_INSTANCES {
-        response.members.iter_mut().for_each(|member| member.group_instance_id = None);
-    }
-    response
 }
 
 /// Takes assignments, and waits for the member's own.
@@ -121,15 +101,8 @@ pub(crate) fn sync(
             Ok(_) => return Err(Malformed),
             Err(error) => SyncGroupResponse::default().with_error_code(error.code()),
         };
-        frame::encode(header, &fit_sync(response, header.version))
+        frame::encode(header, &response)
     })
-}
-
-fn fit_sync(mut response: SyncGroupResponse, version: i16) -> SyncGroupResponse {
-    if version < SYNC_TELLS_PROTOCOL {
-        (response.protocol_type, response.protocol_name) = (None, None);
-    }
-    response
 }
 
 /// Answers at once, or when the request has waited.

@@ -255,7 +255,6 @@ impl Group {
 
     /// Puts a static member that has restarted in the place of its predecessor.
     fn replace(&mut self, old: &Name, id: &Name, join: Join, answer: &Answer) {
-        let can_skip = join.can_skip_assignment;
         let Some(mut member) = self.members.remove(old) else { return };
         member.interrupt(ResponseError::FencedInstanceId, &mut self.effects);
         member.update(join);
@@ -269,10 +268,9 @@ impl Group {
             self.wait_for_round(id, answer);
             return;
         }
-        // The assignments stay as they are, so the leader must not make new ones.
         let mut joined = self.joined(id);
-        joined.skip_assignment = was_leader && can_skip;
-        if was_leader && !can_skip {
+        if was_leader {
+            // The assignments stay as they are, so the leader must not make new ones.
             joined.leader = old.clone();
             joined.members.clear();
         }

@@ -17,12 +17,12 @@ mod hostile;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;
-mod links;
 mod machine;
 mod marathon;
 mod model;
 mod nursery;
 mod oracle;
+mod pages;
 #[cfg(feature = "std")]
 mod purgatory;
 #[cfg(feature = "std")]

@@ -1,0 +1,170 @@
+//! The pages of the documentation: their links, the tests that they name, and the files that they
+//! list.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[test]
+fn every_relative_link_of_the_documentation_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md")];
+    pages.extend(
+        ["docs", "docs/decisions", "durable"].iter().flat_map(|dir| markdown(&root.join(dir))),
+    );
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = fs::read_to_string(page).expect("a page is text");
+        let folder = page.parent().expect("a page is in a folder");
+        broken
+            .extend(broken_links(&text, folder).map(|link| format!("{}: {link}", page.display())));
+    }
+    assert!(pages.len() > 20, "few pages were found");
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The folders and files of the package, as in `include` of `Cargo.toml`.
+const PACKAGED: [&str; 5] = ["src", "docs", "README.md", "CHANGELOG.md", "LICENSE"];
+
+#[test]
+fn the_pages_of_the_package_link_to_nothing_outside_of_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root.canonicalize().expect("the repository exists");
+    let folders = ["", "docs", "docs/decisions"].map(|folder| root.join(folder));
+    for page in folders.iter().flat_map(|folder| markdown(folder)) {
+        let text = fs::read_to_string(&page).expect("a page is text");
+        let folder = page.parent().expect("a page is in a folder");
+        for file in files(&text) {
+            let Ok(path) = folder.join(file).canonicalize() else { continue };
+            let path = path.strip_prefix(&root).expect("it is in the repository");
+            let is_packaged = PACKAGED.iter().any(|packaged| path.starts_with(packaged));
+            assert!(is_packaged, "{} links to {}", page.display(), path.display());
+        }
+    }
+}
+
+#[test]
+fn every_test_that_a_page_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = ["tests", "src", "durable", "examples", "benches"];
+    let functions = functions(sources.iter().flat_map(|folder| sources_in(&root.join(folder))));
+    let pages = ["docs", "docs/decisions"].map(|folder| root.join(folder));
+    let (mut count, mut missing) = (0, Vec::new());
+    for page in pages.iter().flat_map(|folder| markdown(folder)) {
+        let text = fs::read_to_string(&page).expect("a page is text");
+        for name in test_names(&text) {
+            count += 1;
+            if !is_function(name, &functions) {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(count > 50, "few names of tests were found");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_name_of_a_missing_test_is_found() {
+    let text = "`a::b::one_two_three_four` `one_two` `c::one_two_three_four` `x` `d::e_f`";
+    let names: Vec<_> = test_names(text).collect();
+    assert_eq!(names, ["a::b::one_two_three_four", "c::one_two_three_four"]);
+    let path = PathBuf::from("tests/it/a/b.rs");
+    let functions = BTreeMap::from([("one_two_three_four".into(), vec![path])]);
+    assert_eq!(
+        names.iter().map(|name| is_function(name, &functions)).collect::<Vec<_>>(),
+        [true, false]
+    );
+}
+
+#[test]
+fn the_architecture_page_lists_every_source_file_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page is text");
+    let listed: Vec<_> = files(&page).filter_map(|file| file.strip_prefix("../src/")).collect();
+    for source in sources_in(&root.join("src")) {
+        let path = source.strip_prefix(root.join("src")).expect("it is within");
+        let path = path.to_str().expect("a path is text").replace('\\', "/");
+        if path != "lib.rs" && !path.contains("models") {
+            let count = listed.iter().filter(|file| **file == path).count();
+            assert_eq!(count, 1, "{path} in docs/architecture.md");
+        }
+    }
+}
+
+#[test]
+fn a_link_to_a_missing_file_is_found() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = "[a](README.md#speed) ![b](missing.svg) [c](https://x.y) [d](#e) [f](tests/missing)";
+    assert_eq!(broken_links(text, folder).collect::<Vec<_>>(), ["missing.svg", "tests/missing"]);
+}
+
+fn broken_links<'a>(text: &'a str, folder: &'a Path) -> impl Iterator<Item = &'a str> {
+    files(text).filter(|file| !folder.join(file).exists())
+}
+
+/// Files that a page links to.
+fn files(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let files = targets.map(|target| target.split('#').next().unwrap_or_default());
+    files.filter(|file| !file.is_empty() && !file.contains("://"))
+}
+
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository can be listed");
+    let paths = entries.map(|entry| entry.expect("it can be listed").path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+/// Names of tests in code spans: at least four words, behind a module, or six.
+fn test_names(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |span: &&str| {
+        let (modules, name) = span.rsplit_once("::").unwrap_or(("", span));
+        let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c);
+        let words = name.split('_').count();
+        span.chars().all(is_part) && words >= if modules.is_empty() { 6 } else { 4 }
+    };
+    text.split('`').skip(1).step_by(2).filter(is_name)
+}
+
+/// Returns whether a function of this name is in a file whose path has the modules of the name.
+fn is_function(name: &str, functions: &BTreeMap<String, Vec<PathBuf>>) -> bool {
+    let (modules, name) = name.rsplit_once("::").unwrap_or(("", name));
+    let modules = modules.split("::").filter(|module| !["", "tests"].contains(module));
+    let modules: Vec<_> = modules.collect();
+    let is_in = |path: &Path, module: &str| {
+        path.components()
+            .any(|part| Path::new(&part).file_stem().is_some_and(|stem| stem == module))
+    };
+    let files = functions.get(name).map_or(&[][..], Vec::as_slice);
+    files.iter().any(|path| modules.iter().all(|module| is_in(path, module)))
+}
+
+/// The files that define each function, by its name.
+fn functions(sources: impl Iterator<Item = PathBuf>) -> BTreeMap<String, Vec<PathBuf>> {
+    let mut functions: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in sources {
+        let text = fs::read_to_string(&path).expect("a source is text");
+        for rest in text.split("fn ").skip(1) {
+            let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            functions.entry(name.unwrap_or_default().into()).or_default().push(path.clone());
+        }
+    }
+    functions
+}
+
+/// All Rust files below a folder, except built ones.
+fn sources_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository can be listed");
+    let paths = entries.map(|entry| entry.expect("it can be listed").path());
+    let mut sources = Vec::new();
+    for path in paths {
+        if path.is_dir() && !path.ends_with("target") {
+            sources.extend(sources_in(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+    sources
+}

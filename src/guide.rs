@@ -114,7 +114,7 @@
 //!     loop {
 //!         let length = tokio::select! {
 //!             length = stream.read(&mut buffer) => length?,
-//!             elapsed = &mut idle => return Ok(elapsed?), // idle; an error if the timer was shut down
+//!             elapsed = &mut idle => return Ok(elapsed?), // an error if the timer was shut down
 //!         };
 //!         if length == 0 {
 //!             return Ok(());
@@ -141,7 +141,8 @@
 //! use std::time::Duration;
 //! use delaywheel::{ScheduleErrorKind, ValueTimer};
 //!
-//! let timer = ValueTimer::builder().max_pending(2).build_with(|request: u64| println!("{request}"))?;
+//! let builder = ValueTimer::builder().max_pending(2);
+//! let timer = builder.build_with(|request: u64| println!("{request}"))?;
 //! let second = Duration::from_secs(1);
 //! let key = timer.schedule(second, 17)?;
 //! assert_eq!(timer.cancel(key), Some(17));

@@ -19,12 +19,12 @@ use crate::timer::{SleepHandle, Timer};
 
 /// A runtime for the crate `quinn` whose timer is a [`Timer`], with the feature `quinn`.
 ///
-/// Pass it to `quinn::Endpoint::new`. Another runtime, such as `quinn::TokioRuntime`, runs the tasks
-/// and the sockets. The endpoint reads the clock of the timer. So on a
+/// Pass it to `quinn::Endpoint::new`. Another runtime, such as `quinn::TokioRuntime`, runs the
+/// tasks and the sockets. The endpoint reads the clock of the timer. So on a
 /// [`ManualClock`](crate::ManualClock), a test advances the idle timeouts and retransmissions.
 ///
-/// If the timer is full or shut down, or cannot start its thread, the endpoint uses the timer of the
-/// other runtime.
+/// If the timer is full or shut down, or cannot start its thread, the endpoint uses the timer of
+/// the other runtime.
 ///
 /// # Examples
 ///

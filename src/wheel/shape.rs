@@ -19,7 +19,8 @@ use crate::tick::{Tick, TickSpan};
 /// wheel.insert(Tick::new(701), ())?;
 ///
 /// let shape = wheel.shape();
-/// assert_eq!(shape.latest.map(|latest| (latest.expiration, latest.pending)), Some((Tick::new(5), 3)));
+/// let latest = shape.latest.expect("three timeouts are in no level yet");
+/// assert_eq!((latest.expiration, latest.pending), (Tick::new(5), 3));
 ///
 /// wheel.shrink(); // places the latest timeouts in levels
 /// let shape = wheel.shape();

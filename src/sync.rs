@@ -94,11 +94,6 @@ mod model {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().expect("no thread of a model panics while it holds a lock")
         }
-
-        /// Always waits and locks, as no protocol depends on the difference.
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            Some(self.lock())
-        }
     }
 
     #[derive(Debug)]

@@ -16,9 +16,9 @@
 //!
 //! # Handover
 //!
-//! - A thread that finds the lock taken counts itself as waiting until it has the lock.
-//! - The reaper unlocks after a bounded number of steps. If a thread waits, the reaper hands the
-//!   lock to the one that has waited longest.
+//! - A thread that finds the lock taken spins for a few microseconds, then sleeps in a queue.
+//! - The reaper unlocks after a bounded number of steps. If threads are in the queue, the reaper
+//!   hands the lock to the first of them.
 //! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits
 //!   for its turn, like any other thread.
 //!
@@ -34,12 +34,7 @@
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
 //! until it expires more timeouts in a hold than other threads insert between two.
 
-use std::{
-    mem,
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-    vec::Vec,
-};
+use std::{mem, time::Duration, vec::Vec};
 
 use super::{
     annex::Annex,
@@ -65,8 +60,6 @@ const INSERTS_PER_CHECK: u64 = 64;
 /// A wheel behind a lock, and the expiration that it publishes to the reaper.
 pub(super) struct Shard<T, X = ()> {
     state: Mutex<State<T, X>>,
-    /// Threads that wait for the lock. A hint: no protocol relies on it.
-    waiting: AtomicU32,
     published: Published,
 }
 
@@ -104,7 +97,7 @@ impl<T, X> Shard<T, X> {
     pub(super) fn new(wheel: TimingWheel<T>, annex: X) -> Self {
         let timeouts = Timeouts { wheel, is_closed: false, stats: ShardStats::default() };
         let state = State { timeouts, annex };
-        Self { state: Mutex::new(state), waiting: AtomicU32::new(0), published: Published::new() }
+        Self { state: Mutex::new(state), published: Published::new() }
     }
 
     /// Adds a timeout.
@@ -286,7 +279,7 @@ impl<T, X> Shard<T, X> {
             expired[before..].last().is_none_or(|last| last.deadline <= timeouts.wheel.now()),
             "a timeout expired early"
         );
-        self.hand_over(guard);
+        unlock_fair(guard);
         is_drained
     }
 
@@ -363,22 +356,7 @@ impl<T, X> Shard<T, X> {
 
     #[inline]
     fn lock(&self) -> MutexGuard<'_, State<T, X>> {
-        self.state.try_lock().unwrap_or_else(|| self.wait_for_lock())
-    }
-
-    #[cold]
-    fn wait_for_lock(&self) -> MutexGuard<'_, State<T, X>> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let guard = self.state.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        guard
-    }
-
-    /// Unlocks for the reaper: hands the lock to the thread that has waited longest, if any.
-    fn hand_over(&self, guard: MutexGuard<'_, State<T, X>>) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            unlock_fair(guard);
-        }
+        self.state.lock()
     }
 }
 

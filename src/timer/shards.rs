@@ -2,6 +2,7 @@
 
 use std::{
     boxed::Box,
+    cell::Cell,
     iter,
     num::NonZeroU64,
     ops::Deref,
@@ -48,6 +49,8 @@ pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(super) struct Shards<T, X = ()> {
     all: Box<[CachePadded<Shard<T, X>>]>,
+    /// One less than the number of shards, rounded up to a power of two.
+    mask: usize,
     clock: TickClock,
     wakeup: Wakeup,
     /// Wakes the reaper.
@@ -57,6 +60,23 @@ pub(super) struct Shards<T, X = ()> {
     is_finishing: AtomicBool,
     /// Set before a shutdown removes the pending timeouts.
     is_shut_down: AtomicBool,
+}
+
+std::thread_local! {
+    /// The number of this thread, in the order in which threads used a timer.
+    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
+}
+
+/// The number of a thread that has used no timer.
+const UNNUMBERED: usize = usize::MAX;
+
+/// Gives this thread the next number, and returns it.
+#[cold]
+fn number_thread() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let thread = THREADS.fetch_add(1, Relaxation::Relaxed);
+    THREAD.set(thread);
+    thread
 }
 
 impl<T, X> Shards<T, X> {
@@ -70,6 +90,7 @@ impl<T, X> Shards<T, X> {
         let all: Box<[_]> = contents.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         Self {
+            mask: all.len().next_power_of_two() - 1,
             all,
             clock,
             wakeup: Wakeup::new(),
@@ -94,17 +115,12 @@ impl<T, X> Shards<T, X> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(super) fn current(&self) -> usize {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        std::thread_local! {
-            static THREAD: usize = THREADS.fetch_add(1, Relaxation::Relaxed);
-        }
+        let thread = THREAD.get();
+        let thread = if thread == UNNUMBERED { number_thread() } else { thread };
         let count = self.all.len();
-        // A thread that is ending has no local data any more.
-        let shard = |thread: usize| {
-            // A remainder takes longer than the rest of this function.
-            if count.is_power_of_two() { thread & (count - 1) } else { thread % count }
-        };
-        if count == 1 { 0 } else { THREAD.try_with(|&thread| shard(thread)).unwrap_or(0) }
+        // A remainder takes longer than the rest of this function.
+        let index = thread & self.mask;
+        if index < count { index } else { thread % count }
     }
 
     /// Adds a timeout to the shard at `index`.

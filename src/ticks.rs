@@ -4,7 +4,7 @@
 //! by less than a tick. The wait until a tick ends when the tick begins or later, so a loop that
 //! waits does not spin.
 
-use core::{fmt, time::Duration};
+use core::{fmt, num::NonZeroU64, time::Duration};
 
 use crate::tick::Tick;
 
@@ -40,8 +40,8 @@ use crate::tick::Tick;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
     origin: Duration,
-    /// Nanoseconds in a tick; not 0.
-    length: u64,
+    /// Nanoseconds in a tick.
+    length: NonZeroU64,
 }
 
 impl Ticks {
@@ -55,8 +55,10 @@ impl Ticks {
     #[must_use]
     #[track_caller]
     pub fn new(origin: Duration, tick: Duration) -> Self {
-        assert!(!tick.is_zero(), "a tick of {tick:?} has no length");
-        Self { origin, length: nanos(tick) }
+        let Some(length) = NonZeroU64::new(nanos(tick)) else {
+            panic!("a tick of {tick:?} has no length")
+        };
+        Self { origin, length }
     }
 
     /// Returns the time at which tick 0 begins.
@@ -177,8 +179,9 @@ impl Ticks {
         if nanos == u64::MAX {
             return Tick::MAX;
         }
-        let whole = nanos / self.length;
-        Tick::new(whole + u64::from(whole * self.length() < nanos))
+        // One division yields both.
+        let (whole, rest) = (nanos / self.length, nanos % self.length);
+        Tick::new(whole + u64::from(rest > 0))
     }
 
     /// Returns the nanoseconds from the origin to the start of a tick; `None` if it never comes.
@@ -190,7 +193,7 @@ impl Ticks {
     /// Returns the nanoseconds in a tick.
     #[inline]
     pub(crate) const fn length(&self) -> u64 {
-        self.length
+        self.length.get()
     }
 }
 

@@ -244,7 +244,9 @@ impl<T> TimingWheel<T> {
     #[inline(never)]
     pub(super) fn insert_into_nursery(&mut self, deadline: Tick, value: T) -> Key {
         let Self { arena, hierarchy } = self;
-        let key = arena.insert(value, |slot| hierarchy.add_to_nursery(deadline, slot));
+        let vacancy = arena.vacancy();
+        let position = hierarchy.add_to_nursery(deadline, vacancy.index);
+        let key = vacancy.fill(value, position);
         if hierarchy.nursery.is_full() {
             self.turn_nursery();
         }

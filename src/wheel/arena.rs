@@ -102,6 +102,29 @@ pub(super) struct Arena<T> {
     first_generation: NonZeroU32,
 }
 
+/// A vacant slot of an arena.
+pub(super) struct Vacancy<'a, T> {
+    slot: &'a mut Slot<T>,
+    generation: NonZeroU32,
+    /// The next slot in the list of vacant slots.
+    next: u32,
+    pub(super) index: u32,
+    vacant: &'a mut u32,
+    len: &'a mut u32,
+}
+
+impl<T> Vacancy<'_, T> {
+    /// Adds a timeout whose record is at `position`.
+    #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
+    #[inline(always)]
+    pub(super) fn fill(self, value: T, position: Position) -> Key {
+        *self.slot = Slot::Pending { value, generation: self.generation, position };
+        *self.vacant = self.next;
+        *self.len += 1;
+        Key::new(self.index, self.generation)
+    }
+}
+
 impl<T> Arena<T> {
     pub(super) const fn new(max_pending: u32) -> Self {
         let first_generation = NonZeroU32::MIN;
@@ -116,7 +139,7 @@ impl<T> Arena<T> {
     /// Returns whether a vacant slot exists and the limit allows another timeout.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
-        self.len < self.max_pending && self.vacant != NIL
+        self.vacant != NIL && self.len < self.max_pending
     }
 
     /// Allocates slots if none is vacant. Returns `false` if the arena is full. *O*(1), amortized.
@@ -125,21 +148,17 @@ impl<T> Arena<T> {
         self.len < self.max_pending && (self.vacant != NIL || self.grow())
     }
 
-    /// Adds a timeout; a vacant slot must exist. `write` writes the record for a slot index and
-    /// returns its position.
+    /// Returns a vacant slot for a timeout; one must exist. The caller [fills](Vacancy::fill) it.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
-    pub(super) fn insert(&mut self, value: T, write: impl FnOnce(u32) -> Position) -> Key {
+    pub(super) fn vacancy(&mut self) -> Vacancy<'_, T> {
         debug_assert!(self.has_room(), "{} of {} are pending", self.len, self.max_pending);
         let index = self.vacant;
         let slot = self.slots.at_mut(index);
         let &mut Slot::Vacant { generation: Some(generation), next } = slot else {
             unreachable!("only vacant slots are listed")
         };
-        *slot = Slot::Pending { value, generation, position: write(index) };
-        self.vacant = next;
-        self.len += 1;
-        Key::new(index, generation)
+        Vacancy { slot, generation, next, index, vacant: &mut self.vacant, len: &mut self.len }
     }
 
     /// Adds a segment of vacant slots, unless every index is in use.
@@ -326,7 +345,7 @@ mod tests {
 
     fn insert(arena: &mut Arena<u64>, value: u64) -> Key {
         assert!(arena.make_room());
-        arena.insert(value, |_| Position::new(1, 0))
+        arena.vacancy().fill(value, Position::new(1, 0))
     }
 
     #[test]

@@ -100,8 +100,10 @@ impl Hierarchy {
     /// Advances `now`, and also the clock unless a timeout may be due.
     #[inline]
     pub(super) fn observe(&mut self, now: Tick) {
-        self.now = self.now.max(now);
-        self.forward();
+        if now > self.now {
+            self.now = now;
+            self.forward();
+        }
         debug_assert!(self.clock <= self.now, "timeouts have expired ahead of time");
     }
 

@@ -170,7 +170,9 @@ impl<T> TimingWheel<T> {
         if hierarchy.nursery.is_open() {
             return Ok(self.insert_into_nursery(deadline, value));
         }
-        Ok(arena.insert(value, |slot| hierarchy.place(deadline, slot)))
+        let vacancy = arena.vacancy();
+        let position = hierarchy.place(deadline, vacancy.index);
+        Ok(vacancy.fill(value, position))
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.

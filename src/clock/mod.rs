@@ -5,10 +5,12 @@
 //! same timer runs on the thread of the test.
 
 mod manual;
+mod monotonic;
 
 use std::{fmt, sync::Weak, time::Instant};
 
 pub use self::manual::ManualClock;
+pub(crate) use self::monotonic::Monotonic;
 
 /// A source of time for a timer.
 ///
@@ -59,6 +61,13 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         let _ = timer;
         false
     }
+
+    /// Returns whether this is [`SystemClock`], which a timer reads without a call of [`now`](Self::now).
+    /// Not part of the public interface.
+    #[doc(hidden)]
+    fn is_system(&self) -> bool {
+        false
+    }
 }
 
 /// The part of a timer that a clock uses to drive it. Not part of the public interface.
@@ -91,5 +100,9 @@ impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    fn is_system(&self) -> bool {
+        true
     }
 }

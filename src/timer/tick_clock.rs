@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Monotonic, SystemClock},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Ticks, nanos},
@@ -18,7 +18,7 @@ use crate::{
 /// A clock divided into ticks.
 #[derive(Debug)]
 pub(super) struct TickClock {
-    source: Arc<dyn Clock>,
+    source: Source,
     /// Start of tick 0.
     origin: Instant,
     ticks: Ticks,
@@ -27,10 +27,22 @@ pub(super) struct TickClock {
     latest: AtomicU64,
 }
 
+#[derive(Debug)]
+enum Source {
+    /// [`SystemClock`], as the time since the start of tick 0.
+    System(Monotonic),
+    User(Arc<dyn Clock>),
+}
+
 impl TickClock {
     /// Starts tick 0 now. A tick has at least a nanosecond.
     pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
-        let origin = source.now();
+        let (origin, source) = if source.is_system() {
+            let (origin, clock) = Monotonic::start();
+            (origin, Source::System(clock))
+        } else {
+            (source.now(), Source::User(source))
+        };
         let tick = tick.max(Duration::from_nanos(1));
         let ticks = Ticks::new(Duration::ZERO, tick);
         Self { source, origin, ticks, latest: AtomicU64::new(0) }
@@ -38,7 +50,10 @@ impl TickClock {
 
     /// Returns the user's clock.
     pub(super) fn source(&self) -> &dyn Clock {
-        &*self.source
+        match &self.source {
+            Source::System(_) => &SystemClock,
+            Source::User(clock) => &**clock,
+        }
     }
 
     /// Returns the nanoseconds since the start of tick 0; 584 years at most.
@@ -87,9 +102,11 @@ impl TickClock {
     /// thread has seen that tick.
     #[inline]
     fn read(&self) -> (u64, Tick) {
-        let elapsed = nanos(self.source.now().saturating_duration_since(self.origin));
-        // `u64::MAX` stands for a time that never comes.
-        let elapsed = elapsed.min(u64::MAX - 1);
+        let elapsed = match &self.source {
+            Source::System(clock) => clock.elapsed(),
+            // `u64::MAX` stands for a time that never comes.
+            Source::User(clock) => self.elapsed_at(clock.now()).min(u64::MAX - 1),
+        };
         let latest = self.latest.load(Ordering::Relaxed);
         let begun = latest * self.ticks.length();
         if elapsed.wrapping_sub(begun) < self.ticks.length() {

@@ -251,9 +251,9 @@
 //!
 //! let queue = DelayQueue::new();
 //! let key = queue.insert(Duration::from_secs(3600), "in an hour")?;
+//! assert_eq!((queue.try_recv(), queue.len()), (Err(TryRecvError::Empty), 1));
 //! queue.insert(Duration::from_millis(2), "retry")?;
-//! assert_eq!((queue.try_recv(), queue.len()), (Err(TryRecvError::Empty), 2));
-//! assert_eq!(queue.recv_timeout(Duration::from_secs(60))?, "retry");
+//! assert_eq!(queue.recv()?, "retry");
 //! assert!(queue.reset(key, Duration::from_millis(1)));
 //! // The queue refuses new values. Values that become due within a minute can still be received.
 //! assert!(queue.finish(Duration::from_secs(60)).is_empty());
@@ -323,7 +323,7 @@
 //! timer.schedule(Duration::from_secs(3600), || println!("in an hour"))?;
 //! // Refuses new callbacks and runs those that become due within 20 ms.
 //! let left = timer.finish(Duration::from_millis(20));
-//! assert_eq!(left.len(), 1);
+//! assert!(!left.is_empty(), "an hour has not passed");
 //! left.into_iter().for_each(|task| task.run());
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```

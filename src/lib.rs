@@ -7,7 +7,7 @@
 //! use delaywheel::Timer;
 //!
 //! let timer = Timer::new();
-//! let request = timer.schedule(Duration::from_secs(2), || println!("the request timed out"))?;
+//! let request = timer.schedule(Duration::from_secs(30), || println!("the request timed out"))?;
 //! assert!(request.cancel(), "the answer came first");
 //! # }
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -102,6 +102,6 @@ pub use self::{
     wheel::{Advance, Drain, Expired, Iter, Key, TimingWheel, WheelBuilder},
 };
 
-#[cfg(all(doctest, feature = "std"))]
+#[cfg(all(doctest, feature = "future"))]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;

@@ -41,13 +41,11 @@ use super::{
 /// use delaywheel::{DelayQueue, RecvError, TryRecvError};
 ///
 /// let queue = DelayQueue::new();
-/// queue.insert(Duration::from_millis(20), "later")?;
-/// queue.insert(Duration::from_millis(10), "sooner")?;
-/// let never = queue.insert(Duration::from_secs(3600), "never")?;
+/// let report = queue.insert(Duration::from_secs(3600), "report")?;
+/// queue.insert(Duration::from_millis(10), "retry")?;
+/// assert_eq!(queue.recv()?, "retry");
 /// assert_eq!(queue.try_recv(), Err(TryRecvError::Empty));
-/// assert_eq!(queue.recv()?, "sooner");
-/// assert_eq!(queue.recv()?, "later");
-/// assert_eq!(queue.cancel(never), Some("never"));
+/// assert_eq!(queue.cancel(report), Some("report"));
 ///
 /// queue.shutdown();
 /// assert_eq!(queue.recv(), Err(RecvError));
@@ -210,12 +208,14 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::DelayQueue;
+    /// use delaywheel::{DelayQueue, ManualClock};
     ///
-    /// let queue = DelayQueue::new();
-    /// queue.insert(Duration::from_millis(2), 'a')?;
-    /// queue.insert(Duration::from_millis(1), 'b')?;
-    /// queue.finish(Duration::from_secs(60));
+    /// let clock = ManualClock::new();
+    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
+    /// queue.insert(Duration::from_secs(2), 'a')?;
+    /// queue.insert(Duration::from_secs(1), 'b')?;
+    /// clock.advance(Duration::from_secs(2));
+    /// queue.finish(Duration::ZERO);
     /// assert_eq!(queue.iter().collect::<String>(), "ba");
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```

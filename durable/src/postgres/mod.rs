@@ -12,7 +12,7 @@ use std::{
     fmt,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
     time::{Duration, SystemTime},
@@ -97,8 +97,8 @@ struct Shared {
     clock: Arc<ServerClock>,
     listeners: Listeners,
     is_listening: AtomicBool,
-    /// Names this process in notifications, which it ignores.
-    sender: u64,
+    /// Names this process in notifications, which it ignores. Changes when an outcome is unknown.
+    sender: AtomicU64,
 }
 
 impl PostgresStore {
@@ -183,7 +183,7 @@ impl PostgresStore {
             clock: Arc::new(ServerClock::new(shown)),
             listeners: Listeners::default(),
             is_listening: AtomicBool::new(false),
-            sender: fastrand::u64(1..),
+            sender: AtomicU64::new(new_sender()),
             schema: schema.to_owned(),
             connect,
             config,
@@ -266,12 +266,31 @@ impl PostgresStore {
     fn notification(&self, now: WallTime, commands: &[Command]) -> Option<String> {
         let due = commands.iter().filter_map(Command::due).min()?;
         let is_near = due <= now.saturating_add(NOTICE);
-        is_near.then(|| format!("{} {}", due.as_micros(), self.shared.sender))
+        is_near.then(|| format!("{} {}", due.as_micros(), self.shared.sender.load(SeqCst)))
     }
 
-    fn tell_all(&self, session: &mut Session) -> Result<(), Error> {
-        session.query(sql::NOTIFY, &[&format!("0 {}", self.shared.sender)])?;
-        Ok(())
+    /// Makes the records of removed workers pending, and returns their number.
+    fn take_from(&self, session: &mut Session, removed: &[Row]) -> Result<u64, Error> {
+        let ids: Vec<i64> = removed.iter().map(|row| row.get(0)).collect();
+        let taken = session.execute_count(sql::TAKE, &[&ids])?;
+        session.query(sql::NOTIFY, &[&format!("0 {}", self.shared.sender.load(SeqCst))])?;
+        Ok(taken)
+    }
+
+    /// Has the timers look if a change may have made a record due at a time. The server may carry
+    /// out the change later, and its notification then must not seem to be one of this process.
+    fn doubt<R>(
+        &self,
+        due: Option<WallTime>,
+        result: Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        if result.as_ref().is_err_and(|error| error.reason() == StoreErrorReason::OutcomeUnknown) {
+            self.shared.sender.store(new_sender(), SeqCst);
+            if let Some(due) = due {
+                self.shared.listeners.tell(due);
+            }
+        }
+        result
     }
 }
 
@@ -307,7 +326,9 @@ impl Store for PostgresStore {
                 Ok(())
             })?;
             Ok(answers)
-        })?;
+        });
+        let due = commands.iter().filter_map(Command::due).min();
+        let answers = self.doubt(due, answers)?;
         self.shared.listeners.tell_of(commands);
         let missing = || StoreError::new(StoreErrorReason::Other);
         answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
@@ -357,16 +378,15 @@ impl Store for PostgresStore {
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let until = now.saturating_add(lease).to_system_time();
         let (id, now) = (worker.0.cast_signed(), now.to_system_time());
-        let (is_known, has_taken) = self.shared.worker.run(|session| {
+        let taken = self.shared.worker.run(|session| {
             session.transaction(|session| {
                 let is_known = session.execute_count(sql::RENEW, &[&id, &until])? == 1;
-                let has_taken = session.execute_count(sql::TAKE_LAPSED, &[&now, &id])? > 0;
-                if has_taken {
-                    self.tell_all(session)?;
-                }
+                let lapsed = session.query(sql::REMOVE_LAPSED, &[&now, &id])?;
+                let has_taken = !lapsed.is_empty() && self.take_from(session, &lapsed)? > 0;
                 Ok((is_known, has_taken))
             })
-        })?;
+        });
+        let (is_known, has_taken) = self.doubt(Some(WallTime::MIN), taken)?;
         if has_taken {
             self.shared.listeners.tell(WallTime::MIN);
         }
@@ -377,8 +397,8 @@ impl Store for PostgresStore {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
-                session.execute_count(sql::LEAVE, &[&id])?;
-                self.tell_all(session)
+                let removed = session.query(sql::REMOVE, &[&id])?;
+                self.take_from(session, &removed)
             })
         })?;
         self.shared.listeners.tell(WallTime::MIN);
@@ -456,28 +476,27 @@ fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemT
     (time.to_system_time(), id)
 }
 
+/// Zero is the sender of a notification by an SQL function.
+fn new_sender() -> u64 {
+    fastrand::u64(1..)
+}
+
 /// Passes notifications on until the store is dropped.
 fn listen(shared: &Weak<Shared>) {
     while let Some(store) = shared.upgrade() {
-        let (mut config, schema, sender) =
-            (store.config.clone(), store.schema.clone(), store.sender);
+        let (mut config, schema) = (store.config.clone(), store.schema.clone());
         let connect = Arc::clone(&store.connect);
         drop(store);
         config.connect_timeout(Duration::from_secs(5));
         if let Ok(mut client) = connect(&config) {
             // The error is that the connection was lost.
-            let _ = pass_on(&mut client, shared, &schema, sender);
+            let _ = pass_on(&mut client, shared, &schema);
         }
         thread::sleep(LISTEN_AGAIN);
     }
 }
 
-fn pass_on(
-    client: &mut Client,
-    shared: &Weak<Shared>,
-    schema: &str,
-    sender: u64,
-) -> Result<(), Error> {
+fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(), Error> {
     client.batch_execute(&format!("LISTEN {schema}"))?;
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
@@ -492,7 +511,7 @@ fn pass_on(
             continue;
         };
         let (due, from) = notification.payload().split_once(' ').unwrap_or(("0", "0"));
-        if from.parse() != Ok(sender) {
+        if from.parse() != Ok(shared.sender.load(SeqCst)) {
             let due = due.parse().ok().and_then(|micros| WallTime::from_micros(micros).ok());
             shared.listeners.tell(due.unwrap_or(WallTime::MIN));
         }

@@ -117,20 +117,18 @@ pub(super) const ENTER: &str =
 pub(super) const RENEW: &str = "
     UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2) WHERE id = $1";
 
-/// Takes the records of workers whose lease ended before a time.
-pub(super) const TAKE_LAPSED: &str = "
-    WITH gone AS (
-        DELETE FROM {schema}.workers WHERE lease_until < $1 AND id <> $2 RETURNING id
-    )
-    UPDATE {schema}.timeouts t SET
-        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
-    FROM gone WHERE t.worker = gone.id";
+/// Removes workers whose lease ended before a time.
+pub(super) const REMOVE_LAPSED: &str =
+    "DELETE FROM {schema}.workers WHERE lease_until < $1 AND id <> $2 RETURNING id";
 
-pub(super) const LEAVE: &str = "
-    WITH gone AS (DELETE FROM {schema}.workers WHERE id = $1)
+pub(super) const REMOVE: &str = "DELETE FROM {schema}.workers WHERE id = $1 RETURNING id";
+
+/// Takes the records of workers that an earlier statement of the transaction has removed. In one
+/// statement, the removal would wait for a claim under way, and the update would not see its records.
+pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
-    WHERE t.worker = $1";
+    WHERE t.worker = ANY($1)";
 
 const COLUMNS: &str = "id, due, next_at, token, attempt, state, begun, repeat, error, payload";
 

@@ -31,7 +31,7 @@ const BATCH: usize = 1_024;
 const BEHIND: Duration = Duration::from_secs(1);
 
 /// Longest delay after a failure of the store.
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of a driver.
 #[derive(Debug, Clone)]

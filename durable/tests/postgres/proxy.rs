@@ -17,6 +17,8 @@ pub(crate) enum Cut {
     Request,
     /// After the server has answered it, and before the client gets the answer.
     Answer,
+    /// Before the client gets the message, which is an answer of the server.
+    Row,
 }
 
 /// The text that the message contains, and where to cut.
@@ -66,19 +68,29 @@ impl Proxy {
 fn serve(client: TcpStream, server: TcpStream, armed: &Armed) {
     let copy = |stream: &TcpStream| stream.try_clone().expect("a handle");
     let is_cut = Arc::new(AtomicBool::new(false));
-    let (from, to, armed, cuts) =
-        (copy(&client), copy(&server), Arc::clone(armed), Arc::clone(&is_cut));
+    let (from, to, cuts) = (copy(&client), copy(&server), Arc::clone(&is_cut));
+    let (requests, answers) = (Arc::clone(armed), Arc::clone(armed));
     thread::spawn(move || {
-        pass(from, to, |bytes| {
-            let mut armed = armed.lock().expect("not poisoned");
-            let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-            let Some((_, cut)) = armed.take_if(|(text, _)| has(text)) else { return true };
-            cuts.store(true, SeqCst);
-            cut == Cut::Answer
+        pass(from, to, |bytes| match take(&requests, bytes, false) {
+            None => true,
+            Some(cut) => {
+                cuts.store(true, SeqCst);
+                cut == Cut::Answer
+            }
         });
     });
     // The bytes after the cut are the answer.
-    thread::spawn(move || pass(server, client, |_| !is_cut.load(SeqCst)));
+    thread::spawn(move || {
+        pass(server, client, |bytes| !is_cut.load(SeqCst) && take(&answers, bytes, true).is_none());
+    });
+}
+
+/// Takes the cut that waits for a message such as this one.
+fn take(armed: &Armed, bytes: &[u8], is_answer: bool) -> Option<Cut> {
+    let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    let mut armed = armed.lock().expect("not poisoned");
+    let taken = armed.take_if(|(text, cut)| (*cut == Cut::Row) == is_answer && has(text));
+    taken.map(|(_, cut)| cut)
 }
 
 /// Passes bytes on until one side ends, or `may_pass` says that the connection is cut.

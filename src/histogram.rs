@@ -90,10 +90,10 @@ impl Histogram {
         Duration::from_nanos(self.max)
     }
 
-    /// Returns a duration that `percent` of the recorded durations do not exceed, at most an eighth
-    /// too high; zero if none was recorded.
+    /// Returns the percentile of the recorded durations, at most an eighth too high; zero if none
+    /// was recorded.
     ///
-    /// A `percent` outside of 0 to 100 is taken as the nearer of the two.
+    /// A `percent` outside of 0 to 100 is clamped to that range.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "a rank need not be exact past 2^53")]

@@ -1,4 +1,4 @@
-//! Between a clock's time and the ticks of a wheel: the three rounding rules.
+//! The three rounding rules between the time of a clock and the ticks of a wheel.
 //!
 //! The present is rounded down to a tick, and a deadline up. So a timeout is never early, and late
 //! by less than a tick. The wait until a tick ends when the tick begins or later, so a loop that
@@ -10,10 +10,10 @@ use crate::tick::Tick;
 
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
-/// It serves the owner of a [`TimingWheel`](crate::TimingWheel), who reads the clock. Times are
-/// durations since any fixed point, such as the start of the program or of the machine. Tick 0
-/// begins at the *origin*. A time before the origin counts as the origin. A time 584 years (2^64
-/// ns) or more after the origin never comes.
+/// It is for programs that own a [`TimingWheel`](crate::TimingWheel) and read the clock themselves.
+/// Times are durations since any fixed point, such as the start of the program or of the machine.
+/// Tick 0 begins at the *origin*. A time before the origin counts as the origin. A time 584 years
+/// (2^64 ns) or more after the origin never comes.
 ///
 /// # Examples
 ///

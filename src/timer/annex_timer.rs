@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration, vec::Vec};
 
 use super::{
     annex::Annex, builder::TimerBuilder, error::TimerBuildError, shard::HeldTimeouts,
-    shards::Shards, shared::Shared, shutdown::Ended, stats::TimerStats,
+    shards::Shards, shared::Shared, shutdown::Unfinished, stats::TimerStats,
 };
 use crate::{tick::Tick, wheel::Expired};
 
@@ -85,7 +85,7 @@ impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
     /// Refuses new timeouts, ends the threads, and returns the expired timeouts whose callbacks did
     /// not run. The caller has removed the pending ones.
     pub(crate) fn shut_down(&self) -> Vec<X::Due> {
-        let Ended { pending, expired } = self.shared.end(self.shared.delivery.backlog());
+        let Unfinished { pending, expired } = self.shared.end(self.shared.delivery.backlog());
         debug_assert!(pending.is_empty(), "an entry of an annex still waits");
         expired
     }

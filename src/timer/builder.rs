@@ -62,7 +62,8 @@ enum Execution {
     Pool(Arc<dyn Executor>),
 }
 
-/// Limit of the default. The reaper checks each shard, and few programs run more threads at once.
+/// Upper limit of the default number of shards. The reaper checks each shard, and few programs run
+/// more threads at once.
 const MAX_DEFAULT_SHARDS: usize = 16;
 
 impl TimerBuilder {

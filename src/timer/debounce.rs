@@ -1,4 +1,4 @@
-//! A callback that runs once its calls have ceased.
+//! A callback that runs after a quiet period without calls.
 //!
 //! The first call schedules a timeout and the following ones reset it. The clock is user code, so a
 //! call reads it before it takes the lock. A call that gets the lock after one that read a later
@@ -15,13 +15,13 @@ use std::{
 use super::{Task, Timer, error::ScheduleError, key::TimeoutKey, shards::Shards};
 use crate::sync::Mutex;
 
-/// Runs a callback once calls have ceased for a quiet period.
+/// Runs a callback after a quiet period without calls.
 ///
-/// Each call starts the quiet period anew, so nothing runs as long as calls keep coming. A call
-/// does not cancel a run whose quiet period has ended, even if that run still waits for an executor
-/// thread; it schedules another. Dropping the `Debounce` leaves a scheduled run scheduled.
+/// Each call restarts the quiet period, so the callback does not run as long as calls keep coming.
+/// A call does not cancel a run whose quiet period has ended, even if that run still waits for an
+/// executor thread; it schedules another. Dropping the `Debounce` leaves a scheduled run scheduled.
 ///
-/// A clock that steps back is taken as the latest time seen, so it does not shorten a quiet period.
+/// If the clock steps back, the latest time seen counts. So a step does not shorten a quiet period.
 ///
 /// # Examples
 ///
@@ -98,8 +98,8 @@ impl Debounce {
         Ok(())
     }
 
-    /// Cancels the scheduled run. Returns whether there was one; `false` also if it came too late,
-    /// and the callback has begun or is about to.
+    /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
+    /// came too late: the callback has begun or is about to.
     pub fn cancel(&self) -> bool {
         let run = self.state.lock().run.take();
         let task = run.and_then(|run| self.timer.values.shards().cancel(run));
@@ -116,7 +116,7 @@ impl State {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves nothing half done.
+// User code never runs under a lock of it, so a panic leaves no inconsistent state.
 impl UnwindSafe for Debounce {}
 impl RefUnwindSafe for Debounce {}
 

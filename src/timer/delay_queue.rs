@@ -191,7 +191,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     ///
     /// # Errors
     ///
-    /// [`TryRecvError::Empty`] if no value is due, [`TryRecvError::ShutDown`] if none will be.
+    /// [`TryRecvError::Empty`] if no value is due, [`TryRecvError::ShutDown`] if the queue is shut
+    /// down and no due value is left.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         match self.due.try_take() {
             Ok(expired) => Ok(expired.value),
@@ -369,7 +370,7 @@ impl<T: Send + 'static> fmt::Debug for DelayQueue<T> {
     }
 }
 
-// User code never runs under a lock of the queue, so a panic leaves nothing half done.
+// User code never runs under a lock of the queue, so a panic leaves no inconsistent state.
 impl<T: Send + 'static> UnwindSafe for DelayQueue<T> {}
 impl<T: Send + 'static> RefUnwindSafe for DelayQueue<T> {}
 

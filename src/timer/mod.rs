@@ -332,7 +332,7 @@ impl Timer {
     /// one of the callers.
     ///
     /// A callback may finish its own timer. It waits neither for itself nor for other callbacks
-    /// that do the same. Where only its own thread could run the pending callbacks, this is a
+    /// that do the same. If only its own thread could run the pending callbacks, this is a
     /// [`shutdown`](Self::shutdown).
     ///
     /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are

@@ -1,9 +1,9 @@
-//! When the occurrences of a repeated callback are planned: arithmetic on nanoseconds of the timer.
+//! The planned times of a repeated callback: arithmetic on nanoseconds of the timer.
 //!
 //! Each occurrence has an instant on the grid, and starts at most the jitter after it. The next
 //! instant follows from this one and not from the start, so jitter does not add up.
 
-/// When a repeated callback runs next if an occurrence ended after the next one was due.
+/// Policy for occurrences that were due before the previous one ended.
 ///
 /// # Examples
 ///
@@ -22,7 +22,7 @@ pub enum MissedTicks {
     /// there is one run per period.
     #[default]
     Burst,
-    /// The next occurrence runs a period after the late one ended, and the grid starts anew there.
+    /// The next occurrence runs a period after the late one ended, where a new grid starts.
     Delay,
     /// Missed occurrences are left out. The next one runs at the next instant of the grid.
     Skip,
@@ -81,7 +81,7 @@ impl Occurrences {
 
     fn next_instant(&self, now: u64) -> u64 {
         let next = self.instant.saturating_add(self.period);
-        // Jitter alone does not make an occurrence miss its turn.
+        // Jitter alone does not make an occurrence count as missed.
         let is_missed = next.saturating_add(self.jitter) < now;
         match self.rhythm {
             Rhythm::Delay => now.saturating_add(self.period),

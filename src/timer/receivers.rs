@@ -7,7 +7,7 @@
 //!   and wakes them. A close removes all.
 //! - A woken task finds no value if another receiver was faster. It waits again with the same
 //!   ticket, so it stays ahead of tasks that began later.
-//! - A task that was woken and drops its receiver wakes the next one, if there is a value.
+//! - A woken task that drops its receiver wakes the next task, if there is a value.
 //!
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
 //! polled yet. That task takes the value, or passes the wake-up to the next task.

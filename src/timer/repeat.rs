@@ -218,8 +218,8 @@ impl RepeatBuilder<'_> {
     /// there.
     ///
     /// The callback receives its own handle, to stop itself. Occurrences do not overlap: `missed`
-    /// decides when the next one runs if one ended after the next was due. A clock that steps back
-    /// is taken as the latest time seen.
+    /// decides when the next one runs if one ended after the next was due. If the clock steps back,
+    /// the latest time seen counts.
     ///
     /// # Errors
     ///
@@ -236,8 +236,8 @@ impl RepeatBuilder<'_> {
     /// Runs `callback` at the first instant, and again whenever a period has passed since it
     /// returned.
     ///
-    /// The callback receives its own handle, to stop itself. A clock that steps back is taken as
-    /// the latest time seen.
+    /// The callback receives its own handle, to stop itself. If the clock steps back, the latest
+    /// time seen counts.
     ///
     /// # Errors
     ///
@@ -438,7 +438,7 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves nothing half done.
+// User code never runs under a lock of it, so a panic leaves no inconsistent state.
 impl UnwindSafe for Repeating {}
 impl RefUnwindSafe for Repeating {}
 

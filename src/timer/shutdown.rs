@@ -73,14 +73,14 @@ impl<T: Send + 'static> Shared<T> {
     }
 
     fn end_all(&self, backlog: Option<&Backlog<T>>) -> Vec<T> {
-        let Ended { mut pending, expired } = self.end(backlog);
+        let Unfinished { mut pending, expired } = self.end(backlog);
         pending.extend(expired);
         pending
     }
 }
 
 /// The timeouts that a timer had when it ended. `D` is the type of expired ones.
-pub(super) struct Ended<T, D> {
+pub(super) struct Unfinished<T, D> {
     pub(super) pending: Vec<T>,
     /// Timeouts that had expired, and whose callbacks did not run.
     pub(super) expired: Vec<D>,
@@ -88,7 +88,7 @@ pub(super) struct Ended<T, D> {
 
 impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
-    pub(super) fn end(&self, backlog: Option<&Backlog<X::Due>>) -> Ended<T, X::Due> {
+    pub(super) fn end(&self, backlog: Option<&Backlog<X::Due>>) -> Unfinished<T, X::Due> {
         let is_started = self.is_started();
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
         let pending = self.delivery.close(|| self.shards.shut_down());
@@ -100,7 +100,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         if is_first && is_started {
             self.handler.events().shut_down(pending.len() + expired.len());
         }
-        Ended { pending, expired }
+        Unfinished { pending, expired }
     }
 
     /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts

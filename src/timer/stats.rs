@@ -86,8 +86,8 @@ pub struct TimerStats {
     pub returned: u64,
     /// Callbacks that panicked.
     pub panicked: u64,
-    /// Times that the reaper woke: at the time that it slept for, or earlier by an insert or
-    /// `wake`. With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
+    /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
+    /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.
     pub cascades: u64,

@@ -16,14 +16,14 @@ use crate::{sync::Mutex, ticks::nanos};
 
 /// Runs a callback at most once in a period.
 ///
-/// A call runs it at once if the period of the last run is over, and else at the end of the period,
-/// once for all calls until then.
+/// If the period of the latest run is over, a call runs the callback at once. Otherwise all calls
+/// until the end of the period together cause one run then.
 ///
 /// A period lasts from the start of one run to the start of the next. On a timer with several
 /// executor threads, a run that takes longer than a period overlaps with the next. Dropping the
 /// `Throttle` leaves a scheduled run scheduled.
 ///
-/// A clock that steps back is taken as the latest time seen, so it does not shorten a period.
+/// If the clock steps back, the latest time seen counts. So a step does not shorten a period.
 ///
 /// # Examples
 ///
@@ -102,8 +102,8 @@ impl Throttle {
         Ok(())
     }
 
-    /// Cancels the scheduled run. Returns whether there was one; `false` also if it came too late,
-    /// and the callback has begun or is about to.
+    /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
+    /// came too late: the callback has begun or is about to.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         let scheduled = self.state.lock().scheduled;
@@ -117,7 +117,7 @@ impl Throttle {
         let run = Run { state: Arc::clone(&self.state), number };
         let callback = Arc::clone(&self.callback);
         Task(Box::new(move || {
-            // The period starts now, not at the deadline, also if the run is late. After the end of
+            // The period starts now, not at the deadline, even if the run is late. After the end of
             // the timer, no other run follows.
             let elapsed = shared.upgrade().map(|shared| shared.shards.clock().elapsed());
             run.begin(elapsed);
@@ -163,7 +163,7 @@ impl Drop for Run {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves nothing half done.
+// User code never runs under a lock of it, so a panic leaves no inconsistent state.
 impl UnwindSafe for Throttle {}
 impl RefUnwindSafe for Throttle {}
 

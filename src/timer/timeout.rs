@@ -122,7 +122,7 @@ impl Timeout {
     }
 }
 
-// User code never runs under a lock of the timer, so a panic leaves nothing half done.
+// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
 impl UnwindSafe for Timeout {}
 impl RefUnwindSafe for Timeout {}
 

@@ -15,7 +15,7 @@ pub(super) use self::omitted::Events;
 mod omitted {
     use super::{Any, Duration};
 
-    /// Stands for the events of a timer without the feature: emits nothing.
+    /// Replaces the events if the feature is off: emits nothing.
     pub(in crate::timer) struct Events;
 
     #[expect(clippy::unused_self, reason = "with the feature, they use it")]

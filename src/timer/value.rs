@@ -365,7 +365,7 @@ impl TimerBuilder {
     }
 }
 
-// User code never runs under a lock of the timer, so a panic leaves nothing half done.
+// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
 impl<T: Send + 'static> UnwindSafe for ValueTimer<T> {}
 impl<T: Send + 'static> RefUnwindSafe for ValueTimer<T> {}
 

@@ -1,4 +1,4 @@
-//! The wake-up promise: the reaper never sleeps past an expiration, and wakes only if needed.
+//! The wake-up protocol: the reaper never sleeps past an expiration, and wakes only if needed.
 //!
 //! One reaper sleeps on behalf of many shards. Each shard publishes in [`Published`] the least tick
 //! at which the reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it

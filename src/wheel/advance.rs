@@ -41,7 +41,7 @@ pub struct Expired<T> {
 /// The wheel is consistent after each call of `next`. So you may drop or leak the iterator at any
 /// point.
 #[derive(Debug)]
-#[must_use = "timeouts expire as this is iterated; what is not taken stays due"]
+#[must_use = "timeouts expire as this is iterated; the others stay due"]
 pub struct Advance<'a, T> {
     wheel: &'a mut TimingWheel<T>,
     /// Steps that may still be taken.

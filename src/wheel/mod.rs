@@ -193,9 +193,8 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts. If the
-    /// timeout was the wheel's witness for the first expiration, the wheel finds the next one. That
-    /// skips emptied buckets and the cancelled timeouts of sorted ones, each once. Allocates
-    /// nothing.
+    /// timeout determined the next expiration, the wheel searches for the next one, past emptied
+    /// buckets and cancelled timeouts. It passes each of these once. Allocates nothing.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;

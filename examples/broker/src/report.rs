@@ -8,10 +8,9 @@ use crate::load::Done;
 
 /// Returns the number of all operations, watchers and timeouts that wait.
 pub(crate) fn waiting(stats: &Stats) -> u64 {
-    let GroupStats { rounds, joining, syncing, .. } = &stats.groups;
-    let purgatories = [&stats.fetches.0, &stats.produces.0, rounds, joining, syncing];
-    let watched: u64 = purgatories.iter().map(|stats| stats.delayed + stats.watched).sum();
-    watched + stats.fetches.1.pending + stats.produces.1.pending
+    let GroupStats { rounds, requests, .. } = &stats.groups;
+    let all = [&stats.fetches, &stats.produces, rounds, requests];
+    all.iter().map(|(stats, timer)| stats.delayed + stats.watched + timer.pending).sum()
 }
 
 /// Prints the results of a load at its end, and those after the shutdown.
@@ -30,15 +29,14 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
     println!();
     print_groups(&end.groups);
     println!("\nwaits       at once   complete  timed out     median       99 %    longest");
-    let GroupStats { rounds, joining, syncing, timers, sessions, .. } = &end.groups;
-    let (fetches, produces) = (&end.fetches, &end.produces);
-    for (name, stats) in [
-        ("fetches", &fetches.0),
-        ("produce", &produces.0),
+    let GroupStats { rounds, requests, sessions, .. } = &end.groups;
+    let purgatories = [
+        ("fetches", &end.fetches),
+        ("produce", &end.produces),
         ("rounds", rounds),
-        ("joins", joining),
-        ("syncs", syncing),
-    ] {
+        ("members", requests),
+    ];
+    for (name, (stats, _)) in purgatories {
         println!(
             "  {name:<8}{:>9}{:>11}{:>11}{:>11}{:>11}{:>11}",
             stats.at_once,
@@ -50,13 +48,10 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
         );
     }
     println!("\ntimeouts  scheduled  cancelled    expired  late 99 %    latest   wake-ups");
-    for (name, stats) in [
-        ("fetches", &fetches.1),
-        ("produce", &produces.1),
-        ("follower", &end.follower),
-        ("rounds", &timers[0]),
-        ("sessions", sessions),
-    ] {
+    let timers = purgatories.map(|(name, (_, timer))| (name, timer));
+    for (name, stats) in
+        timers.into_iter().chain([("follower", &end.follower), ("sessions", sessions)])
+    {
         println!(
             "  {name:<8}{:>9}{:>11}{:>11}{:>11}{:>10}{:>11}",
             stats.scheduled,
@@ -82,8 +77,8 @@ pub(crate) fn print_groups(stats: &GroupStats) {
     );
     println!(
         "           {} rounds timed out, late by at most {}",
-        stats.rounds.expired,
-        show(stats.timers[0].lateness.max())
+        stats.rounds.0.expired,
+        show(stats.rounds.1.lateness.max())
     );
     println!(
         "           {left} members left, {sessions_ended} sessions timed out, late by at most {}",

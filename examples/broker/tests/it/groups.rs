@@ -6,7 +6,6 @@ use delaywheel_broker::broker::GroupConfig;
 
 use crate::prelude::*;
 
-/// Clients with this version of a join need not know their id.
 const JOIN_VERSION: i16 = 3;
 const SYNC_VERSION: i16 = 3;
 
@@ -49,8 +48,8 @@ async fn committed(client: &mut Raw, version: i16, partitions: Vec<i32>) -> Vec<
     found[0].partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
-async fn until_joining(server: &Server, count: u64) {
-    until("joins", || server.broker().stats().groups.joining.delayed == count).await;
+async fn until_requests_wait(server: &Server, count: u64) {
+    until("requests waiting", || server.broker().stats().groups.requests.0.delayed == count).await;
 }
 
 /// Joins without an id, with so many bytes of metadata.
@@ -66,11 +65,14 @@ async fn join_with(server: &Server, bytes: usize) -> Raw {
 async fn a_join_whose_connection_closes_leaves_nothing() {
     let (server, _clock) = virtual_broker().await;
     let member = join_with(&server, 0).await;
-    until_joining(&server, 1).await;
+    until_requests_wait(&server, 1).await;
     drop(member);
     until("the end of the group", || server.broker().stats().groups.groups == 0).await;
     let stats = server.broker().stats().groups;
-    assert_eq!((stats.joining.delayed, stats.rounds.delayed, stats.sessions.pending), (0, 0, 0));
+    assert_eq!(
+        (stats.requests.0.delayed, stats.rounds.0.delayed, stats.sessions.pending),
+        (0, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -79,7 +81,7 @@ async fn a_shutdown_answers_joins_and_syncs() {
     let mut members = Vec::new();
     for number in 1..=2 {
         members.push(join_with(&server, 0).await);
-        until_joining(&server, number).await;
+        until_requests_wait(&server, number).await;
     }
     // The first delay, and as long again since a member has come.
     clock.advance(6_000 * MS);
@@ -91,11 +93,11 @@ async fn a_shutdown_answers_joins_and_syncs() {
             client.send(SYNC_VERSION, &sync.with_member_id(joined.member_id)).await;
         }
     }
-    until("a sync", || server.broker().stats().groups.syncing.delayed == 1).await;
+    until_requests_wait(&server, 1).await;
     let mut other = Raw::connect(&server).await;
     let request = join(&StrBytes::default()).with_group_id(GroupId(text("other")));
     other.send(JOIN_VERSION, &request).await;
-    until_joining(&server, 1).await;
+    until_requests_wait(&server, 2).await;
     assert_eq!(soon(server.shutdown()).await, 2);
     let not_available = ResponseError::CoordinatorNotAvailable.code();
     let (_, joined) = other.receive::<JoinGroupRequest>(JOIN_VERSION).await;
@@ -108,10 +110,7 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
     let server = start(Config { groups, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
     for version in 0..=8 {
-        let mut joined = client.call(version, &join(&StrBytes::default())).await;
-        if joined.error_code == ResponseError::MemberIdRequired.code() {
-            joined = client.call(version, &join(&joined.member_id)).await;
-        }
+        let joined = client.call(version, &join(&StrBytes::default())).await;
         assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
         let (member, generation) = (joined.member_id, joined.generation_id);
         let sync = SyncGroupRequest::default().with_group_id(group());
@@ -169,7 +168,7 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     let mut members = Vec::new();
     for number in 1..=16 {
         members.push(join_with(&server, BYTES).await);
-        until_joining(&server, number).await;
+        until_requests_wait(&server, number).await;
     }
     let (_, refused) = join_with(&server, 1).await.receive::<JoinGroupRequest>(JOIN_VERSION).await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());

@@ -1,10 +1,10 @@
 //! The coordinator: the table of groups, their waiting requests, and their sessions.
 //!
-//! It has three purgatories, whose key is the group, and a timer:
+//! It has two purgatories, whose key is the group, and a timer:
 //!
 //! - `rebalances` holds one operation for each round of joins. Its condition is that all members
 //!   have joined, and its delay is the rebalance timeout. Its completion ends the round.
-//! - `joins` and `syncs` hold the requests of members, until a transition stores their answers.
+//! - `requests` holds the joins and syncs of members, until a transition stores their answers.
 //! - `sessions` is a timer with a timeout for each member that does not wait. A heartbeat resets
 //!   it.
 //!
@@ -87,14 +87,10 @@ pub struct GroupStats {
     pub groups: u64,
     /// Counts of all groups together.
     pub counts: GroupCounts,
-    /// Rounds of joins that wait for members.
-    pub rounds: PurgatoryStats,
-    /// Joins that wait for the end of a round.
-    pub joining: PurgatoryStats,
-    /// Syncs that wait for assignments.
-    pub syncing: PurgatoryStats,
-    /// The timers of those three.
-    pub timers: [TimerStats; 3],
+    /// Rounds of joins that wait for members, and their timer.
+    pub rounds: (PurgatoryStats, TimerStats),
+    /// Joins and syncs that wait, and their timer.
+    pub requests: (PurgatoryStats, TimerStats),
     /// The timer of the sessions.
     pub sessions: TimerStats,
 }
@@ -125,8 +121,7 @@ pub(crate) struct Coordinator {
     max_wait: Duration,
     groups: Mutex<Groups>,
     rebalances: Purgatory<Name, Rebalance>,
-    joins: Purgatory<Name, Request>,
-    syncs: Purgatory<Name, Request>,
+    requests: Purgatory<Name, Request>,
     sessions: ValueTimer<SessionEnd>,
     /// Different for each run, so that ids of an earlier run are unknown.
     run: u32,
@@ -158,8 +153,7 @@ impl Coordinator {
                 max_wait: config.max_wait,
                 groups: Mutex::default(),
                 rebalances: builder("rebalances").build().expect("the settings are valid"),
-                joins: builder("joins").build().expect("the settings are valid"),
-                syncs: builder("syncs").build().expect("the settings are valid"),
+                requests: builder("requests").build().expect("the settings are valid"),
                 sessions: sessions.expect("the settings are valid"),
                 run: fastrand::u32(..),
                 numbers: AtomicU64::new(1),
@@ -174,14 +168,8 @@ impl Coordinator {
         GroupStats {
             groups: self.groups().len() as u64,
             counts: self.counts.read(),
-            rounds: self.rebalances.stats(),
-            joining: self.joins.stats(),
-            syncing: self.syncs.stats(),
-            timers: [
-                self.rebalances.timer_stats(),
-                self.joins.timer_stats(),
-                self.syncs.timer_stats(),
-            ],
+            rounds: (self.rebalances.stats(), self.rebalances.timer_stats()),
+            requests: (self.requests.stats(), self.requests.timer_stats()),
             sessions: self.sessions.stats(),
         }
     }
@@ -191,7 +179,7 @@ impl Coordinator {
         self.is_closed.store(true, Ordering::Release);
         self.sessions.shutdown();
         answer_all(&self.rebalances);
-        answer_all(&self.joins) + answer_all(&self.syncs)
+        answer_all(&self.requests)
     }
 
     /// Locks the groups.
@@ -206,16 +194,15 @@ impl Coordinator {
             return Err(ResponseError::InvalidSessionTimeout);
         }
         join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
-        join.new_id = self.member_id(&join.client.id);
-        let is_unknown = join.member.is_empty();
-        let member = if is_unknown { &join.new_id } else { &join.member }.clone();
+        join.is_new = join.member.is_empty();
+        if join.is_new {
+            join.member = self.member_id(&join.client.id);
+        }
+        let who = Identity { member: join.member.clone(), instance: None, generation: -1 };
         let answer = Answer::default();
-        let who = Identity { member, instance: None, generation: -1 };
-        self.transition(group, is_unknown, |entry| {
-            entry.group.join(join, &answer);
-        })?;
+        self.transition(group, join.is_new, |entry| entry.group.join(join, &answer))?;
         // The end of the round comes first.
-        Ok(self.wait(&self.joins, group, who, answer, Duration::MAX))
+        Ok(self.wait(group, who, answer, Duration::MAX))
     }
 
     /// Takes the assignments of a member, if it leads, and waits for its own.
@@ -230,24 +217,17 @@ impl Coordinator {
             entry.group.sync(&who, assignments, &answer);
             entry.group.rebalance_timeout()
         })?;
-        Ok(self.wait(&self.syncs, group, who, answer, delay))
+        Ok(self.wait(group, who, answer, delay))
     }
 
     /// Lets a request wait until its answer is there.
-    fn wait(
-        &self,
-        purgatory: &Purgatory<Name, Request>,
-        group: &Name,
-        who: Identity,
-        answer: Answer,
-        delay: Duration,
-    ) -> Waits {
+    fn wait(&self, group: &Name, who: Identity, answer: Answer, delay: Duration) -> Waits {
         let (sender, ended) = oneshot::channel();
         let (coordinator, group) = (Weak::clone(&self.this), own(group));
         let key = group.clone();
         let request = Request { coordinator, group, who, answer, ended: sender };
-        let watched = purgatory.try_complete_else_watch(request, [key], delay);
-        Waiting::new(purgatory, watched, ended)
+        let watched = self.requests.try_complete_else_watch(request, [key], delay);
+        Waiting::new(&self.requests, watched, ended)
     }
 
     /// Extends a member's session.
@@ -305,7 +285,7 @@ impl Coordinator {
     pub(crate) fn delete(&self, name: &Name) -> Result<(), ResponseError> {
         let mut groups = self.groups();
         let entry = groups.get(name).ok_or(ResponseError::GroupIdNotFound)?;
-        if !entry.group.is_unused() {
+        if entry.group.phase() != Phase::Empty {
             return Err(ResponseError::NonEmptyGroup);
         }
         self.remove(&mut groups, name);
@@ -324,7 +304,7 @@ impl Coordinator {
             return Err(ResponseError::InvalidGroupId);
         }
         if groups.len() >= self.config.max_groups {
-            let unused = groups.iter().filter(|(_, entry)| entry.group.is_unused());
+            let unused = groups.iter().filter(|(_, entry)| entry.group.phase() == Phase::Empty);
             let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
             let oldest = oldest.map(|(name, _)| name.clone());
             self.remove(groups, &oldest.ok_or(ResponseError::PolicyViolation)?);
@@ -376,7 +356,7 @@ impl Coordinator {
         if entry.group.phase() == Phase::Syncing && entry.group.generation() != generation {
             self.counts.update(|counts| counts.rebalances += 1);
         }
-        if entry.group.is_unused() {
+        if entry.group.phase() == Phase::Empty {
             entry.unused_since = self.next_number();
             if entry.commits.is_empty() {
                 self.remove(&mut groups, name);
@@ -388,8 +368,7 @@ impl Coordinator {
         }
         if effects.is_changed {
             self.rebalances.check_and_complete(name);
-            self.joins.check_and_complete(name);
-            self.syncs.check_and_complete(name);
+            self.requests.check_and_complete(name);
         }
         Ok(result)
     }

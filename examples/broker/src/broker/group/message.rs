@@ -26,8 +26,6 @@ pub(crate) type Outcome = Result<Granted, ResponseError>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Granted {
-    /// The member has to join again, with this id.
-    Id(Name),
     Joined(JoinGroupResponse),
     Synced(SyncGroupResponse),
 }
@@ -35,12 +33,10 @@ pub(crate) enum Granted {
 /// A request to join.
 #[derive(Debug)]
 pub(crate) struct Join {
-    /// The member's id; empty if it has none yet.
+    /// The member's id; empty until the coordinator gives it one.
     pub(crate) member: Name,
-    /// The id for a member that has none.
-    pub(crate) new_id: Name,
-    /// Whether a member without an id has to come back with one.
-    pub(crate) must_know_id: bool,
+    /// Whether the member has just got its id. Until the answer, no client knows it.
+    pub(crate) is_new: bool,
     /// The name of a static member, which stays the same when its process restarts.
     pub(crate) instance: Option<Name>,
     pub(crate) client: Client,

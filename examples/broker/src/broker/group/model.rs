@@ -46,8 +46,7 @@ enum State {
 fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
     Join {
         member: Name::default(),
-        new_id: Name::default(),
-        must_know_id: true,
+        is_new: false,
         instance: None,
         client: Client { id: "client".into(), host: "host".into() },
         session_timeout,
@@ -190,7 +189,7 @@ impl World {
             deadline,
             generation: self.generation,
             joined: process.generation,
-            rounds: self.coordinator.stats().rounds.expired,
+            rounds: self.coordinator.stats().rounds.0.expired,
             was_synced: matches!(state, State::Member) && process.generation == self.generation,
         };
         drop(state);
@@ -276,10 +275,6 @@ impl World {
         let process = &mut self.processes[index];
         process.contact = self.clock.elapsed();
         match outcome {
-            Ok(Granted::Id(member)) => {
-                process.member = member;
-                self.join(index);
-            }
             Ok(Granted::Joined(joined)) => self.joined(index, joined),
             Ok(Granted::Synced(synced)) => self.synced(index, &synced.assignment),
             Err(error) => self.recover(index, error),
@@ -391,7 +386,7 @@ impl World {
             }
         }
         let (generation, members) = self.group();
-        let rounds = || self.coordinator.stats().rounds.expired;
+        let rounds = || self.coordinator.stats().rounds.0.expired;
         self.ghosts.retain(|ghost| {
             let is_member = members.contains(&ghost.member);
             let is_over = now >= ghost.deadline;
@@ -474,10 +469,7 @@ fn every_promise_holds_for_all_actions_of_members() {
         assert!(run.is_ok(), "seed {seed} at {:?}", world.now());
         let stats = world.coordinator.stats();
         rebalances += stats.counts.rebalances;
-        assert_eq!(
-            (stats.rounds.panicked, stats.joining.panicked, stats.syncing.panicked),
-            (0, 0, 0)
-        );
+        assert_eq!((stats.rounds.0.panicked, stats.requests.0.panicked), (0, 0));
     }
     assert!(rebalances > 5_000, "{rebalances} rebalances are hardly a test");
 }
@@ -489,12 +481,12 @@ fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<
     let join = |index: usize| {
         let group = Name::from(format!("group-{}", index % groups));
         let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
-        let waits = coordinator.join(&group, Join { must_know_id: false, ..join }).unwrap();
+        let waits = coordinator.join(&group, join).unwrap();
         (group, waits)
     };
     let joining: Vec<_> = (0..groups * members).map(join).collect();
     clock.advance(Duration::from_millis(2_999));
-    assert_eq!(coordinator.stats().rounds.expired, 0, "first members wait for others");
+    assert_eq!(coordinator.stats().rounds.0.expired, 0, "first members wait for others");
     clock.advance(Duration::from_millis(1));
     // A first round goes on once if members have come.
     clock.advance(Duration::from_secs(3));
@@ -537,8 +529,8 @@ fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
     clock.advance(Duration::from_secs(10));
     assert_eq!(coordinator.stats().counts.sessions_ended, 2);
     let stats = coordinator.stats();
-    assert_eq!((stats.groups, stats.rounds.delayed), (0, 0));
-    let lateness = [&stats.sessions.lateness, &stats.timers[0].lateness];
+    assert_eq!((stats.groups, stats.rounds.0.delayed), (0, 0));
+    let lateness = [&stats.sessions.lateness, &stats.rounds.1.lateness];
     assert_eq!(lateness.map(delaywheel::Histogram::count), [2, 2], "of sessions and of rounds");
     assert!(lateness.iter().all(|late| late.max().is_zero()), "on time");
 }
@@ -571,7 +563,7 @@ fn a_thousand_members_wake_the_reaper_only_for_their_deadlines() {
     let (clock, coordinator, members) = stable(100, 10);
     let wakeups = || {
         let stats = coordinator.stats();
-        stats.timers.iter().map(|timer| timer.wakeups).sum::<u64>() + stats.sessions.wakeups
+        stats.rounds.1.wakeups + stats.requests.1.wakeups + stats.sessions.wakeups
     };
     let before = wakeups();
     for _ in 0..9 {

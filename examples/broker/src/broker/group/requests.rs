@@ -18,8 +18,6 @@ const MAX_METADATA_BYTES: usize = 256 << 10;
 
 /// The first version with a rebalance timeout; before that it is the session's.
 const TELLS_REBALANCE_TIMEOUT: i16 = 1;
-/// The first version whose clients come back with their new id.
-const KNOWS_ITS_ID: i16 = 4;
 /// The first version in which the protocol of the answer may be none.
 const PROTOCOL_MAY_BE_NONE: i16 = 7;
 
@@ -46,7 +44,6 @@ pub(crate) fn join(
     reply(joining, move |outcome| {
         let response = match outcome {
             Ok(Granted::Joined(joined)) => joined,
-            Ok(Granted::Id(id)) => refused(version, ResponseError::MemberIdRequired, id),
             Ok(Granted::Synced(_)) => return Err(Malformed),
             Err(error) => refused(version, error, member),
         };
@@ -60,8 +57,7 @@ fn read_join(version: i16, client: Client, asked: &JoinGroupRequest) -> Join {
     let protocols = asked.protocols.iter();
     Join {
         member: own(&asked.member_id),
-        new_id: Name::default(),
-        must_know_id: version >= KNOWS_ITS_ID,
+        is_new: false,
         instance: asked.group_instance_id.as_ref().map(|name| own(name)),
         client,
         session_timeout: millis(asked.session_timeout_ms),

@@ -51,8 +51,6 @@ pub(crate) struct Member {
     /// The request that waits.
     waiting: Option<Answer>,
     session: Option<Session>,
-    /// Whether no join of this member has been answered, so that no client knows its id.
-    is_new: bool,
 }
 
 impl Member {
@@ -78,13 +76,6 @@ impl Member {
     }
 }
 
-/// An id that was handed out, and whose member has not joined yet.
-#[derive(Debug)]
-struct Pending {
-    session_timeout: Duration,
-    session: Option<Session>,
-}
-
 /// A consumer group.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -98,7 +89,6 @@ pub(crate) struct Group {
     protocol: Option<Name>,
     leader: Option<Name>,
     members: HashMap<Name, Member>,
-    pending: HashMap<Name, Pending>,
     max_members: usize,
     /// Work that the transitions have left for the coordinator.
     effects: Effects,
@@ -117,7 +107,6 @@ impl Group {
             protocol: None,
             leader: None,
             members: HashMap::new(),
-            pending: HashMap::new(),
             max_members,
             effects: Effects::default(),
         }
@@ -156,11 +145,6 @@ impl Group {
         self.members.iter().map(move |(id, member)| (id, member, member.metadata(protocol)))
     }
 
-    /// Returns whether the group holds neither members nor ids that may become members.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.members.is_empty() && self.pending.is_empty()
-    }
-
     /// Adds a member, or lets it join again. The answer comes at once, or at the end of the round.
     pub(crate) fn join(&mut self, join: Join, answer: &Answer) {
         if let Err(error) = self.try_join(join, answer) {
@@ -170,30 +154,18 @@ impl Group {
 
     fn try_join(&mut self, join: Join, answer: &Answer) -> Result<(), ResponseError> {
         self.check_protocols(&join)?;
-        let id = join.member.clone();
-        if let Some(pending) = self.pending.remove(&id) {
-            self.effects.stop(pending.session);
-            return self.admit(&id, join, answer);
-        }
-        if !id.is_empty() {
-            self.identify(&id, join.instance.as_ref())?;
-            self.rejoin(&id, join, answer);
+        let instance = join.instance.as_ref();
+        if !join.is_new {
+            self.identify(&join.member, instance)?;
+            self.rejoin(join, answer);
             return Ok(());
         }
-        let id = join.new_id.clone();
-        let predecessor = join.instance.as_ref().and_then(|instance| self.find_instance(instance));
-        if let Some(old) = predecessor.cloned() {
-            self.replace(&old, &id, join, answer);
-            return Ok(());
+        let predecessor = instance.and_then(|instance| self.find_instance(instance)).cloned();
+        match predecessor {
+            Some(old) => self.replace(&old, join, answer),
+            None if self.members.len() < self.max_members => self.admit(join, answer),
+            None => return Err(ResponseError::GroupMaxSizeReached),
         }
-        if join.instance.is_some() || !join.must_know_id {
-            return self.admit(&id, join, answer);
-        }
-        self.check_room()?;
-        let pending = Pending { session_timeout: join.session_timeout, session: None };
-        self.pending.insert(id.clone(), pending);
-        self.effects.started.push(id.clone());
-        set(answer, Ok(Granted::Id(id)));
         Ok(())
     }
 
@@ -212,30 +184,23 @@ impl Group {
         if fits { Ok(()) } else { Err(ResponseError::GroupMaxSizeReached) }
     }
 
-    fn check_room(&self) -> Result<(), ResponseError> {
-        let has_room = self.members.len() + self.pending.len() < self.max_members;
-        if has_room { Ok(()) } else { Err(ResponseError::GroupMaxSizeReached) }
-    }
-
-    /// Adds a member.
-    fn admit(&mut self, id: &Name, join: Join, answer: &Answer) -> Result<(), ResponseError> {
-        self.check_room()?;
+    fn admit(&mut self, join: Join, answer: &Answer) {
         if self.members.is_empty() {
             self.protocol_type = Some(join.protocol_type.clone());
         }
-        let assignment = Bytes::new();
-        let member = Member { join, assignment, waiting: None, session: None, is_new: true };
+        let (id, assignment) = (join.member.clone(), Bytes::new());
+        let member = Member { join, assignment, waiting: None, session: None };
         self.members.insert(id.clone(), member);
         // A round that begins now reverts this.
         self.has_grown = true;
-        self.wait_for_round(id, answer);
-        Ok(())
+        self.wait_for_round(&id, answer);
     }
 
-    /// Lets a member join again that the group knows.
-    fn rejoin(&mut self, id: &Name, join: Join, answer: &Answer) {
-        let is_leader = self.leader.as_ref() == Some(id);
-        let Some(member) = self.members.get_mut(id) else { return };
+    /// Lets a member join again.
+    fn rejoin(&mut self, join: Join, answer: &Answer) {
+        let id = join.member.clone();
+        let is_leader = self.leader.as_ref() == Some(&id);
+        let Some(member) = self.members.get_mut(&id) else { return };
         let is_same = member.join.protocols == join.protocols;
         member.update(join);
         let has_its_answer = match self.phase {
@@ -246,15 +211,16 @@ impl Group {
         };
         if has_its_answer {
             member.interrupt(ResponseError::RebalanceInProgress, &mut self.effects);
-            self.effects.started.push(id.clone());
-            set(answer, Ok(Granted::Joined(self.joined(id))));
+            set(answer, Ok(Granted::Joined(self.joined(&id))));
+            self.effects.started.push(id);
         } else {
-            self.wait_for_round(id, answer);
+            self.wait_for_round(&id, answer);
         }
     }
 
     /// Puts a static member that has restarted in the place of its predecessor.
-    fn replace(&mut self, old: &Name, id: &Name, join: Join, answer: &Answer) {
+    fn replace(&mut self, old: &Name, join: Join, answer: &Answer) {
+        let id = join.member.clone();
         let Some(mut member) = self.members.remove(old) else { return };
         member.interrupt(ResponseError::FencedInstanceId, &mut self.effects);
         member.update(join);
@@ -265,17 +231,17 @@ impl Group {
         }
         self.effects.is_changed = true;
         if self.phase != Phase::Stable || self.protocol != self.choose_protocol() {
-            self.wait_for_round(id, answer);
+            self.wait_for_round(&id, answer);
             return;
         }
-        let mut joined = self.joined(id);
+        let mut joined = self.joined(&id);
         if was_leader {
             // The assignments stay as they are, so the leader must not make new ones.
             joined.leader = old.clone();
             joined.members.clear();
         }
-        self.effects.started.push(id.clone());
         set(answer, Ok(Granted::Joined(joined)));
+        self.effects.started.push(id);
     }
 
     /// Lets a member wait for the end of the round, which begins if there is none.
@@ -328,7 +294,7 @@ impl Group {
             return true;
         }
         let has_joined = |member: &Member| member.waiting.is_some();
-        !round.is_first && self.pending.is_empty() && self.members.values().all(has_joined)
+        !round.is_first && self.members.values().all(has_joined)
     }
 
     /// Returns whether members were added to the present round since the last call.
@@ -376,7 +342,7 @@ impl Group {
         for id in ids {
             let Some(member) = self.members.get_mut(&id) else { continue };
             let Some(waiting) = member.waiting.take() else { continue };
-            member.is_new = false;
+            member.join.is_new = false;
             let granted = match self.phase {
                 Phase::Stable => Granted::Synced(self.synced(&id)),
                 _ => Granted::Joined(self.joined(&id)),
@@ -504,11 +470,6 @@ impl Group {
         member: &Name,
         instance: Option<&Name>,
     ) -> Result<(), ResponseError> {
-        if let Some(pending) = self.pending.remove(member) {
-            self.effects.stop(pending.session);
-            self.effects.is_changed = true;
-            return Ok(());
-        }
         let named = instance.filter(|_| member.is_empty());
         let found = named.and_then(|instance| self.find_instance(instance)).cloned();
         let id = found.unwrap_or_else(|| member.clone());
@@ -532,14 +493,8 @@ impl Group {
 
     /// Ends a session, unless a heartbeat has come meanwhile. Returns whether it has ended.
     pub(crate) fn end_session(&mut self, id: &Name, number: u64) -> bool {
-        let is_it =
-            |session: &Option<Session>| session.is_some_and(|session| session.number == number);
-        if self.pending.get(id).is_some_and(|pending| is_it(&pending.session)) {
-            self.pending.remove(id);
-            self.effects.is_changed = true;
-            return true;
-        }
-        let has_ended = self.members.get(id).is_some_and(|member| is_it(&member.session));
+        let session = self.members.get(id).and_then(|member| member.session);
+        let has_ended = session.is_some_and(|session| session.number == number);
         if has_ended {
             self.remove(id);
         }
@@ -553,7 +508,7 @@ impl Group {
             return;
         }
         member.waiting = None;
-        if member.is_new && member.join.instance.is_none() {
+        if member.join.is_new && member.join.instance.is_none() {
             self.remove(id);
         } else {
             self.effects.started.push(id.clone());
@@ -608,18 +563,12 @@ impl Group {
 
     /// Returns the session timeout of a member that should have a session: one that does not wait.
     pub(crate) fn session_timeout(&self, id: &Name) -> Option<Duration> {
-        if let Some(pending) = self.pending.get(id) {
-            return Some(pending.session_timeout);
-        }
         let member = self.members.get(id).filter(|member| member.waiting.is_none())?;
         Some(member.join.session_timeout)
     }
 
     /// Keeps a session with its member. Returns the one before it.
     pub(crate) fn keep_session(&mut self, id: &Name, session: Session) -> Option<Session> {
-        if let Some(pending) = self.pending.get_mut(id) {
-            return pending.session.replace(session);
-        }
         self.members.get_mut(id)?.session.replace(session)
     }
 

@@ -77,12 +77,12 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
     let (mut pollers, mut members) = (Set::new(), Set::new());
     for number in 0..settings.producers {
         let mut partitions = Vec::new();
-        for index in 0..settings.partitions.into() {
+        for index in 0..settings.config.partitions {
             partitions.push(partition(BUSY, index).await?);
         }
         producers.spawn(produce(number.into(), partitions, stopped.clone()));
     }
-    for index in 0..settings.partitions.into() {
+    for index in 0..settings.config.partitions {
         consumers.spawn(consume(partition(BUSY, index).await?, goal.clone()));
     }
     for _ in 0..settings.pollers {
@@ -97,7 +97,7 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
     let _ = timer.timeout(Duration::from_secs(settings.seconds.into()), end_signal()?).await;
     let serving = began.elapsed();
     stop.send_replace(true);
-    let mut ends = vec![0; settings.partitions.into()];
+    let mut ends = vec![0; usize::try_from(settings.config.partitions)?];
     for made in all(&mut producers).await? {
         ends.iter_mut().zip(made).for_each(|(end, made)| *end += made);
     }

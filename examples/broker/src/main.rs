@@ -10,10 +10,10 @@ mod members;
 mod report;
 mod settings;
 
-use std::{error::Error, future::Future, io, process::ExitCode, sync::Arc};
+use std::{error::Error, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Parser;
-use delaywheel_broker::broker::Server;
+use delaywheel_broker::broker::{Config, Server};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
@@ -26,6 +26,9 @@ type Fault = Box<dyn Error + Send + Sync>;
 
 /// Threads of the broker, and as many of its clients.
 const THREADS: usize = 2;
+
+/// How long the first members of a group wait for others under the load.
+const GROUP_DELAY: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     let settings = Settings::parse();
@@ -44,7 +47,7 @@ fn main() -> ExitCode {
 fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
     runtime("broker")?.block_on(async {
         let end = end_signal()?;
-        let server = start(settings, address).await?;
+        let server = start(settings.config.clone(), address).await?;
         println!("listening at {}; Ctrl-C ends it", server.address());
         end.await;
         let broker = Arc::clone(server.broker());
@@ -57,28 +60,26 @@ fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
     })
 }
 
-async fn start(settings: &Settings, address: &str) -> Result<Server, Fault> {
-    let server = Server::start(address, settings.config()).await;
-    let server = server.map_err(|error| match error.kind() {
+async fn start(config: Config, address: &str) -> Result<Server, Fault> {
+    let server = Server::start(address, config).await;
+    server.map_err(|error| match error.kind() {
         // It names a topic.
-        io::ErrorKind::InvalidInput => error.to_string(),
-        _ => format!("--listen {address}: {error}"),
-    })?;
-    if settings.stop_follower {
-        server.broker().stop_follower();
-    }
-    Ok(server)
+        io::ErrorKind::InvalidInput => error.into(),
+        _ => format!("--listen {address}: {error}").into(),
+    })
 }
 
 /// Serves a load of clients, which have threads of their own, and reports.
 fn load(settings: &Settings) -> Result<(), Fault> {
     let (broker, clients) = (runtime("broker")?, runtime("client")?);
-    let server = broker.block_on(start(settings, "127.0.0.1:0"))?;
+    let group_delay = settings.config.group_delay.min(GROUP_DELAY);
+    let config = Config { group_delay, ..settings.config.clone() };
+    let server = broker.block_on(start(config, "127.0.0.1:0"))?;
     println!(
         "{} serves {} producers, {} consumers, {} idle pollers and {} members of a group for {} s",
         server.address(),
         settings.producers,
-        settings.partitions,
+        settings.config.partitions,
         settings.pollers,
         settings.members,
         settings.seconds

@@ -21,8 +21,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(timer: Timer, waiters: Waiters, delay: Duration) -> Self {
-        Self { timer, waiters, delay, is_running: Arc::new(AtomicBool::new(true)) }
+    pub(super) fn new(timer: Timer, waiters: Waiters, delay: Duration, is_running: bool) -> Self {
+        Self { timer, waiters, delay, is_running: Arc::new(AtomicBool::new(is_running)) }
     }
 
     /// Makes the follower copy the records that have been appended to some partitions.

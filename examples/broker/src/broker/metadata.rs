@@ -72,10 +72,8 @@ impl Topics {
     /// Returns the partitions of a topic, which is created if it does not exist.
     fn find_or_create(&self, name: &str) -> Result<Partitions, ResponseError> {
         let mut table = self.lock();
-        if let Some(partitions) = table.by_name.get(name) {
-            return Ok(Arc::clone(partitions));
-        }
-        self.insert(&mut table, name, self.partitions)
+        let found = table.by_name.get(name).cloned();
+        found.map_or_else(|| self.insert(&mut table, name, self.partitions, false), Ok)
     }
 
     /// Creates a topic with this many partitions, or only checks that it could.
@@ -86,19 +84,19 @@ impl Topics {
     pub(super) fn create(
         &self,
         name: &str,
-        partitions: i32,
+        count: i32,
         only_validates: bool,
     ) -> Result<(), ResponseError> {
-        let mut table = self.lock();
-        if only_validates {
-            self.check(&table, name, partitions)?;
-        } else {
-            self.insert(&mut table, name, partitions)?;
-        }
-        Ok(())
+        self.insert(&mut self.lock(), name, count, only_validates).map(drop)
     }
 
-    fn check(&self, table: &Table, name: &str, count: i32) -> Result<usize, ResponseError> {
+    fn insert(
+        &self,
+        table: &mut Table,
+        name: &str,
+        count: i32,
+        only_validates: bool,
+    ) -> Result<Partitions, ResponseError> {
         let count = usize::try_from(count).unwrap_or(1).max(1);
         if !is_valid(name) {
             return Err(ResponseError::InvalidTopicException);
@@ -110,22 +108,15 @@ impl Topics {
         if is_full || table.partitions.saturating_add(count) > self.max_partitions {
             return Err(ResponseError::PolicyViolation);
         }
-        Ok(count)
-    }
-
-    fn insert(
-        &self,
-        table: &mut Table,
-        name: &str,
-        count: i32,
-    ) -> Result<Partitions, ResponseError> {
-        let count = self.check(table, name, count)?;
         let numbers = table.next_number..table.next_number + count as u64;
-        table.next_number = numbers.end;
-        table.partitions += count;
+        let (first_unused, name) = (numbers.end, name.to_owned());
         let partitions: Partitions =
             numbers.map(|number| Arc::new(Partition::new(number))).collect();
-        table.by_name.insert(name.to_owned(), Arc::clone(&partitions));
+        if !only_validates {
+            table.next_number = first_unused;
+            table.partitions += count;
+            table.by_name.insert(name, Arc::clone(&partitions));
+        }
         Ok(partitions)
     }
 
@@ -147,7 +138,7 @@ pub(super) fn describe(
 ) -> MetadataResponse {
     let topics = &broker.topics;
     let may_create = version < SAYS_WHETHER_TO_CREATE || asked.allow_auto_topic_creation;
-    let creates = may_create && broker.config.creates_topics;
+    let creates = may_create && !broker.config.no_auto_create;
     let mut room = Room::new();
     let described = match &asked.topics {
         Some(some) if version > 0 || !some.is_empty() => {
@@ -182,8 +173,12 @@ fn describe_topic(topics: &Topics, name: &str, creates: bool) -> MetadataRespons
     };
     match found {
         Ok(partitions) => {
-            let partitions =
-                (0..).zip(partitions.iter()).map(|(index, _)| describe_partition(index));
+            let partition = MetadataResponsePartition::default()
+                .with_leader_id(NODE)
+                .with_replica_nodes(vec![NODE])
+                .with_isr_nodes(vec![NODE]);
+            let partitions = (0..).zip(partitions.iter());
+            let partitions = partitions.map(|(at, _)| partition.clone().with_partition_index(at));
             described(name).with_partitions(partitions.collect())
         }
         Err(error) => failed(name, error),
@@ -191,20 +186,11 @@ fn describe_topic(topics: &Topics, name: &str, creates: bool) -> MetadataRespons
 }
 
 fn described(name: &str) -> MetadataResponseTopic {
-    let name = TopicName(name.to_owned().into());
-    MetadataResponseTopic::default().with_name(Some(name))
+    MetadataResponseTopic::default().with_name(Some(TopicName(name.to_owned().into())))
 }
 
 fn failed(name: &str, error: ResponseError) -> MetadataResponseTopic {
     described(name).with_error_code(error.code())
-}
-
-fn describe_partition(index: i32) -> MetadataResponsePartition {
-    MetadataResponsePartition::default()
-        .with_partition_index(index)
-        .with_leader_id(NODE)
-        .with_replica_nodes(vec![NODE])
-        .with_isr_nodes(vec![NODE])
 }
 
 fn is_valid(name: &str) -> bool {

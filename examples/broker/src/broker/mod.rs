@@ -11,6 +11,7 @@
 
 mod admin;
 mod batch;
+mod config;
 mod connection;
 #[cfg(test)]
 mod corpus;
@@ -31,17 +32,18 @@ mod server;
 mod storage;
 mod waiting;
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
-    ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
+    Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;
 
 pub use self::{
+    config::Config,
     counts::Counts,
-    group::{GroupConfig, GroupCounts, GroupStats},
+    group::{GroupCounts, GroupStats},
     server::Server,
 };
 use self::{
@@ -58,74 +60,6 @@ use self::{
 };
 use crate::prelude::*;
 
-/// Settings of a broker.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Partitions of a topic that the broker creates because a client asks for it.
-    pub partitions: i32,
-    /// Topics that exist from the beginning, each with its number of partitions.
-    pub topics: Vec<(String, i32)>,
-    /// Whether the broker creates a topic because a client asks for it.
-    pub creates_topics: bool,
-    /// Limit of topics.
-    pub max_topics: usize,
-    /// Limit of partitions of all topics.
-    pub max_partitions: usize,
-    /// Time until the simulated follower acknowledges an append. `None`: there is no follower, and
-    /// appended records count as replicated.
-    pub follower: Option<Duration>,
-    /// Bytes of records that a partition keeps. The oldest are dropped.
-    pub retained_bytes: u64,
-    /// Bytes of records that all partitions keep together. The oldest are dropped.
-    pub max_stored_bytes: u64,
-    /// The longest batch of records, in bytes.
-    pub max_message_bytes: usize,
-    /// The longest request, in bytes.
-    pub max_frame_bytes: usize,
-    /// A longer request waits until there is room: all of these together take no more memory than
-    /// one request of the greatest length.
-    pub common_frame_bytes: usize,
-    /// The most bytes of records in an answer to a fetch.
-    pub max_fetch_bytes: usize,
-    /// Limit of connections. Others wait until the broker accepts them.
-    pub max_connections: usize,
-    /// Limit of waiting requests of a kind. One more displaces the one that has waited longest.
-    pub max_waiting: u64,
-    /// The longest wait.
-    pub max_wait: Duration,
-    /// Prints a line, such as the reason why a connection was closed.
-    pub print: fn(&str),
-    /// Limits of consumer groups.
-    pub groups: GroupConfig,
-    /// Virtual time, for tests. `None`: the time of the system.
-    pub clock: Option<ManualClock>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            partitions: 4,
-            topics: Vec::new(),
-            creates_topics: true,
-            max_topics: 1_000,
-            max_partitions: 4_000,
-            follower: None,
-            retained_bytes: 64 << 20,
-            max_stored_bytes: 1 << 30,
-            max_message_bytes: 1 << 20,
-            max_frame_bytes: 100 << 20,
-            common_frame_bytes: 4 << 20,
-            max_fetch_bytes: 8 << 20,
-            max_connections: 10_000,
-            max_waiting: 100_000,
-            max_wait: Duration::from_secs(600),
-            print: |_| (),
-            groups: GroupConfig::default(),
-            clock: None,
-        }
-    }
-}
-
 /// Statistics of a broker.
 #[derive(Debug, Clone)]
 pub struct Stats {
@@ -140,6 +74,15 @@ pub struct Stats {
     /// The consumer groups.
     pub groups: GroupStats,
 }
+
+/// Bytes of records that a partition keeps at most. The oldest are dropped.
+const RETAINED_BYTES: u64 = 64 << 20;
+
+/// Limit of partitions of all topics.
+const MAX_PARTITIONS: usize = 4_000;
+
+/// The longest request, in bytes.
+const MAX_FRAME_BYTES: usize = 100 << 20;
 
 /// Characters of a cluster's id, as in Kafka.
 const CLUSTER_ID_CHARS: usize = 22;
@@ -185,8 +128,11 @@ impl Broker {
     fn new(config: Config) -> io::Result<Self> {
         let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
         let waiters = Waiters::new(&config);
-        let follow = |delay| Follower::new(timer.clone(), waiters.clone(), delay);
-        let topics = Topics::new(config.max_topics, config.max_partitions, config.partitions);
+        let follow = || {
+            let is_running = !config.stop_follower;
+            Follower::new(timer.clone(), waiters.clone(), config.follower_delay, is_running)
+        };
+        let topics = Topics::new(config.max_topics, MAX_PARTITIONS, config.partitions);
         for (name, count) in &config.topics {
             topics.create(name, *count, false).map_err(|error| {
                 let text = format!("--topic {name}:{count}: {error}");
@@ -195,14 +141,17 @@ impl Broker {
         }
         Ok(Self {
             topics,
-            storage: Storage::new(config.retained_bytes, config.max_stored_bytes),
+            storage: Storage::new(
+                RETAINED_BYTES.min(config.max_stored_bytes),
+                config.max_stored_bytes,
+            ),
             cluster_id: (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect(),
             producers: Producers::default(),
             groups: Coordinator::new(&config),
-            follower: config.follower.map(follow),
+            follower: (!config.no_follower).then(follow),
             counts: counts::Shared::default(),
             refusals: Refusals::new(config.print),
-            frame_limits: frame::Limits::new(config.common_frame_bytes, config.max_frame_bytes),
+            frame_limits: frame::Limits::new(config.common_frame_bytes, MAX_FRAME_BYTES),
             waiters,
             timer,
             config,

@@ -74,10 +74,10 @@ async fn a_topic_that_cannot_be_created_is_refused_with_a_reason() {
 #[tokio::test]
 async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
     let topics = vec![("words".to_owned(), 3)];
-    for (creates_topics, created) in
-        [(true, 0), (false, ResponseError::UnknownTopicOrPartition.code())]
+    for (no_auto_create, created) in
+        [(false, 0), (true, ResponseError::UnknownTopicOrPartition.code())]
     {
-        let server = start(Config { topics: topics.clone(), creates_topics, ..config() }).await;
+        let server = start(Config { topics: topics.clone(), no_auto_create, ..config() }).await;
         let client = &mut Raw::connect(&server).await;
         for (topic, creates, code) in [
             ("words", false, 0),

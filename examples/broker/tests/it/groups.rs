@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use delaywheel_broker::broker::GroupConfig;
-
 use crate::prelude::*;
 
 const JOIN_VERSION: i16 = 3;
@@ -106,8 +104,7 @@ async fn a_shutdown_answers_joins_and_syncs() {
 
 #[tokio::test]
 async fn a_member_joins_syncs_and_leaves_in_every_version() {
-    let groups = GroupConfig { initial_delay: Duration::ZERO, ..GroupConfig::default() };
-    let server = start(Config { groups, ..config() }).await;
+    let server = start(Config { group_delay: Duration::ZERO, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
     for version in 0..=8 {
         let joined = client.call(version, &join(&StrBytes::default())).await;

@@ -32,8 +32,8 @@ pub(crate) const METADATA_VERSION: i16 = 8;
 /// A broker on a clock that the test moves, with a follower that takes 10 ms.
 pub(crate) async fn virtual_broker() -> (Server, ManualClock) {
     let clock = ManualClock::new();
-    let follower = Some(10 * MS);
-    let config = Config { follower, clock: Some(clock.clone()), ..config() };
+    let clock_of_broker = Some(clock.clone());
+    let config = Config { no_follower: false, clock: clock_of_broker, ..config() };
     (start(config).await, clock)
 }
 
@@ -45,7 +45,14 @@ pub(crate) async fn system_broker() -> Server {
 /// Settings for tests: waits may be long, and the topic exists.
 pub(crate) fn config() -> Config {
     let topics = vec![(TOPIC.to_owned(), 4)];
-    Config { max_wait: 2 * HOUR, topics, ..Config::default() }
+    Config {
+        topics,
+        max_wait: 2 * HOUR,
+        no_follower: true,
+        follower_delay: 10 * MS,
+        print: |_| (),
+        ..Config::default()
+    }
 }
 
 pub(crate) async fn start(config: Config) -> Server {

@@ -40,30 +40,16 @@ use crate::broker::{
 };
 use crate::prelude::*;
 
-/// Limits of groups.
-#[derive(Debug, Clone)]
-pub struct GroupConfig {
-    /// How long the first members of an empty group wait for others.
-    pub initial_delay: Duration,
-    /// The session timeouts that a member may ask for.
-    pub session_timeouts: RangeInclusive<Duration>,
-    /// Limit of groups. One more displaces the group that has been without members for the longest
-    /// time; if all have members it is refused.
-    pub max_groups: usize,
-    /// Limit of members of a group.
-    pub max_members: usize,
-}
+/// The session timeouts that a member may ask for.
+const SESSION_TIMEOUTS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(30 * 60);
 
-impl Default for GroupConfig {
-    fn default() -> Self {
-        Self {
-            initial_delay: Duration::from_secs(3),
-            session_timeouts: Duration::from_secs(1)..=Duration::from_secs(30 * 60),
-            max_groups: 1_000,
-            max_members: 1_000,
-        }
-    }
-}
+/// Limit of groups. One more displaces the group that has been without members for the longest
+/// time; if all have members it is refused.
+const MAX_GROUPS: usize = 1_000;
+
+/// Limit of members of a group.
+const MAX_MEMBERS: usize = 1_000;
 
 /// Counts of groups.
 #[derive(Debug, Clone, Copy, Default)]
@@ -116,7 +102,8 @@ struct SessionEnd {
 /// The coordinator of all groups.
 pub(crate) struct Coordinator {
     this: Weak<Self>,
-    config: GroupConfig,
+    /// How long the first members of an empty group wait for others.
+    initial_delay: Duration,
     /// The longest wait.
     max_wait: Duration,
     groups: Mutex<Groups>,
@@ -149,7 +136,7 @@ impl Coordinator {
             let builder = |name| purgatory_builder(config, name);
             Self {
                 this: Weak::clone(this),
-                config: config.groups.clone(),
+                initial_delay: config.group_delay,
                 max_wait: config.max_wait,
                 groups: Mutex::default(),
                 rebalances: builder("rebalances").build().expect("the settings are valid"),
@@ -190,7 +177,7 @@ impl Coordinator {
     /// Adds a member to a group, or lets it join again.
     pub(crate) fn join(&self, group: &Name, mut join: Join) -> Result<Waits, ResponseError> {
         self.counts.update(|counts| counts.joins += 1);
-        if !self.config.session_timeouts.contains(&join.session_timeout) {
+        if !SESSION_TIMEOUTS.contains(&join.session_timeout) {
             return Err(ResponseError::InvalidSessionTimeout);
         }
         join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
@@ -303,7 +290,7 @@ impl Coordinator {
         if name.is_empty() {
             return Err(ResponseError::InvalidGroupId);
         }
-        if groups.len() >= self.config.max_groups {
+        if groups.len() >= MAX_GROUPS {
             let unused = groups.iter().filter(|(_, entry)| entry.group.phase() == Phase::Empty);
             let oldest = unused.min_by_key(|(_, entry)| entry.unused_since);
             let oldest = oldest.map(|(name, _)| name.clone());
@@ -311,7 +298,7 @@ impl Coordinator {
         }
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
-        let group = Group::new(self.config.max_members, generation, number << 32);
+        let group = Group::new(MAX_MEMBERS, generation, number << 32);
         let entry = Entry { group, commits: Commits::default(), unused_since: number };
         groups.insert(own(name), entry);
         Ok(())
@@ -395,7 +382,7 @@ impl Coordinator {
 
     /// Lets a round of joins wait for its members.
     fn begin_round(&self, group: Name, round: Round) {
-        let most = if round.is_first { self.config.initial_delay } else { Duration::MAX };
+        let most = if round.is_first { self.initial_delay } else { Duration::MAX };
         self.watch_round(group, round, most, round.timeout);
     }
 
@@ -413,7 +400,7 @@ impl Coordinator {
     fn end_round(&self, group: Name, round: Round, left: Duration) {
         let has_grown = |entry: &mut Entry| entry.group.take_growth(round);
         if !left.is_zero() && self.groups().get_mut(&group).is_some_and(has_grown) {
-            self.watch_round(group, round, self.config.initial_delay, left);
+            self.watch_round(group, round, self.initial_delay, left);
             return;
         }
         // The group may have been removed.

@@ -14,7 +14,7 @@ use delaywheel::ManualClock;
 use fastrand::Rng;
 
 use super::{
-    coordinator::{Coordinator, GroupConfig, Waits},
+    coordinator::{Coordinator, Waits},
     message::{Client, Granted, Identity, Join, Name, Outcome},
     state::Phase,
 };
@@ -103,8 +103,8 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let clock = ManualClock::new();
-        let groups = GroupConfig { initial_delay: INITIAL_DELAY, ..GroupConfig::default() };
-        let config = Config { groups, clock: Some(clock.clone()), ..Config::default() };
+        let config =
+            Config { group_delay: INITIAL_DELAY, clock: Some(clock.clone()), ..Config::default() };
         let mut random = Rng::with_seed(seed);
         let processes = (0..5).map(|index| Process {
             state: State::Dead,
@@ -306,8 +306,11 @@ impl World {
     /// Checks that a generation is made of members that have joined it. Static ones may be away.
     fn check_joined(&self, member: &JoinGroupResponseMember, generation: i32) {
         let has_joined = |process: &Process| {
+            // The answer to a first join brings the id.
+            let is_known = process.member == member.member_id;
             let joins = matches!(process.state, State::Joining(_));
-            process.member == member.member_id && (joins || process.generation == generation)
+            joins && process.member.is_empty()
+                || is_known && (joins || process.generation == generation)
         };
         let is_dead =
             |ghost: &Ghost| ghost.member == member.member_id && ghost.joined == generation;

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::tick::Tick;
 
+/// Slots whose cache misses overlap without help.
+const FEW: u32 = 2;
+
 /// An expired timeout, with its value.
 ///
 /// # Examples
@@ -157,14 +160,16 @@ impl<T> TimingWheel<T> {
     /// Takes a step with a due bucket. Returns the timeout that it expires, if any.
     #[inline]
     fn open_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
-        if let Some(position) = self.hierarchy.open(id) {
-            let expired = self.expire(position);
-            self.hierarchy.follow_opened(id, position.chunk(), first.until());
-            return Some(expired);
-        }
-        if self.hierarchy.is_sortable(id) {
-            self.gather(id);
-            return None;
+        if id.level() > 0 {
+            if let Some(position) = self.hierarchy.open(id) {
+                let expired = self.expire(position);
+                self.hierarchy.follow_opened(id, position.chunk(), first.until());
+                return Some(expired);
+            }
+            if self.hierarchy.is_sortable(id) {
+                self.gather(id);
+                return None;
+            }
         }
         self.expire_or_cascade(id, first.witness)
     }
@@ -172,21 +177,19 @@ impl<T> TimingWheel<T> {
     /// Removes one record from a due bucket that is not sorted. Such a bucket is in level 0, spans
     /// too many ticks, or holds more timeouts than a run. Expires the timeout if it is due, and
     /// otherwise moves it to a finer level.
+    #[inline]
     fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
-        self.touch(position.chunk());
-        self.hierarchy.opened.close(position.chunk());
+        self.touch(id, position.chunk());
         let record = self.hierarchy.chunks.record(position);
         let expired = if record.deadline() <= self.hierarchy.clock {
             Some(self.expire(position))
         } else {
+            self.hierarchy.opened.close(position.chunk());
             self.cascade(record);
             self.hierarchy.chunks.clear(position);
             None
         };
-        if self.hierarchy.chunks.mask(position.chunk()) == 0 {
-            self.hierarchy.free_chunk(position.chunk());
-        }
-        self.hierarchy.stay_at(id);
+        self.hierarchy.follow_unsorted(id, position.chunk());
         expired
     }
 
@@ -309,12 +312,23 @@ impl<T> TimingWheel<T> {
         Expired { key, deadline: record.deadline(), value }
     }
 
-    /// Reads the slots of a chunk's timeouts in advance, so that their cache misses overlap.
-    fn touch(&mut self, chunk: u32) {
-        if self.hierarchy.touched != chunk {
-            self.hierarchy.touched = chunk;
-            let records = self.hierarchy.chunks.records(chunk);
-            self.arena.touch(records.iter().map(|record| record.slot));
+    /// Reads the slots of the live timeouts of a bucket's chunk in advance, so that their cache
+    /// misses overlap.
+    #[inline]
+    fn touch(&mut self, id: BucketId, chunk: u32) {
+        let Self { arena, hierarchy } = self;
+        if hierarchy.touched == chunk {
+            return;
+        }
+        hierarchy.touched = chunk;
+        let mut live = hierarchy.live_in(id, chunk);
+        if live.count_ones() > FEW {
+            let records = hierarchy.chunks.records(chunk);
+            arena.touch(core::iter::from_fn(|| {
+                let record = (live != 0).then(|| &records[live.trailing_zeros() as usize])?;
+                live &= live - 1;
+                Some(record.slot)
+            }));
         }
     }
 }
@@ -348,25 +362,48 @@ impl Hierarchy {
     /// Updates the first after a timeout of the opened bucket has expired: the next timeout of the
     /// bucket, or the next bucket of its level, unless another bucket or run may be due before it.
     #[inline]
-    pub(super) fn follow_opened(&mut self, mut id: BucketId, chunk: u32, until: Tick) {
+    pub(super) fn follow_opened(&mut self, id: BucketId, chunk: u32, until: Tick) {
         debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
-        let (expiration, witness) = if let Some(head) = self.opened.head(&self.chunks) {
-            self.bucket_mut(id).expiration = head.0;
-            head
-        } else {
+        let Some((expiration, witness)) = self.opened.head(&self.chunks) else {
             self.free_chunk(chunk);
-            let level = &self.levels[id.level()];
-            let Some(next) = level.first() else { return self.find_first() };
-            id = BucketId::new(id.level(), next);
-            let expiration = level.bucket(next).expiration;
-            if expiration > until || self.trim(id) {
-                return self.find_first();
-            }
-            (expiration, self.live_record(id))
+            return self.follow_level(id.level(), until);
         };
+        self.bucket_mut(id).expiration = expiration;
         if expiration > until {
             return self.find_first();
         }
         self.first = Some(First { expiration, witness, source: Source::Bucket(id), until });
+    }
+
+    /// Updates the first after a record of this chunk has left a bucket that is not sorted.
+    #[inline]
+    pub(super) fn follow_unsorted(&mut self, id: BucketId, chunk: u32) {
+        let live = self.live_in(id, chunk);
+        let Some(first) = &mut self.first else { unreachable!("a bucket is due") };
+        let until = first.until;
+        if live != 0 {
+            first.witness = Position::new(chunk, live.trailing_zeros());
+            return;
+        }
+        self.free_chunk(chunk);
+        if !self.bucket(id).is_empty() {
+            return self.stay_at(id);
+        }
+        // The last timeout of a bucket above level 0 may have completed a run.
+        if id.level() > 0 { self.find_first() } else { self.follow_level(0, until) }
+    }
+
+    /// Makes the next bucket of a level the first, unless another bucket or run may be due before
+    /// it.
+    #[inline]
+    fn follow_level(&mut self, level: usize, until: Tick) {
+        let Some(next) = self.levels[level].first() else { return self.find_first() };
+        let id = BucketId::new(level, next);
+        let expiration = self.bucket(id).expiration;
+        if expiration > until || self.trim(id) {
+            return self.find_first();
+        }
+        let (witness, source) = (self.live_record(id), Source::Bucket(id));
+        self.first = Some(First { expiration, witness, source, until });
     }
 }

@@ -418,12 +418,13 @@ impl Hierarchy {
     ///
     /// A full chunk is freed when its last live record leaves. The newest chunk may have unwritten
     /// positions, whose bits are set, so its mask does not become 0.
+    #[inline]
     pub(super) fn trim(&mut self, id: BucketId) -> bool {
-        let bucket = self.bucket(id);
-        let newest = bucket.newest();
-        if self.chunks.mask(newest) & bucket.written() == 0 {
-            self.free_chunk(newest);
+        let newest = self.bucket(id).newest();
+        if self.live_in(id, newest) != 0 {
+            return false;
         }
+        self.free_chunk(newest);
         self.bucket(id).is_empty()
     }
 
@@ -455,12 +456,20 @@ impl Hierarchy {
     }
 
     /// Returns a live record of a bucket that is not empty.
+    #[inline]
     pub(super) fn live_record(&self, id: BucketId) -> Position {
-        let bucket = self.bucket(id);
-        let chunk = bucket.newest();
-        let live = self.chunks.mask(chunk) & bucket.written();
+        let newest = self.bucket(id).newest();
+        let live = self.live_in(id, newest);
         debug_assert!(live != 0, "{id:?} has a chunk without a live record");
-        Position::new(chunk, live.trailing_zeros())
+        Position::new(newest, live.trailing_zeros())
+    }
+
+    /// Returns the mask of the live records in a chunk of a bucket.
+    #[inline]
+    pub(super) fn live_in(&self, id: BucketId, chunk: u32) -> u16 {
+        let bucket = self.bucket(id);
+        let written = if bucket.newest() == chunk { bucket.written() } else { u16::MAX };
+        self.chunks.mask(chunk) & written
     }
 
     #[inline]

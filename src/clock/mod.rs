@@ -62,8 +62,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns whether this is [`SystemClock`], which a timer reads without a call of [`now`](Self::now).
-    /// Not part of the public interface.
+    /// Returns whether this is [`SystemClock`], which a timer reads without a call of
+    /// [`now`](Self::now). Not part of the public interface.
     #[doc(hidden)]
     fn is_system(&self) -> bool {
         false

@@ -1,4 +1,5 @@
 //! A client of one connection, which sends any request. The load and the tests use it.
+#![expect(clippy::missing_errors_doc, reason = "errors come from the system or the codec")]
 
 use std::{io, net::SocketAddr, ops::Range};
 
@@ -24,10 +25,6 @@ pub struct Client {
 
 impl Client {
     /// Connects to a broker.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { stream: TcpStream::connect(address).await?, sent: 0 })
     }
@@ -38,10 +35,6 @@ impl Client {
     }
 
     /// Sends a request, and returns its correlation id.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system, and of a request that its version cannot express.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) -> io::Result<i32> {
         self.sent += 1;
         let frame = frame(self.sent, version, request)?;
@@ -50,10 +43,6 @@ impl Client {
     }
 
     /// Receives the response to the oldest request, with its correlation id.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system, and of a response that is malformed or longer than its content.
     pub async fn receive<R: Request>(&mut self, version: i16) -> io::Result<(i32, R::Response)> {
         let length = usize::try_from(self.stream.read_i32().await?).map_err(io::Error::other)?;
         let mut frame = BytesMut::zeroed(length);
@@ -70,10 +59,6 @@ impl Client {
     }
 
     /// Sends a request and receives its response.
-    ///
-    /// # Errors
-    ///
-    /// Those of `send` and `receive`.
     pub async fn call<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
         let sent = self.send(version, request).await?;
         let (received, response) = self.receive::<R>(version).await?;
@@ -82,10 +67,6 @@ impl Client {
 }
 
 /// Returns the frame of a request.
-///
-/// # Errors
-///
-/// Those of a request that its version cannot express.
 pub fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> io::Result<BytesMut> {
     let key = ApiKey::try_from(R::KEY).map_err(|()| io::Error::other("unknown request"))?;
     let mut frame = BytesMut::zeroed(LENGTH_BYTES);

@@ -98,15 +98,15 @@ pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done
     let serving = began.elapsed();
     stop.send_replace(true);
     let mut ends = vec![0; usize::try_from(settings.config.partitions)?];
-    for made in all(&mut producers).await? {
+    for made in all(producers).await? {
         ends.iter_mut().zip(made).for_each(|(end, made)| *end += made);
     }
     let produced = ends.iter().sum();
     goals.send_replace(Some(ends));
-    let consumed = timer.timeout(PATIENCE, all(&mut consumers)).await;
+    let consumed = timer.timeout(PATIENCE, all(consumers)).await;
     let consumed = consumed.map_err(|_| "records did not arrive")??.into_iter().sum();
-    all(&mut members).await?;
-    let polls = all(&mut pollers).await?.concat();
+    all(members).await?;
+    let polls = all(pollers).await?.concat();
     Ok(Done { serving, produced, consumed, polls })
 }
 
@@ -127,13 +127,9 @@ impl Done {
     }
 }
 
-/// Waits until all clients have ended.
-async fn all<T: 'static>(set: &mut Set<T>) -> Result<Vec<T>, Fault> {
-    let mut results = Vec::new();
-    while let Some(ended) = set.join_next().await {
-        results.push(ended??);
-    }
-    Ok(results)
+/// Waits until all clients of a kind have ended.
+async fn all<T: 'static>(clients: Set<T>) -> Result<Vec<T>, Fault> {
+    clients.join_all().await.into_iter().collect()
 }
 
 /// Produces to random partitions, one batch at a time. Returns the number of records in each.

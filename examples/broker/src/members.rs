@@ -17,7 +17,6 @@ const HEARTBEAT: Duration = Duration::from_millis(300);
 const SESSION_MS: i32 = 1_000;
 const REBALANCE_MS: i32 = 10_000;
 
-/// A member, with a connection of its own.
 struct Member {
     client: Client,
     id: StrBytes,

@@ -20,7 +20,6 @@ const STATIC_BROKER_CONFIG: i8 = 4;
 /// Like Kafka, the broker does not read the versions before those on offer.
 const OLDEST_PRODUCE: i16 = 0;
 
-/// Lists the requests on offer.
 pub(super) fn versions() -> ApiVersionsResponse {
     let keys = OFFERED.iter().map(|(key, versions, _)| {
         let oldest = if *key == ApiKey::Produce { OLDEST_PRODUCE } else { *versions.start() };
@@ -32,7 +31,6 @@ pub(super) fn versions() -> ApiVersionsResponse {
     ApiVersionsResponse::default().with_api_keys(keys.collect())
 }
 
-/// Creates topics.
 pub(super) fn create(broker: &Broker, asked: &CreateTopicsRequest) -> CreateTopicsResponse {
     let topics = asked.topics.iter().map(|topic| {
         let answer = CreatableTopicResult::default().with_name(own(&topic.name));

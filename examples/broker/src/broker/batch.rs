@@ -16,7 +16,6 @@ const MAX_TIMESTAMP_AT: usize = 35;
 /// The format of batches with a header; the only one since Kafka 4.
 const MAGIC: u8 = 2;
 
-/// A batch of records that has been checked.
 #[derive(Debug, Clone)]
 pub(super) struct Batch {
     /// The whole batch, header and all. The records may be compressed. The broker does not

@@ -64,7 +64,6 @@ async fn converse(
     }
 }
 
-/// Reads and handles requests.
 async fn receive(
     mut from: OwnedReadHalf,
     broker: &Broker,

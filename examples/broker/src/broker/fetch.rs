@@ -23,7 +23,6 @@ pub(super) const TELLS_ERROR: i16 = 7;
 /// The reads of a fetch, and how its wait ended.
 type Ended = (Wanted, Completion);
 
-/// A fetch that waits.
 pub(super) struct Fetch {
     wanted: Wanted,
     ended: oneshot::Sender<Ended>,
@@ -42,7 +41,6 @@ impl DelayedOperation<Arc<Partition>> for Fetch {
     }
 }
 
-/// Handles a fetch.
 pub(super) fn handle(
     broker: &Broker,
     header: Header,

@@ -28,12 +28,10 @@ const MIN_FRAME_BYTES: usize = 8;
 /// announcing a long frame costs nothing.
 const READ_BYTES: usize = 8 << 10;
 
-/// The limits of frames.
 #[derive(Debug)]
 pub(super) struct Limits {
     /// The longest frame that is read at any time.
     common_bytes: usize,
-    /// The longest frame.
     max_bytes: usize,
     /// Bytes of all frames that are longer than common ones. A request that needs more waits for
     /// others.
@@ -73,7 +71,6 @@ pub(super) async fn read<T>(
     used.map(Some)
 }
 
-/// Reads the length of a frame.
 async fn read_length(
     from: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -113,7 +110,6 @@ impl Room {
     }
 }
 
-/// Makes the frame of a response.
 pub(super) fn encode(header: Header, body: &impl Encodable) -> Result<BytesMut, Malformed> {
     let head = ResponseHeader::default().with_correlation_id(header.correlation_id);
     let head_version = header.key.response_header_version(header.version);

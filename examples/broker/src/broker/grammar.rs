@@ -17,10 +17,8 @@ use super::{refusal::Refusal, request::Malformed};
 /// Elements of all arrays of a request: topics, partitions, tagged fields.
 pub(super) const MAX_ELEMENTS: usize = 4_000;
 
-/// The longest string, in bytes.
 const MAX_STRING_BYTES: usize = 1_000;
 
-/// A part of a request.
 pub(super) enum Part {
     /// This many bytes.
     Fixed(usize),
@@ -196,13 +194,11 @@ impl Walk {
         Ok(())
     }
 
-    /// Reads the length of an array.
     fn count(&mut self, rest: &mut &[u8]) -> Result<usize, Malformed> {
         let elements = self.length(rest)?;
         self.take(elements)
     }
 
-    /// Counts elements.
     fn take(&mut self, elements: usize) -> Result<usize, Malformed> {
         let left = self.elements.checked_sub(elements);
         self.has_too_many = left.is_none();

@@ -202,10 +202,6 @@ impl Log {
 
     /// Reads whole batches from an offset on, the first of which may begin before it. Ends before
     /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
-    ///
-    /// # Errors
-    ///
-    /// Those of `readable_bytes`.
     pub(super) fn read(
         &self,
         offset: i64,

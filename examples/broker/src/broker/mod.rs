@@ -49,7 +49,7 @@ pub use self::{
 use self::{
     fetch::Fetch,
     follower::Follower,
-    group::Coordinator,
+    group::{Coordinator, admin as group_admin, offsets as commits, requests as members},
     log::Partition,
     metadata::Topics,
     produce::Produce,
@@ -224,9 +224,9 @@ impl Broker {
             Kind::Produce(asked) => return produce::handle(self, header, asked),
             Kind::Fetch(asked) => return fetch::handle(self, header, &asked),
             Kind::JoinGroup(asked) => {
-                return group::requests::join(groups, header, client, &asked, ends.peer);
+                return members::join(groups, header, client, &asked, ends.peer);
             }
-            Kind::SyncGroup(asked) => return group::requests::sync(groups, header, &asked),
+            Kind::SyncGroup(asked) => return members::sync(groups, header, &asked),
 
             Kind::ApiVersions(_) => encode(header, &admin::versions()),
             Kind::Metadata(asked) => {
@@ -239,22 +239,18 @@ impl Broker {
             Kind::DescribeConfigs(asked) => encode(header, &admin::describe_configs(self, &asked)),
             Kind::DescribeCluster(_) => encode(header, &admin::describe_cluster(self, host)),
 
-            Kind::Heartbeat(asked) => encode(header, &group::requests::heartbeat(groups, &asked)),
-            Kind::LeaveGroup(asked) => {
-                encode(header, &group::requests::leave(groups, version, &asked))
-            }
-            Kind::OffsetCommit(asked) => {
-                encode(header, &group::offsets::commit(groups, topics, &asked))
-            }
-            Kind::OffsetFetch(asked) => encode(header, &group::offsets::fetch(groups, &asked)),
+            Kind::Heartbeat(asked) => encode(header, &members::heartbeat(groups, &asked)),
+            Kind::LeaveGroup(asked) => encode(header, &members::leave(groups, version, &asked)),
+            Kind::OffsetCommit(asked) => encode(header, &commits::commit(groups, topics, &asked)),
+            Kind::OffsetFetch(asked) => encode(header, &commits::fetch(groups, &asked)),
             Kind::FindCoordinator(asked) => {
-                encode(header, &group::admin::find_coordinator(&asked, host))
+                encode(header, &group_admin::find_coordinator(&asked, host))
             }
             Kind::DescribeGroups(asked) => {
-                encode(header, &group::admin::describe(groups, version, &asked))
+                encode(header, &group_admin::describe(groups, version, &asked))
             }
-            Kind::ListGroups(asked) => encode(header, &group::admin::list(groups, &asked)),
-            Kind::DeleteGroups(asked) => encode(header, &group::admin::delete(groups, &asked)),
+            Kind::ListGroups(asked) => encode(header, &group_admin::list(groups, &asked)),
+            Kind::DeleteGroups(asked) => encode(header, &group_admin::delete(groups, &asked)),
             _ => Err(Malformed),
         }
         .map(Reply::Now)

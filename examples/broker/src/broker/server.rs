@@ -105,7 +105,6 @@ async fn accept(listener: TcpListener, broker: Arc<Broker>, mut closing: watch::
     while connections.join_next().await.is_some() {}
 }
 
-/// Accepts a connection.
 async fn next(listener: &TcpListener, timer: &Timer) -> TcpStream {
     loop {
         match listener.accept().await {

@@ -38,12 +38,10 @@ impl Storage {
         self.batches.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts dropped batches.
     pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes all partitions keep.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

@@ -26,9 +26,12 @@ async fn a_connection_with_a_bad_frame_is_closed_and_others_are_served() {
     let mut unknown = frame(1, 4, &FetchRequest::default());
     unknown[4..6].copy_from_slice(&999_i16.to_be_bytes());
     bad.push(unknown);
-    // Metadata, version 1, a correlation id, no client, and an array of more than there can be.
-    let endless = [0, 0, 0, 14, 0, 3, 0, 1, 0, 0, 0, 1, 255, 255, 127, 255, 255, 255];
-    bad.push(BytesMut::from(&endless[..]));
+    // Metadata, version 1, a correlation id, no client, and an array of an impossible length.
+    for elements in [i32::MAX, i32::MAX / 2, 4_001, -2, i32::MIN] {
+        let mut metadata = BytesMut::from(&[0, 0, 0, 14, 0, 3, 0, 1, 0, 0, 0, 1, 255, 255][..]);
+        metadata.put_i32(elements);
+        bad.push(metadata);
+    }
     let cut_off = frame(1, 11, &fetch(&[0, 1], 1, HOUR_MS));
     bad.push(BytesMut::from(&cut_off[..cut_off.len() - 1]));
     for bytes in &bad {

@@ -59,7 +59,6 @@ pub(crate) async fn start(config: Config) -> Server {
     Server::start("127.0.0.1:0", config).await.unwrap()
 }
 
-/// Waits until something holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -68,12 +67,10 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until so many fetches wait.
 pub(crate) async fn until_fetches_wait(server: &Server, count: u64) {
     until("fetches waiting", || server.broker().stats().fetches.0.delayed == count).await;
 }
 
-/// Waits until so many produce requests wait.
 pub(crate) async fn until_produces_wait(server: &Server, count: u64) {
     until("produce requests waiting", || server.broker().stats().produces.0.delayed == count).await;
 }
@@ -110,7 +107,6 @@ impl Raw {
         soon(self.0.receive::<R>(version)).await.unwrap()
     }
 
-    /// Sends a request and receives its response.
     pub(crate) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         soon(self.0.call(version, request)).await.unwrap()
     }
@@ -187,7 +183,6 @@ pub(crate) fn name(name: &str) -> TopicName {
     TopicName(text(name))
 }
 
-/// A request with its header and length.
 pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> BytesMut {
     client::frame(correlation_id, version, request).unwrap()
 }
@@ -218,7 +213,6 @@ pub(crate) fn produce(partition: i32, acks: i16, count: i64) -> ProduceRequest {
     produce_all(&[partition], acks, count)
 }
 
-/// The same for several partitions.
 pub(crate) fn produce_all(partitions: &[i32], acks: i16, count: i64) -> ProduceRequest {
     let partitions = partitions.iter().map(|&partition| {
         PartitionProduceData::default().with_index(partition).with_records(Some(batch(count)))
@@ -237,12 +231,10 @@ pub(crate) fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
     request
 }
 
-/// A batch of so many records.
 pub(crate) fn batch(count: i64) -> Bytes {
     record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
 }
 
-/// Bytes of a batch of so many records.
 pub(crate) fn batch_bytes(count: i64) -> usize {
     batch(count).len()
 }

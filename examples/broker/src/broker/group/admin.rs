@@ -30,7 +30,6 @@ pub(crate) fn find_coordinator(
         .with_error_message(Some("transactions are not supported".into()))
 }
 
-/// Describes groups and their members.
 pub(crate) fn describe(
     groups: &Coordinator,
     version: i16,

@@ -48,7 +48,6 @@ const SESSION_TIMEOUTS: RangeInclusive<Duration> =
 /// time; if all have members it is refused.
 const MAX_GROUPS: usize = 1_000;
 
-/// Limit of members of a group.
 const MAX_MEMBERS: usize = 1_000;
 
 /// Counts of groups.
@@ -89,7 +88,6 @@ pub(crate) struct Entry {
     unused_since: u64,
 }
 
-/// The groups, by name.
 pub(crate) type Groups = BTreeMap<Name, Entry>;
 
 /// A session, as the timer holds it.
@@ -99,7 +97,6 @@ struct SessionEnd {
     number: u64,
 }
 
-/// The coordinator of all groups.
 pub(crate) struct Coordinator {
     this: Weak<Self>,
     /// How long the first members of an empty group wait for others.
@@ -169,7 +166,6 @@ impl Coordinator {
         answer_all(&self.requests)
     }
 
-    /// Locks the groups.
     pub(crate) fn groups(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().expect("nothing panics under this lock")
     }
@@ -351,7 +347,7 @@ impl Coordinator {
         }
         drop(groups);
         if let Some(round) = effects.round {
-            self.begin_round(own(name), round);
+            self.watch_round(own(name), round, round.timeout);
         }
         if effects.is_changed {
             self.rebalances.check_and_complete(name);
@@ -380,15 +376,10 @@ impl Coordinator {
         }
     }
 
-    /// Lets a round of joins wait for its members.
-    fn begin_round(&self, group: Name, round: Round) {
-        let most = if round.is_first { self.initial_delay } else { Duration::MAX };
-        self.watch_round(group, round, most, round.timeout);
-    }
-
-    /// Lets a round wait for some time, of all that is left.
-    fn watch_round(&self, group: Name, round: Round, most: Duration, left: Duration) {
-        let delay = most.min(left);
+    /// Lets a round of joins wait for its members, for the initial delay at first, of all the time
+    /// that is left.
+    fn watch_round(&self, group: Name, round: Round, left: Duration) {
+        let delay = if round.is_first { left.min(self.initial_delay) } else { left };
         let (coordinator, key) = (Weak::clone(&self.this), group.clone());
         let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
         if let Err(refused) = self.rebalances.try_complete_else_watch(rebalance, [key], delay) {
@@ -400,7 +391,7 @@ impl Coordinator {
     fn end_round(&self, group: Name, round: Round, left: Duration) {
         let has_grown = |entry: &mut Entry| entry.group.take_growth(round);
         if !left.is_zero() && self.groups().get_mut(&group).is_some_and(has_grown) {
-            self.watch_round(group, round, self.initial_delay, left);
+            self.watch_round(group, round, left);
             return;
         }
         // The group may have been removed.

@@ -21,7 +21,6 @@ pub(crate) fn own(name: &str) -> Name {
 /// The cell in which a transition stores the answer to a join or a sync.
 pub(crate) type Answer = Arc<OnceLock<Outcome>>;
 
-/// The answer to a join or a sync.
 pub(crate) type Outcome = Result<Granted, ResponseError>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +29,6 @@ pub(crate) enum Granted {
     Synced(SyncGroupResponse),
 }
 
-/// A request to join.
 #[derive(Debug)]
 pub(crate) struct Join {
     /// The member's id; empty until the coordinator gives it one.
@@ -48,7 +46,6 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// Returns the number of bytes of metadata.
     pub(crate) fn bytes(&self) -> usize {
         self.protocols.iter().map(|(_, metadata)| metadata.len()).sum()
     }

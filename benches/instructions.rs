@@ -3,7 +3,7 @@
 //!
 //! Everything is drawn from a seed, time is virtual, and nothing runs beside, so counts hardly
 //! differ between runs. A thousand other timeouts are pending, a minute ahead at most; none where
-//! all expire. Each operation is counted 200 and 400 times; the difference is free of work that is
+//! all expire. Each operation is counted 200 and 400 times; the difference excludes work that is
 //! done once.
 
 #![expect(missing_docs, reason = "the macros make public modules")]
@@ -33,7 +33,7 @@ const MINUTE: u64 = 60_000;
 /// Milliseconds within which all timeouts of a crowd expire.
 const SHORT: u64 = 100;
 
-/// Timeouts or operations besides.
+/// Other timeouts or operations.
 const OTHERS: u32 = 1_000;
 
 /// A set of timeouts whose caller provides the time.

@@ -19,7 +19,7 @@ const IDLE: Duration = Duration::from_millis(200);
 /// Limit of the time to send an answer.
 const SEND: Duration = Duration::from_secs(5);
 
-/// Echoes messages until the client closes the connection or sends nothing for so long.
+/// Echoes messages until the client closes the connection or is idle for this time.
 async fn serve(timer: Timer, mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = [0; 1024];
     let mut idle = pin!(timer.sleep(IDLE));

@@ -46,7 +46,7 @@ fn watch<const KEYS: usize>(purgatory: &Requests, flag: &'static AtomicBool, key
     assert!(!watched.expect("the purgatory has room").is_completed());
 }
 
-/// Has operations wait on three keys each, out of about a hundred.
+/// Makes operations wait on three keys each, out of about a hundred.
 pub(crate) fn crowd(purgatory: &Requests, waiting: u32) {
     let mut rng = Rng::with_seed(crate::SEED);
     for _ in 0..waiting {
@@ -55,12 +55,12 @@ pub(crate) fn crowd(purgatory: &Requests, waiting: u32) {
     }
 }
 
-/// Has operations wait on [`KEY`].
+/// Makes operations wait on [`KEY`].
 pub(crate) fn crowd_on_key(purgatory: &Requests, waiting: u32) {
     (0..waiting).for_each(|_| watch(purgatory, &NEVER, [KEY]));
 }
 
-/// Has operations wait until the value of [`KEY`] reaches different numbers from 1000 on.
+/// Makes operations wait until the value of [`KEY`] reaches different numbers from 1000 on.
 pub(crate) fn crowd_on_value(purgatory: &Requests, waiting: u32) {
     for threshold in 0..u64::from(waiting) {
         let condition = Watch::Threshold(KEY, 1_000 + threshold);

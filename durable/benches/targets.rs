@@ -8,8 +8,8 @@
 //! PostgreSQL are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm
 //! has installed it. `--check` fails if a target is missed; without it, targets are reported.
 //!
-//! `--rows=10000000` measures the memory of timers whose stores hold so many pending timeouts
-//! instead: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due
+//! `--rows=10000000` instead measures the memory of timers whose stores hold this many pending
+//! timeouts: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due
 //! when the timers start. `--only=redb` or `--only=postgres` measures one store.
 
 #[cfg(feature = "postgres")]

@@ -113,7 +113,7 @@ fn start((variable, place): (&str, &OsStr), round: u64, is_last: bool) -> Child 
     command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("child")
 }
 
-/// Reads the ledger of a child to its end, and kills the child after so many lines.
+/// Reads the ledger of a child to its end, and kills the child after this many lines.
 fn read(child: &mut Child, kill_after: Option<usize>, entries: &mut BTreeMap<String, Entry>) {
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let mut count = 0;

@@ -5,7 +5,7 @@ use std::{any::Any, boxed::Box, vec::Vec};
 use super::{filter::Filter, limits::Limits, panics::Panics, slab::Index};
 use crate::{timer::HeldTimeouts, wheel::Key};
 
-/// The values that a hold of a shard's lock uses, besides the operations.
+/// The values that a hold of a shard's lock uses in addition to the operations.
 pub(super) struct Hold<'a, K> {
     pub(super) filter: &'a Filter,
     limits: &'a Limits,

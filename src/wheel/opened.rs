@@ -3,7 +3,7 @@
 //! The records of a sparse bucket fit into one chunk, so their order takes 16 words. To sort it
 //! costs less than to set up a run, and the records stay in the bucket. The order is a cache: when
 //! the wheel writes a record of the chunk again or frees the chunk, it drops the order, and sorts
-//! the bucket anew if it is still due.
+//! the bucket again if it is still due.
 
 use super::chunks::{CHUNK, Chunks, NIL, Position};
 use crate::tick::Tick;

@@ -95,7 +95,7 @@ pub(crate) enum Pick {
     Nth(usize),
 }
 
-/// A fact that a scenario can expect besides the contract.
+/// A fact that a scenario can expect in addition to the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fact {
     Next,

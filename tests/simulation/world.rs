@@ -274,7 +274,7 @@ impl World {
         for front in &fronts {
             front.books().see(self.now());
         }
-        // Timeouts of an outer turn run after those of this turn, so the order begins anew.
+        // Timeouts of an outer turn run after those of this turn, so a new order begins.
         for front in &fronts {
             front.books().forget_order();
         }

@@ -338,8 +338,8 @@ impl Bench {
         }
     }
 
-    /// Has a child process take a turn: so threads of one contestant are gone when the next one
-    /// starts.
+    /// Makes a child process take a turn. So the threads of one contestant have ended when the next
+    /// one starts.
     pub fn delegate(&mut self, program: &Path, turn: &impl Serialize) -> Done {
         let turn = serde_json::to_string(turn)?;
         let mut child = Command::new(program);

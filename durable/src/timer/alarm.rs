@@ -40,7 +40,7 @@ mod imp {
             Ok(())
         }
 
-        /// Ends the present sleep, or the next one if nobody sleeps.
+        /// Ends the present sleep, or the next one if no thread sleeps.
         pub(crate) fn ring(&self) {
             // The counter cannot overflow: a sleep resets it.
             let _ = write(&self.wake, &1_u64.to_ne_bytes());
@@ -85,7 +85,7 @@ mod imp {
             Ok(Self { rung: Mutex::new(false), wake: Condvar::new() })
         }
 
-        /// Ends the present sleep, or the next one if nobody sleeps.
+        /// Ends the present sleep, or the next one if no thread sleeps.
         pub(crate) fn ring(&self) {
             *self.rung.lock() = true;
             self.wake.notify_one();

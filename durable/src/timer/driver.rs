@@ -239,7 +239,7 @@ impl Driver {
         self.last = now;
     }
 
-    /// Has both lanes claim, and the lease renewed, at once.
+    /// Makes both lanes claim, and renews the lease, at once.
     pub(crate) fn claim_soon(&mut self, now: WallTime) {
         self.window_at = Some(now);
         self.backlog_at = Some(now);

@@ -41,7 +41,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Has the threads end once they have run what waits.
+    /// Makes the threads end after they have run the waiting deliveries.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();

@@ -33,7 +33,7 @@ struct Contents {
 }
 
 impl Disk {
-    /// Has the power fail at one of the next two syncs, or just after them.
+    /// Makes the power fail at one of the next two syncs, or just after them.
     fn fail_soon(&self, rng: &mut Rng) {
         let mut contents = self.0.lock().expect("not poisoned");
         contents.failure = Some((rng.u32(..3), rng.fork()));

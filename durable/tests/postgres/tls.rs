@@ -8,8 +8,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{LONG, client, server::Server};
 
-/// Has the server make a key and a certificate, and turn TLS on. Returns the certificate; `None` if
-/// the machine has no `openssl`.
+/// Makes a key and a certificate for the server, and turns TLS on. Returns the certificate; `None`
+/// if the machine has no `openssl`.
 fn turn_on(server: &Server) -> Option<Vec<u8>> {
     let mut client = client(server);
     let make = "COPY (SELECT 1) TO PROGRAM 'umask 077; openssl req -x509 -nodes -newkey rsa:2048

@@ -69,7 +69,7 @@ fn newcomers_at_a_limit(displaces_until_it_fits: bool) {
     let other = thread::spawn(move || newcomer(&other.0, &other.1));
     newcomer(&count, &displaced);
     join(other);
-    assert_eq!(displaced.load(Ordering::Relaxed), 2, "displaced for nobody");
+    assert_eq!(displaced.load(Ordering::Relaxed), 2, "an operation was displaced without need");
     assert_eq!(count.load(Ordering::Relaxed), 1);
 }
 
@@ -79,7 +79,7 @@ fn newcomers_that_displace_one_each_leave_the_limit_filled() {
 }
 
 #[test]
-#[should_panic(expected = "displaced for nobody")]
+#[should_panic(expected = "an operation was displaced without need")]
 fn broken_newcomers_that_displace_until_they_fit_displace_too_many() {
     check(|| newcomers_at_a_limit(true));
 }

@@ -66,7 +66,7 @@ impl Turn {
     }
 }
 
-/// Has every contestant take a turn.
+/// Makes every contestant take a turn.
 fn delegate(
     bench: &mut Bench,
     what: What,

@@ -115,8 +115,8 @@ enum Place<T: 'static> {
 }
 
 impl<T: Expire> Wheels<T> {
-    /// Starts the threads. The reaper calls `advanced` with the number of pending timeouts whenever
-    /// it has advanced the clock, or has waited in vain.
+    /// Starts the threads. The reaper calls `advanced` with the number of pending timeouts after
+    /// each advance of the clock, and after each wait that ended without one.
     pub(crate) fn start(mut advanced: impl FnMut(usize) + Send + 'static) -> Self {
         let (executor, due) = crossbeam_channel::unbounded::<Arc<Timeout<T>>>();
         let core = Arc::new(Core {
@@ -244,8 +244,8 @@ impl<T: Expire> Core<T> {
         let Place::Bucket(bucket, key) = mem::replace(&mut *place, Place::Gone) else {
             return false;
         };
-        // If it is being flushed, the bucket does not hold it; then the reaper sees that it is
-        // gone.
+        // If the reaper is flushing the bucket, the bucket does not hold the timeout, and the
+        // reaper sees that it has ended.
         if bucket.timeouts.lock().remove(key).is_some() {
             self.pending.fetch_sub(1, Ordering::Relaxed);
         }
@@ -265,8 +265,8 @@ impl<T: Expire> Core<T> {
         }
     }
 
-    /// Puts a timeout into its bucket, or hands it to the executor if it is due; nothing if it is
-    /// gone. Returns whether there was a level for it.
+    /// Puts a timeout into its bucket, or hands it to the executor if it is due. Does nothing if it
+    /// has ended. Returns whether there was a level for it.
     fn place(&self, levels: &[Level<T>], timeout: &Arc<Timeout<T>>) -> bool {
         let deadline = timeout.deadline;
         let mut place = timeout.place.lock();

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{Promises, Timers};
 
-/// Stale entries that are kept besides as many as there are live ones.
+/// Stale entries that are kept in addition to one for each live entry.
 const STALE_BESIDES: usize = 64;
 
 /// The end of the list of vacant slots.

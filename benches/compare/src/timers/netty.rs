@@ -71,7 +71,7 @@ impl Netty {
         }
     }
 
-    /// Marks a timeout as cancelled, unless it is or is gone.
+    /// Marks a timeout as cancelled, unless it was cancelled or has ended.
     #[inline]
     fn mark_cancelled(&mut self, key: DefaultKey) -> Option<u64> {
         let timeout = self.timeouts.get_mut(key).filter(|timeout| !timeout.is_cancelled)?;

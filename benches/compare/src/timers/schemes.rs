@@ -1,5 +1,5 @@
-//! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists; they differ in where
-//! they put a timeout and in what happens when time passes.
+//! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists. They differ in the
+//! list that they choose and in their work at each tick.
 
 use std::marker::PhantomData;
 
@@ -160,7 +160,7 @@ impl<S: Scheme> Timers for Listed<S> {
     }
 }
 
-/// Scheme 1: one list in no order. Each look at the time takes *O*(n).
+/// Scheme 1: one list in no order. Each advance takes *O*(n).
 pub type UnorderedList = Listed<Unordered>;
 
 /// [`UnorderedList`].
@@ -273,8 +273,8 @@ const WHEELS: u32 = 5;
 /// Scheme 7: a hierarchy of wheels that ticks, as Linux's until 2015.
 ///
 /// The first wheel has 256 slots of a tick, four more have 64 slots each, of which one spans the
-/// whole wheel below. Whenever a wheel has come round, the next slot of the one above is spread
-/// over it.
+/// whole wheel below. After each turn of a wheel, the timeouts of the next slot of the wheel above
+/// move into it.
 pub type TickingWheel = Listed<Ticking>;
 
 /// [`TickingWheel`].

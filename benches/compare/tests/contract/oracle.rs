@@ -55,12 +55,12 @@ impl<T: Timers + Default> Checked<T> {
         self.check_len();
     }
 
-    /// Cancels the timeout that is this one if they are gone through again and again.
+    /// Cancels the timeout with this index, modulo the number of timeouts.
     pub(crate) fn cancel(&mut self, nth: usize) {
         let Some((number, key)) = self.take_nth(nth) else { return };
         let is_late = self.pending[&number].deadline <= self.now;
         let is_cancelled = self.timers.cancel(key);
-        // One that is late may have begun to expire.
+        // A late timeout may have begun to expire.
         assert!(is_cancelled || is_late && Self::PROMISES.lateness > 0, "{number} was pending");
         if is_cancelled {
             self.forget(number);
@@ -83,14 +83,14 @@ impl<T: Timers + Default> Checked<T> {
         self.check_len();
     }
 
-    /// Cancels and moves a timeout that is gone.
+    /// Cancels and moves a timeout that has ended.
     pub(crate) fn disturb_dead(&mut self, nth: usize) {
         if !Self::PROMISES.safe_keys || self.dead.is_empty() {
             return;
         }
         let key = self.dead[nth % self.dead.len()];
-        assert!(!self.timers.cancel(key), "a timeout that was gone was cancelled");
-        assert!(self.timers.reset(key, self.now + 1).is_none(), "one that was gone was moved");
+        assert!(!self.timers.cancel(key), "a timeout that had ended was cancelled");
+        assert!(self.timers.reset(key, self.now + 1).is_none(), "a timeout that had ended was moved");
         self.check_len();
     }
 
@@ -111,7 +111,7 @@ impl<T: Timers + Default> Checked<T> {
     pub(crate) fn wake(&mut self) -> bool {
         let next = self.timers.next_expiration();
         let Some(&(due, number)) = self.by_due.first() else {
-            assert!(next.is_none() || Self::PROMISES.wakes == Wakes::ForCancelled, "woken in vain");
+            assert!(next.is_none() || Self::PROMISES.wakes == Wakes::ForCancelled, "a wake-up without work");
             return next.inspect(|&next| self.advance(next.max(self.now))).is_some();
         };
         let next = next.expect("something is pending").max(self.now);

@@ -62,7 +62,7 @@ fn scripts<T: Timers + Default>() {
     }
 }
 
-/// Tells which script it was that failed.
+/// Prints the script that failed.
 struct ToldOnPanic {
     contestant: &'static str,
     seed: u64,

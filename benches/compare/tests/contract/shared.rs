@@ -1,6 +1,6 @@
 //! Contestants with threads: no timeout is lost or doubled, and none is earlier than promised.
 //!
-//! Lateness is not tested, since the machine may be busy, unless it is by design.
+//! Only lateness by design is tested, since the machine may be busy.
 
 use std::{
     thread,
@@ -91,8 +91,8 @@ fn kafkas_timer_runs_no_cancelled_timeout() {
 }
 
 fn check_that_nothing_runs<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
-    // A machine may be so busy that timeouts run before they are cancelled; then they must be
-    // longer.
+    // On a busy machine, timeouts may run before they are cancelled. Then the test tries longer
+    // ones.
     for delay in (0..8).map(|doublings| Duration::from_millis(200 << doublings)) {
         let (start, before) = (Instant::now(), ran(timer));
         let mut timeouts = schedule_all(timer, &vec![delay; 1_000]);
@@ -102,7 +102,7 @@ fn check_that_nothing_runs<S: SharedTimer>(timer: &S, ran: impl Fn(&S) -> u64) {
         if start.elapsed() >= delay / 2 {
             continue;
         }
-        // When this has come, the others would have, which were due before it.
+        // The others were due before this one, so they would have run by now.
         let (arrivals, due) = schedule_all_noted(timer, &[delay]);
         arrivals.settle(due, PATIENCE);
         timer.catch_up();

@@ -6,7 +6,7 @@ use delaywheel::ManualClock;
 
 use crate::prelude::*;
 
-/// Connects a client, whose fetch waits beside so many others.
+/// Connects a client, whose fetch waits beside this many others.
 async fn waiting(
     server: &Server,
     others: u64,

@@ -50,7 +50,7 @@ async fn until_requests_wait(server: &Server, count: u64) {
     until("requests waiting", || server.broker().stats().groups.requests.0.delayed == count).await;
 }
 
-/// Joins without an id, with so many bytes of metadata.
+/// Joins without an id, with this many bytes of metadata.
 async fn join_with(server: &Server, bytes: usize) -> Raw {
     let mut client = Raw::connect(server).await;
     let mut request = join(&StrBytes::default());

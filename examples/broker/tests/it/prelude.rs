@@ -131,7 +131,7 @@ impl Raw {
         self.receive::<ProduceRequest>(PRODUCE_VERSION).await.1
     }
 
-    /// Appends a batch of so many records to a partition.
+    /// Appends a batch of this many records to a partition.
     pub(crate) async fn produce(&mut self, partition: i32, acks: i16, count: i64) -> i16 {
         let response = self.call(PRODUCE_VERSION, &produce(partition, acks, count)).await;
         outcome(&response).error_code
@@ -208,7 +208,7 @@ pub(crate) fn fetch(partitions: &[i32], min_bytes: i32, max_wait_ms: i32) -> Fet
         .with_topics(vec![topic.with_partitions(partitions.collect())])
 }
 
-/// A request to append a batch of so many records to a partition, within a second.
+/// A request to append a batch of this many records to a partition, within a second.
 pub(crate) fn produce(partition: i32, acks: i16, count: i64) -> ProduceRequest {
     produce_all(&[partition], acks, count)
 }

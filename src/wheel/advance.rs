@@ -161,7 +161,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     fn open_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
         if id.level() > 0 {
-            if let Some(position) = self.hierarchy.open(id) {
+            if let Some(position) = self.hierarchy.open(id, first.witness) {
                 let expired = self.expire(position);
                 self.hierarchy.follow_opened(id, position.chunk(), first.until());
                 return Some(expired);
@@ -340,7 +340,10 @@ impl Hierarchy {
     ///
     /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
     #[inline]
-    pub(super) fn open(&mut self, id: BucketId) -> Option<Position> {
+    pub(super) fn open(&mut self, id: BucketId, witness: Position) -> Option<Position> {
+        if self.opened.is_due(witness, self.clock) {
+            return Some(witness);
+        }
         let bucket = self.bucket(id);
         let (chunk, level) = (bucket.newest(), id.level());
         if !self.opened.is(chunk) {
@@ -364,6 +367,7 @@ impl Hierarchy {
     #[inline]
     pub(super) fn follow_opened(&mut self, id: BucketId, chunk: u32, until: Tick) {
         debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
+        self.opened.pass();
         let Some((expiration, witness)) = self.opened.head(&self.chunks) else {
             self.free_chunk(chunk);
             return self.follow_level(id.level(), until);

@@ -85,6 +85,23 @@ impl Opened {
         }
     }
 
+    /// Returns whether a live record is that of the next entry, and due at `clock`.
+    #[inline]
+    pub(super) fn is_due(&self, position: Position, clock: Tick) -> bool {
+        if self.chunk != position.chunk() || self.next >= self.len {
+            return false;
+        }
+        let (deadline, next) = self.entry(self.next);
+        next == position && deadline <= clock
+    }
+
+    /// Skips the next entry, whose timeout has expired.
+    #[inline]
+    pub(super) fn pass(&mut self) {
+        debug_assert!(self.next < self.len, "no timeout of the opened bucket is left");
+        self.next += 1;
+    }
+
     /// Returns the live record that is due first, or `None` if none is left.
     #[inline]
     pub(super) fn head(&mut self, chunks: &Chunks) -> Option<(Tick, Position)> {

@@ -74,6 +74,7 @@ pub mod timer;
 pub mod wheel;
 
 #[cfg(feature = "std")]
+#[doc(inline)]
 pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     histogram::Histogram,
@@ -91,10 +92,13 @@ pub use self::{
 };
 
 #[cfg(feature = "future")]
+#[doc(inline)]
 pub use self::future::AsyncPurgatory;
 #[cfg(feature = "metrics")]
+#[doc(inline)]
 pub use self::timer::TimerMetrics;
 
+#[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},
     tick::{Tick, TickSpan},

@@ -128,21 +128,23 @@ const CREATE_TOPICS: &[Part] =
 ///
 /// Bytes behind it are ignored, as in Kafka: librdkafka leaves some behind a request for all
 /// topics.
-pub(super) fn check(mut frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refusal> {
+pub(super) fn check(frame: &[u8], key: ApiKey, version: i16) -> Result<(), Refusal> {
     let offer = OFFERED.into_iter().find(|(offered, ..)| *offered == key);
     let (_, versions, parts) = offer.ok_or(Refusal::Unknown(key as i16))?;
     if !versions.contains(&version) {
         return Err(Refusal::Version(key, version));
     }
     let is_compact = key.request_header_version(version) >= 2;
-    let mut walk = Walk { version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
-    let walked = walk.header(&mut frame).and_then(|()| walk.structure(&mut frame, parts));
+    let mut walk =
+        Walk { rest: frame, version, is_compact, elements: MAX_ELEMENTS, has_too_many: false };
+    let walked = walk.header().and_then(|()| walk.structure(parts));
     let refusal =
         if walk.has_too_many { Refusal::TooMany(key) } else { Refusal::Malformed(key, version) };
     walked.map_err(|Malformed| refusal)
 }
 
-struct Walk {
+struct Walk<'a> {
+    rest: &'a [u8],
     version: i16,
     is_compact: bool,
     /// Elements that may still come.
@@ -150,52 +152,53 @@ struct Walk {
     has_too_many: bool,
 }
 
-impl Walk {
+impl Walk<'_> {
     /// The name of the client never has a compact length.
-    fn header(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
-        skip(rest, 8)?;
-        let bytes = short(rest)?;
-        skip_text(rest, bytes)?;
-        self.tags(rest)
+    fn header(&mut self) -> Result<(), Malformed> {
+        self.skip(8)?;
+        let bytes = self.short_length()?;
+        self.text(bytes)?;
+        self.tags()
     }
 
-    fn structure(&mut self, rest: &mut &[u8], parts: &[Part]) -> Result<(), Malformed> {
-        parts.iter().try_for_each(|part| self.part(rest, part))?;
-        self.tags(rest)
+    fn structure(&mut self, parts: &[Part]) -> Result<(), Malformed> {
+        parts.iter().try_for_each(|part| self.part(part))?;
+        self.tags()
     }
 
-    fn part(&mut self, rest: &mut &[u8], part: &Part) -> Result<(), Malformed> {
+    fn part(&mut self, part: &Part) -> Result<(), Malformed> {
         match part {
-            Fixed(bytes) => skip(rest, *bytes),
+            Fixed(bytes) => self.skip(*bytes),
             Text => {
-                let bytes = if self.is_compact { compact_length(rest)? } else { short(rest)? };
-                skip_text(rest, bytes)
+                let bytes = if self.is_compact { self.length()? } else { self.short_length()? };
+                self.text(bytes)
             }
             Blob => {
-                let bytes = self.length(rest)?;
-                skip(rest, bytes)
+                let bytes = self.length()?;
+                self.skip(bytes)
             }
-            All(part) => (0..self.count(rest)?).try_for_each(|_| self.part(rest, part)),
-            Each(parts) => (0..self.count(rest)?).try_for_each(|_| self.structure(rest, parts)),
-            Since(version, part) if *version <= self.version => self.part(rest, part),
-            Until(version, part) if *version >= self.version => self.part(rest, part),
+            All(part) => (0..self.count()?).try_for_each(|_| self.part(part)),
+            Each(parts) => (0..self.count()?).try_for_each(|_| self.structure(parts)),
+            Since(version, part) if *version <= self.version => self.part(part),
+            Until(version, part) if *version >= self.version => self.part(part),
             Since(..) | Until(..) => Ok(()),
         }
     }
 
     /// Skips the tagged fields of a structure.
-    fn tags(&mut self, rest: &mut &[u8]) -> Result<(), Malformed> {
-        let count = if self.is_compact { varint(rest)? } else { 0 };
+    fn tags(&mut self) -> Result<(), Malformed> {
+        let count = if self.is_compact { self.varint()? } else { 0 };
         for _ in 0..self.take(count)? {
-            varint(rest)?;
-            let bytes = varint(rest)?;
-            skip(rest, bytes)?;
+            self.varint()?;
+            let bytes = self.varint()?;
+            self.skip(bytes)?;
         }
         Ok(())
     }
 
-    fn count(&mut self, rest: &mut &[u8]) -> Result<usize, Malformed> {
-        let elements = self.length(rest)?;
+    /// Reads the length of an array.
+    fn count(&mut self) -> Result<usize, Malformed> {
+        let elements = self.length()?;
         self.take(elements)
     }
 
@@ -206,49 +209,42 @@ impl Walk {
         Ok(elements)
     }
 
-    /// Reads the length of bytes or of an array.
-    fn length(&self, rest: &mut &[u8]) -> Result<usize, Malformed> {
-        if self.is_compact { compact_length(rest) } else { length(rest.try_get_i32().ok()) }
-    }
-}
-
-/// A length that was read; -1 stands for nothing.
-fn length(read: Option<i32>) -> Result<usize, Malformed> {
-    match read {
-        Some(-1) => Ok(0),
-        Some(length) => usize::try_from(length).map_err(|_| Malformed),
-        None => Err(Malformed),
-    }
-}
-
-/// A length in two bytes.
-fn short(rest: &mut &[u8]) -> Result<usize, Malformed> {
-    length(rest.try_get_i16().ok().map(i32::from))
-}
-
-/// A length plus one; zero stands for nothing.
-fn compact_length(rest: &mut &[u8]) -> Result<usize, Malformed> {
-    varint(rest).map(|length| length.saturating_sub(1))
-}
-
-/// A number of up to 31 bits, seven in each byte, the lowest first.
-fn varint(rest: &mut &[u8]) -> Result<usize, Malformed> {
-    let mut number = 0_usize;
-    for shift in (0..35).step_by(7) {
-        let byte = rest.try_get_u8().map_err(|_| Malformed)?;
-        number |= usize::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return if i32::try_from(number).is_ok() { Ok(number) } else { Err(Malformed) };
+    /// Reads the length of bytes or of an array. A compact length is one more; zero stands for none.
+    fn length(&mut self) -> Result<usize, Malformed> {
+        if self.is_compact {
+            return self.varint().map(|length| length.saturating_sub(1));
         }
+        length(self.rest.try_get_i32().map_err(|_| Malformed)?)
     }
-    Err(Malformed)
+
+    fn short_length(&mut self) -> Result<usize, Malformed> {
+        length(self.rest.try_get_i16().map_err(|_| Malformed)?.into())
+    }
+
+    /// Reads a number of up to 31 bits, seven in each byte, the lowest first.
+    fn varint(&mut self) -> Result<usize, Malformed> {
+        let mut number = 0_u64;
+        for shift in (0..35).step_by(7) {
+            let byte = self.rest.try_get_u8().map_err(|_| Malformed)?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return i32::try_from(number).map_err(|_| Malformed).and_then(length);
+            }
+        }
+        Err(Malformed)
+    }
+
+    fn text(&mut self, bytes: usize) -> Result<(), Malformed> {
+        if bytes > MAX_STRING_BYTES { Err(Malformed) } else { self.skip(bytes) }
+    }
+
+    fn skip(&mut self, bytes: usize) -> Result<(), Malformed> {
+        self.rest = self.rest.get(bytes..).ok_or(Malformed)?;
+        Ok(())
+    }
 }
 
-fn skip_text(rest: &mut &[u8], bytes: usize) -> Result<(), Malformed> {
-    if bytes > MAX_STRING_BYTES { Err(Malformed) } else { skip(rest, bytes) }
-}
-
-fn skip(rest: &mut &[u8], bytes: usize) -> Result<(), Malformed> {
-    *rest = rest.get(bytes..).ok_or(Malformed)?;
-    Ok(())
+/// Returns the length of bytes or of an array; -1 stands for none.
+fn length(number: i32) -> Result<usize, Malformed> {
+    if number == -1 { Ok(0) } else { usize::try_from(number).map_err(|_| Malformed) }
 }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     hash::{Hash, Hasher},
     sync::{Mutex, MutexGuard},
 };
@@ -13,6 +12,7 @@ use crate::prelude::*;
 
 /// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are
 /// equal if they are the same.
+#[derive(Debug)]
 pub(super) struct Partition {
     number: u64,
     log: Mutex<Log>,
@@ -48,12 +48,6 @@ impl Hash for Partition {
     }
 }
 
-impl fmt::Debug for Partition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Partition").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
 /// The place of a batch in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
@@ -64,7 +58,7 @@ pub(super) struct Placed {
 }
 
 /// The records of a partition.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Log {
     batches: VecDeque<Entry>,
     /// Offset of the oldest record.
@@ -80,6 +74,7 @@ pub(super) struct Log {
     is_deleted: bool,
 }
 
+#[derive(Debug)]
 struct Entry {
     /// Orders the batches of all partitions by age.
     number: u64,

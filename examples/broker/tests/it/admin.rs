@@ -20,7 +20,7 @@ async fn requests_about_topics_are_answered_in_every_version() {
     let topic = ListOffsetsTopic::default().with_name(name(TOPIC)).with_partitions(vec![partition]);
     let list = ListOffsetsRequest::default().with_topics(vec![topic]);
     in_every_version(client, |_| list.clone(), None).await;
-    assert_eq!(client.call(6, &list).await.topics[0].partitions[0].offset, 9, "one a version");
+    assert_eq!(client.call_in(6, &list).await.topics[0].partitions[0].offset, 9, "one a version");
     let init = InitProducerIdRequest::default().with_transactional_id(None);
     in_every_version(client, |_| init.clone(), None).await;
     let topic = |version| create(&format!("topic-{version}"), 3);
@@ -40,8 +40,8 @@ async fn requests_about_topics_are_answered_in_every_version() {
     let describe = DescribeConfigsRequest::default().with_resources(vec![topic, broker]);
     in_every_version(client, |_| describe.clone(), None).await;
     in_every_version(client, |_| DescribeClusterRequest::default(), None).await;
-    let described = client.call(1, &DescribeClusterRequest::default()).await;
-    let listed = client.call(12, &metadata(&[TOPIC], true)).await;
+    let described = client.call_in(1, &DescribeClusterRequest::default()).await;
+    let listed = client.call_in(12, &metadata(&[TOPIC], true)).await;
     assert_eq!(listed.cluster_id, Some(described.cluster_id), "clients need it");
 }
 
@@ -59,7 +59,7 @@ async fn a_topic_that_cannot_be_created_is_refused_with_a_reason() {
         (create("compact", 1).with_configs(vec![setting]), ResponseError::InvalidConfig),
     ] {
         let request = CreateTopicsRequest::default().with_topics(vec![topic]);
-        let response = client.call(7, &request).await;
+        let response = client.call_in(7, &request).await;
         assert_eq!(response.topics[0].error_code, error.code());
         assert!(response.topics[0].error_message.as_ref().is_some_and(|text| !text.is_empty()));
     }
@@ -67,7 +67,7 @@ async fn a_topic_that_cannot_be_created_is_refused_with_a_reason() {
         .with_topics(vec![create("validated", 3)])
         .with_validate_only(true);
     for _ in 0..2 {
-        assert_eq!(client.call(7, &request).await.topics[0].error_code, 0, "it is only checked");
+        assert_eq!(client.call_in(7, &request).await.topics[0].error_code, 0, "it is only checked");
     }
 }
 
@@ -86,7 +86,7 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
             ("new", true, created),
             ("new", false, created),
         ] {
-            let response = client.call(METADATA_VERSION, &metadata(&[topic], creates)).await;
+            let response = client.call(&metadata(&[topic], creates)).await;
             assert_eq!(response.topics[0].error_code, code, "{topic}");
         }
         soon(server.shutdown()).await;
@@ -101,15 +101,15 @@ async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
     let (server, _clock) = virtual_broker().await;
     server.broker().stop_follower();
     let (mut consumer, mut producer) = (Raw::connect(&server).await, Raw::connect(&server).await);
-    consumer.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
-    producer.send_produce(&produce(0, -1, 1)).await;
+    consumer.send(&fetch(&[0], 1, HOUR_MS)).await;
+    producer.send(&produce(0, -1, 1)).await;
     until_fetches_wait(&server, 1).await;
     until_produces_wait(&server, 1).await;
     let request = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);
-    assert_eq!(Raw::connect(&server).await.call(5, &request).await.responses[0].error_code, 0);
+    assert_eq!(Raw::connect(&server).await.call_in(5, &request).await.responses[0].error_code, 0);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
-    assert_eq!(codes(&consumer.receive_fetch().await), [unknown]);
-    assert_eq!(outcome(&producer.receive_produce().await).error_code, unknown);
+    assert_eq!(codes(&consumer.receive::<FetchRequest>().await), [unknown]);
+    assert_eq!(outcome(&producer.receive::<ProduceRequest>().await).error_code, unknown);
 }
 
 #[tokio::test]
@@ -117,11 +117,11 @@ async fn requests_over_a_limit_are_refused_and_the_connection_goes_on() {
     let server = start(Config { common_frame_bytes: 1_000, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
     let large = vec![0; (1 << 20) + 1].into();
-    let response = client.call(8, &produce_records(-1, large)).await;
+    let response = client.call(&produce_records(-1, large)).await;
     assert_eq!(outcome(&response).error_code, ResponseError::MessageTooLarge.code());
     let mut request = fetch(&[0], 1, 0);
     request.topics[0].partitions = vec![FetchPartition::default(); 5_000];
-    let response = client.fetch(&request).await;
+    let response = client.call(&request).await;
     assert_eq!(response.error_code, ResponseError::InvalidRequest.code());
     assert_eq!(client.produce(0, 1, 1).await, 0);
     assert_eq!(server.broker().stats().counts.rejected, 0);
@@ -137,7 +137,7 @@ async fn the_oldest_records_make_room_for_others() {
         }
     }
     let out_of_range = ResponseError::OffsetOutOfRange.code();
-    let response = client.fetch(&fetch(&[0, 1, 2, 3], 1, 0)).await;
+    let response = client.call(&fetch(&[0, 1, 2, 3], 1, 0)).await;
     assert_eq!(codes(&response), [out_of_range; 4]);
 }
 
@@ -146,7 +146,7 @@ async fn an_answer_that_repeats_topics_is_bounded() {
     let topics = vec![("wide".to_owned(), 1_000)];
     let server = start(Config { topics, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
-    let response = client.call(METADATA_VERSION, &metadata(&vec!["wide"; 3_000], false)).await;
+    let response = client.call(&metadata(&vec!["wide"; 3_000], false)).await;
     let refused = ResponseError::PolicyViolation.code();
     let codes: Vec<_> = response.topics.iter().map(|topic| topic.error_code).collect();
     // A partition takes 34 bytes.

@@ -9,9 +9,9 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
     let mut clients = Vec::new();
     for _ in 0..20 {
         let mut client = Raw::connect(&server).await;
-        client.send_produce(&produce(3, -1, 1)).await;
+        client.send(&produce(3, -1, 1)).await;
         for _ in 0..5 {
-            client.send_fetch(&fetch(&[0, 1], 1, HOUR_MS)).await;
+            client.send(&fetch(&[0, 1], 1, HOUR_MS)).await;
         }
         clients.push(client);
     }
@@ -32,7 +32,7 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
 async fn a_client_that_has_sent_its_last_request_is_disconnected() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
-    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
+    client.send(&fetch(&[0], 1, HOUR_MS)).await;
     until_fetches_wait(&server, 1).await;
     client.finish().await;
     assert!(client.receive_rest().await.is_empty());
@@ -45,9 +45,9 @@ async fn connections_over_the_limit_wait_until_others_close() {
     let mut first = Raw::connect(&server).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
     let mut second = Raw::connect(&server).await;
-    second.send_produce(&produce(0, 1, 1)).await;
+    second.send(&produce(0, 1, 1)).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
     assert_eq!(server.broker().stats().counts.records, 2, "the broker does not read the second");
     drop(first);
-    assert_eq!(outcome(&second.receive_produce().await).error_code, 0);
+    assert_eq!(outcome(&second.receive::<ProduceRequest>().await).error_code, 0);
 }

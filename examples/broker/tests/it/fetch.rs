@@ -16,7 +16,7 @@ async fn waiting(
 ) -> Raw {
     let mut client = Raw::connect(server).await;
     let min_bytes = i32::try_from(min_bytes).unwrap();
-    client.send_fetch(&fetch(partitions, min_bytes, max_wait_ms)).await;
+    client.send(&fetch(partitions, min_bytes, max_wait_ms)).await;
     until_fetches_wait(server, others + 1).await;
     client
 }
@@ -29,7 +29,7 @@ async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
     assert_eq!(server.broker().stats().fetches.0.delayed, 1);
     clock.advance(MS);
     assert_eq!(server.broker().stats().fetches.0.delayed, 0);
-    assert_eq!(lengths(&client.receive_fetch().await), [0]);
+    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
 }
 
 #[tokio::test]
@@ -41,11 +41,11 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     let _other = waiting(&server, 2, &[2], 1, HOUR_MS).await;
     let mut producer = Raw::connect(&server).await;
     assert_eq!(producer.produce(0, 1, 1).await, 0);
-    assert_eq!(lengths(&small.receive_fetch().await), [one]);
+    assert_eq!(lengths(&small.receive::<FetchRequest>().await), [one]);
     assert_eq!(producer.produce(1, 1, 1).await, 0);
     assert_eq!(server.broker().stats().fetches.0.satisfied, 1, "two batches are a byte too few");
     assert_eq!(producer.produce(0, 1, 1).await, 0);
-    assert_eq!(lengths(&large.receive_fetch().await), [2 * one, one]);
+    assert_eq!(lengths(&large.receive::<FetchRequest>().await), [2 * one, one]);
     assert_eq!(server.broker().stats().fetches.0.delayed, 1, "nothing has happened to partition 2");
 }
 
@@ -54,8 +54,8 @@ async fn a_request_that_writes_to_several_partitions_ends_a_fetch_of_them_once()
     let server = system_broker().await;
     let one = batch_bytes(1);
     let mut consumer = waiting(&server, 0, &[0, 1, 2], 3 * one, HOUR_MS).await;
-    Raw::connect(&server).await.call(8, &produce_all(&[0, 1, 2], 1, 1)).await;
-    assert_eq!(lengths(&consumer.receive_fetch().await), [one; 3]);
+    Raw::connect(&server).await.call(&produce_all(&[0, 1, 2], 1, 1)).await;
+    assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [one; 3]);
     assert_eq!(server.broker().stats().fetches.0.satisfied, 1);
 }
 
@@ -64,15 +64,15 @@ async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
     // The clock does not move, so a fetch that waits here hangs.
     let (server, _clock) = virtual_broker().await;
     let client = &mut Raw::connect(&server).await;
-    assert_eq!(lengths(&client.fetch(&fetch(&[0], 1, 0)).await), [0], "it wants no wait");
-    assert_eq!(lengths(&client.fetch(&fetch(&[0], 0, HOUR_MS)).await), [0], "it wants no bytes");
-    assert_eq!(lengths(&client.fetch(&fetch(&[0], 1, -1)).await), [0]);
+    assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [0], "it wants no wait");
+    assert_eq!(lengths(&client.call(&fetch(&[0], 0, HOUR_MS)).await), [0], "it wants no bytes");
+    assert_eq!(lengths(&client.call(&fetch(&[0], 1, -1)).await), [0]);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
-    assert_eq!(codes(&client.fetch(&fetch(&[0, 9], 1, HOUR_MS)).await), [0, unknown]);
+    assert_eq!(codes(&client.call(&fetch(&[0, 9], 1, HOUR_MS)).await), [0, unknown]);
     let mut beyond = fetch(&[0], 1, HOUR_MS);
     beyond.topics[0].partitions[0].fetch_offset = 1;
     let out_of_range = ResponseError::OffsetOutOfRange.code();
-    assert_eq!(codes(&client.fetch(&beyond).await), [out_of_range]);
+    assert_eq!(codes(&client.call(&beyond).await), [out_of_range]);
 }
 
 #[tokio::test]
@@ -85,13 +85,13 @@ async fn limits_hold_except_for_a_first_batch() {
     let one = batch_bytes(1);
     let limit = i32::try_from(one).unwrap();
     let mut request = fetch(&[0, 1], 1, HOUR_MS);
-    assert_eq!(lengths(&client.fetch(&request).await), [2 * one, one]);
+    assert_eq!(lengths(&client.call(&request).await), [2 * one, one]);
     request.max_bytes = limit * 2;
-    assert_eq!(lengths(&client.fetch(&request).await), [2 * one, 0]);
+    assert_eq!(lengths(&client.call(&request).await), [2 * one, 0]);
     request.topics[0].partitions[0].partition_max_bytes = limit;
-    assert_eq!(lengths(&client.fetch(&request).await), [one, one]);
+    assert_eq!(lengths(&client.call(&request).await), [one, one]);
     request.max_bytes = 1;
-    assert_eq!(lengths(&client.fetch(&request).await), [one, 0]);
+    assert_eq!(lengths(&client.call(&request).await), [one, 0]);
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
     let mut first = waiting(&server, 0, &[0], 1, HOUR_MS).await;
     let _second = waiting(&server, 1, &[0], 1, HOUR_MS).await;
     let _third = waiting(&server, 1, &[0], 1, HOUR_MS).await;
-    let displaced = first.receive_fetch().await;
+    let displaced = first.receive::<FetchRequest>().await;
     assert_eq!((displaced.throttle_time_ms, lengths(&displaced)), (100, vec![0]));
     assert_eq!(server.broker().stats().fetches.0.displaced, 1);
 }
@@ -111,7 +111,7 @@ async fn a_wait_is_cut_to_the_longest_that_is_allowed() {
     let server = start(Config { max_wait, clock: Some(clock.clone()), ..config() }).await;
     let mut client = waiting(&server, 0, &[0], 1, i32::MAX).await;
     clock.advance(max_wait);
-    assert_eq!(lengths(&client.receive_fetch().await), [0]);
+    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
 }
 
 #[tokio::test]
@@ -135,6 +135,6 @@ async fn idle_connections_wake_no_reaper_until_their_time_is_over() {
     assert!(stops <= 3, "{stops} stops in an hour");
     assert_eq!(server.broker().stats().fetches.0.expired, IDLE);
     for client in &mut clients {
-        assert_eq!(lengths(&client.receive_fetch().await), [0, 0, 0]);
+        assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0, 0, 0]);
     }
 }

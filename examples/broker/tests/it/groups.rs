@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use crate::prelude::*;
 
-const JOIN_VERSION: i16 = 3;
-const SYNC_VERSION: i16 = 3;
-
 fn group() -> GroupId {
     GroupId(text("group"))
 }
@@ -42,7 +39,7 @@ async fn committed(client: &mut Raw, version: i16, partitions: Vec<i32>) -> Vec<
     let topic = OffsetFetchRequestTopic::default().with_name(name(TOPIC));
     let topics = Some(vec![topic.with_partition_indexes(partitions)]);
     let request = OffsetFetchRequest::default().with_group_id(group()).with_topics(topics);
-    let found = client.call(version, &request).await.topics;
+    let found = client.call_in(version, &request).await.topics;
     found[0].partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
@@ -55,7 +52,7 @@ async fn join_with(server: &Server, bytes: usize) -> Raw {
     let mut client = Raw::connect(server).await;
     let mut request = join(&StrBytes::default());
     request.protocols[0].metadata = vec![0; bytes].into();
-    client.send(JOIN_VERSION, &request).await;
+    client.send(&request).await;
     client
 }
 
@@ -84,21 +81,21 @@ async fn a_shutdown_answers_joins_and_syncs() {
     // The first delay, and as long again since a member has come.
     clock.advance(6_000 * MS);
     for client in &mut members {
-        let (_, joined) = client.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+        let joined = client.receive::<JoinGroupRequest>().await;
         if joined.leader != joined.member_id {
             let sync = SyncGroupRequest::default().with_group_id(group());
             let sync = sync.with_generation_id(joined.generation_id);
-            client.send(SYNC_VERSION, &sync.with_member_id(joined.member_id)).await;
+            client.send(&sync.with_member_id(joined.member_id)).await;
         }
     }
     until_requests_wait(&server, 1).await;
     let mut other = Raw::connect(&server).await;
     let request = join(&StrBytes::default()).with_group_id(GroupId(text("other")));
-    other.send(JOIN_VERSION, &request).await;
+    other.send(&request).await;
     until_requests_wait(&server, 2).await;
     assert_eq!(soon(server.shutdown()).await, 2);
     let not_available = ResponseError::CoordinatorNotAvailable.code();
-    let (_, joined) = other.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+    let joined = other.receive::<JoinGroupRequest>().await;
     assert_eq!(joined.error_code, not_available);
 }
 
@@ -107,15 +104,15 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
     let server = start(Config { group_delay: Duration::ZERO, ..config() }).await;
     let client = &mut Raw::connect(&server).await;
     for version in 0..=8 {
-        let joined = client.call(version, &join(&StrBytes::default())).await;
+        let joined = client.call_in(version, &join(&StrBytes::default())).await;
         assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
         let (member, generation) = (joined.member_id, joined.generation_id);
         let sync = SyncGroupRequest::default().with_group_id(group());
         let sync = sync.with_member_id(member.clone()).with_generation_id(generation);
-        assert_eq!(client.call(version.min(5), &sync).await.error_code, 0);
+        assert_eq!(client.call_in(version.min(5), &sync).await.error_code, 0);
         let heartbeat = HeartbeatRequest::default().with_group_id(group());
         let heartbeat = heartbeat.with_member_id(member.clone()).with_generation_id(generation);
-        assert_eq!(client.call(version.min(4), &heartbeat).await.error_code, 0);
+        assert_eq!(client.call_in(version.min(4), &heartbeat).await.error_code, 0);
         for code in [0, ResponseError::UnknownMemberId.code()] {
             let leave = LeaveGroupRequest::default().with_group_id(group());
             let who = MemberIdentity::default().with_member_id(member.clone());
@@ -123,7 +120,7 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
                 ..=2 => leave.with_member_id(member.clone()),
                 _ => leave.with_members(vec![who]),
             };
-            let left = client.call(version.min(5), &leave).await;
+            let left = client.call_in(version.min(5), &leave).await;
             let left = left.members.first().map_or(left.error_code, |member| member.error_code);
             assert_eq!(left, code, "version {version}");
         }
@@ -146,14 +143,14 @@ async fn requests_about_groups_are_answered_in_every_version() {
     let groups = vec![group(), GroupId(text("other"))];
     let describe = DescribeGroupsRequest::default().with_groups(groups);
     in_every_version(client, |_| describe.clone(), None).await;
-    let described = client.call(5, &describe).await.groups;
+    let described = client.call_in(5, &describe).await.groups;
     let states: Vec<_> = described.iter().map(|group| &*group.group_state).collect();
     assert_eq!(states, ["Empty", "Dead"]);
     in_every_version(client, |_| ListGroupsRequest::default(), None).await;
-    let listed = client.call(4, &ListGroupsRequest::default()).await;
+    let listed = client.call_in(4, &ListGroupsRequest::default()).await;
     assert_eq!(listed.groups[0].group_id, group());
     let delete = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
-    assert_eq!(client.call(0, &delete).await.results[0].error_code, 0);
+    assert_eq!(client.call_in(0, &delete).await.results[0].error_code, 0);
     in_every_version(client, |_| delete.clone(), Some(ResponseError::GroupIdNotFound)).await;
     assert_eq!(committed(client, 5, vec![1]).await, [-1]);
 }
@@ -167,15 +164,14 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
         members.push(join_with(&server, BYTES).await);
         until_requests_wait(&server, number).await;
     }
-    let (_, refused) = join_with(&server, 1).await.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+    let refused = join_with(&server, 1).await.receive::<JoinGroupRequest>().await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
-    let (_, refused) =
-        join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>(JOIN_VERSION).await;
+    let refused = join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>().await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
     clock.advance(6_000 * MS);
     let client = &mut Raw::connect(&server).await;
     let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
-    let described = client.call(5, &request).await.groups;
+    let described = client.call_in(5, &request).await.groups;
     let bytes = |group: &DescribedGroup| -> usize {
         group.members.iter().map(|member| member.member_metadata.len()).sum()
     };

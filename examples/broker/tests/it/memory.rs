@@ -20,13 +20,13 @@ async fn stored() -> Server {
     let mut producer = Raw::connect(&server).await;
     let records = record_batch(-1, 0..1, &vec![b'x'; 1_000_000]);
     for _ in 0..8 {
-        producer.call(PRODUCE_VERSION, &produce_records(1, records.clone())).await;
+        producer.call(&produce_records(1, records.clone())).await;
     }
     server
 }
 
 /// Returns the peak memory of the broker, in bytes, while a client reads none of its answers.
-fn peak<R: Request>(version: i16, request: impl Fn() -> R) -> u64 {
+fn peak<R: Request>(request: impl Fn() -> R) -> u64 {
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     let server = runtime.block_on(stored());
     let mut client = runtime.block_on(Raw::connect(&server));
@@ -34,7 +34,7 @@ fn peak<R: Request>(version: i16, request: impl Fn() -> R) -> u64 {
     let measured = measure(|| {
         runtime.block_on(async {
             for _ in 0..PIPELINED {
-                client.send(version, &request()).await;
+                client.send(&request()).await;
             }
             let requests = || server.broker().stats().counts.requests - before;
             until("the requests", || requests() == PIPELINED).await;
@@ -53,7 +53,7 @@ fn fetch_all(max_wait_ms: i32) -> FetchRequest {
 #[test]
 fn pipelined_fetches_cost_two_answers_whether_they_wait_or_not() {
     for max_wait_ms in [0, HOUR_MS] {
-        let peak = peak(11, || fetch_all(max_wait_ms));
+        let peak = peak(|| fetch_all(max_wait_ms));
         // The records of one answer, its frame, and what 64 requests take.
         assert!(peak > STORED as u64, "answers are made: {peak}");
         assert!(peak < 2 * STORED as u64 + MIB, "{peak} bytes for fetches that wait {max_wait_ms}");

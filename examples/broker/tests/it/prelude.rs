@@ -24,11 +24,6 @@ pub(crate) const HOUR_MS: i32 = 3_600_000;
 /// The topic of the tests, which has four partitions.
 pub(crate) const TOPIC: &str = "topic";
 
-/// The version in which the tests speak of each kind of request.
-pub(crate) const FETCH_VERSION: i16 = 11;
-pub(crate) const PRODUCE_VERSION: i16 = 8;
-pub(crate) const METADATA_VERSION: i16 = 8;
-
 /// A broker on a clock that the test moves, with a follower that takes 10 ms.
 pub(crate) async fn virtual_broker() -> (Server, ManualClock) {
     let clock = ManualClock::new();
@@ -92,9 +87,8 @@ impl Raw {
         Self(Client::connect(address).await.unwrap())
     }
 
-    /// Sends a request, and returns its correlation id.
-    pub(crate) async fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
-        self.0.send(version, request).await.unwrap()
+    pub(crate) async fn send<R: Request>(&mut self, request: &R) {
+        self.0.send(version::<R>(), request).await.unwrap();
     }
 
     /// Sends bytes. The broker may have closed the connection.
@@ -102,38 +96,27 @@ impl Raw {
         let _ = self.0.stream().write_all(bytes).await;
     }
 
-    /// Receives a response, with its correlation id.
-    pub(crate) async fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
+    pub(crate) async fn receive<R: Request>(&mut self) -> R::Response {
+        self.receive_in::<R>(version::<R>()).await.1
+    }
+
+    /// Receives a response of this version, with its correlation id.
+    pub(crate) async fn receive_in<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
         soon(self.0.receive::<R>(version)).await.unwrap()
     }
 
-    pub(crate) async fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
+    pub(crate) async fn call<R: Request>(&mut self, request: &R) -> R::Response {
+        self.call_in(version::<R>(), request).await
+    }
+
+    /// Sends a request in this version, and receives its response.
+    pub(crate) async fn call_in<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         soon(self.0.call(version, request)).await.unwrap()
     }
 
-    pub(crate) async fn send_fetch(&mut self, request: &FetchRequest) -> i32 {
-        self.send(FETCH_VERSION, request).await
-    }
-
-    pub(crate) async fn receive_fetch(&mut self) -> FetchResponse {
-        self.receive::<FetchRequest>(FETCH_VERSION).await.1
-    }
-
-    pub(crate) async fn fetch(&mut self, request: &FetchRequest) -> FetchResponse {
-        self.call(FETCH_VERSION, request).await
-    }
-
-    pub(crate) async fn send_produce(&mut self, request: &ProduceRequest) -> i32 {
-        self.send(PRODUCE_VERSION, request).await
-    }
-
-    pub(crate) async fn receive_produce(&mut self) -> ProduceResponse {
-        self.receive::<ProduceRequest>(PRODUCE_VERSION).await.1
-    }
-
-    /// Appends a batch of this many records to a partition.
+    /// Appends a batch of so many records to a partition.
     pub(crate) async fn produce(&mut self, partition: i32, acks: i16, count: i64) -> i16 {
-        let response = self.call(PRODUCE_VERSION, &produce(partition, acks, count)).await;
+        let response = self.call(&produce(partition, acks, count)).await;
         outcome(&response).error_code
     }
 
@@ -151,6 +134,15 @@ impl Raw {
     }
 }
 
+/// The version in which the tests send a kind of request, unless they name another.
+fn version<R: Request>() -> i16 {
+    match ApiKey::try_from(R::KEY) {
+        Ok(ApiKey::Fetch) => 11,
+        Ok(ApiKey::Produce | ApiKey::Metadata) => 8,
+        _ => 3,
+    }
+}
+
 /// Sends a request in every version on offer. All error codes of each response must be `code`.
 pub(crate) async fn in_every_version<R: Request>(
     client: &mut Raw,
@@ -159,12 +151,12 @@ pub(crate) async fn in_every_version<R: Request>(
 ) where
     R::Response: std::fmt::Debug,
 {
-    let offered = client.call(3, &ApiVersionsRequest::default()).await.api_keys;
+    let offered = client.call(&ApiVersionsRequest::default()).await.api_keys;
     let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
     // Like Kafka, the broker offers versions of Produce that it does not read.
     let first = if R::KEY == ApiKey::Produce as i16 { 3 } else { offered.min_version };
     for version in first..=offered.max_version {
-        let response = format!("{:?}", client.call(version, &request(version)).await);
+        let response = format!("{:?}", client.call_in(version, &request(version)).await);
         let codes = response.split("error_code: ").skip(1);
         let is_expected = |text: &str| {
             let code = code.map_or(0, |error| error.code());

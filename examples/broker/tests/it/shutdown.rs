@@ -15,11 +15,11 @@ async fn a_shutdown_answers_all_requests_and_closes() {
     let mut consumers = Vec::new();
     for _ in 0..50 {
         let mut client = Raw::connect(&server).await;
-        client.send_fetch(&fetch(&[0, 1], 1, HOUR_MS)).await;
+        client.send(&fetch(&[0, 1], 1, HOUR_MS)).await;
         consumers.push(client);
     }
     let mut producer = Raw::connect(&server).await;
-    producer.send_produce(&produce(0, -1, 1)).await;
+    producer.send(&produce(0, -1, 1)).await;
     let idle = Raw::connect(&server).await;
     until_fetches_wait(&server, 50).await;
     until_produces_wait(&server, 1).await;
@@ -27,9 +27,9 @@ async fn a_shutdown_answers_all_requests_and_closes() {
     let broker = std::sync::Arc::clone(server.broker());
     assert_eq!(soon(server.shutdown()).await, 51);
     for client in &mut consumers {
-        assert_eq!(lengths(&client.receive_fetch().await), [0, 0]);
+        assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0, 0]);
     }
-    let response = producer.receive_produce().await;
+    let response = producer.receive::<ProduceRequest>().await;
     assert_eq!(outcome(&response).error_code, ResponseError::NotLeaderOrFollower.code());
     for mut client in consumers.into_iter().chain([producer, idle]) {
         assert!(client.receive_rest().await.is_empty());
@@ -44,10 +44,10 @@ async fn a_shutdown_answers_all_requests_and_closes() {
 async fn dropping_the_server_also_answers_all_requests() {
     let (server, _clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
-    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
+    client.send(&fetch(&[0], 1, HOUR_MS)).await;
     until_fetches_wait(&server, 1).await;
     drop(server);
-    assert_eq!(lengths(&client.receive_fetch().await), [0]);
+    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
     assert!(client.receive_rest().await.is_empty());
 }
 
@@ -55,10 +55,10 @@ async fn dropping_the_server_also_answers_all_requests() {
 async fn a_client_that_reads_no_answers_does_not_delay_a_shutdown() {
     let (server, clock) = virtual_broker().await;
     let mut client = Raw::connect(&server).await;
-    client.call(PRODUCE_VERSION, &produce_all(&[0, 0, 0, 0], 1, 10_000)).await;
+    client.call(&produce_all(&[0, 0, 0, 0], 1, 10_000)).await;
     clock.advance(Duration::from_millis(10));
     for _ in 0..60 {
-        client.send_fetch(&fetch(&[0], 1, 0)).await;
+        client.send(&fetch(&[0], 1, 0)).await;
     }
     until("the requests", || server.broker().stats().counts.fetches == 60).await;
 
@@ -93,15 +93,15 @@ async fn sigterm_answers_waiting_requests_before_the_process_ends() {
     let address = address.unwrap().parse().unwrap();
 
     let (mut client, mut other) = (Raw::connect_to(address).await, Raw::connect_to(address).await);
-    client.send_fetch(&fetch(&[0], 1, HOUR_MS)).await;
-    client.send_produce(&produce(1, 1, 1)).await;
+    client.send(&fetch(&[0], 1, HOUR_MS)).await;
+    client.send(&produce(1, 1, 1)).await;
     // This answer shows that the append has come. So the fetch before it waits.
-    other.fetch(&fetch(&[1], 1, HOUR_MS)).await;
+    other.call(&fetch(&[1], 1, HOUR_MS)).await;
     let kill = Command::new("kill").arg(process.0.id().to_string()).status().unwrap();
     assert!(kill.success());
 
-    assert_eq!(lengths(&client.receive_fetch().await), [0]);
-    assert_eq!(outcome(&client.receive_produce().await).error_code, 0);
+    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
+    assert_eq!(outcome(&client.receive::<ProduceRequest>().await).error_code, 0);
     assert!(client.receive_rest().await.is_empty());
     let mut report = String::new();
     output.read_to_string(&mut report).unwrap();

@@ -87,7 +87,7 @@ struct Held {
     /// Who holds a record.
     holds: FxHashMap<TimeoutId, Hold>,
     /// Records that a transaction may change. Their deliveries wait until it has ended, and no
-    /// worker claims them; all others go on.
+    /// worker claims them. All others continue.
     changing: FxHashSet<TimeoutId>,
     workers: BTreeMap<WorkerId, WallTime>,
     frontiers: Vec<Frontier>,

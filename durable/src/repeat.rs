@@ -13,7 +13,7 @@ use crate::{error::InputError, time::WallTime};
 pub enum Missed {
     /// Delivers every occurrence, in order.
     All,
-    /// Delivers the oldest one, and then goes on with the first occurrence in the future.
+    /// Delivers the oldest one, and then continues with the first occurrence in the future.
     #[default]
     Once,
     /// Delivers none that is older than the period or, for a cron expression, whose successor has

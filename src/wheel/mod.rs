@@ -6,9 +6,10 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance` or `observe`. `d(t)` is the deadline of timeout
-//! `t`: the tick given to `insert` or `reset`, or the wheel's clock at that moment if the tick had
-//! already passed.
+//! Here *now* is the tick of the latest `advance` or `observe`. The wheel's *clock* is the tick up
+//! to which timeouts have expired: *now*, or less while timeouts are due. `d(t)` is the deadline of
+//! timeout `t`: the tick given to `insert` or `reset`, or the wheel's clock at that moment if the
+//! tick had already passed.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.

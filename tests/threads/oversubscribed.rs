@@ -1,5 +1,5 @@
-//! More runnable threads than processors: the reapers still expire what is due, while the threads
-//! go on.
+//! More runnable threads than processors: the reapers still expire due timeouts, while the threads
+//! continue.
 //!
 //! The load ends only when everything has expired, so a starved reaper fails the part. The limit is
 //! minutes, as the system decides when a thread runs; the printed times show the order of

@@ -469,7 +469,7 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-/// Returns the place after which a list goes on. The empty string is before every id.
+/// Returns the position after which a list continues. The empty string is before every id.
 fn list_start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> (SystemTime, &str) {
     let after = after.map_or((from, ""), |(time, id)| (*time, id.as_str()));
     let (time, id) = after.max((from, ""));

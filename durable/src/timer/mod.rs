@@ -298,7 +298,7 @@ impl<S: Store> DurableTimer<S> {
         Ok(self.core().store.get(&id)?)
     }
 
-    /// Returns at most `limit` timeouts of a list. To go on, put the last one into the query.
+    /// Returns at most `limit` timeouts of a list. To continue, put the last one into the query.
     ///
     /// # Errors
     ///
@@ -350,8 +350,8 @@ impl<S: Store> DurableTimer<S> {
         self.core().shut_down();
     }
 
-    /// Refuses new timeouts, goes on to deliver until nothing is due or being delivered, and shuts
-    /// down; after `within` at the latest. Returns whether all deliveries have ended.
+    /// Refuses new timeouts, delivers until no timeout is due or being delivered, and shuts down;
+    /// after `within` at the latest. Returns whether all deliveries have ended.
     ///
     /// Later timeouts stay in the store.
     #[must_use]

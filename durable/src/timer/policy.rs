@@ -82,6 +82,6 @@ pub enum CatchUp {
     #[default]
     All,
     /// Drops timeouts that are overdue by more than this, and counts them as skipped. A recurring
-    /// timeout goes on with its next occurrence.
+    /// timeout continues with its next occurrence.
     SkipOlderThan(Duration),
 }

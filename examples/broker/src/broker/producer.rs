@@ -27,7 +27,7 @@ const NONE: i64 = -1;
 pub(super) struct Producers(AtomicI64);
 
 impl Default for Producers {
-    /// Starts at random, since a producer that has outlived a broker goes on with its id.
+    /// Starts at random, since a producer that has outlived a broker continues with its id.
     fn default() -> Self {
         Self(AtomicI64::new(i64::from(fastrand::u32(..)) << 16))
     }

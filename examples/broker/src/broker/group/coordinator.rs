@@ -111,8 +111,8 @@ pub(crate) struct Coordinator {
     run: u32,
     /// Numbers that are used once: of members, sessions and rounds.
     numbers: AtomicU64,
-    /// The latest generation of any group that was dropped. A group of the same name goes on from
-    /// there, so that its generations do not go back.
+    /// The latest generation of any group that was dropped. A group of the same name continues from
+    /// there, so that its generations do not decrease.
     dropped_generation: AtomicI32,
     is_closed: AtomicBool,
     counts: Shared<GroupCounts>,
@@ -387,7 +387,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends a round of joins. A first round goes on as long as new members join.
+    /// Ends a round of joins. A first round continues as long as new members join.
     fn end_round(&self, group: Name, round: Round, left: Duration) {
         let has_grown = |entry: &mut Entry| entry.group.take_growth(round);
         if !left.is_zero() && self.groups().get_mut(&group).is_some_and(has_grown) {
@@ -415,7 +415,7 @@ struct Rebalance {
     coordinator: Weak<Coordinator>,
     group: Name,
     round: Round,
-    /// How much longer a first round may go on after the delay.
+    /// How much longer a first round may last after the delay.
     left: Duration,
 }
 
@@ -458,7 +458,7 @@ impl DelayedOperation<Name> for Request {
             if let Some(coordinator) = coordinator.upgrade() {
                 // The group may have been removed.
                 let _ = coordinator.transition(&group, false, |entry| {
-                    // If the leader or others take too long, the group goes on without them.
+                    // If the leader or others take too long, the group continues without them.
                     if completion == Completion::Expired {
                         entry.group.end_sync(who.generation);
                     }

@@ -334,7 +334,8 @@ impl World {
         }
     }
 
-    /// Has a process join again after an error, soon or so late that the others go on without it.
+    /// Makes a process join again after an error, soon or so late that the others continue without
+    /// it.
     fn recover(&mut self, index: usize, error: ResponseError) {
         use ResponseError::{
             FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId,
@@ -466,7 +467,7 @@ fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<
     clock.advance(Duration::from_millis(2_999));
     assert_eq!(coordinator.stats().rounds.0.expired, 0, "first members wait for others");
     clock.advance(Duration::from_millis(1));
-    // A first round goes on once if members have come.
+    // A first round is extended once if members have come.
     clock.advance(Duration::from_secs(3));
     let sync = |(group, mut waits): (Name, Waits)| {
         let outcome = waits.try_ended().expect("the first round is over");

@@ -17,9 +17,9 @@ pub(crate) use self::monotonic::Monotonic;
 /// A clock should not run backwards. If it does, a timer uses the latest time that it has seen, and
 /// no timeout expires early.
 ///
-/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again:
-/// at its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A schedule or reset
-/// also wakes it if the clock is then past the time of that wake-up.
+/// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again.
+/// It does so at its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A
+/// schedule or reset also wakes it if the clock is then past the time of that wake-up.
 ///
 /// # Examples
 ///

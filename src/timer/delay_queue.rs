@@ -1,7 +1,7 @@
 //! A queue from which threads receive values once their delay is over.
 //!
 //! It is a timer without callbacks: the reaper moves due values to a backlog, and receivers take
-//! them from there. The reaper and a shutdown hold the same lock, so no value comes after the end,
+//! them from there. The reaper and a shutdown hold the same lock. So no value comes after the end,
 //! and a shutdown returns every value that no receiver got.
 
 use std::{
@@ -275,8 +275,8 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Returns the values that are not due.
     ///
     /// It returns at `deadline`, on the queue's clock, or as soon as every value is due or
-    /// cancelled. It does not wait for receivers: due values can be received during the wait and
-    /// after it, and receivers get an error once all due values are gone. A later
+    /// cancelled. It does not wait for receivers. Due values can be received during the wait and
+    /// after it. Receivers get an error when no due value is left. A later
     /// [`shutdown`](Self::shutdown) returns those that no thread received.
     ///
     /// With a [`ManualClock`](crate::ManualClock), or a deadline in the past, there is no wait.

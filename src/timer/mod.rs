@@ -428,9 +428,11 @@ impl Timer {
 
     /// Checks the invariants of the timer, for tests of programs that use one.
     ///
-    /// These are: each shard's wheel is [in order](crate::TimingWheel::check_invariants); the
-    /// reaper does not sleep past a deadline; each scheduled timeout is pending or has ended once;
-    /// each pending timeout holds a permit, if there is a limit; after a shutdown, none is pending.
+    /// - Each shard's wheel is [in order](crate::TimingWheel::check_invariants).
+    /// - The reaper does not sleep past a deadline.
+    /// - Each scheduled timeout is pending or has ended once.
+    /// - Each pending timeout holds a permit, if there is a limit.
+    /// - After a shutdown, no timeout is pending.
     ///
     /// # Examples
     ///

@@ -24,9 +24,9 @@ use crate::{sync::Mutex, ticks::nanos};
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
-/// Dropping the handle does not stop the repetition. It ends when it is stopped, when its callback
-/// panics, and when the next occurrence is dropped without being run: because the timer was full,
-/// or was shut down and handed it back.
+/// Dropping the handle does not stop the repetition. It ends when it is stopped and when its
+/// callback panics. It also ends when the next occurrence is dropped without a run: because the
+/// timer was full, or was shut down and handed it back.
 ///
 /// # Examples
 ///
@@ -128,9 +128,9 @@ impl Timer {
 
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept:
-    /// the occurrences of one tick then run together when it begins, or, with
-    /// [`MissedTicks::Skip`], one for all of them.
+    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept.
+    /// The occurrences of one tick then run together when the tick begins. With
+    /// [`MissedTicks::Skip`], only one of them runs.
     ///
     /// # Examples
     ///
@@ -301,8 +301,9 @@ impl Repeating {
 
     /// Returns when the next run is planned, jitter included.
     ///
-    /// Returns `None` while the callback runs, since its end decides when the next run is; after
-    /// the end of the repetition or of the timer; and if an [`Instant`] cannot represent the time.
+    /// Returns `None` while the callback runs, since its end decides when the next run is. Also
+    /// returns `None` after the end of the repetition or of the timer, and if an [`Instant`] cannot
+    /// represent the time.
     ///
     /// # Examples
     ///

@@ -11,23 +11,35 @@
 //!
 //! # Protocol
 //!
-//! - A finish (1) closes every shard; (2) stores `is_finishing`; (3) wakes the reaper; (4) waits
-//!   until it is over or its deadline has come; (5) shuts the timer down.
+//! A finish
+//!
+//! 1. closes every shard,
+//! 2. stores `is_finishing`,
+//! 3. wakes the reaper,
+//! 4. waits until it is over or its deadline has come,
+//! 5. shuts the timer down.
+//!
+//! The others follow these rules:
+//!
 //! - Before it sleeps, the reaper loads `is_finishing`. If it is set and every shard is empty, the
 //!   reaper closes the backlog, and ends.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
-//! - A reaper that panics performs (1) to (3) itself, and closes the backlog.
+//! - A reaper that panics performs steps 1 to 3 itself, and closes the backlog.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
 //!   lock of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every
 //!   finish.
 //!
 //! # Why no finish waits for too long
 //!
-//! After (1) the number of pending timeouts never grows. Three threads can remove the last timeout
-//! of a shard: the reaper, which checks again before it sleeps; a thread that cancels it before
-//! (1), and the reaper checks after (3); or a thread that cancels it after (1), and wakes the
-//! reaper. The parker keeps a wake-up that comes between the check and the sleep. A finish checks
-//! and begins to wait under one lock, so it misses no change.
+//! After step 1 the number of pending timeouts never grows. One of three threads removes the last
+//! timeout of a shard:
+//!
+//! - the reaper, which checks again before it sleeps,
+//! - a thread that cancels it before step 1, and the reaper checks after step 3,
+//! - a thread that cancels it after step 1, and wakes the reaper.
+//!
+//! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
+//! begins to wait under one lock, so it misses no change.
 
 use std::{
     sync::Arc,

@@ -57,8 +57,8 @@ impl Timeout {
     /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
     /// dropped here.
     ///
-    /// Returns `false` if the callback has run, is running or waits for an executor thread, and if
-    /// the timeout was cancelled or returned by a shutdown.
+    /// Returns `false` if the callback has run, is running or waits for an executor thread. Also
+    /// returns `false` if the timeout was cancelled, or returned by a shutdown.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
         self.shards.cancel(self.key).is_some()

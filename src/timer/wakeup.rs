@@ -6,12 +6,22 @@
 //!
 //! # Protocol
 //!
-//! - An inserter reads the clock. Then, under its shard's lock, it (1) stores the lower expiration
-//!   in its shard; (2) passes a fence; (3) loads the reaper's `asleep_until`. If its expiration is
-//!   earlier, it wakes the reaper.
-//! - The reaper (1) stores `asleep_until = x`, the least published expiration; (2) passes a fence;
-//!   (3) loads the published expirations again, and does not sleep if one is earlier than `x`; (4)
-//!   reads the clock; (5) parks for the time from there to `x`.
+//! An inserter reads the clock. Then, under its shard's lock, it
+//!
+//! 1. stores the lower expiration in its shard,
+//! 2. executes a fence,
+//! 3. loads the reaper's `asleep_until`, and wakes the reaper if its own expiration is earlier.
+//!
+//! The reaper
+//!
+//! 1. stores `asleep_until = x`, the least published expiration,
+//! 2. executes a fence,
+//! 3. loads the published expirations again, and does not sleep if one is earlier than `x`,
+//! 4. reads the clock,
+//! 5. parks for the time from there to `x`.
+//!
+//! Two further rules:
+//!
 //! - An inserter whose shard had already published an earlier expiration loads `asleep_until` as
 //!   well. If the time that it has read is at or past `x`, the clock has jumped ahead, and the
 //!   inserter wakes the reaper.

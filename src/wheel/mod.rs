@@ -225,8 +225,8 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes one store in two cases: the timeout is one of the latest, which are not in a level
-    /// yet; or the new deadline is later and the wheel has not sorted the timeout's bucket. In the
+    /// Takes one store in two cases. The timeout is one of the latest, which are not in a level
+    /// yet. Or the new deadline is later, and the wheel has not sorted the timeout's bucket. In the
     /// second case the timeout moves when its bucket is due. Otherwise, a reset costs a
     /// [`cancel`](Self::cancel) and an [`insert`](Self::insert).
     #[inline]
@@ -376,8 +376,8 @@ impl<T> TimingWheel<T> {
     /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort
     /// timeouts; `None` if and only if none is pending.
     ///
-    /// It is never later than the least deadline. It may be earlier in two cases: the timeout with
-    /// the least deadline of its bucket was cancelled or reset to a later deadline, or the wheel
+    /// It is never later than the least deadline. It may be earlier in two cases. The timeout with
+    /// the least deadline of its bucket was cancelled or reset to a later deadline. Or the wheel
     /// must sort a crowded bucket before its first deadline. If a timeout is due, the returned tick
     /// is not after [`now`](Self::now).
     ///

@@ -169,3 +169,29 @@ fn checks_that_are_dropped_half_way_leave_nothing() {
     let used = measure(|| run(10_000));
     assert_eq!((used.bytes_current, used.count_current), (0, 0), "{used:?}");
 }
+
+/// The future and the operation share one allocation. The keys and the purgatory are in the future.
+#[cfg(feature = "future")]
+#[test]
+fn a_pending_wait_allocates_once() {
+    use std::{
+        future::Future,
+        pin::Pin,
+        task::{Context, Waker},
+    };
+
+    const WAITS: u64 = 1_000;
+
+    let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+    let builder = PurgatoryBuilder::new().timer(timer);
+    let purgatory: delaywheel::AsyncPurgatory<u64> = builder.build().expect("they are in range");
+    let run = || {
+        for _ in 0..WAITS {
+            let mut wait = purgatory.wait([1, 2], HOUR);
+            let pending = Pin::new(&mut wait).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(pending.is_pending());
+        }
+    };
+    run();
+    assert_eq!(measure(run).count_total, WAITS);
+}

@@ -34,7 +34,8 @@ fn against_an_end(is_moved: bool, poll: Poller) {
     explore(None, move || {
         let (task, other) = (Parker::new(), Parker::new());
         let first = waker(if is_moved { &other } else { &task });
-        let shared = Arc::new(Shared::new(&first));
+        let shared = Arc::new(Shared::new());
+        assert!(shared.poll(&first).is_pending());
         let ending = thread::spawn({
             let shared = Arc::clone(&shared);
             move || shared.finish(Satisfied)
@@ -74,7 +75,8 @@ fn broken_a_poll_that_looks_and_stores_its_waker_in_two_holds_is_not_woken() {
 fn two_ends(finish: fn(&Shared<()>, Completion)) {
     explore(None, move || {
         let task = Parker::new();
-        let shared = Arc::new(Shared::new(&waker(&task)));
+        let shared = Arc::new(Shared::new());
+        assert!(shared.poll(&waker(&task)).is_pending());
         let ending = thread::spawn({
             let shared = Arc::clone(&shared);
             move || finish(&shared, Expired)
@@ -113,7 +115,8 @@ fn broken_an_end_that_does_not_look_replaces_the_first() {
 fn a_dropped_wait_leaves_no_waker_behind() {
     explore(None, || {
         let (task, held) = (Parker::new(), Arc::new(()));
-        let shared = Arc::new(Shared::new(&Waker::from(Arc::new(Held(Arc::clone(&held))))));
+        let shared = Arc::new(Shared::new());
+        assert!(shared.poll(&Waker::from(Arc::new(Held(Arc::clone(&held))))).is_pending());
         let ending = thread::spawn({
             let shared = Arc::clone(&shared);
             move || shared.finish(Satisfied)

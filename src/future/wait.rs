@@ -1,8 +1,10 @@
 //! Waits in a [`Purgatory`], as futures.
 //!
 //! A wait registers an operation at its first poll. The operation and the future share the
-//! completion and the waker. When the operation ends, or is dropped, it stores its completion and
-//! wakes the task. When the future is dropped, its guard cancels the operation.
+//! completion and the waker, in the one allocation of a wait: the future may be moved or dropped
+//! while another thread ends the operation, and the completion outlives the operation. When the
+//! operation ends, or is dropped, it stores its completion and wakes the task. When the future is
+//! dropped, its guard cancels the operation.
 
 use std::{
     boxed::Box,
@@ -15,8 +17,9 @@ use std::{
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
-    vec::Vec,
 };
+
+use smallvec::SmallVec;
 
 use crate::{
     purgatory::{
@@ -88,10 +91,10 @@ pub(super) enum End<R> {
 }
 
 impl<R> Shared<R> {
-    /// Makes the shared part of a wait that the task of this waker polled.
-    pub(super) fn new(waker: &Waker) -> Self {
-        let end = Mutex::new(End::Open(Some(waker.clone())));
-        Self { is_registered: AtomicBool::new(false), end }
+    /// Makes the shared part of a wait. It has no waker, so an end within the first poll wakes no
+    /// task.
+    pub(super) fn new() -> Self {
+        Self { is_registered: AtomicBool::new(false), end: Mutex::new(End::Open(None)) }
     }
 
     /// Stores the completion, if there is none, and wakes the task.
@@ -206,12 +209,13 @@ where
     state: State<K, R>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a box would be a second allocation")]
 enum State<K, R>
 where
     K: Hash + Eq + Send + 'static,
     R: Default + Send + 'static,
 {
-    New(Box<New<K, R>>),
+    New(New<K, R>),
     /// The guard cancels the operation when it is dropped; `None` if the operation has ended.
     Waiting(Arc<Shared<R>>, Option<OperationGuard<K, Waiting<K, R>, R>>),
     Done,
@@ -225,17 +229,19 @@ where
 {
     purgatory: AsyncPurgatory<K, R>,
     register: Register<K, R>,
-    watches: Vec<Watch<K>>,
+    watches: Watches<K>,
     delay: Duration,
     when: Option<When>,
     reached: Option<Reached<K>>,
 }
 
+type Watches<K> = SmallVec<[Watch<K>; 2]>;
+
 /// Registers an operation, and returns the guard of one that waits.
 type Register<K, R> = fn(
     &AsyncPurgatory<K, R>,
     Waiting<K, R>,
-    Vec<Watch<K>>,
+    Watches<K>,
     Duration,
 ) -> Result<Watched, WaitError<K, R>>;
 
@@ -244,8 +250,8 @@ where
     K: Hash + Eq + Send + 'static,
     R: Default + Send + 'static,
 {
-    fn register(self, waker: &Waker) -> Result<State<K, R>, WaitError<K, R>> {
-        let shared = Arc::new(Shared::new(waker));
+    fn register(self) -> Result<State<K, R>, WaitError<K, R>> {
+        let shared = Arc::new(Shared::new());
         let operation =
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
@@ -305,7 +311,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let state = match mem::replace(&mut self.state, State::Done) {
-            State::New(new) => new.register(cx.waker())?,
+            State::New(new) => new.register()?,
             state => state,
         };
         let State::Waiting(shared, guard) = state else {
@@ -441,6 +447,6 @@ where
     ) -> Wait<K, R> {
         let (purgatory, watches) = (self.clone(), watches.into_iter().collect());
         let new = New { purgatory, register, watches, delay, when: None, reached: None };
-        Wait { state: State::New(Box::new(new)) }
+        Wait { state: State::New(new) }
     }
 }

@@ -122,6 +122,18 @@ fn a_wait_dropped_at_any_poll_leaves_nothing_behind_and_wakes_no_task() {
 }
 
 #[test]
+fn a_wait_that_ends_in_its_first_poll_wakes_no_task() {
+    let (purgatory, _clock) = purgatory();
+    let (woken, waker) = Wakes::new();
+    let mut satisfied = purgatory.wait([3], SECOND).when(|| true);
+    assert!(poll_with(&mut satisfied, &waker).is_ready());
+    drop(purgatory.shutdown());
+    let mut refused = purgatory.wait([3], SECOND);
+    assert!(matches!(poll_with(&mut refused, &waker), Poll::Ready(Err(_))));
+    assert_eq!(woken.count(), 0);
+}
+
+#[test]
 fn the_task_that_polled_last_is_woken() {
     let (purgatory, _clock) = purgatory();
     let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());

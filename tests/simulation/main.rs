@@ -20,6 +20,8 @@ mod rhythms;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;
+#[cfg(feature = "future")]
+mod tasks;
 #[path = "../shared/variable.rs"]
 mod variable;
 mod waits;
@@ -43,7 +45,7 @@ const YEAR: u128 = 365 * 24 * 3_600 * 1_000_000_000;
 #[test]
 fn every_promise_holds_after_every_step_of_any_script() {
     if let Some(seed) = variable::<u64>("SIMULATION_SEED") {
-        let script = Script::generate(seed);
+        let script = generate(seed);
         match run(&script) {
             Ok(done) => println!("seed {seed}: {done:?}"),
             Err(failure) => report(seed, script, &failure),
@@ -57,7 +59,7 @@ fn every_promise_holds_after_every_step_of_any_script() {
     let (mut count, mut steps, mut sum) = (0_u64, 0, Yield::default());
     while seconds.map_or(count < seeds, |seconds| begun.elapsed() < seconds) {
         let seed = first + count;
-        let script = Script::generate(seed);
+        let script = generate(seed);
         match run(&script) {
             Ok(done) => {
                 sum.nanos += done.nanos;
@@ -80,7 +82,7 @@ fn every_promise_holds_after_every_step_of_any_script() {
 fn a_script_runs_the_same_way_every_time() {
     // Except with reapers on separate threads: these take out due timeouts and release permits at
     // no fixed moment.
-    let scripts = (0..200).map(|seed| (seed, Script::generate(seed)));
+    let scripts = (0..200).map(|seed| (seed, generate(seed)));
     let scripts: Vec<_> =
         scripts.filter(|(_, script)| script.setup.drive != Drive::Pooled).collect();
     let go = || scripts.iter().map(|(seed, script)| (seed, run(script))).collect::<Vec<_>>();
@@ -91,7 +93,7 @@ fn a_script_runs_the_same_way_every_time() {
 
 #[test]
 fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
-    let script = Script::generate(3);
+    let script = generate(3);
     let text =
         |script: &Script| script.steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>();
     let whole = text(&script);
@@ -102,6 +104,15 @@ fn a_failing_script_shrinks_to_the_operations_that_make_it_fail() {
         found.is_some_and(|found| steps[found..].contains(&last))
     });
     assert_eq!(text(&shrunk), [first, last]);
+}
+
+/// Makes the script of a seed.
+fn generate(seed: u64) -> Script {
+    #[cfg_attr(not(feature = "future"), expect(unused_mut, reason = "the feature adds steps"))]
+    let mut script = Script::generate(seed);
+    #[cfg(feature = "future")]
+    tasks::add_steps(&mut script, seed);
+    script
 }
 
 /// Runs a script. A reaper that takes 20 s for its work is a fault.

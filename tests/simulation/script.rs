@@ -93,6 +93,8 @@ pub(crate) enum Step {
     RunJobs(u32, u64),
     Wait(Wait),
     Announce(Announce),
+    #[cfg(feature = "future")]
+    Task(crate::tasks::TaskStep),
 }
 
 /// An operation for the purgatory.
@@ -181,7 +183,7 @@ pub(crate) enum Action {
 impl Script {
     /// Makes the script of a seed.
     pub(crate) fn generate(seed: u64) -> Self {
-        let mut random = Dice(Source::Seed(fastrand::Rng::with_seed(seed)));
+        let mut random = Dice::new(seed);
         let setup = random.setup();
         let count = random.0.usize(20..250);
         let is_wild = random.0.u32(0..4) == 0;
@@ -206,13 +208,13 @@ impl Script {
 }
 
 /// The source of decisions: a random generator, or the bytes of a fuzzer.
-enum Source<'a> {
+pub(crate) enum Source<'a> {
     Seed(fastrand::Rng),
     Bytes(&'a [u8]),
 }
 
 impl Source<'_> {
-    fn u64(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn u64(&mut self, range: Range<u64>) -> u64 {
         match self {
             Self::Seed(random) => random.u64(range),
             Self::Bytes(bytes) => {
@@ -230,12 +232,12 @@ impl Source<'_> {
         }
     }
 
-    fn u32(&mut self, range: Range<u32>) -> u32 {
+    pub(crate) fn u32(&mut self, range: Range<u32>) -> u32 {
         let number = self.u64(range.start.into()..range.end.into());
         u32::try_from(number).expect("it is less than the end")
     }
 
-    fn usize(&mut self, range: Range<usize>) -> usize {
+    pub(crate) fn usize(&mut self, range: Range<usize>) -> usize {
         let number = self.u64(range.start as u64..range.end as u64);
         usize::try_from(number).expect("it is less than the end")
     }
@@ -246,20 +248,24 @@ impl Source<'_> {
     }
 }
 
-struct Dice<'a>(Source<'a>);
+pub(crate) struct Dice<'a>(pub(crate) Source<'a>);
 
 impl Dice<'_> {
-    fn one_in(&mut self, count: u32) -> bool {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Source::Seed(fastrand::Rng::with_seed(seed)))
+    }
+
+    pub(crate) fn one_in(&mut self, count: u32) -> bool {
         self.0.u32(0..count) == 0
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.0.usize(0..from.len())]
     }
 
     /// Returns a number with a random count of bits, so small numbers are as frequent as large
     /// ones.
-    fn skewed(&mut self, bits: u32) -> u64 {
+    pub(crate) fn skewed(&mut self, bits: u32) -> u64 {
         let end = 1 << self.0.u32(0..bits);
         self.0.u64(0..end)
     }
@@ -287,7 +293,7 @@ impl Dice<'_> {
         }
     }
 
-    fn thread(&mut self) -> usize {
+    pub(crate) fn thread(&mut self) -> usize {
         if self.one_in(4) { self.0.usize(0..THREADS) } else { 0 }
     }
 
@@ -295,12 +301,12 @@ impl Dice<'_> {
         self.0.usize(0..3)
     }
 
-    fn back(&mut self) -> Back {
+    pub(crate) fn back(&mut self) -> Back {
         usize::try_from(self.skewed(7)).unwrap_or(0)
     }
 
     /// Returns a delay from zero to centuries.
-    fn delay(&mut self) -> Delay {
+    pub(crate) fn delay(&mut self) -> Delay {
         match self.0.u32(0..20) {
             0..2 => Delay::Nanos(0),
             2..6 => Delay::Nanos(self.0.u64(0..100) * MS),
@@ -311,11 +317,11 @@ impl Dice<'_> {
         }
     }
 
-    fn key(&mut self) -> u32 {
+    pub(crate) fn key(&mut self) -> u32 {
         self.0.u32(0..KEYS)
     }
 
-    fn keys(&mut self) -> u32 {
+    pub(crate) fn keys(&mut self) -> u32 {
         let some = self.0.u32(0..1 << KEYS);
         some & self.0.u32(0..1 << KEYS)
     }

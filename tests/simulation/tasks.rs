@@ -56,6 +56,7 @@ pub(crate) enum TaskStep {
     /// Polls a task, whether it was woken or not; with a new waker if the flag is set.
     Poll(Back, bool),
     Reset(Back, Delay),
+    /// Drops a task; with an even number, one that was woken.
     Drop(Back),
     /// The future of a timeout gets ready, or the condition of a wait true.
     Open(Back),
@@ -80,24 +81,24 @@ impl Dice<'_> {
     fn task_step(&mut self) -> TaskStep {
         let (back, delay) = (self.back(), self.delay());
         match self.0.u32(0..40) {
-            0..12 => TaskStep::Spawn(self.job(delay)),
-            12..22 => TaskStep::Run(self.0.usize(1..8), self.0.u64(0..u64::MAX)),
+            0..13 => TaskStep::Spawn(self.job(delay)),
+            13..22 => TaskStep::Run(self.0.usize(1..8), self.0.u64(0..u64::MAX)),
             22..27 => TaskStep::Poll(back, self.one_in(2)),
             27..31 => TaskStep::Reset(back, delay),
-            31..33 => TaskStep::Drop(back),
-            33..35 => TaskStep::Open(back),
-            35..37 => TaskStep::Insert(delay),
+            31..34 => TaskStep::Drop(back),
+            34..36 => TaskStep::Open(back),
+            36..38 => TaskStep::Insert(Delay::Nanos(self.skewed(40))),
             _ => TaskStep::Announce(self.key()),
         }
     }
 
     fn job(&mut self, delay: Delay) -> Job {
         let missed = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
-        match self.0.u32(0..8) {
+        match self.0.u32(0..10) {
             0..3 => Job::Sleep(delay),
             3 => Job::Timeout(delay),
             4 => Job::Interval(self.skewed(55), self.pick(&missed)),
-            5 => Job::Receive,
+            5..8 => Job::Receive,
             _ => Job::Wait(self.keys(), self.one_in(2), delay),
         }
     }
@@ -341,7 +342,8 @@ impl Tasks {
             }
             TaskStep::Reset(back, delay) => self.reset(world, &mut state, back, delay),
             TaskStep::Drop(back) => {
-                if let Some(number) = state.pick(back) {
+                let woken = (back % 2 == 0).then(|| state.numbers(|task| task.is_woken).last());
+                if let Some(number) = woken.flatten().or_else(|| state.pick(back / 2)) {
                     state.tasks[number].end();
                 }
             }

@@ -397,6 +397,13 @@ impl<T, X> Shards<T, X> {
         self.is_shut_down.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a finish or a shutdown has begun.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_finishing.load(Ordering::Relaxed) || self.is_shut_down()
+    }
+
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<T> {
         self.is_shut_down.store(true, Ordering::Relaxed);

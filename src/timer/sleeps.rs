@@ -16,7 +16,7 @@
 //!   shutdown sets its flag, removes all wakers, and wakes them.
 //! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
 //!   poll has the identity of the clone in the wheel; the latest tick is before that of the place;
-//!   and the flag of the shutdown is not set. Otherwise, in one hold of the lock, it checks that
+//!   and neither a finish nor a shutdown has begun. Otherwise, in one hold of the lock, it checks that
 //!   the key is live and stores the waker under it. If the key is dead, the poll is ready, or it
 //!   inserts again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
@@ -35,7 +35,10 @@
 //! the waker of a poll may be a temporary one, whose address the next task gets.
 //!
 //! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
-//! take the permit between the expiration and the poll that inserts again.
+//! take the permit between the expiration and the poll that inserts again. In a finish, a reset and
+//! a poll always move the key, because the timer then refuses inserts. A sleep that was moved later
+//! before the finish, and that no task polls or moves in it, ends with an error at the tick of its
+//! key: only the task knows the later deadline, and a finish does not wait for tasks.
 //!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
@@ -315,7 +318,7 @@ pub(super) fn poll_again(
         debug_assert!(place.due <= shards.clock().ceil(deadline), "the wake-up would be late");
         !shards.clock().has_begun(place.due) && place.waker == WakerId::of(waker)
     });
-    if is_held && !shards.is_shut_down() {
+    if is_held && !shards.is_ending() {
         return Poll::Pending;
     }
     renew(shards, place, deadline, waker)
@@ -333,9 +336,9 @@ fn renew(
         leave(shards, place);
         return Poll::Ready(Ok(()));
     }
-    if place.is_some_and(|place| shards.clock().has_begun(place.due)) {
-        // The deadline was moved later, and the key has expired or is about to.
-        move_key(shards, place, shards.clock().ceil(deadline));
+    let due = shards.clock().ceil(deadline);
+    if place.is_some_and(|place| place.due < due && must_move(shards, place)) {
+        move_key(shards, place, due);
     }
     if let Some(held) = place {
         let mut other = waker.clone();
@@ -356,6 +359,12 @@ fn renew(
     }
 }
 
+/// Returns whether the key of a sleep that was moved later must move too: it has expired or is about
+/// to, or the timer will refuse to insert it again.
+fn must_move(shards: &Shards<Waker>, place: Place) -> bool {
+    shards.clock().has_begun(place.due) || shards.is_ending()
+}
+
 /// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.
 fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
     let clock = shards.clock();
@@ -369,7 +378,7 @@ fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
 #[inline]
 pub(super) fn reset(shards: &Shards<Waker>, place: &mut Option<Place>, deadline: u64) {
     let can_wait = |place: Place| shards.clock().start(place.due) <= deadline;
-    if place.is_some_and(|place| !can_wait(place) || shards.has_limit()) {
+    if place.is_some_and(|place| !can_wait(place) || shards.has_limit() || shards.is_ending()) {
         let due = shards.clock().ceil(deadline);
         let has_passed = has_elapsed(shards, deadline);
         // A deadline within the latest tick would otherwise count as the tick after it.

@@ -154,7 +154,7 @@ enum Work {
 struct Alarm {
     /// Nanoseconds since the origin; `u64::MAX` for never.
     deadline: Nanos,
-    /// The least deadline since the last poll.
+    /// The least deadline since it was registered.
     least: Nanos,
 }
 
@@ -275,7 +275,10 @@ impl Alarm {
             }
             Poll::Ready(Err(_)) => false,
         };
-        self.least = self.deadline;
+        // A further poll leaves a sleep that was moved later at its earlier deadline.
+        if !at.is_registered || polled.is_ready() {
+            self.least = self.deadline;
+        }
         let time = (at.nanos, at.tick);
         if is_right { Ok(()) } else { Err(format!("{polled:?} of {self:?} at {time:?}")) }
     }

@@ -3,14 +3,24 @@
 use std::{
     fmt,
     future::IntoFuture,
-    sync::OnceLock,
+    sync::{Once, OnceLock},
     time::{Duration, Instant},
 };
 
 use super::{Interval, Sleep, Timeout};
-use crate::timer::{MissedTicks, Timer};
+use crate::timer::{MissedTicks, SleepHandle, Timer};
 
 static DEFAULT: OnceLock<Timer> = OnceLock::new();
+
+/// Whether [`SleepHandle::DEFAULT`] may be used.
+static HAS_SLEEPS: Once = Once::new();
+
+/// Returns the handle to the default timer. Clones of it count no references.
+#[inline]
+fn handle() -> SleepHandle {
+    HAS_SLEEPS.call_once(|| default_timer().set_default());
+    SleepHandle::DEFAULT
+}
 
 /// Returns the timer that the free functions of this module use.
 ///
@@ -91,7 +101,7 @@ impl From<DefaultTimerError> for std::io::Error {
 /// See [`Sleep`].
 #[inline]
 pub fn sleep(delay: Duration) -> Sleep {
-    default_timer().sleep(delay)
+    Sleep::after(handle(), delay)
 }
 
 /// [`Timer::sleep_until`] on the [default timer](default_timer).
@@ -100,7 +110,7 @@ pub fn sleep(delay: Duration) -> Sleep {
 ///
 /// See [`Sleep`].
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    default_timer().sleep_until(deadline)
+    Sleep::until(handle(), deadline)
 }
 
 /// [`Timer::timeout`] on the [default timer](default_timer).
@@ -123,7 +133,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// See [`Timeout`].
 #[inline]
 pub fn timeout<F: IntoFuture>(delay: Duration, future: F) -> Timeout<F::IntoFuture> {
-    default_timer().timeout(delay, future)
+    Timeout::after(handle(), delay, future)
 }
 
 /// [`Timer::timeout_at`] on the [default timer](default_timer).
@@ -132,7 +142,7 @@ pub fn timeout<F: IntoFuture>(delay: Duration, future: F) -> Timeout<F::IntoFutu
 ///
 /// See [`Timeout`].
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    default_timer().timeout_at(deadline, future)
+    Timeout::at(Sleep::until(handle(), deadline), future)
 }
 
 /// [`Timer::interval`] on the [default timer](default_timer).

@@ -75,6 +75,12 @@ impl Sleep {
         Self { handle, deadline, place: None, reads_clock: delay.is_zero() }
     }
 
+    /// Makes a sleep that ends at `deadline`.
+    pub(super) fn until(handle: SleepHandle, deadline: Instant) -> Self {
+        let deadline = handle.elapsed_at(deadline);
+        Self::new(handle, deadline)
+    }
+
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
     /// A later deadline takes one store: the sleep keeps its place in the wheel. So the timer also
@@ -197,8 +203,6 @@ impl Timer {
     ///
     /// See [`Sleep`].
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        let handle = self.sleep_handle();
-        let deadline = handle.elapsed_at(deadline);
-        Sleep::new(handle, deadline)
+        Sleep::until(self.sleep_handle(), deadline)
     }
 }

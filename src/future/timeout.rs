@@ -50,6 +50,19 @@ enum Limit {
 }
 
 impl<F> Timeout<F> {
+    #[inline]
+    pub(super) fn after(
+        handle: SleepHandle,
+        delay: Duration,
+        future: impl IntoFuture<IntoFuture = F>,
+    ) -> Self {
+        Self { future: future.into_future(), limit: Limit::After(handle, delay) }
+    }
+
+    pub(super) fn at(sleep: Sleep, future: impl IntoFuture<IntoFuture = F>) -> Self {
+        Self { future: future.into_future(), limit: Limit::At(sleep) }
+    }
+
     /// Returns the future.
     pub const fn get_ref(&self) -> &F {
         &self.future
@@ -125,8 +138,7 @@ impl Timer {
     /// See [`Timeout`].
     #[inline]
     pub fn timeout<F: IntoFuture>(&self, delay: Duration, future: F) -> Timeout<F::IntoFuture> {
-        let limit = Limit::After(self.sleep_handle(), delay);
-        Timeout { future: future.into_future(), limit }
+        Timeout::after(self.sleep_handle(), delay, future)
     }
 
     /// Limits the time for `future`: it must complete by `deadline`.
@@ -141,6 +153,6 @@ impl Timer {
         deadline: Instant,
         future: F,
     ) -> Timeout<F::IntoFuture> {
-        Timeout { future: future.into_future(), limit: Limit::At(self.sleep_until(deadline)) }
+        Timeout::at(self.sleep_until(deadline), future)
     }
 }

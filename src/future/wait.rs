@@ -209,7 +209,6 @@ where
     state: State<K, R>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a box would be a second allocation")]
 enum State<K, R>
 where
     K: Hash + Eq + Send + 'static,

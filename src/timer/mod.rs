@@ -202,6 +202,12 @@ impl Timer {
         self.sleeps.handle()
     }
 
+    /// Makes this timer the one of [`SleepHandle::DEFAULT`]. It must not be dropped.
+    #[cfg(feature = "future")]
+    pub(crate) fn set_default(&self) {
+        self.sleeps.set_default();
+    }
+
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling
     /// delay later.
     ///

@@ -86,8 +86,14 @@ struct Wakers {
 }
 
 /// A handle to the sleeps of a timer. It does not keep the timer running.
+///
+/// `None` stands for the default timer of the process, which is never dropped. So its sleeps count
+/// no references.
 #[derive(Clone)]
-pub(crate) struct SleepHandle(Arc<CachePadded<Arc<Shared<Waker>>>>);
+pub(crate) struct SleepHandle(Option<Arc<CachePadded<Arc<Shared<Waker>>>>>);
+
+/// The sleeps of the default timer of the process.
+static DEFAULT: OnceLock<Arc<Shared<Waker>>> = OnceLock::new();
 
 impl Sleeps {
     pub(super) fn new(settings: TimerBuilder) -> Self {
@@ -100,6 +106,12 @@ impl Sleeps {
         let wakers = self.wakers();
         let shard = wakers.timer.current_shard();
         wakers.handles[shard].clone()
+    }
+
+    /// Makes these sleeps the ones of the default timer of the process, which is never dropped.
+    pub(super) fn set_default(&self) {
+        let is_set = DEFAULT.set(Arc::clone(self.wakers().timer.shared())).is_ok();
+        debug_assert!(is_set, "the process has two default timers");
     }
 
     #[inline]
@@ -197,33 +209,49 @@ impl Wakers {
             Err(error) => unreachable!("the timer has been built with these settings: {error}"),
         };
         timer.shared().on_panic.get_or_init(|| |shared| wake_all(shared.shut_down()));
-        let handle = |_| SleepHandle(Arc::new(CachePadded::new(Arc::clone(timer.shared()))));
+        let handle = |_| SleepHandle(Some(Arc::new(CachePadded::new(Arc::clone(timer.shared())))));
         let handles = (0..timer.shard_count()).map(handle).collect();
         Self { timer, handles }
     }
 }
 
 impl SleepHandle {
+    /// The handle to the default timer of the process, which must exist.
+    pub(crate) const DEFAULT: Self = Self(None);
+
+    #[inline]
+    fn shared(&self) -> &Arc<Shared<Waker>> {
+        match &self.0 {
+            Some(shared) => shared,
+            None => DEFAULT.get().expect("the default timer exists before its handles"),
+        }
+    }
+
+    #[inline]
+    fn shards(&self) -> &Shards<Waker> {
+        &self.shared().shards
+    }
+
     /// Returns the nanoseconds since the sleeps' timer was made, on its clock.
     #[inline]
     pub(crate) fn elapsed(&self) -> u64 {
-        self.0.shards.clock().elapsed()
+        self.shards().clock().elapsed()
     }
 
     /// Returns the nanoseconds from the start of the timer to `instant`; 0 for an earlier one.
     pub(crate) fn elapsed_at(&self, instant: Instant) -> u64 {
-        self.0.shards.clock().elapsed_at(instant)
+        self.shards().clock().elapsed_at(instant)
     }
 
     /// Returns the instant `elapsed` nanoseconds after the start, or `None` for `u64::MAX`, which
     /// stands for any later time.
     pub(crate) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
-        self.0.shards.clock().instant_at(elapsed)
+        self.shards().clock().instant_at(elapsed)
     }
 
     /// Returns the length of a tick.
     pub(crate) fn tick(&self) -> Duration {
-        self.0.shards.clock().tick()
+        self.shards().clock().tick()
     }
 
     /// Polls the sleep with this place. It is ready at `deadline`, or with an error if the timer
@@ -235,14 +263,15 @@ impl SleepHandle {
         deadline: u64,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
-        let shards = &*self.0.shards;
+        let shared = self.shared();
+        let shards = &*shared.shards;
         if place.is_some() {
             return poll_again(shards, place, deadline, waker);
         }
         if shards.clock().has_passed(deadline) {
             return Poll::Ready(Ok(()));
         }
-        match self.0.ensure_started() {
+        match shared.ensure_started() {
             Ok(()) => register(shards, place, deadline, waker),
             Err(cause) => Poll::Ready(Err(ScheduleError::no_thread((), cause))),
         }
@@ -250,13 +279,13 @@ impl SleepHandle {
 
     /// Moves the deadline of the sleep with this place.
     pub(crate) fn reset(&self, place: &mut Option<Place>, deadline: u64) {
-        reset(&self.0.shards, place, deadline);
+        reset(self.shards(), place, deadline);
     }
 
     /// Removes the waker of the sleep from the wheel. Takes no lock if the sleep has no place.
     #[inline]
     pub(crate) fn leave(&self, place: &mut Option<Place>) {
-        leave(&self.0.shards, place);
+        leave(self.shards(), place);
     }
 }
 

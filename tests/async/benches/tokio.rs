@@ -26,9 +26,29 @@ trait Side {
     fn timeout<F: Future>(&self, delay: Duration, future: F) -> impl Future;
 }
 
-struct Ours(Timer);
+/// The free functions, which use the default timer, as those of tokio use the timer of the runtime.
+struct Ours;
 
 impl Side for Ours {
+    type Sleep = delaywheel::future::Sleep;
+
+    fn sleep(&self, delay: Duration) -> Self::Sleep {
+        delaywheel::future::sleep(delay)
+    }
+
+    fn reset(&self, mut sleep: Pin<&mut Self::Sleep>, delay: Duration) {
+        sleep.reset(delay);
+    }
+
+    fn timeout<F: Future>(&self, delay: Duration, future: F) -> impl Future {
+        delaywheel::future::timeout(delay, future)
+    }
+}
+
+/// A timer of the program.
+struct Own(Timer);
+
+impl Side for Own {
     type Sleep = delaywheel::future::Sleep;
 
     fn sleep(&self, delay: Duration) -> Self::Sleep {
@@ -213,7 +233,7 @@ fn elapse_driven(runtime: &tokio::runtime::Runtime) -> f64 {
     let clock = DrivenClock::default();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     let driver = runtime.spawn(clock.drive());
-    let figure = elapse(&Ours(timer), runtime);
+    let figure = elapse(&Own(timer), runtime);
     driver.abort();
     figure
 }
@@ -244,7 +264,7 @@ fn compare(name: &str, rounds: usize, ours: impl Fn() -> f64, tokio: impl Fn() -
 fn main() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().expect("the runtime starts");
-    let ours = Ours(Timer::new());
+    let (ours, own) = (Ours, Own(Timer::new()));
     let on = |run: &dyn Fn(&mut Context<'_>) -> f64| runtime.block_on(row(run));
     compare(
         "timeout, ready at once",
@@ -267,6 +287,12 @@ fn main() {
             || on(&|cx| create_and_drop(&Tokio, cx, held)),
         );
     }
+    compare(
+        "create, poll, drop, 1000, own timer",
+        ROUNDS,
+        || on(&|cx| create_and_drop(&own, cx, 1_000)),
+        || on(&|cx| create_and_drop(&Tokio, cx, 1_000)),
+    );
     compare(
         "create, poll, drop, two threads",
         ROUNDS,

@@ -45,10 +45,10 @@
 //! # Why the reaper notices a jump of the clock
 //!
 //! If the reaper reads the clock after the jump, in step 4, it does not park. Otherwise it reads
-//! the clock before the jump, and the inserter reads it after the jump, so after the reaper's step
-//! 1. Then the inserter loads `x`, provided that two reads of the clock order the memory accesses
-//! around them. A clock behind a lock does that, and so does the counter that `Instant` reads on
-//! x86-64. Where a clock does not, a later insert wakes the reaper.
+//! the clock before the jump, and the inserter reads it after the jump, so after step 1 of
+//! the reaper. Then the inserter loads `x`, provided that two reads of the clock order the memory
+//! accesses around them. A clock behind a lock does that, and so does the counter that `Instant`
+//! reads on x86-64. Where a clock does not, a later insert wakes the reaper.
 //!
 //! # How often the reaper wakes without work
 //!

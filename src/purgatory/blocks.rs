@@ -35,12 +35,15 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
         self.fill(number, make)
     }
 
-    /// Adds the block of a position, unless it exists.
+    /// Returns the element at a position. Adds its block unless that exists, with elements from
+    /// `make`.
     #[inline]
-    pub(super) fn make_room(&mut self, position: u32, make: impl FnMut(u32) -> E) {
-        if self.get(position).is_none() {
-            self.fill(position as usize >> Self::SHIFT, make);
+    pub(super) fn at_or_grow(&mut self, position: u32, make: impl Fn() -> E) -> &mut E {
+        let number = position as usize >> Self::SHIFT;
+        if !matches!(self.directory.get(number), Some(Some(_))) {
+            self.fill(number, |_| make());
         }
+        self.at_mut(position)
     }
 
     #[cold]
@@ -112,8 +115,7 @@ mod tests {
     fn a_block_given_back_is_a_hole_that_growth_fills() {
         let mut blocks: Blocks<u32, 64> = Blocks::new();
         assert_eq!([0, 64, 128].map(|_| blocks.grow(|position| position)), [0, 64, 128]);
-        blocks.make_room(255, |position| position);
-        blocks.make_room(3, |_| 0);
+        (192..256).for_each(|position| *blocks.at_or_grow(position, || 0) = position);
         assert!((0..256).all(|position| blocks.at(position) == &position));
         blocks.release(|start, block| {
             assert_eq!(block[0], start);

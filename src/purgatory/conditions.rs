@@ -5,7 +5,7 @@ use std::collections::{HashMap, hash_map::Entry};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::rule::Rule;
+use super::{rule::Rule, slab::Index};
 
 /// The keys and thresholds of an operation that is about to wait, at most `max_keys`.
 pub(super) struct Conditions<K> {
@@ -23,10 +23,20 @@ pub(super) struct Conditions<K> {
 pub(super) struct Threshold<K> {
     pub(super) hash: u64,
     pub(super) key: K,
-    /// A second copy of the key. One copy goes on a list. The other is for the check after
-    /// registration.
-    pub(super) asked: K,
+    /// A second copy of the key, for the list.
+    pub(super) listed: Option<K>,
     pub(super) at: u64,
+    /// Its watcher, once it is on the list.
+    pub(super) node: Option<Index>,
+}
+
+impl<K> Threshold<K> {
+    pub(super) fn new(hash: u64, key: K, at: u64) -> Self
+    where
+        K: Clone,
+    {
+        Self { hash, listed: Some(key.clone()), key, at, node: None }
+    }
 }
 
 /// Number of keys below which a new key is compared with each.
@@ -126,7 +136,7 @@ mod tests {
         for max in 1..40 {
             let mut conditions = Conditions::new(max);
             for number in 0..max as u64 {
-                let threshold = Threshold { hash: 0, key: number, asked: number, at: 1 };
+                let threshold = Threshold::new(0, number, 1);
                 if number % 3 == 0 {
                     assert!(conditions.add_threshold(threshold).is_none());
                 } else {

@@ -1,7 +1,7 @@
-//! Cursors: positions in lists of watchers that stay valid when their node leaves.
+//! Cursors: positions in lists of watchers that stay valid when watchers leave.
 //!
-//! A walk releases the lock from time to time, and the node at its position may leave meanwhile.
-//! Then the cursor moves on to the next node.
+//! A walk releases the lock from time to time, and the chunk of its position may leave meanwhile.
+//! Then the cursor moves on to the next chunk.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -9,8 +9,8 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    nodes::Node,
     slab::{Index, Slab},
+    watchers::{Home, Position},
 };
 
 /// A position in a list.
@@ -19,76 +19,78 @@ pub(super) struct Cursor(Index);
 
 /// The cursors of a shard.
 pub(super) struct Cursors {
-    /// The node that each cursor is at; `None` at the end.
-    nodes: Slab<Option<Node>>,
-    /// The cursors at each node that has one.
-    marks: HashMap<Node, SmallVec<[Index; 2]>, FixedState>,
+    /// The position of each cursor; `None` at the end.
+    positions: Slab<Option<Position>>,
+    /// The cursors in each key or chunk that has one.
+    marks: HashMap<Home, SmallVec<[Index; 2]>, FixedState>,
 }
 
 impl Cursors {
     pub(super) fn new() -> Self {
-        Self { nodes: Slab::new(), marks: HashMap::default() }
+        Self { positions: Slab::new(), marks: HashMap::default() }
     }
 
-    /// Adds a cursor at a node. The caller must [close](Self::close) it.
-    pub(super) fn open(&mut self, node: Option<Node>) -> Cursor {
-        let cursor = self.nodes.insert(node);
-        if let Some(node) = node {
-            self.marks.entry(node).or_default().push(cursor);
-        }
+    /// Adds a cursor at a position. The caller must [close](Self::close) it.
+    pub(super) fn open(&mut self, position: Position) -> Cursor {
+        let (cursor, _) = self.positions.insert(Some(position));
+        self.marks.entry(position.home().0).or_default().push(cursor);
         Cursor(cursor)
     }
 
-    /// Removes a cursor, and returns the node there.
-    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Node> {
-        let node = self.nodes.remove(cursor)?;
-        let Entry::Occupied(mut marks) = self.marks.entry(node) else {
-            unreachable!("a cursor marks its node")
+    /// Removes a cursor, and returns its position.
+    pub(super) fn close(&mut self, Cursor(cursor): Cursor) -> Option<Position> {
+        let position = self.positions.remove(cursor)?;
+        let Entry::Occupied(mut marks) = self.marks.entry(position.home().0) else {
+            unreachable!("a cursor marks its key or chunk")
         };
         marks.get_mut().retain(|other| *other != cursor);
         if marks.get().is_empty() {
             marks.remove();
         }
-        Some(node)
+        Some(position)
     }
 
-    /// Moves the cursors at a node that leaves to the next node.
+    /// Moves the cursors in a key or chunk that leaves.
     #[inline]
-    pub(super) fn move_on(&mut self, node: Node, next: Option<Node>) {
+    pub(super) fn move_on(&mut self, from: Home, to: Option<Position>) {
         if !self.marks.is_empty() {
-            self.move_marks(node, next);
+            self.move_marks(from, to);
         }
     }
 
     #[cold]
-    fn move_marks(&mut self, node: Node, next: Option<Node>) {
-        let Some(cursors) = self.marks.remove(&node) else { return };
+    fn move_marks(&mut self, from: Home, to: Option<Position>) {
+        let Some(cursors) = self.marks.remove(&from) else { return };
         for &cursor in &cursors {
-            debug_assert_eq!(self.nodes[cursor], Some(node), "a mark is where its cursor is");
-            self.nodes[cursor] = next;
+            debug_assert!(self.is_in(cursor, from), "a mark is where its cursor is");
+            self.positions[cursor] = to;
         }
-        if let Some(next) = next {
-            self.marks.entry(next).or_default().extend(cursors);
+        if let Some(to) = to {
+            self.marks.entry(to.home().0).or_default().extend(cursors);
         }
+    }
+
+    fn is_in(&self, cursor: Index, home: Home) -> bool {
+        self.positions[cursor].is_some_and(|position| position.home().0 == home)
     }
 
     /// Frees the memory of closed cursors.
     pub(super) fn shrink(&mut self) {
-        self.nodes.shrink();
+        self.positions.shrink();
         self.marks.shrink_to_fit();
     }
 
-    /// Checks that cursors and marks agree, and that `is_node` holds for each node.
+    /// Checks that cursors and marks agree, and that `exists` holds for each key and chunk.
     ///
     /// # Panics
     ///
     /// Panics if they do not.
-    pub(super) fn check_invariants(&self, is_node: impl Fn(Node) -> bool) {
-        for (&node, cursors) in &self.marks {
-            assert!(is_node(node), "a mark is at a node");
+    pub(super) fn check_invariants(&self, exists: impl Fn(Home) -> bool) {
+        for (&home, cursors) in &self.marks {
+            assert!(exists(home), "a mark is at a key or chunk that has left");
             assert!(!cursors.is_empty(), "a mark has a cursor");
             for &cursor in cursors {
-                assert_eq!(self.nodes[cursor], Some(node), "a mark is where its cursor is");
+                assert!(self.is_in(cursor, home), "a mark is where its cursor is");
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The watchers of each key: a list for each key that has watchers, and none for others.
 //!
-//! A watcher is a node. The nodes of a key's events are linked in the order of registration. Those
-//! of its thresholds are in a tree by threshold. An operation knows its nodes, so the time to leave
-//! all lists depends only on its own keys. A key leaves with its last watcher.
+//! The watchers of a key's events are in the order of registration. Those of its value are in a tree
+//! by threshold. An operation knows its positions, so the time to leave all lists depends only on its
+//! own keys. A key leaves with its last watcher.
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
@@ -12,9 +12,9 @@ use super::{
     cursors::Cursors,
     filter::Filter,
     hold::Hold,
-    nodes::{Link, Node, Nodes, Watching},
     slab::{Index, Slab},
     table::Table,
+    watchers::{Chunks, FEW, Gathered, Home, Position, Positions},
 };
 
 /// A watcher of a value.
@@ -27,52 +27,50 @@ struct ThresholdNode {
     at: u64,
 }
 
-/// The first and the last node of a list.
-#[derive(Debug, Default, Clone, Copy)]
-struct Ends {
-    first: Option<Node>,
-    last: Option<Node>,
-}
-
-impl Ends {
-    /// Appends a node. Returns the one before it.
-    #[inline]
-    fn append(&mut self, node: Node, nodes: &mut Nodes) -> Option<Node> {
-        let previous = self.last.replace(node);
-        match previous {
-            Some(last) => nodes.at_mut(last).next = Some(node),
-            None => self.first = Some(node),
-        }
-        previous
-    }
-}
-
 #[derive(Debug)]
 struct List<K> {
     key: K,
-    events: Ends,
+    /// The first watchers of its events. New ones are added here while there is no chunk.
+    few: [Option<Index>; FEW],
+    /// The last chunk of further watchers of its events.
+    last_chunk: Option<Index>,
     /// `None` if no operation waits for the key's value.
     #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
     thresholds: Option<Box<BTreeSet<(u64, Index)>>>,
 }
 
 impl<K> List<K> {
+    #[inline]
+    const fn new(key: K) -> Self {
+        Self { key, few: [None; FEW], last_chunk: None, thresholds: None }
+    }
+
     /// Returns whether the key has no watcher.
     #[inline]
-    const fn is_empty(&self) -> bool {
-        self.events.first.is_none() && self.thresholds.is_none()
+    fn is_empty(&self) -> bool {
+        self.few.iter().all(Option::is_none)
+            && self.last_chunk.is_none()
+            && self.thresholds.is_none()
+    }
+
+    /// Returns the slot in the entry for the next watcher; `None` if it must go to a chunk.
+    #[inline]
+    fn vacant_slot(&self) -> Option<usize> {
+        let unused = self.few.iter().rev().take_while(|waiter| waiter.is_none());
+        let used = FEW - unused.count();
+        (used < FEW && self.last_chunk.is_none()).then_some(used)
     }
 }
 
 /// All lists of a shard.
 pub(super) struct Lists<K> {
     keys: Table<List<K>>,
-    nodes: Nodes,
+    chunks: Chunks,
     thresholds: Slab<ThresholdNode>,
     /// The positions of walks.
     pub(super) cursors: Cursors,
-    /// All operations in the order of registration, if the limits need it.
-    oldest: Ends,
+    /// The last chunk of all operations in the order of registration, if the limits need it.
+    last_of_all: Option<Index>,
     watching: u64,
 }
 
@@ -80,10 +78,10 @@ impl<K> Lists<K> {
     pub(super) fn new() -> Self {
         Self {
             keys: Table::new(),
-            nodes: Nodes::new(),
+            chunks: Chunks::new(),
             thresholds: Slab::new(),
             cursors: Cursors::new(),
-            oldest: Ends { first: None, last: None },
+            last_of_all: None,
             watching: 0,
         }
     }
@@ -101,31 +99,28 @@ impl<K> Lists<K> {
     /// Returns the list of a key.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
-        self.keys.find(hash, |list| is_key(&list.key))
+        self.keys.find(hash, |_, list| is_key(&list.key))
     }
 
-    /// Adds an operation to the list of a key's events, and the node to those of the operation. The
-    /// operation must not be on the list.
+    /// Adds an operation to the list of a key's events. The operation must not be on the list.
     #[inline]
     pub(super) fn watch_events(
         &mut self,
         (hash, key): (u64, K),
         waiter: Index,
-        watching: &mut Watching,
+        positions: &mut Positions,
         hold: &mut Hold<'_, K>,
     ) where
         K: Eq,
     {
-        let node = self.nodes.add(waiter, watching);
-        let (list, key) =
-            self.list_of(hash, key, Ends { first: Some(node), last: Some(node) }, hold);
-        let mut previous = None;
-        if let Some(key) = key {
-            hold.discard(key);
-            previous = self.keys[list].events.append(node, &mut self.nodes);
-            debug_assert!(previous.is_none_or(|last| self.nodes.waiter(last) != waiter), "twice");
-        }
-        *self.nodes.at_mut(node) = Link { list: Some(list), previous, next: None };
+        let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
+        debug_assert!(!list.few.contains(&Some(waiter)), "it watches the key already");
+        positions.push(if let Some(slot) = list.vacant_slot() {
+            list.few[slot] = Some(waiter);
+            Position::in_key(index, slot)
+        } else {
+            self.chunks.append(Some(index), &mut list.last_chunk, waiter)
+        });
         self.watching += 1;
     }
 
@@ -140,22 +135,17 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let (list, key) = self.list_of(hash, key, Ends::default(), hold);
-        if let Some(key) = key {
-            hold.discard(key);
-        }
-        let node = ThresholdNode { waiter, list: Some(list), sibling, at };
-        let node = self.thresholds.insert(node);
-        self.keys[list].thresholds.get_or_insert_default().insert((at, node));
+        let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
+        let node = ThresholdNode { waiter, list: Some(index), sibling, at };
+        let (node, _) = self.thresholds.insert(node);
+        list.thresholds.get_or_insert_default().insert((at, node));
         self.watching += 1;
         node
     }
 
     /// Appends an operation to the list of all operations.
-    pub(super) fn join_oldest(&mut self, waiter: Index, watching: &mut Watching) {
-        let node = self.nodes.add(waiter, watching);
-        let previous = self.oldest.append(node, &mut self.nodes);
-        *self.nodes.at_mut(node) = Link { list: None, previous, next: None };
+    pub(super) fn join_oldest(&mut self, waiter: Index, positions: &mut Positions) {
+        positions.push(self.chunks.append(None, &mut self.last_of_all, waiter));
     }
 
     /// Removes an operation from all of its lists. `is_counted` tells whether the limits of its
@@ -164,14 +154,12 @@ impl<K> Lists<K> {
     pub(super) fn leave(
         &mut self,
         waiter: Index,
-        mut watching: Watching,
+        positions: &Positions,
         mut thresholds: Option<Index>,
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
-        while let Some((node, link)) = self.nodes.remove(waiter, &mut watching) {
-            self.leave_events(node, link, is_counted, hold);
-        }
+        positions.for_each(|position| self.leave_events(waiter, position, is_counted, hold));
         while let Some(node) = thresholds {
             self.mark_reached(node, is_counted, hold);
             thresholds = self.thresholds.remove(node).sibling;
@@ -187,21 +175,15 @@ impl<K> Lists<K> {
     ) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
-        let thresholds = &mut self.keys[list].thresholds;
-        if let Some(tree) = thresholds {
-            tree.remove(&(at, node));
-            if tree.is_empty() {
-                *thresholds = None;
+        let leave = |list: &mut List<K>| {
+            if let Some(tree) = &mut list.thresholds {
+                tree.remove(&(at, node));
+                if tree.is_empty() {
+                    list.thresholds = None;
+                }
             }
-        }
-        let is_last = thresholds.is_none() && self.keys[list].events.first.is_none();
-        self.watching -= 1;
-        if is_counted && hold.limits().is_per_key() {
-            hold.limits().release_from_key(self.keys.hash(list));
-        }
-        if is_last {
-            self.leave_as_last(list, hold);
-        }
+        };
+        self.leave_list(list, leave, is_counted, hold);
         true
     }
 
@@ -212,16 +194,14 @@ impl<K> Lists<K> {
         Some((at, node, self.thresholds[node].waiter))
     }
 
-    /// Returns the hashes of the keys that an operation watches, one for each node. Events come
+    /// Returns the hashes of the keys that an operation watches, one for each watcher. Events come
     /// first, each kind in the order of registration.
     pub(super) fn hashes(
         &self,
-        waiter: Index,
-        watching: Watching,
+        positions: &Positions,
         mut thresholds: Option<Index>,
     ) -> SmallVec<[u64; 4]> {
-        let nodes = self.nodes.of(waiter, watching).into_iter();
-        let lists = nodes.filter_map(|(_, link)| link.list);
+        let lists = positions.iter().filter_map(|position| self.list_at(position));
         let mut hashes: SmallVec<_> = lists.map(|list| self.keys.hash(list)).collect();
         let events = hashes.len();
         while let Some(node) = thresholds {
@@ -246,15 +226,16 @@ impl<K> Lists<K> {
         Some((place, self.thresholds[place.1].waiter))
     }
 
-    /// Calls `find` with the first watcher of events of each key with this hash, and returns the
+    /// Calls `find` with the first position of events of each key with this hash, and returns the
     /// first result.
     pub(super) fn lists_of_hash<V>(
         &self,
         hash: u64,
-        find: impl Fn(Option<Node>) -> Option<V>,
+        find: impl Fn(Position) -> Option<V>,
     ) -> Option<V> {
-        let list = self.keys.find(hash, |list| find(list.events.first).is_some())?;
-        find(self.keys[list].events.first)
+        let start = |list| Position::in_key(list, 0);
+        let list = self.keys.find(hash, |list, _| find(start(list)).is_some())?;
+        find(start(list))
     }
 
     /// Calls `find` with the operations that wait for values of a key with this hash, greatest
@@ -268,32 +249,90 @@ impl<K> Lists<K> {
             let mut descending = list.thresholds.as_ref()?.iter().rev();
             descending.find_map(|&(at, node)| Some((at, find(self.thresholds[node].waiter)?)))
         };
-        let list = self.keys.find(hash, |list| greatest(list).is_some())?;
+        let list = self.keys.find(hash, |_, list| greatest(list).is_some())?;
         greatest(&self.keys[list])
     }
 
-    /// Returns the first watcher of a key's events.
+    /// Returns the first position of the list of all operations.
+    pub(super) fn start_of_all(&self) -> Option<Position> {
+        self.chunks.first(self.last_of_all).map(Position::start_of)
+    }
+
+    /// Returns the first watcher of a list from a position on: its position and its operation.
     #[inline]
-    pub(super) fn first(&self, list: Index) -> Option<Node> {
-        self.keys[list].events.first
+    pub(super) fn seek(&self, position: Position) -> Option<(Position, Index)> {
+        let mut chunk = match position.home() {
+            (Home::Key(index), start) => {
+                let list = &self.keys[index];
+                for slot in start..FEW {
+                    if let Some(waiter) = list.few[slot] {
+                        return Some((Position::in_key(index, slot), waiter));
+                    }
+                }
+                self.chunks.first(list.last_chunk)?
+            }
+            (Home::Chunk(chunk), start) => match self.chunks.seek(chunk, start) {
+                Ok(found) => return Some(found),
+                Err((list, next)) => self.after(chunk, list, next)?,
+            },
+        };
+        loop {
+            match self.chunks.seek(chunk, 0) {
+                Ok(found) => return Some(found),
+                Err((list, next)) => chunk = self.after(chunk, list, next)?,
+            }
+        }
     }
 
-    /// Returns the node of the operation that registered first.
-    pub(super) const fn oldest(&self) -> Option<Node> {
-        self.oldest.first
-    }
-
-    /// Returns the operation of a node, and the node after it.
+    /// Appends the operations of a list from a position on to `waiters`, up to `len` in all. Returns
+    /// the position of the next one; `None` at the end.
     #[inline]
-    pub(super) fn visit(&self, node: Node) -> (Index, Option<Node>) {
-        (self.nodes.waiter(node), self.nodes.at(node).next)
+    pub(super) fn gather(
+        &self,
+        start: Position,
+        len: usize,
+        waiters: &mut Gathered,
+    ) -> Option<Position> {
+        let mut place = match start.home() {
+            (Home::Key(index), start) => {
+                let list = &self.keys[index];
+                for slot in start..FEW {
+                    let Some(waiter) = list.few[slot] else { continue };
+                    if waiters.len() == len {
+                        return Some(Position::in_key(index, slot));
+                    }
+                    waiters.push(waiter);
+                }
+                (self.chunks.first(list.last_chunk)?, 0)
+            }
+            (Home::Chunk(chunk), start) => (chunk, start),
+        };
+        loop {
+            match self.chunks.gather(place.0, place.1, len, waiters) {
+                Ok(next) => return Some(next),
+                Err((list, next)) => place = (self.after(place.0, list, next)?, 0),
+            }
+        }
     }
 
-    /// Frees the memory of nodes that have left, and of positions that `is_in_use` rules out.
-    /// *O*(capacity).
-    pub(super) fn shrink(&mut self, is_in_use: impl Fn(u32) -> bool) {
+    /// Returns the chunk after one; `None` after the last.
+    fn after(&self, chunk: Index, list: Option<Index>, next: Index) -> Option<Index> {
+        let tail = list.map_or(self.last_of_all, |list| self.keys[list].last_chunk);
+        (tail != Some(chunk)).then_some(next)
+    }
+
+    /// Returns the key whose events a position watches; `None` for the list of all operations.
+    fn list_at(&self, position: Position) -> Option<Index> {
+        match position.home().0 {
+            Home::Key(list) => Some(list),
+            Home::Chunk(chunk) => self.chunks.list(chunk),
+        }
+    }
+
+    /// Frees the memory of watchers that have left. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
         self.keys.shrink();
-        self.nodes.shrink(is_in_use);
+        self.chunks.shrink();
         self.thresholds.shrink();
         self.cursors.shrink();
     }
@@ -301,102 +340,118 @@ impl<K> Lists<K> {
     /// Takes all memory, so that the caller can free it without the lock. There must be no
     /// watchers.
     pub(super) fn clear(&mut self) -> Self {
-        // All cursors are at the end, because there is no node.
+        // All cursors are at the end, because there is no watcher.
         let cursors = std::mem::replace(&mut self.cursors, Cursors::new());
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
-    /// Returns the list of a key. Makes one with these events if there is none; otherwise also
-    /// returns the key.
+    /// Returns the list of a key. Makes an empty one if there is none.
     #[inline]
-    fn list_of(
-        &mut self,
+    fn list_of<'t>(
+        keys: &'t mut Table<List<K>>,
         hash: u64,
         key: K,
-        events: Ends,
         hold: &mut Hold<'_, K>,
-    ) -> (Index, Option<K>)
+    ) -> (Index, &'t mut List<K>)
     where
         K: Eq,
     {
-        if let Some(list) = self.find(hash, |other| *other == key) {
-            return (list, Some(key));
+        let is_it = |list: &List<K>, key: &K| list.key == *key;
+        let make = |key| {
+            hold.filter.add(hash);
+            List::new(key)
+        };
+        let (index, list, unused) = keys.find_or_insert(hash, key, is_it, make);
+        if let Some(key) = unused {
+            hold.discard(key);
         }
-        hold.filter.add(hash);
-        (self.keys.insert(hash, List { key, events, thresholds: None }), None)
+        (index, list)
     }
 
-    #[inline]
-    fn ends(&mut self, list: Option<Index>) -> &mut Ends {
-        match list {
-            Some(list) => &mut self.keys[list].events,
-            None => &mut self.oldest,
-        }
-    }
-
-    /// Unlinks a removed node from its list.
+    /// Removes a watcher of events.
     #[inline]
     fn leave_events(
         &mut self,
-        node: Node,
-        Link { list, previous, next }: Link,
+        waiter: Index,
+        position: Position,
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
-        self.cursors.move_on(node, next);
-        if let Some(list) = list {
-            self.watching -= 1;
-            if is_counted && hold.limits().is_per_key() {
-                hold.limits().release_from_key(self.keys.hash(list));
+        match position.home() {
+            (Home::Key(list), slot) => {
+                let leave = |list: &mut List<K>| {
+                    let removed = list.few[slot].take();
+                    debug_assert_eq!(removed, Some(waiter), "a watcher leaves its own position");
+                };
+                self.leave_list(list, leave, is_counted, hold);
             }
-            if previous.is_none() && next.is_none() && self.leave_as_last(list, hold) {
-                return;
+            (Home::Chunk(chunk), slot) => {
+                let (list, is_empty) = self.chunks.remove(chunk, slot, waiter);
+                if is_empty {
+                    self.remove_chunk(chunk, list);
+                }
+                if let Some(list) = list {
+                    self.leave_list(list, |_| {}, is_counted, hold);
+                }
             }
-        }
-        if let Some(previous) = previous {
-            self.nodes.at_mut(previous).next = next;
-        }
-        if let Some(next) = next {
-            self.nodes.at_mut(next).previous = previous;
-        }
-        if previous.is_none() || next.is_none() {
-            let ends = self.ends(list);
-            ends.first = if previous.is_none() { next } else { ends.first };
-            ends.last = if next.is_none() { previous } else { ends.last };
         }
     }
 
-    /// Removes a key after its last watcher of events left, unless an operation waits for its
-    /// value. Returns whether the key was removed.
+    #[cold]
+    fn remove_chunk(&mut self, chunk: Index, list: Option<Index>) {
+        let tail = match list {
+            Some(list) => &mut self.keys[list].last_chunk,
+            None => &mut self.last_of_all,
+        };
+        let next = self.chunks.remove_chunk(chunk, tail);
+        self.cursors.move_on(Home::Chunk(chunk), next.map(Position::start_of));
+    }
+
+    /// Removes a watcher from the list of a key by `leave`, and releases its permit. Removes the key
+    /// if that was its last watcher.
     #[inline]
-    fn leave_as_last(&mut self, list: Index, hold: &mut Hold<'_, K>) -> bool {
-        let removed = self.keys.remove_if(list, |list| list.thresholds.is_none());
-        let Some((hash, List { key, .. })) = removed else { return false };
-        hold.filter.remove(hash);
-        hold.discard(key);
-        true
+    fn leave_list(
+        &mut self,
+        list: Index,
+        leave: impl FnOnce(&mut List<K>),
+        is_counted: bool,
+        hold: &mut Hold<'_, K>,
+    ) {
+        self.watching -= 1;
+        let limits = hold.limits();
+        let change = |hash, list: &mut List<K>| {
+            leave(list);
+            if is_counted && limits.is_per_key() {
+                limits.release_from_key(hash);
+            }
+        };
+        if let Some((hash, List { key, .. })) = self.keys.change(list, change, List::is_empty) {
+            self.cursors.move_on(Home::Key(list), None);
+            hold.filter.remove(hash);
+            hold.discard(key);
+        }
     }
 
-    /// Checks the nodes of an operation. Returns how many of them are on lists of keys, and how
+    /// Checks the watchers of an operation. Returns how many of them are on lists of keys, and how
     /// many of these are thresholds.
     ///
     /// # Panics
     ///
     /// Panics if an invariant is broken.
-    pub(super) fn check_nodes(
+    pub(super) fn check_watchers(
         &self,
         waiter: Index,
-        watching: Watching,
+        positions: &Positions,
         mut thresholds: Option<Index>,
     ) -> (u64, u32) {
         let (mut listed, mut missing) = (0, 0);
-        for (node, link) in self.nodes.of(waiter, watching) {
-            assert_eq!(self.nodes.waiter(node), waiter, "an operation has its own nodes");
-            let previous = link.previous.map(|node| self.nodes.at(node).next);
-            assert!(previous.is_none_or(|next| next == Some(node)), "the one before leads to it");
-            let ends = link.list.map_or(self.oldest, |list| self.keys[list].events);
-            assert_eq!(ends.first == Some(node), previous.is_none(), "the first has none before");
-            listed += u64::from(link.list.is_some());
+        for position in positions.iter() {
+            let here = match position.home() {
+                (Home::Key(list), slot) => self.keys[list].few[slot],
+                (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),
+            };
+            assert_eq!(here, Some(waiter), "an operation has its own positions");
+            listed += u64::from(self.list_at(position).is_some());
         }
         while let Some(node) = thresholds {
             let ThresholdNode { waiter: owner, list, sibling, at } = self.thresholds[node];
@@ -411,8 +466,7 @@ impl<K> Lists<K> {
         (listed + u64::from(missing), missing)
     }
 
-    /// Checks the lists, except the chains of operations, which [`check_nodes`](Self::check_nodes)
-    /// checks.
+    /// Checks the lists. [`check_watchers`](Self::check_watchers) checks those of an operation.
     ///
     /// # Panics
     ///
@@ -422,31 +476,19 @@ impl<K> Lists<K> {
         let mut hashes = Vec::new();
         for (index, hash, list) in self.keys.iter() {
             assert!(!list.is_empty(), "a key leaves with its last watcher");
-            watching += self.check_links(list.events, Some(index));
+            watching += list.few.iter().flatten().count() as u64;
+            watching += self.chunks.check_invariants(Some(index), list.last_chunk);
             let thresholds = list.thresholds.as_ref().map_or(0, |tree| tree.len());
             assert_ne!(Some(thresholds), list.thresholds.as_ref().map(|_| 0), "it is not empty");
             watching += thresholds as u64;
             hashes.push(hash);
         }
         assert_eq!(watching, self.watching, "each watcher is on its list");
-        self.check_links(self.oldest, None);
+        self.chunks.check_invariants(None, self.last_of_all);
         filter.check_invariants(&hashes);
-        self.cursors.check_invariants(|node| {
-            let link = self.nodes.at(node);
-            link.next.is_none_or(|next| self.nodes.at(next).previous == Some(node))
+        self.cursors.check_invariants(|home| match home {
+            Home::Key(list) => self.keys.iter().any(|(index, ..)| index == list),
+            Home::Chunk(chunk) => self.chunks.has(chunk),
         });
-    }
-
-    /// Checks the links of a list of events. Returns its length.
-    fn check_links(&self, ends: Ends, list: Option<Index>) -> u64 {
-        let (mut previous, mut next, mut length) = (None, ends.first, 0);
-        while let Some(node) = next {
-            let here = self.nodes.at(node);
-            assert_eq!((here.list, here.previous), (list, previous), "links lead back");
-            (previous, next) = (Some(node), here.next);
-            length += 1;
-        }
-        assert_eq!(previous, ends.last, "the last node is the end");
-        length
     }
 }

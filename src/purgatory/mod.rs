@@ -56,7 +56,6 @@ mod limits;
 mod lists;
 #[cfg(all(test, loom))]
 mod models;
-mod nodes;
 mod operation;
 mod outcome;
 mod panics;
@@ -68,6 +67,7 @@ mod stats;
 mod table;
 mod waiters;
 mod walk;
+mod watchers;
 
 use std::{
     convert::Infallible,

@@ -159,7 +159,7 @@ impl World {
     fn watch_values(&self, is_all: bool) {
         let threshold = |key| {
             let hash = self.core.hash(&key);
-            Threshold { hash, key, asked: key, at: 5 }
+            Threshold::new(hash, key, 5)
         };
         let mut conditions = Conditions::new(8);
         for key in [0, 1] {

@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use smallvec::SmallVec;
 
-use super::{operation::Completion, slab::Index, stats::wait_weight};
+use super::{operation::Completion, slab::Index};
 
 /// An operation that is out, until it ends or is brought back.
 pub(super) struct InHand<O, R> {
@@ -22,8 +22,7 @@ pub(super) struct InHand<O, R> {
 
 impl<O, R> InHand<O, R> {
     #[inline]
-    pub(super) const fn new((index, serial): (Index, u64), operation: O) -> Self {
-        let is_timed = wait_weight(serial) > 0;
+    pub(super) const fn new(index: Index, is_timed: bool, operation: O) -> Self {
         Self { index, is_timed, operation: Some(operation), is_satisfied: false, end: None }
     }
 }

@@ -14,8 +14,9 @@ use super::{
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     outcome::{Batch, InHand},
     rule::{Effect, Rule},
-    shard::{Registered, Shard},
+    shard::Shard,
     slab::Index,
+    stats::wait_weight,
 };
 use crate::{
     sync::Ordering,
@@ -199,8 +200,7 @@ where
                     core.catch(|| drop(is_not_added));
                 }
                 Watch::Threshold(key, at) => {
-                    let threshold = Threshold { hash, asked: key.clone(), key, at };
-                    let is_not_added = conditions.add_threshold(threshold);
+                    let is_not_added = conditions.add_threshold(Threshold::new(hash, key, at));
                     core.catch(|| drop(is_not_added));
                 }
             }
@@ -326,16 +326,16 @@ where
             Ok(()) => shard.register(conditions, since, delay).map_err(ScheduleError::into_reason),
             Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
-        let Registered { place, asked } = match registered {
-            Ok(registered) => registered,
+        let place = match registered {
+            Ok(place) => place,
             Err(reason) => {
                 self.limits.give_back(hashes);
                 return Err(WatchError::from_timer(reason, operation));
             }
         };
         fence_watch();
-        let mut in_hand = InHand::new(place, operation);
-        self.check_again(shard, &mut in_hand, conditions.rule.on_event(), asked);
+        let mut in_hand = InHand::new(place.0, wait_weight(place.1) > 0, operation);
+        self.check_again(shard, &mut in_hand, conditions);
         let key = OperationKey::new(number, place);
         self.begin_to_wait(key, in_hand, since);
         Ok(Watched::Waiting(key))
@@ -347,15 +347,15 @@ where
         &self,
         shard: &Shard<K, O, R>,
         in_hand: &mut InHand<O, R>,
-        mut effect: Effect,
-        asked: SmallVec<[(K, u64, Index); 1]>,
+        conditions: &mut Conditions<K>,
     ) {
         let Some(operation) = &mut in_hand.operation else { return };
-        if !asked.is_empty() {
+        let mut effect = conditions.rule.on_event();
+        if !conditions.thresholds.is_empty() {
             let mut found = SmallVec::<[Index; 4]>::new();
-            for (key, at, node) in asked {
+            for Threshold { key, at, node, .. } in conditions.thresholds.drain(..) {
                 if self.has_reached(operation, &key, at) {
-                    found.push(node);
+                    found.extend(node);
                 }
                 self.catch(|| drop(key));
             }

@@ -20,10 +20,8 @@
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec::Vec};
 
-use smallvec::SmallVec;
-
 use super::{
-    conditions::Conditions,
+    conditions::{Conditions, Threshold},
     cursors::Cursor,
     expiry::{Due, ShardState},
     filter::Filter,
@@ -54,13 +52,6 @@ pub(super) struct Shard<K, O, R> {
     limits: Arc<Limits>,
     panics: Panics,
     timer: Timer<K, O, R>,
-}
-
-/// An operation that was just added to its lists.
-pub(super) struct Registered<K> {
-    pub(super) place: (Index, u64),
-    /// Its thresholds, for the second check: key, value and node.
-    pub(super) asked: SmallVec<[(K, u64, Index); 1]>,
 }
 
 /// Operations that reached thresholds in one hold.
@@ -167,7 +158,7 @@ where
         conditions: &mut Conditions<K>,
         since: u64,
         delay: Duration,
-    ) -> Result<Registered<K>, ScheduleError<Index>>
+    ) -> Result<(Index, u64), ScheduleError<Index>>
     where
         K: Eq,
     {
@@ -179,16 +170,14 @@ where
             let place = waiters.add(since, timeout, conditions.rule, counted);
             debug_assert_eq!(place.0, index, "the timeout leads to its operation");
             waiters.watch_events(index, conditions.events.drain(..), hold);
-            let mut asked = SmallVec::new();
-            for threshold in conditions.thresholds.drain(..) {
-                let key = (threshold.hash, threshold.key, threshold.at);
-                let node = waiters.watch_threshold(index, key, hold);
-                asked.push((threshold.asked, threshold.at, node));
+            for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
+                let key = listed.take().expect("it is listed once");
+                *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
             }
             if hold.limits().needs_order() {
                 waiters.join_oldest(index);
             }
-            Ok(Registered { place, asked })
+            Ok(place)
         })
     }
 
@@ -230,15 +219,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.hold(|waiters, _| {
-            walk.go_on(waiters, key, |waiters, waiter, pass| {
-                let has_room = batch.len() < size;
-                if has_room {
-                    waiters.call(waiter, pass, batch);
-                }
-                has_room
-            });
-        });
+        self.hold(|waiters, _| walk.take_out(waiters, key, size, batch));
     }
 
     /// Brings back checked operations. Returns those that need another check.
@@ -347,7 +328,7 @@ where
     {
         let (mut completion, mut claim) = (Some(completion), None);
         self.hold(|waiters, hold| {
-            walk.go_past(waiters, key, |waiters, waiter| {
+            walk.go_on(waiters, key, |waiters, waiter| {
                 if !waiters.is_before(waiter, newcomers) {
                     return true;
                 }
@@ -495,7 +476,7 @@ where
     {
         let mut visited = 0;
         self.hold(|waiters, _| {
-            walk.go_past(waiters, key, |_, _| {
+            walk.go_on(waiters, key, |_, _| {
                 visited += 1;
                 true
             });

@@ -73,14 +73,15 @@ impl<E> Slab<E> {
     ///
     /// Panics if there are 2^31 elements; memory ends before that.
     #[inline]
-    pub(super) fn insert(&mut self, element: E) -> Index {
+    pub(super) fn insert(&mut self, element: E) -> (Index, &mut E) {
         let index = self.next_index();
         let entry = self.entries.at_mut(index.position());
         let Entry::Vacant { next } = *entry else { unreachable!("only vacant entries are listed") };
-        *entry = Entry::Occupied(element);
         self.vacant = next;
         self.len += 1;
-        index
+        *entry = Entry::Occupied(element);
+        let Entry::Occupied(element) = entry else { unreachable!("it was just added") };
+        (index, element)
     }
 
     /// Removes an element.
@@ -97,15 +98,18 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Removes an element if `is_to_leave` returns `true` for it.
+    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns it.
     #[inline]
-    pub(super) fn remove_if(
+    pub(super) fn change(
         &mut self,
         index: Index,
+        change: impl FnOnce(&mut E),
         is_to_leave: impl FnOnce(&E) -> bool,
     ) -> Option<E> {
         let entry = self.entries.at_mut(index.position());
-        if !matches!(entry, Entry::Occupied(element) if is_to_leave(element)) {
+        let Entry::Occupied(element) = entry else { unreachable!("a link leads to an element") };
+        change(element);
+        if !is_to_leave(element) {
             return None;
         }
         let vacant = Entry::Vacant { next: self.vacant.replace(index) };
@@ -214,14 +218,14 @@ mod tests {
     #[test]
     fn numbers_are_used_again_and_room_is_given_back() {
         let mut slab = Slab::new();
-        let indices: std::vec::Vec<_> = (0..3000_u32).map(|number| slab.insert(number)).collect();
+        let indices: std::vec::Vec<_> = (0..3000_u32).map(|number| slab.insert(number).0).collect();
         assert!(indices.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
         for &index in &indices[..2999] {
             slab.remove(index);
         }
         slab.shrink();
         assert_eq!((slab.len(), slab[indices[2999]]), (1, 2999));
-        let reused: std::vec::Vec<_> = (0..600_u32).map(|number| slab.insert(number)).collect();
+        let reused: std::vec::Vec<_> = (0..600_u32).map(|number| slab.insert(number).0).collect();
         assert!(reused.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
         for &index in reused.iter().chain([&indices[2999]]) {
             slab.remove(index);

@@ -45,11 +45,11 @@ impl<E> Table<E> {
 
     /// Returns the element with this hash for which `is_it` returns `true`.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&E) -> bool) -> Option<Index> {
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(Index, &E) -> bool) -> Option<Index> {
         let mut next = *self.heads.get(self.chain(hash))?;
         while let Some(index) = next {
             let entry = &self.entries[index];
-            if entry.hash == hash && is_it(&entry.element) {
+            if entry.hash == hash && is_it(index, &entry.element) {
                 break;
             }
             next = entry.next;
@@ -57,27 +57,47 @@ impl<E> Table<E> {
         next
     }
 
-    /// Adds an element.
+    /// Returns the element with this hash for which `is_it` returns `true`, and the unused key. Adds
+    /// an element, which `make` makes from the key, if there is none.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u64, element: E) -> Index {
+    pub(super) fn find_or_insert<K>(
+        &mut self,
+        hash: u64,
+        key: K,
+        is_it: impl Fn(&E, &K) -> bool,
+        make: impl FnOnce(K) -> E,
+    ) -> (Index, &mut E, Option<K>) {
         if self.entries.len() >= self.chains {
             self.split();
         }
-        let head = self.heads.at_mut(self.chain(hash));
-        let index = self.entries.insert(Entry { hash, next: *head, element });
+        let chain = self.chain(hash);
+        let head = self.heads.at_mut(chain);
+        let mut next = *head;
+        while let Some(index) = next {
+            let entry = &self.entries[index];
+            if entry.hash == hash && is_it(&entry.element, &key) {
+                return (index, &mut self.entries[index].element, Some(key));
+            }
+            next = entry.next;
+        }
+        let (index, entry) = self.entries.insert(Entry { hash, next: *head, element: make(key) });
         *head = Some(index);
-        index
+        (index, &mut entry.element, None)
     }
 
-    /// Removes an element if `is_to_leave` returns `true` for it. Returns it with its hash.
+    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns it.
     #[inline]
-    pub(super) fn remove_if(
+    pub(super) fn change(
         &mut self,
         index: Index,
+        change: impl FnOnce(u64, &mut E),
         is_to_leave: impl FnOnce(&E) -> bool,
     ) -> Option<(u64, E)> {
-        let Entry { hash, next, element } =
-            self.entries.remove_if(index, |entry| is_to_leave(&entry.element))?;
+        let Entry { hash, next, element } = self.entries.change(
+            index,
+            |entry| change(entry.hash, &mut entry.element),
+            |entry| is_to_leave(&entry.element),
+        )?;
         let head = self.heads.at_mut(self.chain(hash));
         if *head == Some(index) {
             *head = next;
@@ -195,10 +215,17 @@ mod tests {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     }
 
+    fn insert(table: &mut Table<u64>, hash: u64, number: u64) -> Index {
+        let (index, _, unused) =
+            table.find_or_insert(hash, number, |one, two| one == two, |key| key);
+        assert_eq!(unused, None);
+        index
+    }
+
     fn check(table: &Table<u64>, present: &BTreeMap<u64, Index>) {
         assert_eq!(table.len() as usize, present.len());
         for (&number, &index) in present {
-            assert_eq!(table.find(hash(number), |&other| other == number), Some(index));
+            assert_eq!(table.find(hash(number), |_, &other| other == number), Some(index));
             assert_eq!((table[index], table.hash(index)), (number, hash(number)));
         }
     }
@@ -211,9 +238,9 @@ mod tests {
         for step in 0..40_000_u32 {
             let number = random.u64(..4_000);
             if let Some(index) = present.remove(&number) {
-                assert_eq!(table.remove_if(index, |_| true), Some((hash(number), number)));
+                assert_eq!(table.change(index, |_, _| {}, |_| true), Some((hash(number), number)));
             } else if step % 20_000 < 12_000 {
-                present.insert(number, table.insert(hash(number), number));
+                present.insert(number, insert(&mut table, hash(number), number));
             }
             assert!(!present.contains_key(&number) || table.chains >= table.len());
             if step % 5_000 == 0 {
@@ -222,12 +249,12 @@ mod tests {
             }
             if step % 500 == 0 {
                 check(&table, &present);
-                assert_eq!(table.find(hash(9_999), |_| true), None);
+                assert_eq!(table.find(hash(9_999), |_, _| true), None);
             }
         }
         for index in present.into_values() {
-            assert_eq!(table.remove_if(index, |_| false), None);
-            table.remove_if(index, |_| true);
+            assert_eq!(table.change(index, |_, _| {}, |_| false), None);
+            table.change(index, |_, _| {}, |_| true);
         }
         table.shrink();
         assert_eq!((table.heads.end(), table.entries.end()), (0, 0));
@@ -236,14 +263,14 @@ mod tests {
     #[test]
     fn elements_of_one_hash_are_told_apart() {
         let mut table = Table::new();
-        let indices: Vec<_> = (0..100_u64).map(|number| table.insert(7, number)).collect();
+        let indices: Vec<_> = (0..100_u64).map(|number| insert(&mut table, 7, number)).collect();
         for (number, &index) in (0..).zip(&indices) {
-            assert_eq!(table.find(7, |&other| other == number), Some(index));
+            assert_eq!(table.find(7, |_, &other| other == number), Some(index));
         }
         for &index in indices.iter().skip(1).step_by(2) {
-            table.remove_if(index, |_| true);
+            table.change(index, |_, _| {}, |_| true);
         }
-        let left = (0..100).filter(|number| table.find(7, |other| other == number).is_some());
+        let left = (0..100).filter(|number| table.find(7, |_, other| other == number).is_some());
         assert!(left.eq((0..100).step_by(2)));
     }
 }

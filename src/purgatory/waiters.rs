@@ -6,30 +6,39 @@
 //! held. So the type system rules out that it completes twice. While it is out, other threads
 //! record in its slot that an event was announced, or how the operation ends. An operation whose
 //! end is decided leaves all lists at once. Only its slot remains until the thread returns it.
+//!
+//! # Layout
+//!
+//! A slot has two parts. An event reads the [`Waiter`] of each operation on its key: 32 bytes in one
+//! cache line, for an operation of at most 8 bytes. Only its registration and its end need the
+//! [`Registration`].
 
 use std::{collections::BTreeMap, mem};
 
 use super::{
+    blocks::Blocks,
     hold::Hold,
     limits::{Counted, Limits, Surplus},
     lists::Lists,
-    nodes::{Node, Watching},
     operation::Completion,
     outcome::{Announced, Batch, Claim, Finished, InHand, Oldest},
     rule::{Effect, Rule},
     slab::{Index, Slab},
     stats::{ShardStats, wait_weight},
+    watchers::{Position, Positions},
 };
 use crate::wheel::Key;
 
 /// The state of an operation.
 #[derive(Debug)]
 enum State<O, R> {
-    Waiting(O),
-    /// A thread checks it. `is_announced` tells whether an event was announced meanwhile.
-    Out {
-        is_announced: bool,
+    Waiting {
+        operation: O,
+        /// Whether the shard measures how long it waits.
+        is_timed: bool,
     },
+    /// A thread checks it. `is_announced` tells whether an event was announced meanwhile.
+    Out { is_announced: bool },
     /// It is out, and its end is decided.
     Decided(Completion<R>),
 }
@@ -38,24 +47,33 @@ impl<O, R> State<O, R> {
     const OUT: Self = Self::Out { is_announced: false };
 }
 
-/// The slot of an operation that has not ended.
+/// The part of a slot that an event reads.
 #[derive(Debug)]
+#[repr(align(32))]
 struct Waiter<O, R> {
-    /// Unique among all operations of the shard, past and future.
-    serial: u64,
     /// The last pass that saw it, or that had begun before its registration.
     seen: u64,
+    rule: Rule,
+    state: State<O, R>,
+}
+
+const _: () = assert!(size_of::<Waiter<&u8, ()>>() == 32);
+
+/// The part of a slot that only the registration and the end of the operation need. It stays behind
+/// when the operation has ended.
+#[derive(Debug)]
+struct Registration {
+    /// Unique among all operations of the shard, past and future.
+    serial: u64,
     /// The time of its registration, in nanoseconds of the timer.
     since: u64,
-    /// Its timeout, which is pending until its end is decided.
-    timeout: Key,
-    /// Its nodes that watch events.
-    events: Watching,
+    /// Its timeout, which is pending until its end is decided; `None` if there has been none.
+    timeout: Option<Key>,
+    /// Where the lists of events name it.
+    positions: Positions,
     /// The first of its nodes that wait for thresholds.
     thresholds: Option<Index>,
-    rule: Rule,
     counted: Counted,
-    state: State<O, R>,
 }
 
 impl<O, R> Waiter<O, R> {
@@ -63,27 +81,34 @@ impl<O, R> Waiter<O, R> {
     #[inline]
     fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
         match mem::replace(&mut self.state, State::OUT) {
-            State::Waiting(operation) => batch.push(InHand::new((index, self.serial), operation)),
+            State::Waiting { operation, is_timed } => {
+                batch.push(InHand::new(index, is_timed, operation));
+            }
             State::Out { .. } => self.state = State::Out { is_announced: true },
             decided @ State::Decided(_) => self.state = decided,
         }
     }
-
-    /// Removes the operation from all lists and releases its permits.
-    #[inline]
-    fn leave_lists<K>(&mut self, index: Index, lists: &mut Lists<K>, hold: &mut Hold<'_, K>) {
-        let counted = mem::replace(&mut self.counted, Counted::NOWHERE);
-        let (events, thresholds) = (mem::take(&mut self.events), self.thresholds.take());
-        lists.leave(index, events, thresholds, counted.on_keys, hold);
-        if counted.in_total {
-            hold.limits().release();
-        }
-    }
 }
+
+impl Registration {
+    const NONE: Self = Self {
+        serial: u64::MAX,
+        since: 0,
+        timeout: None,
+        positions: Positions::EMPTY,
+        thresholds: None,
+        counted: Counted::NOWHERE,
+    };
+}
+
+/// Number of registrations in a block of memory, as of slots.
+const BLOCK: usize = 128;
 
 /// The operations of a shard that have not ended.
 pub(super) struct Waiters<K, O, R> {
     slots: Slab<Waiter<O, R>>,
+    /// Indexed by the positions of slots.
+    registrations: Blocks<Registration, BLOCK>,
     pub(super) lists: Lists<K>,
     /// Serial number of the next operation.
     serial: u64,
@@ -98,6 +123,7 @@ impl<K, O, R> Waiters<K, O, R> {
     pub(super) fn new() -> Self {
         Self {
             slots: Slab::new(),
+            registrations: Blocks::new(),
             lists: Lists::new(),
             serial: 0,
             passes: 0,
@@ -130,17 +156,13 @@ where
     ) -> (Index, u64) {
         let serial = self.serial;
         self.serial += 1;
-        let index = self.slots.insert(Waiter {
-            serial,
-            seen: self.passes,
-            since,
-            timeout,
-            events: Watching::default(),
-            thresholds: None,
-            rule,
-            counted,
-            state: State::OUT,
-        });
+        let (index, _) = self.slots.insert(Waiter { seen: self.passes, rule, state: State::OUT });
+        let registration = self.registrations.at_or_grow(index.position(), || Registration::NONE);
+        debug_assert!(registration.positions.is_empty(), "the last one here left its lists");
+        registration.serial = serial;
+        registration.since = since;
+        registration.timeout = Some(timeout);
+        registration.counted = counted;
         (index, serial)
     }
 
@@ -154,10 +176,9 @@ where
     ) where
         K: Eq,
     {
-        let waiter = &mut self.slots[index];
-        debug_assert!(!matches!(waiter.state, State::Waiting(_)), "it is registered in one go");
+        let positions = &mut self.registrations.at_mut(index.position()).positions;
         for key in keys {
-            self.lists.watch_events(key, index, &mut waiter.events, hold);
+            self.lists.watch_events(key, index, positions, hold);
         }
     }
 
@@ -171,17 +192,16 @@ where
     where
         K: Eq,
     {
-        let waiter = &mut self.slots[index];
-        waiter.rule.add_threshold();
-        let node = self.lists.watch_threshold(key, index, waiter.thresholds, hold);
-        waiter.thresholds = Some(node);
+        self.slots[index].rule.add_threshold();
+        let registration = self.registrations.at_mut(index.position());
+        let node = self.lists.watch_threshold(key, index, registration.thresholds, hold);
+        registration.thresholds = Some(node);
         node
     }
 
     /// Appends an operation to the list of all operations.
     pub(super) fn join_oldest(&mut self, index: Index) {
-        let waiter = &mut self.slots[index];
-        self.lists.join_oldest(index, &mut waiter.events);
+        self.lists.join_oldest(index, &mut self.registrations.at_mut(index.position()).positions);
     }
 
     /// Returns the serial number of the next operation.
@@ -191,7 +211,7 @@ where
 
     /// Returns whether an operation registered before the one with this serial number.
     pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
-        self.slots[index].serial < serial
+        self.registration(index).serial < serial
     }
 
     /// Returns the number of operations that have not ended and whose end is not decided.
@@ -206,8 +226,18 @@ where
 
     /// Returns whether an operation has not ended and its end is not decided.
     pub(super) fn is_waiting(&self, (index, serial): (Index, u64)) -> bool {
-        let waiter = self.slots.get(index).filter(|waiter| waiter.serial == serial);
+        let waiter = self.slots.get(index).filter(|_| self.registration(index).serial == serial);
         waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
+    }
+
+    #[inline]
+    fn registration(&self, index: Index) -> &Registration {
+        self.registrations.at(index.position())
+    }
+
+    #[inline]
+    fn counted(&self, index: Index) -> Counted {
+        self.registration(index).counted
     }
 
     /// Begins a pass, which sees each present operation at most once.
@@ -217,15 +247,17 @@ where
         self.passes
     }
 
-    /// Handles an event on a key that an operation watches. Takes the operation out if the pass has
-    /// not seen it and a check can complete it.
+    /// Handles an event on a key that operations watch. Takes out those that the pass has not seen and
+    /// that a check can complete.
     #[inline]
-    pub(super) fn call(&mut self, index: Index, pass: u64, batch: &mut Batch<O, R>) {
-        let waiter = &mut self.slots[index];
-        if waiter.seen < pass {
-            waiter.seen = pass;
-            if waiter.rule.on_event() == Effect::Check {
-                waiter.take_out(index, batch);
+    pub(super) fn call(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
+        for &index in indices {
+            let waiter = &mut self.slots[index];
+            if waiter.seen < pass {
+                waiter.seen = pass;
+                if waiter.rule.on_event() == Effect::Check {
+                    waiter.take_out(index, batch);
+                }
             }
         }
     }
@@ -234,8 +266,12 @@ where
     /// since, that thread checks it.
     pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
         for &(index, serial) in announced {
-            let waiter = self.slots.get_mut(index).filter(|waiter| waiter.serial == serial);
-            if let Some(waiter @ Waiter { state: State::Waiting(_), .. }) = waiter {
+            let Some(waiter @ Waiter { state: State::Waiting { .. }, .. }) =
+                self.slots.get_mut(index)
+            else {
+                continue;
+            };
+            if self.registrations.at(index.position()).serial == serial {
                 waiter.take_out(index, batch);
             }
         }
@@ -254,7 +290,7 @@ where
         if at > value {
             return None;
         }
-        self.lists.mark_reached(node, self.slots[waiter].counted.on_keys, hold);
+        self.lists.mark_reached(node, self.counted(waiter).on_keys, hold);
         Some((at, waiter))
     }
 
@@ -289,10 +325,10 @@ where
         if matches!(self.slots[index].state, State::Decided(_)) {
             return Effect::Nothing; // Its nodes have left.
         }
+        let is_counted = self.counted(index).on_keys;
         for &node in nodes {
-            let waiter = &mut self.slots[index];
-            let is_news = self.lists.mark_reached(node, waiter.counted.on_keys, hold);
-            if is_news && waiter.rule.on_threshold() == Effect::Satisfied {
+            let is_news = self.lists.mark_reached(node, is_counted, hold);
+            if is_news && self.slots[index].rule.on_threshold() == Effect::Satisfied {
                 return Effect::Satisfied;
             }
         }
@@ -307,7 +343,7 @@ where
         now: u64,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
-        if self.slots.get(index).is_some_and(|waiter| waiter.serial == serial) {
+        if self.slots.get(index).is_some() && self.registration(index).serial == serial {
             self.claim(index, completion, now, hold)
         } else {
             Claim::Lost(completion)
@@ -324,7 +360,7 @@ where
     ) -> Claim<O, R> {
         let state = &mut self.slots[index].state;
         match mem::replace(state, State::OUT) {
-            State::Waiting(operation) => {
+            State::Waiting { operation, .. } => {
                 self.finish(index, &completion, now, hold);
                 Claim::Finished(Finished { operation, completion })
             }
@@ -350,7 +386,7 @@ where
     /// Returns the operation that has waited longest, except `except`, of those that the total
     /// limit counts.
     pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
-        self.oldest_from(self.lists.oldest(), |index, counted| {
+        self.oldest_from(self.lists.start_of_all()?, |index, counted| {
             counted.in_total && Some(index) != except
         })
     }
@@ -371,26 +407,26 @@ where
         except: Option<Index>,
     ) -> Option<(u64, (Index, u64))> {
         self.lists.greatest(hash, |index| {
-            let waiter = &self.slots[index];
-            let is_victim = waiter.counted.on_keys && Some(index) != except;
-            is_victim.then_some((index, waiter.serial))
+            let registration = self.registration(index);
+            let is_victim = registration.counted.on_keys && Some(index) != except;
+            is_victim.then_some((index, registration.serial))
         })
     }
 
-    /// Returns the first operation from a node on for which `is_victim` returns `true`. It skips
+    /// Returns the first operation from a position on for which `is_victim` returns `true`. It skips
     /// only operations whose registration is in progress.
     fn oldest_from(
         &self,
-        mut node: Option<Node>,
+        mut position: Position,
         is_victim: impl Fn(Index, Counted) -> bool,
     ) -> Option<Oldest> {
         loop {
-            let (index, next) = self.lists.visit(node?);
-            let Waiter { since, serial, counted, .. } = self.slots[index];
+            let (here, index) = self.lists.seek(position)?;
+            let Registration { since, serial, counted, .. } = *self.registration(index);
             if is_victim(index, counted) {
                 return Some(Oldest { since, place: (index, serial) });
             }
-            node = next;
+            position = here.next();
         }
     }
 
@@ -428,12 +464,14 @@ where
             }
             State::Out { is_announced } => {
                 if is_announced {
-                    announced.push((index, waiter.serial));
+                    announced.push((index, self.registrations.at(index.position()).serial));
                 }
-                let operation = in_hand.operation.take();
-                waiter.state = State::Waiting(operation.expect("it is in hand"));
+                let operation = in_hand.operation.take().expect("it is in hand");
+                waiter.state = State::Waiting { operation, is_timed: in_hand.is_timed };
             }
-            State::Waiting(_) => unreachable!("an operation that is out has not been brought back"),
+            State::Waiting { .. } => {
+                unreachable!("an operation that is out has not been brought back")
+            }
         }
     }
 
@@ -441,7 +479,7 @@ where
     /// limits that it exceeds.
     #[inline]
     pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
-        let counted = self.slots[index].counted;
+        let counted = self.counted(index);
         if counted.in_total && counted.on_keys {
             return Surplus::default();
         }
@@ -451,16 +489,16 @@ where
     #[cold]
     fn count_displacing(&mut self, index: Index, limits: &Limits) -> Surplus {
         let mut surplus = Surplus::default();
-        let waiter = &mut self.slots[index];
-        if matches!(waiter.state, State::Decided(_)) {
+        if matches!(self.slots[index].state, State::Decided(_)) {
             return surplus;
         }
-        let before = mem::replace(&mut waiter.counted, Counted::EVERYWHERE);
+        let registration = self.registrations.at_mut(index.position());
+        let before = mem::replace(&mut registration.counted, Counted::EVERYWHERE);
         if !before.in_total {
             surplus.is_total_exceeded = limits.exceed();
         }
         if !before.on_keys {
-            surplus.hashes = self.lists.hashes(index, waiter.events, waiter.thresholds);
+            surplus.hashes = self.lists.hashes(&registration.positions, registration.thresholds);
             surplus.hashes.retain(|hash| limits.exceed_key(*hash));
         }
         surplus
@@ -489,14 +527,21 @@ where
         now: u64,
         hold: &mut Hold<'_, K>,
     ) {
-        let waiter = &mut self.slots[index];
-        let wait = now.saturating_sub(waiter.since);
-        self.stats.count(completion, wait, wait_weight(waiter.serial));
+        let registration = self.registrations.at_mut(index.position());
+        let wait = now.saturating_sub(registration.since);
+        self.stats.count(completion, wait, wait_weight(registration.serial));
+        let timeout = registration.timeout.take();
         // An expired timeout has left the timer.
-        if !matches!(completion, Completion::Expired) {
-            hold.cancel(waiter.timeout, index);
+        if let (Some(timeout), false) = (timeout, matches!(completion, Completion::Expired)) {
+            hold.cancel(timeout, index);
         }
-        waiter.leave_lists(index, &mut self.lists, hold);
+        let positions = mem::replace(&mut registration.positions, Positions::EMPTY);
+        let thresholds = registration.thresholds.take();
+        let counted = mem::replace(&mut registration.counted, Counted::NOWHERE);
+        self.lists.leave(index, &positions, thresholds, counted.on_keys, hold);
+        if counted.in_total {
+            hold.limits().release();
+        }
     }
 
     /// Frees the slot of an operation that is on no list.
@@ -505,14 +550,16 @@ where
         self.slots.discard(index);
         debug_assert!(self.decided <= self.slots.len(), "an end was decided twice");
         if self.slots.is_spacious() {
-            hold.discard_memory((mem::take(&mut self.slots), self.lists.clear()));
+            let registrations = mem::replace(&mut self.registrations, Blocks::new());
+            hold.discard_memory((mem::take(&mut self.slots), registrations, self.lists.clear()));
         }
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.slots.shrink();
-        self.lists.shrink(|position| self.slots.has_room_at(position));
+        self.registrations.release(|start, _| !self.slots.has_room_at(start));
+        self.lists.shrink();
     }
 
     /// Checks the invariants that hold whenever the lock is free. Returns the number of operations
@@ -528,26 +575,29 @@ where
     ) -> u64 {
         let (mut decided, mut in_total, mut watching) = (0, 0, 0);
         for index in (0..self.slots.end()).filter_map(|position| self.at(position)) {
-            let waiter = &self.slots[index];
-            let (events, thresholds) = (waiter.events, waiter.thresholds);
-            let (listed, missing) = self.lists.check_nodes(index, events, thresholds);
-            assert!(waiter.serial < self.serial, "it came before those that are to come");
+            let (waiter, registration) = (&self.slots[index], self.registration(index));
+            let Registration { serial, ref positions, thresholds, counted, .. } = *registration;
+            let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
+            assert!(serial < self.serial, "it came before those that are to come");
             assert!(waiter.seen <= self.passes, "no pass has seen it that has not begun");
             let is_decided = matches!(waiter.state, State::Decided(_));
             assert!(is_decided || missing == waiter.rule.missing(), "each value is still missing");
             if is_decided {
-                let is_listed = !events.is_empty() || thresholds.is_some();
+                let is_listed = !positions.is_empty() || thresholds.is_some();
                 assert!(!is_listed, "one whose end is decided is on no list");
-                assert!(!waiter.counted.in_total, "no limit counts one whose end is decided");
+                assert!(!counted.in_total, "no limit counts one whose end is decided");
                 decided += 1;
             }
-            let timeout = hold.timeouts().get(waiter.timeout);
-            let expected = (!is_decided).then_some(&index);
+            if let State::Waiting { is_timed, .. } = waiter.state {
+                assert_eq!(is_timed, wait_weight(serial) > 0, "one wait in some is measured");
+            }
+            let timeout = registration.timeout.and_then(|key| hold.timeouts().get(key).copied());
+            let expected = (!is_decided).then_some(index);
             assert_eq!(timeout, expected, "an operation has a timeout until its end is decided");
-            in_total += u64::from(waiter.counted.in_total);
+            in_total += u64::from(counted.in_total);
             watching += listed;
-            if waiter.counted.on_keys {
-                for hash in self.lists.hashes(index, events, thresholds) {
+            if counted.on_keys {
+                for hash in self.lists.hashes(positions, thresholds) {
                     *on_keys.entry(hash).or_default() += 1;
                 }
             }

@@ -1,16 +1,18 @@
 //! Walks along the watchers of a key, with the lock released from time to time.
 //!
-//! A walk marks its position with a cursor, which moves to the next node when its node leaves. It
+//! A walk marks its position with a cursor, which moves on when the watchers there leave. It
 //! visits each operation that waited when its *pass* began, once. Walks of one pass, over several
 //! keys, visit it once together. So a walk ends, even if other threads keep adding watchers.
 
-use std::borrow::Borrow;
+use std::{borrow::Borrow, mem};
 
 use super::{
     cursors::Cursor,
+    outcome::Batch,
     shard::{STEPS_PER_HOLD, Shard},
     slab::Index,
     waiters::Waiters,
+    watchers::{Gathered, Position},
 };
 
 /// The position of a walk.
@@ -53,56 +55,76 @@ where
         matches!(self.place, Place::End)
     }
 
-    /// Continues under the lock: calls `visit` with each operation and the number of the pass, for
-    /// a bounded number of steps. Stops when `visit` returns `false`; the next call visits this
-    /// operation again.
+    /// Continues under the lock: takes operations out for a check, until the batch has `size`.
     ///
     /// A walk skips an operation that a later pass has seen, because the later pass checks it too.
+    ///
+    /// It first lists the operations and then takes them out. Each is in another cache line, and the
+    /// processor loads the next ones while it waits for the first.
     #[inline]
-    pub(super) fn go_on<Q: Eq + ?Sized>(
+    pub(super) fn take_out<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
         key: (u64, &Q),
-        mut visit: impl FnMut(&mut Waiters<K, O, R>, Index, u64) -> bool,
+        size: usize,
+        batch: &mut Batch<O, R>,
     ) where
         K: Borrow<Q>,
     {
         if self.pass == 0 {
             self.pass = waiters.begin_pass();
         }
-        let pass = self.pass;
-        self.go_past(waiters, key, |waiters, waiter| visit(waiters, waiter, pass));
+        let Some(start) = self.resume(waiters, key) else { return };
+        let mut found = Gathered::new();
+        if let Some(next) = waiters.lists.gather(start, size - batch.len(), &mut found) {
+            self.place = Place::At(waiters.lists.cursors.open(next));
+        }
+        waiters.call(&found, self.pass, batch);
     }
 
-    /// Like [`go_on`](Self::go_on), but begins no pass.
+    /// Continues under the lock: calls `visit` with each operation, for a bounded number of steps.
+    /// Stops when `visit` returns `false`; the next call visits this operation again.
     #[inline]
-    pub(super) fn go_past<Q: Eq + ?Sized>(
+    pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
-        (hash, key): (u64, &Q),
+        key: (u64, &Q),
         mut visit: impl FnMut(&mut Waiters<K, O, R>, Index) -> bool,
     ) where
         K: Borrow<Q>,
     {
-        let mut node = match self.place {
-            Place::Start => {
-                let list = waiters.lists.find(hash, |other| other.borrow() == key);
-                list.and_then(|list| waiters.lists.first(list))
-            }
-            Place::At(cursor) => waiters.lists.cursors.close(cursor),
-            Place::End => return,
-        };
+        let Some(start) = self.resume(waiters, key) else { return };
         let mut steps = STEPS_PER_HOLD;
-        while let Some(here) = node {
-            let (waiter, next) = waiters.lists.visit(here);
+        let mut next = waiters.lists.seek(start);
+        while let Some((here, waiter)) = next {
+            // The visited operation may leave. The next one stays where it is.
+            next = waiters.lists.seek(here.next());
             if steps == 0 || !visit(waiters, waiter) {
-                self.place = Place::At(waiters.lists.cursors.open(node));
+                self.place = Place::At(waiters.lists.cursors.open(here));
                 return;
             }
             steps -= 1;
-            node = next;
         }
-        self.place = Place::End;
+    }
+
+    /// Returns the position of the walk, which is at its end until it gets another one.
+    #[inline]
+    fn resume<Q: Eq + ?Sized>(
+        &mut self,
+        waiters: &mut Waiters<K, O, R>,
+        (hash, key): (u64, &Q),
+    ) -> Option<Position>
+    where
+        K: Borrow<Q>,
+    {
+        match mem::replace(&mut self.place, Place::End) {
+            Place::Start => {
+                let list = waiters.lists.find(hash, |other| other.borrow() == key)?;
+                Some(Position::in_key(list, 0))
+            }
+            Place::At(cursor) => waiters.lists.cursors.close(cursor),
+            Place::End => None,
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{hash::Hash, time::Duration};
 
+use foldhash::{SharedSeed, fast::SeedableRandomState};
+
 use super::{
     Purgatory,
     core::Core,
@@ -43,6 +45,7 @@ pub struct PurgatoryBuilder {
     max_delayed: Option<Limit>,
     max_delayed_per_key: Option<Limit>,
     max_keys: usize,
+    hasher: SeedableRandomState,
 }
 
 impl PurgatoryBuilder {
@@ -55,6 +58,7 @@ impl PurgatoryBuilder {
             max_delayed: None,
             max_delayed_per_key: None,
             max_keys: 1024,
+            hasher: SeedableRandomState::random(),
         }
     }
 
@@ -153,6 +157,16 @@ impl PurgatoryBuilder {
         self
     }
 
+    /// Sets the seed of the hash of keys. Default: a random seed, so that no client can choose keys
+    /// whose hashes collide.
+    ///
+    /// With a fixed seed, each run of one program hashes alike. Set it only in a test or a benchmark
+    /// that must repeat exactly.
+    pub fn hash_seed(mut self, seed: u64) -> Self {
+        self.hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
+        self
+    }
+
     /// Builds the purgatory. Starts no thread: the first operation that waits starts them.
     ///
     /// # Errors
@@ -174,7 +188,7 @@ impl PurgatoryBuilder {
             return Err(PurgatoryBuildError::NoKeys);
         }
         let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
-        Ok(Purgatory::from_core(Core::new(self.timer, self.max_delay, limits)?))
+        Ok(Purgatory::from_core(Core::new(self.timer, self.max_delay, limits, self.hasher)?))
     }
 }
 

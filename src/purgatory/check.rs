@@ -237,6 +237,8 @@ where
 mod tests {
     use std::time::Duration;
 
+    use foldhash::fast::SeedableRandomState;
+
     use super::*;
     use crate::{
         clock::ManualClock,
@@ -254,7 +256,12 @@ mod tests {
     fn a_walk_takes_256_steps_in_a_hold() {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let limits = Limits::new(None, None, 8);
-        let core = Core::<u32, Endless, ()>::new(timer, Duration::MAX, limits);
+        let core = Core::<u32, Endless, ()>::new(
+            timer,
+            Duration::MAX,
+            limits,
+            SeedableRandomState::fixed(),
+        );
         let shard = &core.expect("the settings are in range").shards[0];
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
-use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 
 use super::{
     deferral,
@@ -33,7 +33,7 @@ pub(super) struct Core<K, O, R> {
     /// A reference to itself, for deferred checks.
     this: Weak<Self>,
     pub(super) shards: Box<[Shard<K, O, R>]>,
-    hasher: RandomState,
+    hasher: SeedableRandomState,
     pub(super) timer: Timer<K, O, R>,
     pub(super) max_delay: Duration,
     pub(super) limits: Arc<Limits>,
@@ -56,6 +56,7 @@ where
         timer: TimerBuilder,
         max_delay: Duration,
         limits: Limits,
+        hasher: SeedableRandomState,
     ) -> Result<Arc<Self>, TimerBuildError> {
         let (limits, panics) = (Arc::new(limits), Panics::new());
         let mut filters = Vec::new();
@@ -77,7 +78,7 @@ where
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             shards,
-            hasher: RandomState::default(),
+            hasher,
             timer,
             max_delay,
             limits,

@@ -17,6 +17,7 @@ use std::{
     vec::Vec,
 };
 
+use foldhash::fast::SeedableRandomState;
 use loom::thread;
 
 use super::{
@@ -116,7 +117,8 @@ impl World {
     fn with(limits: Limits) -> Self {
         let clock = Still { start: Instant::now(), is_past_delay: Arc::default() };
         let timer = TimerBuilder::new().clock(clock.clone()).shards(1).wheel_size(2).inline();
-        let core = Core::new(timer, Duration::MAX, limits).expect("the settings are in range");
+        let core = Core::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
+            .expect("the settings are in range");
         Self { core, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 

@@ -52,10 +52,9 @@ fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
         end.await;
         let broker = Arc::clone(server.broker());
         let answered = server.shutdown().await;
-        let counts = broker.stats().counts;
-        println!("{} requests served; {answered} waiting requests answered", counts.requests);
-        report::print_groups(&broker.stats().groups);
-        println!("refused    {} connections closed because of their requests", counts.rejected);
+        let stats = broker.stats();
+        println!("{} requests served; {answered} waiting requests answered", stats.counts.requests);
+        report::print_counts(&stats);
         Ok(())
     })
 }

@@ -27,7 +27,7 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
         show(done.polls.iter().max().copied().unwrap_or_default())
     );
     println!();
-    print_groups(&end.groups);
+    print_counts(end);
     println!("\nwaits       at once   complete  timed out     median       99 %    longest");
     let GroupStats { rounds, requests, sessions, .. } = &end.groups;
     let purgatories = [
@@ -68,21 +68,21 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
     );
 }
 
-/// Prints the counts of consumer groups, and how late the broker ended rounds and sessions.
-pub(crate) fn print_groups(stats: &GroupStats) {
-    let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = stats.counts;
-    let groups = stats.groups;
+/// Prints the counts of consumer groups, how late the broker ended rounds and sessions, and how many
+/// connections it closed.
+pub(crate) fn print_counts(stats: &Stats) {
+    let GroupStats { groups, counts, rounds, sessions, .. } = &stats.groups;
+    let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = counts;
+    let (late_rounds, late_sessions) = (rounds.1.lateness.max(), sessions.lateness.max());
     println!(
-        "groups     {groups} left; {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats"
-    );
-    println!(
-        "           {} rounds timed out, late by at most {}",
-        stats.rounds.0.expired,
-        show(stats.rounds.1.lateness.max())
-    );
-    println!(
-        "           {left} members left, {sessions_ended} sessions timed out, late by at most {}",
-        show(stats.sessions.lateness.max())
+        "groups     {groups} left; {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats
+           {} rounds timed out, late by at most {}
+           {left} members left, {sessions_ended} sessions timed out, late by at most {}
+refused    {} connections closed because of their requests",
+        rounds.0.expired,
+        show(late_rounds),
+        show(late_sessions),
+        stats.counts.rejected
     );
 }
 

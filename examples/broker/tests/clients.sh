@@ -74,10 +74,13 @@ install_python() {
 }
 
 install_kafkajs() {
-    [[ -d $work/kafkajs/node_modules/kafkajs-snappy ]] || npm install --prefix "$work/kafkajs" kafkajs kafkajs-snappy
+    install_kcat
+    [[ -d $work/kafkajs/node_modules/@mongodb-js/zstd ]] \
+        || npm install --prefix "$work/kafkajs" kafkajs kafkajs-snappy lz4js @mongodb-js/zstd@1
 }
 
 install_sarama() {
+    install_kcat
     local sources=/usr/share/gocode
     [[ -d $sources/src/github.com/Shopify/sarama ]] \
         || { apt-get update && apt-get install -y golang-go golang-github-shopify-sarama-dev; }
@@ -111,6 +114,92 @@ kcat_codec() {
     kcat -b "$address" -G "group-$topic" "$topic" -X auto.offset.reset=earliest -e -q | diff - "$work/sent"
 }
 
+# member_CLIENT ADDRESS TOPIC: prints each record of a topic, as a member of a group, until it is killed.
+member_kcat() {
+    exec kcat -b "$1" -G "group-$2" -u -E -X auto.offset.reset=earliest -X session.timeout.ms=6000 "$2"
+}
+
+member_kafkajs() {
+    NODE_PATH=$work/kafkajs/node_modules exec node "$here/check.js" "$1" member "$2"
+}
+
+member_sarama() {
+    exec "$work/sarama" "$1" member "$2"
+}
+
+# send ADDRESS TOPIC ROUND: sends a record to each of the 8 partitions of a topic.
+send() {
+    for partition in {0..7}; do
+        echo "$3-$partition" | kcat -b "$1" -P -t "$2" -p "$partition"
+    done
+}
+
+# wait_for COMMAND..: waits until a command succeeds.
+wait_for() {
+    for _ in {1..300}; do
+        ! "$@" || return 0
+        sleep 0.2
+    done
+    return 1
+}
+
+# has_round FILE ROUND: a member has got every record of a round, and each once.
+has_round() {
+    [[ $(grep -c "^$2-[0-7]$" "$1") -eq 8 ]]
+}
+
+# killed CLIENT: of two members of a group, one is killed. The other gets the records of all partitions.
+killed() {
+    local topic=killed-$1 round=0
+    send "$address" "$topic" 0
+    "member_$1" "$address" "$topic" > "$work/first" & first=$!
+    "member_$1" "$address" "$topic" > "$work/second" & second=$!
+    trap 'kill -9 $first $second 2> /dev/null || true' EXIT
+    until grep -q "^$round-" "$work/first" && grep -q "^$round-" "$work/second"; do
+        round=$((round + 1))
+        send "$address" "$topic" "$round"
+        sleep 0.5
+    done
+    kill -9 "$first"
+    SECONDS=0
+    send "$address" "$topic" last
+    wait_for has_round "$work/second" last
+    echo "told: all partitions $SECONDS s after the kill"
+}
+
+# start_other ADDRESS: starts a broker for one check, and sets `other`.
+start_other() {
+    : > "$work/other.log"
+    "$program" --group-delay-ms 100 --listen "$1" > "$work/other.log" 2>&1 & other=$!
+    wait_for grep -q listening "$work/other.log"
+}
+
+# restarted CLIENT: while the broker is away a member says so. When it is back the member goes on.
+restarted() {
+    local topic=restarted-$1 address=127.0.0.1:$((20000 + RANDOM % 10000)) first=
+    local complaint='refused|disconnected|out of available brokers'
+    trap 'kill -9 $other $first 2> /dev/null || true' EXIT
+    start_other "$address"
+    send "$address" "$topic" before
+    "member_$1" "$address" "$topic" > "$work/first" 2> "$work/errors" & first=$!
+    wait_for has_round "$work/first" before
+    kill "$other"
+    wait "$other" || true
+    wait_for grep -qiE "$complaint" "$work/errors"
+    echo "told: $(grep -iEm1 "$complaint" "$work/errors" | cut -c -100)"
+    start_other "$address"
+    send "$address" "$topic" after
+    wait_for has_round "$work/first" after
+}
+
+# check_members CLIENT: the checks of clients whose members the script starts itself.
+check_members() {
+    export address work here program
+    export -f send wait_for has_round start_other killed restarted "member_$1"
+    check "$1, killed" bash -euo pipefail -c "killed $1"
+    check "$1, restart" bash -euo pipefail -c "restarted $1"
+}
+
 run_kcat() {
     export address work
     export -f kcat_lists kcat_codec
@@ -118,6 +207,7 @@ run_kcat() {
     for codec in none gzip snappy lz4 zstd; do
         check "kcat, $codec" bash -euo pipefail -c "kcat_codec $codec"
     done
+    check_members kcat
 }
 
 # run_python PACKAGE: the checks of one Python client.
@@ -129,20 +219,22 @@ run_python() {
 }
 
 run_kafkajs() {
-    for test in none gzip snappy idempotent admin; do
+    for test in none gzip snappy lz4 zstd idempotent admin; do
         check "kafkajs, $test" env NODE_PATH="$work/kafkajs/node_modules" node "$here/check.js" "$address" "$test"
     done
+    check_members kafkajs
 }
 
 run_sarama() {
     for test in none gzip snappy lz4 zstd idempotent admin; do
         check "sarama, $test" "$work/sarama" "$address" "$test"
     done
+    check_members sarama
 }
 
 run_java() {
-    for test in none gzip snappy lz4 zstd too_large killed admin; do
-        check "java, $test" java -cp "$work/java:$work/java/*" Check "$address" "$test"
+    for test in none gzip snappy lz4 zstd too_large killed admin restart; do
+        check "java, $test" java -cp "$work/java:$work/java/*" Check "$address" "$test" "$program"
     done
 }
 

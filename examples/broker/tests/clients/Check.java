@@ -39,6 +39,7 @@ class Check {
             case "admin" -> admin();
             case "too_large" -> tooLarge(topic);
             case "killed" -> killed(topic);
+            case "restart" -> restart(topic, arguments[2]);
             case "member" -> new Reader(arguments[2]).readForever();
             default -> {
                 produce(topic, test);
@@ -60,6 +61,49 @@ class Check {
                 each.get();
             }
         }
+    }
+
+    /** While the broker is away its producer gets an error, and when it is back the producer goes on. */
+    static void restart(String topic, String program) throws Exception {
+        try (var socket = new java.net.ServerSocket(0)) {
+            address = "127.0.0.1:" + socket.getLocalPort();
+        }
+        Map<String, Object> settings = Map.of(
+                "bootstrap.servers", address,
+                "request.timeout.ms", 1_000,
+                "delivery.timeout.ms", 3_000,
+                "max.block.ms", 3_000);
+        var record = new ProducerRecord<String, String>(topic, 0, null, "value");
+        Process broker = start(program);
+        try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            producer.send(record).get();
+            broker.destroyForcibly().waitFor();
+            try {
+                producer.send(record).get();
+                check(false, "there is no broker that could take this");
+            } catch (ExecutionException error) {
+                System.out.println("told: " + error.getCause());
+            }
+            broker = start(program);
+            long end = System.currentTimeMillis() + PATIENCE_MS;
+            while (true) {
+                try {
+                    producer.send(record).get();
+                    return;
+                } catch (ExecutionException error) {
+                    check(System.currentTimeMillis() < end, "still " + error.getCause());
+                }
+            }
+        } finally {
+            broker.destroyForcibly();
+        }
+    }
+
+    /** Starts a broker, and waits until it listens. */
+    static Process start(String program) throws Exception {
+        Process broker = new ProcessBuilder(program, "--listen", address).start();
+        check(broker.inputReader().readLine().startsWith("listening"), "the broker does not start");
+        return broker;
     }
 
     /** A member of a group, which checks the number of each record. */

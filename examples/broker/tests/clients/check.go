@@ -85,6 +85,34 @@ func consume(address, topic string, config *sarama.Config) {
 	check(group.Close())
 }
 
+// printer prints each record that a member of a group gets.
+type printer struct{}
+
+func (printer) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (printer) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+func (printer) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for message := range claim.Messages() {
+		fmt.Println(string(message.Value))
+		session.MarkMessage(message, "")
+	}
+	return nil
+}
+
+// member prints the records of a topic as a member of a group, until it is killed.
+func member(address, topic string, config *sarama.Config) {
+	config.Consumer.Group.Session.Timeout = 6 * time.Second
+	config.Consumer.Group.Heartbeat.Interval = time.Second / 2
+	group, err := sarama.NewConsumerGroup([]string{address}, "group-"+topic, config)
+	check(err)
+	for {
+		if err := group.Consume(context.Background(), []string{topic}, printer{}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			time.Sleep(time.Second / 2)
+		}
+	}
+}
+
 func admin(address string, config *sarama.Config) {
 	client, err := sarama.NewClusterAdmin([]string{address}, config)
 	check(err)
@@ -105,6 +133,9 @@ func main() {
 	if test == "admin" {
 		admin(address, config)
 		return
+	}
+	if test == "member" {
+		member(address, os.Args[3], config)
 	}
 	codecs := map[string]sarama.CompressionCodec{
 		"none": sarama.CompressionNone, "idempotent": sarama.CompressionNone, "gzip": sarama.CompressionGZIP,

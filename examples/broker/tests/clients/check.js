@@ -4,7 +4,18 @@
 
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require("kafkajs");
 
+const lz4 = require("lz4js");
+const zstd = require("@mongodb-js/zstd");
+
 CompressionCodecs[CompressionTypes.Snappy] = require("kafkajs-snappy");
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+});
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: (encoder) => zstd.compress(encoder.buffer),
+  decompress: (buffer) => zstd.decompress(buffer),
+});
 
 const [address, test] = process.argv.slice(2);
 const kafka = new Kafka({ brokers: [address], logLevel: logLevel.ERROR });
@@ -44,6 +55,16 @@ async function consumeOnceAndInOrder(topic) {
   await consumer.disconnect();
 }
 
+// Prints the records of a topic as a member of a group, until it is killed.
+async function member(topic) {
+  const groupId = `group-${topic}`;
+  const consumer = kafka.consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 500 });
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  await consumer.run({ eachMessage: async ({ message }) => console.log(`${message.value}`) });
+  return new Promise(() => {});
+}
+
 async function admin() {
   const client = kafka.admin();
   await client.connect();
@@ -58,8 +79,9 @@ async function admin() {
 
 async function main() {
   if (test === "admin") return admin();
+  if (test === "member") return member(process.argv[4]);
   const topic = `kafkajs-${test}`;
-  const codecs = { none: "None", gzip: "GZIP", snappy: "Snappy", idempotent: "None" };
+  const codecs = { none: "None", gzip: "GZIP", snappy: "Snappy", lz4: "LZ4", zstd: "ZSTD", idempotent: "None" };
   await produce(topic, CompressionTypes[codecs[test]], { idempotent: test === "idempotent" });
   await consumeOnceAndInOrder(topic);
 }

@@ -1,5 +1,7 @@
 //! Produce requests, and their waits.
 
+use delaywheel::ManualClock;
+
 use crate::prelude::*;
 
 #[tokio::test]
@@ -22,9 +24,11 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() 
 
 #[tokio::test]
 async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
-    let (server, clock) = virtual_broker().await;
+    let (stop_follower, no_follower, clock) = (true, false, ManualClock::new());
+    let server_clock = Some(clock.clone());
+    let server =
+        start(Config { stop_follower, no_follower, clock: server_clock, ..config() }).await;
     let mut client = Raw::connect(&server).await;
-    server.broker().stop_follower();
     client.send(&produce(0, -1, 1)).await;
     until_produces_wait(&server, 1).await;
     clock.advance(999 * MS);

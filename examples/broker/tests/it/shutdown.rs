@@ -85,7 +85,8 @@ impl Drop for Process {
 async fn sigterm_answers_waiting_requests_before_the_process_ends() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_delaywheel-broker"));
     command.args(["--listen", "localhost:0", "--topic", "topic:4", "--no-follower"]);
-    let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process(command.spawn().unwrap());
     let mut output = BufReader::new(process.0.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
@@ -97,6 +98,9 @@ async fn sigterm_answers_waiting_requests_before_the_process_ends() {
     client.send(&produce(1, 1, 1)).await;
     // This answer shows that the append has come. So the fetch before it waits.
     other.call(&fetch(&[1], 1, HOUR_MS)).await;
+    let mut refused = Raw::connect_to(address).await;
+    refused.send_bytes(&[0xff; 4]).await;
+    assert!(refused.receive_rest().await.is_empty());
     let kill = Command::new("kill").arg(process.0.id().to_string()).status().unwrap();
     assert!(kill.success());
 
@@ -106,5 +110,10 @@ async fn sigterm_answers_waiting_requests_before_the_process_ends() {
     let mut report = String::new();
     output.read_to_string(&mut report).unwrap();
     assert!(report.starts_with("3 requests served; 1 waiting requests"), "{report}");
+    assert!(report.contains("\nrefused    1 connections"), "{report}");
+    let mut log = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.starts_with("closed 127.0.0.1:") || log.starts_with("closed [::1]:"), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
     assert!(process.0.wait().unwrap().success());
 }

@@ -14,7 +14,7 @@
 //! included, and calls the purgatories after it has released the lock.
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     ops::RangeInclusive,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
@@ -88,7 +88,7 @@ pub(crate) struct Entry {
     unused_since: u64,
 }
 
-pub(crate) type Groups = BTreeMap<Name, Entry>;
+pub(crate) type Groups = HashMap<Name, Entry>;
 
 /// A session, as the timer holds it.
 struct SessionEnd {

@@ -65,7 +65,7 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
-/// Clones share their connections: one for writes, two for the deliveries of a timer, one for
+/// Clones share their connections: one for writes, three for the deliveries of a timer, one for
 /// reads, and one that listens.
 ///
 /// Its methods block, also within `async` code, where they panic if a runtime runs on the thread.
@@ -91,6 +91,8 @@ struct Shared {
     schema: String,
     writer: Connection,
     worker: Connection,
+    /// Claims records that are overdue, so that other claims do not wait for these.
+    backlog: Connection,
     /// Commits without waiting for the disk: a begin needs to be seen, not to be durable.
     starter: Connection,
     reader: Connection,
@@ -178,6 +180,7 @@ impl PostgresStore {
         let shared = Shared {
             writer,
             worker: connection(BY_INDEX),
+            backlog: connection(BY_INDEX),
             starter: connection(&format!("{BY_INDEX} -c synchronous_commit=off")),
             reader: connection(BY_INDEX),
             clock: Arc::new(ServerClock::new(shown)),
@@ -417,7 +420,9 @@ impl Store for PostgresStore {
         let begin = request.begin.then(|| request.now.to_system_time());
         // Nothing is due before the start of 1970.
         let begin = begin.unwrap_or(SystemTime::UNIX_EPOCH - Duration::from_secs(1));
-        let (rows, after) = self.shared.worker.run(|session| {
+        let is_overdue = request.until <= request.now;
+        let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
+        let (rows, after) = connection.run(|session| {
             let rows = session.commit(sql::CLAIM, &[&id, &from, &until, &limit, &bytes, &begin])?;
             Ok((rows, session.query(sql::AFTER_CLAIM, &[&id, &from])?))
         })?;

@@ -1,12 +1,12 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
-//! Locks: `driver` is held while the store is called, `inbox` only for a moment. A thread that
-//! holds `driver` may take `inbox` and those of the store, and never the other way round. No lock
-//! is held while a handler runs.
+//! Locks: `driver` is held while the store is called, except for claims, and `inbox` only for a
+//! moment. A thread that holds `driver` may take `inbox` and those of the store, and never the other
+//! way round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
-    driver::{Driver, following},
+    driver::{Claimed, Driver, Lane, LaneClaim, following},
     executor::{Handler, Queue},
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -47,6 +47,7 @@ pub(super) enum Phase {
 struct Inbox {
     ended: Vec<u64>,
     due: Option<WallTime>,
+    claimed: Vec<(LaneClaim, Claimed)>,
     /// Settlements to be tried again, in virtual time.
     postponed: Vec<Job>,
 }
@@ -169,7 +170,9 @@ impl<S: Store> Core<S> {
     }
 
     /// Runs steps of the driver until none has work now. Returns when to do it again.
-    fn run_turn(&self) -> Option<WallTime> {
+    ///
+    /// `claim` carries out claims, or has another thread do it.
+    fn run_turn(&self, claim: &dyn Fn(LaneClaim)) -> Option<WallTime> {
         let postponed = mem::take(&mut self.inbox.lock().postponed);
         for job in postponed {
             self.commit(job);
@@ -177,9 +180,11 @@ impl<S: Store> Core<S> {
         loop {
             let (step, next) = {
                 let mut driver = self.driver.lock();
-                let (ended, due) = {
+                let (ended, due, claimed) = {
                     let mut inbox = self.inbox.lock();
-                    (mem::take(&mut inbox.ended), inbox.due.take())
+                    let (ended, claimed) =
+                        (mem::take(&mut inbox.ended), mem::take(&mut inbox.claimed));
+                    (ended, inbox.due.take(), claimed)
                 };
                 let has_ended = !ended.is_empty();
                 for token in ended {
@@ -191,9 +196,10 @@ impl<S: Store> Core<S> {
                 if has_ended {
                     self.progress.notify_all();
                 }
-                let step = driver.step(&self.store, self.clock.now(), &self.counters);
+                let step = driver.step(&self.store, self.clock.now(), &self.counters, claimed);
                 (step, driver.next_step())
             };
+            step.claims.into_iter().for_each(claim);
             for command in step.commands {
                 self.commit(Job { commands: vec![command], reply: Reply::Nobody });
             }
@@ -203,18 +209,51 @@ impl<S: Store> Core<S> {
                 }
             }
             let inbox = self.inbox.lock();
-            if !step.again && inbox.ended.is_empty() && inbox.due.is_none() {
+            let is_empty = inbox.ended.is_empty() && inbox.claimed.is_empty();
+            if !step.again && is_empty && inbox.due.is_none() {
                 return next;
             }
         }
     }
 
-    /// Runs turns until the timer has been closed and no delivery is under way. Runs on a thread.
+    /// Claims, and tells the driver.
+    fn claim(&self, claim: LaneClaim) {
+        let claimed = self.store.claim(claim.worker, claim.request);
+        self.inbox.lock().claimed.push((claim, claimed));
+        self.ring();
+    }
+
+    /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
+    /// the claims of each lane. Runs on a thread.
     pub(super) fn run_driver(&self, alarm: &Alarm) {
+        thread::scope(|scope| {
+            let lanes = [Lane::Window, Lane::Backlog].map(|_| {
+                let (sender, claims) = mpsc::channel();
+                let run = move || claims.into_iter().for_each(|claim| self.claim(claim));
+                let name = "delaywheel-claim".to_owned();
+                let thread = thread::Builder::new().name(name).spawn_scoped(scope, run);
+                thread.ok().map(|_| sender)
+            });
+            let claim = |claim: LaneClaim| match &lanes[claim.lane as usize] {
+                Some(sender) if sender.send(claim).is_ok() => (),
+                // Without a thread, the driver waits for its claims.
+                _ => self.claim(claim),
+            };
+            self.run_turns(alarm, &claim);
+        });
+        self.commits.close();
+        if let Some(executor) = &self.executor {
+            executor.close();
+        }
+        *self.phase.lock() = Phase::Ended;
+        self.progress.notify_all();
+    }
+
+    fn run_turns(&self, alarm: &Alarm, claim: &dyn Fn(LaneClaim)) {
         loop {
-            let next = self.run_turn();
+            let next = self.run_turn(claim);
             if *self.phase.lock() >= Phase::Closing && self.close() {
-                break;
+                return;
             }
             let limit = next.map(|next| {
                 let limit = next.since(self.clock.now());
@@ -226,12 +265,6 @@ impl<S: Store> Core<S> {
                 tracing::info!("wall clock was set");
             }
         }
-        self.commits.close();
-        if let Some(executor) = &self.executor {
-            executor.close();
-        }
-        *self.phase.lock() = Phase::Ended;
-        self.progress.notify_all();
     }
 
     /// Gives the held records back. Returns whether no delivery is under way.
@@ -271,7 +304,7 @@ impl<S: Store> Core<S> {
             *phase = Phase::Finishing.max(*phase);
         }
         if self.alarm.is_none() {
-            self.run_turn();
+            self.run_turn(&|claim| self.claim(claim));
         } else {
             self.ring();
             self.wait(deadline, |_, is_idle| is_idle);
@@ -359,7 +392,7 @@ const MAX_ERROR: usize = 1_000;
 impl<S: Store> Driven for Core<S> {
     fn turn(&self) {
         if *self.phase.lock() < Phase::Ended {
-            self.run_turn();
+            self.run_turn(&|claim| self.claim(claim));
         }
     }
 

@@ -10,6 +10,10 @@
 //! that were due before `boundary`, oldest first, at a limited rate and with at most half of the
 //! permits. So a long backlog does not delay records that are due now. The boundary moves up to the
 //! present when the window lane itself falls behind.
+//!
+//! The caller carries out the claims, at most one for each lane at a time. On threads of their own,
+//! claims do not delay the deliveries of held records. A driver that meanwhile became another worker
+//! drops the records of the claim: the store has taken them from the old worker, or will.
 
 use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 
@@ -60,9 +64,22 @@ pub(crate) struct Step {
     pub(crate) begun: Vec<(Lane, Record)>,
     /// Commands to write.
     pub(crate) commands: Vec<Command>,
+    /// Claims to make.
+    pub(crate) claims: Vec<LaneClaim>,
     /// Whether to step again at once.
     pub(crate) again: bool,
 }
+
+/// A claim for the caller to carry out. The next step takes its outcome.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneClaim {
+    pub(crate) lane: Lane,
+    pub(crate) worker: WorkerId,
+    pub(crate) request: ClaimRequest,
+}
+
+/// The records of a claim; `None` if the worker has lost its lease.
+pub(crate) type Claimed = Result<Option<ClaimedBatch>, StoreError>;
 
 /// One step under way.
 struct Turn<'a> {
@@ -92,6 +109,9 @@ pub(crate) struct Driver {
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
+    /// For each lane whose claim is under way: deliveries that may begin with it.
+    window_claim: Option<usize>,
+    backlog_claim: Option<usize>,
     /// When each lane claims next.
     window_at: Option<WallTime>,
     backlog_at: Option<WallTime>,
@@ -121,6 +141,8 @@ impl Driver {
             renew_at: WallTime::MIN,
             lapse_at: None,
             recheck_at: None,
+            window_claim: None,
+            backlog_claim: None,
             window_at: Some(WallTime::MIN),
             backlog_at: Some(WallTime::MIN),
             is_full: false,
@@ -139,7 +161,7 @@ impl Driver {
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
-        self.due.is_empty() && self.delivering.is_empty() && is_waiting
+        self.due.is_empty() && self.delivering.is_empty() && is_waiting && !self.is_claiming()
     }
 
     /// A record may have become due at this time; at [`WallTime::MIN`], any records.
@@ -180,15 +202,26 @@ impl Driver {
     }
 
     /// Does all work that is due at `now`.
-    pub(crate) fn step(&mut self, store: &dyn Store, now: WallTime, counters: &Counters) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        store: &dyn Store,
+        now: WallTime,
+        counters: &Counters,
+        claimed: Vec<(LaneClaim, Claimed)>,
+    ) -> Step {
         let mut turn = Turn { store, now, counters, step: Step::default() };
         self.follow_clock(now, counters);
+        for (claim, claimed) in claimed {
+            self.end_claim(&claim, claimed, &mut turn);
+        }
         self.end_overruns(&mut turn);
         if self.paused_until.is_some_and(|until| now < until) {
             return turn.step;
         }
         self.paused_until = None;
         match self.call_store(&mut turn) {
+            // A claim that is under way may fail.
+            Ok(()) if self.is_claiming() => (),
             Ok(()) => self.pause = Duration::ZERO,
             Err(error) => self.pause_after(&error, now, counters),
         }
@@ -205,8 +238,8 @@ impl Driver {
         let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let claims = [
-            self.window_at.filter(|_| self.has_room(self.last)),
-            self.backlog_at.filter(|_| self.backlog_permits() > 0),
+            self.window_at.filter(|_| self.window_claim.is_none() && self.has_room(self.last)),
+            self.backlog_at.filter(|_| self.backlog_claim.is_none() && self.backlog_permits() > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -275,15 +308,13 @@ impl Driver {
             self.recheck_at = None;
             self.claim_soon(turn.now);
         }
-        // Held records before newly claimed ones, since they are older.
         self.expire(turn.now);
         if !self.is_closing {
-            self.fill_window(turn)?;
+            self.claim_window(turn)?;
         }
-        self.expire(turn.now);
         self.begin_due(turn)?;
         if !self.is_closing {
-            self.take_backlog(turn)?;
+            self.claim_backlog(turn)?;
         }
         turn.step.again = self.next_step().is_some_and(|next| next <= turn.now);
         Ok(())
@@ -346,69 +377,104 @@ impl Driver {
         self.claim_soon(now);
     }
 
-    /// Claims with a good lease, which it gets if need be.
+    /// Has the caller claim with a good lease, which the driver gets if need be.
     fn claim(
         &mut self,
-        turn: &Turn<'_>,
+        lane: Lane,
         request: ClaimRequest,
-    ) -> Result<ClaimedBatch, StoreError> {
-        let now = turn.now;
-        loop {
-            // A lease that was not needed was not renewed, and may be about to end.
-            if self.renew_at <= now {
-                self.renew(turn)?;
+        turn: &mut Turn<'_>,
+    ) -> Result<(), StoreError> {
+        // A lease that was not needed was not renewed, and may be about to end.
+        if self.renew_at <= turn.now {
+            self.renew(turn)?;
+        }
+        let worker = match self.worker {
+            Some(worker) => worker,
+            None => self.enter(turn)?,
+        };
+        let permits = if request.begin { request.limit } else { 0 };
+        match lane {
+            Lane::Window => (self.window_claim, self.window_at) = (Some(permits), None),
+            Lane::Backlog => (self.backlog_claim, self.backlog_at) = (Some(permits), None),
+        }
+        turn.step.claims.push(LaneClaim { lane, worker, request });
+        Ok(())
+    }
+
+    /// Takes in the records of a claim.
+    fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
+        match claim.lane {
+            Lane::Window => self.window_claim = None,
+            Lane::Backlog => self.backlog_claim = None,
+        }
+        if self.worker != Some(claim.worker) {
+            return;
+        }
+        let batch = match claimed {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return self.lose_lease(turn.now, turn.counters),
+            Err(error) => {
+                self.abandon(turn.now);
+                return self.pause_after(&error, turn.now, turn.counters);
             }
-            let worker = match self.worker {
-                Some(worker) => worker,
-                None => self.enter(turn)?,
-            };
-            let claimed = turn.store.claim(worker, request);
-            match claimed.inspect_err(|_| self.abandon(now))? {
-                Some(batch) => {
-                    // A lease that seems to have ended just now may be renewed this moment.
-                    let soon = now.saturating_add(self.settings.lease / 10);
-                    let lapse = batch.lapse.map(|lapse| lapse.max(soon));
-                    self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
-                    let recheck = turn.store.recheck();
-                    self.recheck_at = recheck.map(|recheck| now.saturating_add(recheck));
-                    return Ok(batch);
-                }
-                None => self.lose_lease(now, turn.counters),
-            }
+        };
+        if self.is_closing {
+            let release = |record: &Record| Command::Settle(record.claim(), Settlement::Release);
+            turn.step.commands.extend(batch.records.iter().map(release));
+            return;
+        }
+        self.pause = Duration::ZERO;
+        // A lease that seems to have ended just now may be renewed this moment.
+        let soon = turn.now.saturating_add(self.settings.lease / 10);
+        let lapse = batch.lapse.map(|lapse| lapse.max(soon));
+        self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
+        let recheck = turn.store.recheck();
+        self.recheck_at = recheck.map(|recheck| turn.now.saturating_add(recheck));
+        match claim.lane {
+            Lane::Window => self.plan_window(&claim.request, &batch, turn.now),
+            Lane::Backlog => self.plan_backlog(&claim.request, &batch, turn.now),
+        }
+        for record in batch.records {
+            debug_assert!(record.state != State::Delivering || record.next <= claim.request.now);
+            self.take_claimed(claim.lane, record, turn);
         }
     }
 
-    fn fill_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
-        while self.window_at.is_some_and(|at| at <= turn.now) && self.has_room(turn.now) {
-            let from = *self.boundary.get_or_insert(turn.now);
-            // One microsecond more: a record that is due at that time is the reason for this claim.
-            let window = self.settings.window.saturating_add(Duration::from_micros(1));
-            let until = turn.now.max(from).saturating_add(window);
-            let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
-            // Deliveries that are due already begin with the claim, as far as there are permits.
-            let begin = self.is_overdue(turn.now) && self.due.is_empty();
-            let request = ClaimRequest {
-                now: turn.now,
-                from,
-                until,
-                limit: if begin { room.min(self.permits()) } else { room },
-                max_bytes: self.settings.window_bytes - self.bytes,
-                begin,
-            };
-            // A notice that comes meanwhile is not lost: it is given after this step.
-            let batch = self.claim(turn, request)?;
-            self.is_full = batch.next.is_some_and(|next| next < until);
-            self.window_at = batch.next.map(|next| next.saturating_sub(self.settings.window));
-            let last = batch.records.last().map(|last| last.next);
-            for record in batch.records {
-                self.take_claimed(Lane::Window, record, turn);
-            }
-            if self.is_full && last.is_some_and(|last| turn.now.since(last) > BEHIND) {
-                self.boundary = Some(turn.now);
-                self.claim_soon(turn.now);
-            }
+    fn claim_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+        let is_claiming = self.window_claim.is_some();
+        if is_claiming || self.window_at.is_none_or(|at| at > turn.now) || !self.has_room(turn.now)
+        {
+            return Ok(());
         }
-        Ok(())
+        let from = *self.boundary.get_or_insert(turn.now);
+        // One microsecond more: a record that is due at that time is the reason for this claim.
+        let window = self.settings.window.saturating_add(Duration::from_micros(1));
+        let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
+        // Deliveries that are due already begin with the claim. Held records that become due during
+        // the claim need permits as well.
+        let begin = self.is_overdue(turn.now) && self.due.is_empty();
+        let request = ClaimRequest {
+            now: turn.now,
+            from,
+            until: turn.now.max(from).saturating_add(window),
+            limit: if begin { room.min(self.permits().div_ceil(4)) } else { room },
+            max_bytes: self.settings.window_bytes - self.bytes,
+            begin,
+        };
+        self.claim(Lane::Window, request, turn)
+    }
+
+    /// Sets when the window lane claims again. A notice during the claim may have set an earlier
+    /// time.
+    fn plan_window(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
+        self.is_full = batch.next.is_some_and(|next| next < request.until);
+        let next = batch.next.map(|next| next.saturating_sub(self.settings.window));
+        self.window_at = self.window_at.into_iter().chain(next).min();
+        let last = batch.records.last();
+        if self.is_full && last.is_some_and(|last| now.since(last.next) > BEHIND) {
+            self.boundary = Some(now);
+            self.claim_soon(now);
+        }
     }
 
     /// Delivers a record whose delivery has begun, or puts it into the wheel.
@@ -445,6 +511,7 @@ impl Driver {
         self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
         for (mut record, begun) in records.into_iter().zip(begun) {
             if begun {
+                debug_assert!(record.next <= turn.now, "a delivery is early");
                 record.attempt += 1;
                 self.deliver(Lane::Window, record, turn);
             } else {
@@ -469,10 +536,11 @@ impl Driver {
         });
     }
 
-    fn take_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
         let limit = self.backlog_permits().min(BATCH);
-        if limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now) {
+        let is_claiming = self.backlog_claim.is_some();
+        if is_claiming || limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now) {
             return Ok(());
         }
         // At a limited rate, no more than a hundredth of a second's worth at once.
@@ -486,21 +554,21 @@ impl Driver {
             max_bytes: self.settings.window_bytes,
             begin: true,
         };
-        let batch = self.claim(turn, request)?;
-        let more = batch.next.filter(|&next| next < boundary);
+        self.claim(Lane::Backlog, request, turn)
+    }
+
+    /// Sets when the backlog lane claims again.
+    fn plan_backlog(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
+        let has_more = batch.next.is_some_and(|next| next < request.until);
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
-        self.backlog_at = more.map(|_| match rate {
-            None => turn.now,
-            Some(rate) => turn.now.saturating_add(Duration::from_secs(1) * count / rate),
-        });
-        for record in batch.records {
-            self.take_claimed(Lane::Backlog, record, turn);
+        let pause =
+            self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
+        if has_more || self.backlog_at.is_some() {
+            self.backlog_at = Some(now.saturating_add(pause.unwrap_or_default()));
         }
-        Ok(())
     }
 
     fn deliver(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
-        debug_assert!(record.next <= turn.now, "a delivery is early");
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         self.delivering.insert(record.token, None);
@@ -517,11 +585,21 @@ impl Driver {
     }
 
     fn permits(&self) -> usize {
-        self.settings.max_deliveries.saturating_sub(self.delivering.len())
+        self.settings.max_deliveries.saturating_sub(self.begun())
     }
 
     fn backlog_permits(&self) -> usize {
-        self.settings.max_deliveries.div_ceil(2).saturating_sub(self.delivering.len())
+        self.settings.max_deliveries.div_ceil(2).saturating_sub(self.begun())
+    }
+
+    /// Returns the number of deliveries under way, and of those that claims may begin.
+    fn begun(&self) -> usize {
+        let claims = self.window_claim.unwrap_or(0) + self.backlog_claim.unwrap_or(0);
+        self.delivering.len() + claims
+    }
+
+    fn is_claiming(&self) -> bool {
+        self.window_claim.is_some() || self.backlog_claim.is_some()
     }
 
     /// Returns whether the window lane would claim records that are already due.
@@ -575,4 +653,67 @@ pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {
 /// One tick of the wheels is a microsecond.
 fn tick(time: WallTime) -> Tick {
     Tick::new(time.as_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryStore, NewTimeout};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn driver(max_deliveries: usize) -> Driver {
+        Driver::new(DriverSettings {
+            window: 60 * SECOND,
+            window_capacity: 100,
+            window_bytes: 1_000,
+            max_deliveries,
+            lease: 30 * SECOND,
+            handler_limit: None,
+            catch_up: CatchUp::All,
+            catch_up_rate: None,
+        })
+    }
+
+    /// Returns a store with timeouts that are due, one second apart and the last one at `now`.
+    fn store(now: WallTime, count: u32) -> MemoryStore {
+        let store = MemoryStore::new();
+        let new = |number| {
+            let due = now.saturating_sub(SECOND * number);
+            Command::Schedule(NewTimeout::new(format!("{number}"), due, b"").expect("valid"))
+        };
+        store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+        store
+    }
+
+    #[test]
+    fn records_that_were_claimed_for_an_earlier_worker_are_dropped() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
+        let step = driver.step(&store, now, &counters, Vec::new());
+        let [window, backlog] = step.claims[..] else { panic!("{:?}", step.claims) };
+        let records = store.claim(window.worker, window.request);
+        assert_eq!(records.as_ref().expect("claim").as_ref().expect("lease").records.len(), 1);
+        // Another worker takes the records while the window's are on their way.
+        store.leave(window.worker).expect("leave");
+        let lost = store.claim(backlog.worker, backlog.request);
+        let step = driver.step(&store, now, &counters, vec![(backlog, lost)]);
+        let [again] = step.claims[..] else { panic!("{:?}", step.claims) };
+        assert_ne!(again.worker, window.worker);
+        let step = driver.step(&store, now, &counters, vec![(window, records)]);
+        assert!(step.begun.is_empty());
+        assert_eq!(driver.held(), (0, 0, 0));
+        assert_eq!(step.claims[0].worker, again.worker);
+    }
+
+    #[test]
+    fn claims_under_way_have_the_permits_of_the_deliveries_that_they_begin() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(1));
+        let step = driver.step(&store, now, &counters, Vec::new());
+        let [claim] = step.claims[..] else { panic!("{:?}", step.claims) };
+        assert!(claim.request.begin && claim.request.limit == 1);
+        assert!(driver.step(&store, now, &counters, Vec::new()).claims.is_empty());
+        assert!(!driver.is_idle(now));
+    }
 }

@@ -88,8 +88,9 @@ impl Sleep {
     /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
-    /// In a [`finish`](Timer::finish) the sleep also moves at once. If it was moved later before the
-    /// finish, and is neither polled nor moved in it, it ends with an error at its earlier deadline.
+    /// In a [`finish`](Timer::finish) the sleep also moves at once. If it was moved later before
+    /// the finish, and is neither polled nor moved in it, it ends with an error at its earlier
+    /// deadline.
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {

@@ -160,8 +160,8 @@ impl PurgatoryBuilder {
     /// Sets the seed of the hash of keys. Default: a random seed, so that no client can choose keys
     /// whose hashes collide.
     ///
-    /// With a fixed seed, each run of one program hashes alike. Set it only in a test or a benchmark
-    /// that must repeat exactly.
+    /// With a fixed seed, each run of one program hashes alike. Set it only in a test or a
+    /// benchmark that must repeat exactly.
     pub fn hash_seed(mut self, seed: u64) -> Self {
         self.hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
         self

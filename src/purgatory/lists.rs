@@ -1,8 +1,8 @@
 //! The watchers of each key: a list for each key that has watchers, and none for others.
 //!
-//! The watchers of a key's events are in the order of registration. Those of its value are in a tree
-//! by threshold. An operation knows its positions, so the time to leave all lists depends only on its
-//! own keys. A key leaves with its last watcher.
+//! The watchers of a key's events are in the order of registration. Those of its value are in a
+//! tree by threshold. An operation knows its positions, so the time to leave all lists depends only
+//! on its own keys. A key leaves with its last watcher.
 
 use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
@@ -284,8 +284,8 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Appends the operations of a list from a position on to `waiters`, up to `len` in all. Returns
-    /// the position of the next one; `None` at the end.
+    /// Appends the operations of a list from a position on to `waiters`, up to `len` in all.
+    /// Returns the position of the next one; `None` at the end.
     #[inline]
     pub(super) fn gather(
         &self,
@@ -407,8 +407,8 @@ impl<K> Lists<K> {
         self.cursors.move_on(Home::Chunk(chunk), next.map(Position::start_of));
     }
 
-    /// Removes a watcher from the list of a key by `leave`, and releases its permit. Removes the key
-    /// if that was its last watcher.
+    /// Removes a watcher from the list of a key by `leave`, and releases its permit. Removes the
+    /// key if that was its last watcher.
     #[inline]
     fn leave_list(
         &mut self,

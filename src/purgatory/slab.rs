@@ -98,7 +98,8 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns it.
+    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns
+    /// it.
     #[inline]
     pub(super) fn change(
         &mut self,

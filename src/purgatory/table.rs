@@ -57,8 +57,8 @@ impl<E> Table<E> {
         next
     }
 
-    /// Returns the element with this hash for which `is_it` returns `true`, and the unused key. Adds
-    /// an element, which `make` makes from the key, if there is none.
+    /// Returns the element with this hash for which `is_it` returns `true`, and the unused key.
+    /// Adds an element, which `make` makes from the key, if there is none.
     #[inline]
     pub(super) fn find_or_insert<K>(
         &mut self,
@@ -85,7 +85,8 @@ impl<E> Table<E> {
         (index, &mut entry.element, None)
     }
 
-    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns it.
+    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns
+    /// it.
     #[inline]
     pub(super) fn change(
         &mut self,

@@ -9,8 +9,8 @@
 //!
 //! # Layout
 //!
-//! A slot has two parts. An event reads the [`Waiter`] of each operation on its key: 32 bytes in one
-//! cache line, for an operation of at most 8 bytes. Only its registration and its end need the
+//! A slot has two parts. An event reads the [`Waiter`] of each operation on its key: 32 bytes in
+//! one cache line, for an operation of at most 8 bytes. Only its registration and its end need the
 //! [`Registration`].
 
 use std::{collections::BTreeMap, mem};
@@ -247,8 +247,8 @@ where
         self.passes
     }
 
-    /// Handles an event on a key that operations watch. Takes out those that the pass has not seen and
-    /// that a check can complete.
+    /// Handles an event on a key that operations watch. Takes out those that the pass has not seen
+    /// and that a check can complete.
     #[inline]
     pub(super) fn call(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
         for &index in indices {
@@ -413,8 +413,8 @@ where
         })
     }
 
-    /// Returns the first operation from a position on for which `is_victim` returns `true`. It skips
-    /// only operations whose registration is in progress.
+    /// Returns the first operation from a position on for which `is_victim` returns `true`. It
+    /// skips only operations whose registration is in progress.
     fn oldest_from(
         &self,
         mut position: Position,

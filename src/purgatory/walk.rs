@@ -59,8 +59,8 @@ where
     ///
     /// A walk skips an operation that a later pass has seen, because the later pass checks it too.
     ///
-    /// It first lists the operations and then takes them out. Each is in another cache line, and the
-    /// processor loads the next ones while it waits for the first.
+    /// It first lists the operations and then takes them out. Each is in another cache line, and
+    /// the processor loads the next ones while it waits for the first.
     #[inline]
     pub(super) fn take_out<Q: Eq + ?Sized>(
         &mut self,

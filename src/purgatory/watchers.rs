@@ -144,8 +144,8 @@ impl Chunks {
         Position::start_of(index)
     }
 
-    /// Removes a watcher. Returns its list, and whether the chunk is now empty. Then the caller must
-    /// [remove](Self::remove_chunk) the chunk.
+    /// Removes a watcher. Returns its list, and whether the chunk is now empty. Then the caller
+    /// must [remove](Self::remove_chunk) the chunk.
     #[inline]
     pub(super) fn remove(
         &mut self,
@@ -213,9 +213,9 @@ impl Chunks {
         found.map(|(slot, waiter)| (Position::in_chunk(index, slot), waiter))
     }
 
-    /// Appends the operations of a chunk from a slot on to `waiters`, up to `len` in all. Returns the
-    /// position of the next one if there is one left, and otherwise the list and the next chunk, as
-    /// [`seek`](Self::seek) does.
+    /// Appends the operations of a chunk from a slot on to `waiters`, up to `len` in all. Returns
+    /// the position of the next one if there is one left, and otherwise the list and the next
+    /// chunk, as [`seek`](Self::seek) does.
     #[inline]
     pub(super) fn gather(
         &self,

@@ -16,9 +16,9 @@
 //!   shutdown sets its flag, removes all wakers, and wakes them.
 //! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
 //!   poll has the identity of the clone in the wheel; the latest tick is before that of the place;
-//!   and neither a finish nor a shutdown has begun. Otherwise, in one hold of the lock, it checks that
-//!   the key is live and stores the waker under it. If the key is dead, the poll is ready, or it
-//!   inserts again.
+//!   and neither a finish nor a shutdown has begun. Otherwise, in one hold of the lock, it checks
+//!   that the key is live and stores the waker under it. If the key is dead, the poll is ready, or
+//!   it inserts again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
 //!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
 //!   moves a live key. It clears a dead key, so the next poll inserts.
@@ -388,8 +388,8 @@ fn renew(
     }
 }
 
-/// Returns whether the key of a sleep that was moved later must move too: it has expired or is about
-/// to, or the timer will refuse to insert it again.
+/// Returns whether the key of a sleep that was moved later must move too: it has expired or is
+/// about to, or the timer will refuse to insert it again.
 fn must_move(shards: &Shards<Waker>, place: Place) -> bool {
     shards.clock().has_begun(place.due) || shards.is_ending()
 }

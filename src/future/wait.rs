@@ -318,6 +318,7 @@ where
         };
         let polled = shared.poll(cx.waker());
         if polled.is_pending() {
+            debug_assert!(guard.is_some(), "a drop would not cancel the operation");
             self.state = State::Waiting(shared, guard);
         } else {
             guard.into_iter().for_each(OperationGuard::disarm);

@@ -46,6 +46,7 @@ impl Receivers {
             self.next_ticket += 1;
             self.next_ticket
         });
+        debug_assert!(ticket <= self.next_ticket, "ticket {ticket} was not given out");
         self.waiting.insert(ticket, waker)
     }
 

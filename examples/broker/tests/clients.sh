@@ -143,9 +143,14 @@ wait_for() {
     return 1
 }
 
-# has_round FILE ROUND: a member has got every record of a round, and each once.
+# has_round FILE ROUND: a member has got every record of a round.
 has_round() {
-    [[ $(grep -c "^$2-[0-7]$" "$1") -eq 8 ]]
+    [[ $(grep "^$2-[0-7]$" "$1" | sort -u | wc -l) -eq 8 ]]
+}
+
+# is_used PORT: something listens at that port.
+is_used() {
+    (: > "/dev/tcp/127.0.0.1/$1") 2> /dev/null
 }
 
 # killed CLIENT: of two members of a group, one is killed. The other gets the records of all partitions.
@@ -176,8 +181,12 @@ start_other() {
 
 # restarted CLIENT: while the broker is away a member says so. When it is back the member goes on.
 restarted() {
-    local topic=restarted-$1 address=127.0.0.1:$((20000 + RANDOM % 10000)) first=
+    local topic=restarted-$1 port=20000 address
+    # A port that the system gives to no client, which could otherwise connect to itself.
+    while is_used "$port"; do port=$((port + 1)); done
+    address=127.0.0.1:$port
     local complaint='refused|disconnected|out of available brokers'
+    first=
     trap 'kill -9 $other $first 2> /dev/null || true' EXIT
     start_other "$address"
     send "$address" "$topic" before
@@ -195,7 +204,7 @@ restarted() {
 # check_members CLIENT: the checks of clients whose members the script starts itself.
 check_members() {
     export address work here program
-    export -f send wait_for has_round start_other killed restarted "member_$1"
+    export -f send wait_for has_round is_used start_other killed restarted "member_$1"
     check "$1, killed" bash -euo pipefail -c "killed $1"
     check "$1, restart" bash -euo pipefail -c "restarted $1"
 }

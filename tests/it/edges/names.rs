@@ -26,7 +26,7 @@ const RECEIVERS: [(&str, &[&str]); 38] = [
     ("ManualClock", &["clock"]),
     ("OperationGuard", &["guard"]),
     ("Purgatory", &["purgatory"]),
-    ("PurgatoryBuilder", &["settings", "PurgatoryBuilder.new", "Purgatory.builder", "total"]),
+    ("PurgatoryBuilder", &["settings", "PurgatoryBuilder.new..", "Purgatory.builder", "total"]),
     ("PurgatoryStats", &["stats"]),
     ("QueueStream", &["stream"]),
     ("RepeatBuilder", &["timer.repeat.."]),

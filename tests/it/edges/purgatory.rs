@@ -177,8 +177,9 @@ fn limits_accept_every_number_but_0() {
             assert_eq!(each.build::<u64, Never, ()>().is_err(), limit == 0);
         }
         let keys = usize::try_from(limit).unwrap_or(usize::MAX);
-        let many =
-            PurgatoryBuilder::new().hash_seed(limit).max_keys(keys).build::<u64, Never, ()>();
+        let seeded = PurgatoryBuilder::new().hash_seed(limit).build::<u64, Never, ()>();
+        assert!(seeded.is_ok(), "every seed serves");
+        let many = PurgatoryBuilder::new().max_keys(keys).build::<u64, Never, ()>();
         assert_eq!(many.is_err(), limit == 0);
         if let Ok(purgatory) = many {
             let is_refused = |count: usize| {

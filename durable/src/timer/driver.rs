@@ -31,6 +31,10 @@ use crate::{
 /// Most deliveries that begin in one call of the store.
 const BATCH: usize = 1_024;
 
+/// Most records of a claim of the backlog lane. Larger claims keep the processor longer from other
+/// deliveries, and smaller ones deliver a backlog more slowly.
+const BACKLOG: usize = 512;
+
 /// The window lane has fallen behind if it claims records that are overdue by this.
 const BEHIND: Duration = Duration::from_secs(1);
 
@@ -538,7 +542,7 @@ impl Driver {
 
     fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
-        let limit = self.backlog_permits().min(BATCH);
+        let limit = self.backlog_permits().min(BACKLOG);
         let is_claiming = self.backlog_claim.is_some();
         if is_claiming || limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now) {
             return Ok(());

@@ -56,6 +56,9 @@ pub(super) struct Shards<T, X = ()> {
     /// Wakes the reaper.
     reaper: Unparker,
     permits: Permits,
+    /// Whether a finish has begun to close the shards.
+    #[cfg(feature = "future")]
+    is_closing: AtomicBool,
     /// Whether all shards are closed, and the reaper ends once they are empty.
     is_finishing: AtomicBool,
     /// Set before a shutdown removes the pending timeouts.
@@ -96,6 +99,8 @@ impl<T, X> Shards<T, X> {
             wakeup: Wakeup::new(),
             reaper,
             permits: Permits::new(max_pending),
+            #[cfg(feature = "future")]
+            is_closing: AtomicBool::new(false),
             is_finishing: AtomicBool::new(false),
             is_shut_down: AtomicBool::new(false),
         }
@@ -380,6 +385,9 @@ impl<T, X> Shards<T, X> {
 
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
+        // Before the shards refuse, so that a thread that was refused sees it.
+        #[cfg(feature = "future")]
+        self.is_closing.store(true, Ordering::Relaxed);
         self.all.iter().for_each(|shard| shard.close());
         self.is_finishing.store(true, Ordering::Release);
         self.reaper.unpark();
@@ -401,7 +409,7 @@ impl<T, X> Shards<T, X> {
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
-        self.is_finishing.load(Ordering::Relaxed) || self.is_shut_down()
+        self.is_closing.load(Ordering::Relaxed) || self.is_shut_down()
     }
 
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.

@@ -289,8 +289,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Complexity
     ///
     /// Takes the lock of each shard, one after the other, for a time proportional to the memory of
-    /// that shard. On a 2-core x86-64 virtual machine, this takes 6 ms after a million timeouts
-    /// have ended, and 18 ms with a million pending. Meanwhile the reaper and other calls on this
+    /// that shard: milliseconds for a million timeouts. Meanwhile the reaper and other calls on this
     /// shard wait. So call it rarely, when the load is low.
     pub fn shrink(&self) {
         self.shards().shrink();

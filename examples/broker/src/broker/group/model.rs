@@ -81,6 +81,8 @@ struct Ghost {
     deadline: Duration,
     /// That of the group when it died.
     generation: i32,
+    /// The last generation that the process had joined.
+    joined: i32,
     /// Rounds of joins that had timed out when it died.
     rounds: u64,
     /// Whether it had its assignment in that generation.
@@ -183,6 +185,7 @@ impl World {
             instance: process.instance.clone(),
             deadline,
             generation: self.generation,
+            joined: process.generation,
             rounds: self.coordinator.stats().rounds.0.expired,
             was_synced: matches!(state, State::Member) && process.generation == self.generation,
         };
@@ -286,12 +289,30 @@ impl World {
         process.member = joined.member_id;
         process.last_beat = now;
         process.state = State::Stalled(now + stall, assign(&joined.members));
+        for member in &joined.members {
+            self.check_joined(member, joined.generation_id);
+        }
     }
 
     /// Returns how long a process lags: usually zero.
     fn delay(&mut self, one_in: u8, most_ms: u64) -> Duration {
         let is_slow = !self.is_prompt && self.random.u8(..one_in) == 0;
         Duration::from_millis(if is_slow { self.random.u64(..most_ms) } else { 0 })
+    }
+
+    /// Checks that a generation is made of members that have joined it. Static ones may be away.
+    fn check_joined(&self, member: &JoinGroupResponseMember, generation: i32) {
+        let has_joined = |process: &Process| {
+            let joins = matches!(process.state, State::Joining(_));
+            // The answer to a first join brings the id.
+            let is_it = process.member == member.member_id || joins && process.member.is_empty();
+            is_it && (joins || process.generation == generation)
+        };
+        let is_dead =
+            |ghost: &Ghost| ghost.member == member.member_id && ghost.joined == generation;
+        let is_static = member.group_instance_id.is_some();
+        let joined = self.processes.iter().any(has_joined) || self.ghosts.iter().any(is_dead);
+        assert!(is_static || joined, "{} has not joined generation {generation}", member.member_id);
     }
 
     fn sync(&mut self, index: usize) {

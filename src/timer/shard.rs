@@ -52,9 +52,9 @@ use crate::{
 /// Number of inserts after which a shard checks whether its wheel has to split a crowded bucket
 /// ahead of time.
 ///
-/// A bucket with more than 16 records is crowded. Without the check, the reaper would learn of such a
-/// bucket only when its first timeout is due. So timeouts of a burst that are due together would be
-/// late.
+/// A bucket with more than 16 records is crowded. Without the check, the reaper would learn of such
+/// a bucket only when its first timeout is due. So timeouts of a burst that are due together would
+/// be late.
 const INSERTS_PER_CHECK: u64 = 64;
 
 /// A wheel behind a lock, and the expiration that it publishes to the reaper.

@@ -289,8 +289,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// # Complexity
     ///
     /// Takes the lock of each shard, one after the other, for a time proportional to the memory of
-    /// that shard: milliseconds for a million timeouts. Meanwhile the reaper and other calls on this
-    /// shard wait. So call it rarely, when the load is low.
+    /// that shard: milliseconds for a million timeouts. Meanwhile the reaper and other calls on
+    /// this shard wait. So call it rarely, when the load is low.
     pub fn shrink(&self) {
         self.shards().shrink();
     }

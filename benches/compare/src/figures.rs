@@ -9,9 +9,9 @@ use plotters::{
 };
 
 use crate::{
-    bench::Results,
+    bench::{CONTESTANTS, Figure, Results},
     measure::shared::PERCENTILES,
-    report::{is_ours, number},
+    report::{cell, is_ours, number, position},
 };
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -30,15 +30,18 @@ const OURS: [RGBColor; 3] =
 /// leave them out.
 const SLOWER_THAN_ORIGINAL: [&str; 1] = ["netty_timer"];
 
-/// The kinds of pictures.
+/// The form of a picture.
+#[derive(Clone, Copy)]
 enum Kind {
     /// A line for each contestant over the sizes below a row.
     Lines(&'static str),
-    /// Bars for each contestant, sorted by the last; each with a label.
+    /// Bars for each contestant, each with a label; sorted by the last.
     Bars(&'static [(&'static str, &'static str)], Axis),
     /// A line for each contestant over the percentiles of lateness.
     Percentiles,
 }
+
+use Kind::{Bars, Lines, Percentiles};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Axis {
@@ -49,57 +52,59 @@ enum Axis {
 struct Picture {
     file: &'static str,
     title: &'static str,
+    /// The line below the title.
     below: &'static str,
     kind: Kind,
 }
 
+const fn picture(
+    file: &'static str,
+    title: &'static str,
+    below: &'static str,
+    kind: Kind,
+) -> Picture {
+    Picture { file, title, below, kind }
+}
+
 const COST: &str = "nanoseconds of one operation by pending timeouts; less is better";
 
-const PICTURES: &[Picture] = &[
-    Picture {
-        file: "insert.svg",
-        title: "Insert into an empty contestant, 1 ms to 60 s ahead",
-        below: COST,
-        kind: Kind::Lines("wheel/insert"),
-    },
-    Picture {
-        file: "expire.svg",
-        title: "Expire all, 1 ms to 60 s ahead",
-        below: COST,
-        kind: Kind::Lines("wheel/expire"),
-    },
-    Picture {
-        file: "churn.svg",
-        title: "Cancel one and insert another, steady state, 1 ms to 60 s ahead",
-        below: COST,
-        kind: Kind::Lines("wheel/churn/uniform"),
-    },
-    Picture {
-        file: "churn-month.svg",
-        title: "Cancel one and insert another, steady state, 1 ms to 30 days ahead",
-        below: COST,
-        kind: Kind::Lines("wheel/churn/log-uniform"),
-    },
-    Picture {
-        file: "server.svg",
-        title: "A request server, and connections that are kept alive, in the steady state",
-        below: "nanoseconds of one request or message; less is better",
-        kind: Kind::Bars(
-            &[("wheel/keep_alive", "message"), ("wheel/server/random", "request")],
-            Axis::Log,
-        ),
-    },
-    Picture {
-        file: "sparse.svg",
-        title: "Wake-ups to expire 1000 timeouts within a year",
-        below: "wake-ups of one timeout; less is better, 1 is needed; ≈ is estimated from a part of the year",
-        kind: Kind::Bars(&[("wheel/sparse/wakeups", "")], Axis::Log),
-    },
-    Picture {
-        file: "memory.svg",
-        title: "Memory of one timeout of 8 bytes",
-        below: "bytes; with the key or handle, of contestants with threads; less is better",
-        kind: Kind::Bars(
+const PICTURES: [Picture; 9] = [
+    picture(
+        "insert.svg",
+        "Insert into an empty contestant, 1 ms to 60 s ahead",
+        COST,
+        Lines("wheel/insert"),
+    ),
+    picture("expire.svg", "Expire all, 1 ms to 60 s ahead", COST, Lines("wheel/expire")),
+    picture(
+        "churn.svg",
+        "Cancel one and insert another, steady state, 1 ms to 60 s ahead",
+        COST,
+        Lines("wheel/churn/uniform"),
+    ),
+    picture(
+        "churn-month.svg",
+        "Cancel one and insert another, steady state, 1 ms to 30 days ahead",
+        COST,
+        Lines("wheel/churn/log-uniform"),
+    ),
+    picture(
+        "server.svg",
+        "A request server, and connections that are kept alive, in the steady state",
+        "nanoseconds of one request or message; less is better",
+        Bars(&[("wheel/keep_alive", "message"), ("wheel/server/random", "request")], Axis::Log),
+    ),
+    picture(
+        "sparse.svg",
+        "Wake-ups to expire 1000 timeouts within a year",
+        "wake-ups of one timeout; less is better, 1 is needed; ≈ is estimated from a part of the year",
+        Bars(&[("wheel/sparse/wakeups", "")], Axis::Log),
+    ),
+    picture(
+        "memory.svg",
+        "Memory of one timeout of 8 bytes",
+        "bytes; with the key or handle, of contestants with threads; less is better",
+        Bars(
             &[
                 ("wheel/memory/peak/random", "peak of a server"),
                 ("wheel/memory/pending", "pending"),
@@ -108,22 +113,19 @@ const PICTURES: &[Picture] = &[
             ],
             Axis::Log,
         ),
-    },
-    Picture {
-        file: "threads.svg",
-        title: "Threads that cancel and schedule at once",
-        below: "million pairs a second, of all threads together, 100,000 pending; more is better",
-        kind: Kind::Bars(
-            &[("timer/threads/1", "1 thread"), ("timer/threads/2", "2 threads")],
-            Axis::Linear,
-        ),
-    },
-    Picture {
-        file: "lateness.svg",
-        title: "When timeouts run, in real time",
-        below: "milliseconds after the instant that was asked for; below 0 is early",
-        kind: Kind::Percentiles,
-    },
+    ),
+    picture(
+        "threads.svg",
+        "Threads that cancel and schedule at once",
+        "million pairs a second, of all threads together, 100,000 pending; more is better",
+        Bars(&[("timer/threads/1", "1 thread"), ("timer/threads/2", "2 threads")], Axis::Linear),
+    ),
+    picture(
+        "lateness.svg",
+        "When timeouts run, in real time",
+        "milliseconds after the instant that was asked for; below 0 is early",
+        Percentiles,
+    ),
 ];
 
 /// Draws all pictures for which there are figures. Returns files and titles.
@@ -136,9 +138,9 @@ pub fn draw_all(
     for picture in PICTURES {
         let path = folder.join(picture.file);
         let is_drawn = match picture.kind {
-            Kind::Lines(row) => draw_lines(results, row, picture, &path)?,
-            Kind::Bars(series, axis) => draw_bars(results, series, axis, picture, &path)?,
-            Kind::Percentiles => draw_percentiles(results, picture, &path)?,
+            Lines(row) => draw_chart(sizes(results, row), &picture, &path)?,
+            Bars(series, axis) => draw_bars(results, series, axis, &picture, &path)?,
+            Percentiles => draw_chart(percentiles(results), &picture, &path)?,
         };
         if is_drawn {
             fs::write(&path, shortened(&fs::read_to_string(&path)?))?;
@@ -148,16 +150,11 @@ pub fn draw_all(
     Ok(drawn)
 }
 
-/// Makes a picture half as large: drops attributes with their default value, invisible digits, and
-/// spaces.
+/// Makes a picture half as large: drops default values, invisible digits, and spaces, and moves the
+/// usual colour and size of texts to the root.
 fn shortened(picture: &str) -> String {
-    let drop = [
-        " opacity=\"1\"",
-        " font-family=\"sans-serif\"",
-        " text-anchor=\"start\"",
-        " stroke=\"none\"",
-        " stroke-width=\"1\"",
-    ];
+    let drop =
+        [" opacity=\"1\"", " text-anchor=\"start\"", " stroke=\"none\"", " stroke-width=\"1\""];
     let mut short = drop.iter().fold(picture.to_owned(), |short, text| short.replace(text, ""));
     for (long, text) in [("\">\n", "\">"), ("\n</text>", "</text>"), (" \"/>", "\"/>")] {
         short = short.replace(long, text);
@@ -165,23 +162,24 @@ fn shortened(picture: &str) -> String {
     for size in [12.0, 13.0, 14.0, 20.0].map(|size| size / 1.24) {
         short = short.replace(&format!("size=\"{size}\""), &format!("size=\"{size:.1}\""));
     }
-    short.replacen("<svg ", "<svg font-family=\"sans-serif\" ", 1)
+    let root = ["font-family=\"sans-serif\"", "font-size=\"10.5\"", "fill=\"#24292F\""];
+    for attribute in root {
+        short = short.replace(&format!(" {attribute}"), "");
+    }
+    short.replacen("<svg ", &format!("<svg {} ", root.join(" ")), 1)
 }
 
 /// A contestant's colour: one of ours, or a hue by its position among all, neither red nor orange.
-fn color(results: &Results, contestant: &str) -> RGBColor {
-    let position = |name: &str| results.contestants.iter().position(|one| one.name == name);
-    if is_ours(contestant) {
-        let ours = results.contestants.iter().filter(|one| is_ours(&one.name));
-        let index = ours.take_while(|one| one.name != contestant).count();
-        return OURS[index % OURS.len()];
-    }
+fn color(contestant: &str) -> RGBColor {
     let index = position(contestant).unwrap_or(0);
+    if is_ours(contestant) {
+        let before = CONTESTANTS.iter().take(index).filter(|one| is_ours(one.name));
+        return OURS[before.count() % OURS.len()];
+    }
     let step = f64::from(u32::try_from(index).unwrap_or(0));
     // Neighbours are far apart: the golden ratio spreads hues evenly between yellow and violet.
     let hue = 0.17 + 0.66 * (step * 0.618_034).fract();
-    let lightness = [0.33, 0.45, 0.57][index % 3];
-    let (red, green, blue) = HSLColor(hue, 0.55, lightness).rgb();
+    let (red, green, blue) = HSLColor(hue, 0.55, [0.33, 0.45, 0.57][index % 3]).rgb();
     RGBColor(red, green, blue)
 }
 
@@ -204,16 +202,19 @@ fn card<'a>(path: &'a Path, height: i32, picture: &Picture) -> Result<Area<'a>, 
     Ok(area)
 }
 
-/// A line of a chart: a contestant, and its points.
-type Curve<'a> = (&'a str, Vec<(f64, f64)>);
+/// Lines on linear axes of transformed values.
+struct Chart<'a> {
+    /// Contestants and their points.
+    curves: Vec<(&'a str, Vec<(f64, f64)>)>,
+    /// Positions and labels on the two axes.
+    marks: [Vec<(f64, String)>; 2],
+}
 
-/// Draws lines on linear axes of transformed values, with a name where each ends.
+/// Draws lines, with a name at the end of each.
 fn draw_chart(
-    results: &Results,
-    mut curves: Vec<Curve<'_>>,
+    Chart { mut curves, marks }: Chart<'_>,
     picture: &Picture,
     path: &Path,
-    marks: [&[(f64, String)]; 2],
 ) -> Result<bool, Box<dyn Error>> {
     const HEIGHT: i32 = 620;
     const LEFT: i32 = 90;
@@ -238,11 +239,8 @@ fn draw_chart(
     };
     for (mark, label) in marks[0].iter().filter(|(mark, _)| within(*mark, xs)) {
         area.draw(&PathElement::new([(x(*mark), TOP), (x(*mark), BOTTOM)], GRID))?;
-        area.draw(&Text::new(
-            label.as_str(),
-            (x(*mark), BOTTOM + 16),
-            text(13, INK, HPos::Center),
-        ))?;
+        let style = text(13, INK, HPos::Center);
+        area.draw(&Text::new(label.as_str(), (x(*mark), BOTTOM + 16), style))?;
     }
     for (mark, label) in marks[1].iter().filter(|(mark, _)| within(*mark, ys)) {
         area.draw(&PathElement::new([(LEFT, y(*mark)), (RIGHT, y(*mark))], GRID))?;
@@ -250,7 +248,7 @@ fn draw_chart(
     }
     let mut ends = Vec::new();
     for (name, points) in &curves {
-        let color = color(results, name);
+        let color = color(name);
         let points: Vec<_> = points.iter().map(|point| (x(point.0), y(point.1))).collect();
         let width = if is_ours(name) { 4 } else { 2 };
         area.draw(&PathElement::new(points.clone(), color.stroke_width(width)))?;
@@ -292,58 +290,40 @@ fn spread(mut heights: Vec<i32>, top: i32, bottom: i32) -> Vec<i32> {
     heights
 }
 
-fn draw_lines(
-    results: &Results,
-    row: &str,
-    picture: &Picture,
-    path: &Path,
-) -> Result<bool, Box<dyn Error>> {
-    let mut curves: Vec<Curve<'_>> = Vec::new();
-    for figure in &results.figures {
-        let size = figure
-            .row
-            .strip_prefix(row)
-            .and_then(|rest| rest.strip_prefix("/1e")?.parse::<f64>().ok());
-        let Some(size) = size else { continue };
-        let point = (size, figure.value().max(0.1).log10());
-        match curves.iter_mut().find(|(name, _)| *name == figure.contestant) {
-            Some((_, points)) => points.push(point),
-            None => curves.push((&figure.contestant, vec![point])),
-        }
-    }
-    curves
-        .iter_mut()
-        .for_each(|(_, points)| points.sort_by(|one, other| one.0.total_cmp(&other.0)));
-    let sizes: Vec<_> =
-        (0..9).map(|power| (f64::from(power), number(10_f64.powi(power)))).collect();
-    let factors = [1.0, 2.0, 5.0];
-    let costs = (0..9).flat_map(|power| factors.map(|factor| factor * 10_f64.powi(power)));
-    let costs: Vec<_> = costs.map(|cost| (cost.log10(), format!("{} ns", number(cost)))).collect();
-    draw_chart(results, curves, picture, path, [&sizes, &costs])
+/// Costs by the size at the end of a path, both logarithmic.
+fn sizes<'a>(results: &'a Results, row: &str) -> Chart<'a> {
+    let curve = |name: &'a str| {
+        let point = |figure: &Figure| {
+            let size = figure.row.strip_prefix(row)?.strip_prefix("/1e")?.parse().ok()?;
+            Some((size, figure.value().max(0.1).log10()))
+        };
+        let figures = results.figures.iter().filter(|figure| figure.contestant == name);
+        let mut points: Vec<(f64, f64)> = figures.filter_map(point).collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        (!points.is_empty()).then_some((name, points))
+    };
+    let sizes = (0..9).map(|power| (f64::from(power), number(10_f64.powi(power))));
+    let costs = (0..9).flat_map(|power| [1.0, 2.0, 5.0].map(|cost| cost * 10_f64.powi(power)));
+    let costs = costs.map(|cost| (cost.log10(), format!("{} ns", number(cost))));
+    let curves = CONTESTANTS.iter().filter_map(|one| curve(one.name)).collect();
+    Chart { curves, marks: [sizes.collect(), costs.collect()] }
 }
 
-fn draw_percentiles(
-    results: &Results,
-    picture: &Picture,
-    path: &Path,
-) -> Result<bool, Box<dyn Error>> {
-    // Linear near zero and logarithmic beyond.
+/// Lateness by percentile; linear near zero and logarithmic beyond.
+fn percentiles(results: &Results) -> Chart<'static> {
     let bent = |millis: f64| (millis / 0.1).asinh();
-    let steps = || (0..PERCENTILES.len()).map(|step| f64::from(u32::try_from(step).unwrap_or(0)));
-    let mut curves: Vec<Curve<'_>> = Vec::new();
-    for one in &results.contestants {
-        let value = |name: &str| results.find(&format!("timer/lateness/{name}"), &one.name);
-        let values: Option<Vec<_>> = PERCENTILES.iter().map(|(name, _)| value(name)).collect();
-        if let Some(values) = values {
-            let points = steps().zip(values).map(|(step, figure)| (step, bent(figure.value())));
-            curves.push((&one.name, points.collect()));
-        }
-    }
-    let names: Vec<_> =
-        steps().zip(PERCENTILES).map(|(step, (name, _))| (step, name.to_owned())).collect();
+    let steps = || (0_u32..).map(f64::from);
+    let curve = |name| {
+        let value = |percentile| results.find(&format!("timer/lateness/{percentile}"), name);
+        let values =
+            PERCENTILES.iter().map(|(percentile, _)| Some(bent(value(percentile)?.value())));
+        Some((name, steps().zip(values.collect::<Option<Vec<_>>>()?).collect()))
+    };
+    let names = steps().zip(PERCENTILES.map(|(name, _)| name.to_owned()));
     let millis = [-10.0, -1.0, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0];
-    let millis: Vec<_> = millis.map(|millis| (bent(millis), format!("{millis} ms"))).into();
-    draw_chart(results, curves, picture, path, [&names, &millis])
+    let millis = millis.map(|millis| (bent(millis), format!("{millis} ms")));
+    let curves = CONTESTANTS.iter().filter_map(|one| curve(one.name)).collect();
+    Chart { curves, marks: [names.collect(), millis.into()] }
 }
 
 fn draw_bars(
@@ -360,17 +340,14 @@ fn draw_bars(
     let of = |name: &str| -> Vec<_> {
         series.iter().filter_map(|(row, label)| Some((results.find(row, name)?, *label))).collect()
     };
-    let mut groups: Vec<_> =
-        results.contestants.iter().map(|one| (one.name.as_str(), of(&one.name))).collect();
+    let mut groups: Vec<_> = CONTESTANTS.iter().map(|one| (one.name, of(one.name))).collect();
     let is_throughput = series.iter().any(|(row, _)| row.starts_with("timer/threads"));
     let is_drawn = |name: &str| !(is_throughput && SLOWER_THAN_ORIGINAL.contains(&name));
     groups.retain(|(name, bars)| !bars.is_empty() && is_drawn(name));
     if groups.is_empty() {
         return Ok(false);
     }
-    let last = |bars: &[(&crate::bench::Figure, &str)]| {
-        bars.last().map_or(0.0, |(figure, _)| figure.value())
-    };
+    let last = |bars: &[(&Figure, &str)]| bars.last().map_or(0.0, |(figure, _)| figure.value());
     groups.sort_by(|one, other| last(&one.1).total_cmp(&last(&other.1)));
     if axis == Axis::Linear {
         groups.reverse();
@@ -386,7 +363,7 @@ fn draw_bars(
     let area = card(path, height, picture)?;
     let mut top = HEAD;
     for (name, bars) in &groups {
-        let color = color(results, name);
+        let color = color(name);
         let middle = top + i32::try_from(bars.len())? * BAR / 2;
         let ink = if is_ours(name) { color } else { INK };
         let style = bold_if(is_ours(name), text(13, ink, HPos::Right));
@@ -397,13 +374,9 @@ fn draw_bars(
             let strength = if index + 1 == bars.len() { 1.0 } else { 0.45 };
             let fill = color.mix(strength).filled();
             area.draw(&Rectangle::new([(NAMES, top), (end, top + BAR - 2)], fill))?;
-            let about = if figure.note.is_some() { "≈ " } else { "" };
-            let label = format!("{about}{} {label}", number(figure.value()));
-            area.draw(&Text::new(
-                label,
-                (end + 6, top + BAR / 2 - 1),
-                text(12, FAINT, HPos::Left),
-            ))?;
+            let label = format!("{} {label}", cell(figure));
+            let style = text(12, FAINT, HPos::Left);
+            area.draw(&Text::new(label, (end + 6, top + BAR / 2 - 1), style))?;
             top += BAR;
         }
         top += GAP;
@@ -421,8 +394,8 @@ mod tests {
         let text = "<svg width=\"9\">\n<text x=\"1\" dy=\"0.5ex\" text-anchor=\"start\" \
                     font-family=\"sans-serif\" font-size=\"16.129032258064516\" opacity=\"1\" \
                     fill=\"#24292F\">\nName\n</text>\n<polyline opacity=\"0.4\" points=\"1,2 3,4 \"/>\n";
-        let short = "<svg font-family=\"sans-serif\" width=\"9\"><text x=\"1\" dy=\"0.5ex\" \
-                     font-size=\"16.1\" fill=\"#24292F\">Name</text>\n\
+        let short = "<svg font-family=\"sans-serif\" font-size=\"10.5\" fill=\"#24292F\" \
+                     width=\"9\"><text x=\"1\" dy=\"0.5ex\" font-size=\"16.1\">Name</text>\n\
                      <polyline opacity=\"0.4\" points=\"1,2 3,4\"/>\n";
         assert_eq!(shortened(text), short);
         assert_eq!(shortened(short), short, "a second time changes nothing");

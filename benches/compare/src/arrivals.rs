@@ -15,16 +15,15 @@ use crate::{os::wait_until, workload::nanos};
 /// Notes when each timeout ran. A timeout is known by its deadline, in nanoseconds after the
 /// origin.
 ///
-/// Entries are written one after the other, so a note costs one read of the clock and a few
+/// Entries are written one behind the other, so a note costs one look at the clock and a few
 /// nanoseconds.
-#[derive(Debug)]
 pub struct Arrivals {
     origin: Instant,
     entries: Box<[Entry]>,
     len: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Entry {
     due: AtomicU64,
     /// 0 until the entry is complete.
@@ -50,7 +49,6 @@ impl Arrivals {
     }
 
     /// Notes that the timeout with this deadline runs now.
-    #[inline]
     pub fn note(&self, due: u64) {
         let at = nanos(self.origin.elapsed());
         let entry = &self.entries[self.len.fetch_add(1, Ordering::Relaxed)];
@@ -100,7 +98,6 @@ impl Entry {
 }
 
 /// When timeouts ran.
-#[derive(Debug)]
 pub struct Outcome {
     /// Deadline, and when the timeout ran, in nanoseconds; only timeouts that ran once.
     pub arrived: Vec<(u64, u64)>,
@@ -116,7 +113,6 @@ impl Outcome {
     }
 }
 
-/// A distribution of nanoseconds.
 pub fn histogram(nanos: impl IntoIterator<Item = u64>) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).expect("three digits are a valid precision");
     for nanos in nanos {
@@ -125,7 +121,8 @@ pub fn histogram(nanos: impl IntoIterator<Item = u64>) -> Histogram<u64> {
     histogram
 }
 
-/// A percentile in milliseconds.
-pub fn millis(histogram: &Histogram<u64>, percentile: f64) -> f64 {
-    Duration::from_nanos(histogram.value_at_percentile(percentile)).as_secs_f64() * 1e3
+/// A percentile by its name: `p99.9`, or `max`.
+pub fn percentile(histogram: &Histogram<u64>, name: &str) -> u64 {
+    let number = |number: &str| number.parse().expect("the name has a number");
+    histogram.value_at_percentile(name.strip_prefix('p').map_or(100.0, number))
 }

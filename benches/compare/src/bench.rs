@@ -10,44 +10,44 @@ use std::{
     fs, io,
     path::Path,
     process::{Command, Stdio},
+    sync::LazyLock,
     thread,
     time::{Duration, Instant},
 };
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Promises,
+    arrivals::percentile,
     os::Load,
     rows::{self, Section},
     shared, timers,
 };
 
-/// Whether a measurement succeeded.
 pub type Done = Result<(), Box<dyn Error>>;
 
 /// A contestant that took longer than this for one turn does not take part in larger sizes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scale {
     /// Checks in seconds that everything works. The figures mean nothing.
     Smoke,
+    #[default]
     /// Under fifteen minutes.
     Usual,
     /// More rounds and sizes of up to ten million; about an hour.
     Long,
 }
 
-/// The part of the command line that selects the measurements.
-#[derive(Debug, Clone)]
+/// The part of the command line that decides what is measured.
+#[derive(Clone)]
 pub struct Options {
-    /// How much to measure.
     pub scale: Scale,
     /// Prefixes of paths; everything if empty.
     pub only: Vec<String>,
-    /// Turns of each contestant.
     pub rounds: Option<usize>,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -60,7 +60,7 @@ impl Default for Options {
 }
 
 /// Everything that a run measured, and where.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Processor, system, compiler, commit, and the versions of the other crates.
     pub machine: BTreeMap<String, String>,
@@ -74,8 +74,6 @@ pub struct Results {
     pub seconds: u64,
     /// The sections that ran.
     pub sections: Vec<Ran>,
-    /// All contestants; the order decides on colours.
-    pub contestants: Vec<Contestant>,
     /// The figures, in the order in which they were measured.
     pub figures: Vec<Figure>,
 }
@@ -83,49 +81,23 @@ pub struct Results {
 /// A section that ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ran {
-    /// Its first row.
     pub name: String,
-    /// Length in seconds.
     pub seconds: f64,
     /// The share of the processors that other processes used meanwhile.
     pub others: Option<f64>,
 }
 
-/// A contestant, as it describes itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contestant {
-    /// Name in all rows.
-    pub name: String,
-    /// The structure.
-    pub scheme: String,
-    /// Surprising properties.
-    pub describes: String,
-    /// The longest delay in milliseconds.
-    pub max_delay: Option<u64>,
-    /// Whether it has threads and a clock of its own.
-    pub is_shared: bool,
-}
-
-impl Contestant {
-    fn new(name: &str, promises: &Promises, is_shared: bool) -> Self {
-        Self {
-            name: name.to_owned(),
-            scheme: promises.scheme.to_owned(),
-            describes: promises.describes.to_owned(),
-            max_delay: promises.max_delay,
-            is_shared,
-        }
-    }
-}
+/// The contestants of the rows `wheel/` and `timer/`; the order decides on colours.
+pub static CONTESTANTS: LazyLock<Vec<Promises>> = LazyLock::new(|| {
+    let timers = timers::all().into_iter().map(|one| one.promises);
+    timers.chain(shared::all().map(|one| one.promises)).collect()
+});
 
 /// All figures of one contestant in one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The path of the row.
     pub row: String,
-    /// The contestant.
     pub contestant: String,
-    /// The figure of each round.
     pub rounds: Vec<f64>,
     /// A caveat, such as an estimate.
     pub note: Option<String>,
@@ -138,12 +110,26 @@ impl Figure {
     }
 
     /// Adds a caveat.
-    pub fn with_note(mut self, note: Option<String>) -> Self {
-        self.note = note;
-        self
+    pub fn with_note(self, note: Option<String>) -> Self {
+        Self { note, ..self }
     }
 
-    /// The median over the rounds.
+    /// Percentiles of durations in rows below `row`. A percentile is a name such as `p99.9` or
+    /// `max`; a figure is its number of units.
+    pub fn percentiles(
+        row: &str,
+        contestant: &str,
+        durations: &Histogram<u64>,
+        percentiles: &[&str],
+        unit: Duration,
+    ) -> Vec<Self> {
+        let figure = |name: &&str| {
+            let duration = Duration::from_nanos(percentile(durations, name));
+            Self::new(format!("{row}/{name}"), contestant, duration.div_duration_f64(unit))
+        };
+        percentiles.iter().map(figure).collect()
+    }
+
     pub fn value(&self) -> f64 {
         median(&self.rounds)
     }
@@ -158,46 +144,26 @@ pub fn median(figures: &[f64]) -> f64 {
 }
 
 impl Results {
-    /// Results of a machine that is not known.
-    pub fn of(figures: Vec<Figure>) -> Self {
-        let (machine, sections, contestants) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self {
-            machine,
-            scale: Scale::Usual,
-            rounds: 1,
-            seed: 1,
-            seconds: 0,
-            sections,
-            contestants,
-            figures,
-        }
-    }
-
-    /// Reads a file.
     pub fn read(path: &Path) -> io::Result<Self> {
         Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
     }
 
     /// Keeps the rows under any of these paths; all if there are none.
     pub fn select(mut self, only: &[String]) -> Self {
-        let is_kept =
-            |row: &str| only.is_empty() || only.iter().any(|only| rows::is_under(row, only));
-        self.figures.retain(|figure| is_kept(&figure.row));
+        let is_kept = |row: &str| only.iter().any(|only| rows::is_under(row, only));
+        self.figures.retain(|figure| only.is_empty() || is_kept(&figure.row));
         self
     }
 
-    /// Writes a file, and creates its folder.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
         fs::write(path, serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// The figure of a contestant in a row.
     pub fn find(&self, row: &str, contestant: &str) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.row == row && figure.contestant == contestant)
+        find(&self.figures, row, contestant)
     }
 
-    /// All figures of a row.
     pub fn row<'a>(&'a self, row: &str) -> impl Iterator<Item = &'a Figure> + use<'a> {
         let row = row.to_owned();
         self.figures.iter().filter(move |figure| figure.row == row)
@@ -205,9 +171,7 @@ impl Results {
 }
 
 /// A run that is under way.
-#[derive(Debug)]
 pub struct Bench {
-    /// The selected measurements.
     pub options: Options,
     start: Instant,
     figures: Vec<Figure>,
@@ -233,10 +197,6 @@ impl Bench {
             sections.push(Ran { name: section.rows[0].to_owned(), seconds, others });
         }
         eprintln!();
-        let told = timers::all();
-        let told = told.iter().map(|one| Contestant::new(one.name(), &one.promises(), false));
-        let shared = shared::all();
-        let shared = shared.iter().map(|one| Contestant::new(one.name(), &one.promises(), true));
         Ok(Results {
             machine: machine(),
             scale: bench.options.scale,
@@ -244,7 +204,6 @@ impl Bench {
             seed: bench.options.seed,
             seconds: start.elapsed().as_secs(),
             sections,
-            contestants: told.chain(shared).collect(),
             figures: bench.figures,
         })
     }
@@ -257,7 +216,6 @@ impl Bench {
         if only.is_empty() { section.is_default } else { section.rows.iter().any(is_asked) }
     }
 
-    /// Turns of each contestant.
     pub fn rounds(&self) -> usize {
         let usual = self.pick(1, 3, 5);
         self.options.rounds.unwrap_or(usual).max(1)
@@ -278,19 +236,49 @@ impl Bench {
         }
     }
 
-    /// Milliseconds, which are fewer in a smoke run.
-    pub fn millis(&self, smoke: u64, full: u64) -> Duration {
-        Duration::from_millis(self.pick(smoke, full, full))
+    /// One of two values: the first in a smoke run.
+    pub fn full<V>(&self, smoke: V, full: V) -> V {
+        if self.options.scale == Scale::Smoke { smoke } else { full }
     }
 
-    /// Prints progress.
+    /// Milliseconds, which are fewer in a smoke run.
+    pub fn millis(&self, smoke: u64, full: u64) -> Duration {
+        Duration::from_millis(self.full(smoke, full))
+    }
+
     pub fn tell(&self, what: &str) {
         eprint!("\n[{:>4} s] {what} ", self.start.elapsed().as_secs());
     }
 
-    /// Adds a figure of one round.
     pub fn add(&mut self, row: &str, contestant: &str, value: f64) {
         self.add_all(vec![Figure::new(row, contestant, value)]);
+    }
+
+    /// Adds a figure of one round with a caveat.
+    pub fn add_noted(&mut self, row: &str, contestant: &str, value: f64, note: Option<String>) {
+        self.add_all(vec![Figure::new(row, contestant, value).with_note(note)]);
+    }
+
+    /// Adds the quotient of two rows for every contestant that has both.
+    pub fn add_quotient(&mut self, row: &str, dividend: &str, divisor: &str) {
+        let quotient = |figure: &Figure| {
+            let divisor = find(&self.figures, divisor, &figure.contestant)?;
+            Some(Figure::new(row, &*figure.contestant, figure.value() / divisor.value()))
+        };
+        let dividends = self.figures.iter().filter(|figure| figure.row == dividend);
+        self.add_all(dividends.filter_map(quotient).collect());
+    }
+
+    /// Adds percentiles of durations; see [`Figure::percentiles`].
+    pub fn add_percentiles(
+        &mut self,
+        row: &str,
+        contestant: &str,
+        durations: &Histogram<u64>,
+        percentiles: &[&str],
+        unit: Duration,
+    ) {
+        self.add_all(Figure::percentiles(row, contestant, durations, percentiles, unit));
     }
 
     /// Adds figures of one round, such as those of a child process.
@@ -306,22 +294,6 @@ impl Bench {
                     known.note = known.note.take().or(figure.note);
                 }
                 None => self.figures.push(figure),
-            }
-        }
-    }
-
-    /// Adds the quotient of two rows for every contestant that has both.
-    pub fn add_quotient(&mut self, row: &str, dividend: &str, divisor: &str) {
-        let of = |path: &str| {
-            let found = self.figures.iter().filter(|figure| figure.row == path);
-            found
-                .map(|figure| (figure.contestant.clone(), figure.value()))
-                .collect::<BTreeMap<_, _>>()
-        };
-        let divisors = of(divisor);
-        for (contestant, value) in of(dividend) {
-            if let Some(by) = divisors.get(&contestant) {
-                self.add(row, &contestant, value / by);
             }
         }
     }
@@ -351,6 +323,10 @@ impl Bench {
         self.add_all(serde_json::from_slice(&output.stdout)?);
         Ok(())
     }
+}
+
+fn find<'a>(figures: &'a [Figure], row: &str, contestant: &str) -> Option<&'a Figure> {
+    figures.iter().find(|figure| figure.row == row && figure.contestant == contestant)
 }
 
 /// Facts about the machine and the build. A fact that the system does not tell is left out.

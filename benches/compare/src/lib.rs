@@ -24,31 +24,29 @@ pub trait Timers {
     /// Names a timeout, to cancel or move it.
     type Key: Copy;
 
-    /// Name in the report.
-    const NAME: &'static str;
-
-    /// The structure, and its limits.
     const PROMISES: Promises;
 
-    /// Adds a timeout.
+    const NAME: &'static str = Self::PROMISES.name;
+
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key;
 
-    /// Removes a timeout. Returns whether it was pending.
-    fn cancel(&mut self, key: Self::Key) -> bool;
+    /// Removes a timeout. Returns its payload, or `None` if it was not pending.
+    fn cancel(&mut self, key: Self::Key) -> Option<u64>;
 
     /// Moves a timeout, which may change its key. Returns `None` if it was not pending.
-    fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key>;
+    fn reset(&mut self, key: Self::Key, deadline: u64) -> Option<Self::Key> {
+        let payload = self.cancel(key)?;
+        Some(self.insert(deadline, payload))
+    }
 
     /// The tick at which to call [`advance`](Self::advance) next; `None` if nothing is pending.
     fn next_expiration(&mut self) -> Option<u64>;
 
-    /// Lets time pass until `now` and hands out the payloads of due timeouts. Returns their number.
-    fn advance(&mut self, now: u64, expired: impl FnMut(u64)) -> usize;
+    /// Lets time pass until `now` and hands out the payloads of due timeouts.
+    fn advance(&mut self, now: u64, expired: impl FnMut(u64));
 
-    /// Number of pending timeouts.
     fn len(&self) -> usize;
 
-    /// Whether nothing is pending.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -65,6 +63,7 @@ pub trait Timers {
 /// Structure and limits of a contestant. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
+    pub name: &'static str,
     /// The structure by its usual name, and its owner.
     pub scheme: &'static str,
     /// Surprising properties, as a phrase for a table cell; empty if there are none.
@@ -100,6 +99,7 @@ pub enum Wakes {
 impl Promises {
     /// No limits: any delay, any number, never early, never late, in order.
     pub const STRICT: Self = Self {
+        name: "",
         scheme: "",
         describes: "",
         max_delay: None,

@@ -25,19 +25,17 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Counters of some threads since they started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Number of threads.
     pub threads: u32,
     /// Processor time. That of a running thread may lag behind by a few milliseconds.
     pub cpu: Duration,
-    /// Voluntary context switches.
     pub switches: u64,
 }
 
 /// Usage of the threads of this process whose names start with `prefix`. Linux keeps 15 bytes of a
 /// name.
-pub fn threads(prefix: &str) -> Option<Usage> {
+fn threads(prefix: &str) -> Option<Usage> {
     usage(|_, name| name.starts_with(prefix))
 }
 
@@ -70,20 +68,36 @@ fn counters(task: &Path) -> Option<(Duration, u64)> {
     Some((Duration::from_nanos(nanos), status.lines().find_map(line)?))
 }
 
-/// Processor time of the process, of all its threads.
 #[cfg(target_os = "linux")]
 pub fn process_cpu() -> Option<Duration> {
     nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok().map(Duration::from)
 }
 
-/// Processor time of the process, of all its threads.
 #[cfg(not(target_os = "linux"))]
 pub fn process_cpu() -> Option<Duration> {
     None
 }
 
-/// A look at the processors: how much of them other processes use between two looks.
-#[derive(Debug, Clone, Copy)]
+/// Processor time of the process, and of a timer's threads, whose names start with `prefix`. Waits
+/// until the threads of an earlier timer of that name have ended, so that there are a reaper and an
+/// executor, or neither.
+pub fn cpu(prefix: &str) -> Option<[Duration; 2]> {
+    let mut usage = Usage::default();
+    wait_until("there are a reaper and an executor, or neither", || {
+        usage = threads(prefix).unwrap_or_default();
+        usage.threads == 2 || usage.threads == 0
+    });
+    Some([process_cpu()?, usage.cpu])
+}
+
+/// Milliseconds in each second of `span` between two results of [`cpu`].
+pub fn spent(before: [Duration; 2], after: [Duration; 2], span: Duration) -> [f64; 2] {
+    [0, 1]
+        .map(|index: usize| after[index].saturating_sub(before[index]).div_duration_f64(span) * 1e3)
+}
+
+/// Times of the processors since the system started.
+#[derive(Clone, Copy)]
 pub struct Load {
     /// Busy jiffies of all processors, and of this process with its children.
     busy: u64,
@@ -93,7 +107,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// Reads the counters.
     pub fn now() -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let fields: Vec<u64> = numbers(text.lines().next()?.strip_prefix("cpu")?).take(8).collect();

@@ -1,45 +1,19 @@
 //! The report: rows as text, tables in Markdown, and the part of the documentation that is made
 //! from results.
 
-use std::{error::Error, fmt::Write, fs, path::Path};
+use std::{error::Error, fs, iter, path::Path};
 
 use crate::{
-    bench::{Contestant, Figure, Results, Scale},
+    Promises,
+    bench::{CONTESTANTS, Figure, Results, Scale},
     figures,
-    rows::{self, Best, TARGETS},
+    rows::{self, Best, Definition, TARGETS, Target},
 };
 
-/// A row for each figure: ours first, then the others, the best first, each with our multiple of
-/// it.
+/// All rows, and the targets.
 pub fn text(results: &Results) -> String {
-    let mut text = head(results) + "\n\n";
-    for row in paths(results) {
-        let definition = rows::definition(row);
-        let (mut ours, mut others): (Vec<_>, Vec<_>) =
-            results.row(row).partition(|figure| is_ours(&figure.contestant));
-        let order = |one: &&Figure, other: &&Figure| {
-            let ascending = one.value().total_cmp(&other.value());
-            if definition.best == Best::Greatest { ascending.reverse() } else { ascending }
-        };
-        ours.sort_by(order);
-        others.sort_by(order);
-        let first = ours.first().map(|figure| figure.value());
-        let state = if definition.state.is_empty() { "" } else { ", " };
-        write_to(&mut text, format_args!("{row} [{}{state}{}]", definition.unit, definition.state));
-        for figure in ours {
-            write_to(&mut text, format_args!("  {} {}", figure.contestant, cell(figure)));
-        }
-        for figure in others {
-            write_to(&mut text, format_args!(" | {} {}", figure.contestant, cell(figure)));
-            if let Some(first) = first {
-                write_to(&mut text, format_args!(" ({:.2}x)", first / figure.value()));
-            }
-        }
-        text.push('\n');
-    }
-    let (verdicts, missed) = verdicts(results);
-    write_to(&mut text, format_args!("\n{verdicts}{missed} targets missed\n"));
-    text
+    let (rows, targets) = (rows_table(results, |_| true), target_table(results));
+    format!("{}\n\n{rows}\n{targets}\n{} targets missed\n", head(results), missed(results))
 }
 
 /// The paths of all rows, in the order in which they were measured.
@@ -53,18 +27,16 @@ fn paths(results: &Results) -> Vec<&str> {
     all
 }
 
-/// A line for each target of which the run has the figures, and how many are missed.
-pub fn verdicts(results: &Results) -> (String, usize) {
-    let (mut text, mut missed) = (String::new(), 0);
-    for target in TARGETS.iter() {
-        let Some((value, is_met)) = target.judge(results) else { continue };
-        let word = if is_met { "ok" } else { "MISSED" };
-        let (row, name, value, bound) =
-            (target.row, target.contestant, number(value), target.bound);
-        write_to(&mut text, format_args!("target {row} {name}: {value} {bound} {word}\n"));
-        missed += usize::from(!is_met);
-    }
-    (text, missed)
+/// The targets of which the run has the figures, each with the figure and whether the bound holds.
+fn verdicts(results: &Results) -> impl Iterator<Item = (&'static Target, f64, bool)> {
+    TARGETS.iter().filter_map(|target| {
+        let (value, is_met) = target.judge(results)?;
+        Some((target, value, is_met))
+    })
+}
+
+pub fn missed(results: &Results) -> usize {
+    verdicts(results).filter(|(_, _, is_met)| !is_met).count()
 }
 
 /// Machine, date, load, and what else a figure depends on.
@@ -89,18 +61,19 @@ fn head(results: &Results) -> String {
     if let Some((most, ran)) = loads.max_by(|one, other| one.0.total_cmp(&other.0)) {
         let mean = 100.0 * sum / seconds;
         let (most, name) = (100.0 * most, &ran.name);
-        write_to(
-            &mut text,
-            format_args!(
-                " Other processes used {mean:.0} % of the processors, at most {most:.0} % in {name}."
-            ),
+        text += &format!(
+            " Other processes used {mean:.0} % of the processors, at most {most:.0} % in {name}."
         );
     }
     if results.scale == Scale::Smoke {
-        text.push_str(" A smoke run: the figures mean nothing.");
+        text += " A smoke run: the figures mean nothing.";
     }
-    write_to(&mut text, format_args!("\n\nVersions: {}.", fact("versions")));
-    text
+    text + &format!("\n\nVersions: {}.", fact("versions"))
+}
+
+/// The position of a contestant among all.
+pub fn position(contestant: &str) -> Option<usize> {
+    CONTESTANTS.iter().position(|one| one.name == contestant)
 }
 
 /// Whether a contestant is of this repository.
@@ -196,7 +169,7 @@ const TABLES: &[Table] = &[
     ),
 ];
 
-/// Prefixes of rows that are about this crate alone; they share a table with a line for each row.
+/// Prefixes of rows that share a table with a line for each row.
 const OWN: &[&str] = &[
     "wheel/century",
     "wheel/memory/left",
@@ -213,7 +186,6 @@ const OWN: &[&str] = &[
     "purgatory",
 ];
 
-/// The tables in Markdown.
 pub fn markdown(results: &Results) -> String {
     let mut text = head(results) + "\n\n";
     let sized = SIZES.map(|(title, size)| {
@@ -225,46 +197,43 @@ pub fn markdown(results: &Results) -> String {
     for (title, columns) in sized.into_iter().chain(others) {
         let table = table(results, &columns);
         if !table.is_empty() {
-            write_to(&mut text, format_args!("{title}\n\n{table}\n"));
+            text += &format!("{title}\n\n{table}\n");
         }
     }
-    write_to(&mut text, format_args!("This crate alone:\n\n{}\n", own_table(results)));
-    write_to(&mut text, format_args!("Contestants:\n\n{}\n", contestants(results)));
-    let (_, missed) = verdicts(results);
-    write_to(
-        &mut text,
-        format_args!("Targets, of which {missed} are missed:\n\n{}", target_table(results)),
-    );
-    text
+    let is_own = |row: &str| OWN.iter().any(|prefix| rows::is_under(row, prefix));
+    let (own, contestants) = (rows_table(results, is_own), contestants());
+    let (targets, missed) = (target_table(results), missed(results));
+    text + &format!(
+        "This crate alone:\n\n{own}\nContestants:\n\n{contestants}\n\
+         Targets, of which {missed} are missed:\n\n{targets}"
+    )
 }
 
+/// A Markdown table.
+fn markdown_table(head: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let head = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+    // Markdown needs no space for an empty cell of a head.
+    head.replace("|  |", "| |") + &lines.into_iter().map(|cells| line(&cells)).collect::<String>()
+}
+
+/// A line for each contestant that has a figure in one of the columns; empty if none has.
 fn table(results: &Results, columns: &[(String, &str)]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    let columns: Vec<_> =
-        columns.iter().filter(|(row, _)| results.row(row).next().is_some()).collect();
-    for (row, _) in &columns {
-        for figure in results.row(row) {
-            if !names.contains(&figure.contestant.as_str()) {
-                names.push(&figure.contestant);
-            }
-        }
-    }
+    let has_row = |(row, _): &&(String, &str)| results.row(row).next().is_some();
+    let columns: Vec<_> = columns.iter().filter(has_row).collect();
     if columns.is_empty() {
         return String::new();
     }
-    let position = |name: &&str| {
-        let known = results.contestants.iter().position(|one| one.name == *name);
-        (!is_ours(name), known.unwrap_or(usize::MAX))
+    let figures = columns.iter().flat_map(|(row, _)| results.row(row));
+    let mut names: Vec<&str> = figures.map(|figure| &*figure.contestant).collect();
+    names.sort_by_key(|name| (!is_ours(name), position(name).unwrap_or(usize::MAX)));
+    names.dedup();
+    let heads: Vec<_> = iter::once("").chain(columns.iter().map(|(_, head)| *head)).collect();
+    let line = |name| {
+        let cells = columns.iter().map(|(row, _)| marked_cell(results, row, name));
+        iter::once(strong(name)).chain(cells).collect()
     };
-    names.sort_by_key(position);
-    let heads: Vec<_> = columns.iter().map(|(_, head)| *head).collect();
-    let mut text = format!("| | {} |\n|---|{}\n", heads.join(" | "), "---|".repeat(heads.len()));
-    for name in names {
-        let cells: Vec<_> =
-            columns.iter().map(|(row, _)| marked_cell(results, row, name)).collect();
-        write_to(&mut text, format_args!("| {} | {} |\n", strong(name), cells.join(" | ")));
-    }
-    text
+    markdown_table(&heads, names.into_iter().map(line))
 }
 
 /// A figure, bold if it is the best of its row.
@@ -281,58 +250,46 @@ fn marked_cell(results: &Results, row: &str, name: &str) -> String {
     if is_best { format!("**{}**", cell(figure)) } else { cell(figure) }
 }
 
-fn own_table(results: &Results) -> String {
-    let mut text = "| Row | | Figures |\n|---|---|---|\n".to_owned();
-    let is_own = |row: &&str| OWN.iter().any(|prefix| rows::is_under(row, prefix));
-    for row in paths(results).into_iter().filter(is_own) {
-        let one = |figure: &Figure| match figure.contestant.as_str() {
-            "delaywheel" => cell(figure),
-            name => format!("{} {}", name.trim_start_matches("delaywheel "), cell(figure)),
-        };
-        let figures: Vec<_> = results.row(row).map(one).collect();
-        let definition = rows::definition(row);
-        let (state, unit) = (definition.state, definition.unit);
-        write_to(
-            &mut text,
-            format_args!("| `{row}` | {state} | {} {unit} |\n", figures.join(", ")),
-        );
-    }
-    text
+/// A line for each selected row, with all figures.
+fn rows_table(results: &Results, is_selected: impl Fn(&str) -> bool) -> String {
+    let cell = |figure: &Figure| match &*figure.contestant {
+        "delaywheel" => cell(figure),
+        name => format!("{} {}", name.trim_start_matches("delaywheel "), cell(figure)),
+    };
+    let line = |row: &str| {
+        let figures: Vec<_> = results.row(row).map(cell).collect();
+        let Definition { state, unit, .. } = rows::definition(row);
+        vec![format!("`{row}`"), (*state).to_owned(), format!("{} {unit}", figures.join(", "))]
+    };
+    let rows = paths(results).into_iter().filter(|row| is_selected(row));
+    markdown_table(&["Row", "", "Figures"], rows.map(line))
 }
 
-fn contestants(results: &Results) -> String {
-    let mut text = "| | Structure | Longest delay | Besides |\n|---|---|---|---|\n".to_owned();
-    for Contestant { name, scheme, describes, max_delay, .. } in &results.contestants {
-        let longest = max_delay.map_or_else(|| "any".to_owned(), span);
-        write_to(
-            &mut text,
-            format_args!("| {} | {scheme} | {longest} | {describes} |\n", strong(name)),
-        );
-    }
-    text
+fn contestants() -> String {
+    let line = |one: &Promises| {
+        let longest = one.max_delay.map_or_else(|| "any".to_owned(), span);
+        vec![strong(one.name), one.scheme.to_owned(), longest, one.describes.to_owned()]
+    };
+    let head = ["", "Structure", "Longest delay", "Besides"];
+    markdown_table(&head, CONTESTANTS.iter().map(line))
 }
 
 fn target_table(results: &Results) -> String {
-    let mut text = "| Row | Contestant | Measured | Target | |\n|---|---|---|---|---|\n".to_owned();
-    for target in TARGETS.iter() {
-        if let Some((value, is_met)) = target.judge(results) {
-            let word = if is_met { "met" } else { "**missed**" };
-            let (row, name, value, bound) =
-                (target.row, target.contestant, number(value), target.bound);
-            write_to(
-                &mut text,
-                format_args!("| `{row}` | {name} | {value} | {bound} | {word} |\n"),
-            );
-        }
-    }
-    text
+    let line = |(target, value, is_met): (&Target, f64, bool)| {
+        let word = if is_met { "met" } else { "**missed**" };
+        let row = format!("`{}`", target.row);
+        [&row, target.contestant, &number(value), target.bound, word].map(str::to_owned).into()
+    };
+    let head = ["Row", "Contestant", "Measured", "Target", ""];
+    markdown_table(&head, verdicts(results).map(line))
 }
 
 fn strong(name: &str) -> String {
     if is_ours(name) { format!("**{name}**") } else { name.to_owned() }
 }
 
-fn cell(figure: &Figure) -> String {
+/// A figure, marked if it has a caveat.
+pub fn cell(figure: &Figure) -> String {
     let about = if figure.note.is_some() { "≈ " } else { "" };
     format!("{about}{}", number(figure.value()))
 }
@@ -382,10 +339,6 @@ fn replaced(text: &str, made: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", made.trim_end()))
-}
-
-fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    text.write_fmt(arguments).expect("a string takes all");
 }
 
 #[cfg(test)]

@@ -29,22 +29,16 @@ fn table<const CELLS: usize>(head: &str) -> impl Iterator<Item = [&'static str; 
 /// Which figure of a row is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Best {
-    /// The least.
     Least,
-    /// The greatest.
     Greatest,
-    /// None.
     Neither,
 }
 
 /// Unit and state of the rows below a path.
-#[derive(Debug)]
 pub struct Definition {
     /// The path, without the size and other parameters.
     pub row: &'static str,
-    /// Unit of the figures.
     pub unit: &'static str,
-    /// Which figure is the best.
     pub best: Best,
     /// `fresh` or `steady`; empty for rows that count, or cover the whole life of a contestant.
     pub state: &'static str,
@@ -64,7 +58,6 @@ static DEFINITIONS: LazyLock<Vec<Definition>> = LazyLock::new(|| {
 });
 
 /// Measurements that are made together.
-#[derive(Debug)]
 pub struct Section {
     /// Paths; its rows are at and below them.
     pub rows: &'static [&'static str],
@@ -113,7 +106,6 @@ pub fn is_under(path: &str, prefix: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The definition of a row.
 pub fn definition(row: &str) -> &'static Definition {
     let known = DEFINITIONS.iter().filter(|definition| is_under(row, definition.row));
     let longest = known.max_by_key(|definition| definition.row.len());
@@ -121,17 +113,13 @@ pub fn definition(row: &str) -> &'static Definition {
 }
 
 /// A bound on one of our figures, or on its quotient by another.
-#[derive(Debug)]
 pub struct Target {
-    /// The path of the row.
     pub row: &'static str,
-    /// Which of our contestants.
     pub contestant: &'static str,
     /// The bound in words: `<= 0.9 of lazy_heap`.
     pub bound: &'static str,
 }
 
-/// All targets.
 pub static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
     let target = |[row, contestant, bound]: [&'static str; 3]| Target { row, contestant, bound };
     table("| Row | Contestant | Bound |").map(target).collect()
@@ -196,7 +184,8 @@ mod tests {
     fn a_target_is_a_bound_on_a_figure_or_on_a_quotient() {
         let figures = [("delaywheel", 3.0), ("lazy_heap", 4.0), ("btree", 2.0)];
         let figures = figures.map(|(name, value)| Figure::new("wheel/insert/1e3", name, value));
-        let results = Results::of(figures.into());
+        let results_of = |figures| Results { figures, ..Results::default() };
+        let results = results_of(Vec::from(figures));
         let judge = |bound| {
             Target { row: "wheel/insert/1e3", contestant: "delaywheel", bound }
                 .judge(&results)
@@ -217,7 +206,7 @@ mod tests {
                 "kafka_purgatory",
             ];
             let figures = names.map(|name| Figure::new(target.row, name, 1.0));
-            assert!(target.judge(&Results::of(figures.into())).is_some(), "{}", target.row);
+            assert!(target.judge(&results_of(figures.into())).is_some(), "{}", target.row);
         }
     }
 }

@@ -7,11 +7,14 @@ use fastrand::Rng;
 /// Ticks of a second; a tick is a millisecond.
 pub const SECOND: u64 = 1_000;
 
-/// Ticks of a day.
 pub const DAY: u64 = 86_400 * SECOND;
 
+pub const MICRO: Duration = Duration::from_micros(1);
+
+pub const MILLI: Duration = Duration::from_millis(1);
+
 /// Distribution of delays, in ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// Uniform in 1 ms to 60 s.
     Minute,
@@ -53,7 +56,6 @@ impl Spread {
         }
     }
 
-    /// Draws delays.
     pub fn delays(self, rng: &mut Rng, count: u32) -> Vec<u64> {
         (0..count).map(|_| self.draw(rng)).collect()
     }
@@ -76,20 +78,17 @@ fn log_uniform(rng: &mut Rng, least: u64, greatest: u64) -> u64 {
 }
 
 /// A timeout to cancel or move, and the delay of its successor.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Pair {
-    /// Index of the victim.
     pub victim: u32,
     /// The new delay in ticks.
     pub delay: u64,
 }
 
 /// The same for timers with a clock of their own.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Victim {
-    /// Index of the victim.
     pub index: u32,
-    /// The new delay.
     pub delay: Duration,
 }
 
@@ -113,12 +112,10 @@ pub fn instants(rng: &mut Rng, count: u32, start: Duration, span: Duration) -> V
     (0..count).map(|_| rng.u64(start..end)).collect()
 }
 
-/// A duration in nanoseconds.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("a benchmark ends within centuries")
 }
 
-/// A count as a figure.
 #[expect(clippy::cast_precision_loss, reason = "nothing here is counted up to 2^53")]
 pub fn count(number: u64) -> f64 {
     number as f64

@@ -11,10 +11,10 @@ use fastrand::Rng;
 use super::wheel::{insert_all, timed};
 use crate::{
     Timers,
-    arrivals::{histogram, millis},
+    arrivals::histogram,
     bench::{Bench, Done},
     timers::{LazyHeap, Wheel},
-    workload::{DAY, SECOND, Spread, count, nanos},
+    workload::{DAY, MICRO, SECOND, Spread, count, nanos},
 };
 
 /// Steps of the wheel in one limited call.
@@ -26,33 +26,33 @@ type Turn<'a> = (&'static str, Box<dyn Fn(&mut Vec<u32>) + 'a>);
 /// Single calls of `advance`, `cancel` and `insert`.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let mut rng = Rng::with_seed(bench.options.seed);
-    let pending = bench.pick(10_000, 1_000_000, 1_000_000);
+    let pending = bench.full(10_000, 1_000_000);
     let deadlines = Spread::Minute.delays(&mut rng, pending);
     let mut victims: Vec<_> = (0..deadlines.len()).collect();
     rng.shuffle(&mut victims);
-    let many = Spread::Minute.delays(&mut rng, bench.pick(10_000, 10_000_000, 10_000_000));
+    let many = Spread::Minute.delays(&mut rng, bench.full(10_000, 10_000_000));
     let (deadlines, victims, many) = (&deadlines, &victims, &many);
     let advances: Vec<Turn<'_>> = vec![
         ("delaywheel, limit 4096", Box::new(|calls| advance_limited(deadlines, calls))),
         (Wheel::NAME, Box::new(|calls| advance::<Wheel>(deadlines, calls))),
         (LazyHeap::NAME, Box::new(|calls| advance::<LazyHeap>(deadlines, calls))),
     ];
-    longest(bench, "wheel/advance", 99.9, &advances);
+    longest(bench, "wheel/advance", "p99.9", &advances);
     let cancels: Vec<Turn<'_>> = vec![
         (Wheel::NAME, Box::new(|calls| cancel_all::<Wheel>(deadlines, victims, calls))),
         (LazyHeap::NAME, Box::new(|calls| cancel_all::<LazyHeap>(deadlines, victims, calls))),
     ];
-    longest(bench, "wheel/cancel", 99.99, &cancels);
+    longest(bench, "wheel/cancel", "p99.99", &cancels);
     let inserts: Vec<Turn<'_>> = vec![
         (Wheel::NAME, Box::new(|calls| insert_each::<Wheel>(many, calls))),
         (LazyHeap::NAME, Box::new(|calls| insert_each::<LazyHeap>(many, calls))),
     ];
-    longest(bench, "wheel/grow", 99.99, &inserts);
+    longest(bench, "wheel/grow", "p99.99", &inserts);
     bench.add("wheel/century", Wheel::NAME, count(steps_of_a_century()));
     Ok(())
 }
 
-fn longest(bench: &mut Bench, row: &str, percentile: f64, turns: &[Turn<'_>]) {
+fn longest(bench: &mut Bench, row: &str, percentile: &str, turns: &[Turn<'_>]) {
     bench.tell(row);
     let mut least = vec![Vec::new(); turns.len()];
     for _ in 0..bench.rounds().clamp(2, 5) {
@@ -68,11 +68,7 @@ fn longest(bench: &mut Bench, row: &str, percentile: f64, turns: &[Turn<'_>]) {
     }
     for ((name, _), least) in turns.iter().zip(&least) {
         let histogram = histogram(least.iter().map(|&nanos| u64::from(nanos)));
-        for (which, percentile) in
-            [("p50", 50.0), (&*format!("p{percentile}"), percentile), ("max", 100.0)]
-        {
-            bench.add(&format!("{row}/{which}"), name, millis(&histogram, percentile) * 1e3);
-        }
+        bench.add_percentiles(row, name, &histogram, &["p50", percentile, "max"], MICRO);
     }
 }
 
@@ -101,7 +97,7 @@ fn advance_limited(deadlines: &[u64], calls: &mut Vec<u32>) {
     for now in stops() {
         let mut is_drained = false;
         while !is_drained {
-            let wheel = timers.get_mut();
+            let wheel = &mut timers.0;
             let (duration, drained) = timed(|| advance_once(wheel, now, &mut sum));
             note(calls, duration);
             is_drained = drained;
@@ -124,7 +120,7 @@ fn cancel_all<T: Timers + Default>(deadlines: &[u64], victims: &[usize], calls: 
         let key = black_box(keys[victim]);
         let (duration, is_cancelled) = timed(|| timers.cancel(key));
         note(calls, duration);
-        assert!(is_cancelled, "a victim was not pending");
+        assert!(is_cancelled.is_some(), "a victim was not pending");
     }
     assert!(timers.is_empty());
 }

@@ -36,7 +36,7 @@ const KEY_SPACE: u32 = 100;
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How requests are completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     /// By their handle.
     Handle,
@@ -93,11 +93,11 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     let seconds = bench.pick(1, 1, 2);
     let rounds = bench.options.rounds.unwrap_or(bench.pick(1, 1, 5));
     for _ in 0..rounds {
-        for &latency in bench.pick(&PUBLISHED[..1], &PUBLISHED[..], &PUBLISHED[..]) {
+        for &latency in bench.full(&PUBLISHED[..1], &PUBLISHED[..]) {
             search(bench, latency, seconds, By::Handle);
             search(bench, latency, seconds, By::Events);
         }
-        let rate = bench.pick(20_000, 400_000, 400_000);
+        let rate = bench.full(20_000, 400_000);
         for one in [Searched::of::<Requests>(), Searched::of::<KafkaPurgatory>()] {
             for (row, rate, by) in [("handle", rate, By::Handle), ("events", 20_000, By::Events)] {
                 if let Some(cpu) = (one.attempt)(rate, seconds, PUBLISHED[0], by).cpu {
@@ -115,7 +115,7 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
 /// Searches the highest rates, with steps of a quarter and a last one of an eighth. Then offers
 /// half of the highest sustained rate, and half as much again.
 fn search(bench: &mut Bench, latency: [u32; 2], seconds: u32, by: By) {
-    let (first, last) = bench.pick((20_000, 20_000), (100_000, 8_000_000), (100_000, 8_000_000));
+    let (first, last) = bench.full((20_000, 20_000), (100_000, 8_000_000));
     let case = format!("{}-{}{}", latency[0], latency[1], by.suffix());
     bench.tell(&format!("purgatory/load, {case}"));
     let mut all = [Searched::of::<Requests>(), Searched::of::<KafkaPurgatory>()];
@@ -125,7 +125,7 @@ fn search(bench: &mut Bench, latency: [u32; 2], seconds: u32, by: By) {
         rate += rate / 4;
     }
     for one in &mut all {
-        one.has_failed = bench.pick(true, false, false);
+        one.has_failed = bench.full(true, false);
         one.try_rate(one.sustained + one.sustained / 8, seconds, latency, by);
         for (row, rate) in [("sustained", one.sustained), ("punctual", one.punctual)] {
             let row = format!("purgatory/load/{row}/{case}");
@@ -267,7 +267,6 @@ impl<P: SharedPurgatory> Run<'_, P> {
         self.origin.elapsed()
     }
 
-    #[inline]
     fn watch(&self, request: usize) -> P::Handle {
         self.purgatory.watch(&self.answers[request], self.schedule.keys[request], TIMEOUT)
     }
@@ -298,7 +297,6 @@ impl<P: SharedPurgatory> Run<'_, P> {
         }
     }
 
-    #[inline]
     fn complete_one(&self, handle: Option<P::Handle>, request: u32) {
         let answer = &self.answers[request as usize];
         match handle {
@@ -339,7 +337,6 @@ impl<P: SharedPurgatory> Run<'_, P> {
     }
 
     /// Nanoseconds after the start; 0 before.
-    #[inline]
     fn now(&self) -> u64 {
         nanos(Instant::now().saturating_duration_since(self.origin))
     }

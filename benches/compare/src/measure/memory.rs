@@ -1,5 +1,5 @@
-//! Heap bytes. The program `memory` takes each turn, in a process of its own: its allocator counts,
-//! which would slow everything that is timed. Bytes are those that were requested from the
+//! Heap bytes. The program `memory` takes each turn, in a process of its own, since its counting
+//! allocator would slow everything that is timed. Bytes are those that were requested from the
 //! allocator.
 
 use std::{
@@ -29,40 +29,32 @@ use crate::{
 };
 
 /// The counters of the allocator.
-#[derive(Debug)]
 pub struct Heap {
-    /// Live bytes.
     pub live: fn() -> usize,
     /// Greatest number of live bytes since the last reset, above those at the reset.
     pub peak: fn() -> usize,
-    /// Resets the peak.
     pub reset_peak: fn(),
 }
 
 /// A turn in a process of its own.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Turn {
+    row: String,
     contestant: String,
-    what: What,
     number: u32,
     ticks: u32,
     seed: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum What {
-    Pending,
-    One,
-    Peak,
-    PeakInOrder,
-    Left,
-    SharedPending,
-    SharedPeak,
-    Bare,
-    Purgatory,
-}
-
-use What::{Bare, Left, One, Peak, PeakInOrder, Pending, Purgatory, SharedPeak, SharedPending};
+const PENDING: &str = "wheel/memory/pending";
+const ONE: &str = "wheel/memory/one";
+const PEAK: &str = "wheel/memory/peak/random";
+const PEAK_IN_ORDER: &str = "wheel/memory/peak/oldest";
+const LEFT: &str = "wheel/memory/left";
+const BARE: &str = "timer/memory/bare";
+const SHARED_PENDING: &str = "timer/memory/pending";
+const SHARED_PEAK: &str = "timer/memory/peak";
+const PURGATORY: &str = "purgatory/memory";
 
 /// No turn takes longer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -70,40 +62,34 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Measures all contestants and the purgatory.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let program = build()?;
-    let pending = bench.pick(10_000, 1_000_000, 1_000_000);
-    let in_flight = bench.pick(1_000, 100_000, 100_000);
-    let ticks = bench.pick(400, 4_000, 4_000);
-    let seed = bench.options.seed;
-    let turn = |contestant: &str, what, number| Turn {
-        contestant: contestant.to_owned(),
-        what,
-        number,
-        ticks,
-        seed,
-    };
+    let pending = bench.full(10_000, 1_000_000);
+    let in_flight = bench.full(1_000, 100_000);
+    let mut turns = Vec::new();
     for one in timers::all() {
-        let admits = |number, delay| one.promises().admits(number, delay);
-        for (what, number, delay) in [
-            (Pending, pending, Spread::Minute.max()),
-            (One, 1, Spread::Minute.max()),
-            (Peak, in_flight, 2 * SECOND),
-            (PeakInOrder, in_flight, 2 * SECOND),
+        for (row, number, delay) in [
+            (PENDING, pending, Spread::Minute.max()),
+            (ONE, 1, Spread::Minute.max()),
+            (PEAK, in_flight, 2 * SECOND),
+            (PEAK_IN_ORDER, in_flight, 2 * SECOND),
         ] {
-            if admits(number, delay) {
-                bench.delegate(&program, &turn(one.name(), what, number))?;
+            if one.promises.admits(number, delay) {
+                turns.push((row, one.name(), number));
             }
         }
     }
-    bench.delegate(&program, &turn(Wheel::NAME, Left, in_flight))?;
+    turns.push((LEFT, Wheel::NAME, in_flight));
     for one in shared::all() {
-        for (what, number) in [(SharedPending, pending), (SharedPeak, in_flight)] {
-            bench.delegate(&program, &turn(one.name(), what, number))?;
-        }
+        turns.push((SHARED_PENDING, one.name(), pending));
+        turns.push((SHARED_PEAK, one.name(), in_flight));
     }
-    for name in [Typed::NAME, Closures::NAME] {
-        bench.delegate(&program, &turn(name, Bare, pending))?;
+    turns.extend([(BARE, Typed::NAME, pending), (BARE, Closures::NAME, pending)]);
+    turns.push((PURGATORY, Wheel::NAME, pending));
+    for (row, contestant, number) in turns {
+        let (row, contestant) = (row.to_owned(), contestant.to_owned());
+        let (ticks, seed) = (bench.full(400, 4_000), bench.options.seed);
+        bench.delegate(&program, &Turn { row, contestant, number, ticks, seed })?;
     }
-    bench.delegate(&program, &turn(Wheel::NAME, Purgatory, pending))
+    Ok(())
 }
 
 /// Builds the program beside this one and in the same way.
@@ -124,33 +110,26 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 impl Turn {
-    /// Takes the turn, as a child process.
     pub fn run(&self, heap: &Heap) -> Vec<Figure> {
-        match self.what {
-            Left => vec![self.left(heap)],
-            Bare if self.contestant == Typed::NAME => {
-                vec![self.bare(&Typed::new(Timer::builder().clock(ManualClock::new())), heap)]
-            }
-            Bare => {
-                vec![self.bare(&Closures::new(Timer::builder().clock(ManualClock::new())), heap)]
-            }
-            Purgatory => self.purgatory(heap),
-            SharedPending | SharedPeak => {
-                let all = shared::all();
-                let one = all.iter().find(|one| one.name() == self.contestant);
-                one.expect("the parent names a contestant").memory(self, heap)
-            }
-            Pending | One | Peak | PeakInOrder => {
+        let still = || Timer::builder().clock(ManualClock::new());
+        match &*self.row {
+            LEFT => vec![self.left(heap)],
+            BARE if self.contestant == Typed::NAME => self.bare(&Typed::new(still()), heap),
+            BARE => self.bare(&Closures::new(still()), heap),
+            PURGATORY => self.purgatory(heap),
+            SHARED_PENDING | SHARED_PEAK => (shared::find(&self.contestant).memory)(self, heap),
+            _ => {
                 let all = timers::all();
                 let one = all.iter().find(|one| one.name() == self.contestant);
-                one.expect("the parent names a contestant").memory(self, heap)
+                (one.expect("the parent names a contestant").memory)(self, heap)
             }
         }
     }
 
-    fn figure(&self, row: &str, bytes: usize, note: Option<String>) -> Figure {
+    /// Bytes of each timeout.
+    fn each(&self, bytes: usize, note: Option<String>) -> Vec<Figure> {
         let each = count(bytes as u64) / f64::from(self.number);
-        Figure::new(row, self.contestant.as_str(), each).with_note(note)
+        vec![Figure::new(&*self.row, &*self.contestant, each).with_note(note)]
     }
 
     /// Bytes of a wheel after all requests were cancelled and the wheel was shrunk.
@@ -161,20 +140,19 @@ impl Turn {
         steady.ramp_up();
         steady.pass(u64::from(self.ticks), LIMIT);
         let (mut wheel, keys) = steady.into_parts();
-        assert!(keys.iter().all(|&key| wheel.cancel(key)), "a request was not pending");
+        assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()), "a request was not pending");
         drop(keys);
-        wheel.get_mut().shrink();
-        let left = (heap.live)() - before;
-        Figure::new("wheel/memory/left", self.contestant.as_str(), count(left as u64))
+        wheel.0.shrink();
+        Figure::new(LEFT, &*self.contestant, count(((heap.live)() - before) as u64))
     }
 
     /// Bytes of a timeout of a timer, without its key or handle. Time stands still.
-    fn bare<S: SharedTimer>(&self, timer: &S, heap: &Heap) -> Figure {
+    fn bare<S: SharedTimer>(&self, timer: &S, heap: &Heap) -> Vec<Figure> {
         let delays = delays(&mut Rng::with_seed(self.seed), self.number);
         let mut timeouts = Vec::with_capacity(delays.len());
         let before = (heap.live)();
         timeouts.extend(delays.iter().map(|&delay| timer.schedule(delay)));
-        self.figure("timer/memory/bare", (heap.live)() - before, None)
+        self.each((heap.live)() - before, None)
     }
 
     fn purgatory(&self, heap: &Heap) -> Vec<Figure> {
@@ -218,45 +196,47 @@ fn purgatory_bytes(
     purgatory.shrink();
     let shrunk = bytes();
     purgatory.settle(first.watched + crowd.count(), 0, 0);
-    let figure = |row, value| Figure::new(format!("purgatory/memory{row}"), Wheel::NAME, value);
-    vec![
-        figure(format!("/{name}"), each),
-        figure(format!("/left/{name}"), left),
-        figure(format!("/left/{name}/shrunk"), shrunk),
+    [
+        (name.to_owned(), each),
+        (format!("left/{name}"), left),
+        (format!("left/{name}/shrunk"), shrunk),
     ]
+    .map(|(row, value)| Figure::new(format!("{PURGATORY}/{row}"), Wheel::NAME, value))
+    .into()
 }
 
-/// Memory of a contestant in virtual time.
-pub fn told<T: Timers>(make: fn() -> T, turn: &Turn, heap: &Heap) -> Vec<Figure> {
+/// A caveat, unless the whole time was measured.
+fn unless(is_whole: bool) -> Option<String> {
+    (!is_whole).then(|| format!("fewer requests, within {LIMIT:?}"))
+}
+
+/// Memory of a contestant that gets the time from its caller.
+pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     // The first one may start something that never ends, such as a runtime.
-    drop(make());
-    if matches!(turn.what, Peak | PeakInOrder) {
-        let (row, traffic) = if turn.what == Peak {
-            ("random", Traffic::requests(turn.number, turn.seed))
-        } else {
-            ("oldest", Traffic::requests_in_order(turn.number, turn.seed))
-        };
-        let mut steady = Steady::new(make(), &traffic);
+    drop(T::default());
+    if turn.row.starts_with("wheel/memory/peak") {
+        let is_random = turn.row == PEAK;
+        let traffic = if is_random { Traffic::requests } else { Traffic::requests_in_order };
+        let traffic = traffic(turn.number, turn.seed);
+        let mut steady = Steady::new(T::default(), &traffic);
         (heap.reset_peak)();
         steady.ramp_up();
         let is_whole = steady.pass(turn.ticks.into(), LIMIT);
-        let note = (!is_whole).then(|| format!("fewer requests, within {LIMIT:?}"));
-        return vec![turn.figure(&format!("wheel/memory/peak/{row}"), (heap.peak)(), note)];
+        return turn.each((heap.peak)(), unless(is_whole));
     }
     let deadlines = Spread::Minute.delays(&mut Rng::with_seed(turn.seed), turn.number);
     let before = (heap.live)();
-    let mut timers = make();
+    let mut timers = T::default();
     for &deadline in &deadlines {
         timers.insert(deadline, deadline);
     }
     let bytes = (heap.live)() - before;
     assert_eq!(timers.len(), deadlines.len(), "{} lost timeouts", T::NAME);
-    let row = if turn.what == One { "wheel/memory/one" } else { "wheel/memory/pending" };
-    vec![turn.figure(row, bytes, None)]
+    turn.each(bytes, None)
 }
 
 /// Memory of a contestant with threads of its own, with the key or handle of each timeout.
-pub fn shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
+pub fn of_shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     let mut rng = Rng::with_seed(turn.seed);
     let delays = delays(&mut rng, turn.number);
     let mut requests = victims(&mut rng, turn.number, 1 << 20);
@@ -266,10 +246,9 @@ pub fn shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     (heap.reset_peak)();
     let timer = S::start();
     let _entered = timer.enter();
-    if turn.what == SharedPeak {
+    if turn.row == SHARED_PEAK {
         let is_whole = answer(&timer, turn, &requests);
-        let note = (!is_whole).then(|| format!("fewer requests, within {LIMIT:?}"));
-        return vec![turn.figure("timer/memory/peak", (heap.peak)(), note)];
+        return turn.each((heap.peak)(), unless(is_whole));
     }
     let start = Instant::now();
     let timeouts = shared::schedule_all(&timer, &delays);
@@ -277,7 +256,7 @@ pub fn shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     let bytes = (heap.live)() - before;
     drop(timeouts);
     let note = (start.elapsed() > Duration::from_secs(1)).then(|| "some had expired".to_owned());
-    vec![turn.figure("timer/memory/pending", bytes, note)]
+    turn.each(bytes, note)
 }
 
 /// The delay of a request.
@@ -286,7 +265,7 @@ const REQUEST: Duration = Duration::from_secs(2);
 /// Answers requests in each millisecond, unless the contestant cannot keep up. Returns whether all
 /// were answered.
 ///
-/// The contestant's threads process all messages each time, so timeouts are counted, and no
+/// The contestant's threads process all messages each time, so the peak holds timeouts, and no
 /// backlog.
 fn answer<S: SharedTimer>(timer: &S, turn: &Turn, requests: &[Victim]) -> bool {
     let per_tick = (turn.number / 100).max(1) as usize;

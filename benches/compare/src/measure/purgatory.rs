@@ -16,15 +16,15 @@ use fastrand::Rng;
 
 use super::wheel::{nanos_per, timed};
 use crate::{
-    arrivals::{Arrivals, millis},
+    arrivals::Arrivals,
     bench::{Bench, Done, median},
-    os::{Usage, process_cpu, sleep_until, threads as thread_usage, wait_until},
+    os::{cpu, sleep_until, spent},
     purgatory::{
         Announce, Answer, ClosedLoop, Crowd, Demand, KafkaPurgatory, Request, Requests,
-        SharedPurgatory, demands, demands_apart,
+        SharedPurgatory, demands, demands_apart, settle_own,
     },
     timers::Wheel,
-    workload::{count, nanos, size},
+    workload::{MILLI, count, nanos, size},
 };
 
 const NAME: &str = <Wheel as crate::Timers>::NAME;
@@ -59,7 +59,7 @@ fn closed_loop<P: SharedPurgatory>(
     let mut requests = ClosedLoop::new(&purgatory, announce, &demands[..in_flight]);
     requests.run(&demands);
     let batch = |_| nanos_per(timed(|| requests.run(&demands)).0, u64::from(BATCH));
-    let nanos: Vec<_> = (0..bench.pick(3, 25, 25)).map(batch).collect();
+    let nanos: Vec<_> = (0..bench.full(3, 25)).map(batch).collect();
     let share = requests.finish();
     assert_eq!(share.completed, share.watched, "an event completes one request");
     purgatory.settle(share.watched, 0, 0);
@@ -71,7 +71,7 @@ fn closed_loop<P: SharedPurgatory>(
 /// The same on several threads, and beside others.
 pub(crate) fn threads(bench: &mut Bench) -> Done {
     // Many short turns: what else the machine does affects all alike.
-    for _ in 0..bench.pick(1, 3, 3) * bench.rounds() {
+    for _ in 0..bench.full(1, 3) * bench.rounds() {
         for threads in [1, 2] {
             throughputs::<Requests>(bench, threads);
             throughputs::<KafkaPurgatory>(bench, threads);
@@ -138,7 +138,7 @@ fn throughput<P: SharedPurgatory>(threads: u32, apart: u32, others: usize, time:
 
 /// Calls that complete nothing.
 pub(crate) fn checks(bench: &mut Bench) -> Done {
-    let waiting = bench.pick(1_000, 100_000, 100_000);
+    let waiting = bench.full(1_000, 100_000);
     for _ in 0..bench.rounds() {
         for (row, space, waiting) in [
             ("unwatched", 1_000, 0),
@@ -205,7 +205,7 @@ fn not_ready(waiting: usize) -> f64 {
 /// The longest of many registrations on keys of their own: the least of the rounds is taken for
 /// each call.
 pub(crate) fn longest(bench: &mut Bench) -> Done {
-    let demands: Vec<Demand<3>> = demands_apart(1, bench.pick(10_000, 1_000_000, 1_000_000));
+    let demands: Vec<Demand<3>> = demands_apart(1, bench.full(10_000, 1_000_000));
     let mut least = vec![u64::MAX; demands.len()];
     for _ in 0..bench.rounds().clamp(2, 5) {
         let purgatory = Requests::new();
@@ -226,7 +226,7 @@ pub(crate) fn longest(bench: &mut Bench) -> Done {
 /// How late requests expire while very many others wait.
 pub(crate) fn late(bench: &mut Bench) -> Done {
     let window = bench.pick(300, 2_000, 3_000);
-    let crowds: &[u32] = bench.pick(&[10_000], &[300_000, 1_000_000], &[300_000, 1_000_000]);
+    let crowds: &[u32] = bench.full(&[10_000], &[300_000, 1_000_000]);
     for _ in 0..bench.rounds() {
         for &waiting in crowds {
             for (name, by) in [("handle", By::Handle), ("event", By::Event)] {
@@ -241,7 +241,7 @@ pub(crate) fn late(bench: &mut Bench) -> Done {
 }
 
 /// How requests are completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     /// By their handle; they watch three keys out of 100.
     Handle,
@@ -295,9 +295,8 @@ impl Service {
     fn measure(&self, bench: &mut Bench, case: &str) {
         let empty = self.run_empty();
         let (late, cpu) = self.run();
-        for (row, percentile) in [("p50", 50.0), ("p99", 99.0), ("max", 100.0)] {
-            bench.add(&format!("purgatory/late/{case}/{row}"), NAME, millis(&late, percentile));
-        }
+        let row = format!("purgatory/late/{case}");
+        bench.add_percentiles(&row, NAME, &late, &["p50", "p99", "max"], MILLI);
         if let Some((cpu, empty)) = cpu.zip(empty) {
             bench.add(&format!("purgatory/late/cpu/{case}/process"), NAME, cpu[0] - empty[0]);
             bench.add(&format!("purgatory/late/cpu/{case}/threads"), NAME, cpu[1]);
@@ -353,15 +352,12 @@ impl Service {
         for (index, time) in (0..self.victims.len()).zip(0_u32..) {
             sleep_until(origin + time * Duration::from_millis(1));
             if index == WARM_UP {
-                before = usage();
+                before = cpu(THREADS);
             }
             step(index);
         }
-        let seconds = Duration::from_millis((self.victims.len() - WARM_UP) as u64).as_secs_f64();
-        let (before, after) = before.zip(usage())?;
-        Some([0, 1].map(|index: usize| {
-            after[index].saturating_sub(before[index]).as_secs_f64() * 1e3 / seconds
-        }))
+        let span = Duration::from_millis((self.victims.len() - WARM_UP) as u64);
+        Some(spent(before?, cpu(THREADS)?, span))
     }
 
     fn complete(&self, purgatory: &Purgatory<u32, Operation>, waiting: &Waiting<'_>) {
@@ -378,14 +374,8 @@ impl Service {
     /// Shuts the purgatory down and checks that every request is accounted for.
     fn settle(&self, purgatory: &Purgatory<u32, Operation>) {
         assert_eq!(purgatory.watched(), 3 * self.waiting as u64);
-        let operations = purgatory.shutdown();
-        assert_eq!(operations.len(), self.waiting);
-        operations.into_iter().for_each(|operation| operation.complete(Completion::ShutDown));
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
-        let (steps, stats) = (self.victims.len() as u64, purgatory.stats());
-        assert_eq!((stats.satisfied, stats.expired), (steps * PER_MILLI as u64, steps));
-        assert_eq!((stats.at_once, stats.refused, stats.panicked), (0, 0, 0));
-        assert_eq!(purgatory.timer_stats().pending, 0);
+        let steps = self.victims.len() as u64;
+        settle_own(purgatory, steps * PER_MILLI as u64, steps, self.waiting as u64);
     }
 }
 
@@ -428,15 +418,4 @@ fn watch(
 ) -> OperationKey {
     let watched = purgatory.try_complete_else_watch(operation, demand.keys, delay);
     watched.ok().and_then(Watched::key).expect("the request waits")
-}
-
-/// Processor time of the process and of the purgatory's threads; `None` if the system does not
-/// tell. Waits until the threads of an earlier purgatory have ended.
-fn usage() -> Option<[Duration; 2]> {
-    let mut usage = Usage::default();
-    wait_until("there are a reaper and an executor, or neither", || {
-        usage = thread_usage(THREADS).unwrap_or_default();
-        usage.threads == 2 || usage.threads == 0
-    });
-    Some([process_cpu()?, usage.cpu])
 }

@@ -15,27 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use super::wheel::{nanos_per, timed};
 use crate::{
-    arrivals::{histogram, millis},
+    arrivals::histogram,
     bench::{Bench, Done, Figure},
     os::other_threads,
     shared::{self, SharedTimer, replace_all, schedule_all, schedule_all_noted},
-    workload::{DAY, count, delays, nanos, size, victims},
+    workload::{DAY, MICRO, MILLI, count, delays, nanos, size, victims},
 };
 
 /// A turn of one contestant in a process of its own.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Turn {
     contestant: String,
     what: What,
     /// Threads that use the timer.
     threads: u32,
-    /// Timeouts.
     number: u32,
     millis: u64,
     seed: u64,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 enum What {
     Pairs,
     Idle,
@@ -44,14 +43,10 @@ enum What {
 }
 
 impl Turn {
-    /// Takes the turn, as a child process.
     pub fn run(&self) -> Vec<Figure> {
-        let all = shared::all();
-        let one = all.iter().find(|one| one.name() == self.contestant);
-        one.expect("the parent names a contestant").take(self)
+        (shared::find(&self.contestant).take)(self)
     }
 
-    /// Takes the turn with a contestant.
     pub fn take<S: SharedTimer>(&self) -> Vec<Figure> {
         match self.what {
             What::Pairs => self.pairs::<S>(),
@@ -85,8 +80,7 @@ fn delegate(
 /// Pairs of schedule and cancel, on one thread and on several.
 pub(crate) fn pairs(bench: &mut Bench) -> Done {
     let millis = bench.pick(20, 300, 500);
-    let sizes: &[u32] =
-        bench.pick(&[1_000], &[1_000, 100_000, 1_000_000], &[1_000, 100_000, 1_000_000]);
+    let sizes: &[u32] = bench.full(&[1_000], &[1_000, 100_000, 1_000_000]);
     for round in 0..bench.rounds() {
         for &number in sizes {
             bench.tell(&format!("pairs, {number} pending"));
@@ -106,13 +100,12 @@ pub(crate) fn pairs(bench: &mut Bench) -> Done {
 
 /// Context switches with one timeout far ahead.
 pub(crate) fn idle(bench: &mut Bench) -> Done {
-    delegate(bench, What::Idle, [1, 1], bench.pick(200, 3_000, 3_000), 0)
+    delegate(bench, What::Idle, [1, 1], bench.full(200, 3_000), 0)
 }
 
-/// Lateness in real time.
 pub(crate) fn lateness(bench: &mut Bench) -> Done {
     for round in 0..bench.rounds() {
-        let (number, millis) = bench.pick((200, 200), (2_000, 2_000), (2_000, 2_000));
+        let (number, millis) = bench.full((200, 200), (2_000, 2_000));
         delegate(bench, What::Lateness, [1, number], millis, round)?;
     }
     Ok(())
@@ -120,7 +113,7 @@ pub(crate) fn lateness(bench: &mut Bench) -> Done {
 
 /// Lateness and pairs with more threads than processors.
 pub(crate) fn oversubscribed(bench: &mut Bench) -> Done {
-    let threads = bench.pick(4, 16, 16);
+    let threads = bench.full(4, 16);
     delegate(bench, What::Oversubscribed, [threads, 1_000], bench.pick(200, 2_000, 4_000), 0)
 }
 
@@ -251,22 +244,15 @@ impl Turn {
                 workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
             (outcome, histogram(pairs.collect::<Vec<_>>()))
         });
-        let late = outcome.lateness(0..u64::MAX);
+        let lateness = outcome.lateness(0..u64::MAX);
         let note = (outcome.faults > 0)
             .then(|| format!("{} timeouts did not run within 10 s", outcome.faults));
-        let mut figures: Vec<_> = [("p50", 50.0), ("p99", 99.0), ("max", 100.0)]
-            .map(|(name, percentile)| {
-                let value = millis(&late, percentile);
-                Figure::new(format!("timer/oversubscribed/{name}"), S::NAME, value)
-                    .with_note(note.clone())
-            })
-            .into();
-        if outcome.arrived.is_empty() {
-            figures.clear();
-        }
-        let pair = millis(&pairs, 99.9) * 1e3;
-        figures.push(Figure::new("timer/oversubscribed/pair/p99.9", S::NAME, pair));
-        figures
+        let row = "timer/oversubscribed";
+        let late: &[_] = if outcome.arrived.is_empty() { &[] } else { &["p50", "p99", "max"] };
+        let late = Figure::percentiles(row, S::NAME, &lateness, late, MILLI);
+        let pair = format!("{row}/pair");
+        let pairs = Figure::percentiles(&pair, S::NAME, &pairs, &["p99.9"], MICRO);
+        late.into_iter().map(|figure| figure.with_note(note.clone())).chain(pairs).collect()
     }
 
     /// Returns the nanoseconds of each pair.

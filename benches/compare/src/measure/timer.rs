@@ -12,17 +12,16 @@ use std::{
 
 use delaywheel::{Timer, TimerBuilder, ValueTimer};
 use fastrand::Rng;
+use hdrhistogram::Histogram;
 
 use super::wheel::{nanos_per, timed};
 use crate::{
-    arrivals::{Arrivals, histogram, millis},
+    arrivals::{Arrivals, histogram},
     bench::{Bench, Done},
-    os::{Usage, process_cpu, sleep_until, threads, wait_until},
+    os::{cpu, process_cpu, sleep_until, spent},
     shared::{Closures, SharedTimer, Typed},
-    workload::{count, instants, nanos},
+    workload::{MICRO, MILLI, count, instants, nanos},
 };
-
-const MILLI: Duration = Duration::from_millis(1);
 
 /// One read of the clock.
 pub(crate) fn clock(bench: &mut Bench) -> Done {
@@ -49,7 +48,7 @@ pub(crate) fn idle(bench: &mut Bench) -> Done {
     let stats = timer.stats();
     assert_eq!(stats.pending, 1);
     bench.add("timer/idle/wakeups", Closures::NAME, count(stats.wakeups - before));
-    let pairs = bench.pick(10_000, 1_000_000, 1_000_000);
+    let pairs = bench.full(10_000, 1_000_000);
     let timer = Timer::new();
     let start = Instant::now();
     for _ in 0..pairs {
@@ -63,63 +62,64 @@ pub(crate) fn idle(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Lateness in milliseconds by percentile, and processor time of the process from the last
-/// `schedule` on.
-struct Burst {
-    p50: f64,
-    p99: f64,
-    max: f64,
-    cpu: Option<Duration>,
-}
-
-/// Timeouts that are due uniformly within a second, which begins after `lead`.
-fn burst_of(settings: TimerBuilder, number: u32, lead: Duration) -> Burst {
-    const SPAN: Duration = Duration::from_secs(1);
-    let due = instants(&mut Rng::with_seed(1), number, lead, SPAN);
-    let arrivals = Arrivals::new(due.len());
+/// Makes a timer that notes when each of so many timeouts runs.
+fn noting(settings: TimerBuilder, number: usize) -> (ValueTimer<u64>, Arc<Arrivals>) {
+    let arrivals = Arrivals::new(number);
     let handler = Arc::clone(&arrivals);
     let timer = settings.build_with(move |due| handler.note(due)).expect("the settings are valid");
-    for &due in &due {
+    (timer, arrivals)
+}
+
+fn schedule(timer: &ValueTimer<u64>, arrivals: &Arrivals, dues: &[u64]) {
+    for &due in dues {
         timer.schedule_at(arrivals.instant(due), due).expect("the timer takes 2^32 timeouts");
     }
+}
+
+/// Timeouts that are due uniformly within a second, which begins after `lead`. Returns their
+/// lateness, and processor time of the process from the last `schedule` on.
+fn burst_of(
+    settings: TimerBuilder,
+    number: u32,
+    lead: Duration,
+) -> (Histogram<u64>, Option<Duration>) {
+    const SPAN: Duration = Duration::from_secs(1);
+    let due = instants(&mut Rng::with_seed(1), number, lead, SPAN);
+    let (timer, arrivals) = noting(settings, due.len());
+    schedule(&timer, &arrivals, &due);
     let before = process_cpu();
     sleep_until(arrivals.instant(nanos(lead + SPAN)) + 20 * MILLI);
     let outcome = arrivals.settle_strictly(due);
     let cpu = process_cpu().zip(before).map(|(after, before)| after.saturating_sub(before));
     let stats = timer.stats();
     assert_eq!((stats.expired, stats.pending), (u64::from(number), 0));
-    let late = outcome.lateness(0..u64::MAX);
-    let [p50, p99, max] = [50.0, 99.0, 100.0].map(|percentile| millis(&late, percentile));
-    Burst { p50, p99, max, cpu }
+    (outcome.lateness(0..u64::MAX), cpu)
 }
 
 /// Very many timeouts within a second, and few with short ticks.
 pub(crate) fn burst(bench: &mut Bench) -> Done {
-    let number = bench.pick(100_000, 1_000_000, 1_000_000);
+    let number = bench.full(100_000, 1_000_000);
     let lead = bench.millis(500, 2_000);
     for _ in 0..bench.rounds() {
         for (name, settings) in
             [(Typed::NAME, Timer::builder()), ("delaywheel inline", Timer::builder().inline())]
         {
-            let Burst { p50, p99, max, cpu } = burst_of(settings, number, lead);
-            for (row, value) in [("p50", p50), ("p99", p99), ("max", max)] {
-                bench.add(&format!("timer/burst/{row}"), name, value);
-            }
+            let (late, cpu) = burst_of(settings, number, lead);
+            bench.add_percentiles("timer/burst", name, &late, &["p50", "p99", "max"], MILLI);
             if let Some(cpu) = cpu {
                 bench.add("timer/burst/cpu", name, nanos_per(cpu, u64::from(number)));
             }
         }
-        let settings = Timer::builder().tick(Duration::from_micros(50));
-        let fine = burst_of(settings, 2_000, 50 * MILLI);
-        bench.add("timer/fine/p50", Typed::NAME, fine.p50 * 1e3);
-        bench.add("timer/fine/p99", Typed::NAME, fine.p99 * 1e3);
+        let settings = Timer::builder().tick(50 * MICRO);
+        let (late, _) = burst_of(settings, 2_000, 50 * MILLI);
+        bench.add_percentiles("timer/fine", Typed::NAME, &late, &["p50", "p99"], MICRO);
     }
     Ok(())
 }
 
 /// A hundred thousand timeouts a second are scheduled, and as many expire.
 pub(crate) fn steady(bench: &mut Bench) -> Done {
-    let millis = bench.pick(500, 3_000, 3_000);
+    let millis = bench.full(500, 3_000);
     for _ in 0..bench.rounds() {
         steady_turn(bench, "1ms", MILLI, millis);
         steady_turn(bench, "100us", MILLI / 10, millis);
@@ -138,57 +138,38 @@ fn steady_turn(bench: &mut Bench, name: &str, tick: Duration, window: u32) {
     let mut rng = Rng::with_seed(1);
     let draw = |step: u32| instants(&mut rng, PER_MILLI, step * MILLI + least, spread);
     let steps: Vec<_> = (0..end).map(draw).collect();
-    let arrivals = Arrivals::new((end * PER_MILLI) as usize);
-    let handler = Arc::clone(&arrivals);
     let settings = Timer::builder().tick(tick).name(THREADS);
-    let timer = settings.build_with(move |due| handler.note(due)).expect("the settings are valid");
+    let (timer, arrivals) = noting(settings, (end * PER_MILLI) as usize);
     let mut before = None;
     for (step, dues) in (0..).zip(&steps) {
         sleep_until(arrivals.instant(nanos(step * MILLI)));
-        for &due in dues {
-            timer.schedule_at(arrivals.instant(due), due).expect("the timer takes 2^32 timeouts");
-        }
+        schedule(&timer, &arrivals, dues);
         if step == start {
-            before = cpu();
+            before = cpu(THREADS);
         }
     }
-    let after = cpu();
+    let after = cpu(THREADS);
     let outcome = arrivals.settle_strictly(steps.into_iter().flatten().collect());
     let stats = timer.stats();
     assert_eq!((stats.scheduled, stats.pending), (u64::from(end * PER_MILLI), 0));
     let late = outcome.lateness(nanos(start * MILLI)..nanos(end * MILLI));
-    for (row, percentile) in [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)] {
-        bench.add(&format!("timer/steady/{name}/{row}"), Typed::NAME, millis(&late, percentile));
-    }
+    let row = format!("timer/steady/{name}");
+    bench.add_percentiles(&row, Typed::NAME, &late, &["p50", "p99", "p99.9"], MILLI);
     if let Some((before, after)) = before.zip(after) {
-        let seconds = (window * MILLI).as_secs_f64();
-        for (index, row) in ["threads", "process"].iter().enumerate() {
-            let spent = after[index].saturating_sub(before[index]).as_secs_f64() * 1e3 / seconds;
+        let [process, threads] = spent(before, after, window * MILLI);
+        for (row, spent) in [("threads", threads), ("process", process)] {
             bench.add(&format!("timer/steady/cpu/{name}/{row}"), Typed::NAME, spent);
         }
     }
 }
 
-/// Processor time of the timer's threads and of the process; `None` if the system does not tell.
-/// Waits until the threads of an earlier timer of this name have ended.
-fn cpu() -> Option<[Duration; 2]> {
-    let mut usage = Usage::default();
-    wait_until("there are a reaper and an executor", || {
-        usage = threads(THREADS).unwrap_or(Usage { threads: 2, ..Usage::default() });
-        usage.threads == 2
-    });
-    Some([usage.cpu, process_cpu()?])
-}
-
 /// Single calls to `schedule` while timeouts of one coarse bucket come due, in a timer with one
 /// shard.
 pub(crate) fn crowd(bench: &mut Bench) -> Done {
-    let crowd = bench.pick(100_000, 1_000_000, 1_000_000);
+    let crowd = bench.full(100_000, 1_000_000);
     for _ in 0..bench.rounds() {
         let calls = histogram(crowd_turn(crowd));
-        for (row, percentile) in [("p50", 50.0), ("p99.9", 99.9), ("max", 100.0)] {
-            bench.add(&format!("timer/crowd/{row}"), Typed::NAME, millis(&calls, percentile) * 1e3);
-        }
+        bench.add_percentiles("timer/crowd", Typed::NAME, &calls, &["p50", "p99.9", "max"], MICRO);
     }
     Ok(())
 }
@@ -240,13 +221,10 @@ pub(crate) fn slow(bench: &mut Bench) -> Done {
             if due == slow { thread::sleep(SLOW) } else { handler.note(due) }
         });
         let timer = timer.expect("the settings are valid");
-        for &due in due.iter().chain([&slow]) {
-            timer.schedule_at(arrivals.instant(due), due).expect("the timer takes 2^32 timeouts");
-        }
+        schedule(&timer, &arrivals, &due);
+        schedule(&timer, &arrivals, &[slow]);
         let late = arrivals.settle_strictly(due).lateness(0..u64::MAX);
-        for (row, percentile) in [("p50", 50.0), ("p99", 99.0)] {
-            bench.add(&format!("timer/slow/{row}"), Typed::NAME, millis(&late, percentile));
-        }
+        bench.add_percentiles("timer/slow", Typed::NAME, &late, &["p50", "p99"], MILLI);
     }
     Ok(())
 }

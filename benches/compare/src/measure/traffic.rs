@@ -17,16 +17,14 @@ use crate::{
 const CHECKED: u32 = 16;
 
 /// The operation on a timeout whose request is answered, or whose connection receives a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Cancels it and inserts another.
     Replace,
-    /// Moves it.
     Reset,
 }
 
 /// Operations on a contestant, drawn in advance.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Traffic {
     operation: Operation,
     /// The delay of each timeout at first, and after it has expired.
@@ -83,7 +81,6 @@ impl Traffic {
 }
 
 /// A contestant at work.
-#[derive(Debug)]
 pub struct Steady<'a, T: Timers> {
     timers: T,
     traffic: &'a Traffic,
@@ -166,7 +163,7 @@ impl<'a, T: Timers> Steady<'a, T> {
     fn replace(&mut self, turns: &[Pair]) {
         for turn in turns {
             let key = &mut self.keys[turn.victim as usize];
-            self.lost += u64::from(!self.timers.cancel(*key));
+            self.lost += u64::from(self.timers.cancel(*key).is_none());
             *key = self.timers.insert(self.now + turn.delay, u64::from(turn.victim));
         }
     }
@@ -197,7 +194,6 @@ pub trait AtWork {
     /// Nanoseconds of an operation, measured over this many, but no longer than the limit.
     fn measure(&mut self, count: u64, limit: Duration) -> f64;
 
-    /// A caveat.
     fn fault(&self) -> Option<String>;
 }
 

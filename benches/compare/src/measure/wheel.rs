@@ -11,7 +11,7 @@ use super::traffic::{AtWork, Steady, Traffic};
 use crate::{
     Timers,
     bench::{Bench, Done},
-    timers::{self, Entrant, Told, Wheel},
+    timers::{self, BTree, DelayQueue, Entrant, LazyHeap, TimerQueue, Wheel},
     workload::{Pair, SECOND, Spread, count, size},
 };
 
@@ -35,9 +35,7 @@ pub fn insert_all<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Vec<T::Key> {
 /// Expired timeouts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Their number.
     pub expired: u64,
-    /// The sum of their payloads.
     pub sum: u64,
     /// How often the contestant was woken.
     pub wakeups: u64,
@@ -60,7 +58,6 @@ impl Drained {
         if self.is_cut_off { count(end) / count(self.now.max(1)) } else { 1.0 }
     }
 
-    /// A caveat.
     pub fn note(&self) -> Option<String> {
         self.is_cut_off.then(|| format!("estimated from the first {} ticks", self.now))
     }
@@ -79,7 +76,8 @@ pub fn drain<T: Timers>(timers: &mut T, patience: Duration) -> Drained {
         drained.now = now;
         drained.wakeups += 1;
         let mut last = 0;
-        let expired = timers.advance(now, |deadline| {
+        let before = drained.expired;
+        timers.advance(now, |deadline| {
             let is_in_time = deadline <= now + T::PROMISES.earliness;
             assert!(
                 is_in_time && (!T::PROMISES.ordered || last <= deadline),
@@ -87,9 +85,9 @@ pub fn drain<T: Timers>(timers: &mut T, patience: Duration) -> Drained {
             );
             last = deadline;
             drained.sum = drained.sum.wrapping_add(deadline);
+            drained.expired += 1;
         });
-        drained.expired += expired as u64;
-        pause = u64::from(expired == 0);
+        pause = u64::from(drained.expired == before);
         if drained.wakeups % 64 == 0 && start.elapsed() > patience {
             drained.is_cut_off = true;
             break;
@@ -99,7 +97,7 @@ pub fn drain<T: Timers>(timers: &mut T, patience: Duration) -> Drained {
 }
 
 /// Nanoseconds of one insert and of one expiry.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Filled {
     insert: f64,
     expire: f64,
@@ -108,9 +106,7 @@ pub struct Filled {
 
 /// Fills contestants and expires everything, for at least `long` or 200,000 timeouts.
 pub fn fill_once<T: Timers>(make: fn() -> T, deadlines: &[u64], long: Duration) -> Filled {
-    let start = Instant::now();
-    let mut filled = Filled { insert: 0.0, expire: 0.0, note: None };
-    let mut done = 0;
+    let (start, mut filled, mut done) = (Instant::now(), Filled::default(), 0);
     while done < 200_000 && (done == 0 || start.elapsed() < long) {
         let mut timers = make();
         let (inserting, keys) = timed(|| insert_all(&mut timers, deadlines));
@@ -129,49 +125,42 @@ pub fn fill_once<T: Timers>(make: fn() -> T, deadlines: &[u64], long: Duration) 
 
 /// Insert into an empty contestant, and expire all.
 pub(crate) fn fill(bench: &mut Bench) -> Done {
-    let sizes: &[u32] = bench.pick(
-        &[100, 1_000],
-        &[100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000],
-        &[100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000],
-    );
+    const SIZES: [u32; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, TEN_MILLION];
     let long = bench.millis(10, 150);
-    for &pending in sizes {
+    for &pending in bench.full(&SIZES[..2], &SIZES) {
         let deadlines = Spread::Minute.delays(&mut Rng::with_seed(bench.options.seed), pending);
+        // Others take minutes with ten million.
+        let is_for_all = pending < TEN_MILLION || bench.pick(true, false, true);
         for _ in 0..bench.rounds_at(pending) {
             bench.tell(&format!("insert and expire {pending}"));
             for one in timers::all() {
-                // Others take minutes with ten million.
-                let is_small = pending < 10_000_000 || bench.pick(true, false, true);
-                if !one.promises().admits(pending, Spread::Minute.max())
-                    || !bench.admits("wheel/insert", one.name())
-                    || !(is_small || FEW.contains(&one.name()))
+                if one.promises.admits(pending, Spread::Minute.max())
+                    && bench.admits("wheel/insert", one.name())
+                    && (is_for_all || FEW.contains(&one.name()))
                 {
-                    continue;
+                    let (time, filled) = timed(|| (one.fill)(&deadlines, long));
+                    bench.took("wheel/insert", one.name(), time);
+                    let size = size(pending);
+                    bench.add(&format!("wheel/insert/{size}"), one.name(), filled.insert);
+                    let row = format!("wheel/expire/{size}");
+                    bench.add_noted(&row, one.name(), filled.expire, filled.note);
                 }
-                let (time, filled) = timed(|| one.fill(&deadlines, long));
-                let size = size(pending);
-                bench.add(&format!("wheel/insert/{size}"), one.name(), filled.insert);
-                let expire = crate::bench::Figure::new(
-                    format!("wheel/expire/{size}"),
-                    one.name(),
-                    filled.expire,
-                );
-                bench.add_all(vec![expire.with_note(filled.note)]);
-                bench.took("wheel/insert", one.name(), time);
             }
         }
     }
     Ok(())
 }
 
-/// Contestants with ten million timeouts.
-const FEW: [&str; 2] = [Wheel::NAME, "lazy_heap"];
+const TEN_MILLION: u32 = 10_000_000;
 
-/// Contestants in the fresh state, where the steady state costs more time than it tells.
-const FRESH: [&str; 5] = [Wheel::NAME, "lazy_heap", "btree", "delay_queue", "timer_queue"];
+/// Contestants with ten million timeouts.
+const FEW: [&str; 2] = [Wheel::NAME, LazyHeap::NAME];
+
+/// Contestants of the rows in the fresh state.
+const FRESH: [&str; 5] =
+    [Wheel::NAME, LazyHeap::NAME, BTree::NAME, DelayQueue::NAME, TimerQueue::NAME];
 
 /// Cancel and insert while time stands still.
-#[derive(Debug)]
 struct Churn<T: Timers> {
     timers: T,
     keys: Vec<T::Key>,
@@ -199,7 +188,7 @@ impl<T: Timers> Churning for Churn<T> {
         let (time, ()) = timed(|| {
             for pair in pairs {
                 let key = &mut self.keys[pair.victim as usize];
-                assert!(self.timers.cancel(*key), "a victim was not pending");
+                assert!(self.timers.cancel(*key).is_some(), "a victim was not pending");
                 *key = self.timers.insert(pair.delay, pair.delay);
             }
         });
@@ -215,28 +204,25 @@ impl<T: Timers> Churning for Churn<T> {
 }
 
 /// Moves every timeout to a later deadline. Returns nanoseconds of one move.
-pub fn reset_once<T: Timers>(make: fn() -> T, deadlines: &[u64], moves: &[Pair]) -> f64 {
-    let mut timers = make();
-    let later = |deadline: u64| deadline + Spread::Minute.max();
-    let mut keys: Vec<_> =
-        deadlines.iter().map(|&deadline| timers.insert(deadline, later(deadline))).collect();
+pub fn reset_once<T: Timers + Default>(deadlines: &[u64], moves: &[Pair]) -> f64 {
+    let mut timers = T::default();
+    let later: Vec<_> = deadlines.iter().map(|deadline| deadline + Spread::Minute.max()).collect();
+    let insert = |(&deadline, &later)| timers.insert(deadline, later);
+    let mut keys: Vec<_> = deadlines.iter().zip(&later).map(insert).collect();
     let (time, ()) = timed(|| {
         for turn in moves {
             let key = &mut keys[turn.victim as usize];
             *key = timers.reset(*key, turn.delay).expect("a victim was not pending");
         }
     });
-    let later: Vec<_> = deadlines.iter().map(|&deadline| later(deadline)).collect();
     drain(&mut timers, Duration::from_secs(20)).check(&later, T::NAME);
     nanos_per(time, moves.len() as u64)
 }
 
 /// Cancel and insert, and reset, from a fresh fill.
 pub(crate) fn fresh(bench: &mut Bench) -> Done {
-    let sizes: &[u32] =
-        bench.pick(&[1_000], &[1_000, 100_000, 1_000_000], &[1_000, 100_000, 1_000_000]);
     for spread in [Spread::Minute, Spread::Month] {
-        for &pending in sizes {
+        for &pending in bench.full(&[1_000][..], &[1_000, 100_000, 1_000_000]) {
             fresh_at(bench, spread, pending);
         }
     }
@@ -250,8 +236,8 @@ fn fresh_at(bench: &mut Bench, spread: Spread, pending: u32) {
     let entrants = || timers::all().into_iter().filter(|one| FRESH.contains(&one.name()));
     bench.tell(&format!("churn, fresh, {name}"));
     let warm_up = spread.pairs(&mut rng, pending, 4 * pending);
-    let start = |one: Box<dyn Entrant>| {
-        let mut churning = one.churning(deadlines.clone());
+    let start = |one: Entrant| {
+        let mut churning = (one.churning)(deadlines.clone());
         churning.churn(&warm_up);
         (one.name(), churning)
     };
@@ -272,22 +258,21 @@ fn fresh_at(bench: &mut Bench, spread: Spread, pending: u32) {
     let moves: Vec<_> = order.into_iter().map(later).collect();
     for _ in 0..bench.rounds_at(pending) {
         for one in entrants() {
-            let value = one.reset(&deadlines, &moves);
+            let value = (one.reset)(&deadlines, &moves);
             bench.add(&format!("wheel/reset_fresh/{name}"), one.name(), value);
         }
     }
 }
 
-/// How long a contestant may take to reach its steady state, besides the inserts.
+/// Limit of the time in which a contestant reaches its steady state, besides the inserts.
 const WARM_UP: Duration = Duration::from_secs(8);
 
 /// Starts a contestant and brings it into its steady state. Returns whether it was reached.
-pub fn at_work<'a, T: Timers + 'static>(
-    make: fn() -> T,
-    traffic: &'a Traffic,
+pub fn at_work<T: Timers + Default + 'static>(
+    traffic: &Traffic,
     limit: Duration,
-) -> (bool, Box<dyn AtWork + 'a>) {
-    let mut steady = Steady::new(make(), traffic);
+) -> (bool, Box<dyn AtWork + '_>) {
+    let mut steady = Steady::new(T::default(), traffic);
     steady.ramp_up();
     let is_steady = steady.pass(traffic.max_delay.min(60 * SECOND), limit);
     (is_steady, Box::new(steady))
@@ -295,12 +280,12 @@ pub fn at_work<'a, T: Timers + 'static>(
 
 fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: &Traffic) {
     let path = format!("{row}{parameter}");
-    let limit = bench.pick(Duration::from_millis(50), WARM_UP, WARM_UP);
+    let limit = bench.full(Duration::from_millis(50), WARM_UP);
     bench.tell(&path);
     let mut turns = Vec::new();
     for one in timers::all() {
-        if one.promises().admits(pending, traffic.max_delay) && bench.admits(row, one.name()) {
-            let (time, (is_steady, at_work)) = timed(|| one.at_work(traffic, limit));
+        if one.promises.admits(pending, traffic.max_delay) && bench.admits(row, one.name()) {
+            let (time, (is_steady, at_work)) = timed(|| (one.at_work)(traffic, limit));
             // The limit itself does not make a contestant slow.
             bench.took(row, one.name(), time.saturating_sub(limit / 2));
             eprint!("-");
@@ -313,9 +298,7 @@ fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: 
             let value = at_work.measure(operations, limit);
             let not_steady = || (!*is_steady).then(|| "not steady: too slow".to_owned());
             let note = at_work.fault().or_else(not_steady);
-            bench.add_all(vec![
-                crate::bench::Figure::new(path.as_str(), *name, value).with_note(note),
-            ]);
+            bench.add_noted(&path, name, value, note);
         }
     }
 }
@@ -337,7 +320,7 @@ pub(crate) fn churn(bench: &mut Bench) -> Done {
 
 /// A request server, answered in two orders, and connections that are kept alive.
 pub(crate) fn server(bench: &mut Bench) -> Done {
-    let (pending, seed) = (bench.pick(1_000, 100_000, 100_000), bench.options.seed);
+    let (pending, seed) = (bench.full(1_000, 100_000), bench.options.seed);
     for (row, traffic) in [
         ("wheel/server/random", Traffic::requests(pending, seed)),
         ("wheel/server/oldest", Traffic::requests_in_order(pending, seed)),
@@ -371,18 +354,18 @@ pub(crate) fn sparse(bench: &mut Bench) -> Done {
     for _ in 0..bench.rounds() {
         bench.tell("sparse year");
         for one in timers::all() {
-            if one.promises().admits(COUNT, Spread::Year.max()) {
-                sparse_turn(bench, &*one, &workloads, patience);
+            if one.promises.admits(COUNT, Spread::Year.max()) {
+                sparse_turn(bench, one, &workloads, patience);
             }
         }
     }
     Ok(())
 }
 
-fn sparse_turn(bench: &mut Bench, one: &dyn Entrant, workloads: &[Vec<u64>], patience: Duration) {
+fn sparse_turn(bench: &mut Bench, one: Entrant, workloads: &[Vec<u64>], patience: Duration) {
     let (mut micros, mut wakeups, mut note) = (Vec::new(), Vec::new(), None);
     for deadlines in workloads {
-        let (time, drained) = one.drain(deadlines, patience);
+        let (time, drained) = (one.drain)(deadlines, patience);
         let factor = drained.factor(deadlines.iter().copied().max().unwrap_or(1));
         micros.push(time.as_secs_f64() * 1e6 * factor);
         wakeups.push(count(drained.wakeups) * factor / count(deadlines.len() as u64));
@@ -394,31 +377,25 @@ fn sparse_turn(bench: &mut Bench, one: &dyn Entrant, workloads: &[Vec<u64>], pat
     }
     let mean = |figures: &[f64]| figures.iter().sum::<f64>() / count(figures.len() as u64);
     let worst = wakeups.iter().copied().fold(0.0, f64::max);
-    let figures = [("time", mean(&micros)), ("wakeups", mean(&wakeups)), ("worst", worst)];
-    bench.add_all(
-        figures
-            .map(|(row, value)| {
-                crate::bench::Figure::new(format!("wheel/sparse/{row}"), one.name(), value)
-                    .with_note(note.clone())
-            })
-            .into(),
-    );
+    for (row, value) in [("time", mean(&micros)), ("wakeups", mean(&wakeups)), ("worst", worst)] {
+        bench.add_noted(&format!("wheel/sparse/{row}"), one.name(), value, note.clone());
+    }
 }
 
 /// Wheels of other sizes beside the default.
 pub(crate) fn sizes(bench: &mut Bench) -> Done {
-    const WHEELS: [Told<Wheel>; 8] = [
-        Told { name: "delaywheel default", make: Wheel::default },
-        Told { name: "delaywheel 16", make: || Wheel::with_size(16) },
-        Told { name: "delaywheel 32", make: || Wheel::with_size(32) },
-        Told { name: "delaywheel 64", make: || Wheel::with_size(64) },
-        Told { name: "delaywheel 128", make: || Wheel::with_size(128) },
-        Told { name: "delaywheel 256", make: || Wheel::with_size(256) },
-        Told { name: "delaywheel 512", make: || Wheel::with_size(512) },
-        Told { name: "delaywheel 1024", make: || Wheel::with_size(1_024) },
+    const WHEELS: [(&str, fn() -> Wheel); 8] = [
+        ("delaywheel default", Wheel::default),
+        ("delaywheel 16", || Wheel::with_size(16)),
+        ("delaywheel 32", || Wheel::with_size(32)),
+        ("delaywheel 64", || Wheel::with_size(64)),
+        ("delaywheel 128", || Wheel::with_size(128)),
+        ("delaywheel 256", || Wheel::with_size(256)),
+        ("delaywheel 512", || Wheel::with_size(512)),
+        ("delaywheel 1024", || Wheel::with_size(1_024)),
     ];
     let long = bench.millis(10, 150);
-    for pending in [1_000, bench.pick(10_000, 1_000_000, 1_000_000)] {
+    for pending in [1_000, bench.full(10_000, 1_000_000)] {
         for spread in [Spread::Minute, Spread::Month] {
             let name = format!("{}/{}", spread.name(), size(pending));
             let mut rng = Rng::with_seed(bench.options.seed);
@@ -426,25 +403,23 @@ pub(crate) fn sizes(bench: &mut Bench) -> Done {
             let pairs = spread.pairs(&mut rng, pending, 4 * pending.max(100_000));
             for _ in 0..bench.rounds() {
                 bench.tell(&format!("sizes, {name}"));
-                for one in WHEELS {
-                    let filled = one.fill(&deadlines, long);
-                    bench.add(&format!("wheel/size/insert/{name}"), one.name, filled.insert);
-                    bench.add(&format!("wheel/size/expire/{name}"), one.name, filled.expire);
-                    let value = nanos_per(
-                        one.churning(deadlines.clone()).churn(&pairs),
-                        pairs.len() as u64,
-                    );
-                    bench.add(&format!("wheel/size/churn/{name}"), one.name, value);
+                for (wheel, make) in WHEELS {
+                    let filled = fill_once(make, &deadlines, long);
+                    bench.add(&format!("wheel/size/insert/{name}"), wheel, filled.insert);
+                    bench.add(&format!("wheel/size/expire/{name}"), wheel, filled.expire);
+                    let time = churning(make, deadlines.clone()).churn(&pairs);
+                    let value = nanos_per(time, pairs.len() as u64);
+                    bench.add(&format!("wheel/size/churn/{name}"), wheel, value);
                 }
             }
         }
     }
     let deadlines = Spread::Year.delays(&mut Rng::with_seed(bench.options.seed), 1_000);
     for _ in 0..bench.rounds() {
-        for one in WHEELS {
-            let (time, drained) = one.drain(&deadlines, Duration::from_secs(1));
-            bench.add("wheel/size/sparse", one.name, nanos_per(time, 1_000));
-            bench.add("wheel/size/sparse_wakeups", one.name, count(drained.wakeups) / 1e3);
+        for (wheel, make) in WHEELS {
+            let (time, drained) = drain_once(make, &deadlines, Duration::from_secs(1));
+            bench.add("wheel/size/sparse", wheel, nanos_per(time, 1_000));
+            bench.add("wheel/size/sparse_wakeups", wheel, count(drained.wakeups) / 1e3);
         }
     }
     Ok(())
@@ -453,7 +428,6 @@ pub(crate) fn sizes(bench: &mut Bench) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timers::BTree;
 
     #[test]
     fn everything_expires_and_wake_ups_are_counted() {

@@ -32,7 +32,6 @@ const SHARDS: usize = 512;
 const PURGE_INTERVAL: usize = 1_000;
 
 /// The purgatory, whose keys are numbers.
-#[derive(Debug)]
 pub struct KafkaPurgatory {
     wheels: Wheels<Operation>,
     watchers: Arc<Watchers>,
@@ -45,7 +44,6 @@ type Watcher = Arc<Timeout<Operation>>;
 type List = Arc<Mutex<Vec<Watcher>>>;
 
 /// Locks are taken in this order: shard, list, operation.
-#[derive(Debug)]
 struct Watchers {
     shards: Vec<Mutex<FxHashMap<u32, List>>>,
     /// Operations in lists, of which some may have completed.
@@ -53,7 +51,6 @@ struct Watchers {
 }
 
 /// An operation that completes when its answer is ready.
-#[derive(Debug)]
 pub struct Operation {
     answer: &'static Answer,
     is_completed: AtomicBool,
@@ -66,7 +63,6 @@ impl Operation {
     }
 
     /// Ends the operation. Returns whether it had not ended.
-    #[inline]
     fn end(&self, completion: Completion) -> bool {
         let ends = !self.is_completed.swap(true, Ordering::AcqRel);
         if ends {
@@ -87,13 +83,11 @@ impl Watchers {
         &self.shards[key as usize % SHARDS]
     }
 
-    #[inline]
     fn watch(&self, key: u32, watcher: &Watcher) {
         let mut shard = self.shard(key).lock();
         shard.entry(key).or_default().lock().push(Arc::clone(watcher));
     }
 
-    #[inline]
     fn remove_if_empty(&self, key: u32) {
         let mut shard = self.shard(key).lock();
         if shard.get(&key).is_some_and(|list| list.lock().is_empty()) {
@@ -124,14 +118,12 @@ impl Watchers {
 }
 
 impl KafkaPurgatory {
-    /// Number of entries in all lists.
     pub fn watched(&self) -> usize {
         let shards = self.watchers.shards.iter();
         shards.map(|shard| shard.lock().values().map(|list| list.lock().len()).sum::<usize>()).sum()
     }
 
     /// Completes an operation if its condition holds.
-    #[inline]
     fn try_complete(&self, watcher: &Watcher) -> bool {
         let _checked = watcher.task.lock.lock();
         !watcher.task.is_completed()
@@ -139,7 +131,6 @@ impl KafkaPurgatory {
             && self.force_complete(watcher)
     }
 
-    #[inline]
     fn force_complete(&self, watcher: &Watcher) -> bool {
         let ends = watcher.task.end(Completion::Satisfied);
         if ends {
@@ -161,7 +152,6 @@ impl SharedPurgatory for KafkaPurgatory {
         Self { wheels: Wheels::start(move |pending| own.purge(pending)), watchers }
     }
 
-    #[inline]
     fn try_watch<const KEYS: usize>(
         &self,
         answer: &'static Answer,
@@ -184,12 +174,10 @@ impl SharedPurgatory for KafkaPurgatory {
         Some(watcher)
     }
 
-    #[inline]
     fn complete(&self, watcher: Watcher) -> bool {
         self.force_complete(&watcher)
     }
 
-    #[inline]
     fn check(&self, key: u32) -> usize {
         let Some(list) = self.watchers.shard(key).lock().get(&key).map(Arc::clone) else {
             return 0;
@@ -211,7 +199,6 @@ impl SharedPurgatory for KafkaPurgatory {
         completed
     }
 
-    #[inline]
     fn check_all(&self, keys: &[u32]) -> usize {
         keys.iter().map(|&key| self.check(key)).sum()
     }

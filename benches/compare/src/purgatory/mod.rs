@@ -23,13 +23,10 @@ use crate::{Timers, timers::Wheel};
 
 /// A purgatory of requests that threads share, whose keys are numbers.
 pub trait SharedPurgatory: Sync {
-    /// Names a request that waits.
     type Handle: Send;
 
-    /// Name in the report.
     const NAME: &'static str;
 
-    /// Makes and starts one.
     fn start() -> Self;
 
     /// Makes a request wait on keys. Returns `None` if it has completed.
@@ -41,7 +38,6 @@ pub trait SharedPurgatory: Sync {
     ) -> Option<Self::Handle>;
 
     /// Makes a request wait that cannot complete yet.
-    #[inline]
     fn watch<const KEYS: usize>(
         &self,
         answer: &'static Answer,
@@ -76,7 +72,6 @@ impl SharedPurgatory for Requests {
         Self::new()
     }
 
-    #[inline]
     fn try_watch<const KEYS: usize>(
         &self,
         answer: &'static Answer,
@@ -87,39 +82,47 @@ impl SharedPurgatory for Requests {
         watched.ok().and_then(Watched::key)
     }
 
-    #[inline]
     fn complete(&self, request: OperationKey) -> bool {
         self.complete(request)
     }
 
-    #[inline]
     fn check(&self, key: u32) -> usize {
         self.check_and_complete(&key)
     }
 
-    #[inline]
     fn check_all(&self, keys: &[u32]) -> usize {
         self.check_and_complete_all(keys)
     }
 
-    #[track_caller]
     fn settle(&self, satisfied: u64, expired: u64, waiting: u64) {
-        assert_eq!(self.delayed(), waiting, "requests that wait");
-        let requests = self.shutdown();
-        assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
-        requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
-        assert_eq!((self.delayed(), self.watched()), (0, 0), "requests that still wait");
-        let stats = self.stats();
-        assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
-        assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
-        assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
-        assert_eq!(self.timer_stats().pending, 0, "pending timeouts");
+        settle_own(self, satisfied, expired, waiting);
     }
+}
+
+/// Shuts our purgatory down, and checks that these numbers were satisfied, had expired and still
+/// waited.
+#[track_caller]
+pub fn settle_own<O: DelayedOperation<u32> + Send + 'static>(
+    purgatory: &Purgatory<u32, O>,
+    satisfied: u64,
+    expired: u64,
+    waiting: u64,
+) {
+    assert_eq!(purgatory.delayed(), waiting, "requests that wait");
+    let requests = purgatory.shutdown();
+    assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
+    requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "requests that still wait");
+    let stats = purgatory.stats();
+    assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
+    assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
+    assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
+    assert_eq!(purgatory.timer_stats().pending, 0, "pending timeouts");
 }
 
 /// State of a request. A change costs a load and a store; an assertion checks that a request ends
 /// once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Answer(AtomicU8);
 
 /// Not ended; cannot complete.
@@ -138,20 +141,17 @@ impl Answer {
     }
 
     /// Lets the request complete when it is checked next.
-    #[inline]
     pub fn make_ready(&self) {
         self.0.store(READY, Ordering::Release);
     }
 
     /// Lets the request complete when it is checked next, unless it has ended.
-    #[inline]
     pub fn make_ready_if_waiting(&self) {
         let _ = self.0.compare_exchange(WAITING, READY, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Waits until the request is satisfied, perhaps by another thread, and makes the answer
     /// available again.
-    #[inline]
     pub fn reuse(&self) {
         let mut looks = 0_u32;
         while !self.has_ended() {
@@ -162,7 +162,6 @@ impl Answer {
         self.0.store(WAITING, Ordering::Release);
     }
 
-    /// Whether the request has ended.
     pub fn has_ended(&self) -> bool {
         self.0.load(Ordering::Acquire) >= SATISFIED
     }
@@ -172,23 +171,19 @@ impl Answer {
         self.0.load(Ordering::Acquire) == SATISFIED
     }
 
-    /// Whether the request has expired.
     pub fn is_expired(&self) -> bool {
         self.0.load(Ordering::Acquire) == EXPIRED
     }
 }
 
 /// An operation that completes when its answer is ready.
-#[derive(Debug)]
 pub struct Request(pub &'static Answer);
 
 impl DelayedOperation<u32> for Request {
-    #[inline]
     fn try_complete(&mut self) -> bool {
         self.0.0.load(Ordering::Acquire) == READY
     }
 
-    #[inline]
     fn complete(self, completion: Completion) {
         let Self(Answer(state)) = self;
         assert!(state.load(Ordering::Acquire) <= READY, "a request was answered twice");
@@ -205,7 +200,7 @@ impl DelayedOperation<u32> for Request {
 const DELAYS_MS: RangeInclusive<u32> = 30_000..=90_000;
 
 /// Keys and delay of a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Demand<const KEYS: usize> {
     /// Different ones.
     pub keys: [u32; KEYS],
@@ -213,8 +208,6 @@ pub struct Demand<const KEYS: usize> {
 }
 
 impl<const KEYS: usize> Demand<KEYS> {
-    /// Its delay.
-    #[inline]
     pub fn delay(&self) -> Duration {
         Duration::from_millis(u64::from(self.delay_ms))
     }
@@ -251,9 +244,8 @@ fn distinct<const KEYS: usize>(rng: &mut Rng, range: &Range<u32>) -> [u32; KEYS]
 }
 
 /// The keys on which an event is announced that completes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Announce {
-    /// On one of them.
     One,
     /// On one after the other.
     Each,
@@ -263,7 +255,6 @@ pub enum Announce {
 
 /// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its
 /// place.
-#[derive(Debug)]
 pub struct ClosedLoop<'a, P, const KEYS: usize> {
     purgatory: &'a P,
     announce: Announce,
@@ -273,7 +264,6 @@ pub struct ClosedLoop<'a, P, const KEYS: usize> {
     share: Share,
 }
 
-#[derive(Debug)]
 struct InFlight<const KEYS: usize> {
     answer: &'static Answer,
     keys: [u32; KEYS],
@@ -281,7 +271,7 @@ struct InFlight<const KEYS: usize> {
 
 /// Requests of one loop. Another thread may complete them, so the counts are equal over all threads
 /// only.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Share {
     /// Requests that it registered, all of which were satisfied.
     pub watched: u64,
@@ -304,7 +294,6 @@ impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
     }
 
     /// Completes the oldest request and registers another, for each demand.
-    #[inline]
     pub fn run(&mut self, demands: &[Demand<KEYS>]) {
         for demand in demands {
             self.complete_oldest();
@@ -328,7 +317,6 @@ impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
         self.share
     }
 
-    #[inline]
     fn complete_oldest(&mut self) {
         let InFlight { answer, keys } = &self.in_flight[self.oldest];
         answer.make_ready();
@@ -343,7 +331,6 @@ impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
 }
 
 /// Requests that wait and cannot complete until they are let.
-#[derive(Debug)]
 pub struct Crowd {
     answers: &'static [Answer],
 }
@@ -378,12 +365,10 @@ impl Crowd {
         self.answers.iter().for_each(Answer::make_ready);
     }
 
-    /// Number of satisfied requests.
     pub fn satisfied(&self) -> u64 {
         self.answers.iter().filter(|answer| answer.is_satisfied()).count() as u64
     }
 
-    /// Number of requests.
     pub fn count(&self) -> u64 {
         self.answers.len() as u64
     }

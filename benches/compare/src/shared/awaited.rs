@@ -4,6 +4,7 @@
 //! await noted timeouts.
 
 use std::{
+    marker::PhantomData,
     pin::Pin,
     sync::Arc,
     task::{Context, Waker},
@@ -11,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use async_executor::Executor as Tasks;
 use async_io::Timer;
 use futures_lite::future;
 use futures_timer::Delay;
@@ -21,25 +21,14 @@ use tokio::sync::oneshot::{self, Sender};
 use super::{Note, SharedTimer, Tokio};
 use crate::{Promises, Wakes};
 
-/// A peer with a future for each timeout. All share one helper thread, which never ends.
+/// A peer with a future for each timeout. Its helper thread never ends.
 pub trait Sleeps: Clone + Send + Sync + 'static {
-    /// The future.
     type Sleep: Future + Unpin + Send + 'static;
 
-    /// Name in the report.
-    const NAME: &'static str;
-
-    /// Structure and limits.
     const PROMISES: Promises;
 
     /// Starts the executor of the tasks that await.
-    fn start() -> Self;
-
-    /// A guard that a thread holds while it uses the peer.
-    fn enter(&self) -> impl Sized {}
-
-    /// Runs a task to its end.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+    fn start() -> Executor;
 
     /// Makes a future that completes after a delay.
     fn sleep(delay: Duration) -> Self::Sleep;
@@ -48,33 +37,60 @@ pub trait Sleeps: Clone + Send + Sync + 'static {
     fn catch_up() {}
 }
 
+/// Runs tasks on one thread, until the last clone is dropped.
+#[derive(Clone)]
+pub enum Executor {
+    /// Dropping the sender ends the thread.
+    Own(Arc<async_executor::Executor<'static>>, Arc<Sender<()>>),
+    /// A runtime, which is entered to use the peer.
+    Tokio(Tokio),
+}
+
+impl Executor {
+    /// Starts a thread that runs tasks inside of `block_on`.
+    fn own(block_on: fn(Pin<&mut (dyn Future<Output = ()> + '_)>)) -> Self {
+        let tasks = Arc::new(async_executor::Executor::new());
+        let (sender, receiver) = oneshot::channel();
+        let runner = Arc::clone(&tasks);
+        let run = move || {
+            let mut run = std::pin::pin!(runner.run(async move { drop(receiver.await) }));
+            block_on(run.as_mut());
+        };
+        thread::Builder::new().name("tasks".into()).spawn(run).expect("a thread can be started");
+        Self::Own(tasks, Arc::new(sender))
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Own(tasks, _) => tasks.spawn(task).detach(),
+            Self::Tokio(runtime) => runtime.spawn(task),
+        }
+    }
+}
+
 /// A peer as a timer that threads share.
-#[derive(Debug, Clone)]
-pub struct Awaited<S>(S);
+#[derive(Clone)]
+pub struct Awaited<S>(Executor, PhantomData<S>);
 
 impl<S: Sleeps> SharedTimer for Awaited<S> {
     type Timeout = S::Sleep;
 
-    const NAME: &'static str = S::NAME;
-
     const PROMISES: Promises = S::PROMISES;
 
     fn start() -> Self {
-        Self(S::start())
+        Self(S::start(), PhantomData)
     }
 
     fn enter(&self) -> impl Sized {
-        self.0.enter()
+        if let Executor::Tokio(runtime) = &self.0 { Some(runtime.enter()) } else { None }
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> S::Sleep {
         let mut sleep = S::sleep(delay);
         is_pending(&mut sleep);
         sleep
     }
 
-    #[inline]
     fn replace(&self, sleep: &mut S::Sleep, delay: Duration) -> bool {
         let was_pending = is_pending(sleep);
         *sleep = self.schedule(delay);
@@ -94,94 +110,54 @@ impl<S: Sleeps> SharedTimer for Awaited<S> {
     }
 }
 
-#[inline]
 fn is_pending(sleep: &mut (impl Future + Unpin)) -> bool {
     Pin::new(sleep).poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// One thread that runs tasks until the last of its clones is dropped.
-#[derive(Debug, Clone)]
-struct Executor {
-    tasks: Arc<Tasks<'static>>,
-    /// Dropped with the last clone, which ends the thread.
-    _end: Arc<Sender<()>>,
-}
-
-impl Executor {
-    /// Starts the thread, which blocks on the executor in this way.
-    fn start(block_on: fn(Pin<&mut (dyn Future<Output = ()> + '_)>)) -> Self {
-        let tasks = Arc::new(Tasks::new());
-        let (sender, receiver) = oneshot::channel();
-        let runner = Arc::clone(&tasks);
-        let run = move || {
-            let mut run = std::pin::pin!(runner.run(async move { drop(receiver.await) }));
-            block_on(run.as_mut());
-        };
-        thread::Builder::new().name("tasks".into()).spawn(run).expect("a thread can be started");
-        Self { tasks, _end: Arc::new(sender) }
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task).detach();
-    }
-}
-
 /// `async_io::Timer`: a tree behind one lock, which the reactor thread checks; smol uses it.
-pub type AsyncIo = Awaited<AsyncIoTasks>;
+pub type AsyncIo = Awaited<AsyncIoSleeps>;
 
-/// [`AsyncIo`].
-#[derive(Debug, Clone)]
-pub struct AsyncIoTasks(Executor);
+#[derive(Clone)]
+pub struct AsyncIoSleeps;
 
-impl Sleeps for AsyncIoTasks {
+impl Sleeps for AsyncIoSleeps {
     type Sleep = Timer;
 
-    const NAME: &'static str = "async_io";
+    const PROMISES: Promises = Promises {
+        name: "async_io",
+        scheme: "scheme 3: tree behind one lock, async-io's Timer",
+        ..Promises::STRICT
+    };
 
-    const PROMISES: Promises =
-        Promises { scheme: "scheme 3: tree behind one lock, async-io's Timer", ..Promises::STRICT };
-
-    fn start() -> Self {
-        Self(Executor::start(|run| async_io::block_on(run)))
+    fn start() -> Executor {
+        Executor::own(|run| async_io::block_on(run))
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(task);
-    }
-
-    #[inline]
     fn sleep(delay: Duration) -> Timer {
         Timer::after(delay)
     }
 }
 
 /// `futures_timer::Delay`: a heap that a helper thread owns; other threads send it updates.
-pub type FuturesTimer = Awaited<FuturesTasks>;
+pub type FuturesTimer = Awaited<FuturesSleeps>;
 
-/// [`FuturesTimer`].
-#[derive(Debug, Clone)]
-pub struct FuturesTasks(Executor);
+#[derive(Clone)]
+pub struct FuturesSleeps;
 
-impl Sleeps for FuturesTasks {
+impl Sleeps for FuturesSleeps {
     type Sleep = Delay;
 
-    const NAME: &'static str = "futures_timer";
-
     const PROMISES: Promises = Promises {
+        name: "futures_timer",
         scheme: "scheme 3: heap of a helper thread, futures-timer",
         describes: "every operation wakes its thread",
         ..Promises::STRICT
     };
 
-    fn start() -> Self {
-        Self(Executor::start(|run| future::block_on(run)))
+    fn start() -> Executor {
+        Executor::own(|run| future::block_on(run))
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(task);
-    }
-
-    #[inline]
     fn sleep(delay: Duration) -> Delay {
         Delay::new(delay)
     }
@@ -197,18 +173,16 @@ impl Sleeps for FuturesTasks {
 ///
 /// All timeouts of a thread that are due in the same 10 ms share one entry of its tree, which stays
 /// until then, cancelled or not. Tasks run on tokio.
-pub type Pingora = Awaited<PingoraTasks>;
+pub type Pingora = Awaited<PingoraSleeps>;
 
-/// [`Pingora`].
-#[derive(Debug, Clone)]
-pub struct PingoraTasks(Tokio);
+#[derive(Clone)]
+pub struct PingoraSleeps;
 
-impl Sleeps for PingoraTasks {
+impl Sleeps for PingoraSleeps {
     type Sleep = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
-    const NAME: &'static str = "pingora";
-
     const PROMISES: Promises = Promises {
+        name: "pingora",
         scheme: "a tree a thread in steps of 10 ms, pingora-timeout",
         describes: "early by up to 1 ms and late by up to 20; wakes every 10 ms; cancelled timeouts \
                     stay",
@@ -218,19 +192,10 @@ impl Sleeps for PingoraTasks {
         ..Promises::STRICT
     };
 
-    fn start() -> Self {
-        Self(Tokio::start())
+    fn start() -> Executor {
+        Executor::Tokio(Tokio::start())
     }
 
-    fn enter(&self) -> impl Sized {
-        self.0.enter()
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(task);
-    }
-
-    #[inline]
     fn sleep(delay: Duration) -> Self::Sleep {
         FastTimeout::create(delay).timeout()
     }

@@ -1,44 +1,43 @@
 //! [`Timer`] with closures that capture eight bytes.
 
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::time::Duration;
 
 use delaywheel::{Timeout, Timer, TimerBuilder};
 
-use super::{Note, SharedTimer, counter, counting, settings, settle_own};
+use super::{Counter, Note, SharedTimer, settle_own};
 use crate::Promises;
 
 /// [`Timer`], whose closures count.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Closures {
     timer: Timer,
-    ran: &'static AtomicU64,
+    ran: Counter,
 }
 
 impl Closures {
-    /// Starts one with these settings.
     pub fn new(settings: TimerBuilder) -> Self {
-        Self { timer: settings.build().expect("the settings are valid"), ran: counter() }
+        Self { timer: settings.build().expect("the settings are valid"), ran: Counter::new() }
     }
 }
 
 impl SharedTimer for Closures {
     type Timeout = Timeout;
 
-    const NAME: &'static str = "delaywheel closures";
-
-    const PROMISES: Promises =
-        Promises { scheme: "this crate, a closure for each timeout", ..Promises::STRICT };
+    const PROMISES: Promises = Promises {
+        name: "delaywheel closures",
+        scheme: "this crate, a closure for each timeout",
+        ..Promises::STRICT
+    };
 
     fn start() -> Self {
-        Self::new(settings())
+        Self::new(Timer::builder())
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> Timeout {
-        self.timer.schedule(delay, counting(self.ran)).expect("the timer takes 2^32 timeouts")
+        let ran = self.ran;
+        self.timer.schedule(delay, move || ran.add()).expect("the timer takes 2^32 timeouts")
     }
 
-    #[inline]
     fn replace(&self, timeout: &mut Timeout, delay: Duration) -> bool {
         let was_pending = timeout.cancel();
         *timeout = self.schedule(delay);

@@ -3,7 +3,6 @@
 
 use std::{
     cell::RefCell,
-    fmt::{self, Debug, Formatter},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +15,7 @@ use hierarchical_hash_wheel_timer::{
     thread_timer::{TimerRef, TimerWithThread},
 };
 
-use super::{Note, SharedTimer, counter, counting};
+use super::{Counter, Note, SharedTimer};
 use crate::{Promises, Wakes};
 
 type Once = OneShotClosureState<u64>;
@@ -28,7 +27,7 @@ pub struct HashWheelThread {
     /// Sends to the thread, which takes exclusive access.
     sender: RefCell<TimerRef<u64, Once, Periodic>>,
     scheduled: Arc<AtomicU64>,
-    ran: &'static AtomicU64,
+    pub ran: Counter,
     _running: Arc<Running>,
 }
 
@@ -42,12 +41,6 @@ impl Drop for Running {
 }
 
 impl HashWheelThread {
-    /// How many timeouts have run that count.
-    pub fn ran(&self) -> u64 {
-        self.ran.load(Ordering::Relaxed)
-    }
-
-    #[inline]
     fn send(&self, delay: Duration, action: impl FnOnce() + Send + 'static) -> u64 {
         let id = self.scheduled.fetch_add(1, Ordering::Relaxed);
         self.sender.borrow_mut().schedule_action_once(id, delay, move |_| action());
@@ -55,20 +48,11 @@ impl HashWheelThread {
     }
 }
 
-impl Debug for HashWheelThread {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HashWheelThread")
-            .field("scheduled", &self.scheduled)
-            .finish_non_exhaustive()
-    }
-}
-
 impl SharedTimer for HashWheelThread {
     type Timeout = u64;
 
-    const NAME: &'static str = "hash_wheel_thread";
-
     const PROMISES: Promises = Promises {
+        name: "hash_wheel_thread",
         scheme: "scheme 7: hierarchical wheel that ticks, of one thread",
         describes: "early by up to 2 ms; spins while anything is within 256 ms; cancel does not tell \
                     whether it did",
@@ -83,19 +67,17 @@ impl SharedTimer for HashWheelThread {
         Self {
             sender: RefCell::new(timer.timer_ref()),
             scheduled: Arc::default(),
-            ran: counter(),
+            ran: Counter::new(),
             _running: Arc::new(Running(timer)),
         }
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> u64 {
-        self.send(delay, counting(self.ran))
+        let ran = self.ran;
+        self.send(delay, move || ran.add())
     }
 
-    /// Cancels and schedules. The thread does not tell whether a timeout was pending, so this
-    /// claims that it was.
-    #[inline]
+    /// The thread does not report whether a timeout was pending, so this claims that it was.
     fn replace(&self, timeout: &mut u64, delay: Duration) -> bool {
         self.sender.borrow_mut().cancel(timeout);
         *timeout = self.schedule(delay);

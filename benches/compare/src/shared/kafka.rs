@@ -21,10 +21,9 @@ use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slotmap::{DefaultKey, SlotMap};
 
-use super::{Note, SharedTimer, Task, counter};
+use super::{Counter, Note, SharedTimer, Task};
 use crate::{Promises, Wakes, workload::nanos};
 
-/// Kafka's default.
 const BUCKETS: u64 = 20;
 
 /// How long the reaper waits at most.
@@ -35,25 +34,21 @@ const NOT_QUEUED: u64 = u64::MAX;
 
 /// The work of an expired timeout, on the executor.
 pub(crate) trait Expire: Send + Sync + 'static {
-    /// Runs the timeout.
     fn expire(&self);
 }
 
 impl Expire for Task {
-    #[inline]
     fn expire(&self) {
         self.run();
     }
 }
 
 /// The wheels with their threads, which end when this is dropped.
-#[derive(Debug)]
 pub(crate) struct Wheels<T: 'static> {
     core: Arc<Core<T>>,
     reaper: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Core<T: 'static> {
     start: Instant,
     levels: RwLock<Vec<Level<T>>>,
@@ -69,7 +64,6 @@ struct Core<T: 'static> {
 /// The expiration of a bucket, its level and its index there.
 type Queued = (u64, usize, usize);
 
-#[derive(Debug)]
 struct Level<T: 'static> {
     tick: u64,
     current_time: u64,
@@ -77,7 +71,6 @@ struct Level<T: 'static> {
     buckets: Vec<&'static Bucket<T>>,
 }
 
-#[derive(Debug)]
 struct Bucket<T: 'static> {
     expiration: AtomicU64,
     timeouts: Mutex<SlotMap<DefaultKey, Arc<Timeout<T>>>>,
@@ -95,7 +88,6 @@ impl<T> Level<T> {
 }
 
 /// A timeout in [`Wheels`].
-#[derive(Debug)]
 pub struct Timeout<T: 'static> {
     /// In milliseconds since the start.
     deadline: u64,
@@ -104,7 +96,6 @@ pub struct Timeout<T: 'static> {
     place: Mutex<Place<T>>,
 }
 
-#[derive(Debug)]
 enum Place<T: 'static> {
     /// Not in a bucket yet.
     New,
@@ -136,25 +127,21 @@ impl<T: Expire> Wheels<T> {
 
     /// Makes a timeout that is not in a bucket yet. Rounds the delay up to milliseconds, as Kafka's
     /// callers do.
-    #[inline]
     pub(crate) fn timeout(&self, delay: Duration, task: T) -> Arc<Timeout<T>> {
         let deadline = self.core.now().saturating_add(nanos(delay).div_ceil(1_000_000));
         Arc::new(Timeout { deadline, task, place: Mutex::new(Place::New) })
     }
 
     /// Puts a timeout into its bucket, unless it was cancelled.
-    #[inline]
     pub(crate) fn add(&self, timeout: &Arc<Timeout<T>>) {
         self.core.add(timeout);
     }
 
     /// Cancels a timeout. Returns whether it was in a bucket.
-    #[inline]
     pub(crate) fn cancel(&self, timeout: &Timeout<T>) -> bool {
         self.core.cancel(timeout)
     }
 
-    /// Number of timeouts in buckets.
     pub(crate) fn pending(&self) -> usize {
         self.core.pending.load(Ordering::Relaxed)
     }
@@ -176,20 +163,13 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started")
 }
 
-/// The timer.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct KafkaTimer {
     wheels: Arc<Wheels<Task>>,
-    ran: &'static AtomicU64,
+    pub ran: Counter,
 }
 
 impl KafkaTimer {
-    /// How many timeouts have run that count.
-    pub fn ran(&self) -> u64 {
-        self.ran.load(Ordering::Relaxed)
-    }
-
-    #[inline]
     fn add(&self, delay: Duration, task: Task) -> Arc<Timeout<Task>> {
         let timeout = self.wheels.timeout(delay, task);
         self.wheels.add(&timeout);
@@ -200,9 +180,8 @@ impl KafkaTimer {
 impl SharedTimer for KafkaTimer {
     type Timeout = Arc<Timeout<Task>>;
 
-    const NAME: &'static str = "kafka_timer";
-
     const PROMISES: Promises = Promises {
+        name: "kafka_timer",
         scheme: "hierarchical wheel with a bucket delay queue, a reaper and an executor, as Kafka's",
         describes: "early by up to 1 ms, since it rounds down; wakes every 200 ms, and for what was \
                     cancelled",
@@ -213,15 +192,13 @@ impl SharedTimer for KafkaTimer {
     };
 
     fn start() -> Self {
-        Self { wheels: Arc::new(Wheels::start(drop)), ran: counter() }
+        Self { wheels: Arc::new(Wheels::start(drop)), ran: Counter::new() }
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout<Task>> {
         self.add(delay, Task::Count(self.ran))
     }
 
-    #[inline]
     fn replace(&self, timeout: &mut Arc<Timeout<Task>>, delay: Duration) -> bool {
         let was_pending = self.wheels.cancel(timeout);
         *timeout = self.schedule(delay);
@@ -238,7 +215,6 @@ impl<T: Expire> Core<T> {
         nanos(self.start.elapsed()) / 1_000_000
     }
 
-    #[inline]
     fn cancel(&self, timeout: &Timeout<T>) -> bool {
         let mut place = timeout.place.lock();
         let Place::Bucket(bucket, key) = mem::replace(&mut *place, Place::Gone) else {
@@ -252,7 +228,6 @@ impl<T: Expire> Core<T> {
         true
     }
 
-    #[inline]
     fn add(&self, timeout: &Arc<Timeout<T>>) {
         if self.place(&self.levels.read(), timeout) {
             return;
@@ -296,7 +271,6 @@ impl<T: Expire> Core<T> {
     }
 
     /// Puts a bucket into the queue, unless it is there.
-    #[inline]
     fn offer(&self, bucket: &Bucket<T>, queued: Queued) {
         if bucket.expiration.swap(queued.0, Ordering::AcqRel) == queued.0 {
             return;

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Timer, TimerBuilder, TimerStats};
+use delaywheel::TimerStats;
 
 pub use self::{
     awaited::{AsyncIo, FuturesTimer, Pingora},
@@ -41,12 +41,11 @@ pub trait SharedTimer: Clone + Send {
     /// Names a timeout, to cancel it.
     type Timeout: Send;
 
-    /// Name in the report.
-    const NAME: &'static str;
-
-    /// Structure and limits. Lateness is the part that its design adds to the time in which its
-    /// threads wake.
+    /// Name, structure and limits. Lateness is what it adds by design to that of the threads that
+    /// run timeouts.
     const PROMISES: Promises;
+
+    const NAME: &'static str = Self::PROMISES.name;
 
     /// Makes and starts one, which ends when the last clone is dropped.
     fn start() -> Self;
@@ -54,7 +53,6 @@ pub trait SharedTimer: Clone + Send {
     /// A guard that a thread holds while it uses the timer.
     fn enter(&self) -> impl Sized {}
 
-    /// Adds a timeout.
     fn schedule(&self, delay: Duration) -> Self::Timeout;
 
     /// Cancels a timeout and schedules another. Returns whether the former was pending.
@@ -71,7 +69,7 @@ pub trait SharedTimer: Clone + Send {
 }
 
 /// A timeout that notes when it runs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Note {
     arrivals: Arc<Arrivals>,
     due: u64,
@@ -79,45 +77,42 @@ pub struct Note {
 
 impl Note {
     /// Notes that the timeout runs now.
-    #[inline]
     pub fn run(&self) {
         self.arrivals.note(self.due);
     }
 }
 
-/// The work of a timeout of Netty's and Kafka's timers. A counter costs no allocation, like a
-/// shared task.
-#[derive(Debug)]
+/// The work of a timeout of Netty's and Kafka's timers. A counter costs no allocation.
 pub enum Task {
-    /// Counts that it ran.
-    Count(&'static AtomicU64),
-    /// Notes when it ran.
+    Count(Counter),
     Note(Note),
 }
 
 impl Task {
-    #[inline]
     fn run(&self) {
         match self {
-            Self::Count(ran) => {
-                ran.fetch_add(1, Ordering::Relaxed);
-            }
+            Self::Count(counter) => counter.add(),
             Self::Note(note) => note.run(),
         }
     }
 }
 
-/// Makes a counter that is never freed, so a callback captures eight bytes and counts no
+/// Counts timeouts that ran. It is never freed, so a callback captures eight bytes and counts no
 /// references.
-fn counter() -> &'static AtomicU64 {
-    Box::leak(Box::default())
-}
+#[derive(Clone, Copy)]
+pub struct Counter(&'static AtomicU64);
 
-/// A callback that counts.
-#[inline]
-fn counting(ran: &'static AtomicU64) -> impl Fn() + Send + Sync {
-    move || {
-        ran.fetch_add(1, Ordering::Relaxed);
+impl Counter {
+    fn new() -> Self {
+        Self(Box::leak(Box::default()))
+    }
+
+    fn add(self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn get(self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -147,82 +142,55 @@ pub fn replace_all<S: SharedTimer>(
     timeouts: &mut [S::Timeout],
     victims: &[Victim],
 ) -> u64 {
-    let mut pending = 0;
-    for victim in victims {
-        let timeout = &mut timeouts[victim.index as usize];
-        pending += u64::from(timer.replace(timeout, victim.delay));
-    }
-    pending
+    let replace =
+        |victim: &Victim| timer.replace(&mut timeouts[victim.index as usize], victim.delay);
+    victims.iter().map(replace).map(u64::from).sum()
 }
 
 /// Checks one of our own timers after its end: every timeout ran, was cancelled or was handed back.
-fn settle_own(
-    name: &str,
-    returned: usize,
-    stats: &TimerStats,
-    ran: &AtomicU64,
-    expected: [u64; 2],
-) {
+fn settle_own(name: &str, returned: usize, stats: &TimerStats, ran: Counter, expected: [u64; 2]) {
     assert_eq!([stats.scheduled, stats.cancelled], expected, "{name}");
     assert_eq!((stats.pending, stats.rejected, stats.panicked), (0, 0, 0), "{name}");
     let run = expected[0] - expected[1] - returned as u64;
-    wait_until("the last callbacks have run", || ran.load(Ordering::Relaxed) == run);
+    wait_until("the last callbacks have run", || ran.get() == run);
 }
 
-/// The settings of our own timers.
-fn settings() -> TimerBuilder {
-    Timer::builder()
+/// A contestant whose type is hidden: its promises, and every measurement.
+#[derive(Clone, Copy)]
+pub struct Entrant {
+    pub promises: Promises,
+    pub take: fn(&measure::Turn) -> Vec<Figure>,
+    pub memory: fn(&memory::Turn, &memory::Heap) -> Vec<Figure>,
 }
 
-/// A contestant whose type is hidden: its name, and every measurement.
-pub trait Entrant {
-    /// Name in the report.
-    fn name(&self) -> &'static str;
-
-    /// Structure and limits.
-    fn promises(&self) -> Promises;
-
-    /// Takes a turn in this process.
-    fn take(&self, turn: &measure::Turn) -> Vec<Figure>;
-
-    /// See [`memory::shared`].
-    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<Figure>;
-}
-
-struct Of<S>(std::marker::PhantomData<S>);
-
-impl<S: SharedTimer + 'static> Entrant for Of<S> {
-    fn name(&self) -> &'static str {
-        S::NAME
+impl Entrant {
+    const fn of<S: SharedTimer>() -> Self {
+        let (take, memory) = (measure::Turn::take::<S>, memory::of_shared::<S>);
+        Self { promises: S::PROMISES, take, memory }
     }
 
-    fn promises(&self) -> Promises {
-        S::PROMISES
-    }
-
-    fn take(&self, turn: &measure::Turn) -> Vec<Figure> {
-        turn.take::<S>()
-    }
-
-    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<Figure> {
-        memory::shared::<S>(turn, heap)
+    pub fn name(&self) -> &'static str {
+        self.promises.name
     }
 }
 
 /// All contestants, ours first.
-pub fn all() -> Vec<Box<dyn Entrant>> {
-    fn of<S: SharedTimer + 'static>() -> Box<dyn Entrant> {
-        Box::new(Of::<S>(std::marker::PhantomData))
-    }
-    vec![
-        of::<Typed>(),
-        of::<Closures>(),
-        of::<Tokio>(),
-        of::<AsyncIo>(),
-        of::<FuturesTimer>(),
-        of::<Pingora>(),
-        of::<HashWheelThread>(),
-        of::<NettyTimer>(),
-        of::<KafkaTimer>(),
+pub const fn all() -> [Entrant; 9] {
+    [
+        Entrant::of::<Typed>(),
+        Entrant::of::<Closures>(),
+        Entrant::of::<Tokio>(),
+        Entrant::of::<AsyncIo>(),
+        Entrant::of::<FuturesTimer>(),
+        Entrant::of::<Pingora>(),
+        Entrant::of::<HashWheelThread>(),
+        Entrant::of::<NettyTimer>(),
+        Entrant::of::<KafkaTimer>(),
     ]
+}
+
+/// The contestant that a parent process named.
+pub fn find(name: &str) -> Entrant {
+    let found = all().into_iter().find(|one| one.name() == name);
+    found.unwrap_or_else(|| panic!("no contestant is named {name}"))
 }

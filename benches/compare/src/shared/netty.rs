@@ -12,7 +12,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use slotmap::DefaultKey;
 
-use super::{Note, SharedTimer, Task, counter};
+use super::{Counter, Note, SharedTimer, Task};
 use crate::{Promises, Wakes, os::wait_until, timers::lists::Lists, workload::nanos};
 
 /// Netty's default.
@@ -34,16 +34,14 @@ const TICK: u64 = 1_000_000;
 /// New timeouts that Netty takes from the queue in one tick.
 const TRANSFERS_PER_TICK: usize = 100_000;
 
-/// The timer.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NettyTimer {
     queues: Arc<Queues>,
-    ran: &'static AtomicU64,
+    pub ran: Counter,
     _running: Arc<Running>,
 }
 
 /// Shared by callers and the worker.
-#[derive(Debug)]
 struct Queues {
     start: Instant,
     inbox: SegQueue<Arc<Timeout>>,
@@ -54,7 +52,6 @@ struct Queues {
 }
 
 /// Stops the worker when it is dropped.
-#[derive(Debug)]
 struct Running(Arc<Queues>);
 
 impl Drop for Running {
@@ -64,7 +61,6 @@ impl Drop for Running {
 }
 
 /// A timeout of [`NettyTimer`].
-#[derive(Debug)]
 pub struct Timeout {
     /// The tick in which it is due.
     tick: u64,
@@ -77,19 +73,12 @@ pub struct Timeout {
 
 impl Timeout {
     /// Ends it. Returns whether it was not over.
-    #[inline]
     fn end(&self) -> bool {
         !self.is_over.swap(true, Ordering::AcqRel)
     }
 }
 
 impl NettyTimer {
-    /// How many timeouts have run that count.
-    pub fn ran(&self) -> u64 {
-        self.ran.load(Ordering::Relaxed)
-    }
-
-    #[inline]
     fn add(&self, delay: Duration, task: Task) -> Arc<Timeout> {
         let tick = nanos(self.queues.start.elapsed()).saturating_add(nanos(delay)) / TICK;
         let (is_over, entry) = (AtomicBool::new(false), OnceLock::new());
@@ -102,9 +91,8 @@ impl NettyTimer {
 impl SharedTimer for NettyTimer {
     type Timeout = Arc<Timeout>;
 
-    const NAME: &'static str = "netty_timer";
-
     const PROMISES: Promises = Promises {
+        name: "netty_timer",
         scheme: "scheme 6: hashed wheel with rounds, of one thread, as Netty's",
         describes: "late by up to two ticks of 1 ms; wakes at every tick; slower than the original \
                     on the JVM",
@@ -128,15 +116,13 @@ impl SharedTimer for NettyTimer {
         };
         let builder = thread::Builder::new().name("netty-worker".into());
         builder.spawn(move || worker.run()).expect("a thread can be started");
-        Self { _running: Arc::new(Running(Arc::clone(&queues))), queues, ran: counter() }
+        Self { _running: Arc::new(Running(Arc::clone(&queues))), queues, ran: Counter::new() }
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> Arc<Timeout> {
         self.add(delay, Task::Count(self.ran))
     }
 
-    #[inline]
     fn replace(&self, timeout: &mut Arc<Timeout>, delay: Duration) -> bool {
         let was_pending = timeout.end();
         let gone = std::mem::replace(timeout, self.schedule(delay));
@@ -171,7 +157,6 @@ struct Waiting {
     rounds: u64,
 }
 
-#[inline]
 fn index(tick: u64) -> usize {
     (tick % BUCKETS) as usize
 }

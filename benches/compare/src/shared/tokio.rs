@@ -20,11 +20,10 @@ use super::{Note, SharedTimer};
 use crate::Promises;
 
 /// Sleeps of a runtime of their own.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Tokio(Arc<Runtime>);
 
 impl Tokio {
-    /// Runs a task to its end.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.spawn(task));
     }
@@ -33,9 +32,8 @@ impl Tokio {
 impl SharedTimer for Tokio {
     type Timeout = Pin<Box<Option<Sleep>>>;
 
-    const NAME: &'static str = "tokio";
-
     const PROMISES: Promises = Promises {
+        name: "tokio",
         scheme: "hierarchical wheel behind one lock, tokio's sleep",
         describes: "rounds up to a millisecond; needs its runtime",
         lateness: 1,
@@ -51,14 +49,12 @@ impl SharedTimer for Tokio {
         self.0.enter()
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> Self::Timeout {
         let mut slot = Box::pin(None);
         register(slot.as_mut(), delay);
         slot
     }
 
-    #[inline]
     fn replace(&self, slot: &mut Self::Timeout, delay: Duration) -> bool {
         let was_pending = slot.as_ref().as_pin_ref().is_some_and(|sleep| !sleep.is_elapsed());
         slot.set(None);
@@ -77,8 +73,7 @@ impl SharedTimer for Tokio {
     }
 }
 
-/// Polls outside of a task, so tokio's cooperative budget does not apply.
-#[inline]
+/// Polls outside of a task, hence without tokio's cooperative budget.
 fn register(mut slot: Pin<&mut Option<Sleep>>, delay: Duration) {
     slot.set(Some(sleep(delay)));
     let sleep = slot.as_pin_mut().expect("it has just been set");

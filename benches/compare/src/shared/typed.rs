@@ -1,16 +1,13 @@
 //! [`ValueTimer`] with values of eight bytes.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use delaywheel::{TimeoutKey, TimerBuilder, ValueTimer};
+use delaywheel::{TimeoutKey, Timer, TimerBuilder, ValueTimer};
 
-use super::{Note, SharedTimer, counter, settings, settle_own};
+use super::{Counter, Note, SharedTimer, settle_own};
 use crate::{Promises, arrivals::Arrivals};
 
 /// The value of a timeout that counts. Other values are deadlines of timeouts that note when they
@@ -18,21 +15,20 @@ use crate::{Promises, arrivals::Arrivals};
 const COUNTS: u64 = u64::MAX;
 
 /// [`ValueTimer`], whose handler counts.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Typed {
     timer: ValueTimer<u64>,
-    ran: &'static AtomicU64,
-    /// Where the handler notes timeouts; unset until a timeout needs it.
+    ran: Counter,
+    /// Where the handler notes timeouts; unset until one is to be noted.
     arrivals: Arc<OnceLock<Arc<Arrivals>>>,
 }
 
 impl Typed {
-    /// Starts one with these settings.
     pub fn new(settings: TimerBuilder) -> Self {
-        let (ran, arrivals) = (counter(), Arc::new(OnceLock::<Arc<Arrivals>>::new()));
+        let (ran, arrivals) = (Counter::new(), Arc::new(OnceLock::<Arc<Arrivals>>::new()));
         let noted = Arc::clone(&arrivals);
         let handler = move |value| {
-            ran.fetch_add(1, Ordering::Relaxed);
+            ran.add();
             if let Some(arrivals) = noted.get().filter(|_| value != COUNTS) {
                 arrivals.note(value);
             }
@@ -45,21 +41,20 @@ impl Typed {
 impl SharedTimer for Typed {
     type Timeout = TimeoutKey;
 
-    const NAME: &'static str = "delaywheel typed";
-
-    const PROMISES: Promises =
-        Promises { scheme: "this crate, a value for each timeout", ..Promises::STRICT };
+    const PROMISES: Promises = Promises {
+        name: "delaywheel typed",
+        scheme: "this crate, a value for each timeout",
+        ..Promises::STRICT
+    };
 
     fn start() -> Self {
-        Self::new(settings())
+        Self::new(Timer::builder())
     }
 
-    #[inline]
     fn schedule(&self, delay: Duration) -> TimeoutKey {
         self.timer.schedule(delay, COUNTS).expect("the timer takes 2^32 timeouts")
     }
 
-    #[inline]
     fn replace(&self, timeout: &mut TimeoutKey, delay: Duration) -> bool {
         let was_pending = self.timer.cancel(*timeout).is_some();
         *timeout = self.schedule(delay);

@@ -1,19 +1,14 @@
-//! The crate `bitwheel`: wheels of arrays, for programs that accept inexact deadlines to avoid
-//! waits.
+//! The crate `bitwheel`: wheels of arrays for programs that prefer speed to exact times.
 //!
 //! A timeout expires from the slot where it was put, however coarse; so it is early by up to the
 //! span of a slot. If its slot is full, it goes into one of the next seven, and then is late; if
-//! these are full too, into a tree that it checks every 32 ticks. Delays beyond its range wrap
-//! around.
+//! these are full too, into a tree that is checked every 32 ticks. A delay beyond the range wraps
+//! round.
 //!
 //! The variant is the one that its authors call precise, with ticks of a millisecond, and with the
-//! tree behind it, so that nothing is refused. Its handles may not be copied, so a slot map keeps
-//! them.
+//! tree, so that it refuses nothing. Its handles cannot be copied, so a slot map keeps them.
 
-use std::{
-    fmt::{self, Debug, Formatter},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bitwheel::timer::{PreciseWheelWithFailover, Timer, TimerHandle};
 use slotmap::DefaultKey;
@@ -27,7 +22,7 @@ const RANGE: u64 = 1 << 18;
 /// Ticks of a slot of the last wheel.
 const COARSEST: u64 = 1 << 12;
 
-/// Slots that it tries.
+/// Slots that are searched for room.
 const PROBES: u64 = 8;
 
 /// [`PreciseWheelWithFailover`].
@@ -37,18 +32,17 @@ pub struct BitWheel {
     /// The instant of tick 0.
     start: Instant,
     now: u64,
-    /// Counted here, as the wheel's own count does not go down when a timeout fires.
+    /// Counted here, since the wheel's own count does not go down when a timeout fires.
     len: usize,
     collected: Vec<Payload>,
 }
 
-/// A timeout that appends its payload to the output of the poll.
+/// A timeout that appends its payload to the context of the poll.
 struct Expiring(Payload);
 
 impl Timer for Expiring {
     type Context = Vec<Payload>;
 
-    #[inline]
     fn fire(&mut self, collected: &mut Vec<Payload>) {
         collected.push(self.0);
     }
@@ -68,32 +62,17 @@ impl Default for BitWheel {
     }
 }
 
-impl Debug for BitWheel {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BitWheel").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
 impl BitWheel {
-    #[inline]
     fn instant(&self, tick: u64) -> Instant {
         self.start + Duration::from_millis(tick)
-    }
-
-    #[inline]
-    fn take(&mut self, key: DefaultKey) -> Option<u64> {
-        let timer = self.wheel.cancel(self.handles.take(key)?)?;
-        self.len -= 1;
-        Some(timer.0.payload)
     }
 }
 
 impl Timers for BitWheel {
     type Key = DefaultKey;
 
-    const NAME: &'static str = "bitwheel";
-
     const PROMISES: Promises = Promises {
+        name: "bitwheel",
         scheme: "hierarchical wheel that never cascades, bitwheel",
         describes: "early by up to 4 s and late by up to 29 s, by the slot it finds; beyond 4 \
                     minutes it wraps round and is earlier still",
@@ -105,41 +84,32 @@ impl Timers for BitWheel {
         ..Promises::STRICT
     };
 
-    #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let instant = self.instant(deadline);
         self.len += 1;
         self.handles.keep(payload, |payload| self.wheel.insert(instant, Expiring(payload)))
     }
 
-    /// Takes out a timeout, unless its deadline is past: then it is left, though it may be pending.
-    #[inline]
-    fn cancel(&mut self, key: DefaultKey) -> bool {
-        self.take(key).is_some()
+    /// Does not remove a timeout whose deadline has passed, though it may be pending.
+    fn cancel(&mut self, key: DefaultKey) -> Option<u64> {
+        let timer = self.wheel.cancel(self.handles.take(key)?)?;
+        self.len -= 1;
+        Some(timer.0.payload)
     }
 
-    #[inline]
-    fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
-        self.take(key).map(|payload| self.insert(deadline, payload))
-    }
-
-    #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let delay = self.wheel.peek_next_fire()?.duration_since(self.start).as_millis();
         Some(u64::try_from(delay).expect("deadlines were ticks of 64 bits").max(self.now))
     }
 
-    #[inline]
-    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) {
         self.now = now;
         let instant = self.instant(now);
-        let count = self.wheel.poll(instant, &mut self.collected);
-        self.len -= count;
+        self.len -= self.wheel.poll(instant, &mut self.collected);
         for Payload { key, payload } in self.collected.drain(..) {
             self.handles.take(key);
             expired(payload);
         }
-        count
     }
 
     fn len(&self) -> usize {

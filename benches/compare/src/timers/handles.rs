@@ -1,15 +1,14 @@
-//! A slot map for handles that cannot be copied. Users of these crates need one too.
+//! Storage for peers whose handles cannot be copied; their users need one too.
 
 use slotmap::{DefaultKey, SlotMap};
 
-/// Handles by key. Keys can be copied, and are never used twice.
+/// Handles under keys that can be copied, and that are never used twice.
 ///
-/// A payload carries its key, so that the handle goes when the timeout expires.
-#[derive(Debug)]
+/// A payload carries its key, so the handle is removed when the timeout expires.
 pub(super) struct Handles<H>(SlotMap<DefaultKey, Option<H>>);
 
-/// The value that a peer returns when a timeout expires.
-#[derive(Debug, Clone, Copy)]
+/// The value of a timeout of such a peer.
+#[derive(Clone, Copy)]
 pub(super) struct Payload {
     pub(super) key: DefaultKey,
     pub(super) payload: u64,
@@ -22,19 +21,16 @@ impl<H> Default for Handles<H> {
 }
 
 impl<H> Handles<H> {
-    /// Keeps the handle that scheduling a payload yields.
-    #[inline]
+    /// Keeps the handle that scheduling a payload returns.
     pub(super) fn keep(&mut self, payload: u64, schedule: impl FnOnce(Payload) -> H) -> DefaultKey {
         self.0.insert_with_key(|key| Some(schedule(Payload { key, payload })))
     }
 
-    #[inline]
     pub(super) fn take(&mut self, key: DefaultKey) -> Option<H> {
         self.0.remove(key).flatten()
     }
 
     /// Replaces a handle by the one that `by` returns for it.
-    #[inline]
     pub(super) fn replace(&mut self, key: DefaultKey, by: impl FnOnce(H) -> H) -> Option<()> {
         let handle = self.0.get_mut(key)?;
         *handle = Some(by(handle.take()?));

@@ -1,15 +1,11 @@
 //! The crate `hierarchical_hash_wheel_timer`: four wheels of 256 slots, and a list beyond them.
 //!
-//! This is the variant that can cancel. A hash map owns the timeouts, and the wheels hold weak
-//! references to them. So a cancelled timeout leaves a reference in its slot until the slot is due.
-//! Time moves by ticks, except for those that the wheels allow to skip. The crate's own thread
-//! drives the wheels in the same way.
+//! The variant is the one that can cancel: a hash map owns the timeouts, and the wheels hold weak
+//! references. So a cancelled timeout leaves a reference in its slot until the slot is due. Time
+//! moves by ticks, except where the wheels say that some may be skipped; its own thread drives it
+//! in this way.
 
-use std::{
-    fmt::{self, Debug, Formatter},
-    rc::Rc,
-    time::Duration,
-};
+use std::{rc::Rc, time::Duration};
 
 use hierarchical_hash_wheel_timer::{
     TimerError,
@@ -22,8 +18,8 @@ use hierarchical_hash_wheel_timer::{
 use super::rounded::TENTHS;
 use crate::{Promises, Timers, Wakes};
 
-/// One lap of the last wheel, minus one of its slots. A delay between this and a full lap may fall
-/// into the current slot, and then expires too early. Longer delays are correct.
+/// A round of the last wheel less one of its slots. A delay between that and a round may get the
+/// current slot of the wheel, and then expires from a wheel below. Longer delays are right again.
 const MAX_DELAY: u64 = (1 << 32) - (1 << 24);
 
 /// [`QuadWheelWithOverflow`] that can cancel.
@@ -31,11 +27,11 @@ pub struct HashWheel {
     wheel: QuadWheelWithOverflow<Entry>,
     /// Timeouts that were due when they were inserted: the wheel hands them back.
     due: Vec<Rc<Entry>>,
-    /// Ticks of the caller in one tick of the wheel, which is a millisecond.
+    /// The caller's ticks in one of its own, which is a millisecond.
     parts: u64,
     micros: u64,
     now: u64,
-    /// Ticks of the wheel that have passed.
+    /// Ticks of its own that have passed.
     ticks: u64,
     inserted: u64,
     len: usize,
@@ -47,16 +43,9 @@ impl Default for HashWheel {
     }
 }
 
-/// A timeout, identified by its number. The payload is not returned by a cancel, as the caller
-/// knows it.
+/// A timeout, and also its key: a cancel does not return the payload, which users know.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
-    number: u64,
-    payload: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
+pub struct Entry {
     number: u64,
     payload: u64,
 }
@@ -66,12 +55,6 @@ impl CancellableTimerEntry for Entry {
 
     fn id(&self) -> &u64 {
         &self.number
-    }
-}
-
-impl Debug for HashWheel {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HashWheel").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -89,7 +72,6 @@ impl HashWheel {
         }
     }
 
-    #[inline]
     fn expire(&mut self, entries: Vec<Rc<Entry>>, expired: &mut impl FnMut(u64)) {
         self.len -= entries.len();
         for entry in entries {
@@ -97,7 +79,6 @@ impl HashWheel {
         }
     }
 
-    #[inline]
     fn cancel_due(&mut self, number: u64) -> bool {
         let index = self.due.iter().position(|entry| entry.number == number);
         index.is_some_and(|index| self.due.remove(index).number == number)
@@ -105,11 +86,10 @@ impl HashWheel {
 }
 
 impl Timers for HashWheel {
-    type Key = Key;
-
-    const NAME: &'static str = "hash_wheel";
+    type Key = Entry;
 
     const PROMISES: Promises = Promises {
+        name: "hash_wheel",
         scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
         describes: "between 49.5 and 49.7 days, fires after hours or panics; ticks while anything is \
                     within 256 ticks; wakes for what was cancelled; rounds delays down",
@@ -118,34 +98,25 @@ impl Timers for HashWheel {
         ..Promises::STRICT
     };
 
-    #[inline]
-    fn insert(&mut self, deadline: u64, payload: u64) -> Key {
-        let number = self.inserted;
+    fn insert(&mut self, deadline: u64, payload: u64) -> Entry {
+        let entry = Entry { number: self.inserted, payload };
         self.inserted += 1;
         self.len += 1;
         let delay = Duration::from_micros(deadline.saturating_sub(self.now) * self.micros);
-        match self.wheel.insert_ref_with_delay(Rc::new(Entry { number, payload }), delay) {
+        match self.wheel.insert_ref_with_delay(Rc::new(entry), delay) {
             Ok(()) => {}
             Err(TimerError::Expired(entry)) => self.due.push(entry),
             Err(error) => unreachable!("an insert found nothing: {error:?}"),
         }
-        Key { number, payload }
+        entry
     }
 
-    #[inline]
-    fn cancel(&mut self, Key { number, .. }: Key) -> bool {
+    fn cancel(&mut self, Entry { number, payload }: Entry) -> Option<u64> {
         let is_pending = self.wheel.cancel(&number).is_ok() || self.cancel_due(number);
         self.len -= usize::from(is_pending);
-        is_pending
+        is_pending.then_some(payload)
     }
 
-    /// Cancels and inserts, as it has no way to move a timeout.
-    #[inline]
-    fn reset(&mut self, key: Key, deadline: u64) -> Option<Key> {
-        self.cancel(key).then(|| self.insert(deadline, key.payload))
-    }
-
-    #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         if !self.due.is_empty() {
             return Some(self.now);
@@ -158,8 +129,7 @@ impl Timers for HashWheel {
         Some((self.ticks + wait) * self.parts)
     }
 
-    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
-        let before = self.len;
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) {
         let due = std::mem::take(&mut self.due);
         self.expire(due, &mut expired);
         self.now = now;
@@ -167,14 +137,10 @@ impl Timers for HashWheel {
         while self.ticks < end {
             match self.wheel.can_skip() {
                 Skip::Empty => self.ticks = end,
-                Skip::Millis(ticks) if self.ticks + u64::from(ticks) >= end => {
-                    let ticks = u32::try_from(end - self.ticks).expect("less than may be skipped");
-                    self.wheel.skip(ticks);
-                    self.ticks = end;
-                }
                 Skip::Millis(ticks) => {
-                    self.wheel.skip(ticks);
-                    self.ticks += u64::from(ticks);
+                    let ticks = u64::from(ticks).min(end - self.ticks);
+                    self.wheel.skip(u32::try_from(ticks).expect("at most what may be skipped"));
+                    self.ticks += ticks;
                 }
                 Skip::None => {
                     let entries = self.wheel.tick();
@@ -183,7 +149,6 @@ impl Timers for HashWheel {
                 }
             }
         }
-        before - self.len
     }
 
     fn len(&self) -> usize {

@@ -1,9 +1,10 @@
-//! Apache Kafka's `SystemTimer`: the design from which this repository's wheel started.
+//! Apache Kafka's `SystemTimer`: the structure that the wheel of this repository started from.
 //!
-//! Wheels of 20 buckets, each next one created when it is first needed; buckets, not timeouts, wait
-//! in a delay queue, here a binary heap. Starting takes *O*(wheels) time and stopping *O*(1). As in
-//! Kafka, deadlines are rounded down to a tick, and the clock moves only when a bucket is due. A
-//! bucket whose timeouts were all cancelled stays in the queue, and wakes the timer without work.
+//! Wheels have 20 buckets; each coarser wheel is created when it is first needed. Buckets, not
+//! timeouts, wait in a delay queue, here a binary heap. An insert takes *O*(wheels) time and a
+//! cancel *O*(1). As in Kafka, deadlines are rounded down to a tick, and the clock moves only when
+//! a bucket is due. A bucket stays in the queue when its timeouts are cancelled, and then wakes the
+//! timer in vain.
 
 use std::{
     cmp::Reverse,
@@ -18,25 +19,22 @@ use super::{
 };
 use crate::{Promises, Timers, Wakes};
 
-/// Kafka's default.
 const BUCKETS: u64 = 20;
 
-/// The list of timeouts that were due when they were inserted or reinserted.
+/// The list of timeouts that were due when they were inserted, or reinserted.
 const DUE: usize = 0;
 
 /// Wheels of 20 buckets over a queue of buckets.
-#[derive(Debug)]
 pub struct Kafka {
-    /// The list of due timeouts, and then the buckets, those of the finest wheel first.
+    /// The list of due timeouts; then the buckets, those of the finest wheel first.
     lists: Lists<Timeout>,
-    /// The expiration of each list; `None` if it is not in the queue.
+    /// Expiration of each list; `None` if it is not in the queue.
     expirations: Vec<Option<u64>>,
     wheels: Vec<Wheel>,
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     now: u64,
 }
 
-#[derive(Debug)]
 struct Wheel {
     tick: u64,
     current_time: u64,
@@ -49,7 +47,7 @@ impl Default for Kafka {
 }
 
 impl Kafka {
-    /// Makes a timer whose finest buckets span this many of our ticks.
+    /// Makes one whose finest buckets span this many of our ticks.
     pub fn with_tick(tick: u64) -> Self {
         let mut kafka = Self {
             lists: Lists::new(1),
@@ -69,8 +67,7 @@ impl Kafka {
         self.expirations.resize(self.expirations.len() + buckets, None);
     }
 
-    /// Returns the list for a deadline. Puts its bucket into the queue unless it is there.
-    #[inline]
+    /// The list for a deadline, whose bucket is put into the queue if it was not there.
     fn list(&mut self, deadline: u64) -> usize {
         let mut level = 0;
         loop {
@@ -92,7 +89,6 @@ impl Kafka {
         }
     }
 
-    #[inline]
     fn offer(&mut self, list: usize, expiration: u64) {
         if self.expirations[list].replace(expiration) != Some(expiration) {
             self.queue.push(Reverse((expiration, list)));
@@ -112,7 +108,6 @@ impl Kafka {
     }
 
     /// Takes the bucket that is due from the queue.
-    #[inline]
     fn poll(&mut self) -> Option<(u64, usize)> {
         let top = self.queue.peek_mut().filter(|top| top.0.0 <= self.now)?;
         Some(PeekMut::pop(top).0)
@@ -123,7 +118,7 @@ impl Kafka {
         let mut cursor = self.lists.first(bucket);
         while let Some(key) = cursor {
             cursor = self.lists.next(key);
-            let deadline = self.lists.get(key).expect("a bucket holds what is there").deadline;
+            let deadline = self.lists.get(key).expect("a bucket holds its timeouts").deadline;
             let list = self.list(deadline);
             debug_assert_ne!(bucket, list, "a timeout moves down");
             self.lists.relink(key, list);
@@ -132,7 +127,6 @@ impl Kafka {
         self.expirations[bucket] = None;
     }
 
-    #[inline]
     fn expire_due(&mut self, expired: &mut impl FnMut(u64)) {
         while let Some(key) = self.lists.first(DUE) {
             self.lists.remove(key).inspect(|timeout| expired(timeout.payload));
@@ -140,7 +134,6 @@ impl Kafka {
     }
 }
 
-#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "at most the number of buckets")]
 fn index(bucket: u64) -> usize {
     bucket as usize
@@ -149,9 +142,8 @@ fn index(bucket: u64) -> usize {
 impl Timers for Kafka {
     type Key = DefaultKey;
 
-    const NAME: &'static str = "kafka";
-
     const PROMISES: Promises = Promises {
+        name: "kafka",
         scheme: "hierarchical wheel with a bucket delay queue, as Kafka's",
         describes: "early by up to a tick, since it rounds down; wakes for what was cancelled",
         earliness: 1,
@@ -159,25 +151,15 @@ impl Timers for Kafka {
         ..Promises::STRICT
     };
 
-    #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let list = self.list(deadline);
         self.lists.push(list, Timeout { deadline, payload })
     }
 
-    #[inline]
-    fn cancel(&mut self, key: DefaultKey) -> bool {
-        self.lists.remove(key).is_some()
+    fn cancel(&mut self, key: DefaultKey) -> Option<u64> {
+        self.lists.remove(key).map(|timeout| timeout.payload)
     }
 
-    /// Cancels and inserts, as Kafka has no way to move a timeout.
-    #[inline]
-    fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
-        let timeout = self.lists.remove(key)?;
-        Some(self.insert(deadline, timeout.payload))
-    }
-
-    #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         if self.lists.first(DUE).is_some() {
             return Some(self.now);
@@ -185,16 +167,13 @@ impl Timers for Kafka {
         self.queue.peek().map(|top| top.0.0.max(self.now))
     }
 
-    #[inline]
-    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
-        let before = self.lists.len();
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) {
         self.now = now;
         self.expire_due(&mut expired);
         while let Some((expiration, bucket)) = self.poll() {
             self.advance_clock(expiration);
             self.flush(bucket, &mut expired);
         }
-        before - self.lists.len()
     }
 
     fn len(&self) -> usize {

@@ -1,21 +1,19 @@
 //! Doubly linked lists over one slot map: the buckets of all schemes that keep lists.
 //!
-//! A timeout is in one list at a time, or in none yet, and leaves it in constant time. A key is
-//! never used twice.
+//! A value is in one list at a time, or in none yet, and leaves it in constant time. A key is never
+//! used twice.
 
 use slotmap::{DefaultKey, SlotMap};
 
-/// The list of values that are in no list.
+/// The list of values that are in none.
 const UNLINKED: u32 = u32::MAX;
 
 /// Lists of values, each list under an index.
-#[derive(Debug)]
 pub struct Lists<T> {
     nodes: SlotMap<DefaultKey, Node<T>>,
     ends: Vec<Ends>,
 }
 
-#[derive(Debug)]
 struct Node<T> {
     value: T,
     list: u32,
@@ -23,7 +21,7 @@ struct Node<T> {
     next: Option<DefaultKey>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 struct Ends {
     first: Option<DefaultKey>,
     last: Option<DefaultKey>,
@@ -41,21 +39,18 @@ impl<T> Lists<T> {
     }
 
     /// Adds a value that is in no list until it is moved to one.
-    #[inline]
     pub fn insert(&mut self, value: T) -> DefaultKey {
         self.nodes.insert(Node { value, list: UNLINKED, previous: None, next: None })
     }
 
     /// Adds a value to the end of a list.
-    #[inline]
     pub fn push(&mut self, list: usize, value: T) -> DefaultKey {
         let key = self.insert(value);
         self.link_after(self.ends[list].last, list, key);
         key
     }
 
-    /// Adds a value after the last one in its list that must come before it.
-    #[inline]
+    /// Adds a value behind the last one in its list that must not come after it.
     pub fn push_behind(
         &mut self,
         list: usize,
@@ -72,7 +67,6 @@ impl<T> Lists<T> {
     }
 
     /// Takes a value out of its list, and ends its key.
-    #[inline]
     pub fn remove(&mut self, key: DefaultKey) -> Option<T> {
         let node = self.nodes.remove(key)?;
         self.bridge(node.list, node.previous, node.next);
@@ -80,30 +74,25 @@ impl<T> Lists<T> {
     }
 
     /// Moves a value to the end of another list.
-    #[inline]
     pub fn relink(&mut self, key: DefaultKey, list: usize) {
         let Node { list: from, previous, next, .. } = self.nodes[key];
         self.bridge(from, previous, next);
         self.link_after(self.ends[list].last, list, key);
     }
 
-    #[inline]
     pub fn first(&self, list: usize) -> Option<DefaultKey> {
         self.ends[list].first
     }
 
     /// The one behind it in its list.
-    #[inline]
     pub fn next(&self, key: DefaultKey) -> Option<DefaultKey> {
         self.nodes[key].next
     }
 
-    #[inline]
     pub fn get(&self, key: DefaultKey) -> Option<&T> {
         self.nodes.get(key).map(|node| &node.value)
     }
 
-    #[inline]
     pub fn get_mut(&mut self, key: DefaultKey) -> Option<&mut T> {
         self.nodes.get_mut(key).map(|node| &mut node.value)
     }
@@ -113,12 +102,10 @@ impl<T> Lists<T> {
         self.nodes.values().map(|node| &node.value)
     }
 
-    #[inline]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    #[inline]
     fn link_after(&mut self, previous: Option<DefaultKey>, list: usize, key: DefaultKey) {
         let next = match previous {
             Some(previous) => self.nodes[previous].next.replace(key),
@@ -133,8 +120,7 @@ impl<T> Lists<T> {
         node.list = u32::try_from(list).expect("there are less than 2^32 lists");
     }
 
-    /// Joins the neighbours of a value that leaves its list.
-    #[inline]
+    /// Joins the neighbours of a value that leaves a list.
     fn bridge(&mut self, list: u32, previous: Option<DefaultKey>, next: Option<DefaultKey>) {
         if list == UNLINKED {
             return;
@@ -151,8 +137,8 @@ impl<T> Lists<T> {
     }
 }
 
-/// A timeout of a scheme that stores only deadline and payload.
-#[derive(Debug, Clone, Copy)]
+/// A timeout of a scheme that keeps nothing besides.
+#[derive(Clone, Copy)]
 pub struct Timeout {
     pub deadline: u64,
     pub payload: u64,

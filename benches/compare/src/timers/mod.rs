@@ -1,4 +1,4 @@
-//! The contestants in virtual time: the caller passes the time to them.
+//! The contestants that get the time from their caller.
 
 mod bit_wheel;
 mod btree;
@@ -36,6 +36,7 @@ pub use self::{
 };
 use crate::{
     Promises, Timers,
+    bench::Figure,
     measure::{
         memory,
         seen::{self, Seen},
@@ -45,105 +46,73 @@ use crate::{
     workload::Pair,
 };
 
-/// A contestant whose type is hidden: its name, and every measurement.
-pub trait Entrant {
-    /// Name in the report.
-    fn name(&self) -> &'static str;
-
-    /// Structure and limits.
-    fn promises(&self) -> Promises;
-
-    /// See [`measure::fill_once`].
-    fn fill(&self, deadlines: &[u64], long: Duration) -> Filled;
-
-    /// See [`measure::churning`].
-    fn churning(&self, deadlines: Vec<u64>) -> Box<dyn Churning>;
-
-    /// See [`measure::reset_once`].
-    fn reset(&self, deadlines: &[u64], moves: &[Pair]) -> f64;
-
-    /// See [`measure::at_work`].
-    fn at_work<'a>(&self, traffic: &'a Traffic, limit: Duration) -> (bool, Box<dyn AtWork + 'a>);
-
-    /// See [`measure::drain_once`].
-    fn drain(&self, deadlines: &[u64], patience: Duration) -> (Duration, Drained);
-
-    /// See [`seen::look`].
-    fn seen(&self, pending: u32, seed: u64) -> Seen;
-
-    /// See [`memory::told`].
-    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<crate::bench::Figure>;
+/// A contestant whose type is hidden: its promises, and every measurement.
+#[derive(Clone, Copy)]
+pub struct Entrant {
+    pub promises: Promises,
+    pub fill: fn(&[u64], Duration) -> Filled,
+    pub churning: fn(Vec<u64>) -> Box<dyn Churning>,
+    pub reset: fn(&[u64], &[Pair]) -> f64,
+    pub at_work: for<'a> fn(&'a Traffic, Duration) -> (bool, Box<dyn AtWork + 'a>),
+    pub drain: fn(&[u64], Duration) -> (Duration, Drained),
+    pub seen: fn(u32, u64) -> Seen,
+    pub memory: fn(&memory::Turn, &memory::Heap) -> Vec<Figure>,
 }
 
-/// A contestant, and how to make one.
-#[derive(Debug, Clone, Copy)]
-pub struct Told<T> {
-    /// Name in the report.
-    pub name: &'static str,
-    /// Makes an empty one.
-    pub make: fn() -> T,
+impl Entrant {
+    fn of<T: Timers + Default + 'static>() -> Self {
+        Self {
+            promises: T::PROMISES,
+            fill: |deadlines, long| measure::fill_once(T::default, deadlines, long),
+            churning: |deadlines| measure::churning(T::default, deadlines),
+            reset: measure::reset_once::<T>,
+            at_work: measure::at_work::<T>,
+            drain: |deadlines, patience| measure::drain_once(T::default, deadlines, patience),
+            seen: seen::look::<T>,
+            memory: memory::of_timers::<T>,
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.promises.name
+    }
 }
 
-impl<T: Timers + Default + 'static> Entrant for Told<T> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
+/// A generic function for every type of contestant.
+pub trait Visitor {
+    fn visit<T: Timers + Default + 'static>(&mut self);
+}
 
-    fn promises(&self) -> Promises {
-        T::PROMISES
-    }
+/// Visits all types, ours first.
+pub fn visit_all(visitor: &mut impl Visitor) {
+    visitor.visit::<Wheel>();
+    visitor.visit::<UnorderedList>();
+    visitor.visit::<OrderedList>();
+    visitor.visit::<LazyHeap>();
+    visitor.visit::<IndexedHeap>();
+    visitor.visit::<BTree>();
+    visitor.visit::<SimpleWheel>();
+    visitor.visit::<SortedHashedWheel>();
+    visitor.visit::<Netty>();
+    visitor.visit::<RingQueue>();
+    visitor.visit::<TickingWheel>();
+    visitor.visit::<Kafka>();
+    visitor.visit::<DelayQueue>();
+    visitor.visit::<HashWheel>();
+    visitor.visit::<NexusTimer>();
+    visitor.visit::<TimerQueue>();
+    visitor.visit::<BitWheel>();
+}
 
-    fn fill(&self, deadlines: &[u64], long: Duration) -> Filled {
-        measure::fill_once(self.make, deadlines, long)
-    }
-
-    fn churning(&self, deadlines: Vec<u64>) -> Box<dyn Churning> {
-        measure::churning(self.make, deadlines)
-    }
-
-    fn reset(&self, deadlines: &[u64], moves: &[Pair]) -> f64 {
-        measure::reset_once(self.make, deadlines, moves)
-    }
-
-    fn at_work<'a>(&self, traffic: &'a Traffic, limit: Duration) -> (bool, Box<dyn AtWork + 'a>) {
-        measure::at_work(self.make, traffic, limit)
-    }
-
-    fn drain(&self, deadlines: &[u64], patience: Duration) -> (Duration, Drained) {
-        measure::drain_once(self.make, deadlines, patience)
-    }
-
-    fn seen(&self, pending: u32, seed: u64) -> Seen {
-        seen::look::<T>(pending, seed)
-    }
-
-    fn memory(&self, turn: &memory::Turn, heap: &memory::Heap) -> Vec<crate::bench::Figure> {
-        memory::told(self.make, turn, heap)
+impl Visitor for Vec<Entrant> {
+    fn visit<T: Timers + Default + 'static>(&mut self) {
+        self.push(Entrant::of::<T>());
     }
 }
 
 /// All contestants, ours first.
-pub fn all() -> Vec<Box<dyn Entrant>> {
-    fn told<T: Timers + Default + 'static>() -> Box<dyn Entrant> {
-        Box::new(Told { name: T::NAME, make: T::default })
-    }
-    vec![
-        told::<Wheel>(),
-        told::<UnorderedList>(),
-        told::<OrderedList>(),
-        told::<LazyHeap>(),
-        told::<IndexedHeap>(),
-        told::<BTree>(),
-        told::<SimpleWheel>(),
-        told::<SortedHashedWheel>(),
-        told::<Netty>(),
-        told::<RingQueue>(),
-        told::<TickingWheel>(),
-        told::<Kafka>(),
-        told::<DelayQueue>(),
-        told::<HashWheel>(),
-        told::<NexusTimer>(),
-        told::<TimerQueue>(),
-        told::<BitWheel>(),
-    ]
+pub fn all() -> Vec<Entrant> {
+    let mut all = Vec::new();
+    visit_all(&mut all);
+    all
 }

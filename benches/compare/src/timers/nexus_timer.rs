@@ -1,19 +1,15 @@
 //! The crate `nexus-timer`: a hierarchical wheel over a slab, which rebalances as it is polled.
 //!
-//! The contestant polls it by its most complete call, which returns due timeouts and moves the
-//! others to finer levels. Its handles may not be copied and must be given back, so a slot map
-//! keeps them.
+//! Its poll collects due timeouts and moves others to finer levels. Its handles cannot be copied
+//! and must be returned, so a slot map keeps them.
 //!
 //! It rounds deadlines and the present down to a tick, by a multiplication that is one tick short
-//! at whole ticks. A caller that wakes exactly at a whole tick gets nothing, and must wake again at
-//! once. A thread that sleeps in real time never wakes that exactly. So ticks begin half a tick
-//! later here. The rows `seen/` show how early it is: there, time advances by tenths of a tick,
-//! from an origin that is not moved.
+//! at whole ticks. A caller that wakes at exactly a whole tick is woken in vain, and at once again.
+//! Callers in real time hardly ever do, so the caller's ticks begin half a tick after its own here.
+//! The rows `seen/` show how early it is: there the caller counts tenths of a tick, from the same
+//! origin.
 
-use std::{
-    fmt::{self, Debug, Formatter},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use nexus_timer::TimerHandle;
 use slotmap::DefaultKey;
@@ -30,7 +26,7 @@ const CHUNK: usize = 4096;
 /// Microseconds of its tick.
 const MICROS: u64 = 1_000;
 
-/// Five centuries, of the five and a half that nanoseconds of 64 bits count.
+/// Five centuries, of the five and a half that 64 bits of nanoseconds count.
 const MAX_DELAY: u64 = 500 * 365 * 86_400_000;
 
 /// [`nexus_timer::Wheel`] of ticks of a millisecond.
@@ -39,7 +35,7 @@ pub struct NexusTimer {
     handles: Handles<TimerHandle<Payload>>,
     /// The instant of tick 0.
     start: Instant,
-    /// Length of a tick of the caller.
+    /// Length of the caller's tick.
     micros: u64,
     collected: Vec<Payload>,
 }
@@ -51,7 +47,7 @@ impl Default for NexusTimer {
 }
 
 impl NexusTimer {
-    /// Makes a wheel whose ticks begin `offset` before ours. A tick has `parts` ticks of the caller.
+    /// Makes one whose ticks begin `offset` before ours; one of its own is `parts` of ours.
     fn with_origin(offset: Duration, parts: u64) -> Self {
         let epoch = Instant::now();
         Self {
@@ -63,20 +59,13 @@ impl NexusTimer {
         }
     }
 
-    #[inline]
     fn instant(&self, tick: u64) -> Instant {
         self.start + Duration::from_micros(tick * self.micros)
     }
 }
 
-impl Debug for NexusTimer {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NexusTimer").field("len", &self.wheel.len()).finish_non_exhaustive()
-    }
-}
-
 impl Drop for NexusTimer {
-    /// Gives the handles back, as must be done.
+    /// Returns the handles, as the wheel requires.
     fn drop(&mut self) {
         for handle in self.handles.drain() {
             self.wheel.free(handle);
@@ -87,9 +76,8 @@ impl Drop for NexusTimer {
 impl Timers for NexusTimer {
     type Key = DefaultKey;
 
-    const NAME: &'static str = "nexus_timer";
-
     const PROMISES: Promises = Promises {
+        name: "nexus_timer",
         scheme: "hierarchical wheel, nexus-timer",
         describes: "early by up to a tick, since it rounds down; not in order",
         max_delay: Some(MAX_DELAY),
@@ -98,43 +86,36 @@ impl Timers for NexusTimer {
         ..Promises::STRICT
     };
 
-    #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let instant = self.instant(deadline);
         self.handles.keep(payload, |payload| self.wheel.schedule(instant, payload))
     }
 
-    #[inline]
-    fn cancel(&mut self, key: DefaultKey) -> bool {
-        let handle = self.handles.take(key);
-        handle.is_some_and(|handle| self.wheel.cancel(handle).is_some())
+    fn cancel(&mut self, key: DefaultKey) -> Option<u64> {
+        self.wheel.cancel(self.handles.take(key)?).map(|timeout| timeout.payload)
     }
 
-    #[inline]
     fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
         let instant = self.instant(deadline);
         let by = |handle| self.wheel.reschedule(handle, instant);
         self.handles.replace(key, by).map(|()| key)
     }
 
-    #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         let delay = self.wheel.next_deadline()?.saturating_duration_since(self.start);
         let ticks = delay.as_nanos().div_ceil(1_000 * u128::from(self.micros));
         Some(u64::try_from(ticks).expect("deadlines were ticks of 64 bits"))
     }
 
-    #[inline]
-    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) {
         let instant = self.instant(now);
-        let count = self.wheel.poll_and_rebalance(instant, &mut self.collected);
+        self.wheel.poll_and_rebalance(instant, &mut self.collected);
         for Payload { key, payload } in self.collected.drain(..) {
             if let Some(handle) = self.handles.take(key) {
                 self.wheel.free(handle);
             }
             expired(payload);
         }
-        count
     }
 
     fn len(&self) -> usize {

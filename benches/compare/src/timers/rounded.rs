@@ -1,4 +1,4 @@
-//! A contestant that counts whole ticks, used by a caller with a finer clock.
+//! A contestant with whole ticks, for a caller with a finer clock.
 
 use crate::{Promises, Timers};
 
@@ -6,7 +6,6 @@ use crate::{Promises, Timers};
 pub(super) const TENTHS: u64 = 10;
 
 /// Rounds deadlines up and the present down, as our timer does.
-#[derive(Debug)]
 pub(super) struct Rounded<T> {
     timers: T,
     /// Units of the caller in a tick; 1 for a contestant without ticks.
@@ -22,27 +21,21 @@ impl<T: Default> Rounded<T> {
 impl<T: Timers> Timers for Rounded<T> {
     type Key = T::Key;
 
-    const NAME: &'static str = T::NAME;
-
     const PROMISES: Promises = T::PROMISES;
 
     fn insert(&mut self, deadline: u64, payload: u64) -> T::Key {
         self.timers.insert(deadline.div_ceil(self.parts), payload)
     }
 
-    fn cancel(&mut self, key: T::Key) -> bool {
+    fn cancel(&mut self, key: T::Key) -> Option<u64> {
         self.timers.cancel(key)
-    }
-
-    fn reset(&mut self, key: T::Key, deadline: u64) -> Option<T::Key> {
-        self.timers.reset(key, deadline.div_ceil(self.parts))
     }
 
     fn next_expiration(&mut self) -> Option<u64> {
         self.timers.next_expiration().map(|tick| tick * self.parts)
     }
 
-    fn advance(&mut self, now: u64, expired: impl FnMut(u64)) -> usize {
+    fn advance(&mut self, now: u64, expired: impl FnMut(u64)) {
         self.timers.advance(now / self.parts, expired)
     }
 

@@ -1,5 +1,5 @@
 //! Schemes 1, 2, 4, 5 and 7 of Varghese and Lauck. All keep timeouts in lists. They differ in the
-//! list that they choose and in their work at each tick.
+//! list for a deadline, and in the lists that they look at when time passes.
 
 use std::marker::PhantomData;
 
@@ -11,11 +11,7 @@ use super::{
 };
 use crate::{Promises, Timers, Wakes};
 
-/// One of the schemes.
 pub trait Scheme {
-    /// Name in the report.
-    const NAME: &'static str;
-    /// Structure and limits.
     const PROMISES: Promises;
     /// Number of lists; one more holds timeouts that were due when they were inserted.
     const LISTS: usize;
@@ -31,8 +27,6 @@ pub trait Scheme {
     fn cascade(_: &mut Lists<Timeout>, _now: u64) {}
 }
 
-/// A scheme at work.
-#[derive(Debug)]
 pub struct Listed<S> {
     lists: Lists<Timeout>,
     now: u64,
@@ -46,7 +40,6 @@ impl<S: Scheme> Default for Listed<S> {
 }
 
 impl<S: Scheme> Listed<S> {
-    #[inline]
     #[track_caller]
     fn list(&self, deadline: u64) -> usize {
         let delay = deadline.saturating_sub(self.now);
@@ -57,7 +50,6 @@ impl<S: Scheme> Listed<S> {
     }
 
     /// Expires timeouts at the head of a list, until one is not due.
-    #[inline]
     fn expire(&mut self, list: usize, expired: &mut impl FnMut(u64)) {
         while let Some(key) = self.lists.first(list) {
             if S::IS_SORTED && self.lists.get(key).is_none_or(|timeout| timeout.deadline > self.now)
@@ -83,11 +75,8 @@ impl<S: Scheme> Listed<S> {
 impl<S: Scheme> Timers for Listed<S> {
     type Key = DefaultKey;
 
-    const NAME: &'static str = S::NAME;
-
     const PROMISES: Promises = S::PROMISES;
 
-    #[inline]
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let (list, timeout) = (self.list(deadline), Timeout { deadline, payload });
         if S::IS_SORTED {
@@ -97,16 +86,14 @@ impl<S: Scheme> Timers for Listed<S> {
         }
     }
 
-    #[inline]
-    fn cancel(&mut self, key: DefaultKey) -> bool {
-        self.lists.remove(key).is_some()
+    fn cancel(&mut self, key: DefaultKey) -> Option<u64> {
+        self.lists.remove(key).map(|timeout| timeout.payload)
     }
 
-    #[inline]
     fn reset(&mut self, key: DefaultKey, deadline: u64) -> Option<DefaultKey> {
         if S::IS_SORTED {
-            let timeout = self.lists.remove(key)?;
-            return Some(self.insert(deadline, timeout.payload));
+            let payload = self.cancel(key)?;
+            return Some(self.insert(deadline, payload));
         }
         let list = self.list(deadline);
         self.lists.get_mut(key)?.deadline = deadline;
@@ -114,25 +101,18 @@ impl<S: Scheme> Timers for Listed<S> {
         Some(key)
     }
 
-    #[inline]
     fn next_expiration(&mut self) -> Option<u64> {
         if S::TICKS {
             let is_due = self.lists.first(S::LISTS).is_some();
             return (self.lists.len() > 0).then_some(self.now + u64::from(!is_due));
         }
         if S::IS_SORTED {
-            return self
-                .lists
-                .first(0)
-                .and_then(|key| self.lists.get(key))
-                .map(|first| first.deadline);
+            return Some(self.lists.get(self.lists.first(0)?)?.deadline);
         }
         self.lists.values().map(|timeout| timeout.deadline).min()
     }
 
-    #[inline]
-    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) -> usize {
-        let before = self.lists.len();
+    fn advance(&mut self, now: u64, mut expired: impl FnMut(u64)) {
         if S::TICKS {
             self.expire(S::LISTS, &mut expired);
             while self.now < now {
@@ -148,7 +128,6 @@ impl<S: Scheme> Timers for Listed<S> {
                 self.expire_unsorted(0, &mut expired);
             }
         }
-        before - self.lists.len()
     }
 
     fn len(&self) -> usize {
@@ -163,13 +142,11 @@ impl<S: Scheme> Timers for Listed<S> {
 /// Scheme 1: one list in no order. Each advance takes *O*(n).
 pub type UnorderedList = Listed<Unordered>;
 
-/// [`UnorderedList`].
-#[derive(Debug)]
 pub struct Unordered;
 
 impl Scheme for Unordered {
-    const NAME: &'static str = "unordered_list";
     const PROMISES: Promises = Promises {
+        name: "unordered_list",
         scheme: "scheme 1: unordered list",
         describes: "looks at every timeout each time",
         ordered: false,
@@ -187,13 +164,11 @@ impl Scheme for Unordered {
 /// Scheme 2: one list in the order of deadlines. An insert takes *O*(n).
 pub type OrderedList = Listed<Ordered>;
 
-/// [`OrderedList`].
-#[derive(Debug)]
 pub struct Ordered;
 
 impl Scheme for Ordered {
-    const NAME: &'static str = "ordered_list";
     const PROMISES: Promises = Promises {
+        name: "ordered_list",
         scheme: "scheme 2: ordered list",
         describes: "searches for the position of each timeout",
         largest: 10_000,
@@ -211,7 +186,6 @@ impl Scheme for Ordered {
 /// Slots of schemes 4 and 5; more than the ticks of a minute.
 const SLOTS: u64 = 1 << 16;
 
-#[inline]
 fn slot(tick: u64) -> usize {
     (tick % SLOTS) as usize
 }
@@ -219,13 +193,11 @@ fn slot(tick: u64) -> usize {
 /// Scheme 4: one slot for each tick of a bounded range, stepped through.
 pub type SimpleWheel = Listed<Simple>;
 
-/// [`SimpleWheel`].
-#[derive(Debug)]
 pub struct Simple;
 
 impl Scheme for Simple {
-    const NAME: &'static str = "simple_wheel";
     const PROMISES: Promises = Promises {
+        name: "simple_wheel",
         scheme: "scheme 4: simple wheel",
         describes: "refuses delays beyond its 65,536 slots; wakes at every tick",
         max_delay: Some(SLOTS - 1),
@@ -234,7 +206,6 @@ impl Scheme for Simple {
     };
     const LISTS: usize = 1 << 16;
 
-    #[inline]
     fn list(_: u64, deadline: u64) -> usize {
         slot(deadline)
     }
@@ -244,13 +215,11 @@ impl Scheme for Simple {
 /// one bucket.
 pub type SortedHashedWheel = Listed<SortedHashed>;
 
-/// [`SortedHashedWheel`].
-#[derive(Debug)]
 pub struct SortedHashed;
 
 impl Scheme for SortedHashed {
-    const NAME: &'static str = "sorted_hashed_wheel";
     const PROMISES: Promises = Promises {
+        name: "sorted_hashed_wheel",
         scheme: "scheme 5: hashed wheel with sorted buckets",
         describes: "searches a bucket for the position of each timeout; wakes at every tick",
         wakes: Wakes::Every(1),
@@ -260,7 +229,6 @@ impl Scheme for SortedHashed {
     const LISTS: usize = 1 << 16;
     const IS_SORTED: bool = true;
 
-    #[inline]
     fn list(_: u64, deadline: u64) -> usize {
         slot(deadline)
     }
@@ -277,13 +245,10 @@ const WHEELS: u32 = 5;
 /// move into it.
 pub type TickingWheel = Listed<Ticking>;
 
-/// [`TickingWheel`].
-#[derive(Debug)]
 pub struct Ticking;
 
 impl Ticking {
     /// The slot of a wheel for a tick.
-    #[inline]
     fn slot(wheel: u32, tick: u64) -> usize {
         if wheel == 0 {
             return (tick & ((1 << FIRST_BITS) - 1)) as usize;
@@ -295,8 +260,8 @@ impl Ticking {
 }
 
 impl Scheme for Ticking {
-    const NAME: &'static str = "ticking_wheel";
     const PROMISES: Promises = Promises {
+        name: "ticking_wheel",
         scheme: "scheme 7: hierarchical wheel that ticks, as Linux's until 2015",
         describes: "refuses delays beyond 49 days; wakes at every tick",
         max_delay: Some((1 << (FIRST_BITS + (WHEELS - 1) * BITS)) - 1),
@@ -305,7 +270,6 @@ impl Scheme for Ticking {
     };
     const LISTS: usize = (1 << FIRST_BITS) + (WHEELS as usize - 1) * (1 << BITS);
 
-    #[inline]
     fn list(now: u64, deadline: u64) -> usize {
         let delay = deadline - now;
         let is_within = |wheel: &u32| delay < 1 << (FIRST_BITS + wheel * BITS);

@@ -1,27 +1,24 @@
 //! A contestant beside an ordered map; each call is checked as far as the contestant promises.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 use delaywheel_compare::{Promises, Timers, Wakes};
 
-/// A contestant and what should be in it. A payload is the number of its timeout.
+/// A contestant and its expected timeouts. A payload is the number of its timeout.
 pub(crate) struct Checked<T: Timers> {
     timers: T,
     now: u64,
     inserted: u64,
-    pending: BTreeMap<u64, Pending>,
-    /// The same, in the order in which they are due.
-    by_due: BTreeSet<(u64, u64)>,
-    /// Timeouts that can be cancelled.
-    keys: HashMap<u64, T::Key>,
-    numbers: Vec<u64>,
+    pending: BTreeMap<u64, Pending<T::Key>>,
+    /// Keys of timeouts that have ended.
     dead: Vec<T::Key>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Pending {
+struct Pending<K> {
+    key: K,
     deadline: u64,
-    /// The deadline, or the time of the insert or move if that was later: no timer can be earlier.
+    /// The deadline, or the time of its insert or move if that was later: no contestant can be
+    /// sooner.
     due: u64,
 }
 
@@ -29,16 +26,8 @@ impl<T: Timers + Default> Checked<T> {
     const PROMISES: Promises = T::PROMISES;
 
     pub(crate) fn new() -> Self {
-        Self {
-            timers: T::default(),
-            now: 0,
-            inserted: 0,
-            pending: BTreeMap::new(),
-            by_due: BTreeSet::new(),
-            keys: HashMap::new(),
-            numbers: Vec::new(),
-            dead: Vec::new(),
-        }
+        let (timers, pending, dead) = (T::default(), BTreeMap::new(), Vec::new());
+        Self { timers, now: 0, inserted: 0, pending, dead }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -46,39 +35,30 @@ impl<T: Timers + Default> Checked<T> {
     }
 
     pub(crate) fn insert(&mut self, deadline: u64) {
-        let number = self.inserted;
+        let key = self.timers.insert(deadline, self.inserted);
+        self.expect(self.inserted, key, deadline);
         self.inserted += 1;
-        let key = self.timers.insert(deadline, number);
-        self.expect(number, deadline);
-        self.keys.insert(number, key);
-        self.numbers.push(number);
         self.check_len();
     }
 
-    /// Cancels the timeout with this index, modulo the number of timeouts.
     pub(crate) fn cancel(&mut self, nth: usize) {
-        let Some((number, key)) = self.take_nth(nth) else { return };
-        let is_late = self.pending[&number].deadline <= self.now;
-        let is_cancelled = self.timers.cancel(key);
-        // A late timeout may have begun to expire.
-        assert!(is_cancelled || is_late && Self::PROMISES.lateness > 0, "{number} was pending");
-        if is_cancelled {
+        let Some((number, key)) = self.nth(nth) else { return };
+        if let Some(payload) = self.timers.cancel(key) {
+            assert_eq!(payload, number);
             self.forget(number);
             self.dead.push(key);
+        } else {
+            self.check_late(number);
         }
         self.check_len();
     }
 
     pub(crate) fn reset(&mut self, nth: usize, deadline: u64) {
-        let Some((number, key)) = self.take_nth(nth) else { return };
-        let is_late = self.pending[&number].deadline <= self.now;
+        let Some((number, key)) = self.nth(nth) else { return };
         if let Some(moved) = self.timers.reset(key, deadline) {
-            self.forget(number);
-            self.expect(number, deadline);
-            self.keys.insert(number, moved);
-            self.numbers.push(number);
+            self.expect(number, moved, deadline);
         } else {
-            assert!(is_late && Self::PROMISES.lateness > 0, "{number} was pending");
+            self.check_late(number);
         }
         self.check_len();
     }
@@ -89,18 +69,17 @@ impl<T: Timers + Default> Checked<T> {
             return;
         }
         let key = self.dead[nth % self.dead.len()];
-        assert!(!self.timers.cancel(key), "a timeout that had ended was cancelled");
-        assert!(self.timers.reset(key, self.now + 1).is_none(), "a timeout that had ended was moved");
+        assert!(self.timers.cancel(key).is_none(), "a timeout that had ended was cancelled");
+        assert!(self.timers.reset(key, self.now + 1).is_none(), "one that had ended was moved");
         self.check_len();
     }
 
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = now;
         let mut expired = Vec::new();
-        let count = self.timers.advance(now, |number| expired.push(number));
-        assert_eq!(count, expired.len(), "an advance counts what it hands out");
+        self.timers.advance(now, |number| expired.push(number));
         self.check_expired(&expired);
-        if let Some(&(due, number)) = self.by_due.first() {
+        if let Some((due, number)) = self.first() {
             let latest = due + Self::PROMISES.lateness;
             assert!(latest > now, "{number}, due at {due}, was held at {now}");
         }
@@ -110,11 +89,11 @@ impl<T: Timers + Default> Checked<T> {
     /// Advances to the next expiration. Returns whether there was one.
     pub(crate) fn wake(&mut self) -> bool {
         let next = self.timers.next_expiration();
-        let Some(&(due, number)) = self.by_due.first() else {
-            assert!(next.is_none() || Self::PROMISES.wakes == Wakes::ForCancelled, "a wake-up without work");
+        let Some((due, number)) = self.first() else {
+            assert!(next.is_none() || Self::PROMISES.wakes == Wakes::ForCancelled, "woken in vain");
             return next.inspect(|&next| self.advance(next.max(self.now))).is_some();
         };
-        let next = next.expect("something is pending").max(self.now);
+        let next = next.expect("a timeout is pending").max(self.now);
         let latest = due + Self::PROMISES.lateness;
         assert!(next <= latest.max(self.now), "woken at {next} for {number}, due at {due}");
         self.advance(next);
@@ -124,13 +103,19 @@ impl<T: Timers + Default> Checked<T> {
     fn check_expired(&mut self, expired: &[u64]) {
         let mut last = 0;
         for &number in expired {
-            let timeout = self.forget(number);
-            let earliest = timeout.deadline.saturating_sub(Self::PROMISES.earliness);
-            assert!(earliest <= self.now, "{number}, {timeout:?}, came at {}", self.now);
-            assert!(!Self::PROMISES.ordered || last <= timeout.due, "{number} came after {last}");
-            last = timeout.due;
-            self.dead.extend(self.keys.remove(&number));
+            let Pending { key, deadline, due } = self.forget(number);
+            let earliest = deadline.saturating_sub(Self::PROMISES.earliness);
+            assert!(earliest <= self.now, "{number}, due at {deadline}, expired at {}", self.now);
+            assert!(!Self::PROMISES.ordered || last <= due, "{number} expired after {last}");
+            last = due;
+            self.dead.push(key);
         }
+    }
+
+    /// Only a timeout that is late by design may be neither pending nor expired.
+    fn check_late(&self, number: u64) {
+        let is_late = self.pending[&number].deadline <= self.now && Self::PROMISES.lateness > 0;
+        assert!(is_late, "{number} was pending");
     }
 
     fn check_len(&self) {
@@ -138,27 +123,23 @@ impl<T: Timers + Default> Checked<T> {
         assert_eq!(self.timers.is_empty(), self.pending.is_empty());
     }
 
-    fn expect(&mut self, number: u64, deadline: u64) {
-        let timeout = Pending { deadline, due: deadline.max(self.now) };
-        self.by_due.insert((timeout.due, number));
-        self.pending.insert(number, timeout);
+    fn expect(&mut self, number: u64, key: T::Key, deadline: u64) {
+        let due = deadline.max(self.now);
+        self.pending.insert(number, Pending { key, deadline, due });
     }
 
-    fn forget(&mut self, number: u64) -> Pending {
-        let Some(timeout) = self.pending.remove(&number) else {
-            panic!("{number} expired, but was not pending");
-        };
-        self.by_due.remove(&(timeout.due, number));
-        timeout
+    fn forget(&mut self, number: u64) -> Pending<T::Key> {
+        let timeout = self.pending.remove(&number);
+        timeout.unwrap_or_else(|| panic!("{number} expired, but was not pending"))
     }
 
-    fn take_nth(&mut self, nth: usize) -> Option<(u64, T::Key)> {
-        while !self.numbers.is_empty() {
-            let number = self.numbers.swap_remove(nth % self.numbers.len());
-            if let Some(key) = self.keys.remove(&number) {
-                return Some((number, key));
-            }
-        }
-        None
+    /// The pending timeout that is due first.
+    fn first(&self) -> Option<(u64, u64)> {
+        self.pending.iter().map(|(&number, timeout)| (timeout.due, number)).min()
+    }
+
+    fn nth(&self, nth: usize) -> Option<(u64, T::Key)> {
+        let (number, timeout) = self.pending.iter().nth(nth.checked_rem(self.pending.len())?)?;
+        Some((*number, timeout.key))
     }
 }

@@ -4,11 +4,7 @@ use std::thread;
 
 use delaywheel_compare::{
     Promises, Timers, Wakes,
-    timers::{
-        self, BTree, BitWheel, DelayQueue, HashWheel, IndexedHeap, Kafka, LazyHeap, Netty,
-        NexusTimer, OrderedList, RingQueue, SimpleWheel, SortedHashedWheel, TickingWheel,
-        TimerQueue, UnorderedList, Wheel,
-    },
+    timers::{self, Visitor},
 };
 use fastrand::Rng;
 
@@ -18,57 +14,32 @@ const SEEDS: u64 = 100;
 
 const STEPS: u32 = 300;
 
-/// The longest delay: forty years, or as many ticks as a test can step through.
+/// The longest delays: forty years, or a span that can be stepped through.
 const FORTY_YEARS: u64 = 40 * 365 * 86_400_000;
 const STEPPED: u64 = 100_000;
 
 #[test]
 fn every_contestant_keeps_its_promises() {
-    let _clock = hold_paused_clock();
-    let all: &[(&str, fn())] = &[
-        (Wheel::NAME, scripts::<Wheel>),
-        (UnorderedList::NAME, scripts::<UnorderedList>),
-        (OrderedList::NAME, scripts::<OrderedList>),
-        (LazyHeap::NAME, scripts::<LazyHeap>),
-        (IndexedHeap::NAME, scripts::<IndexedHeap>),
-        (BTree::NAME, scripts::<BTree>),
-        (SimpleWheel::NAME, scripts::<SimpleWheel>),
-        (SortedHashedWheel::NAME, scripts::<SortedHashedWheel>),
-        (Netty::NAME, scripts::<Netty>),
-        (RingQueue::NAME, scripts::<RingQueue>),
-        (TickingWheel::NAME, scripts::<TickingWheel>),
-        (Kafka::NAME, scripts::<Kafka>),
-        (DelayQueue::NAME, scripts::<DelayQueue>),
-        (HashWheel::NAME, scripts::<HashWheel>),
-        (NexusTimer::NAME, scripts::<NexusTimer>),
-        (TimerQueue::NAME, scripts::<TimerQueue>),
-        (BitWheel::NAME, scripts::<BitWheel>),
-    ];
-    let names: Vec<_> = timers::all().iter().map(|one| one.name()).collect();
-    assert_eq!(all.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    all.iter().for_each(|(_, scripts)| scripts());
-}
-
-#[test]
-fn ours_promises_everything() {
-    let strict = Promises { scheme: Wheel::PROMISES.scheme, ..Promises::STRICT };
-    assert_eq!(Wheel::PROMISES, strict);
-}
-
-fn scripts<T: Timers + Default>() {
-    for seed in 0..SEEDS {
-        let _told = ToldOnPanic { contestant: T::NAME, seed };
-        Script::new(seed, &T::PROMISES).run::<T>();
+    struct Scripts;
+    impl Visitor for Scripts {
+        fn visit<T: Timers + Default + 'static>(&mut self) {
+            for seed in 0..SEEDS {
+                let _printed = Printed { contestant: T::NAME, seed };
+                Script::new(seed, &T::PROMISES).run::<T>();
+            }
+        }
     }
+    let _clock = hold_paused_clock();
+    timers::visit_all(&mut Scripts);
 }
 
-/// Prints the script that failed.
-struct ToldOnPanic {
+/// Prints the failed script when a test panics.
+struct Printed {
     contestant: &'static str,
     seed: u64,
 }
 
-impl Drop for ToldOnPanic {
+impl Drop for Printed {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{} failed with seed {}", self.contestant, self.seed);
@@ -78,7 +49,7 @@ impl Drop for ToldOnPanic {
 
 struct Script {
     rng: Rng,
-    /// How far ahead timeouts lie.
+    /// The longest delay.
     reach: u64,
 }
 
@@ -105,16 +76,14 @@ impl Script {
         match self.rng.u32(0..100) {
             0..45 => checked.insert(self.deadline(checked.now())),
             45..57 => checked.cancel(nth),
-            57..69 => {
-                checked.reset(nth, self.deadline(checked.now()));
-            }
+            57..69 => checked.reset(nth, self.deadline(checked.now())),
             69..75 => checked.disturb_dead(nth),
             75..85 => checked.advance(checked.now() + self.span() / 128),
             _ => drop(checked.wake()),
         }
     }
 
-    /// Mostly ahead; at times just past, or at the limit of the contestant.
+    /// Mostly ahead, at times just past or at the longest delay.
     fn deadline(&mut self, now: u64) -> u64 {
         match self.rng.u32(0..20) {
             0 => now.saturating_sub(self.rng.u64(0..3)),
@@ -123,7 +92,7 @@ impl Script {
         }
     }
 
-    /// A span of any magnitude, up to the reach.
+    /// A span of any magnitude, up to the longest delay.
     fn span(&mut self) -> u64 {
         let magnitude = self.rng.u32(0..=self.reach.ilog2());
         self.rng.u64(0..=(1 << magnitude)).min(self.reach)

@@ -36,7 +36,7 @@ impl<T: Timers> Timers for Rounded<T> {
     }
 
     fn advance(&mut self, now: u64, expired: impl FnMut(u64)) {
-        self.timers.advance(now / self.parts, expired)
+        self.timers.advance(now / self.parts, expired);
     }
 
     fn len(&self) -> usize {

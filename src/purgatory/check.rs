@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(conditions.add_events(7, 1), None);
             let registered = shard.register(&mut conditions, 0, Duration::MAX);
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
-            let mut in_hand = InHand::new(registered.0, true, Endless);
+            let mut in_hand = InHand::new(registered.index, true, Endless);
             let _ = shard.begin_to_wait(&mut in_hand, 0);
         }
         let mut walk = Walk::new(shard, 0);

@@ -289,10 +289,10 @@ where
         Q: Eq + ?Sized,
     {
         let shard = &self.shards[number];
-        let mut place = None;
+        let mut last = None;
         self.cancel_each(reason, |completion, now| {
-            let (next, claim) = shard.claim_threshold(key, newcomers, place, completion, now);
-            place = next;
+            let (next, claim) = shard.claim_threshold(key, newcomers, last, completion, now);
+            last = next;
             (next.is_some(), claim)
         })
     }
@@ -319,13 +319,13 @@ where
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
         let Some(shard) = self.shards.get(key.shard()) else { return false };
         let now = self.end_of_wait(key);
-        self.complete_claimed(shard.claim(key.place(), completion, now))
+        self.complete_claimed(shard.claim(key.waiter(), completion, now))
     }
 
     /// Returns the present time if the wait of an operation is measured, and 0 otherwise.
     #[inline]
     pub(super) fn end_of_wait(&self, key: OperationKey) -> u64 {
-        if wait_weight(key.place().1) > 0 { self.timer.elapsed() } else { 0 }
+        if wait_weight(key.waiter().serial) > 0 { self.timer.elapsed() } else { 0 }
     }
 
     /// Ends operations as satisfied. Returns how many ends this call decided.
@@ -335,10 +335,10 @@ where
         for of_shard in keys.chunk_by(|one, next| one.shard() == next.shard()) {
             let Some(shard) = self.shards.get(of_shard[0].shard()) else { continue };
             for of_hold in of_shard.chunks(BATCH) {
-                let places = of_hold.iter().map(|key| key.place());
-                let is_timed = places.clone().any(|(_, serial)| wait_weight(serial) > 0);
+                let ids = of_hold.iter().map(|key| key.waiter());
+                let is_timed = ids.clone().any(|waiter| wait_weight(waiter.serial) > 0);
                 let now = if is_timed { self.timer.elapsed() } else { 0 };
-                let ended = shard.claim_all(places, now);
+                let ended = shard.claim_all(ids, now);
                 claimed += ended.len();
                 let finishes = ended.finishes.into_iter();
                 finishes.for_each(|end| self.complete(end.operation, end.completion));
@@ -363,7 +363,7 @@ where
 
     pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
         let shard = self.shards.get(key.shard());
-        shard.is_some_and(|shard| shard.is_waiting(key.place()))
+        shard.is_some_and(|shard| shard.is_waiting(key.waiter()))
     }
 
     /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has

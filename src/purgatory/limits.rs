@@ -330,7 +330,7 @@ where
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some(key) = find() else { break };
-            let (claim, leavings) = self.shards[key.shard()].displace(key.place(), now);
+            let (claim, leavings) = self.shards[key.shard()].displace(key.waiter(), now);
             debug_assert!(
                 !leavings.has_keys() || !matches!(claim, Claim::Lost(_)),
                 "it left no key"
@@ -350,7 +350,7 @@ where
     fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
             let oldest = shard.oldest(newcomer.index_in(number))?;
-            Some((oldest.since, OperationKey::new(number, oldest.place)))
+            Some((oldest.since, OperationKey::new(number, oldest.waiter)))
         });
         oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
     }
@@ -361,14 +361,14 @@ where
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
             let except = newcomer.index_in(number);
             let oldest = shard.oldest_on_key(hash, except)?;
-            Some((oldest.since, OperationKey::new(number, oldest.place)))
+            Some((oldest.since, OperationKey::new(number, oldest.waiter)))
         });
         let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
         oldest.or_else(|| {
             let greatest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
                 let except = newcomer.index_in(number);
-                let (at, place) = shard.greatest_on_key(hash, except)?;
-                Some((at, OperationKey::new(number, place)))
+                let (at, waiter) = shard.greatest_on_key(hash, except)?;
+                Some((at, OperationKey::new(number, waiter)))
             });
             greatest.max_by_key(|&(at, _)| at).map(|(_, key)| key)
         })

@@ -27,6 +27,13 @@ struct ThresholdNode {
     at: u64,
 }
 
+/// A threshold on the list of its key, in the order of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ThresholdKey {
+    at: u64,
+    node: Index,
+}
+
 #[derive(Debug)]
 struct List<K> {
     key: K,
@@ -36,7 +43,7 @@ struct List<K> {
     last_chunk: Option<Index>,
     /// `None` if no operation waits for the key's value.
     #[expect(clippy::box_collection, reason = "most keys have none, and a word is a third")]
-    thresholds: Option<Box<BTreeSet<(u64, Index)>>>,
+    thresholds: Option<Box<BTreeSet<ThresholdKey>>>,
 }
 
 impl<K> List<K> {
@@ -138,7 +145,7 @@ impl<K> Lists<K> {
         let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
         let node = ThresholdNode { waiter, list: Some(index), sibling, at };
         let (node, _) = self.thresholds.insert(node);
-        list.thresholds.get_or_insert_default().insert((at, node));
+        list.thresholds.get_or_insert_default().insert(ThresholdKey { at, node });
         self.watching += 1;
         node
     }
@@ -177,7 +184,7 @@ impl<K> Lists<K> {
         let (Some(list), at) = (list.take(), *at) else { return false };
         let leave = |list: &mut List<K>| {
             if let Some(tree) = &mut list.thresholds {
-                tree.remove(&(at, node));
+                tree.remove(&ThresholdKey { at, node });
                 if tree.is_empty() {
                     list.thresholds = None;
                 }
@@ -190,7 +197,7 @@ impl<K> Lists<K> {
     /// Returns the least threshold on a list, its node, and its operation.
     #[inline]
     pub(super) fn least(&self, list: Index) -> Option<(u64, Index, Index)> {
-        let &(at, node) = self.keys[list].thresholds.as_ref()?.first()?;
+        let &ThresholdKey { at, node } = self.keys[list].thresholds.as_ref()?.first()?;
         Some((at, node, self.thresholds[node].waiter))
     }
 
@@ -214,16 +221,16 @@ impl<K> Lists<K> {
         hashes
     }
 
-    /// Returns the place and the operation of the least threshold after a place.
+    /// Returns the least threshold after another one, and its operation.
     pub(super) fn threshold_after(
         &self,
         list: Index,
-        place: Option<(u64, Index)>,
-    ) -> Option<((u64, Index), Index)> {
-        let start = place.map_or(Bound::Unbounded, Bound::Excluded);
+        after: Option<ThresholdKey>,
+    ) -> Option<(ThresholdKey, Index)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let tree = self.keys[list].thresholds.as_ref()?;
-        let &place = tree.range((start, Bound::Unbounded)).next()?;
-        Some((place, self.thresholds[place.1].waiter))
+        let &next = tree.range((start, Bound::Unbounded)).next()?;
+        Some((next, self.thresholds[next.node].waiter))
     }
 
     /// Calls `find` with the first position of events of each key with this hash, and returns the
@@ -247,7 +254,9 @@ impl<K> Lists<K> {
     ) -> Option<(u64, V)> {
         let greatest = |list: &List<K>| {
             let mut descending = list.thresholds.as_ref()?.iter().rev();
-            descending.find_map(|&(at, node)| Some((at, find(self.thresholds[node].waiter)?)))
+            descending.find_map(|&ThresholdKey { at, node }| {
+                Some((at, find(self.thresholds[node].waiter)?))
+            })
         };
         let list = self.keys.find(hash, |_, list| greatest(list).is_some())?;
         greatest(&self.keys[list])
@@ -293,7 +302,7 @@ impl<K> Lists<K> {
         len: usize,
         waiters: &mut Gathered,
     ) -> Option<Position> {
-        let mut place = match start.home() {
+        let mut next = match start.home() {
             (Home::Key(index), start) => {
                 let list = &self.keys[index];
                 for slot in start..FEW {
@@ -308,9 +317,9 @@ impl<K> Lists<K> {
             (Home::Chunk(chunk), start) => (chunk, start),
         };
         loop {
-            match self.chunks.gather(place.0, place.1, len, waiters) {
-                Ok(next) => return Some(next),
-                Err((list, next)) => place = (self.after(place.0, list, next)?, 0),
+            match self.chunks.gather(next.0, next.1, len, waiters) {
+                Ok(position) => return Some(position),
+                Err((list, chunk)) => next = (self.after(next.0, list, chunk)?, 0),
             }
         }
     }
@@ -458,7 +467,10 @@ impl<K> Lists<K> {
             assert_eq!(owner, waiter, "a threshold is in the chain of its operation");
             if let Some(list) = list {
                 let tree = self.keys[list].thresholds.as_ref();
-                assert!(tree.is_some_and(|tree| tree.contains(&(at, node))), "it is in its tree");
+                assert!(
+                    tree.is_some_and(|tree| tree.contains(&ThresholdKey { at, node })),
+                    "it is in its tree"
+                );
                 missing += 1;
             }
             thresholds = sibling;

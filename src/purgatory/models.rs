@@ -341,30 +341,30 @@ fn broken_a_second_check_before_the_lists_misses_an_event_in_between() {
 
 /// The protocol of operations that are out, by hand: an event finds one that another thread checks.
 fn event_against_check(notes: bool) {
-    struct Place {
+    struct Slot {
         is_out: bool,
         is_to_check_again: bool,
     }
-    let place = Place { is_out: true, is_to_check_again: false };
-    let shared = Arc::new((AtomicBool::new(false), Mutex::new(place)));
+    let slot = Slot { is_out: true, is_to_check_again: false };
+    let shared = Arc::new((AtomicBool::new(false), Mutex::new(slot)));
     let other = Arc::clone(&shared);
     let announcer = thread::spawn(move || {
         other.0.store(true, Ordering::Relaxed);
-        let mut place = other.1.lock();
-        if place.is_out && notes {
-            place.is_to_check_again = true;
+        let mut slot = other.1.lock();
+        if slot.is_out && notes {
+            slot.is_to_check_again = true;
         }
         // An operation that waits is taken out and checked here.
-        !place.is_out
+        !slot.is_out
     });
-    let (is_ready, place) = &*shared;
+    let (is_ready, slot) = &*shared;
     let is_seen = loop {
         if is_ready.load(Ordering::Relaxed) {
             break true;
         }
-        let mut place = place.lock();
-        if !std::mem::take(&mut place.is_to_check_again) {
-            place.is_out = false;
+        let mut slot = slot.lock();
+        if !std::mem::take(&mut slot.is_to_check_again) {
+            slot.is_out = false;
             break false;
         }
     };

@@ -153,9 +153,17 @@ pub struct OperationKey {
     shard: u32,
 }
 
+/// An operation within its shard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaiterId {
+    pub(super) index: Index,
+    /// Unique among all operations of the shard, past and future.
+    pub(super) serial: u64,
+}
+
 impl OperationKey {
     #[inline]
-    pub(super) fn new(shard: usize, (index, serial): (Index, u64)) -> Self {
+    pub(super) fn new(shard: usize, WaiterId { index, serial }: WaiterId) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
         Self { serial, index, shard: shard as u32 }
     }
@@ -164,8 +172,8 @@ impl OperationKey {
         self.shard as usize
     }
 
-    pub(super) const fn place(self) -> (Index, u64) {
-        (self.index, self.serial)
+    pub(super) const fn waiter(self) -> WaiterId {
+        WaiterId { index: self.index, serial: self.serial }
     }
 
     /// Returns the index, if the operation is in this shard.

@@ -4,7 +4,10 @@ use std::vec::Vec;
 
 use smallvec::SmallVec;
 
-use super::{operation::Completion, slab::Index};
+use super::{
+    operation::{Completion, WaiterId},
+    slab::Index,
+};
 
 /// An operation that is out, until it ends or is brought back.
 pub(super) struct InHand<O, R> {
@@ -92,7 +95,7 @@ impl<O, R> Batch<O, R> {
 
 /// Operations that wait again but need another check, because an event was announced while they
 /// were out.
-pub(super) type Announced = Vec<(Index, u64)>;
+pub(super) type Announced = Vec<WaiterId>;
 
 /// An operation that has ended. The caller must complete it.
 pub(super) struct Finished<O, R> {
@@ -117,5 +120,5 @@ pub(super) enum Claim<O, R> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Oldest {
     pub(super) since: u64,
-    pub(super) place: (Index, u64),
+    pub(super) waiter: WaiterId,
 }

@@ -326,17 +326,17 @@ where
             Ok(()) => shard.register(conditions, since, delay).map_err(ScheduleError::into_reason),
             Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
-        let place = match registered {
-            Ok(place) => place,
+        let waiter = match registered {
+            Ok(waiter) => waiter,
             Err(reason) => {
                 self.limits.give_back(hashes);
                 return Err(WatchError::from_timer(reason, operation));
             }
         };
         fence_watch();
-        let mut in_hand = InHand::new(place.0, wait_weight(place.1) > 0, operation);
+        let mut in_hand = InHand::new(waiter.index, wait_weight(waiter.serial) > 0, operation);
         self.check_again(shard, &mut in_hand, conditions);
-        let key = OperationKey::new(number, place);
+        let key = OperationKey::new(number, waiter);
         self.begin_to_wait(key, in_hand, since);
         Ok(Watched::Waiting(key))
     }

@@ -27,7 +27,8 @@ use super::{
     filter::Filter,
     hold::{Hold, Leavings},
     limits::{Limits, Surplus},
-    operation::Completion,
+    lists::ThresholdKey,
+    operation::{Completion, WaiterId},
     outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand, Oldest},
     panics::Panics,
     rule::Effect,
@@ -63,9 +64,6 @@ pub(super) struct Reached<O, R> {
     /// Whether the key may have more reached thresholds.
     pub(super) is_more: bool,
 }
-
-/// The place of a threshold on the list of its key: its value and node. `None` at the end.
-pub(super) type NextThreshold = Option<(u64, Index)>;
 
 /// Operations whose end was decided in one hold.
 pub(super) struct Ended<O, R> {
@@ -158,7 +156,7 @@ where
         conditions: &mut Conditions<K>,
         since: u64,
         delay: Duration,
-    ) -> Result<(Index, u64), ScheduleError<Index>>
+    ) -> Result<WaiterId, ScheduleError<Index>>
     where
         K: Eq,
     {
@@ -167,8 +165,8 @@ where
             let index = waiters.next_index();
             let timeout = hold.timeouts().insert(now, deadline, index)?;
             let counted = hold.limits().counted_first();
-            let place = waiters.add(since, timeout, conditions.rule, counted);
-            debug_assert_eq!(place.0, index, "the timeout leads to its operation");
+            let waiter = waiters.add(since, timeout, conditions.rule, counted);
+            debug_assert_eq!(waiter.index, index, "the timeout leads to its operation");
             waiters.watch_events(index, conditions.events.drain(..), hold);
             for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
                 let key = listed.take().expect("it is listed once");
@@ -177,7 +175,7 @@ where
             if hold.limits().needs_order() {
                 waiters.join_oldest(index);
             }
-            Ok(place)
+            Ok(waiter)
         })
     }
 
@@ -298,17 +296,17 @@ where
     /// Decides how an operation ends, unless its end is decided.
     pub(super) fn claim(
         &self,
-        place: (Index, u64),
+        waiter: WaiterId,
         completion: Completion<R>,
         now: u64,
     ) -> Claim<O, R> {
-        self.hold(|waiters, hold| waiters.claim_at(place, completion, now, hold))
+        self.hold(|waiters, hold| waiters.claim_by_id(waiter, completion, now, hold))
     }
 
     /// The same for a caller that holds a lock. It drops the leavings after that.
-    pub(super) fn displace(&self, place: (Index, u64), now: u64) -> (Claim<O, R>, Leavings<K>) {
+    pub(super) fn displace(&self, waiter: WaiterId, now: u64) -> (Claim<O, R>, Leavings<K>) {
         self.hold_and_keep(|waiters, hold| {
-            waiters.claim_at(place, Completion::Displaced, now, hold)
+            waiters.claim_by_id(waiter, Completion::Displaced, now, hold)
         })
     }
 
@@ -341,17 +339,16 @@ where
         claim.unwrap_or_else(unused)
     }
 
-    /// Decides the end of the operation with the least threshold of a key after a place, if it
-    /// registered before `newcomers`. Returns the place of the threshold, or `None` if there is
-    /// none.
+    /// Decides the end of the operation with the least threshold of a key after another one,
+    /// if it registered before `newcomers`. Returns the threshold, or `None` if there is none.
     pub(super) fn claim_threshold<Q>(
         &self,
         (hash, key): (u64, &Q),
         newcomers: u64,
-        after: NextThreshold,
+        after: Option<ThresholdKey>,
         completion: Completion<R>,
         now: u64,
-    ) -> (NextThreshold, Claim<O, R>)
+    ) -> (Option<ThresholdKey>, Claim<O, R>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -365,7 +362,7 @@ where
                 }
                 _ => Claim::Lost(completion),
             };
-            (next.map(|(place, _)| place), claim)
+            (next.map(|(threshold, _)| threshold), claim)
         })
     }
 
@@ -374,8 +371,8 @@ where
         self.hold(|waiters, _| waiters.serial())
     }
 
-    pub(super) fn is_waiting(&self, place: (Index, u64)) -> bool {
-        self.hold(|waiters, _| waiters.is_waiting(place))
+    pub(super) fn is_waiting(&self, waiter: WaiterId) -> bool {
+        self.hold(|waiters, _| waiters.is_waiting(waiter))
     }
 
     /// Refuses further operations.
@@ -387,14 +384,14 @@ where
     /// [`BATCH`].
     pub(super) fn claim_all(
         &self,
-        places: impl ExactSizeIterator<Item = (Index, u64)>,
+        ids: impl ExactSizeIterator<Item = WaiterId>,
         now: u64,
     ) -> Ended<O, R> {
-        debug_assert!(places.len() <= BATCH, "{} operations in one hold", places.len());
+        debug_assert!(ids.len() <= BATCH, "{} operations in one hold", ids.len());
         let mut ended = Ended::new();
         self.hold(|waiters, hold| {
-            for place in places {
-                ended.add(waiters.claim_at(place, Completion::Satisfied, now, hold));
+            for waiter in ids {
+                ended.add(waiters.claim_by_id(waiter, Completion::Satisfied, now, hold));
             }
         });
         ended
@@ -436,7 +433,7 @@ where
         &self,
         hash: u64,
         except: Option<Index>,
-    ) -> Option<(u64, (Index, u64))> {
+    ) -> Option<(u64, WaiterId)> {
         self.hold(|waiters, _| waiters.greatest_on_key(hash, except))
     }
 

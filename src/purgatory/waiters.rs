@@ -20,7 +20,7 @@ use super::{
     hold::Hold,
     limits::{Counted, Limits, Surplus},
     lists::Lists,
-    operation::Completion,
+    operation::{Completion, WaiterId},
     outcome::{Announced, Batch, Claim, Finished, InHand, Oldest},
     rule::{Effect, Rule},
     slab::{Index, Slab},
@@ -153,7 +153,7 @@ where
         timeout: Key,
         rule: Rule,
         counted: Counted,
-    ) -> (Index, u64) {
+    ) -> WaiterId {
         let serial = self.serial;
         self.serial += 1;
         let (index, _) = self.slots.insert(Waiter { seen: self.passes, rule, state: State::OUT });
@@ -163,7 +163,7 @@ where
         registration.since = since;
         registration.timeout = Some(timeout);
         registration.counted = counted;
-        (index, serial)
+        WaiterId { index, serial }
     }
 
     /// Adds an operation to the lists of events of keys.
@@ -225,7 +225,7 @@ where
     }
 
     /// Returns whether an operation has not ended and its end is not decided.
-    pub(super) fn is_waiting(&self, (index, serial): (Index, u64)) -> bool {
+    pub(super) fn is_waiting(&self, WaiterId { index, serial }: WaiterId) -> bool {
         let waiter = self.slots.get(index).filter(|_| self.registration(index).serial == serial);
         waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
     }
@@ -265,7 +265,7 @@ where
     /// Takes the announced operations out that still wait. If another thread has taken one out
     /// since, that thread checks it.
     pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
-        for &(index, serial) in announced {
+        for &WaiterId { index, serial } in announced {
             let Some(waiter @ Waiter { state: State::Waiting { .. }, .. }) =
                 self.slots.get_mut(index)
             else {
@@ -335,10 +335,10 @@ where
         self.slots[index].rule.on_event()
     }
 
-    /// Ends the operation at a place, unless it has ended.
-    pub(super) fn claim_at(
+    /// Ends the operation with an id, unless it has ended.
+    pub(super) fn claim_by_id(
         &mut self,
-        (index, serial): (Index, u64),
+        WaiterId { index, serial }: WaiterId,
         completion: Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
@@ -405,11 +405,11 @@ where
         &self,
         hash: u64,
         except: Option<Index>,
-    ) -> Option<(u64, (Index, u64))> {
+    ) -> Option<(u64, WaiterId)> {
         self.lists.greatest(hash, |index| {
             let registration = self.registration(index);
             let is_victim = registration.counted.on_keys && Some(index) != except;
-            is_victim.then_some((index, registration.serial))
+            is_victim.then_some(WaiterId { index, serial: registration.serial })
         })
     }
 
@@ -424,7 +424,7 @@ where
             let (here, index) = self.lists.seek(position)?;
             let Registration { since, serial, counted, .. } = *self.registration(index);
             if is_victim(index, counted) {
-                return Some(Oldest { since, place: (index, serial) });
+                return Some(Oldest { since, waiter: WaiterId { index, serial } });
             }
             position = here.next();
         }
@@ -464,7 +464,8 @@ where
             }
             State::Out { is_announced } => {
                 if is_announced {
-                    announced.push((index, self.registrations.at(index.position()).serial));
+                    let serial = self.registrations.at(index.position()).serial;
+                    announced.push(WaiterId { index, serial });
                 }
                 let operation = in_hand.operation.take().expect("it is in hand");
                 waiter.state = State::Waiting { operation, is_timed: in_hand.is_timed };

@@ -15,8 +15,8 @@ use super::{
     watchers::{Gathered, Position},
 };
 
-/// The position of a walk.
-enum Place {
+/// The progress of a walk.
+enum Progress {
     Start,
     At(Cursor),
     End,
@@ -27,7 +27,7 @@ pub(super) struct Walk<'a, K, O, R> {
     shard: &'a Shard<K, O, R>,
     /// The number of the pass; 0 if it has not begun.
     pass: u64,
-    place: Place,
+    progress: Progress,
 }
 
 impl<'a, K, O, R> Walk<'a, K, O, R>
@@ -38,7 +38,7 @@ where
 {
     #[inline]
     pub(super) fn new(shard: &'a Shard<K, O, R>, pass: u64) -> Self {
-        Self { shard, pass, place: Place::Start }
+        Self { shard, pass, progress: Progress::Start }
     }
 
     pub(super) fn shard(&self) -> &'a Shard<K, O, R> {
@@ -52,7 +52,7 @@ where
 
     #[inline]
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.place, Place::End)
+        matches!(self.progress, Progress::End)
     }
 
     /// Continues under the lock: takes operations out for a check, until the batch has `size`.
@@ -77,7 +77,7 @@ where
         let Some(start) = self.resume(waiters, key) else { return };
         let mut found = Gathered::new();
         if let Some(next) = waiters.lists.gather(start, size - batch.len(), &mut found) {
-            self.place = Place::At(waiters.lists.cursors.open(next));
+            self.progress = Progress::At(waiters.lists.cursors.open(next));
         }
         waiters.call(&found, self.pass, batch);
     }
@@ -100,7 +100,7 @@ where
             // The visited operation may leave. The next one stays where it is.
             next = waiters.lists.seek(here.next());
             if steps == 0 || !visit(waiters, waiter) {
-                self.place = Place::At(waiters.lists.cursors.open(here));
+                self.progress = Progress::At(waiters.lists.cursors.open(here));
                 return;
             }
             steps -= 1;
@@ -117,13 +117,13 @@ where
     where
         K: Borrow<Q>,
     {
-        match mem::replace(&mut self.place, Place::End) {
-            Place::Start => {
+        match mem::replace(&mut self.progress, Progress::End) {
+            Progress::Start => {
                 let list = waiters.lists.find(hash, |other| other.borrow() == key)?;
                 Some(Position::in_key(list, 0))
             }
-            Place::At(cursor) => waiters.lists.cursors.close(cursor),
-            Place::End => None,
+            Progress::At(cursor) => waiters.lists.cursors.close(cursor),
+            Progress::End => None,
         }
     }
 }
@@ -131,7 +131,7 @@ where
 impl<K, O, R> Drop for Walk<'_, K, O, R> {
     #[inline]
     fn drop(&mut self) {
-        if let Place::At(cursor) = self.place {
+        if let Progress::At(cursor) = self.progress {
             self.shard.close_cursor(cursor);
         }
     }

@@ -3,7 +3,8 @@
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
 use super::{
-    Purgatory, core::Core, filter::fence_event, operation::DelayedOperation, outcome::Finished,
+    Purgatory, core::Core, filter::fence_event, lists::HashedKey, operation::DelayedOperation,
+    outcome::Finished,
 };
 
 impl<K, O, R> Purgatory<K, O, R>
@@ -47,13 +48,13 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let key = (self.hash(key), key);
+        let key = self.hashed(key);
         fence_event();
         let mut due = Vec::new();
         let mut completed = 0;
         let mut shards = 0;
         for (number, shard) in self.shards.iter().enumerate() {
-            if shard.may_have(key.0) {
+            if shard.may_have(key.hash) {
                 completed += self.reach(number, key, value, &mut due);
                 shards += 1;
             }
@@ -75,7 +76,7 @@ where
     fn reach<Q>(
         &self,
         number: usize,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         value: u64,
         due: &mut Vec<(u64, Finished<O, R>)>,
     ) -> usize

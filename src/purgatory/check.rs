@@ -9,6 +9,7 @@ use super::{
     core::Core,
     deferral,
     filter::fence_event,
+    lists::HashedKey,
     operation::DelayedOperation,
     outcome::{BATCH, Batch, InHand},
     walk::Walk,
@@ -63,6 +64,15 @@ where
     }
 }
 
+/// Result of a part of a walk.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// Number of operations that were taken out for a check.
+    pub(super) operations: usize,
+    /// Number of operations that completed by a check.
+    pub(super) completed: usize,
+}
+
 impl<K, O, R> Core<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
@@ -77,13 +87,13 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let key = (self.hash(key), key);
+        let key = self.hashed(key);
         fence_event();
         let mut completed = 0;
         for (number, shard) in self.shards.iter().enumerate() {
-            if shard.may_have(key.0) {
+            if shard.may_have(key.hash) {
                 let mut walk = Walk::new(shard, 0);
-                completed += self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+                completed += self.check_walk(number, &mut walk, key, usize::MAX).completed;
             }
         }
         completed
@@ -97,7 +107,7 @@ where
     {
         // The caller's iterator may change the state that the checks read, so it runs before the
         // fence.
-        let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| (self.hash(key), key)).collect();
+        let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| self.hashed(key)).collect();
         fence_event();
         let mut passes = self.passes();
         let mut completed = 0;
@@ -114,13 +124,13 @@ where
         SmallVec::from_elem(0, self.shards.len())
     }
 
-    fn check_in_pass<Q>(&self, number: usize, pass: &mut u64, key: (u64, &Q)) -> usize
+    fn check_in_pass<Q>(&self, number: usize, pass: &mut u64, key: HashedKey<'_, Q>) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let Some(mut walk) = self.walk(number, *pass, key.0) else { return 0 };
-        let completed = self.check_walk(number, &mut walk, key, &mut { usize::MAX });
+        let Some(mut walk) = self.walk(number, *pass, key.hash) else { return 0 };
+        let Checked { completed, .. } = self.check_walk(number, &mut walk, key, usize::MAX);
         *pass = walk.pass();
         completed
     }
@@ -132,32 +142,31 @@ where
         shard.may_have(hash).then(|| Walk::new(shard, pass))
     }
 
-    /// Continues a walk until its end, or until `budget` is used up. Each checked operation uses
-    /// one. Returns how many completed.
+    /// Continues a walk until its end, or until it has taken out `budget` operations.
     #[inline]
     pub(super) fn check_walk<Q>(
         &self,
         number: usize,
         walk: &mut Walk<'_, K, O, R>,
-        key: (u64, &Q),
-        budget: &mut usize,
-    ) -> usize
+        key: HashedKey<'_, Q>,
+        budget: usize,
+    ) -> Checked
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
         let shard = walk.shard();
         let mut batch = Batch::new();
-        let mut completed = 0;
-        while !walk.is_done() && *budget > 0 {
-            let size = BATCH.min(*budget);
+        let mut checked = Checked::default();
+        while !walk.is_done() && checked.operations < budget {
+            let size = BATCH.min(budget - checked.operations);
             shard.take_out(walk, key, size, &mut batch);
-            *budget -= batch.len();
+            checked.operations += batch.len();
             if !batch.is_empty() {
-                completed += self.check_out(number, &mut batch);
+                checked.completed += self.check_out(number, &mut batch);
             }
         }
-        completed
+        checked
     }
 
     /// Checks operations that are out, brings them back, and completes those that have ended.
@@ -274,7 +283,7 @@ mod tests {
         let mut walk = Walk::new(shard, 0);
         let mut holds = std::vec::Vec::new();
         while !walk.is_done() {
-            holds.push(shard.visit_all(&mut walk, (7, &1)));
+            holds.push(shard.visit_all(&mut walk, HashedKey { hash: 7, key: &1 }));
         }
         assert_eq!(holds, [256, 256, 88]);
         shard.check_invariants(&mut std::collections::BTreeMap::new());

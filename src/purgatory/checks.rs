@@ -2,7 +2,9 @@
 
 use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
 
-use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::Walk};
+use super::{
+    core::Core, filter::fence_event, lists::HashedKey, operation::DelayedOperation, walk::Walk,
+};
 
 /// Checks to run after events on some keys; from [`Purgatory::checks`](super::Purgatory::checks).
 ///
@@ -47,7 +49,7 @@ use super::{core::Core, filter::fence_event, operation::DelayedOperation, walk::
 pub struct Checks<'a, K, O, R = (), Q: ?Sized = K> {
     core: &'a Core<K, O, R>,
     turns: VecDeque<Turn<'a, K, O, R>>,
-    keys: Vec<(u64, &'a Q)>,
+    keys: Vec<HashedKey<'a, Q>>,
     /// The pass in each shard; 0 if it has not begun.
     passes: Vec<u64>,
 }
@@ -71,7 +73,7 @@ where
     Q: Hash + Eq + ?Sized,
 {
     pub(super) fn new(core: &'a Core<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
-        let keys: Vec<_> = keys.into_iter().map(|key| (core.hash(key), key)).collect();
+        let keys: Vec<_> = keys.into_iter().map(|key| core.hashed(key)).collect();
         fence_event();
         let passes = core.passes().into_vec();
         let turns = (0..keys.len())
@@ -84,17 +86,17 @@ where
         let mut completed = 0;
         while budget > 0 {
             let Some(mut turn) = self.turns.pop_front() else { break };
-            let (hash, key) = self.keys[turn.key];
+            let key = self.keys[turn.key];
             let pass = &mut self.passes[turn.number];
             let Some(mut walk) =
-                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, hash))
+                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, key.hash))
             else {
                 continue;
             };
-            let mut share = TURN.min(budget);
-            budget -= share;
-            completed += self.core.check_walk(turn.number, &mut walk, (hash, key), &mut share);
-            budget += share;
+            let share = TURN.min(budget);
+            let checked = self.core.check_walk(turn.number, &mut walk, key, share);
+            budget -= checked.operations;
+            completed += checked.completed;
             *pass = walk.pass();
             if !walk.is_done() {
                 turn.walk = Some(walk);

@@ -9,6 +9,7 @@ use super::{
     core::Core,
     expiry::Due,
     filter::fence_event,
+    lists::HashedKey,
     operation::{Completion, DelayedOperation, OperationKey},
     outcome::{BATCH, Claim, Finished},
     shard::Shard,
@@ -237,12 +238,12 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let key = (self.hash(key), key);
+        let key = self.hashed(key);
         fence_event();
         // A cancelled request may register again. The serials keep this call from cancelling it
         // twice.
         let newcomers = self.shards.iter().map(|shard| {
-            let is_watched = shard.may_have(key.0);
+            let is_watched = shard.may_have(key.hash);
             is_watched.then(|| shard.next_serial())
         });
         let newcomers: SmallVec<[_; 16]> = newcomers.collect();
@@ -260,7 +261,7 @@ where
     fn cancel_events<Q>(
         &self,
         number: usize,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         newcomers: u64,
         reason: &impl Fn() -> R,
     ) -> usize
@@ -280,7 +281,7 @@ where
     fn cancel_thresholds<Q>(
         &self,
         number: usize,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         newcomers: u64,
         reason: &impl Fn() -> R,
     ) -> usize
@@ -301,14 +302,14 @@ where
     fn cancel_each(
         &self,
         reason: &impl Fn() -> R,
-        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Claim<O, R>),
+        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Option<Claim<O, R>>),
     ) -> usize {
         let mut cancelled = 0;
         loop {
             // Each operation gets its own reason, made and dropped without a lock.
             let completion = Completion::Cancelled(reason());
             let (is_more, claim) = claim_next(completion, self.timer.elapsed());
-            cancelled += usize::from(self.complete_claimed(claim));
+            cancelled += usize::from(claim.is_some_and(|claim| self.complete_claimed(claim)));
             if !is_more {
                 return cancelled;
             }

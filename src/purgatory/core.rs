@@ -18,6 +18,7 @@ use super::{
     filter::Filter,
     hold::Leavings,
     limits::Limits,
+    lists::HashedKey,
     operation::{Completion, DelayedOperation},
     panics::Panics,
     shard::{Shard, Timer},
@@ -97,6 +98,11 @@ where
     #[inline]
     pub(super) fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
         self.hasher.hash_one(key)
+    }
+
+    #[inline]
+    pub(super) fn hashed<'q, Q: Hash + ?Sized>(&self, key: &'q Q) -> HashedKey<'q, Q> {
+        HashedKey { hash: self.hash(key), key }
     }
 
     /// Returns the number of waiting operations and the number of their watchers.

@@ -60,7 +60,7 @@ pub enum WatchErrorKind {
 
 /// A reason with its cause.
 #[derive(Debug)]
-enum Reason {
+pub(super) enum Reason {
     Full,
     KeyFull,
     TooManyKeys,
@@ -68,31 +68,19 @@ enum Reason {
     NoThread(io::Error),
 }
 
+impl From<timer::Reason> for Reason {
+    fn from(reason: timer::Reason) -> Self {
+        match reason {
+            timer::Reason::Full => Self::Full,
+            timer::Reason::ShutDown => Self::ShutDown,
+            timer::Reason::NoThread(cause) => Self::NoThread(cause),
+        }
+    }
+}
+
 impl<O> WatchError<O> {
-    const fn new(reason: Reason, operation: O) -> Self {
+    pub(super) const fn new(reason: Reason, operation: O) -> Self {
         Self { reason, operation: Exclusive::new(operation) }
-    }
-
-    pub(super) const fn full(operation: O) -> Self {
-        Self::new(Reason::Full, operation)
-    }
-
-    pub(super) const fn key_full(operation: O) -> Self {
-        Self::new(Reason::KeyFull, operation)
-    }
-
-    pub(super) const fn too_many_keys(operation: O) -> Self {
-        Self::new(Reason::TooManyKeys, operation)
-    }
-
-    /// Makes the error of an operation that the timer refused.
-    pub(super) fn from_timer(reason: timer::Reason, operation: O) -> Self {
-        let reason = match reason {
-            timer::Reason::Full => Reason::Full,
-            timer::Reason::ShutDown => Reason::ShutDown,
-            timer::Reason::NoThread(cause) => Reason::NoThread(cause),
-        };
-        Self::new(reason, operation)
     }
 
     /// Returns the reason.

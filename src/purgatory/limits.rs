@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     core::Core,
-    operation::{DelayedOperation, OperationKey},
+    operation::{DelayedOperation, OperationKey, WaiterId},
     outcome::Claim,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -65,6 +65,13 @@ pub(super) struct Surplus {
     pub(super) is_total_exceeded: bool,
     /// Hashes of the keys whose limits it exceeds.
     pub(super) hashes: SmallVec<[u64; 4]>,
+}
+
+/// The operation that has waited longest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Oldest {
+    pub(super) since: u64,
+    pub(super) waiter: WaiterId,
 }
 
 /// The limits of a purgatory.

@@ -4,7 +4,7 @@
 //! tree by threshold. An operation knows its positions, so the time to leave all lists depends only
 //! on its own keys. A key leaves with its last watcher.
 
-use std::{boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
+use std::{borrow::Borrow, boxed::Box, collections::BTreeSet, ops::Bound, vec::Vec};
 
 use smallvec::SmallVec;
 
@@ -33,6 +33,21 @@ pub(super) struct ThresholdKey {
     at: u64,
     node: Index,
 }
+
+/// A borrowed key and its hash.
+pub(super) struct HashedKey<'q, Q: ?Sized> {
+    pub(super) hash: u64,
+    pub(super) key: &'q Q,
+}
+
+impl<Q: ?Sized> Clone for HashedKey<'_, Q> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Q: ?Sized> Copy for HashedKey<'_, Q> {}
 
 #[derive(Debug)]
 struct List<K> {
@@ -105,8 +120,12 @@ impl<K> Lists<K> {
 
     /// Returns the list of a key.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Index> {
-        self.keys.find(hash, |_, list| is_key(&list.key))
+    pub(super) fn find<Q>(&self, key: HashedKey<'_, Q>) -> Option<Index>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.keys.find(key.hash, |_, list| list.key.borrow() == key.key)
     }
 
     /// Adds an operation to the list of a key's events. The operation must not be on the list.

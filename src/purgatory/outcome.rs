@@ -112,13 +112,7 @@ pub(super) enum Claim<O, R> {
     Finished(Finished<O, R>),
     /// The end is decided. The operation is out, and the thread that has it completes it.
     Decided,
-    /// Its end was decided before. Returns the completion, because its drop is user code.
+    /// The operation has ended, or its end was decided before. Returns the completion, because its
+    /// drop is user code.
     Lost(Completion<R>),
-}
-
-/// The operation that has waited longest.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Oldest {
-    pub(super) since: u64,
-    pub(super) waiter: WaiterId,
 }

@@ -9,7 +9,7 @@ use super::{
     conditions::{Conditions, Threshold},
     core::Core,
     deferral,
-    error::WatchError,
+    error::{Reason, WatchError},
     filter::fence_watch,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     outcome::{Batch, InHand},
@@ -224,53 +224,35 @@ where
     #[inline]
     pub(super) fn watch(
         &self,
-        operation: O,
-        conditions: Conditions<K>,
-        delay: Duration,
-    ) -> Result<Watched, WatchError<O>> {
-        let watched = self.try_or_wait(operation, conditions, delay);
-        deferral::run_checks();
-        watched
-    }
-
-    #[inline]
-    fn try_or_wait(
-        &self,
         mut operation: O,
         mut conditions: Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let shard = self.timer.current_shard();
-        if self.can_complete(&mut operation, &mut conditions) {
+        let watched = if self.can_complete(&mut operation, &mut conditions) {
             self.at_once[shard].fetch_add(1, Ordering::Relaxed);
             self.complete(operation, Completion::Satisfied);
-            return Ok(Watched::Completed);
-        }
-        let hashes = match self.admit(&conditions) {
-            Ok(hashes) => hashes,
-            Err(refused) => {
-                self.limits.refuse();
-                return Err(refused(operation));
-            }
+            Ok(Watched::Completed)
+        } else {
+            let waiting = match self.admit(&conditions) {
+                Ok(hashes) => self.wait(shard, operation, &mut conditions, &hashes, delay),
+                Err(reason) => Err(WatchError::new(reason, operation)),
+            };
+            waiting.inspect_err(|_| self.limits.refuse())
         };
-        let delay = delay.min(self.max_delay);
-        self.wait(shard, operation, &mut conditions, &hashes, delay)
-            .inspect_err(|_| self.limits.refuse())
+        deferral::run_checks();
+        watched
     }
 
     /// Takes the permits that an operation needs before it waits. Returns the hashes of the keys
     /// whose permits it holds.
     #[inline]
-    #[expect(clippy::type_complexity, reason = "the error is one of the variants")]
-    fn admit(
-        &self,
-        conditions: &Conditions<K>,
-    ) -> Result<SmallVec<[u64; 4]>, fn(O) -> WatchError<O>> {
+    fn admit(&self, conditions: &Conditions<K>) -> Result<SmallVec<[u64; 4]>, Reason> {
         if conditions.is_too_large {
-            return Err(WatchError::too_many_keys);
+            return Err(Reason::TooManyKeys);
         }
         if !self.limits.admit() {
-            return Err(WatchError::full);
+            return Err(Reason::Full);
         }
         if !self.limits.is_per_key() {
             return Ok(SmallVec::new());
@@ -283,7 +265,7 @@ where
             return Ok(hashes);
         }
         self.limits.give_back(&[]);
-        Err(WatchError::key_full)
+        Err(Reason::KeyFull)
     }
 
     /// Returns whether an operation can complete before it waits. Removes the thresholds that are
@@ -323,14 +305,16 @@ where
         let shard = &self.shards[number];
         let since = self.timer.elapsed();
         let registered = match self.timer.ensure_started() {
-            Ok(()) => shard.register(conditions, since, delay).map_err(ScheduleError::into_reason),
+            Ok(()) => shard
+                .register(conditions, since, delay.min(self.max_delay))
+                .map_err(ScheduleError::into_reason),
             Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
         let waiter = match registered {
             Ok(waiter) => waiter,
             Err(reason) => {
                 self.limits.give_back(hashes);
-                return Err(WatchError::from_timer(reason, operation));
+                return Err(WatchError::new(reason.into(), operation));
             }
         };
         fence_watch();

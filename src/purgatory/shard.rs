@@ -26,10 +26,10 @@ use super::{
     expiry::{Due, ShardState},
     filter::Filter,
     hold::{Hold, Leavings},
-    limits::{Limits, Surplus},
-    lists::ThresholdKey,
+    limits::{Limits, Oldest, Surplus},
+    lists::{HashedKey, ThresholdKey},
     operation::{Completion, WaiterId},
-    outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand, Oldest},
+    outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand},
     panics::Panics,
     rule::Effect,
     slab::Index,
@@ -210,7 +210,7 @@ where
     pub(super) fn take_out<Q>(
         &self,
         walk: &mut Walk<'_, K, O, R>,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         size: usize,
         batch: &mut Batch<O, R>,
     ) where
@@ -259,7 +259,7 @@ where
     /// this ends to `due`, with their thresholds.
     pub(super) fn reach<Q>(
         &self,
-        (hash, key): (u64, &Q),
+        key: HashedKey<'_, Q>,
         value: u64,
         now: u64,
         due: &mut Vec<(u64, Finished<O, R>)>,
@@ -273,7 +273,7 @@ where
         self.hold(|waiters, hold| {
             for step in 1..=STEPS_PER_HOLD {
                 // The list is removed with its last watcher, so it is looked up in each step.
-                let list = waiters.lists.find(hash, |other| other.borrow() == key);
+                let list = waiters.lists.find(key);
                 let first = list.and_then(|list| waiters.reach(list, value, hold));
                 let Some((at, waiter)) = first else { break };
                 match waiters.on_threshold(waiter, now, &mut reached.batch, hold) {
@@ -311,15 +311,15 @@ where
     }
 
     /// Decides the end of the next operation of a walk that registered before `newcomers`. Returns
-    /// [`Claim::Lost`] with the completion if this hold finds none.
+    /// `None` if this hold finds none.
     pub(super) fn claim_next<Q>(
         &self,
         walk: &mut Walk<'_, K, O, R>,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         newcomers: u64,
         completion: Completion<R>,
         now: u64,
-    ) -> Claim<O, R>
+    ) -> Option<Claim<O, R>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -335,34 +335,32 @@ where
                 true
             });
         });
-        let unused = || Claim::Lost(completion.expect("no operation has taken it"));
-        claim.unwrap_or_else(unused)
+        claim
     }
 
     /// Decides the end of the operation with the least threshold of a key after another one,
-    /// if it registered before `newcomers`. Returns the threshold, or `None` if there is none.
+    /// if it registered before `newcomers`. Also returns the threshold, or `None` if there is none.
     pub(super) fn claim_threshold<Q>(
         &self,
-        (hash, key): (u64, &Q),
+        key: HashedKey<'_, Q>,
         newcomers: u64,
         after: Option<ThresholdKey>,
         completion: Completion<R>,
         now: u64,
-    ) -> (Option<ThresholdKey>, Claim<O, R>)
+    ) -> (Option<ThresholdKey>, Option<Claim<O, R>>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        // The drop of an unused completion is user code, so it stays outside of the hold.
+        let mut completion = Some(completion);
         self.hold(|waiters, hold| {
-            let list = waiters.lists.find(hash, |other| other.borrow() == key);
+            let list = waiters.lists.find(key);
             let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
-            let claim = match next {
-                Some((_, waiter)) if waiters.is_before(waiter, newcomers) => {
-                    waiters.claim(waiter, completion, now, hold)
-                }
-                _ => Claim::Lost(completion),
-            };
-            (next.map(|(threshold, _)| threshold), claim)
+            let Some((threshold, waiter)) = next else { return (None, None) };
+            let completion = completion.take_if(|_| waiters.is_before(waiter, newcomers));
+            let claim = completion.map(|completion| waiters.claim(waiter, completion, now, hold));
+            (Some(threshold), claim)
         })
     }
 
@@ -467,7 +465,7 @@ where
 
     /// Continues a walk in one hold. Returns the number of visited operations.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn visit_all(&self, walk: &mut Walk<'_, K, O, R>, key: (u64, &K)) -> usize
+    pub(super) fn visit_all(&self, walk: &mut Walk<'_, K, O, R>, key: HashedKey<'_, K>) -> usize
     where
         K: Eq,
     {

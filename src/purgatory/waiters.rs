@@ -18,10 +18,10 @@ use std::{collections::BTreeMap, mem};
 use super::{
     blocks::Blocks,
     hold::Hold,
-    limits::{Counted, Limits, Surplus},
+    limits::{Counted, Limits, Oldest, Surplus},
     lists::Lists,
     operation::{Completion, WaiterId},
-    outcome::{Announced, Batch, Claim, Finished, InHand, Oldest},
+    outcome::{Announced, Batch, Claim, Finished, InHand},
     rule::{Effect, Rule},
     slab::{Index, Slab},
     stats::{ShardStats, wait_weight},

@@ -8,6 +8,7 @@ use std::{borrow::Borrow, mem};
 
 use super::{
     cursors::Cursor,
+    lists::HashedKey,
     outcome::Batch,
     shard::{STEPS_PER_HOLD, Shard},
     slab::Index,
@@ -65,7 +66,7 @@ where
     pub(super) fn take_out<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         size: usize,
         batch: &mut Batch<O, R>,
     ) where
@@ -88,7 +89,7 @@ where
     pub(super) fn go_on<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
-        key: (u64, &Q),
+        key: HashedKey<'_, Q>,
         mut visit: impl FnMut(&mut Waiters<K, O, R>, Index) -> bool,
     ) where
         K: Borrow<Q>,
@@ -112,14 +113,14 @@ where
     fn resume<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
-        (hash, key): (u64, &Q),
+        key: HashedKey<'_, Q>,
     ) -> Option<Position>
     where
         K: Borrow<Q>,
     {
         match mem::replace(&mut self.progress, Progress::End) {
             Progress::Start => {
-                let list = waiters.lists.find(hash, |other| other.borrow() == key)?;
+                let list = waiters.lists.find(key)?;
                 Some(Position::in_key(list, 0))
             }
             Progress::At(cursor) => waiters.lists.cursors.close(cursor),

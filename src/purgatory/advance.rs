@@ -3,8 +3,8 @@
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
 use super::{
-    Purgatory, core::Core, filter::fence_event, lists::HashedKey, operation::DelayedOperation,
-    outcome::Finished,
+    Purgatory, claim::Finished, core::Core, filter::fence_event, lists::HashedKey,
+    operation::DelayedOperation,
 };
 
 impl<K, O, R> Purgatory<K, O, R>

@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use super::{
     OperationGuard, Purgatory,
+    batch::BATCH,
+    claim::{Claim, Finished},
     core::Core,
     expiry::Due,
     filter::fence_event,
     lists::HashedKey,
     operation::{Completion, DelayedOperation, OperationKey},
-    outcome::{BATCH, Claim, Finished},
     shard::Shard,
     stats::wait_weight,
     walk::Walk,
@@ -339,9 +340,9 @@ where
                 let ids = of_hold.iter().map(|key| key.waiter());
                 let is_timed = ids.clone().any(|waiter| wait_weight(waiter.serial) > 0);
                 let now = if is_timed { self.timer.elapsed() } else { 0 };
-                let ended = shard.claim_all(ids, now);
-                claimed += ended.len();
-                let finishes = ended.finishes.into_iter();
+                let claims = shard.claim_all(ids, now);
+                claimed += claims.len();
+                let finishes = claims.finishes.into_iter();
                 finishes.for_each(|end| self.complete(end.operation, end.completion));
             }
         }
@@ -375,8 +376,8 @@ where
         for shard in &self.shards {
             let mut position = Some(0);
             while let Some(start) = position {
-                let (ended, next) = shard.shut_down_some(start, self.timer.elapsed());
-                ended.finishes.into_iter().for_each(|end| take(end.operation));
+                let (claims, next) = shard.shut_down_some(start, self.timer.elapsed());
+                claims.finishes.into_iter().for_each(|end| take(end.operation));
                 position = next;
             }
         }

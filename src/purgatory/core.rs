@@ -13,14 +13,13 @@ use crossbeam::utils::CachePadded;
 use foldhash::fast::SeedableRandomState;
 
 use super::{
-    deferral,
+    deferral::{self, Panics},
     expiry::ShardState,
     filter::Filter,
     hold::Leavings,
     limits::Limits,
     lists::HashedKey,
     operation::{Completion, DelayedOperation},
-    panics::Panics,
     shard::{Shard, Timer},
     stats::PurgatoryStats,
 };

@@ -1,5 +1,5 @@
-//! Deferral of completions within completions and of checks within checks, so that the stack is
-//! bounded.
+//! Calls of user code: catches panics, and defers completions within completions and checks within
+//! checks, so that the stack is bounded.
 //!
 //! A completion may announce the event that completes the next operation, and so may a check. If
 //! each ran inside the one before, a long chain would overflow the stack. So each thread has a
@@ -16,15 +16,43 @@ use std::{
     boxed::Box,
     cell::{Cell, RefCell},
     collections::VecDeque,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
-use super::{
-    operation::{Completion, DelayedOperation},
-    panics::Panics,
-};
+use super::operation::{Completion, DelayedOperation};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Maximum nesting of checks.
 const DEPTH: u32 = 8;
+
+/// The number of caught panics. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Panics(Arc<AtomicU64>);
+
+impl Panics {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(0)))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Runs user code. Counts a panic in it, and returns the default then. The drop of the payload
+    /// is user code too, and may panic.
+    #[inline]
+    pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
+        catch_unwind(AssertUnwindSafe(user_code)).unwrap_or_else(|payload| {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                mem::forget(second);
+            }
+            V::default()
+        })
+    }
+}
 
 /// Calls to make after the one in progress has returned.
 #[derive(Default)]

@@ -17,12 +17,13 @@
 use std::sync::Arc;
 
 use super::{
+    batch::BATCH,
+    claim::{Claim, Finished},
+    deferral::Panics,
     filter::Filter,
     hold::{Hold, Leavings},
     limits::Limits,
     operation::Completion,
-    outcome::{BATCH, Claim, Finished},
-    panics::Panics,
     slab::Index,
     waiters::Waiters,
 };

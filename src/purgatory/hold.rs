@@ -2,7 +2,7 @@
 
 use std::{any::Any, boxed::Box, vec::Vec};
 
-use super::{filter::Filter, limits::Limits, panics::Panics, slab::Index};
+use super::{deferral::Panics, filter::Filter, limits::Limits, slab::Index};
 use crate::{timer::HeldTimeouts, wheel::Key};
 
 /// The values that a hold of a shard's lock uses in addition to the operations.

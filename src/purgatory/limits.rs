@@ -14,9 +14,9 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
+    claim::Claim,
     core::Core,
     operation::{DelayedOperation, OperationKey, WaiterId},
-    outcome::Claim,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
 

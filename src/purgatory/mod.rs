@@ -38,10 +38,11 @@
 //! The module `shard` takes all locks.
 
 mod advance;
+mod batch;
 mod blocks;
 mod builder;
 mod check;
-mod checks;
+mod claim;
 mod complete;
 mod conditions;
 mod core;
@@ -57,10 +58,7 @@ mod lists;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
-mod outcome;
-mod panics;
 mod register;
-mod rule;
 mod shard;
 mod slab;
 mod stats;
@@ -79,7 +77,7 @@ use std::{
 use self::core::Core;
 pub use self::{
     builder::PurgatoryBuilder,
-    checks::Checks,
+    check::Checks,
     error::{PurgatoryBuildError, WatchError, WatchErrorKind},
     guard::OperationGuard,
     limits::Overload,

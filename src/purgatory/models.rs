@@ -23,14 +23,13 @@ use loom::thread;
 use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
     DelayedOperation, Watched,
-    checks::Checks,
-    conditions::{Conditions, Threshold},
+    check::Checks,
+    conditions::{Conditions, Rule, Threshold},
     core::Core,
     error::{WatchError, WatchErrorKind},
     filter::{Filter, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
-    rule::Rule,
 };
 use crate::{
     clock::{Clock, Driven},

@@ -6,14 +6,13 @@ use smallvec::SmallVec;
 
 use super::{
     Purgatory, Watch,
-    conditions::{Conditions, Threshold},
+    batch::{Batch, InHand},
+    conditions::{Conditions, Effect, Rule, Threshold},
     core::Core,
     deferral,
     error::{Reason, WatchError},
     filter::fence_watch,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
-    outcome::{Batch, InHand},
-    rule::{Effect, Rule},
     shard::Shard,
     slab::Index,
     stats::wait_weight,

@@ -21,17 +21,17 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec::Vec};
 
 use super::{
-    conditions::{Conditions, Threshold},
+    batch::{Announced, BATCH, Batch, InHand},
+    claim::{Claim, Claims, Finished},
+    conditions::{Conditions, Effect, Threshold},
     cursors::Cursor,
+    deferral::Panics,
     expiry::{Due, ShardState},
     filter::Filter,
     hold::{Hold, Leavings},
     limits::{Limits, Oldest, Surplus},
     lists::{HashedKey, ThresholdKey},
     operation::{Completion, WaiterId},
-    outcome::{Announced, BATCH, Batch, Claim, Finished, Finishes, InHand},
-    panics::Panics,
-    rule::Effect,
     slab::Index,
     stats::PurgatoryStats,
     waiters::Waiters,
@@ -63,36 +63,6 @@ pub(super) struct Reached<O, R> {
     pub(super) decided: usize,
     /// Whether the key may have more reached thresholds.
     pub(super) is_more: bool,
-}
-
-/// Operations whose end was decided in one hold.
-pub(super) struct Ended<O, R> {
-    pub(super) finishes: Finishes<O, R>,
-    /// Number of operations that other threads check and will complete.
-    decided: usize,
-}
-
-impl<O, R> Ended<O, R> {
-    fn new() -> Self {
-        Self { finishes: Finishes::new(), decided: 0 }
-    }
-
-    /// Returns the number of operations.
-    pub(super) fn len(&self) -> usize {
-        self.finishes.len() + self.decided
-    }
-
-    /// Adds an operation, unless its end was decided before. The dropped completion holds no reason
-    /// then, so its drop runs no user code.
-    fn add(&mut self, claim: Claim<O, R>) {
-        match claim {
-            Claim::Finished(end) => self.finishes.push(end),
-            Claim::Decided => self.decided += 1,
-            Claim::Lost(completion) => {
-                debug_assert!(!matches!(completion, Completion::Cancelled(_)), "it has a reason");
-            }
-        }
-    }
 }
 
 impl<K, O, R> Shard<K, O, R> {
@@ -384,33 +354,33 @@ where
         &self,
         ids: impl ExactSizeIterator<Item = WaiterId>,
         now: u64,
-    ) -> Ended<O, R> {
+    ) -> Claims<O, R> {
         debug_assert!(ids.len() <= BATCH, "{} operations in one hold", ids.len());
-        let mut ended = Ended::new();
+        let mut claims = Claims::new();
         self.hold(|waiters, hold| {
             for waiter in ids {
-                ended.add(waiters.claim_by_id(waiter, Completion::Satisfied, now, hold));
+                claims.add(waiters.claim_by_id(waiter, Completion::Satisfied, now, hold));
             }
         });
-        ended
+        claims
     }
 
     /// Ends operations from a position on, because the purgatory shuts down. Returns the next
     /// position, or `None` after the last.
-    pub(super) fn shut_down_some(&self, start: u32, now: u64) -> (Ended<O, R>, Option<u32>) {
-        let mut ended = Ended::new();
+    pub(super) fn shut_down_some(&self, start: u32, now: u64) -> (Claims<O, R>, Option<u32>) {
+        let mut claims = Claims::new();
         let next = self.hold(|waiters, hold| {
             let end = waiters.end().min(start + STEPS_PER_HOLD);
             let mut position = start;
-            while position < end && ended.len() < BATCH {
+            while position < end && claims.len() < BATCH {
                 if let Some(index) = waiters.at(position) {
-                    ended.add(waiters.claim(index, Completion::ShutDown, now, hold));
+                    claims.add(waiters.claim(index, Completion::ShutDown, now, hold));
                 }
                 position += 1;
             }
             (position < waiters.end()).then_some(position)
         });
-        (ended, next)
+        (claims, next)
     }
 
     // Limits.

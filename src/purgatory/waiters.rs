@@ -16,13 +16,14 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{
+    batch::{Announced, Batch, InHand},
     blocks::Blocks,
+    claim::{Claim, Finished},
+    conditions::{Effect, Rule},
     hold::Hold,
     limits::{Counted, Limits, Oldest, Surplus},
     lists::Lists,
     operation::{Completion, WaiterId},
-    outcome::{Announced, Batch, Claim, Finished, InHand},
-    rule::{Effect, Rule},
     slab::{Index, Slab},
     stats::{ShardStats, wait_weight},
     watchers::{Position, Positions},

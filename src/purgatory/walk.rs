@@ -7,9 +7,9 @@
 use std::{borrow::Borrow, mem};
 
 use super::{
+    batch::Batch,
     cursors::Cursor,
     lists::HashedKey,
-    outcome::Batch,
     shard::{STEPS_PER_HOLD, Shard},
     slab::Index,
     waiters::Waiters,

@@ -12,7 +12,7 @@ use std::{boxed::Box, vec::Vec};
 use smallvec::SmallVec;
 
 use super::{
-    outcome::BATCH,
+    batch::BATCH,
     slab::{Index, Slab},
 };
 

@@ -1,8 +1,6 @@
-//! The results of a hold of a shard's lock: operations in hand, claims, and ends.
+//! Operations that are out: a thread has taken them from the shard to check them.
 
 use std::vec::Vec;
-
-use smallvec::SmallVec;
 
 use super::{
     operation::{Completion, WaiterId},
@@ -96,23 +94,3 @@ impl<O, R> Batch<O, R> {
 /// Operations that wait again but need another check, because an event was announced while they
 /// were out.
 pub(super) type Announced = Vec<WaiterId>;
-
-/// An operation that has ended. The caller must complete it.
-pub(super) struct Finished<O, R> {
-    pub(super) operation: O,
-    pub(super) completion: Completion<R>,
-}
-
-/// Operations that have ended in one hold of the lock.
-pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
-
-/// Result of deciding how an operation ends.
-pub(super) enum Claim<O, R> {
-    /// The operation has ended. The caller completes it.
-    Finished(Finished<O, R>),
-    /// The end is decided. The operation is out, and the thread that has it completes it.
-    Decided,
-    /// The operation has ended, or its end was decided before. Returns the completion, because its
-    /// drop is user code.
-    Lost(Completion<R>),
-}

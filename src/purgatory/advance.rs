@@ -3,8 +3,8 @@
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
 use super::{
-    Purgatory, claim::Finished, core::Core, filter::fence_event, lists::HashedKey,
-    operation::DelayedOperation,
+    Purgatory, claim::Finished, filter::fence_event, lists::HashedKey, operation::DelayedOperation,
+    shared::Shared,
 };
 
 impl<K, O, R> Purgatory<K, O, R>
@@ -31,11 +31,11 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core().advance(key, value)
+        self.shared().advance(key, value)
     }
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,

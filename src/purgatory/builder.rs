@@ -6,10 +6,10 @@ use foldhash::{SharedSeed, fast::SeedableRandomState};
 
 use super::{
     Purgatory,
-    core::Core,
     error::PurgatoryBuildError,
     limits::{Limit, Limits, Overload},
     operation::DelayedOperation,
+    shared::Shared,
 };
 use crate::timer::TimerBuilder;
 
@@ -188,7 +188,7 @@ impl PurgatoryBuilder {
             return Err(PurgatoryBuildError::NoKeys);
         }
         let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
-        Ok(Purgatory::from_core(Core::new(self.timer, self.max_delay, limits, self.hasher)?))
+        Ok(Purgatory::from_shared(Shared::new(self.timer, self.max_delay, limits, self.hasher)?))
     }
 }
 

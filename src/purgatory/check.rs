@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use super::{
     Purgatory,
     batch::{BATCH, Batch, InHand},
-    core::Core,
     deferral,
     filter::fence_event,
     lists::HashedKey,
     operation::DelayedOperation,
+    shared::Shared,
     walk::Walk,
 };
 
@@ -40,7 +40,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core().check_key(key)
+        self.shared().check_key(key)
     }
 
     /// Like [`check_and_complete`](Self::check_and_complete) for several keys. An operation that
@@ -51,7 +51,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'q,
     {
-        self.core().check_keys(keys)
+        self.shared().check_keys(keys)
     }
 
     /// Returns the checks for events on some keys, which the caller runs a few at a time.
@@ -61,7 +61,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        Checks::new(self.core(), keys)
+        Checks::new(self.shared(), keys)
     }
 }
 
@@ -106,7 +106,7 @@ where
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Checks<'a, K, O, R = (), Q: ?Sized = K> {
-    core: &'a Core<K, O, R>,
+    shared: &'a Shared<K, O, R>,
     turns: VecDeque<Turn<'a, K, O, R>>,
     keys: Vec<HashedKey<'a, Q>>,
     /// The pass in each shard; 0 if it has not begun.
@@ -131,13 +131,13 @@ where
     R: Send + 'static,
     Q: Hash + Eq + ?Sized,
 {
-    pub(super) fn new(core: &'a Core<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
-        let keys: Vec<_> = keys.into_iter().map(|key| core.hashed(key)).collect();
+    pub(super) fn new(shared: &'a Shared<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
+        let keys: Vec<_> = keys.into_iter().map(|key| shared.hashed(key)).collect();
         fence_event();
-        let passes = core.passes().into_vec();
+        let passes = shared.passes().into_vec();
         let turns = (0..keys.len())
             .flat_map(|key| (0..passes.len()).map(move |number| Turn { key, number, walk: None }));
-        Self { core, turns: turns.collect(), keys, passes }
+        Self { shared, turns: turns.collect(), keys, passes }
     }
 
     /// Checks at most `budget` operations. Returns how many of them completed.
@@ -148,12 +148,12 @@ where
             let key = self.keys[turn.key];
             let pass = &mut self.passes[turn.number];
             let Some(mut walk) =
-                turn.walk.take().or_else(|| self.core.walk(turn.number, *pass, key.hash))
+                turn.walk.take().or_else(|| self.shared.walk(turn.number, *pass, key.hash))
             else {
                 continue;
             };
             let share = TURN.min(budget);
-            let checked = self.core.check_walk(turn.number, &mut walk, key, share);
+            let checked = self.shared.check_walk(turn.number, &mut walk, key, share);
             budget -= checked.operations;
             completed += checked.completed;
             *pass = walk.pass();
@@ -187,7 +187,7 @@ pub(super) struct Checked {
     pub(super) completed: usize,
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
@@ -307,13 +307,13 @@ where
     fn defer_checks(&self, number: usize, batch: &mut Batch<O, R>) {
         let announced = self.shards[number].bring_back_unchecked(batch);
         self.complete_ended(batch);
-        let core = self.shared();
+        let shared = self.upgrade();
         deferral::defer_checks(move || {
-            let Some(core) = core else { return };
+            let Some(shared) = shared else { return };
             let mut batch = Batch::new();
-            core.shards[number].take_out_again(&announced, &mut batch);
+            shared.shards[number].take_out_again(&announced, &mut batch);
             if !batch.is_empty() {
-                core.check_out(number, &mut batch);
+                shared.check_out(number, &mut batch);
             }
         });
     }
@@ -379,13 +379,13 @@ mod tests {
     fn a_walk_takes_256_steps_in_a_hold() {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let limits = Limits::new(None, None, 8);
-        let core = Core::<u32, Endless, ()>::new(
+        let shared = Shared::<u32, Endless, ()>::new(
             timer,
             Duration::MAX,
             limits,
             SeedableRandomState::fixed(),
         );
-        let shard = &core.expect("the settings are in range").shards[0];
+        let shard = &shared.expect("the settings are in range").shards[0];
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);

@@ -8,12 +8,12 @@ use super::{
     OperationGuard, Purgatory,
     batch::BATCH,
     claim::{Claim, Finished},
-    core::Core,
     expiry::Due,
     filter::fence_event,
     lists::HashedKey,
     operation::{Completion, DelayedOperation, OperationKey},
     shard::Shard,
+    shared::Shared,
     stats::wait_weight,
     walk::Walk,
 };
@@ -33,7 +33,7 @@ where
         Q: Hash + Eq + ?Sized,
         R: Default,
     {
-        self.core().cancel_key(key, &R::default)
+        self.shared().cancel_key(key, &R::default)
     }
 
     /// Cancels every operation that watches a key, with a reason. Returns their number.
@@ -69,7 +69,7 @@ where
         Q: Hash + Eq + ?Sized,
         R: Clone,
     {
-        self.core().cancel_key(key, &|| reason.clone())
+        self.shared().cancel_key(key, &|| reason.clone())
     }
 
     /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
@@ -102,7 +102,7 @@ where
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn complete(&self, key: OperationKey) -> bool {
-        self.core().claim(key, Completion::Satisfied)
+        self.shared().claim(key, Completion::Satisfied)
     }
 
     /// Completes operations as satisfied, without a check. Returns how many of them were waiting.
@@ -144,7 +144,7 @@ where
     ///
     /// *O*(k log k + the keys that the operations watch) for k operations.
     pub fn complete_all(&self, keys: impl IntoIterator<Item = OperationKey>) -> usize {
-        self.core().claim_all(keys.into_iter().collect())
+        self.shared().claim_all(keys.into_iter().collect())
     }
 
     /// Cancels an operation. Returns whether it was waiting.
@@ -161,7 +161,7 @@ where
     /// Reasons are of the type that the purgatory was built for; see the example of
     /// [`cancel_for_key_with`](Self::cancel_for_key_with).
     pub fn cancel_with(&self, key: OperationKey, reason: R) -> bool {
-        self.core().claim(key, Completion::Cancelled(reason))
+        self.shared().claim(key, Completion::Cancelled(reason))
     }
 
     /// Returns a guard that cancels an operation when it is dropped.
@@ -181,7 +181,7 @@ where
     /// decided the end of an operation that is being checked.
     #[must_use]
     pub fn is_waiting(&self, key: OperationKey) -> bool {
-        self.core().is_waiting(key)
+        self.shared().is_waiting(key)
     }
 
     /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
@@ -222,12 +222,12 @@ where
     #[must_use = "the operations have not been answered"]
     pub fn shutdown(&self) -> Vec<O> {
         let mut operations = Vec::new();
-        self.core().shut_down(|operation| operations.push(operation));
+        self.shared().shut_down(|operation| operations.push(operation));
         operations
     }
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,

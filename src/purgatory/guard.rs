@@ -3,8 +3,8 @@
 use std::{fmt, hash::Hash, sync::Weak};
 
 use super::{
-    core::Core,
     operation::{Completion, DelayedOperation, OperationKey},
+    shared::Shared,
 };
 
 /// Cancels an operation when it is dropped; from [`Purgatory::guard`](super::Purgatory::guard).
@@ -41,7 +41,7 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    core: Weak<Core<K, O, R>>,
+    shared: Weak<Shared<K, O, R>>,
     key: OperationKey,
     /// `None` once it is disarmed or dropped.
     reason: Option<R>,
@@ -53,8 +53,8 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    pub(super) const fn new(core: Weak<Core<K, O, R>>, key: OperationKey, reason: R) -> Self {
-        Self { core, key, reason: Some(reason) }
+    pub(super) const fn new(shared: Weak<Shared<K, O, R>>, key: OperationKey, reason: R) -> Self {
+        Self { shared, key, reason: Some(reason) }
     }
 
     /// Returns the key of the operation.
@@ -77,8 +77,8 @@ where
 {
     fn drop(&mut self) {
         let Some(reason) = self.reason.take() else { return };
-        if let Some(core) = self.core.upgrade() {
-            core.claim(self.key, Completion::Cancelled(reason));
+        if let Some(shared) = self.shared.upgrade() {
+            shared.claim(self.key, Completion::Cancelled(reason));
         }
     }
 }

@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 
 use super::{
     claim::Claim,
-    core::Core,
     operation::{DelayedOperation, OperationKey, WaiterId},
+    shared::Shared,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
@@ -294,7 +294,7 @@ impl PerKey {
     }
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,

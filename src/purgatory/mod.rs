@@ -45,7 +45,7 @@ mod check;
 mod claim;
 mod complete;
 mod conditions;
-mod core;
+
 mod cursors;
 mod deferral;
 mod error;
@@ -60,6 +60,7 @@ mod models;
 mod operation;
 mod register;
 mod shard;
+mod shared;
 mod slab;
 mod stats;
 mod table;
@@ -74,7 +75,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use self::core::Core;
+use self::shared::Shared;
 pub use self::{
     builder::PurgatoryBuilder,
     check::Checks,
@@ -159,15 +160,15 @@ where
     O: DelayedOperation<K, R>,
     R: Send + 'static,
 {
-    fn from_core(core: Arc<Core<K, O, R>>) -> Self {
-        Self { owner: Arc::new(Owner(core)) }
+    fn from_shared(shared: Arc<Shared<K, O, R>>) -> Self {
+        Self { owner: Arc::new(Owner(shared)) }
     }
 
-    fn core(&self) -> &Core<K, O, R> {
+    fn shared(&self) -> &Shared<K, O, R> {
         &self.owner.0
     }
 
-    fn downgrade(&self) -> Weak<Core<K, O, R>> {
+    fn downgrade(&self) -> Weak<Shared<K, O, R>> {
         Arc::downgrade(&self.owner.0)
     }
 
@@ -175,13 +176,13 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn watched(&self) -> u64 {
-        self.core().counts().1
+        self.shared().counts().1
     }
 
     /// Returns the number of operations that wait. *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
-        self.core().counts().0
+        self.shared().counts().0
     }
 
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
@@ -189,19 +190,19 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.core().timer.wake();
+        self.shared().timer.wake();
     }
 
     /// Returns the counts of the purgatory. *O*(shards).
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {
-        self.core().stats()
+        self.shared().stats()
     }
 
     /// Returns the counts of the purgatory's timer: lateness, wake-ups.
     #[must_use]
     pub fn timer_stats(&self) -> TimerStats {
-        self.core().timer.stats()
+        self.shared().timer.stats()
     }
 
     /// Checks the invariants of the purgatory, for tests of programs that use one. *O*(operations
@@ -230,7 +231,7 @@ where
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn check_invariants(&self) {
-        self.core().check_invariants();
+        self.shared().check_invariants();
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity), a shard at a time under its
@@ -239,7 +240,7 @@ where
     /// A shard that held more than a thousand operations frees its memory when its last operation
     /// ends.
     pub fn shrink(&self) {
-        self.core().shrink();
+        self.shared().shrink();
     }
 }
 
@@ -296,7 +297,7 @@ where
     R: Send + 'static,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (delayed, watched) = self.core().counts();
+        let (delayed, watched) = self.shared().counts();
         f.debug_struct("Purgatory")
             .field("delayed", &delayed)
             .field("watched", &watched)
@@ -305,7 +306,7 @@ where
 }
 
 /// The part that all clones share. Its drop shuts the purgatory down.
-struct Owner<K, O, R>(Arc<Core<K, O, R>>)
+struct Owner<K, O, R>(Arc<Shared<K, O, R>>)
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
@@ -318,7 +319,7 @@ where
     R: Send + 'static,
 {
     fn drop(&mut self) {
-        let core = &self.0;
-        core.shut_down(|operation| core.complete(operation, Completion::ShutDown));
+        let shared = &self.0;
+        shared.shut_down(|operation| shared.complete(operation, Completion::ShutDown));
     }
 }

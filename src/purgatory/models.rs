@@ -25,11 +25,11 @@ use super::{
     DelayedOperation, Watched,
     check::Checks,
     conditions::{Conditions, Rule, Threshold},
-    core::Core,
     error::{WatchError, WatchErrorKind},
     filter::{Filter, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
+    shared::Shared,
 };
 use crate::{
     clock::{Clock, Driven},
@@ -100,7 +100,7 @@ impl DelayedOperation<usize, u8> for Op {
 /// A purgatory, the state, and the ends of operations.
 #[derive(Clone)]
 struct World {
-    core: Arc<Core<usize, Op, u8>>,
+    shared: Arc<Shared<usize, Op, u8>>,
     clock: Still,
     state: Arc<State>,
     ends: Ends,
@@ -116,9 +116,9 @@ impl World {
     fn with(limits: Limits) -> Self {
         let clock = Still { start: Instant::now(), is_past_delay: Arc::default() };
         let timer = TimerBuilder::new().clock(clock.clone()).shards(1).wheel_size(2).inline();
-        let core = Core::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
+        let shared = Shared::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
             .expect("the settings are in range");
-        Self { core, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
+        Self { shared, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 
     fn op(&self) -> Op {
@@ -133,9 +133,9 @@ impl World {
     fn try_watch_for(&self, keys: &[usize], delay: Duration) -> Result<Watched, WatchError<Op>> {
         let mut conditions = Conditions::new(8);
         for key in keys {
-            conditions.add_events(self.core.hash(key), *key);
+            conditions.add_events(self.shared.hash(key), *key);
         }
-        let watched = self.core.watch(self.op(), conditions, delay);
+        let watched = self.shared.watch(self.op(), conditions, delay);
         self.check_shard();
         watched
     }
@@ -148,7 +148,7 @@ impl World {
     /// Moves the clock past [`DELAY`], and expires due operations, as the reaper does.
     fn expire(&self) {
         self.clock.is_past_delay.store(true, atomic::Ordering::Relaxed);
-        self.core.timer.turn();
+        self.shared.timer.turn();
         self.check_shard();
     }
 
@@ -159,7 +159,7 @@ impl World {
     /// Registers an operation that waits until the values of both keys, or of one, have reached 5.
     fn watch_values(&self, is_all: bool) {
         let threshold = |key| {
-            let hash = self.core.hash(&key);
+            let hash = self.shared.hash(&key);
             Threshold::new(hash, key, 5)
         };
         let mut conditions = Conditions::new(8);
@@ -167,21 +167,21 @@ impl World {
             conditions.add_threshold(threshold(key));
         }
         conditions.rule = Rule::new(is_all, false);
-        assert!(self.core.watch(self.op(), conditions, HOUR).is_ok());
+        assert!(self.shared.watch(self.op(), conditions, HOUR).is_ok());
         self.check_shard();
     }
 
     /// Changes the state, and announces an event on a key.
     fn satisfy(&self, key: usize) -> usize {
         self.state.is_ready.store(true, Ordering::Relaxed);
-        let completed = self.core.check_key(&key);
+        let completed = self.shared.check_key(&key);
         self.check_shard();
         completed
     }
 
     fn advance(&self, key: usize) -> usize {
         self.state.values[key].store(5, Ordering::Relaxed);
-        let completed = self.core.advance(&key, 5);
+        let completed = self.shared.advance(&key, 5);
         self.check_shard();
         completed
     }
@@ -189,7 +189,7 @@ impl World {
     /// Checks the invariants that hold whenever the lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            self.core.shards[0].check_invariants(&mut BTreeMap::new());
+            self.shared.shards[0].check_invariants(&mut BTreeMap::new());
         }
     }
 
@@ -205,10 +205,10 @@ impl World {
 
     /// Checks that no operation is left, here or in the timer.
     fn check_empty(&self) {
-        let stats = self.core.stats();
-        self.core.check_invariants();
+        let stats = self.shared.stats();
+        self.shared.check_invariants();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "missed");
-        assert_eq!(self.core.timer.stats().pending, 0);
+        assert_eq!(self.shared.timer.stats().pending, 0);
     }
 }
 
@@ -257,7 +257,7 @@ fn no_event_is_missed_while_an_operation_begins_to_wait() {
         // The shard publishes the expiration of this one also after its end. So the registration
         // below is not the earliest, passes no fence on its way to the reaper, and needs its own.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
-        assert_eq!(world.core.claim_all(vec![earlier]), 1);
+        assert_eq!(world.shared.claim_all(vec![earlier]), 1);
         let event = world.spawn(|world| world.satisfy(0));
         world.watch(&[0]);
         join(event);
@@ -272,7 +272,7 @@ fn no_event_is_missed_during_a_check_for_an_earlier_one() {
         let world = World::new();
         world.watch(&[0]);
         // This event may take the operation out, and find that it cannot complete.
-        let earlier = world.spawn(|world| world.core.check_key(&0));
+        let earlier = world.spawn(|world| world.shared.check_key(&0));
         let completed = world.satisfy(0);
         assert_eq!(completed + join(earlier), 1);
         assert_eq!(world.ends(), [Satisfied]);
@@ -446,12 +446,12 @@ fn broken_two_values_that_are_counted_outside_of_the_lock_leave_one_missing() {
 fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
     check(|| {
         let world = World::new();
-        let cancel = world.spawn(|world| world.core.cancel_key(&0, &|| 7));
+        let cancel = world.spawn(|world| world.shared.cancel_key(&0, &|| 7));
         let ticket = world.watch(&[0]).expect("it waits");
         let cancelled = join(cancel);
         assert_eq!(world.ends().len(), cancelled);
-        assert_eq!(world.core.is_waiting(ticket), cancelled == 0);
-        assert_eq!(world.core.claim(ticket, Cancelled(7)), cancelled == 0);
+        assert_eq!(world.shared.is_waiting(ticket), cancelled == 0);
+        assert_eq!(world.shared.claim(ticket, Cancelled(7)), cancelled == 0);
         assert_eq!(world.ends(), [Cancelled(7)]);
         world.check_empty();
     });
@@ -465,7 +465,7 @@ fn operations_completed_together_end_once_each_while_one_is_checked_and_another_
         let keys = keys.map(|key| key.expect("it waits"));
         let event = world.spawn(|world| world.satisfy(0));
         let reaper = world.spawn(World::expire);
-        let claimed = world.core.claim_all(vec![keys[0], keys[1], keys[0]]);
+        let claimed = world.shared.claim_all(vec![keys[0], keys[1], keys[0]]);
         let completed = join(event);
         join(reaper);
         let expired = world.ends().iter().filter(|end| **end == Expired).count();
@@ -481,8 +481,8 @@ fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
         let world = World { checks_steps: false, ..World::new() };
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
-            let core = &world.core;
-            core.shut_down(|operation| core.complete(operation, ShutDown));
+            let shared = &world.shared;
+            shared.shut_down(|operation| shared.complete(operation, ShutDown));
         });
         let refused = world.try_watch(&[0]).err();
         join(event);
@@ -504,12 +504,12 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
         let world = World::new();
         world.watch(&[0]);
         // It finds that the operation cannot complete, and brings it back.
-        let event = world.spawn(|world| world.core.check_key(&0));
-        let core = &world.core;
+        let event = world.spawn(|world| world.shared.check_key(&0));
+        let shared = &world.shared;
         let mut ended = 0;
-        core.shut_down(|operation| {
+        shared.shut_down(|operation| {
             ended += 1;
-            core.complete(operation, ShutDown);
+            shared.complete(operation, ShutDown);
         });
         // If the event has the operation out, its thread completes it.
         assert_eq!(join(event), 0);
@@ -549,7 +549,7 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
         // list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
-            let mut checks = Checks::new(&world.core, &[0]);
+            let mut checks = Checks::new(&world.shared, &[0]);
             let mut completed = 0;
             while !checks.is_done() {
                 completed += checks.run(1);
@@ -568,9 +568,9 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
     check(|| {
         let world = World::new();
         let tickets = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
-        let mut checks = Checks::new(&world.core, &[0]);
+        let mut checks = Checks::new(&world.shared, &[0]);
         assert_eq!(checks.run(1), 0);
-        let canceller = world.spawn(move |world| world.core.claim(tickets[1], Cancelled(7)));
+        let canceller = world.spawn(move |world| world.shared.claim(tickets[1], Cancelled(7)));
         world.state.is_ready.store(true, Ordering::Relaxed);
         while !checks.is_done() {
             checks.run(1);
@@ -579,7 +579,7 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
         let is_cancelled = join(canceller);
         assert_eq!(world.ends().len(), 2);
         assert_eq!(world.ends().contains(&Cancelled(7)), is_cancelled);
-        assert!(world.core.claim(tickets[0], Cancelled(8)), "it was checked before");
+        assert!(world.shared.claim(tickets[0], Cancelled(8)), "it was checked before");
         world.check_empty();
     });
 }

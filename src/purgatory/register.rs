@@ -8,12 +8,12 @@ use super::{
     Purgatory, Watch,
     batch::{Batch, InHand},
     conditions::{Conditions, Effect, Rule, Threshold},
-    core::Core,
     deferral,
     error::{Reason, WatchError},
     filter::fence_watch,
     operation::{Completion, DelayedOperation, OperationKey, Watched},
     shard::Shard,
+    shared::Shared,
     slab::Index,
     stats::wait_weight,
 };
@@ -53,16 +53,16 @@ where
         keys: impl IntoIterator<Item = K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let core = self.core();
-        let mut conditions = Conditions::new(core.limits.max_keys);
+        let shared = self.shared();
+        let mut conditions = Conditions::new(shared.limits.max_keys);
         for key in keys {
-            let is_not_added = conditions.add_events(core.hash(&key), key);
-            core.catch(|| drop(is_not_added));
+            let is_not_added = conditions.add_events(shared.hash(&key), key);
+            shared.catch(|| drop(is_not_added));
             if conditions.is_too_large {
                 break;
             }
         }
-        core.watch(operation, conditions, delay)
+        shared.watch(operation, conditions, delay)
     }
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
@@ -189,18 +189,18 @@ where
     where
         K: Clone,
     {
-        let core = self.core();
-        let mut conditions = Conditions::new(core.limits.max_keys);
+        let shared = self.shared();
+        let mut conditions = Conditions::new(shared.limits.max_keys);
         for watch in watches {
-            let hash = core.hash(watch.key());
+            let hash = shared.hash(watch.key());
             match watch {
                 Watch::Events(key) => {
                     let is_not_added = conditions.add_events(hash, key);
-                    core.catch(|| drop(is_not_added));
+                    shared.catch(|| drop(is_not_added));
                 }
                 Watch::Threshold(key, at) => {
                     let is_not_added = conditions.add_threshold(Threshold::new(hash, key, at));
-                    core.catch(|| drop(is_not_added));
+                    shared.catch(|| drop(is_not_added));
                 }
             }
             if conditions.is_too_large {
@@ -209,11 +209,11 @@ where
         }
         let is_checked = !conditions.events.is_empty() || conditions.thresholds.is_empty();
         conditions.rule = Rule::new(is_all, is_checked);
-        core.watch(operation, conditions, delay)
+        shared.watch(operation, conditions, delay)
     }
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,

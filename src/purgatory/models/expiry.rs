@@ -29,7 +29,7 @@ fn either_a_cancellation_or_the_delay_ends_an_operation() {
     check(|| {
         let world = World::new();
         let key = world.watch_for_delay(&[0]).expect("it waits");
-        let cancel = world.spawn(move |world| world.core.claim(key, Cancelled(7)));
+        let cancel = world.spawn(move |world| world.shared.claim(key, Cancelled(7)));
         world.expire();
         let is_cancelled = join(cancel);
         assert_eq!(world.ends(), [if is_cancelled { Cancelled(7) } else { Expired }]);
@@ -46,7 +46,7 @@ fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
         join(reaper);
         // If it came after the turn of the reaper, it still waits.
         let is_waiting = world.ends().is_empty();
-        assert_eq!(world.core.counts(), (u64::from(is_waiting), u64::from(is_waiting)));
+        assert_eq!(world.shared.counts(), (u64::from(is_waiting), u64::from(is_waiting)));
         assert_eq!(world.satisfy(0), usize::from(is_waiting));
         assert_eq!(world.ends(), [if is_waiting { Satisfied } else { Expired }]);
         world.check_empty();
@@ -60,9 +60,9 @@ fn either_the_delay_or_a_shutdown_ends_an_operation() {
         world.watch_for_delay(&[0]);
         let reaper = world.spawn(World::expire);
         let mut ended = 0;
-        world.core.shut_down(|operation| {
+        world.shared.shut_down(|operation| {
             ended += 1;
-            world.core.complete(operation, ShutDown);
+            world.shared.complete(operation, ShutDown);
         });
         join(reaper);
         assert_eq!(world.ends(), [if ended == 1 { ShutDown } else { Expired }]);

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// A purgatory without its handles.
-pub(super) struct Core<K, O, R> {
+pub(super) struct Shared<K, O, R> {
     /// A reference to itself, for deferred checks.
     this: Weak<Self>,
     pub(super) shards: Box<[Shard<K, O, R>]>,
@@ -46,7 +46,7 @@ pub(super) struct Core<K, O, R> {
     panics: Panics,
 }
 
-impl<K, O, R> Core<K, O, R>
+impl<K, O, R> Shared<K, O, R>
 where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K, R>,
@@ -90,7 +90,7 @@ where
     }
 
     /// Returns a strong reference to itself, or `None` after the last handle was dropped.
-    pub(super) fn shared(&self) -> Option<Arc<Self>> {
+    pub(super) fn upgrade(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
 

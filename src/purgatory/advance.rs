@@ -90,7 +90,7 @@ where
             let mut reached = shard.reach(key, value, self.timer.elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {
-                completed += self.check_out(number, &mut reached.batch);
+                completed += self.check_batch(number, &mut reached.batch);
             }
             if !reached.is_more {
                 return completed;

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// An operation that is out, until it ends or is brought back.
-pub(super) struct InHand<O, R> {
+pub(super) struct Out<O, R> {
     pub(super) index: Index,
     /// Whether the shard measures how long it waited.
     pub(super) is_timed: bool,
@@ -17,14 +17,14 @@ pub(super) struct InHand<O, R> {
     /// Whether the last check found that it can complete. If it has ended, whether the check
     /// decided that.
     pub(super) is_satisfied: bool,
-    /// Its completion, if it has ended.
-    pub(super) end: Option<Completion<R>>,
+    /// `None` unless it has ended.
+    pub(super) completion: Option<Completion<R>>,
 }
 
-impl<O, R> InHand<O, R> {
+impl<O, R> Out<O, R> {
     #[inline]
     pub(super) const fn new(index: Index, is_timed: bool, operation: O) -> Self {
-        Self { index, is_timed, operation: Some(operation), is_satisfied: false, end: None }
+        Self { index, is_timed, operation: Some(operation), is_satisfied: false, completion: None }
     }
 }
 
@@ -34,8 +34,8 @@ pub(super) const BATCH: usize = 32;
 /// Operations that are checked between two holds of the lock. There is almost always only one,
 /// which needs no allocation.
 pub(super) struct Batch<O, R> {
-    first: Option<InHand<O, R>>,
-    rest: Vec<InHand<O, R>>,
+    first: Option<Out<O, R>>,
+    rest: Vec<Out<O, R>>,
 }
 
 impl<O, R> Batch<O, R> {
@@ -55,24 +55,24 @@ impl<O, R> Batch<O, R> {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, in_hand: InHand<O, R>) {
+    pub(super) fn push(&mut self, out: Out<O, R>) {
         if self.first.is_none() {
-            self.first = Some(in_hand);
+            self.first = Some(out);
         } else {
-            self.push_further(in_hand);
+            self.push_further(out);
         }
     }
 
-    fn push_further(&mut self, in_hand: InHand<O, R>) {
+    fn push_further(&mut self, out: Out<O, R>) {
         if self.rest.is_empty() {
             self.rest.reserve_exact(BATCH - 1);
         }
-        self.rest.push(in_hand);
+        self.rest.push(out);
     }
 
     /// Calls a function with each operation, in order.
     #[inline]
-    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut InHand<O, R>)) {
+    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut Out<O, R>)) {
         if let Some(first) = &mut self.first {
             visit(first);
             self.rest.iter_mut().for_each(visit);
@@ -81,7 +81,7 @@ impl<O, R> Batch<O, R> {
 
     /// Removes all operations, calls a function with each, in order, and keeps the memory.
     #[inline]
-    pub(super) fn drain(&mut self, mut take: impl FnMut(InHand<O, R>)) {
+    pub(super) fn drain(&mut self, mut take: impl FnMut(Out<O, R>)) {
         if let Some(first) = self.first.take() {
             take(first);
             if !self.rest.is_empty() {

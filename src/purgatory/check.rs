@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     Purgatory,
-    batch::{BATCH, Batch, InHand},
+    batch::{BATCH, Batch, Out},
     deferral,
     filter::fence_event,
     lists::HashedKey,
@@ -277,7 +277,7 @@ where
             shard.take_out(walk, key, size, &mut batch);
             checked.operations += batch.len();
             if !batch.is_empty() {
-                checked.completed += self.check_out(number, &mut batch);
+                checked.completed += self.check_batch(number, &mut batch);
             }
         }
         checked
@@ -293,7 +293,7 @@ where
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
     /// them when the outermost check has returned.
     #[inline]
-    pub(super) fn check_out(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+    pub(super) fn check_batch(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
         if deferral::is_too_deep() {
             self.defer_checks(number, batch);
             return 0;
@@ -306,14 +306,14 @@ where
     #[cold]
     fn defer_checks(&self, number: usize, batch: &mut Batch<O, R>) {
         let announced = self.shards[number].bring_back_unchecked(batch);
-        self.complete_ended(batch);
+        self.complete_finished(batch);
         let shared = self.upgrade();
         deferral::defer_checks(move || {
             let Some(shared) = shared else { return };
             let mut batch = Batch::new();
             shared.shards[number].take_out_again(&announced, &mut batch);
             if !batch.is_empty() {
-                shared.check_out(number, &mut batch);
+                shared.check_batch(number, &mut batch);
             }
         });
     }
@@ -325,15 +325,15 @@ where
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
             let mut is_timed = false;
-            batch.for_each(|in_hand| {
-                in_hand.is_satisfied =
-                    in_hand.operation.as_mut().is_some_and(|operation| self.check(operation));
-                is_timed |= in_hand.is_satisfied && in_hand.is_timed;
+            batch.for_each(|out| {
+                out.is_satisfied =
+                    out.operation.as_mut().is_some_and(|operation| self.check(operation));
+                is_timed |= out.is_satisfied && out.is_timed;
             });
             // The clock is read only if the wait of one of the operations is measured.
             let now = if is_timed { self.timer.elapsed() } else { 0 };
             let announced = shard.bring_back(batch, now);
-            completed += self.complete_ended(batch);
+            completed += self.complete_finished(batch);
             if announced.is_empty() {
                 return completed;
             }
@@ -344,10 +344,10 @@ where
     /// Completes the operations that have ended, and empties the batch. Returns how many completed
     /// by a check.
     #[inline]
-    fn complete_ended(&self, batch: &mut Batch<O, R>) -> usize {
+    fn complete_finished(&self, batch: &mut Batch<O, R>) -> usize {
         let mut completed = 0;
-        batch.drain(|InHand { operation, end, is_satisfied, .. }| {
-            if let (Some(operation), Some(completion)) = (operation, end) {
+        batch.drain(|Out { operation, completion, is_satisfied, .. }| {
+            if let (Some(operation), Some(completion)) = (operation, completion) {
                 completed += usize::from(is_satisfied);
                 self.complete(operation, completion);
             }
@@ -391,8 +391,8 @@ mod tests {
             assert_eq!(conditions.add_events(7, 1), None);
             let registered = shard.register(&mut conditions, 0, Duration::MAX);
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
-            let mut in_hand = InHand::new(registered.index, true, Endless);
-            let _ = shard.begin_to_wait(&mut in_hand, 0);
+            let mut out = Out::new(registered.index, true, Endless);
+            let _ = shard.begin_to_wait(&mut out, 0);
         }
         let mut walk = Walk::new(shard, 0);
         let mut holds = std::vec::Vec::new();

@@ -10,9 +10,6 @@ pub(super) struct Finished<O, R> {
     pub(super) completion: Completion<R>,
 }
 
-/// Operations that have ended in one hold of the lock.
-pub(super) type Finishes<O, R> = SmallVec<[Finished<O, R>; 2]>;
-
 /// Result of deciding how an operation ends.
 pub(super) enum Claim<O, R> {
     /// The operation has ended. The caller completes it.
@@ -26,26 +23,26 @@ pub(super) enum Claim<O, R> {
 
 /// Operations whose end was decided in one hold.
 pub(super) struct Claims<O, R> {
-    pub(super) finishes: Finishes<O, R>,
+    pub(super) finished: SmallVec<[Finished<O, R>; 2]>,
     /// Number of operations that other threads check and will complete.
     decided: usize,
 }
 
 impl<O, R> Claims<O, R> {
     pub(super) fn new() -> Self {
-        Self { finishes: Finishes::new(), decided: 0 }
+        Self { finished: SmallVec::new(), decided: 0 }
     }
 
     /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
-        self.finishes.len() + self.decided
+        self.finished.len() + self.decided
     }
 
     /// Adds an operation, unless its end was decided before. The dropped completion holds no reason
     /// then, so its drop runs no user code.
     pub(super) fn add(&mut self, claim: Claim<O, R>) {
         match claim {
-            Claim::Finished(end) => self.finishes.push(end),
+            Claim::Finished(end) => self.finished.push(end),
             Claim::Decided => self.decided += 1,
             Claim::Lost(completion) => {
                 debug_assert!(

@@ -342,8 +342,8 @@ where
                 let now = if is_timed { self.timer.elapsed() } else { 0 };
                 let claims = shard.claim_all(ids, now);
                 claimed += claims.len();
-                let finishes = claims.finishes.into_iter();
-                finishes.for_each(|end| self.complete(end.operation, end.completion));
+                let finished = claims.finished.into_iter();
+                finished.for_each(|end| self.complete(end.operation, end.completion));
             }
         }
         claimed
@@ -377,7 +377,7 @@ where
             let mut position = Some(0);
             while let Some(start) = position {
                 let (claims, next) = shard.shut_down_some(start, self.timer.elapsed());
-                claims.finishes.into_iter().for_each(|end| take(end.operation));
+                claims.finished.into_iter().for_each(|end| take(end.operation));
                 position = next;
             }
         }

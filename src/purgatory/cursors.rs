@@ -52,7 +52,7 @@ impl Cursors {
 
     /// Moves the cursors in a key or chunk that leaves.
     #[inline]
-    pub(super) fn move_on(&mut self, from: Home, to: Option<Position>) {
+    pub(super) fn move_from(&mut self, from: Home, to: Option<Position>) {
         if !self.marks.is_empty() {
             self.move_marks(from, to);
         }

@@ -21,7 +21,7 @@ use super::{
     claim::{Claim, Finished},
     deferral::Panics,
     filter::Filter,
-    hold::{Hold, Leavings},
+    hold::{DroppedLater, Hold},
     limits::Limits,
     operation::Completion,
     slab::Index,
@@ -81,7 +81,7 @@ where
         };
         let due = Due {
             operation,
-            leavings: hold.into_leavings(),
+            dropped_later: hold.into_dropped_later(),
             panics: self.panics.clone(),
             complete: self.complete,
         };
@@ -94,7 +94,7 @@ where
 pub(super) struct Due<K, O> {
     /// `None` if another thread completes it.
     operation: Option<O>,
-    leavings: Leavings<K>,
+    dropped_later: DroppedLater<K>,
     panics: Panics,
     complete: fn(&Panics, O),
 }
@@ -108,7 +108,7 @@ impl<K, O> Due<K, O> {
 
 impl<K, O> Drop for Due<K, O> {
     fn drop(&mut self) {
-        self.leavings.discard(&self.panics);
+        self.dropped_later.discard(&self.panics);
         if let Some(operation) = self.operation.take() {
             (self.complete)(&self.panics, operation);
         }

@@ -11,12 +11,12 @@ pub(super) struct Hold<'a, K> {
     limits: &'a Limits,
     /// The timeouts of the shard; `None` while the reaper expires them.
     timeouts: Option<HeldTimeouts<'a, Index>>,
-    leavings: Leavings<K>,
+    dropped_later: DroppedLater<K>,
 }
 
 /// The values to drop after the release of the lock.
 #[must_use = "the drop of a key is user code"]
-pub(super) struct Leavings<K> {
+pub(super) struct DroppedLater<K> {
     /// Keys that have lost their last watcher. Their drop is user code.
     keys: Vec<K>,
     /// Memory to free, which may take long.
@@ -30,13 +30,13 @@ impl<'a, K> Hold<'a, K> {
         limits: &'a Limits,
         timeouts: Option<HeldTimeouts<'a, Index>>,
     ) -> Self {
-        let leavings = Leavings { keys: Vec::new(), memory: None };
-        Self { filter, limits, timeouts, leavings }
+        let dropped_later = DroppedLater { keys: Vec::new(), memory: None };
+        Self { filter, limits, timeouts, dropped_later }
     }
 
     #[inline]
-    pub(super) fn into_leavings(self) -> Leavings<K> {
-        self.leavings
+    pub(super) fn into_dropped_later(self) -> DroppedLater<K> {
+        self.dropped_later
     }
 
     /// Returns the limits. Permits are released under the lock, so the counts match the waiting
@@ -65,18 +65,18 @@ impl<'a, K> Hold<'a, K> {
     /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {
-        self.leavings.memory = Some(Box::new(memory));
+        self.dropped_later.memory = Some(Box::new(memory));
     }
 
     #[inline]
     pub(super) fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.leavings.keys.push(key);
+            self.dropped_later.keys.push(key);
         }
     }
 }
 
-impl<K> Leavings<K> {
+impl<K> DroppedLater<K> {
     /// Returns whether a key has lost its last watcher.
     pub(super) fn has_keys(&self) -> bool {
         !self.keys.is_empty()

@@ -61,7 +61,7 @@ impl Counted {
 
 /// The limits that a newcomer exceeds. Each displaces one operation.
 #[derive(Debug, Default)]
-pub(super) struct Surplus {
+pub(super) struct Excess {
     pub(super) is_total_exceeded: bool,
     /// Hashes of the keys whose limits it exceeds.
     pub(super) hashes: SmallVec<[u64; 4]>,
@@ -302,23 +302,23 @@ where
 {
     /// Displaces one operation for each limit that a newcomer exceeds.
     #[inline]
-    pub(super) fn displace_for(&self, newcomer: OperationKey, surplus: &Surplus) {
-        if surplus.is_total_exceeded || !surplus.hashes.is_empty() {
-            self.displace_surplus(newcomer, surplus);
+    pub(super) fn displace_for(&self, newcomer: OperationKey, excess: &Excess) {
+        if excess.is_total_exceeded || !excess.hashes.is_empty() {
+            self.displace_excess(newcomer, excess);
         }
     }
 
     #[cold]
-    fn displace_surplus(&self, newcomer: OperationKey, surplus: &Surplus) {
+    fn displace_excess(&self, newcomer: OperationKey, excess: &Excess) {
         // An operation displaced for one key also leaves the total, and may leave other keys of the
         // newcomer.
-        for &hash in &surplus.hashes {
+        for &hash in &excess.hashes {
             self.displace_one(
                 || self.limits.is_key_exceeded(hash),
                 || self.oldest_on_key(hash, newcomer),
             );
         }
-        if surplus.is_total_exceeded {
+        if excess.is_total_exceeded {
             self.displace_one(|| self.limits.is_exceeded(), || self.oldest(newcomer));
         }
     }
@@ -337,18 +337,18 @@ where
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some(key) = find() else { break };
-            let (claim, leavings) = self.shards[key.shard()].displace(key.waiter(), now);
+            let (claim, dropped_later) = self.shards[key.shard()].displace(key.waiter(), now);
             debug_assert!(
-                !leavings.has_keys() || !matches!(claim, Claim::Lost(_)),
+                !dropped_later.has_keys() || !matches!(claim, Claim::Lost(_)),
                 "it left no key"
             );
             if !matches!(claim, Claim::Lost(_)) {
-                displaced = Some((claim, leavings));
+                displaced = Some((claim, dropped_later));
             }
         }
         drop(turn);
-        if let Some((claim, leavings)) = displaced {
-            self.discard(leavings);
+        if let Some((claim, dropped_later)) = displaced {
+            self.discard(dropped_later);
             self.complete_claimed(claim);
         }
     }

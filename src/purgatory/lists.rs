@@ -170,7 +170,7 @@ impl<K> Lists<K> {
     }
 
     /// Appends an operation to the list of all operations.
-    pub(super) fn join_oldest(&mut self, waiter: Index, positions: &mut Positions) {
+    pub(super) fn append_to_all(&mut self, waiter: Index, positions: &mut Positions) {
         positions.push(self.chunks.append(None, &mut self.last_of_all, waiter));
     }
 
@@ -201,7 +201,7 @@ impl<K> Lists<K> {
     ) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
-        let leave = |list: &mut List<K>| {
+        let remove = |list: &mut List<K>| {
             if let Some(tree) = &mut list.thresholds {
                 tree.remove(&ThresholdKey { at, node });
                 if tree.is_empty() {
@@ -209,7 +209,7 @@ impl<K> Lists<K> {
                 }
             }
         };
-        self.leave_list(list, leave, is_counted, hold);
+        self.remove_watcher(list, remove, is_counted, hold);
         true
     }
 
@@ -407,11 +407,11 @@ impl<K> Lists<K> {
     ) {
         match position.home() {
             (Home::Key(list), slot) => {
-                let leave = |list: &mut List<K>| {
+                let remove = |list: &mut List<K>| {
                     let removed = list.few[slot].take();
                     debug_assert_eq!(removed, Some(waiter), "a watcher leaves its own position");
                 };
-                self.leave_list(list, leave, is_counted, hold);
+                self.remove_watcher(list, remove, is_counted, hold);
             }
             (Home::Chunk(chunk), slot) => {
                 let (list, is_empty) = self.chunks.remove(chunk, slot, waiter);
@@ -419,7 +419,7 @@ impl<K> Lists<K> {
                     self.remove_chunk(chunk, list);
                 }
                 if let Some(list) = list {
-                    self.leave_list(list, |_| {}, is_counted, hold);
+                    self.remove_watcher(list, |_| {}, is_counted, hold);
                 }
             }
         }
@@ -432,29 +432,29 @@ impl<K> Lists<K> {
             None => &mut self.last_of_all,
         };
         let next = self.chunks.remove_chunk(chunk, tail);
-        self.cursors.move_on(Home::Chunk(chunk), next.map(Position::start_of));
+        self.cursors.move_from(Home::Chunk(chunk), next.map(Position::start_of));
     }
 
-    /// Removes a watcher from the list of a key by `leave`, and releases its permit. Removes the
+    /// Removes a watcher from the list of a key by `remove`, and releases its permit. Removes the
     /// key if that was its last watcher.
     #[inline]
-    fn leave_list(
+    fn remove_watcher(
         &mut self,
         list: Index,
-        leave: impl FnOnce(&mut List<K>),
+        remove: impl FnOnce(&mut List<K>),
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
         self.watching -= 1;
         let limits = hold.limits();
         let change = |hash, list: &mut List<K>| {
-            leave(list);
+            remove(list);
             if is_counted && limits.is_per_key() {
                 limits.release_from_key(hash);
             }
         };
         if let Some((hash, List { key, .. })) = self.keys.change(list, change, List::is_empty) {
-            self.cursors.move_on(Home::Key(list), None);
+            self.cursors.move_from(Home::Key(list), None);
             hold.filter.remove(hash);
             hold.discard(key);
         }

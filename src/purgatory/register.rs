@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     Purgatory, Watch,
-    batch::{Batch, InHand},
+    batch::{Batch, Out},
     conditions::{Conditions, Effect, Rule, Threshold},
     deferral,
     error::{Reason, WatchError},
@@ -317,10 +317,10 @@ where
             }
         };
         fence_watch();
-        let mut in_hand = InHand::new(waiter.index, wait_weight(waiter.serial) > 0, operation);
-        self.check_again(shard, &mut in_hand, conditions);
+        let mut out = Out::new(waiter.index, wait_weight(waiter.serial) > 0, operation);
+        self.check_again(shard, &mut out, conditions);
         let key = OperationKey::new(number, waiter);
-        self.begin_to_wait(key, in_hand, since);
+        self.begin_to_wait(key, out, since);
         Ok(Watched::Waiting(key))
     }
 
@@ -329,10 +329,10 @@ where
     fn check_again(
         &self,
         shard: &Shard<K, O, R>,
-        in_hand: &mut InHand<O, R>,
+        out: &mut Out<O, R>,
         conditions: &mut Conditions<K>,
     ) {
-        let Some(operation) = &mut in_hand.operation else { return };
+        let Some(operation) = &mut out.operation else { return };
         let mut effect = conditions.rule.on_event();
         if !conditions.thresholds.is_empty() {
             let mut found = SmallVec::<[Index; 4]>::new();
@@ -342,9 +342,9 @@ where
                 }
                 self.catch(|| drop(key));
             }
-            effect = shard.on_found(in_hand.index, &found);
+            effect = shard.on_found(out.index, &found);
         }
-        in_hand.is_satisfied = match effect {
+        out.is_satisfied = match effect {
             Effect::Nothing => false,
             Effect::Check => self.check(operation),
             Effect::Satisfied => true,
@@ -355,19 +355,19 @@ where
     /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
     /// operation.
     #[inline]
-    fn begin_to_wait(&self, key: OperationKey, mut in_hand: InHand<O, R>, since: u64) {
+    fn begin_to_wait(&self, key: OperationKey, mut out: Out<O, R>, since: u64) {
         let shard = &self.shards[key.shard()];
-        let is_timed = in_hand.is_satisfied && in_hand.is_timed;
+        let is_timed = out.is_satisfied && out.is_timed;
         let now = if is_timed { self.timer.elapsed() } else { since };
-        let (surplus, announced) = shard.begin_to_wait(&mut in_hand, now);
-        if let (Some(operation), Some(completion)) = (in_hand.operation, in_hand.end) {
+        let (excess, announced) = shard.begin_to_wait(&mut out, now);
+        if let (Some(operation), Some(completion)) = (out.operation, out.completion) {
             self.complete(operation, completion);
         }
-        self.displace_for(key, &surplus);
+        self.displace_for(key, &excess);
         if !announced.is_empty() {
             let mut batch = Batch::new();
             shard.take_out_again(&announced, &mut batch);
-            self.check_out(key.shard(), &mut batch);
+            self.check_batch(key.shard(), &mut batch);
         }
     }
 }

@@ -21,15 +21,15 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec::Vec};
 
 use super::{
-    batch::{Announced, BATCH, Batch, InHand},
+    batch::{Announced, BATCH, Batch, Out},
     claim::{Claim, Claims, Finished},
     conditions::{Conditions, Effect, Threshold},
     cursors::Cursor,
     deferral::Panics,
     expiry::{Due, ShardState},
     filter::Filter,
-    hold::{Hold, Leavings},
-    limits::{Limits, Oldest, Surplus},
+    hold::{DroppedLater, Hold},
+    limits::{Excess, Limits, Oldest},
     lists::{HashedKey, ThresholdKey},
     operation::{Completion, WaiterId},
     slab::Index,
@@ -91,8 +91,8 @@ impl<K, O, R> Shard<K, O, R> {
     /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
     #[inline]
     fn hold<V>(&self, act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V) -> V {
-        let (result, mut leavings) = self.hold_and_keep(act);
-        leavings.discard(&self.panics);
+        let (result, mut dropped_later) = self.hold_and_keep(act);
+        dropped_later.discard(&self.panics);
         result
     }
 
@@ -101,11 +101,11 @@ impl<K, O, R> Shard<K, O, R> {
     fn hold_and_keep<V>(
         &self,
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
-    ) -> (V, Leavings<K>) {
+    ) -> (V, DroppedLater<K>) {
         self.timer.hold(self.number, |timeouts, state| {
             let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts));
             let result = act(&mut state.waiters, &mut hold);
-            (result, hold.into_leavings())
+            (result, hold.into_dropped_later())
         })
     }
 }
@@ -143,7 +143,7 @@ where
                 *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
             }
             if hold.limits().needs_order() {
-                waiters.join_oldest(index);
+                waiters.append_to_all(index);
             }
             Ok(waiter)
         })
@@ -158,19 +158,15 @@ where
     /// Brings back an operation that was just registered. Unless it can complete, all limits
     /// count it from now on.
     #[inline]
-    pub(super) fn begin_to_wait(
-        &self,
-        in_hand: &mut InHand<O, R>,
-        now: u64,
-    ) -> (Surplus, Announced) {
-        let (mut surplus, mut announced) = (Surplus::default(), Announced::new());
+    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: u64) -> (Excess, Announced) {
+        let (mut excess, mut announced) = (Excess::default(), Announced::new());
         self.hold(|waiters, hold| {
-            if !in_hand.is_satisfied {
-                surplus = waiters.count_in(in_hand.index, hold.limits());
+            if !out.is_satisfied {
+                excess = waiters.count_in(out.index, hold.limits());
             }
-            waiters.bring_back(in_hand, now, &mut announced, hold);
+            waiters.bring_back(out, now, &mut announced, hold);
         });
-        (surplus, announced)
+        (excess, announced)
     }
 
     // Checking.
@@ -210,9 +206,9 @@ where
     ) -> Announced {
         let mut announced = Announced::new();
         self.hold(|waiters, hold| {
-            batch.for_each(|in_hand| {
-                before(waiters, in_hand.index);
-                waiters.bring_back(in_hand, now, &mut announced, hold);
+            batch.for_each(|out| {
+                before(waiters, out.index);
+                waiters.bring_back(out, now, &mut announced, hold);
             });
         });
         announced
@@ -273,8 +269,8 @@ where
         self.hold(|waiters, hold| waiters.claim_by_id(waiter, completion, now, hold))
     }
 
-    /// The same for a caller that holds a lock. It drops the leavings after that.
-    pub(super) fn displace(&self, waiter: WaiterId, now: u64) -> (Claim<O, R>, Leavings<K>) {
+    /// The same for a caller that holds a lock. It drops the values after that.
+    pub(super) fn displace(&self, waiter: WaiterId, now: u64) -> (Claim<O, R>, DroppedLater<K>) {
         self.hold_and_keep(|waiters, hold| {
             waiters.claim_by_id(waiter, Completion::Displaced, now, hold)
         })
@@ -296,7 +292,7 @@ where
     {
         let (mut completion, mut claim) = (Some(completion), None);
         self.hold(|waiters, hold| {
-            walk.go_on(waiters, key, |waiters, waiter| {
+            walk.visit(waiters, key, |waiters, waiter| {
                 if !waiters.is_before(waiter, newcomers) {
                     return true;
                 }
@@ -441,7 +437,7 @@ where
     {
         let mut visited = 0;
         self.hold(|waiters, _| {
-            walk.go_on(waiters, key, |_, _| {
+            walk.visit(waiters, key, |_, _| {
                 visited += 1;
                 true
             });

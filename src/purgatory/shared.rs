@@ -16,7 +16,7 @@ use super::{
     deferral::{self, Panics},
     expiry::ShardState,
     filter::Filter,
-    hold::Leavings,
+    hold::DroppedLater,
     limits::Limits,
     lists::HashedKey,
     operation::{Completion, DelayedOperation},
@@ -143,8 +143,8 @@ where
     }
 
     /// Drops what a hold left.
-    pub(super) fn discard(&self, mut leavings: Leavings<K>) {
-        leavings.discard(&self.panics);
+    pub(super) fn discard(&self, mut dropped_later: DroppedLater<K>) {
+        dropped_later.discard(&self.panics);
     }
 
     #[inline]

@@ -85,19 +85,19 @@ impl<E> Table<E> {
         (index, &mut entry.element, None)
     }
 
-    /// Runs `change` on an element. Removes it if `is_to_leave` returns `true` then, and returns
+    /// Runs `change` on an element. Removes it if `is_unused` returns `true` then, and returns
     /// it.
     #[inline]
     pub(super) fn change(
         &mut self,
         index: Index,
         change: impl FnOnce(u64, &mut E),
-        is_to_leave: impl FnOnce(&E) -> bool,
+        is_unused: impl FnOnce(&E) -> bool,
     ) -> Option<(u64, E)> {
         let Entry { hash, next, element } = self.entries.change(
             index,
             |entry| change(entry.hash, &mut entry.element),
-            |entry| is_to_leave(&entry.element),
+            |entry| is_unused(&entry.element),
         )?;
         let head = self.heads.at_mut(self.chain(hash));
         if *head == Some(index) {

@@ -7,6 +7,14 @@
 //! record in its slot that an event was announced, or how the operation ends. An operation whose
 //! end is decided leaves all lists at once. Only its slot remains until the thread returns it.
 //!
+//! # Verbs
+//!
+//! Each step of an end has one verb. To *claim* an operation is to decide how it ends; the first
+//! claim wins. The operation then *leaves* its lists, the timer and the limits. If it waits, it
+//! *finishes* in the same hold: its slot is free, and the caller has it. Otherwise it finishes when
+//! the thread that has it out *brings it back*. A thread *completes* a finished operation without a
+//! lock.
+//!
 //! # Layout
 //!
 //! A slot has two parts. An event reads the [`Waiter`] of each operation on its key: 32 bytes in
@@ -16,12 +24,12 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{
-    batch::{Announced, Batch, InHand},
+    batch::{Announced, Batch, Out},
     blocks::Blocks,
     claim::{Claim, Finished},
     conditions::{Effect, Rule},
     hold::Hold,
-    limits::{Counted, Limits, Oldest, Surplus},
+    limits::{Counted, Excess, Limits, Oldest},
     lists::Lists,
     operation::{Completion, WaiterId},
     slab::{Index, Slab},
@@ -83,7 +91,7 @@ impl<O, R> Waiter<O, R> {
     fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
         match mem::replace(&mut self.state, State::OUT) {
             State::Waiting { operation, is_timed } => {
-                batch.push(InHand::new(index, is_timed, operation));
+                batch.push(Out::new(index, is_timed, operation));
             }
             State::Out { .. } => self.state = State::Out { is_announced: true },
             decided @ State::Decided(_) => self.state = decided,
@@ -201,8 +209,8 @@ where
     }
 
     /// Appends an operation to the list of all operations.
-    pub(super) fn join_oldest(&mut self, index: Index) {
-        self.lists.join_oldest(index, &mut self.registrations.at_mut(index.position()).positions);
+    pub(super) fn append_to_all(&mut self, index: Index) {
+        self.lists.append_to_all(index, &mut self.registrations.at_mut(index.position()).positions);
     }
 
     /// Returns the serial number of the next operation.
@@ -328,8 +336,8 @@ where
         }
         let is_counted = self.counted(index).on_keys;
         for &node in nodes {
-            let is_news = self.lists.mark_reached(node, is_counted, hold);
-            if is_news && self.slots[index].rule.on_threshold() == Effect::Satisfied {
+            let was_listed = self.lists.mark_reached(node, is_counted, hold);
+            if was_listed && self.slots[index].rule.on_threshold() == Effect::Satisfied {
                 return Effect::Satisfied;
             }
         }
@@ -438,38 +446,38 @@ where
         }
     }
 
-    /// Brings back a checked operation. It waits again, or has ended and stays in `in_hand`. If it
+    /// Brings back a checked operation. It waits again, or has ended and stays in `out`. If it
     /// waits and an event was announced meanwhile, adds it to `announced`.
     #[inline]
     pub(super) fn bring_back(
         &mut self,
-        in_hand: &mut InHand<O, R>,
+        out: &mut Out<O, R>,
         now: u64,
         announced: &mut Announced,
         hold: &mut Hold<'_, K>,
     ) {
-        let index = in_hand.index;
+        let index = out.index;
         let waiter = &mut self.slots[index];
         match mem::replace(&mut waiter.state, State::OUT) {
             State::Decided(completion) => {
                 debug_assert_ne!(self.decided, 0, "its end was decided");
-                in_hand.is_satisfied = false;
+                out.is_satisfied = false;
                 self.decided -= 1;
-                in_hand.end = Some(completion);
-                self.remove(index, hold);
+                out.completion = Some(completion);
+                self.free_slot(index, hold);
             }
-            State::Out { .. } if in_hand.is_satisfied => {
+            State::Out { .. } if out.is_satisfied => {
                 let completion = Completion::Satisfied;
                 self.finish(index, &completion, now, hold);
-                in_hand.end = Some(completion);
+                out.completion = Some(completion);
             }
             State::Out { is_announced } => {
                 if is_announced {
                     let serial = self.registrations.at(index.position()).serial;
                     announced.push(WaiterId { index, serial });
                 }
-                let operation = in_hand.operation.take().expect("it is in hand");
-                waiter.state = State::Waiting { operation, is_timed: in_hand.is_timed };
+                let operation = out.operation.take().expect("an operation is brought back once");
+                waiter.state = State::Waiting { operation, is_timed: out.is_timed };
             }
             State::Waiting { .. } => {
                 unreachable!("an operation that is out has not been brought back")
@@ -480,30 +488,30 @@ where
     /// Counts an operation that begins to wait in the limits that displace others. Returns the
     /// limits that it exceeds.
     #[inline]
-    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Surplus {
+    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Excess {
         let counted = self.counted(index);
         if counted.in_total && counted.on_keys {
-            return Surplus::default();
+            return Excess::default();
         }
         self.count_displacing(index, limits)
     }
 
     #[cold]
-    fn count_displacing(&mut self, index: Index, limits: &Limits) -> Surplus {
-        let mut surplus = Surplus::default();
+    fn count_displacing(&mut self, index: Index, limits: &Limits) -> Excess {
+        let mut excess = Excess::default();
         if matches!(self.slots[index].state, State::Decided(_)) {
-            return surplus;
+            return excess;
         }
         let registration = self.registrations.at_mut(index.position());
         let before = mem::replace(&mut registration.counted, Counted::EVERYWHERE);
         if !before.in_total {
-            surplus.is_total_exceeded = limits.exceed();
+            excess.is_total_exceeded = limits.exceed();
         }
         if !before.on_keys {
-            surplus.hashes = self.lists.hashes(&registration.positions, registration.thresholds);
-            surplus.hashes.retain(|hash| limits.exceed_key(*hash));
+            excess.hashes = self.lists.hashes(&registration.positions, registration.thresholds);
+            excess.hashes.retain(|hash| limits.exceed_key(*hash));
         }
-        surplus
+        excess
     }
 
     /// Removes an operation that ends from the shard.
@@ -516,7 +524,7 @@ where
         hold: &mut Hold<'_, K>,
     ) {
         self.leave(index, completion, now, hold);
-        self.remove(index, hold);
+        self.free_slot(index, hold);
     }
 
     /// Removes an operation whose end is decided from all lists, cancels its timeout, releases its
@@ -548,7 +556,7 @@ where
 
     /// Frees the slot of an operation that is on no list.
     #[inline]
-    fn remove(&mut self, index: Index, hold: &mut Hold<'_, K>) {
+    fn free_slot(&mut self, index: Index, hold: &mut Hold<'_, K>) {
         self.slots.discard(index);
         debug_assert!(self.decided <= self.slots.len(), "an end was decided twice");
         if self.slots.is_spacious() {

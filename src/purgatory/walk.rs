@@ -86,7 +86,7 @@ where
     /// Continues under the lock: calls `visit` with each operation, for a bounded number of steps.
     /// Stops when `visit` returns `false`; the next call visits this operation again.
     #[inline]
-    pub(super) fn go_on<Q: Eq + ?Sized>(
+    pub(super) fn visit<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
         key: HashedKey<'_, Q>,

@@ -311,7 +311,7 @@ where
         deferral::defer_checks(move || {
             let Some(shared) = shared else { return };
             let mut batch = Batch::new();
-            shared.shards[number].take_out_again(&announced, &mut batch);
+            shared.shards[number].hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
             if !batch.is_empty() {
                 shared.check_batch(number, &mut batch);
             }
@@ -337,7 +337,7 @@ where
             if announced.is_empty() {
                 return completed;
             }
-            shard.take_out_again(&announced, batch);
+            shard.hold(|waiters, _| waiters.take_out_again(&announced, batch));
         }
     }
 

@@ -243,27 +243,28 @@ where
         fence_event();
         // A cancelled request may register again. The serials keep this call from cancelling it
         // twice.
-        let newcomers = self.shards.iter().map(|shard| {
+        let next_serials = self.shards.iter().map(|shard| {
             let is_watched = shard.may_have(key.hash);
-            is_watched.then(|| shard.next_serial())
+            is_watched.then(|| shard.hold(|waiters, _| waiters.next_serial()))
         });
-        let newcomers: SmallVec<[_; 16]> = newcomers.collect();
+        let next_serials: SmallVec<[_; 16]> = next_serials.collect();
         let mut cancelled = 0;
-        for (number, newcomers) in newcomers.into_iter().enumerate() {
-            if let Some(newcomers) = newcomers {
-                cancelled += self.cancel_events(number, key, newcomers, reason);
-                cancelled += self.cancel_thresholds(number, key, newcomers, reason);
+        for (number, next_serial) in next_serials.into_iter().enumerate() {
+            if let Some(next_serial) = next_serial {
+                cancelled += self.cancel_events(number, key, next_serial, reason);
+                cancelled += self.cancel_thresholds(number, key, next_serial, reason);
             }
         }
         cancelled
     }
 
-    /// Cancels the operations of a shard that watch a key's events, except newcomers.
+    /// Cancels the operations of a shard that watch a key's events and registered before the one with
+    /// the serial number `next_serial`.
     fn cancel_events<Q>(
         &self,
         number: usize,
         key: HashedKey<'_, Q>,
-        newcomers: u64,
+        next_serial: u64,
         reason: &impl Fn() -> R,
     ) -> usize
     where
@@ -273,17 +274,17 @@ where
         let shard = &self.shards[number];
         let mut walk = Walk::new(shard, 0);
         self.cancel_each(reason, |completion, now| {
-            let claim = shard.claim_next(&mut walk, key, newcomers, completion, now);
+            let claim = shard.claim_next(&mut walk, key, next_serial, completion, now);
             (!walk.is_done(), claim)
         })
     }
 
-    /// Cancels the operations of a shard that wait for a key's value, except newcomers.
+    /// Like [`cancel_events`](Self::cancel_events) for the operations that wait for a key's value.
     fn cancel_thresholds<Q>(
         &self,
         number: usize,
         key: HashedKey<'_, Q>,
-        newcomers: u64,
+        next_serial: u64,
         reason: &impl Fn() -> R,
     ) -> usize
     where
@@ -293,7 +294,7 @@ where
         let shard = &self.shards[number];
         let mut last = None;
         self.cancel_each(reason, |completion, now| {
-            let (next, claim) = shard.claim_threshold(key, newcomers, last, completion, now);
+            let (next, claim) = shard.claim_threshold(key, next_serial, last, completion, now);
             last = next;
             (next.is_some(), claim)
         })
@@ -365,7 +366,7 @@ where
 
     pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
         let shard = self.shards.get(key.shard());
-        shard.is_some_and(|shard| shard.is_waiting(key.waiter()))
+        shard.is_some_and(|shard| shard.hold(|waiters, _| waiters.is_waiting(key.waiter())))
     }
 
     /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has

@@ -62,7 +62,10 @@ impl Cursors {
     fn move_marks(&mut self, from: Home, to: Option<Position>) {
         let Some(cursors) = self.marks.remove(&from) else { return };
         for &cursor in &cursors {
-            debug_assert!(self.is_in(cursor, from), "a mark is where its cursor is");
+            debug_assert!(
+                self.is_in(cursor, from),
+                "cursor {cursor:?} is not at its mark {from:?}"
+            );
             self.positions[cursor] = to;
         }
         if let Some(to) = to {
@@ -87,10 +90,10 @@ impl Cursors {
     /// Panics if they do not.
     pub(super) fn check_invariants(&self, exists: impl Fn(Home) -> bool) {
         for (&home, cursors) in &self.marks {
-            assert!(exists(home), "a mark is at a key or chunk that has left");
-            assert!(!cursors.is_empty(), "a mark has a cursor");
+            assert!(exists(home), "cursors mark {home:?}, which has left");
+            assert!(!cursors.is_empty(), "the mark {home:?} has no cursor");
             for &cursor in cursors {
-                assert!(self.is_in(cursor, home), "a mark is where its cursor is");
+                assert!(self.is_in(cursor, home), "cursor {cursor:?} is not at its mark {home:?}");
             }
         }
     }

@@ -54,7 +54,7 @@ impl Filter {
     pub(super) fn remove(&self, hash: u64) {
         let count = self.count(hash);
         let before = count.load(Ordering::Relaxed);
-        debug_assert_ne!(before, 0, "a key was removed twice");
+        debug_assert_ne!(before, 0, "hash {hash:x} was removed twice");
         count.store(before - 1, Ordering::Relaxed);
     }
 
@@ -65,9 +65,13 @@ impl Filter {
     /// Panics if it is not.
     pub(super) fn check_invariants(&self, hashes: &[u64]) {
         let counted = self.0.iter().map(|count| count.0.load(Ordering::Relaxed) as usize);
-        assert_eq!(counted.sum::<usize>(), hashes.len(), "the filter counts each key once");
+        assert_eq!(
+            counted.sum::<usize>(),
+            hashes.len(),
+            "the filter and the keys differ in number"
+        );
         for &hash in hashes {
-            assert!(self.may_have(hash), "the filter does not rule out a key that is watched");
+            assert!(self.may_have(hash), "the filter rules out the watched hash {hash:x}");
         }
     }
 

@@ -59,7 +59,7 @@ impl<'a, K> Hold<'a, K> {
     #[inline]
     pub(super) fn cancel(&mut self, timeout: Key, index: Index) {
         let value = self.timeouts().cancel(timeout);
-        debug_assert_eq!(value, Some(index), "an operation that waits has its timeout");
+        debug_assert_eq!(value, Some(index), "the timeout belongs to another operation");
     }
 
     /// Frees memory after the release of the lock, because that may take long.

@@ -165,7 +165,7 @@ impl Limits {
     pub(super) fn release(&self) {
         if let Some(Total { count, .. }) = &self.total {
             let before = count.fetch_sub(1, Ordering::Relaxed);
-            debug_assert_ne!(before, 0, "a permit was released twice");
+            debug_assert_ne!(before, 0, "a total permit was released twice");
         }
     }
 
@@ -204,7 +204,7 @@ impl Limits {
         let Some(per_key) = &self.per_key else { return };
         let mut counts = per_key.stripe(hash).lock();
         let Entry::Occupied(mut entry) = counts.entry(hash) else {
-            debug_assert!(false, "a permit was released twice");
+            debug_assert!(false, "a permit of key {hash:x} was released twice");
             return;
         };
         *entry.get_mut() -= 1;
@@ -241,13 +241,13 @@ impl Limits {
     pub(super) fn check_invariants(&self, in_total: u64, on_keys: &BTreeMap<u64, u64>) {
         if let Some(Total { limit, count }) = &self.total {
             let count = count.load(Ordering::Relaxed);
-            assert_eq!(count, in_total, "each permit is held by an operation");
+            assert_eq!(count, in_total, "permits and counted operations differ");
             assert!(count <= limit.operations, "{count} operations exceed {limit:?}");
         }
         let Some(per_key) = &self.per_key else { return };
         let stripes = per_key.stripes.iter().map(|stripe| stripe.lock().clone());
         let counts: BTreeMap<_, _> = stripes.flatten().collect();
-        assert_eq!(&counts, on_keys, "each permit of a key is held by a watcher");
+        assert_eq!(&counts, on_keys, "permits of keys and watchers differ");
         let most = counts.values().max().copied().unwrap_or(0);
         assert!(most <= per_key.limit.operations, "{most} operations on a key exceed its limit");
     }
@@ -340,7 +340,7 @@ where
             let (claim, dropped_later) = self.shards[key.shard()].displace(key.waiter(), now);
             debug_assert!(
                 !dropped_later.has_keys() || !matches!(claim, Claim::Lost(_)),
-                "it left no key"
+                "a lost claim removed a key"
             );
             if !matches!(claim, Claim::Lost(_)) {
                 displaced = Some((claim, dropped_later));
@@ -356,7 +356,7 @@ where
     /// Returns the operation that has waited longest, except the newcomer.
     fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
-            let oldest = shard.oldest(newcomer.index_in(number))?;
+            let oldest = shard.hold(|waiters, _| waiters.oldest(newcomer.index_in(number)))?;
             Some((oldest.since, OperationKey::new(number, oldest.waiter)))
         });
         oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
@@ -367,14 +367,15 @@ where
     fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<OperationKey> {
         let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
             let except = newcomer.index_in(number);
-            let oldest = shard.oldest_on_key(hash, except)?;
+            let oldest = shard.hold(|waiters, _| waiters.oldest_on_key(hash, except))?;
             Some((oldest.since, OperationKey::new(number, oldest.waiter)))
         });
         let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
         oldest.or_else(|| {
             let greatest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
                 let except = newcomer.index_in(number);
-                let (at, waiter) = shard.greatest_on_key(hash, except)?;
+                let (at, waiter) =
+                    shard.hold(|waiters, _| waiters.greatest_on_key(hash, except))?;
                 Some((at, OperationKey::new(number, waiter)))
             });
             greatest.max_by_key(|&(at, _)| at).map(|(_, key)| key)

@@ -140,7 +140,7 @@ impl<K> Lists<K> {
         K: Eq,
     {
         let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
-        debug_assert!(!list.few.contains(&Some(waiter)), "it watches the key already");
+        debug_assert!(!list.few.contains(&Some(waiter)), "{waiter:?} watches the key already");
         positions.push(if let Some(slot) = list.vacant_slot() {
             list.few[slot] = Some(waiter);
             Position::in_key(index, slot)
@@ -409,7 +409,7 @@ impl<K> Lists<K> {
             (Home::Key(list), slot) => {
                 let remove = |list: &mut List<K>| {
                     let removed = list.few[slot].take();
-                    debug_assert_eq!(removed, Some(waiter), "a watcher leaves its own position");
+                    debug_assert_eq!(removed, Some(waiter), "another watcher is in slot {slot}");
                 };
                 self.remove_watcher(list, remove, is_counted, hold);
             }
@@ -478,17 +478,17 @@ impl<K> Lists<K> {
                 (Home::Key(list), slot) => self.keys[list].few[slot],
                 (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),
             };
-            assert_eq!(here, Some(waiter), "an operation has its own positions");
+            assert_eq!(here, Some(waiter), "another watcher is at a position of {waiter:?}");
             listed += u64::from(self.list_at(position).is_some());
         }
         while let Some(node) = thresholds {
             let ThresholdNode { waiter: owner, list, sibling, at } = self.thresholds[node];
-            assert_eq!(owner, waiter, "a threshold is in the chain of its operation");
+            assert_eq!(owner, waiter, "threshold {at} is in the chain of another operation");
             if let Some(list) = list {
                 let tree = self.keys[list].thresholds.as_ref();
                 assert!(
                     tree.is_some_and(|tree| tree.contains(&ThresholdKey { at, node })),
-                    "it is in its tree"
+                    "threshold {at} of {waiter:?} is not in its tree"
                 );
                 missing += 1;
             }
@@ -506,15 +506,19 @@ impl<K> Lists<K> {
         let mut watching = 0;
         let mut hashes = Vec::new();
         for (index, hash, list) in self.keys.iter() {
-            assert!(!list.is_empty(), "a key leaves with its last watcher");
+            assert!(!list.is_empty(), "key {index:?} has no watcher");
             watching += list.few.iter().flatten().count() as u64;
             watching += self.chunks.check_invariants(Some(index), list.last_chunk);
             let thresholds = list.thresholds.as_ref().map_or(0, |tree| tree.len());
-            assert_ne!(Some(thresholds), list.thresholds.as_ref().map(|_| 0), "it is not empty");
+            assert_ne!(
+                Some(thresholds),
+                list.thresholds.as_ref().map(|_| 0),
+                "key {index:?} has an empty tree"
+            );
             watching += thresholds as u64;
             hashes.push(hash);
         }
-        assert_eq!(watching, self.watching, "each watcher is on its list");
+        assert_eq!(watching, self.watching, "lists and their count differ");
         self.chunks.check_invariants(None, self.last_of_all);
         filter.check_invariants(&hashes);
         self.cursors.check_invariants(|home| match home {

@@ -173,13 +173,20 @@ where
     }
 
     /// Returns the number of watchers: an operation counts once for each key that it waits on.
+    ///
+    /// # Complexity
+    ///
     /// *O*(shards).
     #[must_use]
     pub fn watched(&self) -> u64 {
         self.shared().counts().1
     }
 
-    /// Returns the number of operations that wait. *O*(shards).
+    /// Returns the number of operations that wait.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
         self.shared().counts().0
@@ -193,7 +200,11 @@ where
         self.shared().timer.wake();
     }
 
-    /// Returns the counts of the purgatory. *O*(shards).
+    /// Returns the counts of the purgatory.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(shards).
     #[must_use]
     pub fn stats(&self) -> PurgatoryStats {
         self.shared().stats()
@@ -205,8 +216,7 @@ where
         self.shared().timer.stats()
     }
 
-    /// Checks the invariants of the purgatory, for tests of programs that use one. *O*(operations
-    /// and keys), a shard at a time under its lock.
+    /// Checks the invariants of the purgatory, for tests of programs that use one.
     ///
     /// # Panics
     ///
@@ -230,15 +240,22 @@ where
     /// purgatory.check_invariants();
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    ///
+    /// # Complexity
+    ///
+    /// *O*(operations and keys), a shard at a time under its lock.
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
     }
 
-    /// Frees the memory of operations that have ended. *O*(capacity), a shard at a time under its
-    /// lock.
+    /// Frees the memory of operations that have ended.
     ///
     /// A shard that held more than a thousand operations frees its memory when its last operation
     /// ends.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(capacity), a shard at a time under its lock.
     pub fn shrink(&self) {
         self.shared().shrink();
     }

@@ -342,7 +342,7 @@ where
                 }
                 self.catch(|| drop(key));
             }
-            effect = shard.on_found(out.index, &found);
+            effect = shard.hold(|waiters, hold| waiters.on_found(out.index, &found, hold));
         }
         out.is_satisfied = match effect {
             Effect::Nothing => false,
@@ -366,7 +366,7 @@ where
         self.displace_for(key, &excess);
         if !announced.is_empty() {
             let mut batch = Batch::new();
-            shard.take_out_again(&announced, &mut batch);
+            shard.hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
             self.check_batch(key.shard(), &mut batch);
         }
     }

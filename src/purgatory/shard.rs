@@ -1,7 +1,8 @@
 //! A shard of a purgatory. Only this file takes the lock of a shard, which is that of the shard of
 //! the timer.
 //!
-//! Each method holds the lock once. It drops the keys that have lost their last watcher after that.
+//! Each method holds the lock at most once, by [`Shard::hold`]. That drops the keys that have lost
+//! their last watcher after the release.
 //!
 //! # Locks
 //!
@@ -23,13 +24,12 @@ use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec:
 use super::{
     batch::{Announced, BATCH, Batch, Out},
     claim::{Claim, Claims, Finished},
-    conditions::{Conditions, Effect, Threshold},
-    cursors::Cursor,
+    conditions::{Conditions, Threshold},
     deferral::Panics,
     expiry::{Due, ShardState},
     filter::Filter,
     hold::{DroppedLater, Hold},
-    limits::{Excess, Limits, Oldest},
+    limits::{Excess, Limits},
     lists::{HashedKey, ThresholdKey},
     operation::{Completion, WaiterId},
     slab::Index,
@@ -83,14 +83,14 @@ impl<K, O, R> Shard<K, O, R> {
         self.filter.may_have(hash)
     }
 
-    /// Removes the cursor of a dropped walk.
-    pub(super) fn close_cursor(&self, cursor: Cursor) {
-        self.hold(|waiters, _| waiters.lists.cursors.close(cursor));
-    }
-
     /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
+    ///
+    /// `act` must neither run nor drop anything of the user, except keys that it compares.
     #[inline]
-    fn hold<V>(&self, act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V) -> V {
+    pub(super) fn hold<V>(
+        &self,
+        act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
+    ) -> V {
         let (result, mut dropped_later) = self.hold_and_keep(act);
         dropped_later.discard(&self.panics);
         result
@@ -116,8 +116,6 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    // Registering.
-
     /// Adds an operation that is out to all of its lists, and its timeout to the timer. `since` is
     /// the present time. If the timer refuses the timeout, nothing is added.
     #[inline]
@@ -139,7 +137,7 @@ where
             debug_assert_eq!(waiter.index, index, "the timeout leads to its operation");
             waiters.watch_events(index, conditions.events.drain(..), hold);
             for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
-                let key = listed.take().expect("it is listed once");
+                let key = listed.take().expect("an operation is registered once");
                 *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
             }
             if hold.limits().needs_order() {
@@ -147,12 +145,6 @@ where
             }
             Ok(waiter)
         })
-    }
-
-    /// Removes the thresholds that the second check found reached from their lists. Returns the
-    /// effect on the operation, which is out.
-    pub(super) fn on_found(&self, index: Index, nodes: &[Index]) -> Effect {
-        self.hold(|waiters, hold| waiters.on_found(index, nodes, hold))
     }
 
     /// Brings back an operation that was just registered. Unless it can complete, all limits
@@ -168,8 +160,6 @@ where
         });
         (excess, announced)
     }
-
-    // Checking.
 
     /// Takes the next operations of a walk out for a check, at most `size`.
     #[inline]
@@ -214,13 +204,6 @@ where
         announced
     }
 
-    /// Takes the announced operations out for another check.
-    pub(super) fn take_out_again(&self, announced: &Announced, batch: &mut Batch<O, R>) {
-        self.hold(|waiters, _| waiters.take_out_again(announced, batch));
-    }
-
-    // Advancing.
-
     /// Removes the thresholds that `value` reaches from the list of a key. Adds the operations that
     /// this ends to `due`, with their thresholds.
     pub(super) fn reach<Q>(
@@ -257,8 +240,6 @@ where
         reached
     }
 
-    // Completing.
-
     /// Decides how an operation ends, unless its end is decided.
     pub(super) fn claim(
         &self,
@@ -276,13 +257,14 @@ where
         })
     }
 
-    /// Decides the end of the next operation of a walk that registered before `newcomers`. Returns
+    /// Decides the end of the next operation of a walk that registered before the one
+    /// with the serial number `next_serial`. Returns
     /// `None` if this hold finds none.
     pub(super) fn claim_next<Q>(
         &self,
         walk: &mut Walk<'_, K, O, R>,
         key: HashedKey<'_, Q>,
-        newcomers: u64,
+        next_serial: u64,
         completion: Completion<R>,
         now: u64,
     ) -> Option<Claim<O, R>>
@@ -293,7 +275,7 @@ where
         let (mut completion, mut claim) = (Some(completion), None);
         self.hold(|waiters, hold| {
             walk.visit(waiters, key, |waiters, waiter| {
-                if !waiters.is_before(waiter, newcomers) {
+                if !waiters.is_before(waiter, next_serial) {
                     return true;
                 }
                 let Some(completion) = completion.take() else { return false };
@@ -305,11 +287,11 @@ where
     }
 
     /// Decides the end of the operation with the least threshold of a key after another one,
-    /// if it registered before `newcomers`. Also returns the threshold, or `None` if there is none.
+    /// if it registered before the one with the serial number `next_serial`. Also returns the threshold, or `None` if there is none.
     pub(super) fn claim_threshold<Q>(
         &self,
         key: HashedKey<'_, Q>,
-        newcomers: u64,
+        next_serial: u64,
         after: Option<ThresholdKey>,
         completion: Completion<R>,
         now: u64,
@@ -324,19 +306,10 @@ where
             let list = waiters.lists.find(key);
             let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
             let Some((threshold, waiter)) = next else { return (None, None) };
-            let completion = completion.take_if(|_| waiters.is_before(waiter, newcomers));
+            let completion = completion.take_if(|_| waiters.is_before(waiter, next_serial));
             let claim = completion.map(|completion| waiters.claim(waiter, completion, now, hold));
             (Some(threshold), claim)
         })
-    }
-
-    /// Returns the serial number of the next operation.
-    pub(super) fn next_serial(&self) -> u64 {
-        self.hold(|waiters, _| waiters.serial())
-    }
-
-    pub(super) fn is_waiting(&self, waiter: WaiterId) -> bool {
-        self.hold(|waiters, _| waiters.is_waiting(waiter))
     }
 
     /// Refuses further operations.
@@ -379,30 +352,6 @@ where
         (claims, next)
     }
 
-    // Limits.
-
-    /// Returns the operation that has waited longest, except `except`.
-    pub(super) fn oldest(&self, except: Option<Index>) -> Option<Oldest> {
-        self.hold(|waiters, _| waiters.oldest(except))
-    }
-
-    /// Returns the operation that has watched the events of a key with this hash longest, except
-    /// `except`.
-    pub(super) fn oldest_on_key(&self, hash: u64, except: Option<Index>) -> Option<Oldest> {
-        self.hold(|waiters, _| waiters.oldest_on_key(hash, except))
-    }
-
-    /// Returns the operation with the greatest threshold on a key with this hash, except `except`.
-    pub(super) fn greatest_on_key(
-        &self,
-        hash: u64,
-        except: Option<Index>,
-    ) -> Option<(u64, WaiterId)> {
-        self.hold(|waiters, _| waiters.greatest_on_key(hash, except))
-    }
-
-    // Inspection.
-
     /// Returns the number of waiting operations and the number of their watchers.
     pub(super) fn counts(&self) -> (u64, u64) {
         self.hold(|waiters, _| (u64::from(waiters.waiting()), waiters.lists.watching()))
@@ -416,11 +365,6 @@ where
             stats.keys += u64::from(waiters.lists.keys());
             waiters.stats.add_to(stats);
         });
-    }
-
-    /// Frees the memory of operations that have ended. *O*(capacity).
-    pub(super) fn shrink(&self) {
-        self.hold(|waiters, _| waiters.shrink());
     }
 
     /// Checks the invariants of this shard. Returns the number of operations that the total limit

@@ -118,7 +118,11 @@ where
         stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = self.limits.refused();
         stats.panicked = self.panics.count();
-        debug_assert!(taken_back <= stats.expired, "one that had not expired was taken back");
+        debug_assert!(
+            taken_back <= stats.expired,
+            "{taken_back} expired operations were taken back, but {} expired",
+            stats.expired
+        );
         stats.expired -= taken_back;
         stats.shut_down += taken_back;
         stats
@@ -126,7 +130,7 @@ where
 
     /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
-        self.shards.iter().for_each(Shard::shrink);
+        self.shards.iter().for_each(|shard| shard.hold(|waiters, _| waiters.shrink()));
         self.timer.shrink();
         self.limits.shrink();
     }

@@ -80,7 +80,9 @@ impl<E> Slab<E> {
         self.vacant = next;
         self.len += 1;
         *entry = Entry::Occupied(element);
-        let Entry::Occupied(element) = entry else { unreachable!("it was just added") };
+        let Entry::Occupied(element) = entry else {
+            unreachable!("an added element is in its entry")
+        };
         (index, element)
     }
 

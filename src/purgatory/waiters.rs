@@ -167,7 +167,7 @@ where
         self.serial += 1;
         let (index, _) = self.slots.insert(Waiter { seen: self.passes, rule, state: State::OUT });
         let registration = self.registrations.at_or_grow(index.position(), || Registration::NONE);
-        debug_assert!(registration.positions.is_empty(), "the last one here left its lists");
+        debug_assert!(registration.positions.is_empty(), "the slot belongs to a listed operation");
         registration.serial = serial;
         registration.since = since;
         registration.timeout = Some(timeout);
@@ -214,7 +214,7 @@ where
     }
 
     /// Returns the serial number of the next operation.
-    pub(super) const fn serial(&self) -> u64 {
+    pub(super) const fn next_serial(&self) -> u64 {
         self.serial
     }
 
@@ -460,7 +460,7 @@ where
         let waiter = &mut self.slots[index];
         match mem::replace(&mut waiter.state, State::OUT) {
             State::Decided(completion) => {
-                debug_assert_ne!(self.decided, 0, "its end was decided");
+                debug_assert_ne!(self.decided, 0, "the count misses a decided end");
                 out.is_satisfied = false;
                 self.decided -= 1;
                 out.completion = Some(completion);
@@ -558,7 +558,12 @@ where
     #[inline]
     fn free_slot(&mut self, index: Index, hold: &mut Hold<'_, K>) {
         self.slots.discard(index);
-        debug_assert!(self.decided <= self.slots.len(), "an end was decided twice");
+        debug_assert!(
+            self.decided <= self.slots.len(),
+            "{} ends are decided, of {} operations",
+            self.decided,
+            self.slots.len()
+        );
         if self.slots.is_spacious() {
             let registrations = mem::replace(&mut self.registrations, Blocks::new());
             hold.discard_memory((mem::take(&mut self.slots), registrations, self.lists.clear()));
@@ -588,22 +593,35 @@ where
             let (waiter, registration) = (&self.slots[index], self.registration(index));
             let Registration { serial, ref positions, thresholds, counted, .. } = *registration;
             let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
-            assert!(serial < self.serial, "it came before those that are to come");
-            assert!(waiter.seen <= self.passes, "no pass has seen it that has not begun");
+            assert!(serial < self.serial, "serial {serial} is not below {}", self.serial);
+            assert!(
+                waiter.seen <= self.passes,
+                "pass {} saw an operation, but {} passes have begun",
+                waiter.seen,
+                self.passes
+            );
             let is_decided = matches!(waiter.state, State::Decided(_));
-            assert!(is_decided || missing == waiter.rule.missing(), "each value is still missing");
+            assert!(
+                is_decided || missing == waiter.rule.missing(),
+                "an operation has {missing} listed thresholds, and its rule misses {}",
+                waiter.rule.missing()
+            );
             if is_decided {
                 let is_listed = !positions.is_empty() || thresholds.is_some();
-                assert!(!is_listed, "one whose end is decided is on no list");
-                assert!(!counted.in_total, "no limit counts one whose end is decided");
+                assert!(!is_listed, "operation {serial} is on a list after its claim");
+                assert!(!counted.in_total, "a limit counts operation {serial} after its claim");
                 decided += 1;
             }
             if let State::Waiting { is_timed, .. } = waiter.state {
-                assert_eq!(is_timed, wait_weight(serial) > 0, "one wait in some is measured");
+                assert_eq!(
+                    is_timed,
+                    wait_weight(serial) > 0,
+                    "the wait of operation {serial} is timed wrongly"
+                );
             }
             let timeout = registration.timeout.and_then(|key| hold.timeouts().get(key).copied());
             let expected = (!is_decided).then_some(index);
-            assert_eq!(timeout, expected, "an operation has a timeout until its end is decided");
+            assert_eq!(timeout, expected, "the timeout of operation {serial} is wrong");
             in_total += u64::from(counted.in_total);
             watching += listed;
             if counted.on_keys {
@@ -612,10 +630,10 @@ where
                 }
             }
         }
-        assert_eq!(decided, self.decided, "each operation with a decided end is counted");
+        assert_eq!(decided, self.decided, "the count of decided ends is wrong");
         let timeouts = hold.timeouts().check_invariants();
-        assert_eq!(timeouts, u64::from(self.waiting()), "each operation that waits has a timeout");
-        assert_eq!(watching, self.lists.watching());
+        assert_eq!(timeouts, u64::from(self.waiting()), "timeouts and waiting operations differ");
+        assert_eq!(watching, self.lists.watching(), "operations and lists count other watchers");
         self.lists.check_invariants(hold.filter);
         in_total
     }

@@ -133,7 +133,7 @@ impl<K, O, R> Drop for Walk<'_, K, O, R> {
     #[inline]
     fn drop(&mut self) {
         if let Progress::At(cursor) = self.progress {
-            self.shard.close_cursor(cursor);
+            self.shard.hold(|waiters, _| waiters.lists.cursors.close(cursor));
         }
     }
 }

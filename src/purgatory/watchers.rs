@@ -119,7 +119,7 @@ impl Chunks {
     ) -> Position {
         if let Some(index) = *tail {
             let chunk = &mut self.0[index];
-            debug_assert_eq!(chunk.list, list, "a list has its own chunks");
+            debug_assert_eq!(chunk.list, list, "chunk {index:?} belongs to another list");
             if let Some(slot) = chunk.waiters.get_mut(usize::from(chunk.used)) {
                 *slot = Some(waiter);
                 chunk.used += 1;
@@ -155,7 +155,7 @@ impl Chunks {
     ) -> (Option<Index>, bool) {
         let chunk = &mut self.0[chunk];
         let removed = chunk.waiters[slot].take();
-        debug_assert_eq!(removed, Some(waiter), "a watcher leaves its own position");
+        debug_assert_eq!(removed, Some(waiter), "another watcher is in slot {slot}");
         chunk.live -= 1;
         (chunk.list, chunk.live == 0)
     }
@@ -163,7 +163,7 @@ impl Chunks {
     /// Removes an empty chunk from a list. Returns the chunk after it.
     pub(super) fn remove_chunk(&mut self, index: Index, tail: &mut Option<Index>) -> Option<Index> {
         let Chunk { previous, next, live, .. } = self.0.remove(index);
-        debug_assert_eq!(live, 0, "a chunk leaves with its last watcher");
+        debug_assert_eq!(live, 0, "a removed chunk has watchers");
         let is_last = *tail == Some(index);
         if next == index {
             *tail = None;
@@ -249,12 +249,22 @@ impl Chunks {
         let (mut watchers, mut next) = (0, self.first(tail));
         while let Some(index) = next {
             let chunk = &self.0[index];
-            assert_eq!(chunk.list, list, "a list has its own chunks");
-            assert_eq!(self.0[chunk.next].previous, index, "links lead back");
+            assert_eq!(chunk.list, list, "chunk {index:?} belongs to another list");
+            assert_eq!(
+                self.0[chunk.next].previous, index,
+                "the chunk after {index:?} has another one before it"
+            );
             let live = chunk.waiters.iter().flatten().count();
-            assert!(live > 0 && live == usize::from(chunk.live), "a chunk counts its watchers");
+            assert!(
+                live > 0 && live == usize::from(chunk.live),
+                "chunk {index:?} has {live} watchers, and counts {}",
+                chunk.live
+            );
             let unused = &chunk.waiters[usize::from(chunk.used)..];
-            assert!(unused.iter().all(Option::is_none), "slots are used in order");
+            assert!(
+                unused.iter().all(Option::is_none),
+                "chunk {index:?} uses a slot after its last"
+            );
             watchers += live as u64;
             next = (Some(index) != tail).then_some(chunk.next);
         }

@@ -37,8 +37,6 @@ pub(super) struct ShardState<K, O, R> {
     panics: Panics,
     /// Completes an expired operation.
     complete: fn(&Panics, O),
-    /// Number of watchers before the first expiration of a hold.
-    watching_before: u64,
 }
 
 impl<K, O, R> ShardState<K, O, R> {
@@ -48,7 +46,7 @@ impl<K, O, R> ShardState<K, O, R> {
         panics: Panics,
         complete: fn(&Panics, O),
     ) -> Self {
-        Self { waiters: Waiters::new(), filter, limits, panics, complete, watching_before: 0 }
+        Self { waiters: Waiters::new(), filter, limits, panics, complete }
     }
 }
 
@@ -60,15 +58,16 @@ where
 {
     type Due = Due<K, O>;
 
+    /// Returns the number of watchers.
+    fn size(&self) -> u64 {
+        self.waiters.lists.watching()
+    }
+
     /// On time, 32 operations expire in one hold. The later the reaper is, the more may follow, as
     /// long as fewer watchers than steps have left.
-    fn may_expire(&mut self, count: usize, steps: u64) -> bool {
-        let watching = self.waiters.lists.watching();
-        if count == 0 {
-            self.watching_before = watching;
-        }
+    fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool {
         let further = steps.saturating_sub(BATCH as u64);
-        count < BATCH || (count as u64) < further && self.watching_before - watching < steps
+        count < BATCH || (count as u64) < further && size_before - self.size() < steps
     }
 
     fn expire(&mut self, expired: Expired<Index>, elapsed: u64) -> Expired<Due<K, O>> {

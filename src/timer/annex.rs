@@ -12,10 +12,13 @@ pub(crate) trait Annex<T>: Send + 'static {
     /// The value that the reaper hands off for an expired timeout.
     type Due: Send + 'static;
 
+    /// Returns the size of the state, in units that an expiration removes.
+    fn size(&self) -> u64;
+
     /// Returns whether another timeout may expire in this hold of `steps` steps, after `count`
-    /// others. The number must grow with the steps: otherwise threads that insert starve a late
-    /// reaper.
-    fn may_expire(&mut self, count: usize, steps: u64) -> bool;
+    /// others. At the start of the hold, the size was `size_before`. The number must grow with the
+    /// steps: otherwise threads that insert starve a late reaper.
+    fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool;
 
     /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`
     /// nanoseconds after the start of the timer. It must neither run nor drop anything of the user.
@@ -26,7 +29,12 @@ impl<T: Send + 'static> Annex<T> for () {
     type Due = T;
 
     #[inline]
-    fn may_expire(&mut self, _: usize, _: u64) -> bool {
+    fn size(&self) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn may_expire(&self, _: usize, _: u64, _: u64) -> bool {
         true
     }
 

@@ -263,7 +263,8 @@ impl<T, X> Shard<T, X> {
         let mut guard = self.lock();
         let State { timeouts, annex } = &mut *guard;
         let mut due = timeouts.wheel.advance(now).limit(steps);
-        while annex.may_expire(expired.len() - before, steps) {
+        let size_before = annex.size();
+        while annex.may_expire(expired.len() - before, steps, size_before) {
             let Some(next) = due.next() else { break };
             expired.push(annex.expire(next, elapsed));
         }

@@ -3,8 +3,8 @@
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
 use super::{
-    Purgatory, claim::Finished, filter::fence_event, lists::HashedKey, operation::DelayedOperation,
-    shared::Shared,
+    Purgatory, batch::BATCH, claim::Finished, filter::fence_event, lists::HashedKey,
+    operation::DelayedOperation, shared::Shared,
 };
 
 impl<K, O, R> Purgatory<K, O, R>
@@ -87,6 +87,10 @@ where
         let shard = &self.shards[number];
         let mut completed = 0;
         loop {
+            // A hold adds at most `BATCH` operations, so only a short vector grows under the lock.
+            if !due.is_empty() {
+                due.reserve(BATCH);
+            }
             let mut reached = shard.reach(key, value, self.timer.elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {

@@ -53,9 +53,9 @@ where
         let mut due = Vec::new();
         let mut completed = 0;
         let mut shards = 0;
-        for (number, shard) in self.shards.iter().enumerate() {
+        for (shard_index, shard) in self.shards.iter().enumerate() {
             if shard.may_have(key.hash) {
-                completed += self.reach(number, key, value, &mut due);
+                completed += self.reach(shard_index, key, value, &mut due);
                 shards += 1;
             }
         }
@@ -75,7 +75,7 @@ where
     /// will complete.
     fn reach<Q>(
         &self,
-        number: usize,
+        shard_index: usize,
         key: HashedKey<'_, Q>,
         value: u64,
         due: &mut Vec<(u64, Finished<O, R>)>,
@@ -84,7 +84,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &self.shards[number];
+        let shard = &self.shards[shard_index];
         let mut completed = 0;
         loop {
             // A hold adds at most `BATCH` operations, so only a short vector grows under the lock.
@@ -94,7 +94,7 @@ where
             let mut reached = shard.reach(key, value, self.timer.elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {
-                completed += self.check_batch(number, &mut reached.batch);
+                completed += self.check_batch(shard_index, &mut reached.batch);
             }
             if !reached.is_more {
                 return completed;

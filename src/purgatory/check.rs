@@ -116,7 +116,7 @@ pub struct Checks<'a, K, O, R = (), Q: ?Sized = K> {
 /// A key in a shard.
 struct Turn<'a, K, O, R> {
     key: usize,
-    number: usize,
+    shard_index: usize,
     /// `None` if it has not begun.
     walk: Option<Walk<'a, K, O, R>>,
 }
@@ -135,8 +135,9 @@ where
         let keys: Vec<_> = keys.into_iter().map(|key| shared.hashed(key)).collect();
         fence_event();
         let passes = shared.passes().into_vec();
-        let turns = (0..keys.len())
-            .flat_map(|key| (0..passes.len()).map(move |number| Turn { key, number, walk: None }));
+        let turns = (0..keys.len()).flat_map(|key| {
+            (0..passes.len()).map(move |shard_index| Turn { key, shard_index, walk: None })
+        });
         Self { shared, turns: turns.collect(), keys, passes }
     }
 
@@ -146,14 +147,14 @@ where
         while budget > 0 {
             let Some(mut turn) = self.turns.pop_front() else { break };
             let key = self.keys[turn.key];
-            let pass = &mut self.passes[turn.number];
+            let pass = &mut self.passes[turn.shard_index];
             let Some(mut walk) =
-                turn.walk.take().or_else(|| self.shared.walk(turn.number, *pass, key.hash))
+                turn.walk.take().or_else(|| self.shared.walk(turn.shard_index, *pass, key.hash))
             else {
                 continue;
             };
             let share = TURN.min(budget);
-            let checked = self.shared.check_walk(turn.number, &mut walk, key, share);
+            let checked = self.shared.check_walk(turn.shard_index, &mut walk, key, share);
             budget -= checked.operations;
             completed += checked.completed;
             *pass = walk.pass();
@@ -204,10 +205,10 @@ where
         let key = self.hashed(key);
         fence_event();
         let mut completed = 0;
-        for (number, shard) in self.shards.iter().enumerate() {
+        for (shard_index, shard) in self.shards.iter().enumerate() {
             if shard.may_have(key.hash) {
                 let mut walk = Walk::new(shard, 0);
-                completed += self.check_walk(number, &mut walk, key, usize::MAX).completed;
+                completed += self.check_walk(shard_index, &mut walk, key, usize::MAX).completed;
             }
         }
         completed
@@ -226,8 +227,8 @@ where
         let mut passes = self.passes();
         let mut completed = 0;
         for key in keys {
-            for (number, pass) in passes.iter_mut().enumerate() {
-                completed += self.check_in_pass(number, pass, key);
+            for (shard_index, pass) in passes.iter_mut().enumerate() {
+                completed += self.check_in_pass(shard_index, pass, key);
             }
         }
         completed
@@ -238,21 +239,26 @@ where
         SmallVec::from_elem(0, self.shards.len())
     }
 
-    fn check_in_pass<Q>(&self, number: usize, pass: &mut u64, key: HashedKey<'_, Q>) -> usize
+    fn check_in_pass<Q>(&self, shard_index: usize, pass: &mut u64, key: HashedKey<'_, Q>) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let Some(mut walk) = self.walk(number, *pass, key.hash) else { return 0 };
-        let Checked { completed, .. } = self.check_walk(number, &mut walk, key, usize::MAX);
+        let Some(mut walk) = self.walk(shard_index, *pass, key.hash) else { return 0 };
+        let Checked { completed, .. } = self.check_walk(shard_index, &mut walk, key, usize::MAX);
         *pass = walk.pass();
         completed
     }
 
     /// Returns a walk along the watchers of a key in a shard, in a pass. `None` if the filter rules
     /// the key out.
-    pub(super) fn walk(&self, number: usize, pass: u64, hash: u64) -> Option<Walk<'_, K, O, R>> {
-        let shard = &self.shards[number];
+    pub(super) fn walk(
+        &self,
+        shard_index: usize,
+        pass: u64,
+        hash: u64,
+    ) -> Option<Walk<'_, K, O, R>> {
+        let shard = &self.shards[shard_index];
         shard.may_have(hash).then(|| Walk::new(shard, pass))
     }
 
@@ -260,7 +266,7 @@ where
     #[inline]
     pub(super) fn check_walk<Q>(
         &self,
-        number: usize,
+        shard_index: usize,
         walk: &mut Walk<'_, K, O, R>,
         key: HashedKey<'_, Q>,
         budget: usize,
@@ -277,7 +283,7 @@ where
             shard.take_out(walk, key, size, &mut batch);
             checked.operations += batch.len();
             if !batch.is_empty() {
-                checked.completed += self.check_batch(number, &mut batch);
+                checked.completed += self.check_batch(shard_index, &mut batch);
             }
         }
         checked
@@ -293,34 +299,35 @@ where
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
     /// them when the outermost check has returned.
     #[inline]
-    pub(super) fn check_batch(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
+    pub(super) fn check_batch(&self, shard_index: usize, batch: &mut Batch<O, R>) -> usize {
         if deferral::is_too_deep() {
-            self.defer_checks(number, batch);
+            self.defer_checks(shard_index, batch);
             return 0;
         }
-        let completed = self.check_now(number, batch);
+        let completed = self.check_now(shard_index, batch);
         deferral::run_checks();
         completed
     }
 
     #[cold]
-    fn defer_checks(&self, number: usize, batch: &mut Batch<O, R>) {
-        let announced = self.shards[number].bring_back_unchecked(batch);
+    fn defer_checks(&self, shard_index: usize, batch: &mut Batch<O, R>) {
+        let announced = self.shards[shard_index].bring_back_unchecked(batch);
         self.complete_finished(batch);
         let shared = self.upgrade();
         deferral::defer_checks(move || {
             let Some(shared) = shared else { return };
             let mut batch = Batch::new();
-            shared.shards[number].hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
+            shared.shards[shard_index]
+                .hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
             if !batch.is_empty() {
-                shared.check_batch(number, &mut batch);
+                shared.check_batch(shard_index, &mut batch);
             }
         });
     }
 
     #[inline]
-    fn check_now(&self, number: usize, batch: &mut Batch<O, R>) -> usize {
-        let shard = &self.shards[number];
+    fn check_now(&self, shard_index: usize, batch: &mut Batch<O, R>) -> usize {
+        let shard = &self.shards[shard_index];
         let mut completed = 0;
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());

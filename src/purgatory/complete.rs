@@ -249,10 +249,10 @@ where
         });
         let next_serials: SmallVec<[_; 16]> = next_serials.collect();
         let mut cancelled = 0;
-        for (number, next_serial) in next_serials.into_iter().enumerate() {
+        for (shard, next_serial) in self.shards.iter().zip(next_serials) {
             if let Some(next_serial) = next_serial {
-                cancelled += self.cancel_events(number, key, next_serial, reason);
-                cancelled += self.cancel_thresholds(number, key, next_serial, reason);
+                cancelled += self.cancel_events(shard, key, next_serial, reason);
+                cancelled += self.cancel_thresholds(shard, key, next_serial, reason);
             }
         }
         cancelled
@@ -262,7 +262,7 @@ where
     /// the serial number `next_serial`.
     fn cancel_events<Q>(
         &self,
-        number: usize,
+        shard: &Shard<K, O, R>,
         key: HashedKey<'_, Q>,
         next_serial: u64,
         reason: &impl Fn() -> R,
@@ -271,7 +271,6 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &self.shards[number];
         let mut walk = Walk::new(shard, 0);
         self.cancel_each(reason, |completion, now| {
             let claim = shard.claim_next(&mut walk, key, next_serial, completion, now);
@@ -282,7 +281,7 @@ where
     /// Like [`cancel_events`](Self::cancel_events) for the operations that wait for a key's value.
     fn cancel_thresholds<Q>(
         &self,
-        number: usize,
+        shard: &Shard<K, O, R>,
         key: HashedKey<'_, Q>,
         next_serial: u64,
         reason: &impl Fn() -> R,
@@ -291,7 +290,6 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &self.shards[number];
         let mut last = None;
         self.cancel_each(reason, |completion, now| {
             let (next, claim) = shard.claim_threshold(key, next_serial, last, completion, now);

@@ -355,9 +355,9 @@ where
 
     /// Returns the operation that has waited longest, except the newcomer.
     fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
-        let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
-            let oldest = shard.hold(|waiters, _| waiters.oldest(newcomer.index_in(number)))?;
-            Some((oldest.since, OperationKey::new(number, oldest.waiter)))
+        let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+            let oldest = shard.hold(|waiters, _| waiters.oldest(newcomer.index_in(shard_index)))?;
+            Some((oldest.since, OperationKey::new(shard_index, oldest.waiter)))
         });
         oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
     }
@@ -365,18 +365,18 @@ where
     /// Returns the operation that has watched a key's events longest, except the newcomer. If all
     /// others wait for the key's value, returns the one with the greatest threshold.
     fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<OperationKey> {
-        let oldest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
-            let except = newcomer.index_in(number);
+        let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+            let except = newcomer.index_in(shard_index);
             let oldest = shard.hold(|waiters, _| waiters.oldest_on_key(hash, except))?;
-            Some((oldest.since, OperationKey::new(number, oldest.waiter)))
+            Some((oldest.since, OperationKey::new(shard_index, oldest.waiter)))
         });
         let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
         oldest.or_else(|| {
-            let greatest = self.shards.iter().enumerate().filter_map(|(number, shard)| {
-                let except = newcomer.index_in(number);
+            let greatest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+                let except = newcomer.index_in(shard_index);
                 let (at, waiter) =
                     shard.hold(|waiters, _| waiters.greatest_on_key(hash, except))?;
-                Some((at, OperationKey::new(number, waiter)))
+                Some((at, OperationKey::new(shard_index, waiter)))
             });
             greatest.max_by_key(|&(at, _)| at).map(|(_, key)| key)
         })

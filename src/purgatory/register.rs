@@ -295,13 +295,13 @@ where
     /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
     fn wait(
         &self,
-        number: usize,
+        shard_index: usize,
         operation: O,
         conditions: &mut Conditions<K>,
         hashes: &[u64],
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shard = &self.shards[number];
+        let shard = &self.shards[shard_index];
         let since = self.timer.elapsed();
         let registered = match self.timer.ensure_started() {
             Ok(()) => shard
@@ -319,7 +319,7 @@ where
         fence_watch();
         let mut out = Out::new(waiter.index, wait_weight(waiter.serial) > 0, operation);
         self.check_again(shard, &mut out, conditions);
-        let key = OperationKey::new(number, waiter);
+        let key = OperationKey::new(shard_index, waiter);
         self.begin_to_wait(key, out, since);
         Ok(Watched::Waiting(key))
     }

@@ -47,8 +47,8 @@ pub(super) type Timer<K, O, R> = AnnexTimer<Index, ShardState<K, O, R>, Due<K, O
 
 /// A part of a purgatory. An operation is in the shard of the thread that registered it.
 pub(super) struct Shard<K, O, R> {
-    /// Its number in the timer, whose shard holds the operations.
-    number: usize,
+    /// Its index in the timer, whose shard holds the operations.
+    index: usize,
     filter: Filter,
     limits: Arc<Limits>,
     panics: Panics,
@@ -67,13 +67,13 @@ pub(super) struct Reached<O, R> {
 
 impl<K, O, R> Shard<K, O, R> {
     pub(super) fn new(
-        number: usize,
+        index: usize,
         filter: Filter,
         limits: Arc<Limits>,
         panics: Panics,
         timer: Timer<K, O, R>,
     ) -> Self {
-        Self { number, filter, limits, panics, timer }
+        Self { index, filter, limits, panics, timer }
     }
 
     /// Returns whether a key may have a watcher. Takes no lock; the caller has executed
@@ -102,7 +102,7 @@ impl<K, O, R> Shard<K, O, R> {
         &self,
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
     ) -> (V, DroppedLater<K>) {
-        self.timer.hold(self.number, |timeouts, state| {
+        self.timer.hold(self.index, |timeouts, state| {
             let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts));
             let result = act(&mut state.waiters, &mut hold);
             (result, hold.into_dropped_later())

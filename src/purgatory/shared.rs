@@ -71,8 +71,8 @@ where
         // The drop of an expired operation completes it.
         let timer = timer.build_with_annex(state, drop)?;
         let count = timer.shard_count();
-        let shard = |(number, filter)| {
-            Shard::new(number, filter, Arc::clone(&limits), panics.clone(), timer.clone())
+        let shard = |(shard_index, filter)| {
+            Shard::new(shard_index, filter, Arc::clone(&limits), panics.clone(), timer.clone())
         };
         let shards = filters.into_iter().enumerate().map(shard).collect();
         Ok(Arc::new_cyclic(|this| Self {

@@ -258,8 +258,8 @@ where
         cancelled
     }
 
-    /// Cancels the operations of a shard that watch a key's events and registered before the one with
-    /// the serial number `next_serial`.
+    /// Cancels the operations of a shard that watch a key's events and have a serial number below
+    /// `next_serial`.
     fn cancel_events<Q>(
         &self,
         shard: &Shard<K, O, R>,

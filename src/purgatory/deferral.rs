@@ -9,7 +9,7 @@
 //!   outermost completion has returned.
 //! - A check may use the number of operations that its own event has completed. So checks run
 //!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
-//!   unchecked, and push their places onto the queue. The thread runs the queue when the outermost
+//!   unchecked, and push their ids onto the queue. The thread runs the queue when the outermost
 //!   check has returned and the operations that it had out wait again or have ended.
 
 use std::{
@@ -23,9 +23,6 @@ use std::{
 
 use super::operation::{Completion, DelayedOperation};
 use crate::sync::{AtomicU64, Ordering};
-
-/// Maximum nesting of checks.
-const DEPTH: u32 = 8;
 
 /// The number of caught panics. Clones share it.
 #[derive(Debug, Clone)]
@@ -53,6 +50,9 @@ impl Panics {
         })
     }
 }
+
+/// Maximum nesting of checks.
+const DEPTH: u32 = 8;
 
 /// Calls to make after the one in progress has returned.
 #[derive(Default)]

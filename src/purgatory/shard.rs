@@ -257,9 +257,8 @@ where
         })
     }
 
-    /// Decides the end of the next operation of a walk that registered before the one
-    /// with the serial number `next_serial`. Returns
-    /// `None` if this hold finds none.
+    /// Decides the end of the next operation of a walk that has a serial number below
+    /// `next_serial`. Returns `None` if this hold finds none.
     pub(super) fn claim_next<Q>(
         &self,
         walk: &mut Walk<'_, K, O, R>,
@@ -286,8 +285,8 @@ where
         claim
     }
 
-    /// Decides the end of the operation with the least threshold of a key after another one,
-    /// if it registered before the one with the serial number `next_serial`. Also returns the threshold, or `None` if there is none.
+    /// Decides the end of the operation with the least threshold of a key after another one, if its
+    /// serial number is below `next_serial`. Also returns the threshold, or `None` at the end.
     pub(super) fn claim_threshold<Q>(
         &self,
         key: HashedKey<'_, Q>,

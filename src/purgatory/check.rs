@@ -1,5 +1,5 @@
-//! Checks after events: checks the operations on keys, all at once or a few at a time, and completes
-//! those that can complete.
+//! Checks after events: checks the operations on keys, all at once or a few at a time, and
+//! completes those that can complete.
 
 use std::{borrow::Borrow, collections::VecDeque, fmt, hash::Hash, vec::Vec};
 
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Checks to run after events on some keys; from [`Purgatory::checks`](super::Purgatory::checks).
+/// Checks to run after events on some keys; from [`Purgatory::checks`].
 ///
 /// Each operation that waited when the checks began is checked at most once. Keys take turns, so a
 /// key with very many watchers does not delay the others. Dropping the value skips the remaining

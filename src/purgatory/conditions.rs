@@ -1,5 +1,5 @@
-//! The conditions of an operation: its keys and thresholds before it waits, and the rule that decides
-//! whether they hold.
+//! The conditions of an operation: its keys and thresholds before it waits, and the rule that
+//! decides whether they hold.
 
 use std::collections::{HashMap, hash_map::Entry};
 

@@ -27,7 +27,7 @@ pub(super) struct Table<E> {
     entries: Slab<Entry<E>>,
     /// The first entry of each chain.
     heads: Blocks<Option<Index>, BLOCK>,
-    /// Number of chains: at most twice `mask` plus one, and more than `mask`.
+    /// Number of chains: at most twice `mask` plus two, and more than `mask`.
     chains: u32,
     /// The bits of the hash that select a chain that this round has not split yet.
     mask: u32,
@@ -170,6 +170,11 @@ impl<E> Table<E> {
             self.mask = self.mask << 1 | 1;
         }
         self.chains += 1;
+        debug_assert!(
+            self.mask <= new && new <= self.mask << 1 | 1,
+            "chain {new} is not for the mask {:x}",
+            self.mask
+        );
         if self.heads.end() < self.chains {
             self.heads.grow(|_| None);
         }

@@ -118,6 +118,7 @@ where
     where
         K: Borrow<Q>,
     {
+        debug_assert!(!self.is_done(), "a walk goes on after its end");
         match mem::replace(&mut self.progress, Progress::End) {
             Progress::Start => {
                 let list = waiters.lists.find(key)?;

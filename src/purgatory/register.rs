@@ -275,8 +275,8 @@ where
         let mut rule = conditions.rule;
         if count > 0 {
             let mut is_missing = |key: &K, at| !self.has_reached(operation, key, at);
-            let asked = mem::take(&mut conditions.thresholds);
-            for threshold in asked {
+            let requested = mem::take(&mut conditions.thresholds);
+            for threshold in requested {
                 if is_missing(&threshold.key, threshold.at) {
                     conditions.thresholds.push(threshold);
                 } else {

@@ -181,11 +181,11 @@ impl<K, O, R, Q: ?Sized> fmt::Debug for Checks<'_, K, O, R, Q> {
 
 /// Result of a part of a walk.
 #[derive(Debug, Default)]
-pub(super) struct Checked {
+struct Checked {
     /// Number of operations that were taken out for a check.
-    pub(super) operations: usize,
+    operations: usize,
     /// Number of operations that completed by a check.
-    pub(super) completed: usize,
+    completed: usize,
 }
 
 impl<K, O, R> Shared<K, O, R>
@@ -264,7 +264,7 @@ where
 
     /// Continues a walk until its end, or until it has taken out `budget` operations.
     #[inline]
-    pub(super) fn check_walk<Q>(
+    fn check_walk<Q>(
         &self,
         shard_index: usize,
         walk: &mut Walk<'_, K, O, R>,
@@ -386,13 +386,13 @@ mod tests {
     fn a_walk_takes_256_steps_in_a_hold() {
         let timer = Timer::builder().clock(ManualClock::new()).shards(1);
         let limits = Limits::new(None, None, 8);
-        let shared = Shared::<u32, Endless, ()>::new(
+        let purgatory = Shared::<u32, Endless, ()>::new(
             timer,
             Duration::MAX,
             limits,
             SeedableRandomState::fixed(),
         );
-        let shard = &shared.expect("the settings are in range").shards[0];
+        let shard = &purgatory.expect("the settings are in range").shards[0];
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);

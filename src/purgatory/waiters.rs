@@ -594,17 +594,12 @@ where
             let Registration { serial, ref positions, thresholds, counted, .. } = *registration;
             let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
             assert!(serial < self.serial, "serial {serial} is not below {}", self.serial);
-            assert!(
-                waiter.seen <= self.passes,
-                "pass {} saw an operation, but {} passes have begun",
-                waiter.seen,
-                self.passes
-            );
+            let (seen, rule_misses) = (waiter.seen, waiter.rule.missing());
+            assert!(seen <= self.passes, "pass {seen} saw operation {serial} before it began");
             let is_decided = matches!(waiter.state, State::Decided(_));
             assert!(
-                is_decided || missing == waiter.rule.missing(),
-                "an operation has {missing} listed thresholds, and its rule misses {}",
-                waiter.rule.missing()
+                is_decided || missing == rule_misses,
+                "{missing} listed, {rule_misses} missing"
             );
             if is_decided {
                 let is_listed = !positions.is_empty() || thresholds.is_some();

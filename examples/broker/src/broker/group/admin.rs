@@ -56,15 +56,15 @@ fn describe_group(name: &GroupId, group: &Group) -> DescribedGroup {
         DescribedGroupMember::default()
             .with_member_id(id.clone())
             .with_group_instance_id(instance)
-            .with_client_id(member.join.client.id.clone())
-            .with_client_host(member.join.client.host.clone())
+            .with_client_id(member.join.client_id.clone())
+            .with_client_host(member.join.client_host.clone())
             .with_member_metadata(metadata)
             .with_member_assignment(member.assignment.clone())
     });
     DescribedGroup::default()
         .with_group_id(name.clone())
         .with_group_state(state_name(group.phase()))
-        .with_protocol_type(group.protocol_type())
+        .with_protocol_type(group.protocol_type.clone())
         .with_protocol_data(group.protocol())
         .with_members(members.collect())
 }
@@ -80,7 +80,7 @@ pub(crate) fn list(groups: &Coordinator, asked: &ListGroupsRequest) -> ListGroup
         let state = state_name(entry.group.phase());
         let listed = ListedGroup::default()
             .with_group_id(GroupId(name.clone()))
-            .with_protocol_type(entry.group.protocol_type());
+            .with_protocol_type(entry.group.protocol_type.clone());
         is_wanted(&state).then(|| listed.with_group_state(state))
     });
     ListGroupsResponse::default().with_groups(listed.collect())

@@ -48,8 +48,6 @@ const SESSION_TIMEOUTS: RangeInclusive<Duration> =
 /// time; if all have members it is refused.
 const MAX_GROUPS: usize = 1_000;
 
-const MAX_MEMBERS: usize = 1_000;
-
 /// Counts of groups.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupCounts {
@@ -179,7 +177,7 @@ impl Coordinator {
         join.rebalance_timeout = join.rebalance_timeout.min(self.max_wait);
         join.is_new = join.member.is_empty();
         if join.is_new {
-            join.member = self.member_id(&join.client.id);
+            join.member = self.member_id(&join.client_id);
         }
         let who = Identity { member: join.member.clone(), instance: None, generation: -1 };
         let answer = Answer::default();
@@ -294,7 +292,7 @@ impl Coordinator {
         }
         let number = self.next_number();
         let generation = self.dropped_generation.load(Ordering::Relaxed);
-        let group = Group::new(MAX_MEMBERS, generation, number << 32);
+        let group = Group::new(generation, number << 32);
         let entry = Entry { group, commits: Commits::default(), unused_since: number };
         groups.insert(own(name), entry);
         Ok(())

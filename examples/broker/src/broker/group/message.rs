@@ -29,7 +29,7 @@ pub(crate) enum Granted {
     Synced(SyncGroupResponse),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Join {
     /// The member's id; empty until the coordinator gives it one.
     pub(crate) member: Name,
@@ -37,7 +37,9 @@ pub(crate) struct Join {
     pub(crate) is_new: bool,
     /// The name of a static member, which stays the same when its process restarts.
     pub(crate) instance: Option<Name>,
-    pub(crate) client: Client,
+    /// The program that the member is part of.
+    pub(crate) client_id: Name,
+    pub(crate) client_host: Name,
     pub(crate) session_timeout: Duration,
     pub(crate) rebalance_timeout: Duration,
     pub(crate) protocol_type: Name,
@@ -51,15 +53,8 @@ impl Join {
     }
 }
 
-/// The program that a member is part of.
-#[derive(Debug, Clone)]
-pub(crate) struct Client {
-    pub(crate) id: Name,
-    pub(crate) host: Name,
-}
-
 /// The sender of each request after a join.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Identity {
     pub(crate) member: Name,
     pub(crate) instance: Option<Name>,

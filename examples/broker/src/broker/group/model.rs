@@ -15,7 +15,7 @@ use fastrand::Rng;
 
 use super::{
     coordinator::{Coordinator, Waits},
-    message::{Client, Granted, Identity, Join, Name, Outcome},
+    message::{Granted, Identity, Join, Name, Outcome},
     state::Phase,
 };
 use crate::broker::Config;
@@ -47,14 +47,11 @@ enum State {
 /// A request of a member with these timeouts to join, for the first time.
 fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
     Join {
-        member: Name::default(),
-        is_new: false,
-        instance: None,
-        client: Client { id: "client".into(), host: "host".into() },
         session_timeout,
         rebalance_timeout,
         protocol_type: "consumer".into(),
         protocols: vec![("range".into(), Bytes::new())],
+        ..Join::default()
     }
 }
 

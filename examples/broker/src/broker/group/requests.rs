@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{
     coordinator::{Coordinator, Waits},
-    message::{Client, Granted, Identity, Join, Name, Outcome, own},
+    message::{Granted, Identity, Join, own},
     state::MAX_GROUP_BYTES,
 };
 use crate::broker::{
@@ -32,47 +32,32 @@ pub(crate) fn join(
     asked: &JoinGroupRequest,
     peer: SocketAddr,
 ) -> Result<Reply, Malformed> {
-    let version = header.version;
-    let client = Client { id: own(client_id), host: format!("/{}", peer.ip()).into() };
-    let join = read_join(version, client, asked);
-    let member = join.member.clone();
+    let member = own(&asked.member_id);
+    let has_own = header.version >= TELLS_REBALANCE_TIMEOUT && asked.rebalance_timeout_ms >= 0;
+    let rebalance = if has_own { asked.rebalance_timeout_ms } else { asked.session_timeout_ms };
+    let protocols = asked.protocols.iter();
+    let join = Join {
+        member: member.clone(),
+        is_new: member.is_empty(),
+        instance: asked.group_instance_id.as_ref().map(|name| own(name)),
+        client_id: own(client_id),
+        client_host: format!("/{}", peer.ip()).into(),
+        session_timeout: millis(asked.session_timeout_ms),
+        rebalance_timeout: millis(rebalance),
+        protocol_type: own(&asked.protocol_type),
+        protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
+    };
     let joining = if join.bytes() > MAX_METADATA_BYTES {
         Err(ResponseError::InvalidRequest)
     } else {
         groups.join(&asked.group_id, join)
     };
-    reply(joining, move |outcome| {
-        let response = match outcome {
-            Ok(Granted::Joined(joined)) => joined,
-            Ok(Granted::Synced(_)) => return Err(Malformed),
-            Err(error) => refused(version, error, member),
-        };
-        frame::encode(header, &response)
-    })
-}
-
-fn read_join(version: i16, client: Client, asked: &JoinGroupRequest) -> Join {
-    let has_own = version >= TELLS_REBALANCE_TIMEOUT && asked.rebalance_timeout_ms >= 0;
-    let rebalance = if has_own { asked.rebalance_timeout_ms } else { asked.session_timeout_ms };
-    let protocols = asked.protocols.iter();
-    Join {
-        member: own(&asked.member_id),
-        is_new: false,
-        instance: asked.group_instance_id.as_ref().map(|name| own(name)),
-        client,
-        session_timeout: millis(asked.session_timeout_ms),
-        rebalance_timeout: millis(rebalance),
-        protocol_type: own(&asked.protocol_type),
-        protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
-    }
-}
-
-fn refused(version: i16, error: ResponseError, member: Name) -> JoinGroupResponse {
-    JoinGroupResponse::default()
-        .with_error_code(error.code())
+    let protocol = (header.version < PROTOCOL_MAY_BE_NONE).then(StrBytes::default);
+    let refused = JoinGroupResponse::default()
         .with_generation_id(-1)
-        .with_protocol_name((version < PROTOCOL_MAY_BE_NONE).then(Name::default))
-        .with_member_id(member)
+        .with_protocol_name(protocol)
+        .with_member_id(member);
+    reply(header, joining, |error| Granted::Joined(refused.with_error_code(error.code())))
 }
 
 /// Takes assignments, and waits for the member's own.
@@ -91,24 +76,25 @@ pub(crate) fn sync(
     } else {
         groups.sync(&asked.group_id, who, assignments)
     };
-    reply(syncing, move |outcome| {
-        let response = match outcome {
-            Ok(Granted::Synced(synced)) => synced,
-            Ok(_) => return Err(Malformed),
-            Err(error) => SyncGroupResponse::default().with_error_code(error.code()),
-        };
-        frame::encode(header, &response)
-    })
+    let refused = SyncGroupResponse::default();
+    reply(header, syncing, |error| Granted::Synced(refused.with_error_code(error.code())))
 }
 
 /// Answers at once, or when the request has waited.
 fn reply(
+    header: Header,
     waits: Result<Waits, ResponseError>,
-    encode: impl FnOnce(Outcome) -> Result<BytesMut, Malformed> + Send + 'static,
+    refused: impl FnOnce(ResponseError) -> Granted + Send + 'static,
 ) -> Result<Reply, Malformed> {
+    let encode = move |granted| match granted {
+        Granted::Joined(joined) => frame::encode(header, &joined),
+        Granted::Synced(synced) => frame::encode(header, &synced),
+    };
     match waits {
-        Err(error) => encode(Err(error)).map(Reply::Now),
-        Ok(waits) => Ok(Reply::Later(Box::pin(async move { encode(waits.ended().await?).ok() }))),
+        Err(error) => encode(refused(error)).map(Reply::Now),
+        Ok(waits) => Ok(Reply::Later(Box::pin(async move {
+            encode(waits.ended().await?.unwrap_or_else(refused)).ok()
+        }))),
     }
 }
 

@@ -29,10 +29,14 @@ use crate::prelude::*;
 /// gets all metadata in one answer.
 pub(crate) const MAX_GROUP_BYTES: usize = 4 << 20;
 
+/// Limit of members of a group.
+const MAX_MEMBERS: usize = 1_000;
+
 /// The step of a rebalance in which a group is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// There are no members.
+    #[default]
     Empty,
     /// The group waits for its members to join.
     Joining,
@@ -77,7 +81,7 @@ impl Member {
 }
 
 /// A consumer group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Group {
     phase: Phase,
     generation: i32,
@@ -85,31 +89,19 @@ pub(crate) struct Group {
     round: u64,
     /// Whether a member was added to the round since the last check.
     has_grown: bool,
-    protocol_type: Option<Name>,
+    pub(crate) protocol_type: Name,
     protocol: Option<Name>,
-    leader: Option<Name>,
+    /// The member that makes the assignments. No member has an empty id.
+    leader: Name,
     members: HashMap<Name, Member>,
-    max_members: usize,
     /// Work that the transitions have left for the coordinator.
     effects: Effects,
 }
 
 impl Group {
-    /// Returns an empty group with a limit of members. Its generations and rounds follow after
-    /// these.
-    pub(crate) fn new(max_members: usize, generation: i32, round: u64) -> Self {
-        Self {
-            phase: Phase::Empty,
-            generation,
-            round,
-            has_grown: false,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: HashMap::new(),
-            max_members,
-            effects: Effects::default(),
-        }
+    /// Returns an empty group. Its generations and rounds follow after these.
+    pub(crate) fn new(generation: i32, round: u64) -> Self {
+        Self { generation, round, ..Self::default() }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -129,10 +121,6 @@ impl Group {
     pub(crate) fn rebalance_timeout(&self) -> Duration {
         let timeouts = self.members.values().map(|member| member.join.rebalance_timeout);
         timeouts.max().unwrap_or_default()
-    }
-
-    pub(crate) fn protocol_type(&self) -> Name {
-        self.protocol_type.clone().unwrap_or_default()
     }
 
     pub(crate) fn protocol(&self) -> Name {
@@ -163,7 +151,7 @@ impl Group {
         let predecessor = instance.and_then(|instance| self.find_instance(instance)).cloned();
         match predecessor {
             Some(old) => self.replace(&old, join, answer),
-            None if self.members.len() < self.max_members => self.admit(join, answer),
+            None if self.members.len() < MAX_MEMBERS => self.admit(join, answer),
             None => return Err(ResponseError::GroupMaxSizeReached),
         }
         Ok(())
@@ -172,7 +160,7 @@ impl Group {
     /// Checks that a member has a protocol in common with all others, and that its metadata fits.
     fn check_protocols(&self, join: &Join) -> Result<(), ResponseError> {
         let others = || self.members.iter().filter(|(id, _)| **id != join.member);
-        let is_same_type = self.protocol_type.as_ref() == Some(&join.protocol_type);
+        let is_same_type = self.protocol_type == join.protocol_type;
         let common = common_protocols(others().map(|(_, member)| member));
         let is_common = join.protocols.iter().any(|(name, _)| common.contains(name));
         let is_compatible = others().next().is_none() || is_same_type && is_common;
@@ -186,7 +174,7 @@ impl Group {
 
     fn admit(&mut self, join: Join, answer: &Answer) {
         if self.members.is_empty() {
-            self.protocol_type = Some(join.protocol_type.clone());
+            self.protocol_type = join.protocol_type.clone();
         }
         let (id, assignment) = (join.member.clone(), Bytes::new());
         let member = Member { join, assignment, waiting: None, session: None };
@@ -199,7 +187,7 @@ impl Group {
     /// Lets a member join again.
     fn rejoin(&mut self, join: Join, answer: &Answer) {
         let id = join.member.clone();
-        let is_leader = self.leader.as_ref() == Some(&id);
+        let is_leader = self.leader == id;
         let Some(member) = self.members.get_mut(&id) else { return };
         let is_same = member.join.protocols == join.protocols;
         member.update(join);
@@ -225,9 +213,9 @@ impl Group {
         member.interrupt(ResponseError::FencedInstanceId, &mut self.effects);
         member.update(join);
         self.members.insert(id.clone(), member);
-        let was_leader = self.leader.as_ref() == Some(old);
+        let was_leader = self.leader == *old;
         if was_leader {
-            self.leader = Some(id.clone());
+            self.leader = id.clone();
         }
         self.effects.is_changed = true;
         if self.phase != Phase::Stable || self.protocol != self.choose_protocol() {
@@ -321,14 +309,13 @@ impl Group {
         }
         let joined = self.members.iter().filter(|(_, member)| member.waiting.is_some());
         // The old leader stays, if it has joined.
-        let leader =
-            joined.map(|(id, _)| id).min_by_key(|&id| (self.leader.as_ref() != Some(id), id));
+        let leader = joined.map(|(id, _)| id).min_by_key(|&id| (self.leader != *id, id));
         let Some(leader) = leader.cloned() else {
             // All members are static, and each may still come back.
             self.next_round(false);
             return;
         };
-        self.leader = Some(leader);
+        self.leader = leader;
         self.generation = self.generation.wrapping_add(1).max(1);
         self.protocol = self.choose_protocol();
         self.phase = Phase::Syncing;
@@ -354,7 +341,6 @@ impl Group {
 
     /// Returns the answer to a member of the present generation. The leader gets all members.
     fn joined(&self, id: &Name) -> JoinGroupResponse {
-        let leader = self.leader.clone().unwrap_or_default();
         let describe = |(id, member, metadata): (&Name, &Member, Bytes)| {
             JoinGroupResponseMember::default()
                 .with_member_id(id.clone())
@@ -362,15 +348,15 @@ impl Group {
                 .with_metadata(metadata)
         };
         let mut members = Vec::new();
-        if leader == *id {
+        if self.leader == *id {
             members.extend(self.members().map(describe));
             members.sort_by(|a, b| a.member_id.cmp(&b.member_id));
         }
         JoinGroupResponse::default()
             .with_member_id(id.clone())
-            .with_leader(leader)
+            .with_leader(self.leader.clone())
             .with_generation_id(self.generation)
-            .with_protocol_type(Some(self.protocol_type()))
+            .with_protocol_type(Some(self.protocol_type.clone()))
             .with_protocol_name(Some(self.protocol()))
             .with_members(members)
     }
@@ -412,7 +398,7 @@ impl Group {
                 if let Some(member) = self.members.get_mut(&who.member) {
                     member.waiting = Some(Arc::clone(answer));
                 }
-                if self.leader.as_ref() == Some(&who.member) {
+                if self.leader == who.member {
                     self.assign(assignments);
                 }
             }
@@ -432,7 +418,7 @@ impl Group {
     fn synced(&self, id: &Name) -> SyncGroupResponse {
         let member = self.members.get(id);
         SyncGroupResponse::default()
-            .with_protocol_type(Some(self.protocol_type()))
+            .with_protocol_type(Some(self.protocol_type.clone()))
             .with_protocol_name(Some(self.protocol()))
             .with_assignment(member.map(|member| member.assignment.clone()).unwrap_or_default())
     }
@@ -532,7 +518,7 @@ impl Group {
     fn become_empty(&mut self) {
         self.phase = Phase::Empty;
         self.generation = self.generation.wrapping_add(1).max(1);
-        (self.protocol, self.leader) = (None, None);
+        (self.protocol, self.leader) = (None, Name::default());
     }
 
     /// Returns the id of a static member.
@@ -585,8 +571,8 @@ impl Group {
             debug_assert!(member.join.instance.as_ref().is_none_or(is_found), "{id} is unique");
         }
         if matches!(self.phase, Phase::Syncing | Phase::Stable) {
-            let leader = self.leader.as_ref().and_then(|leader| self.members.get(leader));
-            debug_assert!(leader.is_some() && self.protocol.is_some(), "the group has a leader");
+            let has_leader = self.members.contains_key(&self.leader);
+            debug_assert!(has_leader && self.protocol.is_some(), "the group has a leader");
         }
     }
 }

@@ -63,7 +63,7 @@ fn create_topic(
     } else if !asked.configs.is_empty() {
         Err(ResponseError::InvalidConfig)
     } else {
-        broker.topics.create(&asked.name, count, only_validates).map(|()| count)
+        broker.topics.create(&asked.name, count, only_validates).map(|_| count)
     }
 }
 
@@ -125,13 +125,13 @@ fn settings(broker: &Broker, of: &DescribeConfigsResource) -> Result<Settings, R
             ("max.message.bytes", config.max_message_bytes.to_string()),
             ("message.timestamp.type", "CreateTime".into()),
             ("min.insync.replicas", "1".into()),
-            ("retention.bytes", broker.storage.partition_bytes.to_string()),
+            ("retention.bytes", "-1".into()),
             ("retention.ms", "-1".into()),
         ]),
         BROKER => Ok(vec![
             ("auto.create.topics.enable", (!config.no_auto_create).to_string()),
             ("default.replication.factor", "1".into()),
-            ("log.retention.bytes", broker.storage.partition_bytes.to_string()),
+            ("log.retention.bytes", "-1".into()),
             ("max.connections", config.max_connections.to_string()),
             ("message.max.bytes", config.max_message_bytes.to_string()),
             ("num.partitions", config.partitions.to_string()),

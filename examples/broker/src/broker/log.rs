@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     hash::{Hash, Hasher},
+    ptr,
     sync::{Mutex, MutexGuard},
 };
 
@@ -12,20 +13,12 @@ use crate::prelude::*;
 
 /// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are
 /// equal if they are the same.
-#[derive(Debug)]
-pub(super) struct Partition {
-    number: u64,
-    log: Mutex<Log>,
-}
+#[derive(Debug, Default)]
+pub(super) struct Partition(Mutex<Log>);
 
 impl Partition {
-    /// Returns an empty partition. No other has the same number.
-    pub(super) fn new(number: u64) -> Self {
-        Self { number, log: Mutex::default() }
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nothing panics under this lock")
+        self.0.lock().expect("nothing panics under this lock")
     }
 
     /// Returns the offset below which records are replicated and may be read.
@@ -36,7 +29,7 @@ impl Partition {
 
 impl PartialEq for Partition {
     fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
+        ptr::eq(self, other)
     }
 }
 
@@ -44,7 +37,7 @@ impl Eq for Partition {}
 
 impl Hash for Partition {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.number.hash(state);
+        ptr::hash(self, state);
     }
 }
 
@@ -92,9 +85,8 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// `NotEnoughReplicas` if the log would have twice its limit, because its records are not
-    /// replicated; `UnknownTopicOrPartition` if the partition was deleted; and those of
-    /// [`Sequences::check`].
+    /// `NotEnoughReplicas` if the memory is full of records that are not replicated;
+    /// `UnknownTopicOrPartition` if the partition was deleted; and those of [`Sequences::check`].
     pub(super) fn append(
         &mut self,
         batch: Batch,
@@ -109,9 +101,7 @@ impl Log {
             }
         }
         let length = batch.len() as u64;
-        storage.release(self.retain(storage.partition_bytes));
-        let most = storage.partition_bytes.saturating_mul(2);
-        if self.kept() + length > most || storage.is_full(length) {
+        if storage.is_full(length) {
             return Err(ResponseError::NotEnoughReplicas);
         }
         let base = self.end;
@@ -124,16 +114,6 @@ impl Log {
         self.batches.push_back(Entry { number, base, end, position, max_timestamp, bytes });
         self.appended += length;
         Ok(Placed { base, is_new: true })
-    }
-
-    /// Drops the oldest replicated batches, until the rest has at most `bytes` bytes or is one batch.
-    /// Returns the number of dropped bytes.
-    fn retain(&mut self, bytes: u64) -> u64 {
-        let mut dropped = 0;
-        while self.kept() > bytes && self.batches.len() > 1 && self.droppable().is_some() {
-            dropped += self.drop_oldest();
-        }
-        dropped
     }
 
     /// Returns the number of the oldest batch, if it is replicated.
@@ -153,15 +133,11 @@ impl Log {
 
     /// Drops all batches, and refuses to append others. Returns the number of dropped bytes.
     pub(super) fn delete(&mut self) -> u64 {
-        let kept = self.kept();
+        let kept = self.batches.front().map_or(0, |oldest| self.appended - oldest.position);
         self.is_deleted = true;
         self.batches.clear();
         self.start = self.end;
         kept
-    }
-
-    fn kept(&self) -> u64 {
-        self.batches.front().map_or(0, |oldest| self.appended - oldest.position)
     }
 
     /// Marks records below an offset as replicated. Never takes that back.
@@ -231,7 +207,7 @@ mod tests {
     /// A log of batches of this many records.
     fn log(counts: &[i32]) -> Log {
         let mut log = Log::default();
-        let storage = Storage::new(1 << 20, 1 << 20);
+        let storage = Storage::new(1 << 20);
         for &count in counts {
             log.append(Batch::check(&batch(count)).unwrap(), &storage).unwrap();
         }
@@ -254,23 +230,6 @@ mod tests {
         for offset in [-1, 6, i64::MIN, i64::MAX] {
             assert_eq!(log.readable_bytes(offset), Err(ResponseError::OffsetOutOfRange));
         }
-    }
-
-    #[test]
-    fn the_oldest_are_dropped_once_they_are_replicated() {
-        let mut log = Log::default();
-        let one = batch(1).len() as u64;
-        let storage = Storage::new(2 * one, 1 << 20);
-        let append = |log: &mut Log| {
-            let placed = log.append(Batch::check(&batch(1)).unwrap(), &storage);
-            placed.map(|placed| placed.base)
-        };
-        assert_eq!([(); 4].map(|()| append(&mut log)), [Ok(0), Ok(1), Ok(2), Ok(3)]);
-        assert_eq!(append(&mut log), Err(ResponseError::NotEnoughReplicas), "memory is bounded");
-        assert_eq!(log.start, 0);
-        log.replicated(4);
-        assert_eq!(append(&mut log), Ok(4));
-        assert_eq!(log.start, 2);
     }
 
     #[test]

@@ -34,8 +34,6 @@ struct Table {
     by_name: BTreeMap<String, Partitions>,
     /// Partitions of all topics.
     partitions: usize,
-    /// The number of the partition that is made next.
-    next_number: u64,
 }
 
 impl Topics {
@@ -71,9 +69,12 @@ impl Topics {
 
     /// Returns the partitions of a topic, which is created if it does not exist.
     fn find_or_create(&self, name: &str) -> Result<Partitions, ResponseError> {
-        let mut table = self.lock();
-        let found = table.by_name.get(name).cloned();
-        found.map_or_else(|| self.insert(&mut table, name, self.partitions, false), Ok)
+        match self.create(name, self.partitions, false) {
+            Err(ResponseError::TopicAlreadyExists) => {
+                self.find(name).ok_or(ResponseError::UnknownTopicOrPartition)
+            }
+            created => created,
+        }
     }
 
     /// Creates a topic with this many partitions, or only checks that it could.
@@ -86,17 +87,8 @@ impl Topics {
         name: &str,
         count: i32,
         only_validates: bool,
-    ) -> Result<(), ResponseError> {
-        self.insert(&mut self.lock(), name, count, only_validates).map(drop)
-    }
-
-    fn insert(
-        &self,
-        table: &mut Table,
-        name: &str,
-        count: i32,
-        only_validates: bool,
     ) -> Result<Partitions, ResponseError> {
+        let mut table = self.lock();
         let count = usize::try_from(count).unwrap_or(1).max(1);
         if !is_valid(name) {
             return Err(ResponseError::InvalidTopicException);
@@ -108,14 +100,10 @@ impl Topics {
         if is_full || table.partitions.saturating_add(count) > self.max_partitions {
             return Err(ResponseError::PolicyViolation);
         }
-        let numbers = table.next_number..table.next_number + count as u64;
-        let (first_unused, name) = (numbers.end, name.to_owned());
-        let partitions: Partitions =
-            numbers.map(|number| Arc::new(Partition::new(number))).collect();
+        let partitions: Partitions = (0..count).map(|_| Arc::default()).collect();
         if !only_validates {
-            table.next_number = first_unused;
             table.partitions += count;
-            table.by_name.insert(name, Arc::clone(&partitions));
+            table.by_name.insert(name.to_owned(), Arc::clone(&partitions));
         }
         Ok(partitions)
     }

@@ -75,9 +75,6 @@ pub struct Stats {
     pub groups: GroupStats,
 }
 
-/// Bytes of records that a partition keeps at most. The oldest are dropped.
-const RETAINED_BYTES: u64 = 64 << 20;
-
 /// Limit of partitions of all topics.
 const MAX_PARTITIONS: usize = 4_000;
 
@@ -141,10 +138,7 @@ impl Broker {
         }
         Ok(Self {
             topics,
-            storage: Storage::new(
-                RETAINED_BYTES.min(config.max_stored_bytes),
-                config.max_stored_bytes,
-            ),
+            storage: Storage::new(config.max_stored_bytes),
             cluster_id: (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect(),
             producers: Producers::default(),
             groups: Coordinator::new(&config),

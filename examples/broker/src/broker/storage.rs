@@ -14,12 +14,9 @@ use super::log::Partition;
 /// Part of the limit that is freed at once, as a divisor.
 const SLACK: u64 = 16;
 
-/// Bytes of records, of all partitions, and their limits.
-#[derive(Debug)]
+/// Bytes of records, of all partitions, and their limit.
+#[derive(Debug, Default)]
 pub(super) struct Storage {
-    /// Bytes that a partition may keep.
-    pub(super) partition_bytes: u64,
-    /// Bytes that all partitions may keep.
     max_bytes: u64,
     used: AtomicU64,
     /// Batches that were ever appended.
@@ -27,9 +24,8 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    pub(super) fn new(partition_bytes: u64, max_bytes: u64) -> Self {
-        let (used, batches) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { partition_bytes, max_bytes, used, batches }
+    pub(super) fn new(max_bytes: u64) -> Self {
+        Self { max_bytes, ..Self::default() }
     }
 
     /// Counts a batch. Returns its number, which tells the older of two.
@@ -79,22 +75,31 @@ mod tests {
     #[test]
     fn the_oldest_batches_are_dropped_wherever_they_are() {
         let one = batch(1).len() as u64;
-        let storage = Storage::new(1 << 20, 32 * one);
-        let partitions: Vec<_> = (0..4).map(|number| Arc::new(Partition::new(number))).collect();
+        let storage = Storage::new(32 * one);
+        let partitions: Vec<Arc<Partition>> = (0..4).map(|_| Arc::default()).collect();
         let append = |index: usize| {
-            let placed =
-                partitions[index].lock().append(Batch::check(&batch(1)).unwrap(), &storage);
-            partitions[index].lock().replicated(placed.unwrap().base + 1);
+            let batch = Batch::check(&batch(1)).unwrap();
+            let placed = partitions[index].lock().append(batch, &storage);
             storage.make_room(|| partitions.clone());
+            placed.map(|placed| placed.base)
+        };
+        let append_replicated = |index: usize| {
+            let base = append(index).unwrap();
+            partitions[index].lock().replicated(base + 1);
         };
         for index in [0, 0, 1, 1] {
-            append(index);
+            append_replicated(index);
         }
-        (0..28).for_each(|_| append(2));
+        (0..28).for_each(|_| append_replicated(2));
         assert_eq!(storage.used(), 32 * one, "all that is allowed");
-        append(3);
+        append(3).unwrap();
         assert_eq!(storage.used(), 30 * one);
         let starts: Vec<_> = partitions.iter().map(|partition| partition.lock().start).collect();
         assert_eq!(starts, [2, 1, 0, 0]);
+        // Records that are not replicated stay, so they are refused in the end.
+        let refused = (0..).find_map(|_| append(3).err());
+        assert_eq!(refused, Some(crate::prelude::ResponseError::NotEnoughReplicas));
+        assert_eq!(storage.used(), 64 * one, "twice the limit");
+        assert_eq!(partitions[3].lock().start, 0);
     }
 }

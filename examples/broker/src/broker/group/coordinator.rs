@@ -220,15 +220,15 @@ impl Coordinator {
     }
 
     fn touch(&self, name: &Name, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
-        let (session, timeout, outcome) = group.heartbeat(who);
-        if let Some(session) = session {
+        if let Some((session, timeout)) = group.session(who)? {
             // The session may be about to end. Then a new session replaces it, and its end has no
             // effect.
             if !self.sessions.reset(session.key, timeout) {
                 self.start_session(name, group, &who.member);
             }
         }
-        outcome
+        let is_joining = group.phase() == Phase::Joining;
+        if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) }
     }
 
     /// Removes a member.

@@ -384,7 +384,7 @@ impl Group {
         assignments: Vec<(Name, Bytes)>,
         answer: &Answer,
     ) {
-        let outcome = self.check_generation(who).map(|()| self.phase);
+        let outcome = self.check_generation(who).map(|_| self.phase);
         match outcome {
             Err(error) => set(answer, Err(error)),
             Ok(Phase::Empty) => set(answer, Err(ResponseError::UnknownMemberId)),
@@ -435,19 +435,10 @@ impl Group {
         }
     }
 
-    /// Answers a heartbeat. The session starts again even if the member has to join again.
-    pub(crate) fn heartbeat(
-        &self,
-        who: &Identity,
-    ) -> (Option<Session>, Duration, Result<(), ResponseError>) {
-        let checked = self.check_generation(who);
-        let (Ok(()), Some(member)) = (&checked, self.members.get(&who.member)) else {
-            let outcome = checked.and(Err(ResponseError::UnknownMemberId));
-            return (None, Duration::ZERO, outcome);
-        };
-        let is_joining = self.phase == Phase::Joining;
-        let outcome = if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) };
-        (member.session, member.join.session_timeout, outcome)
+    /// Returns the session of a member and its timeout; `None` while a request of the member waits.
+    pub(crate) fn session(&self, who: &Identity) -> Result<Option<(Session, Duration)>, ResponseError> {
+        let member = self.check_generation(who)?;
+        Ok(member.session.map(|session| (session, member.join.session_timeout)))
     }
 
     /// Removes a member that leaves, by its id or the name of its instance.
@@ -528,23 +519,21 @@ impl Group {
         found.map(|(id, _)| id)
     }
 
-    /// Checks that a request comes from a member, and not from an instance that was replaced.
-    fn identify(&self, id: &Name, instance: Option<&Name>) -> Result<(), ResponseError> {
+    /// Returns the member that sent a request, unless it is an instance that was replaced.
+    fn identify(&self, id: &Name, instance: Option<&Name>) -> Result<&Member, ResponseError> {
         let member = self.members.get(id);
         let is_it =
-            |member: &Member| instance.is_none() || member.join.instance.as_ref() == instance;
-        if member.is_some_and(is_it) {
-            return Ok(());
-        }
+            |member: &&Member| instance.is_none() || member.join.instance.as_ref() == instance;
         let is_replaced = instance.is_some_and(|instance| self.find_instance(instance).is_some());
         let unknown = ResponseError::UnknownMemberId;
-        Err(if is_replaced { ResponseError::FencedInstanceId } else { unknown })
+        let error = if is_replaced { ResponseError::FencedInstanceId } else { unknown };
+        member.filter(is_it).ok_or(error)
     }
 
-    fn check_generation(&self, who: &Identity) -> Result<(), ResponseError> {
-        self.identify(&who.member, who.instance.as_ref())?;
+    fn check_generation(&self, who: &Identity) -> Result<&Member, ResponseError> {
+        let member = self.identify(&who.member, who.instance.as_ref())?;
         let is_present = who.generation == self.generation;
-        if is_present { Ok(()) } else { Err(ResponseError::IllegalGeneration) }
+        if is_present { Ok(member) } else { Err(ResponseError::IllegalGeneration) }
     }
 
     /// Returns the session timeout of a member that should have a session: one that does not wait.

@@ -1,5 +1,8 @@
 //! The types of the protocol in one place. The codec has a module for each of its messages.
 
+/// A result whose error is one of the protocol, unless it names another.
+pub type Result<T, E = ResponseError> = std::result::Result<T, E>;
+
 pub use bytes::{BufMut, Bytes, BytesMut};
 pub use kafka_protocol::{
     ResponseError,

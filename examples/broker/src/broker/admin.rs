@@ -49,7 +49,7 @@ fn create_topic(
     broker: &Broker,
     asked: &CreatableTopic,
     only_validates: bool,
-) -> Result<i32, ResponseError> {
+) -> Result<i32> {
     let count = match (asked.num_partitions, asked.assignments.len()) {
         (-1, 0) => broker.config.partitions,
         (-1, assigned) => i32::try_from(assigned).unwrap_or(i32::MAX),
@@ -113,7 +113,7 @@ pub(super) fn describe_configs(
 
 type Settings = Vec<(&'static str, String)>;
 
-fn settings(broker: &Broker, of: &DescribeConfigsResource) -> Result<Settings, ResponseError> {
+fn settings(broker: &Broker, of: &DescribeConfigsResource) -> Result<Settings> {
     let config = &broker.config;
     match of.resource_type {
         TOPIC if broker.topics.find(&of.resource_name).is_none() => {

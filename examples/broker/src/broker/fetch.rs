@@ -148,7 +148,7 @@ impl Wanted {
 }
 
 impl WantedPartition {
-    fn readable_bytes(&self) -> Result<u64, ResponseError> {
+    fn readable_bytes(&self) -> Result<u64> {
         let partition = self.partition.as_ref().ok_or(ResponseError::UnknownTopicOrPartition)?;
         Ok(partition.lock().readable_bytes(self.offset)?.min(self.max_bytes as u64))
     }

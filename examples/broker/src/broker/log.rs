@@ -91,7 +91,7 @@ impl Log {
         &mut self,
         batch: Batch,
         storage: &Storage,
-    ) -> Result<Placed, ResponseError> {
+    ) -> Result<Placed> {
         if self.is_deleted {
             return Err(ResponseError::UnknownTopicOrPartition);
         }
@@ -151,7 +151,7 @@ impl Log {
     ///
     /// `OffsetOutOfRange` if there is no such offset, or no longer; `UnknownTopicOrPartition` if
     /// the partition was deleted.
-    pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
+    pub(super) fn readable_bytes(&self, offset: i64) -> Result<u64> {
         if self.is_deleted {
             return Err(ResponseError::UnknownTopicOrPartition);
         }
@@ -178,7 +178,7 @@ impl Log {
         offset: i64,
         max_bytes: usize,
         must_progress: bool,
-    ) -> Result<Bytes, ResponseError> {
+    ) -> Result<Bytes> {
         self.readable_bytes(offset)?;
         let readable = self.batches.range(self.index(offset)..);
         let readable = readable.take_while(|entry| entry.end <= self.high_watermark);

@@ -68,7 +68,7 @@ impl Topics {
     }
 
     /// Returns the partitions of a topic, which is created if it does not exist.
-    fn find_or_create(&self, name: &str) -> Result<Partitions, ResponseError> {
+    fn find_or_create(&self, name: &str) -> Result<Partitions> {
         match self.create(name, self.partitions, false) {
             Err(ResponseError::TopicAlreadyExists) => {
                 self.find(name).ok_or(ResponseError::UnknownTopicOrPartition)
@@ -87,7 +87,7 @@ impl Topics {
         name: &str,
         count: i32,
         only_validates: bool,
-    ) -> Result<Partitions, ResponseError> {
+    ) -> Result<Partitions> {
         let mut table = self.lock();
         let count = usize::try_from(count).unwrap_or(1).max(1);
         if !is_valid(name) {

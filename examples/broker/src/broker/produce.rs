@@ -186,7 +186,7 @@ fn append(
     broker: &Broker,
     partition: &Partition,
     data: &PartitionProduceData,
-) -> Result<(i64, i64), ResponseError> {
+) -> Result<(i64, i64)> {
     let records = data.records.as_ref().ok_or(ResponseError::CorruptMessage)?;
     if records.len() > broker.config.max_message_bytes {
         return Err(ResponseError::MessageTooLarge);

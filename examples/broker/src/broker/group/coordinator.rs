@@ -169,7 +169,7 @@ impl Coordinator {
     }
 
     /// Adds a member to a group, or lets it join again.
-    pub(crate) fn join(&self, group: &Name, mut join: Join) -> Result<Waits, ResponseError> {
+    pub(crate) fn join(&self, group: &Name, mut join: Join) -> Result<Waits> {
         self.counts.update(|counts| counts.joins += 1);
         if !SESSION_TIMEOUTS.contains(&join.session_timeout) {
             return Err(ResponseError::InvalidSessionTimeout);
@@ -192,7 +192,7 @@ impl Coordinator {
         group: &Name,
         who: Identity,
         assignments: Vec<(Name, Bytes)>,
-    ) -> Result<Waits, ResponseError> {
+    ) -> Result<Waits> {
         let answer = Answer::default();
         let delay = self.transition(group, false, |entry| {
             entry.group.sync(&who, assignments, &answer);
@@ -212,14 +212,14 @@ impl Coordinator {
     }
 
     /// Extends a member's session.
-    pub(crate) fn heartbeat(&self, group: &Name, who: &Identity) -> Result<(), ResponseError> {
+    pub(crate) fn heartbeat(&self, group: &Name, who: &Identity) -> Result<()> {
         self.counts.update(|counts| counts.heartbeats += 1);
         let mut groups = self.groups();
         let entry = groups.get_mut(group).ok_or(ResponseError::UnknownMemberId)?;
         self.touch(group, &mut entry.group, who)
     }
 
-    fn touch(&self, name: &Name, group: &mut Group, who: &Identity) -> Result<(), ResponseError> {
+    fn touch(&self, name: &Name, group: &mut Group, who: &Identity) -> Result<()> {
         if let Some((session, timeout)) = group.session(who)? {
             // The session may be about to end. Then a new session replaces it, and its end has no
             // effect.
@@ -237,7 +237,7 @@ impl Coordinator {
         group: &Name,
         member: &Name,
         instance: Option<&Name>,
-    ) -> Result<(), ResponseError> {
+    ) -> Result<()> {
         self.transition(group, false, |entry| entry.group.leave(member, instance))??;
         self.counts.update(|counts| counts.left += 1);
         Ok(())
@@ -249,7 +249,7 @@ impl Coordinator {
         group: &Name,
         who: &Identity,
         commit: impl FnOnce(&mut Commits),
-    ) -> Result<(), ResponseError> {
+    ) -> Result<()> {
         let is_member = who.generation >= 0;
         self.transition(group, !is_member, |entry| {
             entry.group.check_commit(who)?;
@@ -263,7 +263,7 @@ impl Coordinator {
     }
 
     /// Deletes a group that has no members.
-    pub(crate) fn delete(&self, name: &Name) -> Result<(), ResponseError> {
+    pub(crate) fn delete(&self, name: &Name) -> Result<()> {
         let mut groups = self.groups();
         let entry = groups.get(name).ok_or(ResponseError::GroupIdNotFound)?;
         if entry.group.phase() != Phase::Empty {
@@ -280,7 +280,7 @@ impl Coordinator {
         }
     }
 
-    fn create(&self, groups: &mut Groups, name: &Name) -> Result<(), ResponseError> {
+    fn create(&self, groups: &mut Groups, name: &Name) -> Result<()> {
         if name.is_empty() {
             return Err(ResponseError::InvalidGroupId);
         }
@@ -312,7 +312,7 @@ impl Coordinator {
         name: &Name,
         creates: bool,
         change: impl FnOnce(&mut Entry) -> T,
-    ) -> Result<T, ResponseError> {
+    ) -> Result<T> {
         let is_closed = self.is_closed.load(Ordering::Acquire);
         let mut groups = self.groups();
         if creates && is_closed {

@@ -21,7 +21,7 @@ pub(crate) fn own(name: &str) -> Name {
 /// The cell in which a transition stores the answer to a join or a sync.
 pub(crate) type Answer = Arc<OnceLock<Outcome>>;
 
-pub(crate) type Outcome = Result<Granted, ResponseError>;
+pub(crate) type Outcome = Result<Granted>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Granted {

@@ -83,7 +83,7 @@ pub(crate) fn sync(
 /// Answers at once, or when the request has waited.
 fn reply(
     header: Header,
-    waits: Result<Waits, ResponseError>,
+    waits: Result<Waits>,
     refused: impl FnOnce(ResponseError) -> Granted + Send + 'static,
 ) -> Result<Reply, Malformed> {
     let encode = move |granted| match granted {
@@ -138,7 +138,7 @@ fn millis(millis: i32) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-pub(super) fn code(outcome: Result<(), ResponseError>) -> i16 {
+pub(super) fn code(outcome: Result<()>) -> i16 {
     outcome.map_or_else(|error| error.code(), |()| 0)
 }
 

@@ -140,7 +140,7 @@ impl Group {
         }
     }
 
-    fn try_join(&mut self, join: Join, answer: &Answer) -> Result<(), ResponseError> {
+    fn try_join(&mut self, join: Join, answer: &Answer) -> Result<()> {
         self.check_protocols(&join)?;
         let instance = join.instance.as_ref();
         if !join.is_new {
@@ -158,7 +158,7 @@ impl Group {
     }
 
     /// Checks that a member has a protocol in common with all others, and that its metadata fits.
-    fn check_protocols(&self, join: &Join) -> Result<(), ResponseError> {
+    fn check_protocols(&self, join: &Join) -> Result<()> {
         let others = || self.members.iter().filter(|(id, _)| **id != join.member);
         let is_same_type = self.protocol_type == join.protocol_type;
         let common = common_protocols(others().map(|(_, member)| member));
@@ -436,7 +436,7 @@ impl Group {
     }
 
     /// Returns the session of a member and its timeout; `None` while a request of the member waits.
-    pub(crate) fn session(&self, who: &Identity) -> Result<Option<(Session, Duration)>, ResponseError> {
+    pub(crate) fn session(&self, who: &Identity) -> Result<Option<(Session, Duration)>> {
         let member = self.check_generation(who)?;
         Ok(member.session.map(|session| (session, member.join.session_timeout)))
     }
@@ -446,7 +446,7 @@ impl Group {
         &mut self,
         member: &Name,
         instance: Option<&Name>,
-    ) -> Result<(), ResponseError> {
+    ) -> Result<()> {
         let named = instance.filter(|_| member.is_empty());
         let found = named.and_then(|instance| self.find_instance(instance)).cloned();
         let id = found.unwrap_or_else(|| member.clone());
@@ -457,7 +457,7 @@ impl Group {
 
     /// Checks that a commit of offsets comes from a member, or from a client of a group without
     /// members.
-    pub(crate) fn check_commit(&self, who: &Identity) -> Result<(), ResponseError> {
+    pub(crate) fn check_commit(&self, who: &Identity) -> Result<()> {
         if who.generation < 0 && who.member.is_empty() && self.members.is_empty() {
             return Ok(());
         }
@@ -520,17 +520,18 @@ impl Group {
     }
 
     /// Returns the member that sent a request, unless it is an instance that was replaced.
-    fn identify(&self, id: &Name, instance: Option<&Name>) -> Result<&Member, ResponseError> {
+    fn identify(&self, id: &Name, instance: Option<&Name>) -> Result<&Member> {
         let member = self.members.get(id);
         let is_it =
             |member: &&Member| instance.is_none() || member.join.instance.as_ref() == instance;
-        let is_replaced = instance.is_some_and(|instance| self.find_instance(instance).is_some());
-        let unknown = ResponseError::UnknownMemberId;
-        let error = if is_replaced { ResponseError::FencedInstanceId } else { unknown };
-        member.filter(is_it).ok_or(error)
+        member.filter(is_it).ok_or_else(|| {
+            let successor = instance.and_then(|instance| self.find_instance(instance));
+            let unknown = ResponseError::UnknownMemberId;
+            successor.map_or(unknown, |_| ResponseError::FencedInstanceId)
+        })
     }
 
-    fn check_generation(&self, who: &Identity) -> Result<&Member, ResponseError> {
+    fn check_generation(&self, who: &Identity) -> Result<&Member> {
         let member = self.identify(&who.member, who.instance.as_ref())?;
         let is_present = who.generation == self.generation;
         if is_present { Ok(member) } else { Err(ResponseError::IllegalGeneration) }

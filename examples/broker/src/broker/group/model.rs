@@ -58,9 +58,7 @@ fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
 #[derive(Default)]
 struct Process {
     state: State,
-    instance: Option<Name>,
-    member: Name,
-    generation: i32,
+    who: Identity,
     session: Duration,
     rebalance: Duration,
     owned: Vec<u8>,
@@ -72,14 +70,12 @@ struct Process {
 
 /// A process that has died, as a member.
 struct Ghost {
-    member: Name,
-    instance: Option<Name>,
+    /// With the last generation that the process had joined.
+    who: Identity,
     /// The end of its session.
     deadline: Duration,
     /// That of the group when it died.
     generation: i32,
-    /// The last generation that the process had joined.
-    joined: i32,
     /// Rounds of joins that had timed out when it died.
     rounds: u64,
     /// Whether it had its assignment in that generation.
@@ -106,8 +102,9 @@ impl World {
         let config =
             Config { group_delay: INITIAL_DELAY, clock: Some(clock.clone()), ..Config::default() };
         let mut random = Rng::with_seed(seed);
+        let instance = |index| (index < 2).then(|| format!("instance-{index}").into());
         let processes = (0..5).map(|index| Process {
-            instance: (index < 2).then(|| format!("instance-{index}").into()),
+            who: Identity { instance: instance(index), ..Identity::default() },
             session: random.choice(SESSIONS).unwrap(),
             rebalance: random.choice(REBALANCES).unwrap(),
             ..Process::default()
@@ -157,8 +154,7 @@ impl World {
     fn start(&mut self, index: usize) {
         let now = self.now();
         let process = &mut self.processes[index];
-        process.member = Name::default();
-        process.generation = 0;
+        process.forget();
         process.owned.clear();
         process.state = State::Idle(now);
     }
@@ -166,7 +162,7 @@ impl World {
     /// Kills a process: its connection closes.
     fn kill(&mut self, index: usize) {
         let now = self.now();
-        let was_member = self.is_member(&self.processes[index].member);
+        let was_member = self.is_member(&self.processes[index].who.member);
         let process = &mut self.processes[index];
         let state = std::mem::replace(&mut process.state, State::Dead);
         if !was_member {
@@ -174,17 +170,15 @@ impl World {
         }
         let mut deadline = process.contact + process.session;
         if matches!(state, State::Joining(_) | State::Syncing(_)) {
-            let is_known = process.generation > 0 || process.instance.is_some();
+            let is_known = process.who.generation > 0 || process.who.instance.is_some();
             deadline = now + if is_known { process.session } else { Duration::ZERO };
         }
         let ghost = Ghost {
-            member: process.member.clone(),
-            instance: process.instance.clone(),
+            who: process.who.clone(),
             deadline,
             generation: self.generation,
-            joined: process.generation,
             rounds: self.coordinator.stats().rounds.0.expired,
-            was_synced: matches!(state, State::Member) && process.generation == self.generation,
+            was_synced: matches!(state, State::Member) && process.who.generation == self.generation,
         };
         drop(state);
         self.ghosts.push(ghost);
@@ -196,10 +190,10 @@ impl World {
             return;
         }
         process.state = State::Dead;
-        let (id, instance) = (process.member.clone(), process.instance.clone());
+        let Identity { member, instance, .. } = process.who.clone();
         // It may have been removed before, and not know it yet.
-        let _ = self.coordinator.leave(&GROUP, &id, instance.as_ref());
-        assert!(!self.is_member(&id), "{id} has left");
+        let _ = self.coordinator.leave(&GROUP, &member, instance.as_ref());
+        assert!(!self.is_member(&member), "{member} has left");
     }
 
     fn commit(&mut self, index: usize) {
@@ -208,9 +202,8 @@ impl World {
             return;
         };
         let offset = self.commits.get(&partition).map_or(1, |offset| offset + 1);
-        let identity = process.identity();
         let commit = OffsetFetchResponsePartition::default().with_committed_offset(offset);
-        let outcome = self.coordinator.commit(&GROUP, &identity, |commits| {
+        let outcome = self.coordinator.commit(&GROUP, &process.who, |commits| {
             commits.entry(TOPIC).or_default().insert(partition.into(), commit);
         });
         match outcome {
@@ -250,8 +243,8 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         let join = Join {
-            member: process.member.clone(),
-            instance: process.instance.clone(),
+            member: process.who.member.clone(),
+            instance: process.who.instance.clone(),
             ..first_join(process.session, process.rebalance)
         };
         process.waiting_since = now;
@@ -259,9 +252,9 @@ impl World {
             Ok(waits) => process.state = State::Joining(waits),
             Err(error) => self.recover(index, error),
         }
-        if let Some(instance) = &self.processes[index].instance {
+        if let Some(instance) = &self.processes[index].who.instance {
             // It takes the place of its predecessor.
-            self.ghosts.retain(|ghost| ghost.instance.as_ref() != Some(instance));
+            self.ghosts.retain(|ghost| ghost.who.instance.as_ref() != Some(instance));
         }
     }
 
@@ -280,10 +273,10 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         assert!(joined.generation_id >= self.generation, "generations go up");
-        assert!(joined.generation_id >= process.generation);
+        assert!(joined.generation_id >= process.who.generation);
         self.generation = joined.generation_id;
-        process.generation = joined.generation_id;
-        process.member = joined.member_id;
+        process.who.generation = joined.generation_id;
+        process.who.member = joined.member_id;
         process.last_beat = now;
         process.state = State::Stalled(now + stall, assign(&joined.members));
         for member in &joined.members {
@@ -302,11 +295,13 @@ impl World {
         let has_joined = |process: &Process| {
             let joins = matches!(process.state, State::Joining(_));
             // The answer to a first join brings the id.
-            let is_it = process.member == member.member_id || joins && process.member.is_empty();
-            is_it && (joins || process.generation == generation)
+            let id = &process.who.member;
+            let is_it = *id == member.member_id || joins && id.is_empty();
+            is_it && (joins || process.who.generation == generation)
         };
-        let is_dead =
-            |ghost: &Ghost| ghost.member == member.member_id && ghost.joined == generation;
+        let is_dead = |ghost: &Ghost| {
+            ghost.who.member == member.member_id && ghost.who.generation == generation
+        };
         let is_static = member.group_instance_id.is_some();
         let joined = self.processes.iter().any(has_joined) || self.ghosts.iter().any(is_dead);
         assert!(is_static || joined, "{} has not joined generation {generation}", member.member_id);
@@ -317,9 +312,8 @@ impl World {
         let process = &mut self.processes[index];
         let State::Stalled(_, assignments) = &mut process.state else { return };
         let assignments = std::mem::take(assignments);
-        let identity = process.identity();
         process.waiting_since = now;
-        match self.coordinator.sync(&GROUP, identity, assignments) {
+        match self.coordinator.sync(&GROUP, process.who.clone(), assignments) {
             Ok(waits) => self.processes[index].state = State::Syncing(waits),
             Err(error) => self.recover(index, error),
         }
@@ -331,9 +325,9 @@ impl World {
         process.state = State::Member;
         process.last_beat = now;
         process.owned = assignment.to_vec();
-        let owner = process.instance.clone().unwrap_or_else(|| process.member.clone());
+        let owner = process.who.instance.clone().unwrap_or_else(|| process.who.member.clone());
         for &partition in assignment {
-            let key = (process.generation, partition);
+            let key = (process.who.generation, partition);
             let first = self.owners.entry(key).or_insert_with(|| owner.clone());
             assert_eq!(*first, owner, "partition {partition} has two owners");
         }
@@ -343,7 +337,7 @@ impl World {
         let now = self.now();
         let process = &mut self.processes[index];
         process.last_beat = now;
-        let outcome = self.coordinator.heartbeat(&GROUP, &process.identity());
+        let outcome = self.coordinator.heartbeat(&GROUP, &process.who);
         if matches!(outcome, Ok(()) | Err(ResponseError::RebalanceInProgress)) {
             process.contact = now;
         }
@@ -363,10 +357,7 @@ impl World {
         process.owned.clear();
         match error {
             RebalanceInProgress | IllegalGeneration => {}
-            UnknownMemberId => {
-                process.member = Name::default();
-                process.generation = 0;
-            }
+            UnknownMemberId => process.forget(),
             FencedInstanceId => panic!("no instance runs twice"),
             other => panic!("{other:?}"),
         }
@@ -379,21 +370,21 @@ impl World {
         for process in &self.processes {
             if matches!(process.state, State::Joining(_) | State::Syncing(_)) {
                 let waited = now.saturating_sub(process.waiting_since);
-                assert!(waited <= REBALANCES[1], "{} has waited {waited:?}", process.member);
+                assert!(waited <= REBALANCES[1], "{} has waited {waited:?}", process.who.member);
             }
         }
         let (generation, members) = self.group();
         let rounds = || self.coordinator.stats().rounds.0.expired;
         self.ghosts.retain(|ghost| {
-            let is_member = members.contains(&ghost.member);
+            let is_member = members.contains(&ghost.who.member);
             let is_over = now >= ghost.deadline;
-            assert!(!(is_member && is_over), "{} outlives its session", ghost.member);
+            assert!(!(is_member && is_over), "{} outlives its session", ghost.who.member);
             let is_rebalanced = is_member
                 || !ghost.was_synced
                 || members.is_empty()
                 || generation != ghost.generation
                 || rounds() != ghost.rounds;
-            assert!(is_member || is_over || is_rebalanced, "{} ends early", ghost.member);
+            assert!(is_member || is_over || is_rebalanced, "{} ends early", ghost.who.member);
             is_member
         });
     }
@@ -432,12 +423,9 @@ impl World {
 }
 
 impl Process {
-    fn identity(&self) -> Identity {
-        Identity {
-            member: self.member.clone(),
-            instance: self.instance.clone(),
-            generation: self.generation,
-        }
+    /// Continues as a process that has not joined.
+    fn forget(&mut self) {
+        self.who = Identity { instance: self.who.instance.take(), ..Identity::default() };
     }
 }
 

@@ -46,10 +46,6 @@ impl Follower {
         drop(self.timer.schedule(self.delay, acknowledge));
     }
 
-    pub(super) fn stop(&self) {
-        self.is_running.store(false, Ordering::Release);
-    }
-
     /// Continues, and copies the records that it has missed.
     pub(super) fn resume(&self, partitions: &[Arc<Partition>]) {
         self.is_running.store(true, Ordering::Release);

@@ -165,15 +165,7 @@ impl Broker {
         }
     }
 
-    /// Stops the follower: it acknowledges nothing until
-    /// [`resume_follower`](Self::resume_follower). Does nothing without a follower.
-    pub fn stop_follower(&self) {
-        if let Some(follower) = &self.follower {
-            follower.stop();
-        }
-    }
-
-    /// Resumes the follower, which catches up. Does nothing without a follower.
+    /// Resumes a follower that was stopped from the start. It catches up.
     pub fn resume_follower(&self) {
         if let Some(follower) = &self.follower {
             follower.resume(&self.topics.partitions());

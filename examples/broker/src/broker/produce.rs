@@ -107,19 +107,16 @@ impl Written {
             let answers = topic.partition_data.into_iter().enumerate().map(|(at, data)| {
                 let partition = broker.topics.partition(&topic.name, data.index);
                 let partition = partition.ok_or(ResponseError::UnknownTopicOrPartition);
-                let placed = refusal.map_or(partition, Err).and_then(|partition| {
+                let answer = refusal.map_or(partition, Err).and_then(|partition| {
                     let (base, end) = append(broker, &partition, &data)?;
                     let start = partition.lock().start;
                     appended.push(Appended { partition, end, at: (topic_at, at) });
-                    Ok((base, start))
-                });
-                match placed {
-                    Ok((base, start)) => PartitionProduceResponse::default()
+                    Ok(PartitionProduceResponse::default()
                         .with_index(data.index)
                         .with_base_offset(base)
-                        .with_log_start_offset(start),
-                    Err(error) => failed(data.index, error),
-                }
+                        .with_log_start_offset(start))
+                });
+                answer.unwrap_or_else(|error| failed(data.index, error))
             });
             TopicProduceResponse::default()
                 .with_partition_responses(answers.collect())

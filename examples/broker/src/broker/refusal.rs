@@ -13,20 +13,14 @@ use kafka_protocol::messages::ApiKey;
 /// At most one line about a kind of refusal is printed in this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The reason for which the broker closes a connection.
+/// The reason for which the broker closes a connection, as its line tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// A length is out of bounds, or a frame is cut off.
     Frame,
-    /// The broker does not know this kind of request.
     Unknown(i16),
-    /// The broker knows the request, but not this version.
     Version(ApiKey, i16),
-    /// The request breaks the rules of the protocol.
     Malformed(ApiKey, i16),
-    /// The request holds more topics or partitions than the limit.
     TooMany(ApiKey),
-    /// The request failed, and its client wants no answer.
     Unanswerable(ApiKey),
 }
 

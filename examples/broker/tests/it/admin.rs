@@ -98,8 +98,7 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
 
 #[tokio::test]
 async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
-    let (server, _clock) = virtual_broker().await;
-    server.broker().stop_follower();
+    let (server, _clock) = stopped_broker().await;
     let (mut consumer, mut producer) = (Raw::connect(&server).await, Raw::connect(&server).await);
     consumer.send(&fetch(&[0], 1, HOUR_MS)).await;
     producer.send(&produce(0, -1, 1)).await;

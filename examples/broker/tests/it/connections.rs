@@ -4,8 +4,7 @@ use crate::prelude::*;
 
 #[tokio::test]
 async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
-    let (server, _clock) = virtual_broker().await;
-    server.broker().stop_follower();
+    let (server, _clock) = stopped_broker().await;
     let mut clients = Vec::new();
     for _ in 0..20 {
         let mut client = Raw::connect(&server).await;

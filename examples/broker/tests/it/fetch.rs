@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use delaywheel::ManualClock;
-
 use crate::prelude::*;
 
 /// Connects a client, whose fetch waits beside this many others.
@@ -35,7 +33,7 @@ async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
 #[tokio::test]
 async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     let server = system_broker().await;
-    let one = batch_bytes(1);
+    let one = batch(1).len();
     let mut small = waiting(&server, 0, &[0], 1, HOUR_MS).await;
     let mut large = waiting(&server, 1, &[0, 1], 2 * one + 1, HOUR_MS).await;
     let _other = waiting(&server, 2, &[2], 1, HOUR_MS).await;
@@ -52,7 +50,7 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
 #[tokio::test]
 async fn a_request_that_writes_to_several_partitions_ends_a_fetch_of_them_once() {
     let server = system_broker().await;
-    let one = batch_bytes(1);
+    let one = batch(1).len();
     let mut consumer = waiting(&server, 0, &[0, 1, 2], 3 * one, HOUR_MS).await;
     Raw::connect(&server).await.call(&produce_all(&[0, 1, 2], 1, 1)).await;
     assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [one; 3]);
@@ -82,7 +80,7 @@ async fn limits_hold_except_for_a_first_batch() {
     for partition in [0, 0, 1] {
         assert_eq!(client.produce(partition, 1, 1).await, 0);
     }
-    let one = batch_bytes(1);
+    let one = batch(1).len();
     let limit = i32::try_from(one).unwrap();
     let mut request = fetch(&[0, 1], 1, HOUR_MS);
     assert_eq!(lengths(&client.call(&request).await), [2 * one, one]);
@@ -107,8 +105,8 @@ async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
 
 #[tokio::test]
 async fn a_wait_is_cut_to_the_longest_that_is_allowed() {
-    let (clock, max_wait) = (ManualClock::new(), Duration::from_secs(1));
-    let server = start(Config { max_wait, clock: Some(clock.clone()), ..config() }).await;
+    let max_wait = Duration::from_secs(1);
+    let (server, clock) = start_virtual(Config { max_wait, ..config() }).await;
     let mut client = waiting(&server, 0, &[0], 1, i32::MAX).await;
     clock.advance(max_wait);
     assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);

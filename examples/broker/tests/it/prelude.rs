@@ -26,10 +26,17 @@ pub(crate) const TOPIC: &str = "topic";
 
 /// A broker on a clock that the test moves, with a follower that takes 10 ms.
 pub(crate) async fn virtual_broker() -> (Server, ManualClock) {
+    start_virtual(Config { no_follower: false, ..config() }).await
+}
+
+/// The same, but its follower is stopped.
+pub(crate) async fn stopped_broker() -> (Server, ManualClock) {
+    start_virtual(Config { no_follower: false, stop_follower: true, ..config() }).await
+}
+
+pub(crate) async fn start_virtual(config: Config) -> (Server, ManualClock) {
     let clock = ManualClock::new();
-    let clock_of_broker = Some(clock.clone());
-    let config = Config { no_follower: false, clock: clock_of_broker, ..config() };
-    (start(config).await, clock)
+    (start(Config { clock: Some(clock.clone()), ..config }).await, clock)
 }
 
 /// A broker on the clock of the system, without a follower.
@@ -225,10 +232,6 @@ pub(crate) fn produce_records(acks: i16, records: Bytes) -> ProduceRequest {
 
 pub(crate) fn batch(count: i64) -> Bytes {
     record_batch(-1, 0..i32::try_from(count).unwrap(), b"value")
-}
-
-pub(crate) fn batch_bytes(count: i64) -> usize {
-    batch(count).len()
 }
 
 /// The partitions of a response.

@@ -1,7 +1,5 @@
 //! Produce requests, and their waits.
 
-use delaywheel::ManualClock;
-
 use crate::prelude::*;
 
 #[tokio::test]
@@ -24,10 +22,7 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() 
 
 #[tokio::test]
 async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
-    let (stop_follower, no_follower, clock) = (true, false, ManualClock::new());
-    let server_clock = Some(clock.clone());
-    let server =
-        start(Config { stop_follower, no_follower, clock: server_clock, ..config() }).await;
+    let (server, clock) = stopped_broker().await;
     let mut client = Raw::connect(&server).await;
     client.send(&produce(0, -1, 1)).await;
     until_produces_wait(&server, 1).await;
@@ -41,7 +36,7 @@ async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [0]);
     server.broker().resume_follower();
     clock.advance(10 * MS);
-    assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [batch_bytes(1)]);
+    assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [batch(1).len()]);
     assert_eq!(server.broker().stats().counts.records, 1);
 }
 
@@ -54,7 +49,7 @@ async fn a_request_for_one_ack_does_not_wait_but_its_readers_do() {
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(server.broker().stats().fetches.0.delayed, 1, "the record is not replicated");
     clock.advance(10 * MS);
-    assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [batch_bytes(1)]);
+    assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [batch(1).len()]);
 }
 
 #[tokio::test]
@@ -106,7 +101,7 @@ async fn answers_come_in_the_order_of_the_requests() {
     until("the append", || server.broker().stats().counts.records == 1).await;
     until_fetches_wait(&server, 1).await;
     clock.advance(10 * MS);
-    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [batch_bytes(1)]);
+    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [batch(1).len()]);
     assert_eq!(outcome(&client.receive::<ProduceRequest>().await).error_code, 0);
 }
 

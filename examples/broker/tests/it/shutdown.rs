@@ -10,8 +10,7 @@ use crate::prelude::*;
 
 #[tokio::test]
 async fn a_shutdown_answers_all_requests_and_closes() {
-    let (server, _clock) = virtual_broker().await;
-    server.broker().stop_follower();
+    let (server, _clock) = stopped_broker().await;
     let mut consumers = Vec::new();
     for _ in 0..50 {
         let mut client = Raw::connect(&server).await;

@@ -102,7 +102,7 @@ impl World {
         let config =
             Config { group_delay: INITIAL_DELAY, clock: Some(clock.clone()), ..Config::default() };
         let mut random = Rng::with_seed(seed);
-        let instance = |index| (index < 2).then(|| format!("instance-{index}").into());
+        let instance = |index: usize| (index < 2).then(|| format!("instance-{index}").into());
         let processes = (0..5).map(|index| Process {
             who: Identity { instance: instance(index), ..Identity::default() },
             session: random.choice(SESSIONS).unwrap(),

@@ -8,7 +8,6 @@ use super::producer::Stamp;
 /// Bytes of a batch before its records.
 const HEADER_BYTES: usize = 61;
 
-/// The position of the format in a batch.
 const MAGIC_AT: usize = 16;
 const LAST_OFFSET_DELTA_AT: usize = 23;
 const MAX_TIMESTAMP_AT: usize = 35;

@@ -50,7 +50,6 @@ pub(super) struct Placed {
     pub(super) is_new: bool,
 }
 
-/// The records of a partition.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     batches: VecDeque<Entry>,

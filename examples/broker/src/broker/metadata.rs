@@ -9,7 +9,6 @@ use std::{
 use super::{Broker, frame::Room, log::Partition};
 use crate::prelude::*;
 
-/// The one node.
 pub(super) const NODE: BrokerId = BrokerId(1);
 
 /// The longest name of a topic.
@@ -20,7 +19,6 @@ const SAYS_WHETHER_TO_CREATE: i16 = 4;
 
 type Partitions = Arc<[Arc<Partition>]>;
 
-/// The topics, by name.
 pub(super) struct Topics {
     table: Mutex<Table>,
     max_count: usize,
@@ -37,7 +35,6 @@ struct Table {
 }
 
 impl Topics {
-    /// Returns an empty table with limits of topics and partitions.
     pub(super) fn new(max_count: usize, max_partitions: usize, partitions: i32) -> Self {
         Self { table: Mutex::default(), max_count, max_partitions, partitions }
     }
@@ -46,18 +43,15 @@ impl Topics {
         self.table.lock().expect("nothing panics under this lock")
     }
 
-    /// Returns the partitions of a topic.
     pub(super) fn find(&self, name: &str) -> Option<Partitions> {
         self.lock().by_name.get(name).cloned()
     }
 
-    /// Returns a partition of a topic.
     pub(super) fn partition(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
         let index = usize::try_from(index).ok()?;
         self.lock().by_name.get(topic)?.get(index).cloned()
     }
 
-    /// Returns all partitions of all topics.
     pub(super) fn partitions(&self) -> Vec<Arc<Partition>> {
         let table = self.lock();
         table.by_name.values().flat_map(|partitions| partitions.iter().cloned()).collect()

@@ -36,7 +36,6 @@ impl DelayedOperation<Arc<Partition>> for Produce {
     }
 }
 
-/// Handles a produce request.
 pub(super) fn handle(
     broker: &Broker,
     header: Header,

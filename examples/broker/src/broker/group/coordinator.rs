@@ -99,7 +99,6 @@ pub(crate) struct Coordinator {
     this: Weak<Self>,
     /// How long the first members of an empty group wait for others.
     initial_delay: Duration,
-    /// The longest wait.
     max_wait: Duration,
     groups: Mutex<Groups>,
     rebalances: Purgatory<Name, Rebalance>,
@@ -116,7 +115,6 @@ pub(crate) struct Coordinator {
     counts: Shared<GroupCounts>,
 }
 
-/// A join or a sync that waits.
 pub(crate) type Waits = Waiting<Name, Request, Outcome>;
 
 impl Coordinator {
@@ -231,7 +229,6 @@ impl Coordinator {
         if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) }
     }
 
-    /// Removes a member.
     pub(crate) fn leave(
         &self,
         group: &Name,
@@ -298,7 +295,6 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Removes a group without members.
     fn remove(&self, groups: &mut Groups, name: &Name) {
         if let Some(entry) = groups.remove(name) {
             self.dropped_generation.fetch_max(entry.group.generation(), Ordering::Relaxed);

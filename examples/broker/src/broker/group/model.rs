@@ -30,7 +30,6 @@ const INITIAL_DELAY: Duration = Duration::from_millis(700);
 const SESSIONS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(4)];
 const REBALANCES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 
-/// The state of a process.
 #[derive(Default)]
 enum State {
     #[default]
@@ -475,20 +474,17 @@ fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<
     clock.advance(Duration::from_millis(1));
     // A first round is extended once if members have come.
     clock.advance(Duration::from_secs(3));
-    let sync = |(group, mut waits): (Name, Waits)| {
+    let (mut members, mut syncing) = (Vec::new(), Vec::new());
+    for (group, mut waits) in joining {
         let outcome = waits.try_ended().expect("the first round is over");
         let Ok(Granted::Joined(joined)) = outcome else { panic!("{outcome:?}") };
         let (member, generation) = (joined.member_id, joined.generation_id);
         let who = Identity { member, instance: None, generation };
-        let waits = coordinator.sync(&group, who.clone(), assign(&joined.members)).unwrap();
-        (group, who, waits)
-    };
-    let syncing: Vec<_> = joining.into_iter().map(sync).collect();
-    let synced = |(group, who, mut waits): (Name, Identity, Waits)| {
-        assert!(matches!(waits.try_ended(), Some(Ok(Granted::Synced(_)))));
-        (group, who)
-    };
-    let members = syncing.into_iter().map(synced).collect();
+        syncing.push(coordinator.sync(&group, who.clone(), assign(&joined.members)).unwrap());
+        members.push((group, who));
+    }
+    let has_synced = |waits: &mut Waits| matches!(waits.try_ended(), Some(Ok(Granted::Synced(_))));
+    assert!(syncing.iter_mut().all(has_synced));
     (clock, coordinator, members)
 }
 

@@ -24,7 +24,6 @@ const PROTOCOL_MAY_BE_NONE: i16 = 7;
 /// The first version in which several members may leave.
 const LEAVE_MANY: i16 = 3;
 
-/// Adds a member to a group, or lets it join again.
 pub(crate) fn join(
     groups: &Coordinator,
     header: Header,
@@ -60,7 +59,6 @@ pub(crate) fn join(
     reply(header, joining, |error| Granted::Joined(refused.with_error_code(error.code())))
 }
 
-/// Takes assignments, and waits for the member's own.
 pub(crate) fn sync(
     groups: &Coordinator,
     header: Header,
@@ -98,14 +96,12 @@ fn reply(
     }
 }
 
-/// Extends a member's session.
 pub(crate) fn heartbeat(groups: &Coordinator, asked: &HeartbeatRequest) -> HeartbeatResponse {
     let who = identity(&asked.member_id, asked.group_instance_id.as_ref(), asked.generation_id);
     let outcome = groups.heartbeat(&asked.group_id, &who);
     HeartbeatResponse::default().with_error_code(code(outcome))
 }
 
-/// Removes members that leave their group.
 pub(crate) fn leave(
     groups: &Coordinator,
     version: i16,

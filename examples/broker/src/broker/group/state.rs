@@ -29,7 +29,6 @@ use crate::prelude::*;
 /// gets all metadata in one answer.
 pub(crate) const MAX_GROUP_BYTES: usize = 4 << 20;
 
-/// Limit of members of a group.
 const MAX_MEMBERS: usize = 1_000;
 
 /// The step of a rebalance in which a group is.
@@ -46,7 +45,6 @@ pub(crate) enum Phase {
     Stable,
 }
 
-/// A member of a group.
 #[derive(Debug)]
 pub(crate) struct Member {
     /// Its latest join.
@@ -80,7 +78,6 @@ impl Member {
     }
 }
 
-/// A consumer group.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     phase: Phase,
@@ -184,7 +181,6 @@ impl Group {
         self.wait_for_round(&id, answer);
     }
 
-    /// Lets a member join again.
     fn rejoin(&mut self, join: Join, answer: &Answer) {
         let id = join.member.clone();
         let is_leader = self.leader == id;

@@ -45,11 +45,7 @@ pub(super) fn create(broker: &Broker, asked: &CreateTopicsRequest) -> CreateTopi
 }
 
 /// Creates a topic, or only checks that it could. Returns its number of partitions.
-fn create_topic(
-    broker: &Broker,
-    asked: &CreatableTopic,
-    only_validates: bool,
-) -> Result<i32> {
+fn create_topic(broker: &Broker, asked: &CreatableTopic, only_validates: bool) -> Result<i32> {
     let count = match (asked.num_partitions, asked.assignments.len()) {
         (-1, 0) => broker.config.partitions,
         (-1, assigned) => i32::try_from(assigned).unwrap_or(i32::MAX),

@@ -86,11 +86,7 @@ impl Log {
     ///
     /// `NotEnoughReplicas` if the memory is full of records that are not replicated;
     /// `UnknownTopicOrPartition` if the partition was deleted; and those of [`Sequences::check`].
-    pub(super) fn append(
-        &mut self,
-        batch: Batch,
-        storage: &Storage,
-    ) -> Result<Placed> {
+    pub(super) fn append(&mut self, batch: Batch, storage: &Storage) -> Result<Placed> {
         if self.is_deleted {
             return Err(ResponseError::UnknownTopicOrPartition);
         }
@@ -172,12 +168,7 @@ impl Log {
 
     /// Reads whole batches from an offset on, the first of which may begin before it. Ends before
     /// `max_bytes` would be exceeded, but for a first batch that `must_progress`.
-    pub(super) fn read(
-        &self,
-        offset: i64,
-        max_bytes: usize,
-        must_progress: bool,
-    ) -> Result<Bytes> {
+    pub(super) fn read(&self, offset: i64, max_bytes: usize, must_progress: bool) -> Result<Bytes> {
         self.readable_bytes(offset)?;
         let readable = self.batches.range(self.index(offset)..);
         let readable = readable.take_while(|entry| entry.end <= self.high_watermark);

@@ -97,7 +97,7 @@ mod tests {
         let starts: Vec<_> = partitions.iter().map(|partition| partition.lock().start).collect();
         assert_eq!(starts, [2, 1, 0, 0]);
         // Records that are not replicated stay, so they are refused in the end.
-        let refused = (0..).find_map(|_| append(3).err());
+        let refused = (0..100).find_map(|_| append(3).err());
         assert_eq!(refused, Some(crate::prelude::ResponseError::NotEnoughReplicas));
         assert_eq!(storage.used(), 64 * one, "twice the limit");
         assert_eq!(partitions[3].lock().start, 0);

@@ -229,12 +229,7 @@ impl Coordinator {
         if is_joining { Err(ResponseError::RebalanceInProgress) } else { Ok(()) }
     }
 
-    pub(crate) fn leave(
-        &self,
-        group: &Name,
-        member: &Name,
-        instance: Option<&Name>,
-    ) -> Result<()> {
+    pub(crate) fn leave(&self, group: &Name, member: &Name, instance: Option<&Name>) -> Result<()> {
         self.transition(group, false, |entry| entry.group.leave(member, instance))??;
         self.counts.update(|counts| counts.left += 1);
         Ok(())

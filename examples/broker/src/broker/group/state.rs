@@ -438,11 +438,7 @@ impl Group {
     }
 
     /// Removes a member that leaves, by its id or the name of its instance.
-    pub(crate) fn leave(
-        &mut self,
-        member: &Name,
-        instance: Option<&Name>,
-    ) -> Result<()> {
+    pub(crate) fn leave(&mut self, member: &Name, instance: Option<&Name>) -> Result<()> {
         let named = instance.filter(|_| member.is_empty());
         let found = named.and_then(|instance| self.find_instance(instance)).cloned();
         let id = found.unwrap_or_else(|| member.clone());

@@ -49,7 +49,11 @@ const MIGRATIONS: &[&str] =
 
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
-const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off";
+///
+/// Statements of one transaction must see what others have committed meanwhile, whatever the default
+/// of the database.
+const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
+    -c default_transaction_isolation=read\\ committed";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;

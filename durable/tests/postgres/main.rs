@@ -361,11 +361,14 @@ fn a_worker_looks_for_timeouts_whose_state_it_does_not_know() {
     assert!(timer.finish(LONG));
 }
 
-/// The server still carries out a claim whose client is gone, and the worker leaves.
+/// The server still carries out a claim whose client is gone, and the worker leaves. The default of
+/// the database is a stricter isolation.
 #[test]
 fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let isolation = r"options='-c default_transaction_isolation=repeatable\\ read'";
+    let parameters = format!("{} {isolation}", server.parameters());
+    let store = PostgresStore::connect(&parameters).expect("connect");
     let now = store.clock().expect("clock").now();
     let other = store.enter(now, 600 * SECOND).expect("enter");
     for lapses in [false, true] {

@@ -1,8 +1,8 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
-//! Locks: `driver` is held while the store is called, except for claims, and `inbox` only for a
-//! moment. A thread that holds `driver` may take `inbox` and those of the store, and never the other
-//! way round. No lock is held while a handler runs.
+//! Locks: `driver` is held while the store is called, except for claims, and `inbox` and `phase`
+//! only for a moment. A thread that holds `driver` may take `inbox`, `phase` and those of the store,
+//! and never the other way round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,
@@ -180,6 +180,9 @@ impl<S: Store> Core<S> {
         loop {
             let (step, next) = {
                 let mut driver = self.driver.lock();
+                // A record that a claim brings after the shutdown is given back, not delivered.
+                let commands =
+                    if *self.phase.lock() >= Phase::Closing { driver.close() } else { Vec::new() };
                 let (ended, due, claimed) = {
                     let mut inbox = self.inbox.lock();
                     let (ended, claimed) =
@@ -196,7 +199,8 @@ impl<S: Store> Core<S> {
                 if has_ended {
                     self.progress.notify_all();
                 }
-                let step = driver.step(&self.store, self.clock.now(), &self.counters, claimed);
+                let mut step = driver.step(&self.store, self.clock.now(), &self.counters, claimed);
+                step.commands.extend(commands);
                 (step, driver.next_step())
             };
             step.claims.into_iter().for_each(claim);
@@ -277,7 +281,7 @@ impl<S: Store> Core<S> {
         if driver.held().2 > 0 {
             return false;
         }
-        if let Some(worker) = driver.leave() {
+        for worker in driver.leave() {
             // If this fails, the lease ends by itself.
             let _ = self.store.leave(worker);
         }
@@ -335,7 +339,7 @@ impl<S: Store> Core<S> {
     /// Waits for a condition on the phase and on whether the driver is idle.
     fn wait(&self, deadline: Option<Instant>, is_met: impl Fn(Phase, bool) -> bool) {
         loop {
-            let is_idle = self.driver.lock().is_idle(self.clock.now());
+            let is_idle = self.is_idle();
             let mut phase = self.phase.lock();
             if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
                 return;
@@ -345,6 +349,17 @@ impl<S: Store> Core<S> {
             let limit = Instant::now() + Duration::from_millis(10);
             self.progress.wait_until(&mut phase, deadline.map_or(limit, |at| at.min(limit)));
         }
+    }
+
+    /// Returns whether nothing is due or being delivered, and the driver has taken all news.
+    fn is_idle(&self) -> bool {
+        // The driver takes the news under its own lock, so none is on the way to it.
+        let driver = self.driver.lock();
+        let has_news = {
+            let inbox = self.inbox.lock();
+            inbox.due.is_some() || !(inbox.ended.is_empty() && inbox.claimed.is_empty())
+        };
+        !has_news && driver.is_idle(self.clock.now())
     }
 
     fn settlement(&self, record: &Record, verdict: Verdict) -> (Settlement, Counted) {
@@ -404,5 +419,90 @@ impl<S: Store> Driven for Core<S> {
 impl<S: Store> fmt::Debug for Core<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        CatchUp, ManualWallClock, MemoryStore, NewTimeout, State, timer::driver::DriverSettings,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
+    /// The receiver gets the deliveries.
+    fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+        let driver = Driver::new(DriverSettings {
+            window: 60 * SECOND,
+            window_capacity: 100,
+            window_bytes: 1_000,
+            max_deliveries: 8,
+            lease: 30 * SECOND,
+            handler_limit: None,
+            catch_up: CatchUp::All,
+            catch_up_rate: None,
+        });
+        let (sender, deliveries) = mpsc::channel();
+        let handler: Handler = Arc::new(move |_, delivery| drop(sender.send(delivery)));
+        let clock = Arc::new(ManualWallClock::new());
+        let alarm = Alarm::new().expect("alarm");
+        let core = Core::new(
+            store.clone(),
+            clock,
+            Backoff::default(),
+            driver,
+            Some(alarm),
+            None,
+            handler,
+            Some(1),
+        );
+        let notified = Arc::downgrade(&core);
+        store.listen(Arc::new(move |due| {
+            if let Some(core) = notified.upgrade() {
+                core.notice(due);
+            }
+        }));
+        (core, deliveries)
+    }
+
+    fn schedule(core: &Core<MemoryStore>) {
+        let now = core.clock.now();
+        let new = NewTimeout::new("now", now, b"").expect("valid");
+        core.store.write(now, &[Command::Schedule(new)]).expect("write");
+    }
+
+    /// `finish` promises to deliver what is due, also if the driver has not heard of it yet.
+    #[test]
+    fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
+        let (core, deliveries) = core(&MemoryStore::new());
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(core.is_idle());
+        schedule(&core);
+        assert!(!core.is_idle(), "the driver has not taken the notice");
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(!core.is_idle(), "it is being delivered");
+        let delivery = deliveries.try_recv().expect("delivery");
+        delivery.acknowledged_in_transaction();
+        assert!(!core.is_idle(), "the driver has not taken the end");
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(core.is_idle());
+    }
+
+    /// The claim is under way when the caller shuts the timer down.
+    #[test]
+    fn a_claim_that_ends_after_the_shutdown_gives_its_records_back() {
+        let store = MemoryStore::new();
+        let (core, deliveries) = core(&store);
+        schedule(&core);
+        core.run_turn(&|claim| {
+            core.claim(claim);
+            core.shut_down();
+        });
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(deliveries.try_recv().is_err(), "a shutdown begins no delivery");
+        assert!(core.close(), "no delivery is under way");
+        assert_eq!(store.records()[0].state, State::Pending);
     }
 }

@@ -119,6 +119,8 @@ pub(crate) struct Driver {
     /// When each lane claims next.
     window_at: Option<WallTime>,
     backlog_at: Option<WallTime>,
+    /// The rate of the backlog allows no claim before this.
+    backlog_after: WallTime,
     /// The window is full: more is pending in it.
     is_full: bool,
     /// After a failure: no call of the store before this.
@@ -149,6 +151,7 @@ impl Driver {
             backlog_claim: None,
             window_at: Some(WallTime::MIN),
             backlog_at: Some(WallTime::MIN),
+            backlog_after: WallTime::MIN,
             is_full: false,
             paused_until: None,
             pause: Duration::ZERO,
@@ -165,7 +168,9 @@ impl Driver {
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
-        self.due.is_empty() && self.delivering.is_empty() && is_waiting && !self.is_claiming()
+        let has_backlog = self.backlog_at.is_some() && !self.is_closing;
+        let is_delivering = !self.due.is_empty() || !self.delivering.is_empty();
+        is_waiting && !has_backlog && !is_delivering && !self.is_claiming()
     }
 
     /// A record may have become due at this time; at [`WallTime::MIN`], any records.
@@ -176,7 +181,7 @@ impl Driver {
         }
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
         let (lane, at) = if due < boundary {
-            (&mut self.backlog_at, due)
+            (&mut self.backlog_at, due.max(self.backlog_after))
         } else {
             (&mut self.window_at, due.saturating_sub(self.settings.window))
         };
@@ -200,9 +205,10 @@ impl Driver {
         held.map(|record| Command::Settle(record.claim(), Settlement::Release)).collect()
     }
 
-    /// Returns the worker, to be removed from the store once no delivery is under way.
-    pub(crate) fn leave(&mut self) -> Option<WorkerId> {
-        self.worker.take()
+    /// Returns the worker and the earlier ones, to be removed from the store once no delivery is
+    /// under way.
+    pub(crate) fn leave(&mut self) -> Vec<WorkerId> {
+        self.abandoned.drain(..).chain(self.worker.take()).collect()
     }
 
     /// Does all work that is due at `now`.
@@ -269,6 +275,7 @@ impl Driver {
                 self.watch(claim, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
+            self.backlog_after = WallTime::MIN;
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
@@ -279,7 +286,7 @@ impl Driver {
     /// Makes both lanes claim, and renews the lease, at once.
     pub(crate) fn claim_soon(&mut self, now: WallTime) {
         self.window_at = Some(now);
-        self.backlog_at = Some(now);
+        self.backlog_at = Some(now.max(self.backlog_after));
         self.lapse_at = None;
     }
 
@@ -567,8 +574,9 @@ impl Driver {
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
         let pause =
             self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
+        self.backlog_after = now.saturating_add(pause.unwrap_or_default());
         if has_more || self.backlog_at.is_some() {
-            self.backlog_at = Some(now.saturating_add(pause.unwrap_or_default()));
+            self.backlog_at = Some(self.backlog_after);
         }
     }
 
@@ -662,7 +670,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout};
+    use crate::{MemoryStore, NewTimeout, StoreErrorReason};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -708,6 +716,49 @@ mod tests {
         assert!(step.begun.is_empty());
         assert_eq!(driver.held(), (0, 0, 0));
         assert_eq!(step.claims[0].worker, again.worker);
+    }
+
+    /// The store carries a claim out, the reply is lost, and the timer shuts down before it tries
+    /// again.
+    #[test]
+    fn a_closed_driver_leaves_as_the_worker_of_a_claim_that_failed() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
+        let step = driver.step(&store, now, &counters, Vec::new());
+        let claimed = step.claims.iter().map(|claim| {
+            drop(store.claim(claim.worker, claim.request));
+            (*claim, Err(StoreError::new(StoreErrorReason::OutcomeUnknown)))
+        });
+        let claimed = claimed.collect();
+        driver.step(&store, now, &counters, claimed);
+        assert!(store.records().iter().any(|record| record.state != State::Pending));
+        assert!(driver.close().is_empty(), "it knows of no record");
+        for worker in driver.leave() {
+            store.leave(worker).expect("leave");
+        }
+        assert!(store.records().iter().all(|record| record.state == State::Pending));
+    }
+
+    #[test]
+    fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 100), Counters::default(), driver(8));
+        driver.settings.catch_up_rate = NonZeroU32::new(100);
+        let (mut begun, mut claimed) = (0, Vec::new());
+        for _ in 0..50 {
+            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+            for (lane, record) in step.begun {
+                begun += u32::from(lane == Lane::Backlog);
+                driver.ended(record.token);
+            }
+            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+            claimed = step.claims.into_iter().map(carry_out).collect();
+            driver.notice(now.saturating_sub(SECOND));
+        }
+        assert_eq!(begun, 1, "one in ten milliseconds, and no time has passed");
+        assert!(!driver.is_idle(now), "more are due");
+        let later = now.saturating_add(Duration::from_millis(10));
+        assert_eq!(driver.next_step(), Some(later));
     }
 
     #[test]

@@ -244,6 +244,40 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
     assert_eq!(Arc::strong_count(&held), 1, "pending callbacks are dropped with the timer");
 }
 
+/// A clock that panics, then sleeps on the timer that reads it, and then is a good clock.
+#[cfg(feature = "future")]
+#[derive(Debug, Clone, Default)]
+struct Odd(Arc<AtomicU32>);
+
+#[cfg(feature = "future")]
+impl delaywheel::Clock for Odd {
+    fn now(&self) -> Instant {
+        let faults = self.0.load(SeqCst);
+        self.0.store(faults.saturating_sub(1), SeqCst);
+        assert!(faults < 2, "the clock panics");
+        if faults == 1 {
+            drop(delaywheel::future::sleep(HOUR));
+        }
+        Instant::now()
+    }
+}
+
+/// Only this test uses the default timer of this process.
+#[cfg(feature = "future")]
+#[test]
+fn the_clock_of_the_default_timer_may_panic_and_may_sleep_at_its_first_use() {
+    use delaywheel::future::{block_on, set_default_timer, sleep};
+
+    let clock = Odd::default();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    set_default_timer(timer).expect("no test has used it");
+    clock.0.store(2, SeqCst);
+    assert!(std::panic::catch_unwind(|| drop(sleep(HOUR))).is_err(), "the clock was read");
+    drop(sleep(HOUR));
+    assert_eq!(clock.0.load(SeqCst), 0);
+    block_on(sleep(MS)).expect("the timer works");
+}
+
 /// A child whose threads ask for stacks that no machine has the memory for.
 #[test]
 fn without_a_thread_the_value_and_the_cause_are_handed_back() {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     future::IntoFuture,
-    sync::{Once, OnceLock},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -12,14 +12,10 @@ use crate::timer::{MissedTicks, SleepHandle, Timer};
 
 static DEFAULT: OnceLock<Timer> = OnceLock::new();
 
-/// Whether [`SleepHandle::DEFAULT`] may be used.
-static HAS_SLEEPS: Once = Once::new();
-
 /// Returns the handle to the default timer. Clones of it count no references.
 #[inline]
 fn handle() -> SleepHandle {
-    HAS_SLEEPS.call_once(|| default_timer().set_default());
-    SleepHandle::DEFAULT
+    SleepHandle::of_default().unwrap_or_else(|| default_timer().set_default())
 }
 
 /// Returns the timer that the free functions of this module use.

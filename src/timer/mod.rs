@@ -202,10 +202,11 @@ impl Timer {
         self.sleeps.handle()
     }
 
-    /// Makes this timer the one of [`SleepHandle::DEFAULT`]. It must not be dropped.
+    /// Makes this timer the default timer of the process, and returns the handle to its sleeps. It
+    /// must not be dropped.
     #[cfg(feature = "future")]
-    pub(crate) fn set_default(&self) {
-        self.sleeps.set_default();
+    pub(crate) fn set_default(&self) -> SleepHandle {
+        self.sleeps.set_default()
     }
 
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling

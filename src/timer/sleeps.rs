@@ -109,9 +109,14 @@ impl Sleeps {
     }
 
     /// Makes these sleeps the ones of the default timer of the process, which is never dropped.
-    pub(super) fn set_default(&self) {
-        let is_set = DEFAULT.set(Arc::clone(self.wakers().timer.shared())).is_ok();
-        debug_assert!(is_set, "the process has two default timers");
+    /// Returns their handle.
+    #[cold]
+    pub(super) fn set_default(&self) -> SleepHandle {
+        // This may read the clock, which is user code, so it runs outside of the initialization.
+        let shared = self.wakers().timer.shared();
+        let default = DEFAULT.get_or_init(|| Arc::clone(shared));
+        debug_assert!(Arc::ptr_eq(default, shared), "the process has two default timers");
+        SleepHandle(None)
     }
 
     #[inline]
@@ -216,8 +221,11 @@ impl Wakers {
 }
 
 impl SleepHandle {
-    /// The handle to the default timer of the process, which must exist.
-    pub(crate) const DEFAULT: Self = Self(None);
+    /// Returns the handle to the default timer of the process, if its sleeps exist.
+    #[inline]
+    pub(crate) fn of_default() -> Option<Self> {
+        DEFAULT.get().map(|_| Self(None))
+    }
 
     #[inline]
     fn shared(&self) -> &Arc<Shared<Waker>> {

@@ -215,7 +215,8 @@ where
     R: Default + Send + 'static,
 {
     New(New<K, R>),
-    /// The guard cancels the operation when it is dropped; `None` if the operation has ended.
+    /// The guard cancels the operation when it is dropped. `None` if the operation has ended, or
+    /// ends when the completion in progress on the thread of the first poll has returned.
     Waiting(Arc<Shared<R>>, Option<OperationGuard<K, Waiting<K, R>, R>>),
     Done,
 }
@@ -255,7 +256,6 @@ where
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
-        debug_assert!(guard.is_some() || shared.has_ended(), "no key cancels the operation");
         shared.is_registered.store(true, Ordering::Release);
         Ok(State::Waiting(shared, guard))
     }
@@ -318,7 +318,6 @@ where
         };
         let polled = shared.poll(cx.waker());
         if polled.is_pending() {
-            debug_assert!(guard.is_some(), "a drop would not cancel the operation");
             self.state = State::Waiting(shared, guard);
         } else {
             guard.into_iter().for_each(OperationGuard::disarm);

@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
+    task::{Poll, Wake, Waker},
 };
 
 use delaywheel::{
@@ -131,6 +131,34 @@ fn a_wait_that_ends_in_its_first_poll_wakes_no_task() {
     let mut refused = purgatory.wait([3], SECOND);
     assert!(matches!(poll_with(&mut refused, &waker), Poll::Ready(Err(_))));
     assert_eq!(woken.count(), 0);
+}
+
+/// Polls a wait when its waker is woken, as an executor without a queue does.
+struct Inline {
+    wait: Mutex<Wait<u32, &'static str>>,
+    waker: Waker,
+}
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let mut wait = self.wait.lock().expect("no poll panics");
+        assert!(poll_with(&mut *wait, &self.waker).is_pending(), "completions are not nested");
+    }
+}
+
+#[test]
+fn a_wait_that_is_satisfied_within_a_completion_ends_after_it() {
+    let (purgatory, _clock) = purgatory();
+    let (woken, waker) = Wakes::new();
+    let wait = Mutex::new(purgatory.wait([4], SECOND).when(|| true));
+    let inline = Arc::new(Inline { wait, waker });
+    let mut outer = purgatory.wait([3], SECOND);
+    assert!(poll_with(&mut outer, &Waker::from(Arc::clone(&inline))).is_pending());
+    assert_eq!((purgatory.check_and_complete(&3), woken.count()), (1, 1));
+    assert_eq!(completion(&mut outer), Some(Completion::Satisfied));
+    let mut inner = inline.wait.lock().expect("no poll panicked");
+    assert_eq!(completion(&mut inner), Some(Completion::Satisfied));
+    assert_empty(&purgatory);
 }
 
 #[test]

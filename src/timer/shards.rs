@@ -70,7 +70,8 @@ std::thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
 }
 
-/// The number of a thread that has used no timer.
+/// The number of a thread that has used no timer. On systems where local data of a thread needs a
+/// destructor, also that of a thread that exits.
 const UNNUMBERED: usize = usize::MAX;
 
 /// Gives this thread the next number, and returns it.
@@ -78,7 +79,7 @@ const UNNUMBERED: usize = usize::MAX;
 fn number_thread() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     let thread = THREADS.fetch_add(1, Relaxation::Relaxed);
-    THREAD.set(thread);
+    _ = THREAD.try_with(|number| number.set(thread));
     thread
 }
 
@@ -120,7 +121,7 @@ impl<T, X> Shards<T, X> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(super) fn current(&self) -> usize {
-        let thread = THREAD.get();
+        let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
         let thread = if thread == UNNUMBERED { number_thread() } else { thread };
         let count = self.all.len();
         // A remainder takes longer than the rest of this function.

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The time since an instant, on the clock of [`Instant`].
 #[derive(Debug)]
 pub(crate) struct Monotonic {
-    /// The clock's reading at that instant, or less than a microsecond after it.
+    /// The clock's reading at that instant, or later by the shortest of 16 pauses.
     origin: Reading,
 }
 

@@ -23,8 +23,9 @@
 //!   for its turn, like any other thread.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
-//! waited before it. Without the handover, the reaper, which is running, would take the lock again
-//! before the system has woken the other thread, and this throughout a burst.
+//! waited before it. One that still spins when the hold ends may get it after the next. Without the
+//! handover, the reaper, which is running, would take the lock again before the system has woken
+//! the other thread, and this throughout a burst.
 //!
 //! The reaper waits for the threads that wait before it, one operation each. `parking_lot` wakes
 //! waiting threads in order, and gives the lock to the first of them at least once a millisecond.

@@ -8,7 +8,7 @@ use super::{
     geometry::BucketId,
     hierarchy::{First, Hierarchy, Source},
     nursery::Nursery,
-    opened,
+    sparse,
 };
 use crate::tick::Tick;
 
@@ -137,7 +137,7 @@ impl<T> TimingWheel<T> {
                     self.hierarchy.follow(level, first.until());
                     Some(expired)
                 }
-                Source::Bucket(id) => self.open_bucket(id, first),
+                Source::Bucket(id) => self.expire_from_bucket(id, first),
             };
             if expired.is_some() {
                 return expired;
@@ -159,11 +159,11 @@ impl<T> TimingWheel<T> {
 
     /// Takes a step with a due bucket. Returns the timeout that it expires, if any.
     #[inline]
-    fn open_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
+    fn expire_from_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
         if id.level() > 0 {
-            if let Some(position) = self.hierarchy.open(id, first.witness) {
+            if let Some(position) = self.hierarchy.due_in_sparse(id, first.witness) {
                 let expired = self.expire(position);
-                self.hierarchy.follow_opened(id, position.chunk(), first.until());
+                self.hierarchy.follow_sparse(id, position.chunk(), first.until());
                 return Some(expired);
             }
             if self.hierarchy.is_sortable(id) {
@@ -184,7 +184,7 @@ impl<T> TimingWheel<T> {
         let expired = if record.deadline() <= self.hierarchy.clock {
             Some(self.expire(position))
         } else {
-            self.hierarchy.opened.close(position.chunk());
+            self.hierarchy.sparse.drop_order(position.chunk());
             self.cascade(record);
             self.hierarchy.chunks.clear(position);
             None
@@ -207,7 +207,7 @@ impl<T> TimingWheel<T> {
         // No insert writes to the chunk any more.
         let live = hierarchy.chunks.mask(chunk) & bucket.written();
         hierarchy.chunks.set_mask(chunk, live);
-        hierarchy.opened.close(chunk);
+        hierarchy.sparse.drop_order(chunk);
         let emptied = hierarchy.unlink(chunk);
         let span = hierarchy.geometry.bucket_span(id.level());
         let mut put_off = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
@@ -334,41 +334,43 @@ impl<T> TimingWheel<T> {
 }
 
 impl Hierarchy {
-    /// Opens a due bucket, unless it is open, and returns its due timeout. `None` if it must be
-    /// sorted into a run or cascade: because it is crowded or too wide, because a deadline is
-    /// beyond its range, or because the timeout that was the earliest has left.
+    /// Returns the due timeout of a due sparse bucket, which it sorts unless the order is known.
+    /// `None` if the bucket must be sorted into a run or cascade: because it is crowded or too
+    /// wide, because a deadline is beyond its range, or because the timeout that was the earliest
+    /// has left.
     ///
     /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
     #[inline]
-    pub(super) fn open(&mut self, id: BucketId, witness: Position) -> Option<Position> {
-        if self.opened.is_due(witness, self.clock) {
+    pub(super) fn due_in_sparse(&mut self, id: BucketId, witness: Position) -> Option<Position> {
+        if self.sparse.is_due(witness, self.clock) {
             return Some(witness);
         }
         let bucket = self.bucket(id);
         let (chunk, level) = (bucket.newest(), id.level());
-        if !self.opened.is(chunk) {
+        if !self.sparse.is_of(chunk) {
             let shift = self.geometry.shift(level);
-            if bucket.is_crowded || level == 0 || shift > opened::WIDEST {
+            if bucket.is_crowded || level == 0 || shift > sparse::WIDEST {
                 return None;
             }
             debug_assert_eq!(self.chunks.next(chunk), NIL, "{id:?} is sparse but has two chunks");
             let live = self.chunks.mask(chunk) & bucket.written();
             let start = self.geometry.start(level, self.clock);
-            if !self.opened.open(chunk, live, start, shift, &self.chunks) {
+            if !self.sparse.sort(chunk, live, start, shift, &self.chunks) {
                 return None;
             }
         }
-        let (deadline, position) = self.opened.head(&self.chunks)?;
+        let (deadline, position) = self.sparse.head(&self.chunks)?;
         (deadline <= self.clock).then_some(position)
     }
 
-    /// Updates the first after a timeout of the opened bucket has expired: the next timeout of the
-    /// bucket, or the next bucket of its level, unless another bucket or run may be due before it.
+    /// Updates the first after a timeout of a sorted sparse bucket has expired: the next timeout of
+    /// the bucket, or the next bucket of its level, unless another bucket or run may be due before
+    /// it.
     #[inline]
-    pub(super) fn follow_opened(&mut self, id: BucketId, chunk: u32, until: Tick) {
+    pub(super) fn follow_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
         debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
-        self.opened.pass();
-        let Some((expiration, witness)) = self.opened.head(&self.chunks) else {
+        self.sparse.skip_entry();
+        let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
             self.free_chunk(chunk);
             return self.follow_level(id.level(), until);
         };

@@ -15,9 +15,9 @@ use super::{
     geometry::{BucketId, Geometry},
     level::{Bucket, Level},
     nursery::Nursery,
-    opened::Opened,
     queue::BucketQueue,
     run::{Head, Runs, WIDEST},
+    sparse::SparseOrder,
 };
 use crate::tick::Tick;
 
@@ -71,7 +71,7 @@ pub(super) struct Hierarchy {
     pub(super) queue: BucketQueue,
     pub(super) runs: Runs,
     /// The sparse bucket that expires at present.
-    pub(super) opened: Opened,
+    pub(super) sparse: SparseOrder,
     /// The chunk whose slots have been read ahead.
     pub(super) touched: u32,
     /// Number of times that a timeout was moved before its deadline.
@@ -91,7 +91,7 @@ impl Hierarchy {
             nursery: Nursery::new(),
             queue: BucketQueue::new(),
             runs: Runs::new(),
-            opened: Opened::new(),
+            sparse: SparseOrder::new(),
             touched: NIL,
             cascades: 0,
         }
@@ -321,7 +321,7 @@ impl Hierarchy {
     /// Frees a chunk of a bucket, and marks the bucket as empty if it was the last. None of its
     /// records may be live.
     pub(super) fn free_chunk(&mut self, chunk: u32) {
-        self.opened.close(chunk);
+        self.sparse.drop_order(chunk);
         let emptied = self.unlink(chunk);
         self.chunks.free(chunk);
         if let Some(id) = emptied {

@@ -64,7 +64,7 @@ impl Hierarchy {
         used += self.runs.check_invariants(&self.chunks);
         let in_nursery = self.check_nursery();
         self.chunks.check_invariants(used);
-        self.check_opened();
+        self.check_sparse();
         self.check_queue();
         assert_eq!(self.first.map(|first| first.expiration), least, "another is due first");
         self.check_witness();
@@ -172,13 +172,13 @@ impl Hierarchy {
         }
     }
 
-    /// Checks that the order of the opened bucket lists each live record of its chunk.
-    fn check_opened(&self) {
-        let Some((chunk, entries)) = self.opened.entries() else { return };
+    /// Checks that the order of the sparse bucket lists each live record of its chunk.
+    fn check_sparse(&self) {
+        let Some((chunk, entries)) = self.sparse.entries() else { return };
         let Owner::Newest(id) = self.chunks.owner(chunk) else {
-            panic!("the opened chunk {chunk} is in no bucket")
+            panic!("the sorted chunk {chunk} is in no bucket")
         };
-        assert_eq!(self.bucket(id).newest(), chunk, "{id:?} is open but has another chunk");
+        assert_eq!(self.bucket(id).newest(), chunk, "the order of {id:?} is of another chunk");
         let live: Vec<_> = entries.filter(|&(_, position)| self.is_live(position)).collect();
         assert!(live.is_sorted_by_key(|&(deadline, _)| deadline), "{id:?} is not in order");
         assert_eq!(live.len(), self.live_in_bucket(id).count(), "{id:?} lost a timeout");

@@ -23,7 +23,7 @@ pub(super) struct Bucket {
     pub(super) expiration: Tick,
     /// Number of the next free position. It is a multiple of 16 if the newest chunk is full, and 0
     /// if the bucket has no chunk.
-    open: u32,
+    next_free: u32,
     /// Whether the bucket has received more than one chunk of records since it was empty.
     pub(super) is_crowded: bool,
 }
@@ -31,29 +31,29 @@ pub(super) struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 16);
 
 impl Bucket {
-    pub(super) const EMPTY: Self = Self { expiration: Tick::ZERO, open: 0, is_crowded: false };
+    pub(super) const EMPTY: Self = Self { expiration: Tick::ZERO, next_free: 0, is_crowded: false };
 
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
-        self.open == 0
+        self.next_free == 0
     }
 
     /// Returns whether the next record needs another chunk.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
-        self.open % CHUNK == 0
+        self.next_free % CHUNK == 0
     }
 
     /// Returns the chunk that takes new records, or `NIL`.
     #[inline]
     pub(super) const fn newest(&self) -> u32 {
-        if self.is_empty() { NIL } else { (self.open - 1) / CHUNK }
+        if self.is_empty() { NIL } else { (self.next_free - 1) / CHUNK }
     }
 
     /// Returns the mask of the written records of the newest chunk.
     #[inline]
     pub(super) const fn written(&self) -> u16 {
-        match self.open % CHUNK {
+        match self.next_free % CHUNK {
             0 => u16::MAX,
             written => (1 << written) - 1,
         }
@@ -63,21 +63,21 @@ impl Bucket {
     #[inline]
     pub(super) fn reserve(&mut self) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
-        let position = Position::from_number(self.open);
-        self.open += 1;
+        let position = Position::from_number(self.next_free);
+        self.next_free += 1;
         position
     }
 
     /// Makes a chunk the newest and reserves its first position.
     #[inline]
     pub(super) fn reserve_in(&mut self, chunk: u32) -> Position {
-        self.open = chunk * CHUNK + 1;
+        self.next_free = chunk * CHUNK + 1;
         Position::new(chunk, 0)
     }
 
     /// Makes a full chunk, or none, the newest.
     pub(super) fn fall_back_to(&mut self, chunk: u32) {
-        self.open = if chunk == NIL { 0 } else { (chunk + 1) * CHUNK };
+        self.next_free = if chunk == NIL { 0 } else { (chunk + 1) * CHUNK };
     }
 }
 

@@ -33,10 +33,10 @@
 //! Values live in the `arena` and do not move. Each has a *record* with its deadline and slot: in
 //! the `nursery` at first, then in the `chunks` of a bucket. `geometry` computes the level and the
 //! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
-//! each. `advance` takes due buckets in that order. A sparse one is `opened`, and a crowded one is
-//! sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts wait in
-//! `cancelled`, and are removed 16 at a time. The hierarchy is scheme 7 of Varghese and Lauck. The
-//! delay queue of buckets and the overflow wheels are those of Apache Kafka.
+//! each. `advance` takes due buckets in that order. A `sparse` one expires in place, and a crowded
+//! one is sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts
+//! wait in `cancelled`, and are removed 16 at a time. The hierarchy is scheme 7 of Varghese and
+//! Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
 //! hierarchy then *remove* its value and its record: the slot becomes *vacant*, and the bit of the
@@ -56,11 +56,11 @@ mod invariants;
 mod iter;
 mod level;
 mod nursery;
-mod opened;
 mod queue;
 mod run;
 mod shape;
 mod shrink;
+mod sparse;
 
 pub use self::{
     advance::{Advance, Expired},
@@ -244,7 +244,7 @@ impl<T> TimingWheel<T> {
         }
         let is_sorted = hierarchy.chunks.owner(position.chunk()) == Owner::Run;
         if deadline >= previous && !is_sorted {
-            hierarchy.opened.close(position.chunk());
+            hierarchy.sparse.drop_order(position.chunk());
             hierarchy.chunks.write(position, deadline, record.slot);
         } else if deadline != previous {
             let moved = hierarchy.place_again(deadline, record.slot);

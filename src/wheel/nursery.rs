@@ -24,7 +24,7 @@ pub(super) struct Nursery {
     /// Number of the next free position, or 0 while the nursery is closed. The first position of a
     /// chunk is not used. So a multiple of 16 means that the chunk is full; the insert then begins
     /// the next chunk before it returns.
-    open: u32,
+    next_free: u32,
     /// Number of live records.
     len: u32,
     /// Not after any live record's deadline.
@@ -38,7 +38,7 @@ pub(super) struct Nursery {
 impl Nursery {
     /// Makes a closed nursery. It opens with the first timeout of the wheel.
     pub(super) const fn new() -> Self {
-        Self { open: 0, len: 0, least: Tick::ZERO, witness: 0, pause: PAUSE }
+        Self { next_free: 0, len: 0, least: Tick::ZERO, witness: 0, pause: PAUSE }
     }
 
     /// Returns whether a record is in the nursery.
@@ -55,13 +55,13 @@ impl Nursery {
     /// Returns whether new timeouts go into the nursery.
     #[inline]
     pub(super) const fn is_open(&self) -> bool {
-        self.open != 0
+        self.next_free != 0
     }
 
     /// Returns whether the chunk is full and the next one must begin.
     #[inline]
     pub(super) const fn is_full(&self) -> bool {
-        self.open % CHUNK == 0
+        self.next_free % CHUNK == 0
     }
 
     /// Reserves the next free position for a record with this deadline. The nursery must not be
@@ -69,8 +69,8 @@ impl Nursery {
     #[inline]
     pub(super) fn reserve(&mut self, deadline: Tick) -> Position {
         debug_assert!(!self.is_full(), "there is no room for a record");
-        let position = Position::from_number(self.open);
-        self.open += 1;
+        let position = Position::from_number(self.next_free);
+        self.next_free += 1;
         if self.len == 0 || deadline < self.least {
             self.least = deadline;
             self.witness = position.number();
@@ -122,8 +122,8 @@ impl Nursery {
 
     /// Returns the mask of the written records of a chunk.
     pub(super) const fn written(&self, chunk: u32) -> u16 {
-        if !self.is_full() && self.open / CHUNK == chunk {
-            (1 << (self.open % CHUNK)) - 1
+        if !self.is_full() && self.next_free / CHUNK == chunk {
+            (1 << (self.next_free % CHUNK)) - 1
         } else {
             u16::MAX
         }
@@ -131,12 +131,12 @@ impl Nursery {
 
     /// Returns the chunk to fill next.
     pub(super) const fn next_chunk(&self) -> u32 {
-        self.open / CHUNK % NURSERY
+        self.next_free / CHUNK % NURSERY
     }
 
     /// Begins to fill the next chunk. Returns the mask of its usable positions.
     pub(super) fn begin(&mut self) -> u16 {
-        self.open = self.next_chunk() * CHUNK + 1;
+        self.next_free = self.next_chunk() * CHUNK + 1;
         u16::MAX << 1
     }
 
@@ -149,7 +149,7 @@ impl Nursery {
     /// Closes the nursery, which must be empty.
     pub(super) fn close(&mut self) {
         debug_assert_eq!(self.len, 0);
-        (self.open, self.pause) = (0, PAUSE);
+        (self.next_free, self.pause) = (0, PAUSE);
     }
 
     /// Counts a slow placement. Returns whether the nursery is to open.

@@ -9,8 +9,8 @@ use super::{
     geometry::BucketId,
     hierarchy::Hierarchy,
     level::{Bucket, Level},
-    opened::Opened,
     queue::BucketQueue,
+    sparse::SparseOrder,
 };
 
 impl<T> TimingWheel<T> {
@@ -64,7 +64,7 @@ impl Hierarchy {
         self.runs.rewrite(&self.chunks, &mut to, moved);
         self.chunks = to;
         self.touched = NIL;
-        self.opened = Opened::new();
+        self.sparse = SparseOrder::new();
         for id in emptied {
             self.mark_empty(id);
         }

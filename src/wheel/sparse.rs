@@ -1,4 +1,4 @@
-//! The sparse bucket that expires at present: its timeouts, in order of their deadlines.
+//! The order of the sparse bucket that expires at present: its timeouts, sorted by deadline.
 //!
 //! The records of a sparse bucket fit into one chunk, so their order takes 16 words. To sort it
 //! costs less than to set up a run, and the records stay in the bucket. The order is a cache: when
@@ -16,8 +16,8 @@ pub(super) const WIDEST: u32 = u64::BITS - OFFSET - 1;
 
 /// The order of the timeouts of one sparse bucket.
 #[derive(Debug)]
-pub(super) struct Opened {
-    /// The only chunk of the bucket, or `NIL` if no bucket is opened.
+pub(super) struct SparseOrder {
+    /// The only chunk of the bucket, or `NIL` if no order is known.
     chunk: u32,
     /// Index of the next entry to visit.
     next: u32,
@@ -28,21 +28,21 @@ pub(super) struct Opened {
     entries: [u64; CHUNK as usize],
 }
 
-impl Opened {
+impl SparseOrder {
     pub(super) const fn new() -> Self {
         let entries = [0; CHUNK as usize];
         Self { chunk: NIL, next: 0, len: 0, start: Tick::ZERO, entries }
     }
 
-    /// Returns whether this is the chunk of the opened bucket.
+    /// Returns whether the order is that of this chunk.
     #[inline]
-    pub(super) const fn is(&self, chunk: u32) -> bool {
+    pub(super) const fn is_of(&self, chunk: u32) -> bool {
         self.chunk == chunk
     }
 
     /// Sorts the live records of a chunk, the only one of a bucket that begins at `start` and spans
     /// `2^shift` ticks. Returns `false` if a deadline is beyond the bucket.
-    pub(super) fn open(
+    pub(super) fn sort(
         &mut self,
         chunk: u32,
         live: u16,
@@ -79,7 +79,7 @@ impl Opened {
 
     /// Drops the order if it is that of this chunk.
     #[inline]
-    pub(super) fn close(&mut self, chunk: u32) {
+    pub(super) fn drop_order(&mut self, chunk: u32) {
         if self.chunk == chunk {
             self.chunk = NIL;
         }
@@ -97,15 +97,15 @@ impl Opened {
 
     /// Skips the next entry, whose timeout has expired.
     #[inline]
-    pub(super) fn pass(&mut self) {
-        debug_assert!(self.next < self.len, "no timeout of the opened bucket is left");
+    pub(super) fn skip_entry(&mut self) {
+        debug_assert!(self.next < self.len, "entry {} of {} is skipped", self.next, self.len);
         self.next += 1;
     }
 
     /// Returns the live record that is due first, or `None` if none is left.
     #[inline]
     pub(super) fn head(&mut self, chunks: &Chunks) -> Option<(Tick, Position)> {
-        debug_assert!(self.chunk != NIL, "no bucket is opened");
+        debug_assert!(self.chunk != NIL, "no bucket is sorted");
         let mask = chunks.mask(self.chunk);
         while self.next < self.len {
             let (deadline, position) = self.entry(self.next);
@@ -125,7 +125,7 @@ impl Opened {
         (Tick::new(self.start.get() | entry >> OFFSET), Position::new(self.chunk, offset))
     }
 
-    /// Returns the chunk of the opened bucket, and the entries that have not been visited.
+    /// Returns the chunk of the sorted bucket, and the entries that have not been visited.
     pub(super) fn entries(&self) -> Option<(u32, impl Iterator<Item = (Tick, Position)>)> {
         let entries = (self.next..self.len).map(|index| self.entry(index));
         (self.chunk != NIL).then_some((self.chunk, entries))

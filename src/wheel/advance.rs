@@ -134,7 +134,7 @@ impl<T> TimingWheel<T> {
             let expired = match first.source {
                 Source::Run(level) => {
                     let expired = self.expire_from_run(level, first.witness);
-                    self.hierarchy.follow(level, first.until());
+                    self.hierarchy.follow(level, first.until);
                     Some(expired)
                 }
                 Source::Bucket(id) => self.expire_from_bucket(id, first),
@@ -163,7 +163,7 @@ impl<T> TimingWheel<T> {
         if id.level() > 0 {
             if let Some(position) = self.hierarchy.due_in_sparse(id, first.witness) {
                 let expired = self.expire(position);
-                self.hierarchy.follow_sparse(id, position.chunk(), first.until());
+                self.hierarchy.follow_sparse(id, position.chunk(), first.until);
                 return Some(expired);
             }
             if self.hierarchy.is_sortable(id) {

@@ -82,7 +82,7 @@ const _: () = assert!(size_of::<Slot<u64>>() == 16);
 const _: () = assert!(size_of::<Option<Key>>() == 8);
 
 /// The end of the list of vacant slots.
-const NIL: u32 = u32::MAX;
+const END: u32 = u32::MAX;
 
 /// Slots that are allocated at a time: 16 KiB if a value takes 8 bytes.
 const SEGMENT: usize = 1024;
@@ -91,7 +91,7 @@ const SEGMENT: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Arena<T> {
     slots: Segments<Slot<T>, SEGMENT>,
-    /// Head of the list of vacant slots, or `NIL`.
+    /// Head of the list of vacant slots, or `END`.
     vacant: u32,
     /// Number of timeouts.
     len: u32,
@@ -128,7 +128,7 @@ impl<T> Vacancy<'_, T> {
 impl<T> Arena<T> {
     pub(super) const fn new(max_pending: u32) -> Self {
         let first_generation = NonZeroU32::MIN;
-        Self { slots: Segments::new(), vacant: NIL, len: 0, max_pending, first_generation }
+        Self { slots: Segments::new(), vacant: END, len: 0, max_pending, first_generation }
     }
 
     #[inline]
@@ -139,13 +139,13 @@ impl<T> Arena<T> {
     /// Returns whether a vacant slot exists and the limit allows another timeout.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
-        self.vacant != NIL && self.len < self.max_pending
+        self.vacant != END && self.len < self.max_pending
     }
 
     /// Allocates slots if none is vacant. Returns `false` if the arena is full. *O*(1), amortized.
     #[cold]
     pub(super) fn make_room(&mut self) -> bool {
-        self.len < self.max_pending && (self.vacant != NIL || self.grow())
+        self.len < self.max_pending && (self.vacant != END || self.grow())
     }
 
     /// Returns a vacant slot for a timeout; one must exist. The caller [fills](Vacancy::fill) it.
@@ -301,7 +301,7 @@ impl<T> Arena<T> {
 
     /// Rebuilds the list of vacant slots, lowest index first.
     fn relink_vacant(&mut self) {
-        self.vacant = NIL;
+        self.vacant = END;
         for index in (0..self.slots.end()).rev() {
             if let Some(Slot::Vacant { generation: Some(_), next }) = self.slots.get_mut(index) {
                 *next = mem::replace(&mut self.vacant, index);
@@ -320,7 +320,7 @@ impl<T> Arena<T> {
             listed += 1;
             index = *next;
         }
-        assert_eq!(index, NIL, "the list of vacant slots leads out of the arena");
+        assert_eq!(index, END, "the list of vacant slots leads out of the arena");
         let vacant = |(_, slot): &(_, &_)| matches!(slot, Slot::Vacant { generation: Some(_), .. });
         assert_eq!(self.slots.iter().filter(vacant).count(), listed, "vacant slots are not listed");
         assert_eq!(self.iter().count(), self.len(), "pending timeouts were miscounted");
@@ -332,7 +332,7 @@ impl<T> Arena<T> {
 #[inline]
 fn vacate<T>(slot: &mut Slot<T>, index: u32, generation: NonZeroU32, vacant: &mut u32) -> T {
     let following = generation.checked_add(1);
-    let next = if following.is_some() { mem::replace(vacant, index) } else { NIL };
+    let next = if following.is_some() { mem::replace(vacant, index) } else { END };
     match mem::replace(slot, Slot::Vacant { generation: following, next }) {
         Slot::Pending { value, .. } => value,
         Slot::Vacant { .. } => unreachable!("the slot was seen to be pending"),

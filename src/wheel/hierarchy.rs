@@ -28,6 +28,7 @@ pub(super) struct First {
     pub(super) expiration: Tick,
     /// A live record in it.
     pub(super) witness: Position,
+    /// The bucket or run.
     pub(super) source: Source,
     /// No bucket of another level, and no other run, is due before this.
     pub(super) until: Tick,
@@ -36,12 +37,6 @@ pub(super) struct First {
 impl First {
     fn of_run(Head { level, deadline, position }: Head, until: Tick) -> Self {
         Self { expiration: deadline, witness: position, source: Source::Run(level), until }
-    }
-
-    /// Returns a tick before which no bucket of another level, and no other run, is due.
-    #[inline]
-    pub(super) const fn until(&self) -> Tick {
-        self.until
     }
 }
 
@@ -398,7 +393,7 @@ impl Hierarchy {
                 continue;
             }
             let (witness, source) = (self.live_record(id), Source::Bucket(id));
-            let until = self.until(index, run.map(|(head, _)| head.deadline));
+            let until = self.least_of_others(index, run.map(|(head, _)| head.deadline));
             break Some(First { expiration, witness, source, until });
         };
         debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
@@ -407,7 +402,7 @@ impl Hierarchy {
     /// Returns a tick before which no bucket of another level and no run is due. The first run is
     /// due at `run`.
     #[inline]
-    fn until(&self, level: usize, run: Option<Tick>) -> Tick {
+    fn least_of_others(&self, level: usize, run: Option<Tick>) -> Tick {
         let queued = self.levels.iter().map(|level| level.queued).enumerate();
         let others = queued.filter(|&(other, _)| other != level).filter_map(|(_, queued)| queued);
         others.chain(run).min().unwrap_or(Tick::MAX)

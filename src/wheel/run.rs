@@ -39,8 +39,8 @@ struct Run {
     next: usize,
     /// The first tick of the bucket.
     start: Tick,
-    /// The chunks that the entries are in.
-    chunks: u32,
+    /// Head of the list of chunks that the entries are in, or `NIL`.
+    first_chunk: u32,
 }
 
 /// The first live entry of a run.
@@ -82,19 +82,19 @@ impl Run {
         self.entries.drain(..core::mem::take(&mut self.next));
         self.entries.retain(|&entry| from.is_live(Self::position(entry)));
         self.entries.shrink_to_fit();
-        self.chunks = NIL;
+        self.first_chunk = NIL;
         for entries in self.entries.chunks_mut(CHUNK as usize) {
-            self.chunks = to.allocate(Owner::Run, self.chunks);
+            self.first_chunk = to.allocate(Owner::Run, self.first_chunk);
             let mut mask = 0;
             for (offset, entry) in (0..).zip(entries) {
                 let record = from.record(Self::position(*entry));
-                let position = Position::new(self.chunks, offset);
+                let position = Position::new(self.first_chunk, offset);
                 to.write(position, record.deadline(), record.slot);
                 moved(record.slot, position);
                 mask |= 1 << offset;
                 *entry = *entry >> 32 << 32 | u64::from(position.number());
             }
-            to.set_mask(self.chunks, mask);
+            to.set_mask(self.first_chunk, mask);
         }
     }
 }
@@ -135,8 +135,8 @@ impl Runs {
         let Some(id) = self.gathered else { unreachable!("no run is being gathered") };
         let run = &mut self.levels[id.level()];
         chunks.set_owner(chunk, Owner::Run);
-        chunks.set_next(chunk, run.chunks);
-        run.chunks = chunk;
+        chunks.set_next(chunk, run.first_chunk);
+        run.first_chunk = chunk;
         let records = chunks.records(chunk);
         let mut put_off = 0;
         let mut left = chunks.mask(chunk);
@@ -214,7 +214,7 @@ impl Runs {
     fn end(&mut self, level: usize, chunks: &mut Chunks) {
         let run = &mut self.levels[level];
         debug_assert!(run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))));
-        chunks.free_all(core::mem::replace(&mut run.chunks, NIL));
+        chunks.free_all(core::mem::replace(&mut run.first_chunk, NIL));
         run.entries.clear();
         run.next = 0;
         self.active &= !(1 << level);
@@ -240,7 +240,7 @@ impl Runs {
 
     /// Returns the chunks of the run of a level.
     pub(super) fn chunks(&self, level: usize, chunks: &Chunks) -> impl Iterator<Item = u32> {
-        chunks.list(self.levels[level].chunks)
+        chunks.list(self.levels[level].first_chunk)
     }
 
     /// Returns the number of levels that may have a run.
@@ -260,7 +260,7 @@ impl Runs {
                 "the run of {level} is unsorted"
             );
             assert!(is_active || is_gathered || run.entries.is_empty(), "a run has not ended");
-            for chunk in chunks.list(run.chunks) {
+            for chunk in chunks.list(run.first_chunk) {
                 assert_eq!(chunks.owner(chunk), Owner::Run);
                 count += 1;
             }

@@ -273,9 +273,9 @@ impl<T, X> Shards<T, X> {
     /// Returns whether a timeout that is due at this tick has certainly left its shard. Takes no
     /// lock.
     ///
-    /// A shard publishes no expiration after that of a pending timeout. That is `due` or, if this
-    /// tick had passed when the timeout was added or moved, the tick of the wheel's clock, which is
-    /// not after the latest one.
+    /// A shard publishes no expiration after that of a pending timeout. That is `due`, or a later
+    /// tick if `due` had passed when the timeout was added or moved. The later tick is not after
+    /// the latest one that a thread has read from the clock.
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_past(&self, key: TimeoutKey, due: Tick) -> bool {

@@ -112,7 +112,7 @@ impl<T> TimingWheel<T> {
         if self.hierarchy.is_first_due() || self.hierarchy.may_nursery_be_due() {
             return self.expire_due(steps);
         }
-        self.hierarchy.clock = self.hierarchy.now;
+        self.hierarchy.expired_to = self.hierarchy.now;
         None
     }
 
@@ -129,8 +129,11 @@ impl<T> TimingWheel<T> {
         }
         while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_first_due()) {
             *steps = steps.checked_sub(1)?;
-            debug_assert!(self.hierarchy.clock <= first.expiration, "a bucket was passed over");
-            self.hierarchy.clock = first.expiration;
+            debug_assert!(
+                self.hierarchy.expired_to <= first.expiration,
+                "a bucket was passed over"
+            );
+            self.hierarchy.expired_to = first.expiration;
             let expired = match first.source {
                 Source::Run(level) => {
                     let expired = self.expire_from_run(level, first.witness);
@@ -143,7 +146,7 @@ impl<T> TimingWheel<T> {
                 return expired;
             }
         }
-        self.hierarchy.clock = self.hierarchy.now;
+        self.hierarchy.expired_to = self.hierarchy.now;
         None
     }
 
@@ -181,7 +184,7 @@ impl<T> TimingWheel<T> {
     fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
         self.touch(id, position.chunk());
         let record = self.hierarchy.chunks.record(position);
-        let expired = if record.deadline() <= self.hierarchy.clock {
+        let expired = if record.deadline() <= self.hierarchy.expired_to {
             Some(self.expire(position))
         } else {
             self.hierarchy.sparse.drop_order(position.chunk());
@@ -199,7 +202,7 @@ impl<T> TimingWheel<T> {
     fn gather(&mut self, id: BucketId) {
         let hierarchy = &mut self.hierarchy;
         if hierarchy.runs.gathered() != Some(id) {
-            let start = hierarchy.geometry.start(id.level(), hierarchy.clock);
+            let start = hierarchy.geometry.start(id.level(), hierarchy.expired_to);
             hierarchy.runs.begin(id, start, &mut hierarchy.chunks);
         }
         let bucket = hierarchy.bucket(id);
@@ -223,7 +226,7 @@ impl<T> TimingWheel<T> {
         self.hierarchy.stay_at(id);
     }
 
-    /// Writes a new record for the timeout, into the bucket of its deadline at the current clock.
+    /// Writes a new record for the timeout, into the bucket of its deadline at present.
     fn cascade(&mut self, record: Record) {
         let moved = self.hierarchy.place_again(record.deadline(), record.slot);
         self.arena.set_position(record.slot, moved);
@@ -235,7 +238,7 @@ impl<T> TimingWheel<T> {
     pub(super) fn place_nursery(&mut self) {
         self.hierarchy.clear_cancelled();
         let next = self.hierarchy.next_expiration().unwrap_or(Tick::ZERO);
-        self.hierarchy.clock = self.hierarchy.clock.max(next.min(self.hierarchy.now));
+        self.hierarchy.expired_to = self.hierarchy.expired_to.max(next.min(self.hierarchy.now));
         for chunk in 0..NURSERY {
             self.place_chunk_of_nursery(chunk);
         }
@@ -306,7 +309,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     fn expire(&mut self, position: Position) -> Expired<T> {
         let record = self.hierarchy.chunks.record(position);
-        debug_assert!(record.deadline() <= self.hierarchy.clock, "{position:?} expires early");
+        debug_assert!(record.deadline() <= self.hierarchy.expired_to, "{position:?} expires early");
         let (key, value) = self.arena.remove_at(record.slot).expect("a live record has a timeout");
         self.hierarchy.chunks.clear(position);
         Expired { key, deadline: record.deadline(), value }
@@ -342,7 +345,7 @@ impl Hierarchy {
     /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
     #[inline]
     pub(super) fn due_in_sparse(&mut self, id: BucketId, witness: Position) -> Option<Position> {
-        if self.sparse.is_due(witness, self.clock) {
+        if self.sparse.is_due(witness, self.expired_to) {
             return Some(witness);
         }
         let bucket = self.bucket(id);
@@ -354,13 +357,13 @@ impl Hierarchy {
             }
             debug_assert_eq!(self.chunks.next(chunk), NIL, "{id:?} is sparse but has two chunks");
             let live = self.chunks.mask(chunk) & bucket.written();
-            let start = self.geometry.start(level, self.clock);
+            let start = self.geometry.start(level, self.expired_to);
             if !self.sparse.sort(chunk, live, start, shift, &self.chunks) {
                 return None;
             }
         }
         let (deadline, position) = self.sparse.head(&self.chunks)?;
-        (deadline <= self.clock).then_some(position)
+        (deadline <= self.expired_to).then_some(position)
     }
 
     /// Updates the first after a timeout of a sorted sparse bucket has expired: the next timeout of

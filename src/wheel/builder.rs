@@ -42,7 +42,7 @@ impl WheelBuilder {
         self
     }
 
-    /// Sets the tick at which the clock starts. Default 0.
+    /// Sets the tick at which time starts. Default 0.
     pub const fn start(mut self, start: Tick) -> Self {
         self.start = start;
         self

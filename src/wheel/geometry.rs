@@ -1,9 +1,10 @@
 //! The arithmetic of the wheels: the level and the bucket of a deadline, and the range of a bucket.
 //!
 //! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
-//! which it differs from the clock, and that digit of the deadline is its bucket. So one exclusive
-//! or gives level and bucket. Within a level the occupied buckets are in time order. None is before
-//! the clock's bucket. See `docs/decisions/0013-due-buckets-are-sorted.md`.
+//! which it differs from the tick up to which timeouts have expired, and that digit of the deadline
+//! is its bucket. So one exclusive or gives level and bucket. Within a level the occupied buckets
+//! are in time order. None is before the bucket of that tick. See
+//! `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use crate::{
     error::BuildError,
@@ -78,11 +79,12 @@ impl Geometry {
         1 << self.bits
     }
 
-    /// Returns the bucket of a timeout with this deadline when the clock is at `clock`.
+    /// Returns the bucket of a timeout with this deadline once timeouts have expired up to
+    /// `expired_to`.
     #[inline]
-    pub(super) fn bucket(&self, clock: Tick, deadline: Tick) -> BucketId {
-        debug_assert!(clock <= deadline, "{deadline:?} has passed at {clock:?}");
-        let difference = (clock.get() ^ deadline.get()) | 1;
+    pub(super) fn bucket(&self, expired_to: Tick, deadline: Tick) -> BucketId {
+        debug_assert!(expired_to <= deadline, "{deadline:?} has passed at {expired_to:?}");
+        let difference = (expired_to.get() ^ deadline.get()) | 1;
         let (level, shift) = self.digits[difference.ilog2() as usize];
         #[expect(clippy::cast_possible_truncation, reason = "the mask takes the lowest digit")]
         let index = (deadline.get() >> shift) as u16 & self.mask;
@@ -123,27 +125,27 @@ mod tests {
     }
 
     /// The definition, as a loop over the digits.
-    fn highest_digit_that_differs(geometry: &Geometry, clock: Tick, deadline: Tick) -> usize {
+    fn highest_digit_that_differs(geometry: &Geometry, now: Tick, deadline: Tick) -> usize {
         let levels = u64::BITS.div_ceil(geometry.bits) as usize;
         let differs =
-            |level: &usize| digit(geometry, *level, clock) != digit(geometry, *level, deadline);
+            |level: &usize| digit(geometry, *level, now) != digit(geometry, *level, deadline);
         (0..levels).rev().find(differs).unwrap_or(0)
     }
 
     #[test]
-    fn the_bucket_is_the_highest_digit_in_which_deadline_and_clock_differ() {
+    fn the_bucket_is_the_highest_digit_in_which_deadline_and_now_differ() {
         let edges = |around: u64| (0..=4).map(move |i| around.wrapping_add(i).wrapping_sub(2));
-        let clocks = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
-        for clock in clocks {
+        let starts = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
+        for now in starts {
             let ahead = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
-            let borders = (0..64).flat_map(|bit| edges((clock >> bit).wrapping_add(1) << bit));
-            let all = ahead.map(|span| clock.wrapping_add(span)).chain(borders);
-            for deadline in all.filter(|&deadline| deadline >= clock) {
-                let (clock, deadline) = (Tick::new(clock), Tick::new(deadline));
+            let borders = (0..64).flat_map(|bit| edges((now >> bit).wrapping_add(1) << bit));
+            let all = ahead.map(|span| now.wrapping_add(span)).chain(borders);
+            for deadline in all.filter(|&deadline| deadline >= now) {
+                let (now, deadline) = (Tick::new(now), Tick::new(deadline));
                 for geometry in geometries() {
-                    let id = geometry.bucket(clock, deadline);
-                    let level = highest_digit_that_differs(&geometry, clock, deadline);
-                    assert_eq!(id.level(), level, "{geometry:?}, {clock:?}, {deadline:?}");
+                    let id = geometry.bucket(now, deadline);
+                    let level = highest_digit_that_differs(&geometry, now, deadline);
+                    assert_eq!(id.level(), level, "{geometry:?}, {now:?}, {deadline:?}");
                     assert_eq!(id.index() as u64, digit(&geometry, level, deadline));
                     assert_eq!(BucketId::from_number(id.number()), id);
                 }
@@ -152,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_that_holds_the_clock_and_those_before_receive_nothing_above_level_0() {
+    fn the_bucket_of_now_and_those_before_receive_nothing_above_level_0() {
         for geometry in geometries() {
-            for clock in [0, 1, 63, 64, 65, 4095, 4096, 1 << 40, u64::MAX - 70].map(Tick::new) {
+            for now in [0, 1, 63, 64, 65, 4095, 4096, 1 << 40, u64::MAX - 70].map(Tick::new) {
                 for ahead in (0..5000).map(crate::tick::TickSpan::new) {
-                    let id = geometry.bucket(clock, clock.saturating_add(ahead));
-                    let current = digit(&geometry, id.level(), clock);
+                    let id = geometry.bucket(now, now.saturating_add(ahead));
+                    let current = digit(&geometry, id.level(), now);
                     let index = id.index() as u64;
                     assert!(index > current || id.level() == 0 && index == current);
                 }

@@ -55,7 +55,7 @@ pub(super) struct Hierarchy {
     /// The tick up to which timeouts have expired: `now`, or less while timeouts are due.
     ///
     /// No bucket or run is due before it.
-    pub(super) clock: Tick,
+    pub(super) expired_to: Tick,
     /// `None` if there is no live record in a level.
     pub(super) first: Option<First>,
     pub(super) levels: Vec<Level>,
@@ -78,7 +78,7 @@ impl Hierarchy {
         Self {
             geometry,
             now: start,
-            clock: start,
+            expired_to: start,
             first: None,
             levels: Vec::new(),
             chunks: Chunks::new(),
@@ -92,19 +92,19 @@ impl Hierarchy {
         }
     }
 
-    /// Advances `now`, and also the clock unless a timeout may be due.
+    /// Advances `now`, and also `expired_to` unless a timeout may be due.
     #[inline]
     pub(super) fn observe(&mut self, now: Tick) {
         if now > self.now {
             self.now = now;
             self.forward();
         }
-        debug_assert!(self.clock <= self.now, "timeouts have expired ahead of time");
+        debug_assert!(self.expired_to <= self.now, "timeouts have expired ahead of time");
     }
 
     #[inline]
     pub(super) fn forward(&mut self) {
-        if self.clock < self.now {
+        if self.expired_to < self.now {
             self.forward_slowly();
         }
     }
@@ -120,7 +120,7 @@ impl Hierarchy {
             self.nursery.set_least(position, deadline);
         }
         if !self.may_nursery_be_due() {
-            self.clock = self.now;
+            self.expired_to = self.now;
         }
     }
 
@@ -197,12 +197,12 @@ impl Hierarchy {
         position
     }
 
-    /// Adds a record to the bucket of `deadline`, which must not be before the clock.
+    /// Adds a record to the bucket of `deadline`, which must not be before `expired_to`.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
-        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
-        let id = self.geometry.bucket(self.clock, deadline);
+        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.expired_to));
+        let id = self.geometry.bucket(self.expired_to, deadline);
         let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
         let position = match bucket {
             Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.reserve(),
@@ -264,7 +264,11 @@ impl Hierarchy {
     /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
     /// record `witness`.
     fn bring_forward(&mut self, id: BucketId, expiration: Tick, witness: Position) {
-        debug_assert!(self.clock <= expiration, "{id:?} is due before the clock");
+        debug_assert!(
+            self.expired_to <= expiration,
+            "{id:?} is due at {expiration}, before {}",
+            self.expired_to
+        );
         let level = &mut self.levels[id.level()];
         if level.queued.is_none_or(|queued| expiration < queued) {
             level.queued = Some(expiration);
@@ -354,7 +358,7 @@ impl Hierarchy {
     fn finish_run(&mut self, level: usize) {
         let span = self.geometry.bucket_span(level);
         if let Some((len, first)) = self.runs.finish(span, &mut self.chunks) {
-            self.cascades += if first > self.clock { len as u64 } else { 0 };
+            self.cascades += if first > self.expired_to { len as u64 } else { 0 };
         }
     }
 
@@ -396,7 +400,7 @@ impl Hierarchy {
             let until = self.least_of_others(index, run.map(|(head, _)| head.deadline));
             break Some(First { expiration, witness, source, until });
         };
-        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.clock));
+        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.expired_to));
     }
 
     /// Returns a tick before which no bucket of another level and no run is due. The first run is

@@ -40,7 +40,7 @@ impl<T> TimingWheel<T> {
 impl Hierarchy {
     /// Panics if an invariant does not hold. Returns the number of live records.
     fn check_invariants(&self) -> usize {
-        assert!(self.clock <= self.now, "expiry has come further than time");
+        assert!(self.expired_to <= self.now, "expiry has come further than time");
         let (mut used, mut live) = (0, 0);
         let mut least: Option<Tick> = None;
         let mut see = |pending: usize, expiration: Tick| {
@@ -110,9 +110,9 @@ impl Hierarchy {
         let bucket = self.bucket(id);
         let (level, expiration) = (id.level(), bucket.expiration);
         assert!(self.levels[level].is_occupied(id.index()), "{id:?} is not listed");
-        assert!(expiration >= self.clock, "{id:?} was passed over");
+        assert!(expiration >= self.expired_to, "{id:?} was passed over");
         let above = |tick: Tick| tick.get() >> self.geometry.shift(level) >> self.bits();
-        assert_eq!(above(expiration), above(self.clock), "{id:?} is out of its lap");
+        assert_eq!(above(expiration), above(self.expired_to), "{id:?} is out of its lap");
         let digit = (expiration.get() >> self.geometry.shift(level)) % (1 << self.bits());
         assert_eq!(digit, id.index() as u64, "{id:?} is due out of its range");
         let mut owner = Owner::Newest(id);
@@ -147,7 +147,7 @@ impl Hierarchy {
         assert_eq!(deadlines.len(), self.nursery.len() as usize, "the nursery miscounts");
         let least = deadlines.iter().min().copied();
         assert!(self.nursery.bound() <= least, "the nursery is due after a deadline in it");
-        assert!(least.is_none_or(|least| least >= self.clock), "the nursery was passed over");
+        assert!(least.is_none_or(|least| least >= self.expired_to), "the nursery was passed over");
         if self.nursery.is_exact() {
             assert_eq!(self.nursery.bound(), least, "the nursery is due before its deadlines");
         }
@@ -161,7 +161,7 @@ impl Hierarchy {
         for (deadline, position) in self.runs.iter(level) {
             if self.is_live(position) {
                 assert_eq!(self.chunks.record(position).deadline(), deadline, "a run is stale");
-                assert!(deadline >= self.clock, "a run has been passed over");
+                assert!(deadline >= self.expired_to, "a run has been passed over");
             }
         }
         for chunk in self.runs.chunks(level, &self.chunks) {

@@ -6,10 +6,9 @@
 //!
 //! # Contract
 //!
-//! Here *now* is the tick of the latest `advance` or `observe`. The wheel's *clock* is the tick up
-//! to which timeouts have expired: *now*, or less while timeouts are due. `d(t)` is the deadline of
-//! timeout `t`: the tick given to `insert` or `reset`, or the wheel's clock at that moment if the
-//! tick had already passed.
+//! Here *now* is the tick of the latest `advance` or `observe`. `d(t)` is the deadline of timeout
+//! `t`: the tick given to `insert` or `reset`. If timeouts had expired up to a later tick already,
+//! `d(t)` is that later tick: *now*, or less while timeouts are due.
 //!
 //! 1. *Never early.* `t` expires in `advance(now)` only if `d(t) <= now`.
 //! 2. *Never held.* After `advance(now)` has been drained, every timeout left has `d(t) > now`.
@@ -112,7 +111,7 @@ pub struct TimingWheel<T> {
 }
 
 impl<T> TimingWheel<T> {
-    /// Makes an empty wheel of the default size whose clock starts at `start`. Allocates nothing.
+    /// Makes an empty wheel of the default size whose time starts at `start`. Allocates nothing.
     ///
     /// # Examples
     ///
@@ -167,7 +166,7 @@ impl<T> TimingWheel<T> {
         }
         self.hierarchy.forward();
         let Self { arena, hierarchy } = self;
-        let deadline = deadline.max(hierarchy.clock);
+        let deadline = deadline.max(hierarchy.expired_to);
         if hierarchy.nursery.is_open() {
             return Ok(self.insert_into_nursery(deadline, value));
         }
@@ -233,7 +232,7 @@ impl<T> TimingWheel<T> {
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
         let Self { arena, hierarchy } = self;
         hierarchy.forward();
-        let deadline = deadline.max(hierarchy.clock);
+        let deadline = deadline.max(hierarchy.expired_to);
         let position = arena.position(key)?;
         let record = hierarchy.chunks.record(position);
         let previous = record.deadline();
@@ -485,7 +484,7 @@ impl<T> TimingWheel<T> {
 }
 
 impl<T> Default for TimingWheel<T> {
-    /// Makes an empty wheel of the default size whose clock starts at 0.
+    /// Makes an empty wheel of the default size whose time starts at 0.
     fn default() -> Self {
         Self::new(Tick::ZERO)
     }

@@ -5,8 +5,8 @@
 //! and frees them at its end. So an entry is live if and only if its record's bit in the mask is
 //! set.
 //!
-//! One run for each level is enough: a bucket becomes due when the clock is in its range, and then
-//! the run before it has ended.
+//! One run for each level is enough: a bucket becomes due when expiry has reached its range, and
+//! then the run before it has ended.
 
 use alloc::vec::Vec;
 

@@ -85,14 +85,14 @@ impl SparseOrder {
         }
     }
 
-    /// Returns whether a live record is that of the next entry, and due at `clock`.
+    /// Returns whether a live record is that of the next entry, and due at `tick`.
     #[inline]
-    pub(super) fn is_due(&self, position: Position, clock: Tick) -> bool {
+    pub(super) fn is_due(&self, position: Position, tick: Tick) -> bool {
         if self.chunk != position.chunk() || self.next >= self.len {
             return false;
         }
         let (deadline, next) = self.entry(self.next);
-        next == position && deadline <= clock
+        next == position && deadline <= tick
     }
 
     /// Skips the next entry, whose timeout has expired.

@@ -9,7 +9,7 @@ use delaywheel::{Expired, Key, Tick};
 pub(crate) struct Oracle {
     pub(crate) pending: BTreeMap<Key, (Tick, u64)>,
     pub(crate) now: Tick,
-    /// The latest tick that the wheel's clock is known to have reached; at most `now`.
+    /// The latest tick that expiry is known to have reached; at most `now`.
     reached: Tick,
 }
 
@@ -20,7 +20,7 @@ impl Oracle {
 
     /// Adds a timeout. The caller asked for `wanted`, and the wheel reports `deadline`.
     ///
-    /// If `is_idle`, no timeout was due, so the wheel's clock was at `now`.
+    /// If `is_idle`, no timeout was due, so expiry had reached `now`.
     pub(crate) fn put(
         &mut self,
         key: Key,
@@ -30,7 +30,7 @@ impl Oracle {
         is_idle: bool,
     ) {
         self.reached = if is_idle { self.now } else { self.reached };
-        assert!(deadline >= wanted.max(self.reached), "the deadline is before the clock");
+        assert!(deadline >= wanted.max(self.reached), "the deadline is before the latest expiry");
         assert!(deadline == wanted || deadline <= self.now, "the deadline is later than asked");
         if deadline > wanted {
             self.reached = deadline;

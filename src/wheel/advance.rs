@@ -4,10 +4,9 @@ use core::iter::FusedIterator;
 
 use super::{
     Key, TimingWheel,
-    chunks::{NIL, NURSERY, Position, Record},
+    chunks::{NIL, Position, Record},
     geometry::BucketId,
     hierarchy::{First, Hierarchy, Source},
-    nursery::Nursery,
     sparse,
 };
 use crate::tick::Tick;
@@ -231,78 +230,6 @@ impl<T> TimingWheel<T> {
         let moved = self.hierarchy.place_again(record.deadline(), record.slot);
         self.arena.set_position(record.slot, moved);
         self.hierarchy.cascades += 1;
-    }
-
-    /// Places all timeouts of the nursery in the levels.
-    #[inline(never)]
-    pub(super) fn place_nursery(&mut self) {
-        self.hierarchy.clear_cancelled();
-        let next = self.hierarchy.next_expiration().unwrap_or(Tick::ZERO);
-        self.hierarchy.expired_to = self.hierarchy.expired_to.max(next.min(self.hierarchy.now));
-        for chunk in 0..NURSERY {
-            self.place_chunk_of_nursery(chunk);
-        }
-    }
-
-    /// Adds a timeout to the nursery, which must be open. The arena must have a vacant slot.
-    ///
-    /// Not inlined: with it, `insert` would be too long to be inlined into its callers.
-    #[inline(never)]
-    pub(super) fn insert_into_nursery(&mut self, deadline: Tick, value: T) -> Key {
-        let Self { arena, hierarchy } = self;
-        let vacancy = arena.vacancy();
-        let position = hierarchy.add_to_nursery(deadline, vacancy.index);
-        let key = vacancy.fill(value, position);
-        if hierarchy.nursery.is_full() {
-            self.turn_nursery();
-        }
-        key
-    }
-
-    /// Allocates room for another timeout if none is left. Returns `false` if the wheel is full.
-    #[cold]
-    pub(super) fn make_room(&mut self) -> bool {
-        let has_room = self.arena.make_room();
-        if has_room && self.hierarchy.chunks.is_empty() {
-            self.hierarchy.open_nursery();
-        }
-        has_room
-    }
-
-    /// Places the oldest chunk of the nursery in the levels. Closes the nursery if too many of its
-    /// timeouts survived.
-    #[inline(never)]
-    pub(super) fn turn_nursery(&mut self) {
-        self.hierarchy.clear_cancelled();
-        debug_assert!(self.hierarchy.nursery.is_full(), "the chunk has room");
-        let survivors = self.place_chunk_of_nursery(self.hierarchy.nursery.next_chunk());
-        if Nursery::is_useless(survivors) {
-            self.place_nursery();
-            self.hierarchy.nursery.close();
-        } else {
-            self.hierarchy.begin_chunk_of_nursery();
-        }
-    }
-
-    /// Places the timeouts of a chunk of the nursery in the levels. Returns their number.
-    fn place_chunk_of_nursery(&mut self, chunk: u32) -> u32 {
-        let Self { arena, hierarchy } = self;
-        if hierarchy.nursery.len() == 0 {
-            return 0;
-        }
-        let written = hierarchy.nursery.written(chunk);
-        let live = hierarchy.chunks.mask(chunk) & written;
-        let mut left = live;
-        while left != 0 {
-            let position = Position::new(chunk, left.trailing_zeros());
-            left &= left - 1;
-            let record = hierarchy.chunks.record(position);
-            let moved = hierarchy.place_again(record.deadline(), record.slot);
-            arena.set_position(record.slot, moved);
-            hierarchy.nursery.forget(position);
-        }
-        hierarchy.chunks.set_mask(chunk, !written);
-        live.count_ones()
     }
 
     /// Removes the timeout of a record and returns it.

@@ -189,14 +189,6 @@ impl Hierarchy {
         self.chunks.set_mask(chunk, mask);
     }
 
-    /// Adds the record of a new timeout to the nursery, which must be open.
-    #[inline]
-    pub(super) fn add_to_nursery(&mut self, deadline: Tick, slot: u32) -> Position {
-        let position = self.nursery.reserve(deadline);
-        self.chunks.write(position, deadline, slot);
-        position
-    }
-
     /// Adds a record to the bucket of `deadline`, which must not be before `expired_to`.
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]

@@ -136,7 +136,7 @@ impl<T> TimingWheel<T> {
             let expired = match first.source {
                 Source::Run(level) => {
                     let expired = self.expire_from_run(level, first.witness);
-                    self.hierarchy.follow(level, first.until);
+                    self.hierarchy.find_next_of_run(level, first.until);
                     Some(expired)
                 }
                 Source::Bucket(id) => self.expire_from_bucket(id, first),
@@ -153,8 +153,8 @@ impl<T> TimingWheel<T> {
     #[inline]
     fn expire_from_run(&mut self, level: usize, position: Position) -> Expired<T> {
         let Self { arena, hierarchy } = self;
-        if let Some(ahead) = hierarchy.runs.pass(level) {
-            arena.touch(ahead.map(|position| hierarchy.chunks.record(position).slot));
+        if let Some(ahead) = hierarchy.runs.skip_entry(level) {
+            arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
         }
         self.expire(position)
     }
@@ -165,7 +165,7 @@ impl<T> TimingWheel<T> {
         if id.level() > 0 {
             if let Some(position) = self.hierarchy.due_in_sparse(id, first.witness) {
                 let expired = self.expire(position);
-                self.hierarchy.follow_sparse(id, position.chunk(), first.until);
+                self.hierarchy.find_next_of_sparse(id, position.chunk(), first.until);
                 return Some(expired);
             }
             if self.hierarchy.is_sortable(id) {
@@ -181,7 +181,7 @@ impl<T> TimingWheel<T> {
     /// otherwise moves it to a finer level.
     #[inline]
     fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
-        self.touch(id, position.chunk());
+        self.prefetch(id, position.chunk());
         let record = self.hierarchy.chunks.record(position);
         let expired = if record.deadline() <= self.hierarchy.expired_to {
             Some(self.expire(position))
@@ -191,7 +191,7 @@ impl<T> TimingWheel<T> {
             self.hierarchy.chunks.clear(position);
             None
         };
-        self.hierarchy.follow_unsorted(id, position.chunk());
+        self.hierarchy.find_next_of_unsorted(id, position.chunk());
         expired
     }
 
@@ -212,17 +212,17 @@ impl<T> TimingWheel<T> {
         hierarchy.sparse.drop_order(chunk);
         let emptied = hierarchy.unlink(chunk);
         let span = hierarchy.geometry.bucket_span(id.level());
-        let mut put_off = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
-        while put_off != 0 {
-            let position = Position::new(chunk, put_off.trailing_zeros());
-            put_off &= put_off - 1;
+        let mut beyond = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
+        while beyond != 0 {
+            let position = Position::new(chunk, beyond.trailing_zeros());
+            beyond &= beyond - 1;
             self.cascade(self.hierarchy.chunks.record(position));
             self.hierarchy.chunks.clear(position);
         }
         if let Some(id) = emptied {
             self.hierarchy.mark_empty(id);
         }
-        self.hierarchy.stay_at(id);
+        self.hierarchy.keep_first(id);
     }
 
     /// Writes a new record for the timeout, into the bucket of its deadline at present.
@@ -245,16 +245,16 @@ impl<T> TimingWheel<T> {
     /// Reads the slots of the live timeouts of a bucket's chunk in advance, so that their cache
     /// misses overlap.
     #[inline]
-    fn touch(&mut self, id: BucketId, chunk: u32) {
+    fn prefetch(&mut self, id: BucketId, chunk: u32) {
         let Self { arena, hierarchy } = self;
-        if hierarchy.touched == chunk {
+        if hierarchy.prefetched == chunk {
             return;
         }
-        hierarchy.touched = chunk;
+        hierarchy.prefetched = chunk;
         let mut live = hierarchy.live_in(id, chunk);
         if live.count_ones() > FEW {
             let records = hierarchy.chunks.records(chunk);
-            arena.touch(core::iter::from_fn(|| {
+            arena.prefetch(core::iter::from_fn(|| {
                 let record = (live != 0).then(|| &records[live.trailing_zeros() as usize])?;
                 live &= live - 1;
                 Some(record.slot)
@@ -297,12 +297,12 @@ impl Hierarchy {
     /// the bucket, or the next bucket of its level, unless another bucket or run may be due before
     /// it.
     #[inline]
-    pub(super) fn follow_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
+    pub(super) fn find_next_of_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
         debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
         self.sparse.skip_entry();
         let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
             self.free_chunk(chunk);
-            return self.follow_level(id.level(), until);
+            return self.find_next_of_level(id.level(), until);
         };
         self.bucket_mut(id).expiration = expiration;
         if expiration > until {
@@ -313,7 +313,7 @@ impl Hierarchy {
 
     /// Updates the first after a record of this chunk has left a bucket that is not sorted.
     #[inline]
-    pub(super) fn follow_unsorted(&mut self, id: BucketId, chunk: u32) {
+    pub(super) fn find_next_of_unsorted(&mut self, id: BucketId, chunk: u32) {
         let live = self.live_in(id, chunk);
         let Some(first) = &mut self.first else { unreachable!("a bucket is due") };
         let until = first.until;
@@ -323,16 +323,16 @@ impl Hierarchy {
         }
         self.free_chunk(chunk);
         if !self.bucket(id).is_empty() {
-            return self.stay_at(id);
+            return self.keep_first(id);
         }
         // The last timeout of a bucket above level 0 may have completed a run.
-        if id.level() > 0 { self.find_first() } else { self.follow_level(0, until) }
+        if id.level() > 0 { self.find_first() } else { self.find_next_of_level(0, until) }
     }
 
     /// Makes the next bucket of a level the first, unless another bucket or run may be due before
     /// it.
     #[inline]
-    fn follow_level(&mut self, level: usize, until: Tick) {
+    fn find_next_of_level(&mut self, level: usize, until: Tick) {
         let Some(next) = self.levels[level].first() else { return self.find_first() };
         let id = BucketId::new(level, next);
         let expiration = self.bucket(id).expiration;

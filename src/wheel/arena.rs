@@ -254,7 +254,7 @@ impl<T> Arena<T> {
 
     /// Reads some slots, so that their cache misses overlap.
     #[inline]
-    pub(super) fn touch(&self, indices: impl Iterator<Item = u32>) {
+    pub(super) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         let read = |index: u32| match self.slots.get(index) {
             Some(Slot::Pending { generation, .. }) => generation.get(),
             _ => 0,

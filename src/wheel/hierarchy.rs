@@ -40,13 +40,16 @@ impl First {
     }
 }
 
+/// The part of the wheel from which timeouts expire.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
+    /// A bucket, which is due at its expiration.
     Bucket(BucketId),
-    /// The run of a level.
+    /// The run of this level.
     Run(usize),
 }
 
+/// The records of a wheel: where each is, and which is due first.
 #[derive(Debug)]
 pub(super) struct Hierarchy {
     pub(super) geometry: Geometry,
@@ -67,8 +70,8 @@ pub(super) struct Hierarchy {
     pub(super) runs: Runs,
     /// The sparse bucket that expires at present.
     pub(super) sparse: SparseOrder,
-    /// The chunk whose slots have been read ahead.
-    pub(super) touched: u32,
+    /// The chunk whose slots have been read in advance, or `NIL`.
+    pub(super) prefetched: u32,
     /// Number of times that a timeout was moved before its deadline.
     pub(super) cascades: u64,
 }
@@ -87,30 +90,32 @@ impl Hierarchy {
             queue: BucketQueue::new(),
             runs: Runs::new(),
             sparse: SparseOrder::new(),
-            touched: NIL,
+            prefetched: NIL,
             cascades: 0,
         }
     }
 
-    /// Advances `now`, and also `expired_to` unless a timeout may be due.
+    /// Advances `now`, and `expired_to` as well unless a timeout may be due.
     #[inline]
     pub(super) fn observe(&mut self, now: Tick) {
         if now > self.now {
             self.now = now;
-            self.forward();
+            self.update_expired_to();
         }
         debug_assert!(self.expired_to <= self.now, "timeouts have expired ahead of time");
     }
 
+    /// Advances `expired_to` to `now` unless a timeout may be due.
     #[inline]
-    pub(super) fn forward(&mut self) {
+    pub(super) fn update_expired_to(&mut self) {
         if self.expired_to < self.now {
-            self.forward_slowly();
+            self.update_expired_to_slowly();
         }
     }
 
+    /// The same, if time has passed. Finds the least deadline of the nursery if it is not known.
     #[inline(never)]
-    fn forward_slowly(&mut self) {
+    fn update_expired_to_slowly(&mut self) {
         if self.is_first_due() {
             return;
         }
@@ -218,7 +223,7 @@ impl Hierarchy {
         if self.nursery.count_down() {
             self.open_nursery();
         }
-        self.reach(id);
+        self.ensure_bucket(id);
         let level = &mut self.levels[id.level()];
         let bucket = level.bucket_mut(id.index());
         let position = if bucket.is_full() {
@@ -238,24 +243,24 @@ impl Hierarchy {
         bucket.expiration = bucket.expiration.min(deadline);
         let expiration = bucket.expiration;
         level.mark_occupied(id.index());
-        self.bring_forward(id, expiration, position);
+        self.note_expiration(id, expiration, position);
         position
     }
 
     /// Makes a bucket and its level, unless they exist.
-    fn reach(&mut self, id: BucketId) {
+    fn ensure_bucket(&mut self, id: BucketId) {
         while self.levels.len() <= id.level() {
             self.levels.push(Level::new());
         }
         let level = &mut self.levels[id.level()];
         if level.get_mut(id.index()).is_none() {
-            level.reach(id.index(), self.geometry.size());
+            level.ensure_bucket(id.index(), self.geometry.size());
         }
     }
 
     /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
     /// record `witness`.
-    fn bring_forward(&mut self, id: BucketId, expiration: Tick, witness: Position) {
+    fn note_expiration(&mut self, id: BucketId, expiration: Tick, witness: Position) {
         debug_assert!(
             self.expired_to <= expiration,
             "{id:?} is due at {expiration}, before {}",
@@ -330,7 +335,7 @@ impl Hierarchy {
         match owner {
             Owner::After(newer) => self.chunks.set_next(newer, next),
             Owner::Newest(id) => {
-                self.bucket_mut(id).fall_back_to(next);
+                self.bucket_mut(id).set_newest(next);
                 return (next == NIL).then_some(id);
             }
             Owner::Run | Owner::Free => debug_assert!(false, "chunk {chunk} is in no bucket"),
@@ -359,7 +364,7 @@ impl Hierarchy {
     pub(super) fn find_first(&mut self) {
         debug_assert!(self.cancelled.is_empty(), "a witness may have left");
         if let Some(id) = self.runs.gathered() {
-            return self.stay_at(id);
+            return self.keep_first(id);
         }
         let run = self.runs.first(&mut self.chunks);
         self.first = loop {
@@ -420,7 +425,7 @@ impl Hierarchy {
     }
 
     /// Keeps a due bucket as the first, with another witness. If it is empty, finds the next first.
-    pub(super) fn stay_at(&mut self, id: BucketId) {
+    pub(super) fn keep_first(&mut self, id: BucketId) {
         if self.bucket(id).is_empty() || self.trim(id) {
             return self.find_first();
         }
@@ -432,7 +437,7 @@ impl Hierarchy {
     /// Makes the next entry of the run of `level` the first, unless another bucket or run may be
     /// due before it.
     #[inline]
-    pub(super) fn follow(&mut self, level: usize, until: Tick) {
+    pub(super) fn find_next_of_run(&mut self, level: usize, until: Tick) {
         match self.runs.head(level, &mut self.chunks) {
             Some(head) if head.deadline <= until => self.first = Some(First::of_run(head, until)),
             _ => self.find_first(),

@@ -43,7 +43,7 @@ impl Hierarchy {
         assert!(self.expired_to <= self.now, "expiry has come further than time");
         let (mut used, mut live) = (0, 0);
         let mut least: Option<Tick> = None;
-        let mut see = |pending: usize, expiration: Tick| {
+        let mut note = |pending: usize, expiration: Tick| {
             live += pending;
             if pending > 0 {
                 least = Some(least.map_or(expiration, |least| least.min(expiration)));
@@ -51,14 +51,14 @@ impl Hierarchy {
         };
         for id in self.occupied() {
             used += self.check_bucket(id);
-            see(self.live_in_bucket(id).count(), self.bucket(id).expiration);
+            note(self.live_in_bucket(id).count(), self.bucket(id).expiration);
         }
         for level in 0..self.runs.levels() {
             self.check_run(level);
             let gathered = self.runs.gathered().filter(|id| id.level() == level);
             for (deadline, position) in self.runs.iter(level) {
                 let expiration = gathered.map_or(deadline, |id| self.bucket(id).expiration);
-                see(usize::from(self.is_live(position)), expiration);
+                note(usize::from(self.is_live(position)), expiration);
             }
         }
         used += self.runs.check_invariants(&self.chunks);

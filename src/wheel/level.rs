@@ -76,7 +76,7 @@ impl Bucket {
     }
 
     /// Makes a full chunk, or none, the newest.
-    pub(super) fn fall_back_to(&mut self, chunk: u32) {
+    pub(super) fn set_newest(&mut self, chunk: u32) {
         self.next_free = if chunk == NIL { 0 } else { (chunk + 1) * CHUNK };
     }
 }
@@ -99,7 +99,7 @@ impl Level {
 
     /// Makes the buckets up to this one, rounded up to `STEP`. `size` is the maximum.
     #[cold]
-    pub(super) fn reach(&mut self, bucket: usize, size: usize) {
+    pub(super) fn ensure_bucket(&mut self, bucket: usize, size: usize) {
         if self.occupied.words.is_empty() {
             self.occupied = Occupied::new(size);
         }

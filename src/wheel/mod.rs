@@ -164,7 +164,7 @@ impl<T> TimingWheel<T> {
         if !self.arena.has_room() && !self.make_room() {
             return Err(InsertError::full(value));
         }
-        self.hierarchy.forward();
+        self.hierarchy.update_expired_to();
         let Self { arena, hierarchy } = self;
         let deadline = deadline.max(hierarchy.expired_to);
         if hierarchy.nursery.is_open() {
@@ -231,7 +231,7 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
         let Self { arena, hierarchy } = self;
-        hierarchy.forward();
+        hierarchy.update_expired_to();
         let deadline = deadline.max(hierarchy.expired_to);
         let position = arena.position(key)?;
         let record = hierarchy.chunks.record(position);

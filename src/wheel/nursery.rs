@@ -185,7 +185,7 @@ impl<T> TimingWheel<T> {
         hierarchy.chunks.write(position, deadline, vacancy.index);
         let key = vacancy.fill(value, position);
         if hierarchy.nursery.is_full() {
-            self.turn_nursery();
+            self.rotate_nursery();
         }
         key
     }
@@ -193,7 +193,7 @@ impl<T> TimingWheel<T> {
     /// Places the oldest chunk of the nursery in the levels. Closes the nursery if too many of its
     /// timeouts survived.
     #[inline(never)]
-    fn turn_nursery(&mut self) {
+    fn rotate_nursery(&mut self) {
         self.hierarchy.clear_cancelled();
         debug_assert!(self.hierarchy.nursery.is_full(), "the chunk has room");
         let survivors = self.place_chunk_of_nursery(self.hierarchy.nursery.next_chunk());

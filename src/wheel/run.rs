@@ -138,7 +138,7 @@ impl Runs {
         chunks.set_next(chunk, run.first_chunk);
         run.first_chunk = chunk;
         let records = chunks.records(chunk);
-        let mut put_off = 0;
+        let mut beyond = 0;
         let mut left = chunks.mask(chunk);
         while left != 0 {
             let offset = left.trailing_zeros();
@@ -149,10 +149,10 @@ impl Runs {
             if ticks < span.get() {
                 run.entries.push(ticks << 32 | u64::from(Position::new(chunk, offset).number()));
             } else {
-                put_off |= 1 << offset;
+                beyond |= 1 << offset;
             }
         }
-        put_off
+        beyond
     }
 
     /// Sorts the gathered run. The ticks of its entries are less than `span`. Returns its length
@@ -223,7 +223,7 @@ impl Runs {
     /// Skips the next entry of a run. At every 16th entry, returns the positions of the 16 that
     /// follow.
     #[inline]
-    pub(super) fn pass(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
+    pub(super) fn skip_entry(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
         let run = &mut self.levels[level];
         debug_assert!(run.next < run.entries.len(), "the run of level {level} has ended");
         let is_new = run.next % 16 == 0;

@@ -63,7 +63,7 @@ impl Hierarchy {
         }
         self.runs.rewrite(&self.chunks, &mut to, moved);
         self.chunks = to;
-        self.touched = NIL;
+        self.prefetched = NIL;
         self.sparse = SparseOrder::new();
         for id in emptied {
             self.mark_empty(id);
@@ -95,7 +95,7 @@ fn rewrite_bucket(
 ) {
     let mut written = bucket.written();
     let mut chunk = bucket.newest();
-    bucket.fall_back_to(NIL);
+    bucket.set_newest(NIL);
     while chunk != NIL {
         let mut live = from.mask(chunk) & written;
         while live != 0 {

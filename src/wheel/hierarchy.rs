@@ -226,20 +226,14 @@ impl Hierarchy {
         self.ensure_bucket(id);
         let level = &mut self.levels[id.level()];
         let bucket = level.bucket_mut(id.index());
-        let position = if bucket.is_full() {
-            let newest = bucket.newest();
-            let chunk = self.chunks.allocate(Owner::Newest(id), newest);
-            if newest == NIL {
-                bucket.expiration = deadline;
-                bucket.is_crowded = false;
-            } else if id.level() > 0 && !bucket.is_crowded {
-                bucket.is_crowded = true;
-                bucket.expiration = self.geometry.start(id.level(), bucket.expiration);
-            }
-            bucket.reserve_in(chunk)
-        } else {
-            bucket.reserve()
-        };
+        if bucket.is_empty() {
+            bucket.expiration = deadline;
+            bucket.is_crowded = false;
+        } else if bucket.is_full() && id.level() > 0 && !bucket.is_crowded {
+            bucket.is_crowded = true;
+            bucket.expiration = self.geometry.start(id.level(), bucket.expiration);
+        }
+        let position = bucket.reserve_or_allocate(id, &mut self.chunks);
         bucket.expiration = bucket.expiration.min(deadline);
         let expiration = bucket.expiration;
         level.mark_occupied(id.index());

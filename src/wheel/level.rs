@@ -10,7 +10,10 @@
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
-use super::chunks::{CHUNK, NIL, Position};
+use super::{
+    chunks::{CHUNK, Chunks, NIL, Owner, Position},
+    geometry::BucketId,
+};
 use crate::tick::Tick;
 
 /// Buckets that are made at a time: 1 KiB.
@@ -68,11 +71,16 @@ impl Bucket {
         position
     }
 
-    /// Makes a chunk the newest and reserves its first position.
+    /// Reserves the next free position of the bucket with this id. Allocates another chunk if the
+    /// bucket is full.
     #[inline]
-    pub(super) fn reserve_in(&mut self, chunk: u32) -> Position {
-        self.next_free = chunk * CHUNK + 1;
-        Position::new(chunk, 0)
+    pub(super) fn reserve_or_allocate(&mut self, id: BucketId, chunks: &mut Chunks) -> Position {
+        if self.is_full() {
+            self.next_free = chunks.allocate(Owner::Newest(id), self.newest()) * CHUNK;
+        }
+        let position = Position::from_number(self.next_free);
+        self.next_free += 1;
+        position
     }
 
     /// Makes a full chunk, or none, the newest.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{
     TimingWheel,
     arena::Arena,
-    chunks::{Chunks, NIL, Owner, Position},
+    chunks::{Chunks, NIL, Position},
     geometry::BucketId,
     hierarchy::Hierarchy,
     level::{Bucket, Level},
@@ -101,20 +101,11 @@ fn rewrite_bucket(
         while live != 0 {
             let record = from.record(Position::new(chunk, live.trailing_zeros()));
             live &= live - 1;
-            let position = reserve(id, bucket, to);
+            let position = bucket.reserve_or_allocate(id, to);
             to.write(position, record.deadline(), record.slot);
             moved(record.slot, position);
         }
         written = u16::MAX;
         chunk = from.next(chunk);
     }
-}
-
-/// Reserves the next free position of a bucket. Allocates another chunk if the bucket is full.
-fn reserve(id: BucketId, bucket: &mut Bucket, chunks: &mut Chunks) -> Position {
-    if !bucket.is_full() {
-        return bucket.reserve();
-    }
-    let chunk = chunks.allocate(Owner::Newest(id), bucket.newest());
-    bucket.reserve_in(chunk)
 }

@@ -128,10 +128,7 @@ impl<T> TimingWheel<T> {
         }
         while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_first_due()) {
             *steps = steps.checked_sub(1)?;
-            debug_assert!(
-                self.hierarchy.expired_to <= first.expiration,
-                "a bucket was passed over"
-            );
+            debug_assert!(self.hierarchy.expired_to <= first.expiration, "{first:?} was skipped");
             self.hierarchy.expired_to = first.expiration;
             let expired = match first.source {
                 Source::Run(level) => {
@@ -298,7 +295,7 @@ impl Hierarchy {
     /// it.
     #[inline]
     pub(super) fn find_next_of_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
-        debug_assert!(self.runs.gathered().is_none(), "another bucket is being gathered");
+        debug_assert!(self.runs.gathered().is_none(), "{id:?} is not the one being gathered");
         self.sparse.skip_entry();
         let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
             self.free_chunk(chunk);

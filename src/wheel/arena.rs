@@ -315,7 +315,7 @@ impl<T> Arena<T> {
         let mut index = self.vacant;
         while let Some(slot) = self.slots.get(index) {
             let Slot::Vacant { next, .. } = slot else {
-                panic!("slot {index} is listed as vacant")
+                panic!("slot {index} is pending but listed as vacant")
             };
             listed += 1;
             index = *next;
@@ -323,7 +323,7 @@ impl<T> Arena<T> {
         assert_eq!(index, END, "the list of vacant slots leads out of the arena");
         let vacant = |(_, slot): &(_, &_)| matches!(slot, Slot::Vacant { generation: Some(_), .. });
         assert_eq!(self.slots.iter().filter(vacant).count(), listed, "vacant slots are not listed");
-        assert_eq!(self.iter().count(), self.len(), "pending timeouts were miscounted");
+        assert_eq!(self.iter().count(), self.len(), "another number of slots is pending");
     }
 }
 

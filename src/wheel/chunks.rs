@@ -62,7 +62,7 @@ pub(super) struct Position(NonZeroU32);
 impl Position {
     #[inline]
     pub(super) fn new(chunk: u32, offset: u32) -> Self {
-        debug_assert!(offset < CHUNK);
+        debug_assert!(offset < CHUNK, "a chunk has no offset {offset}");
         Self::from_number(chunk * CHUNK + offset)
     }
 
@@ -309,12 +309,16 @@ impl Chunks {
     pub(super) fn check_invariants(&self, used: usize) {
         let mut free = 0;
         for chunk in self.list(self.free) {
-            assert_eq!(self.owner(chunk), Owner::Free, "chunk {chunk} is listed as free");
+            assert_eq!(
+                self.owner(chunk),
+                Owner::Free,
+                "chunk {chunk} is listed as free but in use"
+            );
             assert_eq!(self.mask(chunk), 0, "free chunk {chunk} has live records");
             free += 1;
         }
         let all = self.links.iter().count();
         let of_nursery = if all == 0 { 0 } else { NURSERY as usize };
-        assert_eq!(all, of_nursery + used + free, "chunks of records leaked");
+        assert_eq!(all, of_nursery + used + free, "{used} chunks are used and {free} are free");
     }
 }

@@ -33,7 +33,7 @@ impl BucketId {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "64 levels of 65536 buckets at most")]
     pub(super) const fn new(level: usize, index: usize) -> Self {
-        debug_assert!(level < 1 << 6 && index < 1 << 16);
+        debug_assert!(level < 1 << 6 && index < 1 << 16, "no wheel has this bucket");
         Self { level: level as u8, index: index as u16 }
     }
 

@@ -102,7 +102,8 @@ impl Hierarchy {
             self.now = now;
             self.update_expired_to();
         }
-        debug_assert!(self.expired_to <= self.now, "timeouts have expired ahead of time");
+        let Self { now, expired_to, .. } = *self;
+        debug_assert!(expired_to <= now, "timeouts have expired up to {expired_to} at {now}");
     }
 
     /// Advances `expired_to` to `now` unless a timeout may be due.
@@ -198,7 +199,12 @@ impl Hierarchy {
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
-        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.expired_to));
+        debug_assert!(
+            self.first.is_none_or(|first| first.expiration >= self.expired_to),
+            "{:?} is before {}",
+            self.first,
+            self.expired_to
+        );
         let id = self.geometry.bucket(self.expired_to, deadline);
         let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
         let position = match bucket {
@@ -356,7 +362,7 @@ impl Hierarchy {
     /// Finds the bucket or run that is due first. The caller has cleared the bits of all cancelled
     /// records.
     pub(super) fn find_first(&mut self) {
-        debug_assert!(self.cancelled.is_empty(), "a witness may have left");
+        debug_assert!(self.cancelled.is_empty(), "cancelled records are not cleared");
         if let Some(id) = self.runs.gathered() {
             return self.keep_first(id);
         }
@@ -382,7 +388,7 @@ impl Hierarchy {
                 self.queue.set(index, expiration);
                 continue;
             }
-            debug_assert_eq!(expiration, queued, "level {index} is queued too late");
+            debug_assert_eq!(expiration, queued, "level {index} is queued for another expiration");
             let id = BucketId::new(index, bucket);
             if self.trim(id) {
                 continue;
@@ -391,7 +397,12 @@ impl Hierarchy {
             let until = self.least_of_others(index, run.map(|(head, _)| head.deadline));
             break Some(First { expiration, witness, source, until });
         };
-        debug_assert!(self.first.is_none_or(|first| first.expiration >= self.expired_to));
+        debug_assert!(
+            self.first.is_none_or(|first| first.expiration >= self.expired_to),
+            "{:?} is before {}",
+            self.first,
+            self.expired_to
+        );
     }
 
     /// Returns a tick before which no bucket of another level and no run is due. The first run is

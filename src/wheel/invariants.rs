@@ -32,7 +32,8 @@ impl<T> TimingWheel<T> {
         assert_eq!(live, self.len(), "records and timeouts differ in number");
         for (slot, position) in self.arena.iter() {
             assert!(hierarchy.is_live(position), "the record of slot {slot} has been removed");
-            assert_eq!(hierarchy.chunks.record(position).slot, slot, "a record is another's");
+            let of = hierarchy.chunks.record(position).slot;
+            assert_eq!(of, slot, "the record of slot {slot} belongs to slot {of}");
         }
     }
 }
@@ -40,7 +41,8 @@ impl<T> TimingWheel<T> {
 impl Hierarchy {
     /// Panics if an invariant does not hold. Returns the number of live records.
     fn check_invariants(&self) -> usize {
-        assert!(self.expired_to <= self.now, "expiry has come further than time");
+        let Self { now, expired_to, .. } = *self;
+        assert!(expired_to <= now, "timeouts have expired up to {expired_to}, but it is {now}");
         let (mut used, mut live) = (0, 0);
         let mut least: Option<Tick> = None;
         let mut note = |pending: usize, expiration: Tick| {
@@ -66,7 +68,8 @@ impl Hierarchy {
         self.chunks.check_invariants(used);
         self.check_sparse();
         self.check_queue();
-        assert_eq!(self.first.map(|first| first.expiration), least, "another is due first");
+        let first = self.first.map(|first| first.expiration);
+        assert_eq!(first, least, "the first is not the bucket or run with the least expiration");
         self.check_witness();
         live + in_nursery
     }
@@ -108,28 +111,28 @@ impl Hierarchy {
     /// Checks one bucket. Returns the number of its chunks.
     fn check_bucket(&self, id: BucketId) -> usize {
         let bucket = self.bucket(id);
-        let (level, expiration) = (id.level(), bucket.expiration);
+        let (level, expiration, expired_to) = (id.level(), bucket.expiration, self.expired_to);
         assert!(self.levels[level].is_occupied(id.index()), "{id:?} is not listed");
-        assert!(expiration >= self.expired_to, "{id:?} was passed over");
+        assert!(expiration >= expired_to, "{id:?} is due at {expiration}, before {expired_to}");
         let above = |tick: Tick| tick.get() >> self.geometry.shift(level) >> self.bits();
-        assert_eq!(above(expiration), above(self.expired_to), "{id:?} is out of its lap");
+        assert_eq!(above(expiration), above(expired_to), "{id:?} is out of its lap");
         let digit = (expiration.get() >> self.geometry.shift(level)) % (1 << self.bits());
         assert_eq!(digit, id.index() as u64, "{id:?} is due out of its range");
         let mut owner = Owner::Newest(id);
         let mut count = 0;
         for (chunk, written) in self.chunks_of(id) {
             assert_eq!(self.chunks.owner(chunk), owner, "the list of {id:?} is broken");
-            assert_ne!(self.chunks.mask(chunk), 0, "an empty chunk was kept");
-            let unwritten = !written;
-            assert_eq!(self.chunks.mask(chunk) & unwritten, unwritten, "a bit is lost");
+            let (mask, unwritten) = (self.chunks.mask(chunk), !written);
+            assert_ne!(mask, 0, "chunk {chunk} of {id:?} has no live record");
+            assert_eq!(mask & unwritten, unwritten, "chunk {chunk} of {id:?} lost a free position");
             owner = Owner::After(chunk);
             count += 1;
         }
         for position in self.live_in_bucket(id) {
             let deadline = self.chunks.record(position).deadline();
-            assert!(deadline >= expiration, "{id:?} is due after {deadline:?}");
+            assert!(deadline >= expiration, "{id:?} is due at {expiration}, after {deadline}");
         }
-        assert!(count == 1 || level == 0 || bucket.is_crowded, "{id:?} is crowded");
+        assert!(count == 1 || level == 0 || bucket.is_crowded, "{id:?} has {count} chunks");
         count
     }
 
@@ -144,12 +147,14 @@ impl Hierarchy {
             assert!(self.is_live(position), "{position:?} of the nursery has been removed");
             deadlines.push(self.chunks.record(position).deadline());
         }
-        assert_eq!(deadlines.len(), self.nursery.len() as usize, "the nursery miscounts");
-        let least = deadlines.iter().min().copied();
-        assert!(self.nursery.bound() <= least, "the nursery is due after a deadline in it");
-        assert!(least.is_none_or(|least| least >= self.expired_to), "the nursery was passed over");
+        let len = self.nursery.len() as usize;
+        assert_eq!(deadlines.len(), len, "the nursery counts {len} live records");
+        let (bound, least) = (self.nursery.bound(), deadlines.iter().min().copied());
+        assert!(bound <= least, "the bound of the nursery is {bound:?}, after {least:?}");
+        let is_ahead = least.is_none_or(|least| least >= self.expired_to);
+        assert!(is_ahead, "{least:?} of the nursery is before {:?}", self.expired_to);
         if self.nursery.is_exact() {
-            assert_eq!(self.nursery.bound(), least, "the nursery is due before its deadlines");
+            assert_eq!(bound, least, "the bound of the nursery is not its least deadline");
         }
         deadlines.len()
     }
@@ -160,14 +165,19 @@ impl Hierarchy {
         listed.sort_unstable();
         for (deadline, position) in self.runs.iter(level) {
             if self.is_live(position) {
-                assert_eq!(self.chunks.record(position).deadline(), deadline, "a run is stale");
-                assert!(deadline >= self.expired_to, "a run has been passed over");
+                let of_record = self.chunks.record(position).deadline();
+                assert_eq!(of_record, deadline, "the entry of {position:?} is stale");
+                let before = self.expired_to;
+                assert!(deadline >= before, "{position:?} is due at {deadline}, before {before}");
             }
         }
         for chunk in self.runs.chunks(level, &self.chunks) {
             for position in (0..16).map(|offset| Position::new(chunk, offset)) {
                 let is_listed = listed.binary_search(&position.number()).is_ok();
-                assert!(is_listed || !self.is_live(position), "a run lost {position:?}");
+                assert!(
+                    is_listed || !self.is_live(position),
+                    "the run of level {level} lost {position:?}"
+                );
             }
         }
     }
@@ -180,35 +190,45 @@ impl Hierarchy {
         };
         assert_eq!(self.bucket(id).newest(), chunk, "the order of {id:?} is of another chunk");
         let live: Vec<_> = entries.filter(|&(_, position)| self.is_live(position)).collect();
-        assert!(live.is_sorted_by_key(|&(deadline, _)| deadline), "{id:?} is not in order");
-        assert_eq!(live.len(), self.live_in_bucket(id).count(), "{id:?} lost a timeout");
+        assert!(
+            live.is_sorted_by_key(|&(deadline, _)| deadline),
+            "the order of {id:?} is wrong: {live:?}"
+        );
+        assert_eq!(
+            live.len(),
+            self.live_in_bucket(id).count(),
+            "the order of {id:?} lacks a timeout"
+        );
         for (deadline, position) in live {
-            assert_eq!(self.chunks.record(position).deadline(), deadline, "{id:?} is stale");
+            let of_record = self.chunks.record(position).deadline();
+            assert_eq!(of_record, deadline, "the entry of {position:?} is stale");
         }
     }
 
     fn check_queue(&self) {
         for (index, level) in self.levels.iter().enumerate() {
-            assert_eq!(level.queued, self.queue.expiration(index), "level {index} is misqueued");
+            let in_queue = self.queue.expiration(index);
+            assert_eq!(in_queue, level.queued, "level {index} is queued for {in_queue:?}");
             let occupied = level.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty());
             let first = occupied.map(|(number, bucket)| (number, bucket.expiration)).next();
-            assert_eq!(level.first(), first.map(|(number, _)| number), "level {index} miscounts");
+            let occupied = first.map(|(number, _)| number);
+            assert_eq!(level.first(), occupied, "level {index} marks another bucket as occupied");
             if let Some((_, expiration)) = first {
                 let queued = level.queued.expect("an occupied level is queued");
-                assert!(queued <= expiration, "level {index} is queued too late");
+                assert!(queued <= expiration, "level {index}: {queued} is after {expiration}");
             }
         }
         let queued = self.levels.iter().filter(|level| level.queued.is_some()).count();
-        assert_eq!(self.queue.len(), queued, "a level is queued that is not there");
+        assert_eq!(self.queue.len(), queued, "the queue holds another number of levels");
     }
 
     fn check_witness(&self) {
         let Some(first) = self.first else { return };
-        assert!(self.is_live(first.witness), "the witness was removed");
+        assert!(self.is_live(first.witness), "the witness of {first:?} was removed");
         match first.source {
             Source::Bucket(id) => {
                 let found = self.live_in_bucket(id).any(|position| position == first.witness);
-                assert!(found, "the witness is not in {id:?}");
+                assert!(found, "the witness of {first:?} is elsewhere");
                 assert_eq!(self.bucket(id).expiration, first.expiration);
             }
             Source::Run(level) => {

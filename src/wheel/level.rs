@@ -65,7 +65,7 @@ impl Bucket {
     /// Reserves the next free position. The bucket must not be full.
     #[inline]
     pub(super) fn reserve(&mut self) -> Position {
-        debug_assert!(!self.is_full(), "there is no room for a record");
+        debug_assert!(!self.is_full(), "the chunk before position {} is full", self.next_free);
         let position = Position::from_number(self.next_free);
         self.next_free += 1;
         position
@@ -133,12 +133,12 @@ impl Level {
     }
 
     pub(super) fn mark_occupied(&mut self, bucket: usize) {
-        debug_assert!(!self.buckets[bucket].is_empty());
+        debug_assert!(!self.buckets[bucket].is_empty(), "bucket {bucket} is empty");
         self.occupied.set(bucket);
     }
 
     pub(super) fn mark_empty(&mut self, bucket: usize) {
-        debug_assert!(self.buckets[bucket].is_empty());
+        debug_assert!(self.buckets[bucket].is_empty(), "bucket {bucket} is occupied");
         self.occupied.clear(bucket);
     }
 

@@ -71,7 +71,7 @@ impl Nursery {
     /// full.
     #[inline]
     pub(super) fn reserve(&mut self, deadline: Tick) -> Position {
-        debug_assert!(!self.is_full(), "there is no room for a record");
+        debug_assert!(!self.is_full(), "the chunk before position {} is full", self.next_free);
         let position = Position::from_number(self.next_free);
         self.next_free += 1;
         if self.len == 0 || deadline < self.least {
@@ -118,7 +118,7 @@ impl Nursery {
     }
 
     pub(super) fn set_least(&mut self, position: Position, deadline: Tick) {
-        debug_assert!(self.bound().is_some_and(|bound| bound <= deadline));
+        debug_assert!(self.len > 0 && self.least <= deadline, "{deadline} is before the bound");
         self.least = deadline;
         self.witness = position.number();
     }
@@ -151,7 +151,7 @@ impl Nursery {
 
     /// Closes the nursery, which must be empty.
     pub(super) fn close(&mut self) {
-        debug_assert_eq!(self.len, 0);
+        debug_assert_eq!(self.len, 0, "a nursery that closes is empty");
         (self.next_free, self.pause) = (0, PAUSE);
     }
 

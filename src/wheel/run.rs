@@ -107,7 +107,7 @@ impl Runs {
     /// Starts to gather a bucket, whose first tick is `start`, into the run of its level.
     pub(super) fn begin(&mut self, id: BucketId, start: Tick, chunks: &mut Chunks) {
         let level = id.level();
-        debug_assert!(self.gathered.is_none(), "another run is being gathered");
+        debug_assert!(self.gathered.is_none(), "{:?} is being gathered", self.gathered);
         if self.levels.len() <= level {
             self.levels.resize_with(level + 1, Run::default);
         }
@@ -213,7 +213,10 @@ impl Runs {
     /// Ends a run. None of its entries may be live.
     fn end(&mut self, level: usize, chunks: &mut Chunks) {
         let run = &mut self.levels[level];
-        debug_assert!(run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))));
+        debug_assert!(
+            run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))),
+            "the run of level {level} has live entries"
+        );
         chunks.free_all(core::mem::replace(&mut run.first_chunk, NIL));
         run.entries.clear();
         run.next = 0;
@@ -257,11 +260,12 @@ impl Runs {
             let is_gathered = self.gathered_level() == Some(level);
             assert!(
                 !is_active || run.rest().is_sorted_by_key(|entry| entry >> 32),
-                "the run of {level} is unsorted"
+                "the run of level {level} is not in order"
             );
-            assert!(is_active || is_gathered || run.entries.is_empty(), "a run has not ended");
+            let len = run.entries.len();
+            assert!(is_active || is_gathered || len == 0, "level {level} has {len} old entries");
             for chunk in chunks.list(run.first_chunk) {
-                assert_eq!(chunks.owner(chunk), Owner::Run);
+                assert_eq!(chunks.owner(chunk), Owner::Run, "chunk {chunk} of level {level}");
                 count += 1;
             }
         }

@@ -15,9 +15,31 @@ pub struct Iter<'a, T> {
     left: usize,
 }
 
-impl<'a, T> Iter<'a, T> {
-    pub(super) fn new(wheel: &'a TimingWheel<T>) -> Self {
-        Self { wheel, next: 0, left: wheel.len() }
+impl<T> TimingWheel<T> {
+    /// Returns an iterator over the pending timeouts, in no particular order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), 'a')?;
+    /// assert_eq!(wheel.iter().collect::<Vec<_>>(), [(key, Tick::new(5), &'a')]);
+    /// # Ok::<_, delaywheel::InsertError<char>>(())
+    /// ```
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter { wheel: self, next: 0, left: self.len() }
+    }
+}
+
+impl<'a, T> IntoIterator for &'a TimingWheel<T> {
+    type Item = (Key, Tick, &'a T);
+    type IntoIter = Iter<'a, T>;
+
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
     }
 }
 

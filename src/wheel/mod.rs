@@ -420,81 +420,11 @@ impl<T> TimingWheel<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// Returns an iterator over the pending timeouts, in no particular order.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, TimingWheel};
-    ///
-    /// let mut wheel = TimingWheel::new(Tick::ZERO);
-    /// let key = wheel.insert(Tick::new(5), 'a')?;
-    /// assert_eq!(wheel.iter().collect::<Vec<_>>(), [(key, Tick::new(5), &'a')]);
-    /// # Ok::<_, delaywheel::InsertError<char>>(())
-    /// ```
-    #[must_use]
-    pub fn iter(&self) -> Iter<'_, T> {
-        Iter::new(self)
-    }
-
-    /// Removes all pending timeouts and returns an iterator over them, in no particular order.
-    /// Dropping the iterator drops the timeouts that it has not yielded. [`clear`](Self::clear)
-    /// describes the effect of a panic in such a drop.
-    ///
-    /// If the iterator is leaked, the timeouts that it has not yielded stay pending.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, TimingWheel};
-    ///
-    /// let mut wheel = TimingWheel::new(Tick::ZERO);
-    /// let key = wheel.insert(Tick::new(5), "never ran")?;
-    /// assert_eq!(wheel.drain().collect::<Vec<_>>(), [(key, Tick::new(5), "never ran")]);
-    /// assert!(wheel.is_empty());
-    /// # Ok::<_, delaywheel::InsertError<&str>>(())
-    /// ```
-    pub fn drain(&mut self) -> Drain<'_, T> {
-        Drain::new(self)
-    }
-
-    /// Drops all pending timeouts; their keys are dead. Keeps the memory and the time.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use delaywheel::{Tick, TimingWheel};
-    ///
-    /// let mut wheel = TimingWheel::new(Tick::ZERO);
-    /// let key = wheel.insert(Tick::new(5), "dropped")?;
-    /// wheel.clear();
-    /// assert!(wheel.is_empty() && wheel.get(key).is_none());
-    /// # Ok::<_, delaywheel::InsertError<&str>>(())
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is
-    /// empty and usable. If several drops panic, `clear` resumes the first panic. Without the
-    /// feature `std`, the second panic aborts the process.
-    pub fn clear(&mut self) {
-        drop(self.drain());
-    }
 }
 
 impl<T> Default for TimingWheel<T> {
     /// Makes an empty wheel of the default size whose time starts at 0.
     fn default() -> Self {
         Self::new(Tick::ZERO)
-    }
-}
-
-impl<'a, T> IntoIterator for &'a TimingWheel<T> {
-    type Item = (Key, Tick, &'a T);
-    type IntoIter = Iter<'a, T>;
-
-    fn into_iter(self) -> Iter<'a, T> {
-        self.iter()
     }
 }

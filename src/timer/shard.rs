@@ -91,9 +91,6 @@ pub(super) struct Inserted {
     pub(super) earlier: Earlier,
 }
 
-/// The timeout has ended.
-pub(super) struct Ended;
-
 impl<T, X> Shard<T, X> {
     pub(super) fn new(wheel: TimingWheel<T>, annex: X) -> Self {
         let timeouts = Timeouts { wheel, is_closed: false, stats: ShardStats::default() };
@@ -231,15 +228,15 @@ impl<T, X> Shard<T, X> {
         (result, inserted)
     }
 
-    /// Moves a timeout to a new deadline.
+    /// Moves a timeout to a new deadline. Returns `None` if it has ended.
     #[inline]
-    pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Result<Earlier, Ended> {
+    pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Option<Earlier> {
         let mut state = self.lock();
         state.timeouts.wheel.observe(now);
-        state.timeouts.wheel.reset(key, deadline).ok_or(Ended)?;
+        state.timeouts.wheel.reset(key, deadline)?;
         let earlier = self.published.set_if_earlier(deadline);
         debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
-        Ok(earlier)
+        Some(earlier)
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.

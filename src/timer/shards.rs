@@ -265,7 +265,7 @@ impl<T, X> Shards<T, X> {
     /// Moves a timeout to a deadline, without reading the clock. Returns whether it was pending.
     pub(super) fn reset_to(&self, key: TimeoutKey, now: Tick, deadline: Tick) -> bool {
         let Some(shard) = self.shard(key) else { return false };
-        let Ok(earlier) = shard.reset(key.in_shard(), now, deadline) else { return false };
+        let Some(earlier) = shard.reset(key.in_shard(), now, deadline) else { return false };
         self.wake_if_needed(now, earlier);
         true
     }

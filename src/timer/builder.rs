@@ -208,8 +208,8 @@ impl TimerBuilder {
         let parker = Parker::new();
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = parker.unparker().clone();
-        let contents = wheels.into_iter().map(|wheel| (wheel, annex()));
-        let shards = Shards::new(contents, clock, unparker, max_pending);
+        let wheels = wheels.into_iter().map(|wheel| (wheel, annex()));
+        let shards = Shards::new(wheels, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))

@@ -346,11 +346,13 @@ impl<T, X> Shard<T, X> {
         self.lock().timeouts.wheel.shrink();
     }
 
-    /// Adds the counts of this shard to `sum`. Returns the number of pending timeouts.
-    pub(super) fn add_stats(&self, sum: &mut ShardStats) -> u64 {
+    /// Adds the counts of this shard to `sum`.
+    pub(super) fn add_stats(&self, sum: &mut ShardStats) {
         let state = self.lock();
-        sum.add(&state.timeouts.stats, state.timeouts.wheel.cascades());
-        state.timeouts.wheel.len() as u64
+        let Timeouts { wheel, stats, .. } = &state.timeouts;
+        sum.add(stats);
+        sum.pending += wheel.len() as u64;
+        sum.cascades += wheel.cascades();
     }
 
     #[inline]

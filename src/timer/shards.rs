@@ -85,13 +85,13 @@ fn number_thread() -> usize {
 
 impl<T, X> Shards<T, X> {
     pub(super) fn new(
-        contents: impl Iterator<Item = (TimingWheel<T>, X)>,
+        wheels: impl Iterator<Item = (TimingWheel<T>, X)>,
         clock: TickClock,
         reaper: Unparker,
         max_pending: Option<NonZeroU64>,
     ) -> Self {
         let shard = |(wheel, annex)| CachePadded::new(Shard::new(wheel, annex));
-        let all: Box<[_]> = contents.map(shard).collect();
+        let all: Box<[_]> = wheels.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         Self {
             mask: all.len().next_power_of_two() - 1,
@@ -443,12 +443,12 @@ impl<T, X> Shards<T, X> {
         self.all.iter().for_each(|shard| shard.shrink());
     }
 
-    /// Returns the counts of all shards, and the number of pending timeouts.
-    pub(super) fn stats(&self) -> (ShardStats, u64) {
+    /// Returns the counts of all shards.
+    pub(super) fn stats(&self) -> ShardStats {
         let mut sum = ShardStats::default();
-        let pending = self.all.iter().map(|shard| shard.add_stats(&mut sum)).sum();
+        self.all.iter().for_each(|shard| shard.add_stats(&mut sum));
         sum.rejected += self.permits.refused();
-        (sum, pending)
+        sum
     }
 
     /// Returns the shard of a key; `None` if the key is one of another timer with more shards.
@@ -526,6 +526,7 @@ mod tests {
         let error = rest.expect("the wheel is full");
         assert_eq!(error.kind(), ScheduleErrorKind::Full);
         assert_eq!(error.into_value(), [(delay, 3), (delay, 4)]);
-        assert_eq!((shards.stats().0.rejected, shards.stats().1), (3, 1));
+        let stats = shards.stats();
+        assert_eq!((stats.rejected, stats.pending), (3, 1));
     }
 }

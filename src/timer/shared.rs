@@ -185,7 +185,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     pub(super) fn len(&self) -> usize {
         let backlog = self.delivery.backlog();
         let _transfer = backlog.map(|backlog| backlog.lock_transfer());
-        let pending = usize::try_from(self.shards.stats().1).unwrap_or(usize::MAX);
+        let pending = usize::try_from(self.shards.stats().pending).unwrap_or(usize::MAX);
         pending.saturating_add(backlog.map_or(0, Backlog::len))
     }
 
@@ -197,10 +197,10 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         let _transfer = backlog.map(|backlog| backlog.lock_transfer());
         self.shards.check_invariants();
         self.callback_threads.check_invariants();
-        let (stats, pending) = self.shards.stats();
+        let stats = self.shards.stats();
         assert_eq!(self.reaper_stats.lock().lateness.count(), stats.expired, "each has a lateness");
         assert!(!self.is_stopped() || self.shards.is_closed(), "a shutdown closes every shard");
-        assert!(!self.is_stopped() || pending == 0, "a shutdown returns all timeouts");
+        assert!(!self.is_stopped() || stats.pending == 0, "a shutdown returns all timeouts");
         assert!(
             !self.is_stopped() || backlog.is_none_or(Backlog::is_closed),
             "the backlog is open"
@@ -208,10 +208,10 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     }
 
     pub(super) fn stats(&self) -> TimerStats {
-        let (shards, pending) = self.shards.stats();
+        let shards = self.shards.stats();
         let reaper = self.reaper_stats.lock();
         TimerStats {
-            pending,
+            pending: shards.pending,
             scheduled: shards.scheduled,
             expired: shards.expired,
             cancelled: shards.cancelled,

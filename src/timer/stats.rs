@@ -10,18 +10,20 @@ use crate::histogram::Histogram;
 /// The counts of a shard.
 #[derive(Debug, Default)]
 pub(super) struct ShardStats {
+    /// Pending timeouts; always 0 in the counts that a shard keeps, since its wheel knows them.
+    pub(super) pending: u64,
     pub(super) scheduled: u64,
     pub(super) expired: u64,
     pub(super) cancelled: u64,
     pub(super) rejected: u64,
     pub(super) returned: u64,
-    /// Cascades of the wheel that a shutdown took.
+    /// Cascades; in the counts that a shard keeps, those of the wheel that a shutdown took.
     pub(super) cascades: u64,
 }
 
 impl ShardStats {
-    /// Adds the counts of another shard, and the cascades of its wheel.
-    pub(super) fn add(&mut self, other: &Self, cascades: u64) {
+    /// Adds the counts that a shard keeps. The caller adds those of its wheel.
+    pub(super) fn add(&mut self, other: &Self) {
         debug_assert!(
             other.scheduled >= other.expired + other.cancelled + other.returned,
             "a timeout ended twice"
@@ -31,7 +33,7 @@ impl ShardStats {
         self.cancelled += other.cancelled;
         self.rejected += other.rejected;
         self.returned += other.returned;
-        self.cascades += other.cascades + cascades;
+        self.cascades += other.cascades;
     }
 }
 

@@ -376,7 +376,7 @@ impl<T: Send + 'static> Clone for ValueTimer<T> {
 
 impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.shards().stats().1;
-        f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
+        let stats = self.shards().stats();
+        f.debug_struct("ValueTimer").field("pending", &stats.pending).finish_non_exhaustive()
     }
 }

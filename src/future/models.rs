@@ -13,7 +13,7 @@ use super::wait::{End, Shared};
 use crate::{
     purgatory::Completion::{self, Expired, Satisfied},
     sync::{Parker, explore},
-    timer::models::task::waker,
+    timer::models::waker,
 };
 
 type Poller = fn(&Shared<()>, &Waker) -> Poll<Completion>;

@@ -10,10 +10,10 @@ mod finish;
 mod receivers;
 #[cfg(feature = "future")]
 mod sleeps;
-#[cfg(feature = "future")]
-pub(crate) mod task;
 mod wakeup;
 
+#[cfg(feature = "future")]
+use std::task::{Wake, Waker};
 use std::{
     num::NonZeroU64,
     string::String,
@@ -37,6 +37,8 @@ use super::{
     tick_clock::TickClock,
     tracing::Events,
 };
+#[cfg(feature = "future")]
+use crate::sync::Unparker;
 use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore},
@@ -49,6 +51,23 @@ const DUE: Tick = Tick::ZERO;
 
 /// A deadline that is not due at [`DUE`].
 const FAR: Tick = Tick::new(100);
+
+/// Wakes the thread of a task.
+#[cfg(feature = "future")]
+struct UnparkWaker(Unparker);
+
+#[cfg(feature = "future")]
+impl Wake for UnparkWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Makes a waker that unparks the thread of a task.
+#[cfg(feature = "future")]
+pub(crate) fn waker(task: &Parker) -> Waker {
+    Waker::from(Arc::new(UnparkWaker(task.unparker().clone())))
+}
 
 /// A clock that stands still at the start of tick 0.
 #[derive(Debug)]

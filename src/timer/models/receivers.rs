@@ -8,7 +8,7 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, check, task::waker};
+use super::{DUE, check, waker};
 use crate::{
     sync::Parker,
     tick::Tick,

@@ -15,7 +15,7 @@ use super::super::{
     sleeps::{Place, leave, poll_again, register, reset},
     tick_clock::TickClock,
 };
-use super::task::waker;
+use super::waker;
 use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},

@@ -114,13 +114,7 @@ impl<T, X> Shard<T, X> {
         }
         state.timeouts.wheel.observe(now);
         match state.timeouts.wheel.insert(deadline, value) {
-            Ok(key) => {
-                state.timeouts.stats.scheduled += 1;
-                let earlier =
-                    self.published.set_if_earlier(state.timeouts.expiration_after_insert(deadline));
-                debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
-                Ok((key, earlier))
-            }
+            Ok(key) => Ok((key, state.timeouts.publish_insert(deadline, &self.published))),
             Err(refused) => {
                 state.timeouts.stats.rejected += 1;
                 drop(state);
@@ -152,10 +146,7 @@ impl<T, X> Shard<T, X> {
                     return (earlier, Some(ScheduleError::full((delay, refused.into_value()))));
                 }
             }
-            state.timeouts.stats.scheduled += 1;
-            let expiration = state.timeouts.expiration_after_insert(deadline);
-            earlier = self.published.set_if_earlier(expiration).or(earlier);
-            debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
+            earlier = state.timeouts.publish_insert(deadline, &self.published).or(earlier);
         }
         (earlier, None)
     }
@@ -380,12 +371,9 @@ impl<T> HeldTimeouts<'_, T> {
         self.timeouts.wheel.observe(now);
         match self.timeouts.wheel.insert(deadline, value) {
             Ok(key) => {
-                self.timeouts.stats.scheduled += 1;
-                let expiration = self.timeouts.expiration_after_insert(deadline);
-                let earlier = self.published.set_if_earlier(expiration);
+                let earlier = self.timeouts.publish_insert(deadline, self.published);
                 let before = self.inserted.take().and_then(|inserted| inserted.earlier);
                 *self.inserted = Some(Inserted { now, earlier: earlier.or(before) });
-                debug_assert!(self.published.get() <= deadline, "the reaper would sleep too long");
                 Ok(key)
             }
             Err(refused) => {
@@ -443,13 +431,15 @@ impl<T> Timeouts<T> {
         self.wheel.next_expiration().unwrap_or(Tick::MAX)
     }
 
-    /// Returns the expiration to publish after an insert with `deadline`.
+    /// Counts an insert with `deadline`, and publishes the expiration that follows from it.
     #[inline]
-    fn expiration_after_insert(&self, deadline: Tick) -> Tick {
-        if self.stats.scheduled % INSERTS_PER_CHECK > 0 {
-            return deadline;
-        }
-        self.next_expiration().min(deadline)
+    fn publish_insert(&mut self, deadline: Tick, published: &Published) -> Earlier {
+        self.stats.scheduled += 1;
+        let is_check = self.stats.scheduled % INSERTS_PER_CHECK == 0;
+        let next = if is_check { self.next_expiration().min(deadline) } else { deadline };
+        let earlier = published.set_if_earlier(next);
+        debug_assert!(published.get() <= deadline, "the reaper would sleep too long");
+        earlier
     }
 
     /// Wakes the reaper, which may wait for the shard to be empty.

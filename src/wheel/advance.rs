@@ -4,7 +4,7 @@ use core::iter::FusedIterator;
 
 use super::{
     Key, TimingWheel,
-    chunks::{NIL, Position, Record},
+    chunks::{NIL, Position, Record, bits},
     geometry::BucketId,
     hierarchy::{First, Hierarchy, Source},
     sparse,
@@ -209,10 +209,9 @@ impl<T> TimingWheel<T> {
         hierarchy.sparse.drop_order(chunk);
         let emptied = hierarchy.unlink(chunk);
         let span = hierarchy.geometry.bucket_span(id.level());
-        let mut beyond = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
-        while beyond != 0 {
-            let position = Position::new(chunk, beyond.trailing_zeros());
-            beyond &= beyond - 1;
+        let beyond = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
+        for offset in bits(beyond) {
+            let position = Position::new(chunk, offset);
             self.cascade(self.hierarchy.chunks.record(position));
             self.hierarchy.chunks.clear(position);
         }
@@ -248,14 +247,10 @@ impl<T> TimingWheel<T> {
             return;
         }
         hierarchy.prefetched = chunk;
-        let mut live = hierarchy.live_in(id, chunk);
+        let live = hierarchy.live_in(id, chunk);
         if live.count_ones() > FEW {
             let records = hierarchy.chunks.records(chunk);
-            arena.prefetch(core::iter::from_fn(|| {
-                let record = (live != 0).then(|| &records[live.trailing_zeros() as usize])?;
-                live &= live - 1;
-                Some(record.slot)
-            }));
+            arena.prefetch(bits(live).map(|offset| records[offset as usize].slot));
         }
     }
 }

@@ -91,6 +91,17 @@ impl Position {
     }
 }
 
+/// Returns the numbers of the bits that are set in a mask, least first.
+#[inline]
+pub(super) fn bits(mask: impl Into<u64>) -> impl Iterator<Item = u32> {
+    let mut left = mask.into();
+    core::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros())?;
+        left &= left - 1;
+        Some(bit)
+    })
+}
+
 /// The list that a chunk is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {

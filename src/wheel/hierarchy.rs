@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::{
     cancelled::Cancelled,
-    chunks::{Chunks, NIL, NURSERY, Owner, Position},
+    chunks::{Chunks, NIL, NURSERY, Owner, Position, bits},
     geometry::{BucketId, Geometry},
     level::{Bucket, Level},
     nursery::Nursery,
@@ -175,11 +175,7 @@ impl Hierarchy {
             let cancelled = self.cancelled.iter().filter(|position| position.chunk() == chunk);
             cancelled.for_each(|position| live &= !position.bit());
         }
-        core::iter::from_fn(move || {
-            let position = (live != 0).then(|| Position::new(chunk, live.trailing_zeros()))?;
-            live &= live - 1;
-            Some(position)
-        })
+        bits(live).map(move |offset| Position::new(chunk, offset))
     }
 
     /// Opens the nursery, so that the next timeouts go into it.

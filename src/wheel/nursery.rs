@@ -12,7 +12,7 @@
 
 use super::{
     Key, TimingWheel,
-    chunks::{CHUNK, NURSERY, Position},
+    chunks::{CHUNK, NURSERY, Position, bits},
 };
 use crate::tick::Tick;
 
@@ -224,10 +224,8 @@ impl<T> TimingWheel<T> {
         }
         let written = hierarchy.nursery.written(chunk);
         let live = hierarchy.chunks.mask(chunk) & written;
-        let mut left = live;
-        while left != 0 {
-            let position = Position::new(chunk, left.trailing_zeros());
-            left &= left - 1;
+        for offset in bits(live) {
+            let position = Position::new(chunk, offset);
             let record = hierarchy.chunks.record(position);
             let moved = hierarchy.place_again(record.deadline(), record.slot);
             arena.set_position(record.slot, moved);

@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    chunks::{CHUNK, Chunks, NIL, Owner, Position},
+    chunks::{CHUNK, Chunks, NIL, Owner, Position, bits},
     geometry::BucketId,
 };
 use crate::tick::{Tick, TickSpan};
@@ -139,10 +139,7 @@ impl Runs {
         run.first_chunk = chunk;
         let records = chunks.records(chunk);
         let mut beyond = 0;
-        let mut left = chunks.mask(chunk);
-        while left != 0 {
-            let offset = left.trailing_zeros();
-            left &= left - 1;
+        for offset in bits(chunks.mask(chunk)) {
             let deadline = records[offset as usize].deadline();
             debug_assert!(deadline >= run.start, "{deadline:?} is before {:?}", run.start);
             let ticks = deadline.get() - run.start.get();
@@ -177,11 +174,8 @@ impl Runs {
     /// runs without a live entry.
     pub(super) fn first(&mut self, chunks: &mut Chunks) -> Option<(Head, Tick)> {
         let mut first: Option<(Head, Tick)> = None;
-        let mut left = self.active;
-        while left != 0 {
-            let level = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let Some(head) = self.head(level, chunks) else { continue };
+        for level in bits(self.active) {
+            let Some(head) = self.head(level as usize, chunks) else { continue };
             first = Some(match first {
                 None => (head, Tick::MAX),
                 Some((before, _)) if head.deadline < before.deadline => (head, before.deadline),

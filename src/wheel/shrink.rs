@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{
     TimingWheel,
     arena::Arena,
-    chunks::{Chunks, NIL, Position},
+    chunks::{Chunks, NIL, Position, bits},
     geometry::BucketId,
     hierarchy::Hierarchy,
     level::{Bucket, Level},
@@ -97,10 +97,8 @@ fn rewrite_bucket(
     let mut chunk = bucket.newest();
     bucket.set_newest(NIL);
     while chunk != NIL {
-        let mut live = from.mask(chunk) & written;
-        while live != 0 {
-            let record = from.record(Position::new(chunk, live.trailing_zeros()));
-            live &= live - 1;
+        for offset in bits(from.mask(chunk) & written) {
+            let record = from.record(Position::new(chunk, offset));
             let position = bucket.reserve_or_allocate(id, to);
             to.write(position, record.deadline(), record.slot);
             moved(record.slot, position);

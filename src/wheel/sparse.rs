@@ -5,7 +5,7 @@
 //! the wheel writes a record of the chunk again or frees the chunk, it drops the order, and sorts
 //! the bucket again if it is still due.
 
-use super::chunks::{CHUNK, Chunks, NIL, Position};
+use super::chunks::{CHUNK, Chunks, NIL, Position, bits};
 use crate::tick::Tick;
 
 /// Bits of an entry that hold the offset of the record in its chunk.
@@ -52,10 +52,8 @@ impl SparseOrder {
     ) -> bool {
         debug_assert!(shift <= WIDEST, "an entry has no room for {shift} bits of ticks");
         let records = chunks.records(chunk);
-        let (mut left, mut len) = (live, 0);
-        while left != 0 {
-            let offset = left.trailing_zeros();
-            left &= left - 1;
+        let mut len = 0;
+        for offset in bits(live) {
             let ticks = records[offset as usize].deadline().get() ^ start.get();
             if ticks >> shift != 0 {
                 self.chunk = NIL;

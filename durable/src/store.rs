@@ -296,7 +296,8 @@ impl Listeners {
 ///
 /// Its methods block and may be called from several threads at once. Each is atomic: it takes
 /// effect in one moment between call and return, or fails and has changed nothing. The one
-/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown).
+/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown). They
+/// must not panic: a panic ends the thread of the timer that called.
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 pub trait Store: fmt::Debug + Send + Sync + 'static {

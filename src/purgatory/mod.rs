@@ -14,9 +14,9 @@
 //!   checks it again.
 //! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
 //!   There is no purge. A key without watchers takes no memory.
-//! - *No lock over user code*, except for `Eq` and `Borrow` of keys. Checks and completions may
-//!   take locks, and call the purgatory. The purgatory adds no deadlock when two threads complete
-//!   each other's operations.
+//! - *No lock over user code*, except for `Eq` and `Borrow` of keys, which must not panic. Checks
+//!   and completions may take locks, and call the purgatory. The purgatory adds no deadlock when
+//!   two threads complete each other's operations.
 //! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
 //!   later. If a thread is checking the operation, it expires after that batch of at most 32
 //!   checks. Neither completions nor further events delay this.

@@ -134,6 +134,7 @@ impl Chunks {
     #[cold]
     fn add(&mut self, list: Option<Index>, tail: &mut Option<Index>, waiter: Index) -> Position {
         let index = self.0.next_index();
+        assert!(index.position() < CHUNKS / 16, "a shard has too many watchers");
         let previous = tail.replace(index).unwrap_or(index);
         let next = if previous == index { index } else { self.0[previous].next };
         let mut waiters = [None; CHUNK];

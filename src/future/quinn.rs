@@ -34,9 +34,13 @@ use crate::timer::{SleepHandle, Timer};
 /// use delaywheel::{Timer, future::QuinnRuntime};
 /// use quinn::{Endpoint, EndpointConfig, Runtime};
 ///
-/// fn endpoint(socket: UdpSocket, runtime: Arc<dyn Runtime>) -> io::Result<Endpoint> {
+/// fn endpoint(
+///     config: EndpointConfig,
+///     socket: UdpSocket,
+///     runtime: Arc<dyn Runtime>,
+/// ) -> io::Result<Endpoint> {
 ///     let runtime = QuinnRuntime::new(Timer::new(), runtime);
-///     Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(runtime))
+///     Endpoint::new(config, None, socket, Arc::new(runtime))
 /// }
 /// ```
 #[derive(Debug, Clone)]

@@ -157,7 +157,7 @@ impl PurgatoryBuilder {
         self
     }
 
-    /// Sets the seed of the hash of keys. Default: a random seed, which makes it hard to choose keys
+    /// Sets the seed of the hash of keys. Default: a random seed, so that it is hard to choose keys
     /// whose hashes collide.
     ///
     /// With a fixed seed, each run of one program hashes alike. Set it only in a test or a

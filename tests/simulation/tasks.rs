@@ -134,7 +134,7 @@ struct Task {
     waker: Waker,
     /// Number of the waker.
     generation: u64,
-    /// Whether the task is to be polled.
+    /// Whether the task must be polled.
     is_woken: bool,
     /// Whether the last poll was pending, and nothing has woken the task since.
     is_registered: bool,

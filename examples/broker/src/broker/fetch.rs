@@ -6,7 +6,7 @@ use delaywheel::{Completion, DelayedOperation};
 use tokio::sync::oneshot;
 
 use super::{
-    Broker, Reply, frame,
+    Broker, Handled, Reply, frame,
     log::Partition,
     metadata::{Topics, own},
     request::{Header, Malformed},
@@ -41,11 +41,7 @@ impl DelayedOperation<Arc<Partition>> for Fetch {
     }
 }
 
-pub(super) fn handle(
-    broker: &Broker,
-    header: Header,
-    asked: &FetchRequest,
-) -> Result<Reply, Malformed> {
+pub(super) fn handle(broker: &Broker, header: Header, asked: &FetchRequest) -> Handled {
     broker.counts.update(|counts| counts.fetches += 1);
     // There are no fetch sessions: a request for one gets none, and a request within one gets an
     // error.
@@ -174,7 +170,7 @@ impl WantedPartition {
 }
 
 /// Refuses a fetch as a whole.
-pub(super) fn refuse(header: Header, error: ResponseError) -> Result<Reply, Malformed> {
+pub(super) fn refuse(header: Header, error: ResponseError) -> Handled {
     let response = FetchResponse::default().with_error_code(error.code());
     frame::encode(header, &response).map(Reply::Now)
 }

@@ -94,6 +94,9 @@ enum Reply {
     Later(BoxFuture<'static, Option<BytesMut>>),
 }
 
+/// The result of handling a request: its reply, unless it cannot be answered.
+type Handled = Result<Reply, Malformed>;
+
 /// The two ends of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
@@ -194,13 +197,7 @@ impl Broker {
         reply.map_err(|Malformed| Refusal::Unanswerable(header.key))
     }
 
-    fn reply(
-        &self,
-        header: Header,
-        client: &str,
-        request: RequestKind,
-        ends: Ends,
-    ) -> Result<Reply, Malformed> {
+    fn reply(&self, header: Header, client: &str, request: RequestKind, ends: Ends) -> Handled {
         use RequestKind as Kind;
         use frame::encode;
         let (topics, groups) = (&self.topics, &*self.groups);

@@ -6,7 +6,7 @@ use delaywheel::{Completion, DelayedOperation, Watch};
 use tokio::sync::oneshot;
 
 use super::{
-    Broker, Reply,
+    Broker, Handled, Reply,
     batch::Batch,
     frame,
     log::{Partition, Placed},
@@ -36,11 +36,7 @@ impl DelayedOperation<Arc<Partition>> for Produce {
     }
 }
 
-pub(super) fn handle(
-    broker: &Broker,
-    header: Header,
-    asked: ProduceRequest,
-) -> Result<Reply, Malformed> {
+pub(super) fn handle(broker: &Broker, header: Header, asked: ProduceRequest) -> Handled {
     broker.counts.update(|counts| counts.produces += 1);
     let (acks, timeout_ms) = (asked.acks, asked.timeout_ms);
     let written = Written::append(broker, asked);

@@ -29,7 +29,7 @@ use delaywheel::{
 use tokio::sync::oneshot;
 
 use super::{
-    message::{Answer, Commits, Identity, Join, Name, Outcome, Round, Session, own},
+    message::{Answer, Assignments, Commits, Identity, Join, Name, Outcome, Round, Session, own},
     state::{Group, Phase},
 };
 use crate::broker::{
@@ -179,23 +179,17 @@ impl Coordinator {
         }
         let who = Identity { member: join.member.clone(), instance: None, generation: -1 };
         let answer = Answer::default();
-        self.transition(group, join.is_new, |entry| entry.group.join(join, &answer))?;
+        self.transition(group, join.is_new, |entry| entry.group.join(join, &answer))??;
         // The end of the round comes first.
         Ok(self.wait(group, who, answer, Duration::MAX))
     }
 
     /// Takes the assignments of a member, if it leads, and waits for its own.
-    pub(crate) fn sync(
-        &self,
-        group: &Name,
-        who: Identity,
-        assignments: Vec<(Name, Bytes)>,
-    ) -> Result<Waits> {
+    pub(crate) fn sync(&self, group: &Name, who: Identity, all: Assignments) -> Result<Waits> {
         let answer = Answer::default();
         let delay = self.transition(group, false, |entry| {
-            entry.group.sync(&who, assignments, &answer);
-            entry.group.rebalance_timeout()
-        })?;
+            entry.group.sync(&who, all, &answer).map(|()| entry.group.rebalance_timeout())
+        })??;
         Ok(self.wait(group, who, answer, delay))
     }
 

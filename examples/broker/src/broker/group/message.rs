@@ -53,6 +53,9 @@ impl Join {
     }
 }
 
+/// The partitions of each member, in a form that the members understand.
+pub(crate) type Assignments = Vec<(Name, Bytes)>;
+
 /// The sender of each request after a join.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identity {

@@ -15,7 +15,7 @@ use fastrand::Rng;
 
 use super::{
     coordinator::{Coordinator, Waits},
-    message::{Granted, Identity, Join, Name, Outcome},
+    message::{Assignments, Granted, Identity, Join, Name, Outcome},
     state::Phase,
 };
 use crate::broker::Config;
@@ -38,7 +38,7 @@ enum State {
     Idle(Duration),
     Joining(Waits),
     /// It has joined, and syncs with its assignments at that time; until then it sends heartbeats.
-    Stalled(Duration, Vec<(Name, Bytes)>),
+    Stalled(Duration, Assignments),
     Syncing(Waits),
     Member,
 }
@@ -348,16 +348,12 @@ impl World {
     /// Makes a process join again after an error, soon or so late that the others continue without
     /// it.
     fn recover(&mut self, index: usize, error: ResponseError) {
-        use ResponseError::{
-            FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId,
-        };
         let at = self.now() + self.delay(8, 7_000);
         let process = &mut self.processes[index];
         process.owned.clear();
         match error {
-            RebalanceInProgress | IllegalGeneration => {}
-            UnknownMemberId => process.forget(),
-            FencedInstanceId => panic!("no instance runs twice"),
+            ResponseError::RebalanceInProgress | ResponseError::IllegalGeneration => {}
+            ResponseError::UnknownMemberId => process.forget(),
             other => panic!("{other:?}"),
         }
         process.state = State::Idle(at);
@@ -429,7 +425,7 @@ impl Process {
 }
 
 /// Assigns the partitions, as the client that leads does.
-fn assign(members: &[JoinGroupResponseMember]) -> Vec<(Name, Bytes)> {
+fn assign(members: &[JoinGroupResponseMember]) -> Assignments {
     let count = members.len();
     let share = |index: usize| (0..PARTITIONS).filter(move |&p| usize::from(p) % count == index);
     let assigned = members.iter().enumerate();

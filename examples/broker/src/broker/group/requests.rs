@@ -4,13 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{
     coordinator::{Coordinator, Waits},
-    message::{Granted, Identity, Join, own},
+    message::{Assignments, Granted, Identity, Join, Name, own},
     state::MAX_GROUP_BYTES,
 };
-use crate::broker::{
-    Reply, frame,
-    request::{Header, Malformed},
-};
+use crate::broker::{Handled, Reply, frame, request::Header};
 use crate::prelude::*;
 
 /// Bytes of metadata that a member may have.
@@ -30,14 +27,13 @@ pub(crate) fn join(
     client_id: &str,
     asked: &JoinGroupRequest,
     peer: SocketAddr,
-) -> Result<Reply, Malformed> {
+) -> Handled {
     let member = own(&asked.member_id);
     let has_own = header.version >= TELLS_REBALANCE_TIMEOUT && asked.rebalance_timeout_ms >= 0;
     let rebalance = if has_own { asked.rebalance_timeout_ms } else { asked.session_timeout_ms };
     let protocols = asked.protocols.iter();
     let join = Join {
         member: member.clone(),
-        is_new: member.is_empty(),
         instance: asked.group_instance_id.as_ref().map(|name| own(name)),
         client_id: own(client_id),
         client_host: format!("/{}", peer.ip()).into(),
@@ -45,6 +41,7 @@ pub(crate) fn join(
         rebalance_timeout: millis(rebalance),
         protocol_type: own(&asked.protocol_type),
         protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
+        ..Join::default()
     };
     let joining = if join.bytes() > MAX_METADATA_BYTES {
         Err(ResponseError::InvalidRequest)
@@ -59,15 +56,11 @@ pub(crate) fn join(
     reply(header, joining, |error| Granted::Joined(refused.with_error_code(error.code())))
 }
 
-pub(crate) fn sync(
-    groups: &Coordinator,
-    header: Header,
-    asked: &SyncGroupRequest,
-) -> Result<Reply, Malformed> {
+pub(crate) fn sync(groups: &Coordinator, header: Header, asked: &SyncGroupRequest) -> Handled {
     let who = identity(&asked.member_id, asked.group_instance_id.as_ref(), asked.generation_id);
     let assigned = asked.assignments.iter();
-    let assignments: Vec<_> =
-        assigned.map(|each| (own(&each.member_id), own_bytes(&each.assignment))).collect();
+    let assigned = assigned.map(|each| (own(&each.member_id), own_bytes(&each.assignment)));
+    let assignments = assigned.collect::<Assignments>();
     let bytes: usize = assignments.iter().map(|(_, assignment)| assignment.len()).sum();
     let syncing = if bytes > MAX_GROUP_BYTES {
         Err(ResponseError::InvalidRequest)
@@ -83,7 +76,7 @@ fn reply(
     header: Header,
     waits: Result<Waits>,
     refused: impl FnOnce(ResponseError) -> Granted + Send + 'static,
-) -> Result<Reply, Malformed> {
+) -> Handled {
     let encode = move |granted| match granted {
         Granted::Joined(joined) => frame::encode(header, &joined),
         Granted::Synced(synced) => frame::encode(header, &synced),
@@ -107,7 +100,7 @@ pub(crate) fn leave(
     version: i16,
     asked: &LeaveGroupRequest,
 ) -> LeaveGroupResponse {
-    let leave = |member: &StrBytes, instance: Option<&StrBytes>| {
+    let leave = |member: &Name, instance: Option<&Name>| {
         code(groups.leave(&asked.group_id, &own(member), instance.map(|name| own(name)).as_ref()))
     };
     if version < LEAVE_MANY {
@@ -122,11 +115,7 @@ pub(crate) fn leave(
     LeaveGroupResponse::default().with_members(members.collect())
 }
 
-pub(super) fn identity(
-    member: &StrBytes,
-    instance: Option<&StrBytes>,
-    generation: i32,
-) -> Identity {
+pub(super) fn identity(member: &Name, instance: Option<&Name>, generation: i32) -> Identity {
     Identity { member: own(member), instance: instance.map(|name| own(name)), generation }
 }
 

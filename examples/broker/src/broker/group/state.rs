@@ -22,7 +22,9 @@ use std::{
     time::Duration,
 };
 
-use super::message::{Answer, Effects, Granted, Identity, Join, Name, Outcome, Round, Session};
+use super::message::{
+    Answer, Assignments, Effects, Granted, Identity, Join, Name, Outcome, Round, Session,
+};
 use crate::prelude::*;
 
 /// Limit of the metadata of all members of a group in bytes, and of all assignments. The leader
@@ -131,13 +133,7 @@ impl Group {
     }
 
     /// Adds a member, or lets it join again. The answer comes at once, or at the end of the round.
-    pub(crate) fn join(&mut self, join: Join, answer: &Answer) {
-        if let Err(error) = self.try_join(join, answer) {
-            set(answer, Err(error));
-        }
-    }
-
-    fn try_join(&mut self, join: Join, answer: &Answer) -> Result<()> {
+    pub(crate) fn join(&mut self, join: Join, answer: &Answer) -> Result<()> {
         self.check_protocols(&join)?;
         let instance = join.instance.as_ref();
         if !join.is_new {
@@ -374,34 +370,29 @@ impl Group {
 
     /// Takes the assignments, if they come from the leader. Answers with the member's own when it
     /// is there.
-    pub(crate) fn sync(
-        &mut self,
-        who: &Identity,
-        assignments: Vec<(Name, Bytes)>,
-        answer: &Answer,
-    ) {
-        let outcome = self.check_generation(who).map(|_| self.phase);
-        match outcome {
-            Err(error) => set(answer, Err(error)),
-            Ok(Phase::Empty) => set(answer, Err(ResponseError::UnknownMemberId)),
-            Ok(Phase::Joining) => set(answer, Err(ResponseError::RebalanceInProgress)),
-            Ok(Phase::Stable) => {
+    pub(crate) fn sync(&mut self, who: &Identity, all: Assignments, answer: &Answer) -> Result<()> {
+        self.check_generation(who)?;
+        match self.phase {
+            Phase::Empty => return Err(ResponseError::UnknownMemberId),
+            Phase::Joining => return Err(ResponseError::RebalanceInProgress),
+            Phase::Stable => {
                 self.effects.started.push(who.member.clone());
                 set(answer, Ok(Granted::Synced(self.synced(&who.member))));
             }
-            Ok(Phase::Syncing) => {
+            Phase::Syncing => {
                 self.interrupt(&who.member);
                 if let Some(member) = self.members.get_mut(&who.member) {
                     member.waiting = Some(Arc::clone(answer));
                 }
                 if self.leader == who.member {
-                    self.assign(assignments);
+                    self.assign(all);
                 }
             }
         }
+        Ok(())
     }
 
-    fn assign(&mut self, assignments: Vec<(Name, Bytes)>) {
+    fn assign(&mut self, assignments: Assignments) {
         for (id, assignment) in assignments {
             if let Some(member) = self.members.get_mut(&id) {
                 member.assignment = assignment;

@@ -99,11 +99,8 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
 #[tokio::test]
 async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
     let (server, _clock) = stopped_broker().await;
-    let (mut consumer, mut producer) = (Raw::connect(&server).await, Raw::connect(&server).await);
-    consumer.send(&fetch(&[0], 1, HOUR_MS)).await;
-    producer.send(&produce(0, -1, 1)).await;
-    until_fetches_wait(&server, 1).await;
-    until_produces_wait(&server, 1).await;
+    let mut consumer = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut producer = Raw::waiting(&server, &produce(0, -1, 1)).await;
     let request = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);
     assert_eq!(Raw::connect(&server).await.call_in(5, &request).await.responses[0].error_code, 0);
     let unknown = ResponseError::UnknownTopicOrPartition.code();

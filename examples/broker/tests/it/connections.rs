@@ -14,11 +14,9 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
         }
         clients.push(client);
     }
-    until_fetches_wait(&server, 100).await;
-    until_produces_wait(&server, 20).await;
+    until("the waits", || waiting(&server) == 120).await;
     drop(clients);
-    until_fetches_wait(&server, 0).await;
-    until_produces_wait(&server, 0).await;
+    until("the end of the waits", || waiting(&server) == 0).await;
     for (stats, timer) in [server.broker().stats().fetches, server.broker().stats().produces] {
         assert_eq!((stats.watched, stats.keys, timer.pending), (0, 0, 0));
         assert_eq!(stats.cancelled, timer.cancelled);
@@ -30,12 +28,10 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
 #[tokio::test]
 async fn a_client_that_has_sent_its_last_request_is_disconnected() {
     let (server, _clock) = virtual_broker().await;
-    let mut client = Raw::connect(&server).await;
-    client.send(&fetch(&[0], 1, HOUR_MS)).await;
-    until_fetches_wait(&server, 1).await;
+    let mut client = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
     client.finish().await;
     assert!(client.receive_rest().await.is_empty());
-    assert_eq!(server.broker().stats().fetches.0.delayed, 0);
+    assert_eq!(waiting(&server), 0);
 }
 
 #[tokio::test]

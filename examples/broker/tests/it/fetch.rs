@@ -4,29 +4,14 @@ use std::time::Duration;
 
 use crate::prelude::*;
 
-/// Connects a client, whose fetch waits beside this many others.
-async fn waiting(
-    server: &Server,
-    others: u64,
-    partitions: &[i32],
-    min_bytes: usize,
-    max_wait_ms: i32,
-) -> Raw {
-    let mut client = Raw::connect(server).await;
-    let min_bytes = i32::try_from(min_bytes).unwrap();
-    client.send(&fetch(partitions, min_bytes, max_wait_ms)).await;
-    until_fetches_wait(server, others + 1).await;
-    client
-}
-
 #[tokio::test]
 async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
     let (server, clock) = virtual_broker().await;
-    let mut client = waiting(&server, 0, &[0], 1, 500).await;
+    let mut client = Raw::waiting(&server, &fetch(&[0], 1, 500)).await;
     clock.advance(499 * MS);
-    assert_eq!(server.broker().stats().fetches.0.delayed, 1);
+    assert_eq!(waiting(&server), 1);
     clock.advance(MS);
-    assert_eq!(server.broker().stats().fetches.0.delayed, 0);
+    assert_eq!(waiting(&server), 0);
     assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
 }
 
@@ -34,9 +19,9 @@ async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
 async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     let server = system_broker().await;
     let one = batch(1).len();
-    let mut small = waiting(&server, 0, &[0], 1, HOUR_MS).await;
-    let mut large = waiting(&server, 1, &[0, 1], 2 * one + 1, HOUR_MS).await;
-    let _other = waiting(&server, 2, &[2], 1, HOUR_MS).await;
+    let mut small = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut large = Raw::waiting(&server, &fetch(&[0, 1], 2 * one + 1, HOUR_MS)).await;
+    let _other = Raw::waiting(&server, &fetch(&[2], 1, HOUR_MS)).await;
     let mut producer = Raw::connect(&server).await;
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(lengths(&small.receive::<FetchRequest>().await), [one]);
@@ -44,14 +29,14 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     assert_eq!(server.broker().stats().fetches.0.satisfied, 1, "two batches are a byte too few");
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(lengths(&large.receive::<FetchRequest>().await), [2 * one, one]);
-    assert_eq!(server.broker().stats().fetches.0.delayed, 1, "nothing has happened to partition 2");
+    assert_eq!(waiting(&server), 1, "nothing has happened to partition 2");
 }
 
 #[tokio::test]
 async fn a_request_that_writes_to_several_partitions_ends_a_fetch_of_them_once() {
     let server = system_broker().await;
     let one = batch(1).len();
-    let mut consumer = waiting(&server, 0, &[0, 1, 2], 3 * one, HOUR_MS).await;
+    let mut consumer = Raw::waiting(&server, &fetch(&[0, 1, 2], 3 * one, HOUR_MS)).await;
     Raw::connect(&server).await.call(&produce_all(&[0, 1, 2], 1, 1)).await;
     assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [one; 3]);
     assert_eq!(server.broker().stats().fetches.0.satisfied, 1);
@@ -95,9 +80,10 @@ async fn limits_hold_except_for_a_first_batch() {
 #[tokio::test]
 async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
     let server = start(Config { max_waiting: 2, ..config() }).await;
-    let mut first = waiting(&server, 0, &[0], 1, HOUR_MS).await;
-    let _second = waiting(&server, 1, &[0], 1, HOUR_MS).await;
-    let _third = waiting(&server, 1, &[0], 1, HOUR_MS).await;
+    let mut first = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let _second = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut third = Raw::connect(&server).await;
+    third.send(&fetch(&[0], 1, HOUR_MS)).await;
     let displaced = first.receive::<FetchRequest>().await;
     assert_eq!((displaced.throttle_time_ms, lengths(&displaced)), (100, vec![0]));
     assert_eq!(server.broker().stats().fetches.0.displaced, 1);
@@ -107,7 +93,7 @@ async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
 async fn a_wait_is_cut_to_the_longest_that_is_allowed() {
     let max_wait = Duration::from_secs(1);
     let (server, clock) = start_virtual(Config { max_wait, ..config() }).await;
-    let mut client = waiting(&server, 0, &[0], 1, i32::MAX).await;
+    let mut client = Raw::waiting(&server, &fetch(&[0], 1, i32::MAX)).await;
     clock.advance(max_wait);
     assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
 }
@@ -117,8 +103,8 @@ async fn idle_connections_wake_no_reaper_until_their_time_is_over() {
     const IDLE: u64 = 200;
     let (server, clock) = virtual_broker().await;
     let mut clients = Vec::new();
-    for others in 0..IDLE {
-        clients.push(waiting(&server, others, &[0, 1, 2], 1, HOUR_MS).await);
+    for _ in 0..IDLE {
+        clients.push(Raw::waiting(&server, &fetch(&[0, 1, 2], 1, HOUR_MS)).await);
     }
     // Others are served meanwhile.
     assert_eq!(Raw::connect(&server).await.produce(3, 1, 1).await, 0);

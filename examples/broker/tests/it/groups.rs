@@ -43,25 +43,17 @@ async fn committed(client: &mut Raw, version: i16, partitions: Vec<i32>) -> Vec<
     found[0].partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
-async fn until_requests_wait(server: &Server, count: u64) {
-    until("requests waiting", || server.broker().stats().groups.requests.0.delayed == count).await;
-}
-
-/// Joins without an id, with this many bytes of metadata.
-async fn join_with(server: &Server, bytes: usize) -> Raw {
-    let mut client = Raw::connect(server).await;
+/// A request to join without an id, with this many bytes of metadata.
+fn join_with(bytes: usize) -> JoinGroupRequest {
     let mut request = join(&StrBytes::default());
     request.protocols[0].metadata = vec![0; bytes].into();
-    client.send(&request).await;
-    client
+    request
 }
 
 #[tokio::test]
 async fn a_join_whose_connection_closes_leaves_nothing() {
     let (server, _clock) = virtual_broker().await;
-    let member = join_with(&server, 0).await;
-    until_requests_wait(&server, 1).await;
-    drop(member);
+    drop(Raw::waiting(&server, &join_with(0)).await);
     until("the end of the group", || server.broker().stats().groups.groups == 0).await;
     let stats = server.broker().stats().groups;
     assert_eq!(
@@ -74,9 +66,8 @@ async fn a_join_whose_connection_closes_leaves_nothing() {
 async fn a_shutdown_answers_joins_and_syncs() {
     let (server, clock) = virtual_broker().await;
     let mut members = Vec::new();
-    for number in 1..=2 {
-        members.push(join_with(&server, 0).await);
-        until_requests_wait(&server, number).await;
+    for _ in 0..2 {
+        members.push(Raw::waiting(&server, &join_with(0)).await);
     }
     // The first delay, and as long again since a member has come.
     clock.advance(6_000 * MS);
@@ -88,11 +79,9 @@ async fn a_shutdown_answers_joins_and_syncs() {
             client.send(&sync.with_member_id(joined.member_id)).await;
         }
     }
-    until_requests_wait(&server, 1).await;
-    let mut other = Raw::connect(&server).await;
-    let request = join(&StrBytes::default()).with_group_id(GroupId(text("other")));
-    other.send(&request).await;
-    until_requests_wait(&server, 2).await;
+    until("the sync", || waiting(&server) == 1).await;
+    let request = join_with(0).with_group_id(GroupId(text("other")));
+    let mut other = Raw::waiting(&server, &request).await;
     assert_eq!(soon(server.shutdown()).await, 2);
     let not_available = ResponseError::CoordinatorNotAvailable.code();
     let joined = other.receive::<JoinGroupRequest>().await;
@@ -160,16 +149,15 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     const BYTES: usize = 256 << 10;
     let (server, clock) = virtual_broker().await;
     let mut members = Vec::new();
-    for number in 1..=16 {
-        members.push(join_with(&server, BYTES).await);
-        until_requests_wait(&server, number).await;
+    for _ in 0..16 {
+        members.push(Raw::waiting(&server, &join_with(BYTES)).await);
     }
-    let refused = join_with(&server, 1).await.receive::<JoinGroupRequest>().await;
+    let client = &mut Raw::connect(&server).await;
+    let refused = client.call(&join_with(1)).await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
-    let refused = join_with(&server, BYTES + 1).await.receive::<JoinGroupRequest>().await;
+    let refused = client.call(&join_with(BYTES + 1)).await;
     assert_eq!(refused.error_code, ResponseError::InvalidRequest.code());
     clock.advance(6_000 * MS);
-    let client = &mut Raw::connect(&server).await;
     let request = DescribeGroupsRequest::default().with_groups(vec![group(); 4_000]);
     let described = client.call_in(5, &request).await.groups;
     let bytes = |group: &DescribedGroup| -> usize {

@@ -8,7 +8,7 @@ use std::{
 
 use delaywheel::ManualClock;
 pub(crate) use delaywheel_broker::{
-    broker::{Config, Server},
+    broker::{Config, Server, Stats},
     client::{self, Client, record_batch},
     prelude::*,
 };
@@ -69,12 +69,10 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) async fn until_fetches_wait(server: &Server, count: u64) {
-    until("fetches waiting", || server.broker().stats().fetches.0.delayed == count).await;
-}
-
-pub(crate) async fn until_produces_wait(server: &Server, count: u64) {
-    until("produce requests waiting", || server.broker().stats().produces.0.delayed == count).await;
+/// The number of requests that wait, of all kinds.
+pub(crate) fn waiting(server: &Server) -> u64 {
+    let Stats { fetches, produces, groups, .. } = server.broker().stats();
+    fetches.0.delayed + produces.0.delayed + groups.requests.0.delayed
 }
 
 /// Returns the result of something that must not hang.
@@ -92,6 +90,15 @@ impl Raw {
 
     pub(crate) async fn connect_to(address: SocketAddr) -> Self {
         Self(Client::connect(address).await.unwrap())
+    }
+
+    /// Connects, and sends a request. Returns when one more request waits than before.
+    pub(crate) async fn waiting<R: Request>(server: &Server, request: &R) -> Self {
+        let others = waiting(server);
+        let mut client = Self::connect(server).await;
+        client.send(request).await;
+        until("the wait", || waiting(server) == others + 1).await;
+        client
     }
 
     pub(crate) async fn send<R: Request>(&mut self, request: &R) {
@@ -195,13 +202,13 @@ pub(crate) fn metadata(topics: &[&str], creates: bool) -> MetadataRequest {
 }
 
 /// A fetch of some partitions of the topic, from their beginning.
-pub(crate) fn fetch(partitions: &[i32], min_bytes: i32, max_wait_ms: i32) -> FetchRequest {
+pub(crate) fn fetch(partitions: &[i32], min_bytes: usize, max_wait_ms: i32) -> FetchRequest {
     let partitions = partitions.iter().map(|&partition| {
         FetchPartition::default().with_partition(partition).with_partition_max_bytes(1 << 20)
     });
     let topic = FetchTopic::default().with_topic(name(TOPIC));
     FetchRequest::default()
-        .with_min_bytes(min_bytes)
+        .with_min_bytes(i32::try_from(min_bytes).unwrap())
         .with_max_bytes(1 << 20)
         .with_max_wait_ms(max_wait_ms)
         .with_topics(vec![topic.with_partitions(partitions.collect())])

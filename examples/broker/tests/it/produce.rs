@@ -5,11 +5,9 @@ use crate::prelude::*;
 #[tokio::test]
 async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() {
     let (server, clock) = virtual_broker().await;
-    let mut client = Raw::connect(&server).await;
-    client.send(&produce_all(&[0, 1, 2], -1, 5)).await;
-    until_produces_wait(&server, 1).await;
+    let mut client = Raw::waiting(&server, &produce_all(&[0, 1, 2], -1, 5)).await;
     clock.advance(9 * MS);
-    assert_eq!(server.broker().stats().produces.0.delayed, 1);
+    assert_eq!(waiting(&server), 1);
     clock.advance(MS);
     let response = client.receive::<ProduceRequest>().await;
     let written = response.responses[0].partition_responses.iter();
@@ -23,11 +21,9 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() 
 #[tokio::test]
 async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
     let (server, clock) = stopped_broker().await;
-    let mut client = Raw::connect(&server).await;
-    client.send(&produce(0, -1, 1)).await;
-    until_produces_wait(&server, 1).await;
+    let mut client = Raw::waiting(&server, &produce(0, -1, 1)).await;
     clock.advance(999 * MS);
-    assert_eq!(server.broker().stats().produces.0.delayed, 1);
+    assert_eq!(waiting(&server), 1);
     clock.advance(MS);
     let timed_out = ResponseError::RequestTimedOut.code();
     assert_eq!(outcome(&client.receive::<ProduceRequest>().await).error_code, timed_out);
@@ -43,11 +39,9 @@ async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
 #[tokio::test]
 async fn a_request_for_one_ack_does_not_wait_but_its_readers_do() {
     let (server, clock) = virtual_broker().await;
-    let (mut producer, mut consumer) = (Raw::connect(&server).await, Raw::connect(&server).await);
-    consumer.send(&fetch(&[0], 1, 60_000)).await;
-    until_fetches_wait(&server, 1).await;
-    assert_eq!(producer.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().stats().fetches.0.delayed, 1, "the record is not replicated");
+    let mut consumer = Raw::waiting(&server, &fetch(&[0], 1, 60_000)).await;
+    assert_eq!(Raw::connect(&server).await.produce(0, 1, 1).await, 0);
+    assert_eq!(waiting(&server), 1, "the record is not replicated");
     clock.advance(10 * MS);
     assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [batch(1).len()]);
 }
@@ -76,11 +70,9 @@ async fn offset(client: &mut Raw, timestamp: i64) -> i64 {
 #[tokio::test]
 async fn each_partition_of_a_request_fails_on_its_own() {
     let (server, clock) = virtual_broker().await;
-    let mut client = Raw::connect(&server).await;
     let mut request = produce_all(&[0, 1, 9], -1, 1);
     request.topic_data[0].partition_data[1].records = Some(Bytes::from_static(&[7; 100]));
-    client.send(&request).await;
-    until_produces_wait(&server, 1).await;
+    let mut client = Raw::waiting(&server, &request).await;
     clock.advance(10 * MS);
     let response = client.receive::<ProduceRequest>().await;
     let codes = response.responses[0].partition_responses.iter().map(|written| written.error_code);
@@ -95,11 +87,9 @@ async fn each_partition_of_a_request_fails_on_its_own() {
 #[tokio::test]
 async fn answers_come_in_the_order_of_the_requests() {
     let (server, clock) = virtual_broker().await;
-    let mut client = Raw::connect(&server).await;
-    client.send(&fetch(&[0], 1, 60_000)).await;
+    let mut client = Raw::waiting(&server, &fetch(&[0], 1, 60_000)).await;
     client.send(&produce(0, 1, 1)).await;
     until("the append", || server.broker().stats().counts.records == 1).await;
-    until_fetches_wait(&server, 1).await;
     clock.advance(10 * MS);
     assert_eq!(lengths(&client.receive::<FetchRequest>().await), [batch(1).len()]);
     assert_eq!(outcome(&client.receive::<ProduceRequest>().await).error_code, 0);

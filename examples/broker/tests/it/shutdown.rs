@@ -13,15 +13,10 @@ async fn a_shutdown_answers_all_requests_and_closes() {
     let (server, _clock) = stopped_broker().await;
     let mut consumers = Vec::new();
     for _ in 0..50 {
-        let mut client = Raw::connect(&server).await;
-        client.send(&fetch(&[0, 1], 1, HOUR_MS)).await;
-        consumers.push(client);
+        consumers.push(Raw::waiting(&server, &fetch(&[0, 1], 1, HOUR_MS)).await);
     }
-    let mut producer = Raw::connect(&server).await;
-    producer.send(&produce(0, -1, 1)).await;
+    let mut producer = Raw::waiting(&server, &produce(0, -1, 1)).await;
     let idle = Raw::connect(&server).await;
-    until_fetches_wait(&server, 50).await;
-    until_produces_wait(&server, 1).await;
 
     let broker = std::sync::Arc::clone(server.broker());
     assert_eq!(soon(server.shutdown()).await, 51);
@@ -42,9 +37,7 @@ async fn a_shutdown_answers_all_requests_and_closes() {
 #[tokio::test]
 async fn dropping_the_server_also_answers_all_requests() {
     let (server, _clock) = virtual_broker().await;
-    let mut client = Raw::connect(&server).await;
-    client.send(&fetch(&[0], 1, HOUR_MS)).await;
-    until_fetches_wait(&server, 1).await;
+    let mut client = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
     drop(server);
     assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
     assert!(client.receive_rest().await.is_empty());

@@ -67,10 +67,8 @@ pub(crate) struct Done {
 pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done, Fault> {
     let timer = Timer::new();
     let client = ClientBuilder::new(vec![address.to_string()]).build().await?;
-    let partition = |topic, index| {
-        let handling = UnknownTopicHandling::Retry;
-        client.partition_client(topic, index, handling)
-    };
+    let partition =
+        |topic, index| client.partition_client(topic, index, UnknownTopicHandling::Retry);
     let (stop, stopped) = watch::channel(false);
     let (goals, goal) = watch::channel(Goal::None);
     let (mut producers, mut consumers) = (Set::new(), Set::new());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delaywheel_broker::broker::{Counts, GroupCounts, GroupStats, Stats};
+use delaywheel_broker::broker::{Counts, GroupStats, Stats};
 
 use crate::load::Done;
 
@@ -71,18 +71,17 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
 /// Prints the counts of consumer groups, how late the broker ended rounds and sessions, and how many
 /// connections it closed.
 pub(crate) fn print_counts(stats: &Stats) {
-    let GroupStats { groups, counts, rounds, sessions, .. } = &stats.groups;
-    let GroupCounts { joins, rebalances, heartbeats, sessions_ended, left } = counts;
+    let GroupStats { groups, rounds, sessions, .. } = &stats.groups;
+    let Counts { joins, rebalances, heartbeats, sessions_ended, left, rejected, .. } = stats.counts;
     let (late_rounds, late_sessions) = (rounds.1.lateness.max(), sessions.lateness.max());
     println!(
         "groups     {groups} left; {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats
            {} rounds timed out, late by at most {}
            {left} members left, {sessions_ended} sessions timed out, late by at most {}
-refused    {} connections closed because of their requests",
+refused    {rejected} connections closed because of their requests",
         rounds.0.expired,
         show(late_rounds),
-        show(late_sessions),
-        stats.counts.rejected
+        show(late_sessions)
     );
 }
 

@@ -19,18 +19,28 @@ pub struct Counts {
     pub records: u64,
     /// Batches that an idempotent producer sent again, and that were not appended again.
     pub duplicates: u64,
+    /// Requests to join a group.
+    pub joins: u64,
+    /// Heartbeats of members.
+    pub heartbeats: u64,
+    /// Rebalances: rounds of joins that ended with a new generation.
+    pub rebalances: u64,
+    /// Members that were removed because no heartbeat came in time.
+    pub sessions_ended: u64,
+    /// Members that left.
+    pub left: u64,
 }
 
 /// Counts that many threads change.
 #[derive(Debug, Default)]
-pub(super) struct Shared<T>(Mutex<T>);
+pub(super) struct Shared(Mutex<Counts>);
 
-impl<T: Copy> Shared<T> {
-    pub(super) fn update(&self, change: impl FnOnce(&mut T)) {
+impl Shared {
+    pub(super) fn update(&self, change: impl FnOnce(&mut Counts)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn read(&self) -> T {
+    pub(super) fn read(&self) -> Counts {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,12 +40,7 @@ use delaywheel::{
 };
 use futures::future::BoxFuture;
 
-pub use self::{
-    config::Config,
-    counts::Counts,
-    group::{GroupCounts, GroupStats},
-    server::Server,
-};
+pub use self::{config::Config, counts::Counts, group::GroupStats, server::Server};
 use self::{
     fetch::Fetch,
     follower::Follower,
@@ -119,7 +114,7 @@ pub struct Broker {
     follower: Option<Follower>,
     /// Delays of the follower and of a shutdown.
     timer: Timer,
-    counts: counts::Shared<Counts>,
+    counts: Arc<counts::Shared>,
     refusals: Refusals,
     frame_limits: frame::Limits,
 }
@@ -128,6 +123,7 @@ impl Broker {
     fn new(config: Config) -> io::Result<Self> {
         let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
         let waiters = Waiters::new(&config);
+        let counts = Arc::<counts::Shared>::default();
         let follow = || {
             let is_running = !config.stop_follower;
             Follower::new(timer.clone(), waiters.clone(), config.follower_delay, is_running)
@@ -144,9 +140,9 @@ impl Broker {
             storage: Storage::new(config.max_stored_bytes),
             cluster_id: (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect(),
             producers: Producers::default(),
-            groups: Coordinator::new(&config),
+            groups: Coordinator::new(&config, Arc::clone(&counts)),
             follower: (!config.no_follower).then(follow),
-            counts: counts::Shared::default(),
+            counts,
             refusals: Refusals::new(config.print),
             frame_limits: frame::Limits::new(config.common_frame_bytes, MAX_FRAME_BYTES),
             waiters,

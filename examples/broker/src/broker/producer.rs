@@ -187,8 +187,7 @@ mod tests {
         assert_eq!(sequences.check(stamp(7, 2, 5, 1)), gap);
         assert_eq!(sequences.check(stamp(7, 2, 0, 5)), Ok(None));
         sequences.record(stamp(7, 2, 0, 5), 5);
-        let fenced = Err(ResponseError::InvalidProducerEpoch);
-        assert_eq!(sequences.check(stamp(7, 1, 5, 1)), fenced);
+        assert_eq!(sequences.check(stamp(7, 1, 5, 1)), Err(ResponseError::InvalidProducerEpoch));
     }
 
     #[test]

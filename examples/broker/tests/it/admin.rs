@@ -132,9 +132,8 @@ async fn the_oldest_records_make_room_for_others() {
             assert_eq!(client.produce(partition, 1, 1).await, 0);
         }
     }
-    let out_of_range = ResponseError::OffsetOutOfRange.code();
     let response = client.call(&fetch(&[0, 1, 2, 3], 1, 0)).await;
-    assert_eq!(codes(&response), [out_of_range; 4]);
+    assert_eq!(codes(&response), [ResponseError::OffsetOutOfRange.code(); 4]);
 }
 
 #[tokio::test]

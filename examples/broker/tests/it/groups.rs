@@ -20,6 +20,11 @@ fn join(member: &StrBytes) -> JoinGroupRequest {
         .with_protocols(vec![protocol])
 }
 
+fn sync(member: &StrBytes, generation: i32) -> SyncGroupRequest {
+    let request = SyncGroupRequest::default().with_group_id(group());
+    request.with_member_id(member.clone()).with_generation_id(generation)
+}
+
 fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitRequest {
     let partition = OffsetCommitRequestPartition::default()
         .with_partition_index(1)
@@ -74,18 +79,15 @@ async fn a_shutdown_answers_joins_and_syncs() {
     for client in &mut members {
         let joined = client.receive::<JoinGroupRequest>().await;
         if joined.leader != joined.member_id {
-            let sync = SyncGroupRequest::default().with_group_id(group());
-            let sync = sync.with_generation_id(joined.generation_id);
-            client.send(&sync.with_member_id(joined.member_id)).await;
+            client.send(&sync(&joined.member_id, joined.generation_id)).await;
         }
     }
     until("the sync", || waiting(&server) == 1).await;
     let request = join_with(0).with_group_id(GroupId(text("other")));
     let mut other = Raw::waiting(&server, &request).await;
     assert_eq!(soon(server.shutdown()).await, 2);
-    let not_available = ResponseError::CoordinatorNotAvailable.code();
     let joined = other.receive::<JoinGroupRequest>().await;
-    assert_eq!(joined.error_code, not_available);
+    assert_eq!(joined.error_code, ResponseError::CoordinatorNotAvailable.code());
 }
 
 #[tokio::test]
@@ -96,9 +98,8 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
         let joined = client.call_in(version, &join(&StrBytes::default())).await;
         assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
         let (member, generation) = (joined.member_id, joined.generation_id);
-        let sync = SyncGroupRequest::default().with_group_id(group());
-        let sync = sync.with_member_id(member.clone()).with_generation_id(generation);
-        assert_eq!(client.call_in(version.min(5), &sync).await.error_code, 0);
+        let synced = client.call_in(version.min(5), &sync(&member, generation)).await;
+        assert_eq!(synced.error_code, 0);
         let heartbeat = HeartbeatRequest::default().with_group_id(group());
         let heartbeat = heartbeat.with_member_id(member.clone()).with_generation_id(generation);
         assert_eq!(client.call_in(version.min(4), &heartbeat).await.error_code, 0);

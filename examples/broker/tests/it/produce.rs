@@ -119,6 +119,5 @@ async fn a_batch_that_comes_again_is_answered_as_before_and_appended_once() {
 
     let transaction = Some(TransactionalId(text("transaction")));
     let refused = client.call_in(4, &request.with_transactional_id(transaction)).await;
-    let expected = ResponseError::TransactionalIdAuthorizationFailed.code();
-    assert_eq!(refused.error_code, expected);
+    assert_eq!(refused.error_code, ResponseError::TransactionalIdAuthorizationFailed.code());
 }

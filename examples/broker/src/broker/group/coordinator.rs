@@ -48,28 +48,11 @@ const SESSION_TIMEOUTS: RangeInclusive<Duration> =
 /// time; if all have members it is refused.
 const MAX_GROUPS: usize = 1_000;
 
-/// Counts of groups.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct GroupCounts {
-    /// Requests to join.
-    pub joins: u64,
-    /// Heartbeats.
-    pub heartbeats: u64,
-    /// Rebalances: rounds of joins that ended with a new generation.
-    pub rebalances: u64,
-    /// Members that were removed because no heartbeat came in time.
-    pub sessions_ended: u64,
-    /// Members that left.
-    pub left: u64,
-}
-
-/// Statistics of groups; from [`Broker::groups`](crate::broker::Broker::groups).
+/// Statistics of groups.
 #[derive(Debug, Clone)]
 pub struct GroupStats {
     /// Number of groups.
     pub groups: u64,
-    /// Counts of all groups together.
-    pub counts: GroupCounts,
     /// Rounds of joins that wait for members, and their timer.
     pub rounds: (PurgatoryStats, TimerStats),
     /// Joins and syncs that wait, and their timer.
@@ -112,13 +95,13 @@ pub(crate) struct Coordinator {
     /// there, so that its generations do not decrease.
     dropped_generation: AtomicI32,
     is_closed: AtomicBool,
-    counts: Shared<GroupCounts>,
+    pub(super) counts: Arc<Shared>,
 }
 
 pub(crate) type Waits = Waiting<Name, Request, Outcome>;
 
 impl Coordinator {
-    pub(crate) fn new(config: &Config) -> Arc<Self> {
+    pub(crate) fn new(config: &Config, counts: Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let coordinator = Weak::clone(this);
             let sessions = timer_builder(config, "sessions").inline().build_with(move |session| {
@@ -139,7 +122,7 @@ impl Coordinator {
                 numbers: AtomicU64::new(1),
                 dropped_generation: AtomicI32::new(0),
                 is_closed: AtomicBool::new(false),
-                counts: Shared::default(),
+                counts,
             }
         })
     }
@@ -147,7 +130,6 @@ impl Coordinator {
     pub(crate) fn stats(&self) -> GroupStats {
         GroupStats {
             groups: self.groups().len() as u64,
-            counts: self.counts.read(),
             rounds: (self.rebalances.stats(), self.rebalances.timer_stats()),
             requests: (self.requests.stats(), self.requests.timer_stats()),
             sessions: self.sessions.stats(),

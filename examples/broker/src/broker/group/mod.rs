@@ -10,4 +10,4 @@ pub(super) mod requests;
 mod state;
 
 pub(super) use self::coordinator::Coordinator;
-pub use self::coordinator::{GroupCounts, GroupStats};
+pub use self::coordinator::GroupStats;

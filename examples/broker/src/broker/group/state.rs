@@ -509,8 +509,7 @@ impl Group {
             |member: &&Member| instance.is_none() || member.join.instance.as_ref() == instance;
         member.filter(is_it).ok_or_else(|| {
             let successor = instance.and_then(|instance| self.find_instance(instance));
-            let unknown = ResponseError::UnknownMemberId;
-            successor.map_or(unknown, |_| ResponseError::FencedInstanceId)
+            successor.map_or(ResponseError::UnknownMemberId, |_| ResponseError::FencedInstanceId)
         })
     }
 

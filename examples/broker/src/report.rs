@@ -73,15 +73,14 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
 pub(crate) fn print_counts(stats: &Stats) {
     let GroupStats { groups, rounds, sessions, .. } = &stats.groups;
     let Counts { joins, rebalances, heartbeats, sessions_ended, left, rejected, .. } = stats.counts;
-    let (late_rounds, late_sessions) = (rounds.1.lateness.max(), sessions.lateness.max());
     println!(
         "groups     {groups} left; {joins} joins, {rebalances} rebalances, {heartbeats} heartbeats
            {} rounds timed out, late by at most {}
            {left} members left, {sessions_ended} sessions timed out, late by at most {}
 refused    {rejected} connections closed because of their requests",
         rounds.0.expired,
-        show(late_rounds),
-        show(late_sessions)
+        show(rounds.1.lateness.max()),
+        show(sessions.lateness.max())
     );
 }
 

@@ -32,7 +32,6 @@ pub(super) fn take_in(mut bytes: &[u8]) -> usize {
     }
 }
 
-/// Checks the batches of a produce request.
 fn check_records(request: &RequestKind) {
     let RequestKind::Produce(produce) = request else { return };
     let partitions = produce.topic_data.iter().flat_map(|topic| &topic.partition_data);

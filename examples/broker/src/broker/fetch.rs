@@ -20,12 +20,9 @@ const THROTTLE_MS: i32 = 100;
 /// The first version whose answer has an error besides those of partitions.
 pub(super) const TELLS_ERROR: i16 = 7;
 
-/// The reads of a fetch, and how its wait ended.
-type Ended = (Wanted, Completion);
-
 pub(super) struct Fetch {
     wanted: Wanted,
-    ended: oneshot::Sender<Ended>,
+    ended: oneshot::Sender<(Wanted, Completion)>,
 }
 
 impl DelayedOperation<Arc<Partition>> for Fetch {

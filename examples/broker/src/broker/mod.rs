@@ -171,7 +171,6 @@ impl Broker {
         }
     }
 
-    /// Handles a request.
     fn handle(&self, frame: Bytes, ends: Ends) -> Result<Reply, Refusal> {
         let header = request::decode_header(&frame)?;
         let reply = match request::decode(frame, header) {

@@ -16,13 +16,10 @@ use super::{
 };
 use crate::prelude::*;
 
-/// The records that a request has appended, and how its wait ended.
-type Ended = (Written, Completion);
-
 /// A produce request that waits for the follower.
 pub(super) struct Produce {
     written: Written,
-    ended: oneshot::Sender<Ended>,
+    ended: oneshot::Sender<(Written, Completion)>,
 }
 
 impl DelayedOperation<Arc<Partition>> for Produce {

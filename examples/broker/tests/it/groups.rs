@@ -61,10 +61,8 @@ async fn a_join_whose_connection_closes_leaves_nothing() {
     drop(Raw::waiting(&server, &join_with(0)).await);
     until("the end of the group", || server.broker().stats().groups.groups == 0).await;
     let stats = server.broker().stats().groups;
-    assert_eq!(
-        (stats.requests.0.delayed, stats.rounds.0.delayed, stats.sessions.pending),
-        (0, 0, 0)
-    );
+    let left = (stats.requests.0.delayed, stats.rounds.0.delayed, stats.sessions.pending);
+    assert_eq!(left, (0, 0, 0));
 }
 
 #[tokio::test]

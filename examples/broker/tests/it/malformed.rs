@@ -73,8 +73,7 @@ async fn garbage_gets_an_answer_or_is_disconnected_and_leaves_nothing() {
         answer(&server, &bytes).await;
     }
     until("the end of the connections", || server.broker().stats().counts.connections == 0).await;
-    let (fetches, produces) =
-        (server.broker().stats().fetches.0, server.broker().stats().produces.0);
-    assert_eq!((fetches.watched, fetches.panicked, produces.watched), (0, 0, 0));
+    let Stats { fetches, produces, .. } = server.broker().stats();
+    assert_eq!((fetches.0.watched, fetches.0.panicked, produces.0.watched), (0, 0, 0));
     assert_serving(&server).await;
 }

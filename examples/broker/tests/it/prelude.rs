@@ -46,9 +46,8 @@ pub(crate) async fn system_broker() -> Server {
 
 /// Settings for tests: waits may be long, and the topic exists.
 pub(crate) fn config() -> Config {
-    let topics = vec![(TOPIC.to_owned(), 4)];
     Config {
-        topics,
+        topics: vec![(TOPIC.to_owned(), 4)],
         max_wait: 2 * HOUR,
         no_follower: true,
         follower_delay: 10 * MS,
@@ -165,6 +164,7 @@ pub(crate) async fn in_every_version<R: Request>(
 ) where
     R::Response: std::fmt::Debug,
 {
+    let code = code.map_or(0, |error| error.code());
     let offered = client.call(&ApiVersionsRequest::default()).await.api_keys;
     let offered = offered.into_iter().find(|offered| offered.api_key == R::KEY).unwrap();
     // Like Kafka, the broker offers versions of Produce that it does not read.
@@ -172,10 +172,7 @@ pub(crate) async fn in_every_version<R: Request>(
     for version in first..=offered.max_version {
         let response = format!("{:?}", client.call_in(version, &request(version)).await);
         let codes = response.split("error_code: ").skip(1);
-        let is_expected = |text: &str| {
-            let code = code.map_or(0, |error| error.code());
-            text.starts_with(&format!("{code},"))
-        };
+        let is_expected = |text: &str| text.starts_with(&format!("{code},"));
         assert!(codes.clone().all(is_expected), "version {version}: {response}");
     }
 }

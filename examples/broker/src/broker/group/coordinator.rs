@@ -360,9 +360,7 @@ impl Coordinator {
             return;
         }
         // The group may have been removed.
-        let _ = self.transition(&group, false, |entry| {
-            entry.group.end_round(round);
-        });
+        let _ = self.transition(&group, false, |entry| entry.group.end_round(round));
     }
 
     /// Returns an id that no member has or had.

@@ -43,11 +43,8 @@ pub(crate) fn join(
         protocols: protocols.map(|known| (own(&known.name), own_bytes(&known.metadata))).collect(),
         ..Join::default()
     };
-    let joining = if join.bytes() > MAX_METADATA_BYTES {
-        Err(ResponseError::InvalidRequest)
-    } else {
-        groups.join(&asked.group_id, join)
-    };
+    let is_short = check_length(join.bytes(), MAX_METADATA_BYTES);
+    let joining = is_short.and_then(|()| groups.join(&asked.group_id, join));
     let protocol = (header.version < PROTOCOL_MAY_BE_NONE).then(StrBytes::default);
     let refused = JoinGroupResponse::default()
         .with_generation_id(-1)
@@ -62,13 +59,14 @@ pub(crate) fn sync(groups: &Coordinator, header: Header, asked: &SyncGroupReques
     let assigned = assigned.map(|each| (own(&each.member_id), own_bytes(&each.assignment)));
     let assignments = assigned.collect::<Assignments>();
     let bytes: usize = assignments.iter().map(|(_, assignment)| assignment.len()).sum();
-    let syncing = if bytes > MAX_GROUP_BYTES {
-        Err(ResponseError::InvalidRequest)
-    } else {
-        groups.sync(&asked.group_id, who, assignments)
-    };
+    let is_short = check_length(bytes, MAX_GROUP_BYTES);
+    let syncing = is_short.and_then(|()| groups.sync(&asked.group_id, who, assignments));
     let refused = SyncGroupResponse::default();
     reply(header, syncing, |error| Granted::Synced(refused.with_error_code(error.code())))
+}
+
+fn check_length(bytes: usize, limit: usize) -> Result<()> {
+    if bytes > limit { Err(ResponseError::InvalidRequest) } else { Ok(()) }
 }
 
 /// Answers at once, or when the request has waited.

@@ -45,7 +45,7 @@ use super::{
     wakeup::{Earlier, Published},
 };
 use crate::{
-    sync::{Mutex, MutexGuard, Unparker, unlock_fair},
+    sync::{Mutex, Unparker, unlock_fair},
     tick::Tick,
     wheel::{Expired, Key, TimingWheel},
 };
@@ -106,7 +106,7 @@ impl<T, X> Shard<T, X> {
         deadline: Tick,
         value: T,
     ) -> Result<(Key, Earlier), ScheduleError<T>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.timeouts.is_closed {
             state.timeouts.stats.rejected += 1;
             drop(state);
@@ -134,7 +134,7 @@ impl<T, X> Shard<T, X> {
         mut inserted: impl FnMut(Key),
     ) -> (Earlier, Option<ScheduleError<(Duration, T)>>) {
         let mut earlier = None;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.timeouts.wheel.observe(now);
         for (delay, deadline, value) in timeouts {
             if state.timeouts.is_closed {
@@ -155,14 +155,14 @@ impl<T, X> Shard<T, X> {
     /// timeout has ended. `change` must neither run nor drop anything of the user.
     #[cfg(feature = "future")]
     pub(super) fn with_value<R>(&self, key: Key, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.lock().timeouts.wheel.get_mut(key).map(change)
+        self.state.lock().timeouts.wheel.get_mut(key).map(change)
     }
 
     /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the
     /// shard is closed and now empty.
     #[inline]
     pub(super) fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let value = state.timeouts.wheel.cancel(key)?;
         state.timeouts.stats.cancelled += 1;
         if state.timeouts.is_closed {
@@ -180,7 +180,7 @@ impl<T, X> Shard<T, X> {
         reaper: &Unparker,
     ) -> usize {
         let mut count = 0;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for (index, key) in keys {
             debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
             values[index] = state.timeouts.wheel.cancel(key);
@@ -206,7 +206,7 @@ impl<T, X> Shard<T, X> {
         act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
     ) -> (V, Option<Inserted>) {
         let mut inserted = None;
-        let mut guard = self.lock();
+        let mut guard = self.state.lock();
         let State { timeouts, annex } = &mut *guard;
         let published = &self.published;
         let held =
@@ -222,7 +222,7 @@ impl<T, X> Shard<T, X> {
     /// Moves a timeout to a new deadline. Returns `None` if it has ended.
     #[inline]
     pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Option<Earlier> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.timeouts.wheel.observe(now);
         state.timeouts.wheel.reset(key, deadline)?;
         let earlier = self.published.set_if_earlier(deadline);
@@ -232,7 +232,7 @@ impl<T, X> Shard<T, X> {
 
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: Key) -> Option<Tick> {
-        self.lock().timeouts.wheel.deadline(key)
+        self.state.lock().timeouts.wheel.deadline(key)
     }
 
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
@@ -249,7 +249,7 @@ impl<T, X> Shard<T, X> {
         X: Annex<T>,
     {
         let before = expired.len();
-        let mut guard = self.lock();
+        let mut guard = self.state.lock();
         let State { timeouts, annex } = &mut *guard;
         let mut due = timeouts.wheel.advance(now).limit(steps);
         let size_before = annex.size();
@@ -282,14 +282,14 @@ impl<T, X> Shard<T, X> {
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
     /// early. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
-        let state = self.lock();
+        let state = self.state.lock();
         self.published.set(state.timeouts.next_expiration().max(self.published.get()));
     }
 
     /// The same with a fault: another thread may publish between the unlock and the store.
     #[cfg(all(test, loom))]
     pub(super) fn raise_published_unlocked(&self) {
-        let next = self.lock().timeouts.next_expiration();
+        let next = self.state.lock().timeouts.next_expiration();
         self.published.set(next);
     }
 
@@ -297,23 +297,23 @@ impl<T, X> Shard<T, X> {
     ///
     /// Unlike the published expiration, a cancelled timeout does not make it too early.
     pub(super) fn next_turn(&self) -> Option<Tick> {
-        let state = self.lock();
+        let state = self.state.lock();
         // The wheel may want to split a crowded bucket earlier than the shard has published.
         state.timeouts.wheel.next_expiration().map(|next| next.max(self.published.get()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(super) fn close(&self) {
-        self.lock().timeouts.is_closed = true;
+        self.state.lock().timeouts.is_closed = true;
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().timeouts.is_closed
+        self.state.lock().timeouts.is_closed
     }
 
     /// Closes the shard and returns its wheel. The caller empties it, without the lock.
     pub(super) fn shut_down(&self) -> TimingWheel<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let wheel = mem::take(&mut state.timeouts.wheel);
         state.timeouts.is_closed = true;
         state.timeouts.stats.returned += wheel.len() as u64;
@@ -324,31 +324,26 @@ impl<T, X> Shard<T, X> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().timeouts.wheel.is_empty()
+        self.state.lock().timeouts.wheel.is_empty()
     }
 
     /// Checks the invariants of the shard. Returns the number of pending timeouts.
     pub(super) fn check_invariants(&self) -> u64 {
-        self.lock().timeouts.check_invariants(&self.published)
+        self.state.lock().timeouts.check_invariants(&self.published)
     }
 
     /// Frees the memory that pending timeouts do not need.
     pub(super) fn shrink(&self) {
-        self.lock().timeouts.wheel.shrink();
+        self.state.lock().timeouts.wheel.shrink();
     }
 
     /// Adds the counts of this shard to `sum`.
     pub(super) fn add_stats(&self, sum: &mut ShardStats) {
-        let state = self.lock();
+        let state = self.state.lock();
         let Timeouts { wheel, stats, .. } = &state.timeouts;
         sum.add(stats);
         sum.pending += wheel.len() as u64;
         sum.cascades += wheel.cascades();
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, State<T, X>> {
-        self.state.lock()
     }
 }
 

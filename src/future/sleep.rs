@@ -11,7 +11,7 @@ use std::{
 use super::SleepError;
 use crate::{
     ticks::nanos,
-    timer::{Place, SleepHandle, Timer},
+    timer::{Registration, SleepHandle, Timer},
 };
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
@@ -55,24 +55,23 @@ pub struct Sleep {
     handle: SleepHandle,
     /// In nanoseconds of the timer; `u64::MAX` for never.
     deadline: u64,
-    /// Place of the waker in the wheel; `None` before the first poll and after the end.
-    place: Option<Place>,
-    /// Whether a poll without a place reads the clock, so that a deadline that has passed ends the
-    /// sleep at once. A sleep that was just made with a delay need not. One that has ended must:
-    /// its deadline may lie within the latest tick.
+    registration: Registration,
+    /// Whether the poll of a sleep that is not registered reads the clock, so that it ends at once
+    /// after its deadline. A sleep that was just made with a delay need not. One that has ended
+    /// must: its deadline may lie within the latest tick.
     reads_clock: bool,
 }
 
 impl Sleep {
     pub(super) const fn new(handle: SleepHandle, deadline: u64) -> Self {
-        Self { handle, deadline, place: None, reads_clock: true }
+        Self { handle, deadline, registration: Registration::new(), reads_clock: true }
     }
 
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(super) fn after(handle: SleepHandle, delay: Duration) -> Self {
         let deadline = handle.elapsed().saturating_add(nanos(delay));
-        Self { handle, deadline, place: None, reads_clock: delay.is_zero() }
+        Self { handle, deadline, registration: Registration::new(), reads_clock: delay.is_zero() }
     }
 
     /// Makes a sleep that ends at `deadline`.
@@ -83,7 +82,7 @@ impl Sleep {
 
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
-    /// A later deadline takes one store: the sleep keeps its place in the wheel. So the timer also
+    /// A later deadline takes one store: the sleep keeps its bucket in the wheel. So the timer also
     /// wakes the task once at an earlier deadline, and the poll then returns `Pending`. The timer
     /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
@@ -105,7 +104,7 @@ impl Sleep {
     pub(super) fn set_deadline(&mut self, deadline: u64) {
         self.deadline = deadline;
         self.reads_clock = true;
-        self.handle.reset(&mut self.place, deadline);
+        self.handle.reset(&mut self.registration, deadline);
     }
 
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
@@ -136,12 +135,12 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, deadline, place, reads_clock } = &mut *self;
-        if *reads_clock && place.is_none() && handle.elapsed() >= *deadline {
+        let Self { handle, deadline, registration, reads_clock } = &mut *self;
+        if *reads_clock && registration.is_none() && handle.elapsed() >= *deadline {
             return Poll::Ready(Ok(()));
         }
-        let result = ready!(handle.poll(place, *deadline, cx.waker()));
-        debug_assert!(place.is_none(), "an ended sleep is in the wheel");
+        let result = ready!(handle.poll(registration, *deadline, cx.waker()));
+        debug_assert!(registration.is_none(), "an ended sleep is in the wheel");
         *reads_clock = true;
         // The clock may have stepped back within its tick since the poll read it.
         debug_assert!(
@@ -155,7 +154,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        self.handle.leave(&mut self.place);
+        self.handle.cancel(&mut self.registration);
     }
 }
 

@@ -60,6 +60,8 @@ mod reaper;
 mod receiver;
 #[cfg(feature = "future")]
 mod receivers;
+#[cfg(feature = "future")]
+mod registration;
 mod repeat;
 mod shard;
 mod shards;
@@ -90,8 +92,6 @@ pub use self::metrics::TimerMetrics;
 pub(crate) use self::receiver::Receiver;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
-#[cfg(feature = "future")]
-pub(crate) use self::sleeps::{Place, SleepHandle, next_tick};
 pub(crate) use self::{annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts};
 pub use self::{
     batch::{BatchError, PartialBatch},
@@ -110,6 +110,11 @@ pub use self::{
     throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
+};
+#[cfg(feature = "future")]
+pub(crate) use self::{
+    registration::Registration,
+    sleeps::{SleepHandle, next_tick},
 };
 
 /// A callback that a timer handed back; from [`Timer::shutdown`] or an error.

@@ -11,8 +11,8 @@ use loom::thread;
 
 use super::super::{
     error::ScheduleError,
+    registration::{HeldWaker, Registration},
     shards::Shards,
-    sleeps::{Place, leave, poll_again, register, reset},
     tick_clock::TickClock,
 };
 use super::waker;
@@ -82,21 +82,14 @@ impl World {
     }
 }
 
-/// As [`SleepHandle::poll`](super::super::sleeps::SleepHandle::poll), for threads that have
-/// started.
+/// Polls a sleep whose timer has started its threads.
 fn poll(
     shards: &Shards<Waker>,
-    place: &mut Option<Place>,
+    sleep: &mut Registration,
     deadline: u64,
     waker: &Waker,
 ) -> Poll<Result<(), ScheduleError<()>>> {
-    if place.is_some() {
-        poll_again(shards, place, deadline, waker)
-    } else if shards.clock().has_passed(deadline) {
-        Poll::Ready(Ok(()))
-    } else {
-        register(shards, place, deadline, waker)
-    }
+    sleep.poll(shards, deadline, waker, || Ok(()))
 }
 
 /// A task, and its waker. Another task has polled the sleep with another waker.
@@ -117,11 +110,11 @@ impl Task {
 }
 
 type Poller =
-    fn(&Shards<Waker>, &mut Option<Place>, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
+    fn(&Shards<Waker>, &mut Registration, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
 
 /// Runs a task until its sleep has ended, which must not be early.
-fn run(shards: &Shards<Waker>, task: &Task, place: Option<Place>, deadline: u64, poll: Poller) {
-    let ended = run_until(shards, task, place, deadline, poll);
+fn run(shards: &Shards<Waker>, task: &Task, sleep: Registration, deadline: u64, poll: Poller) {
+    let ended = run_until(shards, task, sleep, deadline, poll);
     assert!(ended.is_ok(), "the timer runs");
     assert!(shards.clock().elapsed() >= deadline, "early");
 }
@@ -130,12 +123,12 @@ fn run(shards: &Shards<Waker>, task: &Task, place: Option<Place>, deadline: u64,
 fn run_until(
     shards: &Shards<Waker>,
     task: &Task,
-    mut place: Option<Place>,
+    mut sleep: Registration,
     deadline: u64,
     poll: Poller,
 ) -> Result<(), ScheduleError<()>> {
     loop {
-        match poll(shards, &mut place, deadline, &task.waker) {
+        match poll(shards, &mut sleep, deadline, &task.waker) {
             Poll::Ready(ended) => return ended,
             Poll::Pending => task.parker.park(),
         }
@@ -157,15 +150,15 @@ enum First {
 fn against_the_reaper(
     first: First,
     ticks: &'static [u64],
-    run: impl Fn(&Shards<Waker>, &Task, Option<Place>) + Sync + Send + 'static,
+    run: impl Fn(&Shards<Waker>, &Task, Registration) + Sync + Send + 'static,
 ) {
     explore(Some(3), move || {
         let world = World::new();
         let (shards, is_done) = (Arc::clone(&world.shards), Arc::clone(&world.is_done));
         let task = Task::new();
-        let place = registered(&shards, first, &task);
+        let sleep = registered(&shards, first, &task);
         let reaper = world.reap(ticks);
-        run(&shards, &task, place);
+        run(&shards, &task, sleep);
         is_done.store(true, Ordering::Release);
         shards.wake();
         reaper.join().expect("no thread panics");
@@ -174,35 +167,35 @@ fn against_the_reaper(
 }
 
 /// Polls a sleep that is due at tick 1 for the first time.
-fn registered(shards: &Shards<Waker>, first: First, task: &Task) -> Option<Place> {
+fn registered(shards: &Shards<Waker>, first: First, task: &Task) -> Registration {
     let waker = match first {
-        First::None => return None,
+        First::None => return Registration::new(),
         First::Other => &task.other,
         First::Same => &task.waker,
     };
-    let mut place = None;
-    assert!(register(shards, &mut place, TICK, waker).is_pending(), "it is not due");
-    place
+    let mut sleep = Registration::new();
+    assert!(sleep.insert(shards, TICK, waker).is_pending(), "tick 1 is not due");
+    sleep
 }
 
 #[test]
 fn a_first_poll_that_is_pending_is_woken() {
-    against_the_reaper(First::None, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, poll);
+    against_the_reaper(First::None, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
-    against_the_reaper(First::None, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, |shards, place, deadline, waker| {
-            if place.is_some() {
-                return poll(shards, place, deadline, waker);
+    against_the_reaper(First::None, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, |shards, sleep, deadline, waker| {
+            if !sleep.is_none() {
+                return poll(shards, sleep, deadline, waker);
             }
-            let first = poll(shards, place, deadline, Waker::noop());
-            if let (Poll::Pending, Some(place)) = (&first, *place) {
-                shards.with_value(place.key, |held| held.clone_from(waker));
+            let first = poll(shards, sleep, deadline, Waker::noop());
+            if let (Poll::Pending, Some(held)) = (&first, sleep.0) {
+                shards.with_value(held.key, |value| value.clone_from(waker));
             }
             first
         });
@@ -211,23 +204,23 @@ fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
 
 #[test]
 fn the_task_that_polled_last_is_woken() {
-    against_the_reaper(First::Other, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, poll);
+    against_the_reaper(First::Other, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
-    against_the_reaper(First::Other, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, |shards, place, deadline, waker| {
-            let Some(Place { key, .. }) = *place else {
-                return poll(shards, place, deadline, waker);
+    against_the_reaper(First::Other, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, |shards, sleep, deadline, waker| {
+            let Some(HeldWaker { key, .. }) = sleep.0 else {
+                return poll(shards, sleep, deadline, waker);
             };
             if shards.with_value(key, |_| ()).is_none() {
                 return Poll::Ready(Ok(()));
             }
-            shards.with_value(key, |held| held.clone_from(waker));
+            shards.with_value(key, |value| value.clone_from(waker));
             Poll::Pending
         });
     });
@@ -235,16 +228,16 @@ fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
 
 #[test]
 fn a_poll_without_the_lock_is_woken() {
-    against_the_reaper(First::Same, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, poll);
+    against_the_reaper(First::Same, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
-    against_the_reaper(First::Same, &[1], |shards, task, place| {
-        run(shards, task, place, TICK, |_, _, _, _| Poll::Pending);
+    against_the_reaper(First::Same, &[1], |shards, task, sleep| {
+        run(shards, task, sleep, TICK, |_, _, _, _| Poll::Pending);
     });
 }
 
@@ -256,11 +249,11 @@ fn a_poll_without_the_lock_sees_a_shutdown() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
-    against_a_shutdown(|shards, place, deadline, waker| {
-        if place.is_some_and(|place| !shards.clock().has_begun(place.due)) {
+    against_a_shutdown(|shards, sleep, deadline, waker| {
+        if sleep.0.is_some_and(|held| !shards.clock().has_begun(held.due)) {
             return Poll::Pending;
         }
-        poll(shards, place, deadline, waker)
+        poll(shards, sleep, deadline, waker)
     });
 }
 
@@ -269,12 +262,12 @@ fn against_a_shutdown(poll: Poller) {
     explore(Some(3), move || {
         let World { shards, .. } = World::new();
         let task = Task::new();
-        let place = registered(&shards, First::Same, &task);
+        let sleep = registered(&shards, First::Same, &task);
         let ending = thread::spawn({
             let shards = Arc::clone(&shards);
             move || shards.shut_down().into_iter().for_each(Waker::wake)
         });
-        let ended = run_until(&shards, &task, place, TICK, poll);
+        let ended = run_until(&shards, &task, sleep, TICK, poll);
         assert!(ended.is_err(), "the time is not over");
         ending.join().expect("no thread panics");
     });
@@ -282,20 +275,20 @@ fn against_a_shutdown(poll: Poller) {
 
 #[test]
 fn a_sleep_that_is_moved_later_ends_at_its_new_deadline() {
-    against_the_reaper(First::Same, &[1, 2], |shards, task, mut place| {
-        reset(shards, &mut place, 2 * TICK);
-        run(shards, task, place, 2 * TICK, poll);
+    against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
+        sleep.reset(shards, 2 * TICK);
+        run(shards, task, sleep, 2 * TICK, poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key() {
-    against_the_reaper(First::Same, &[1, 2], |shards, task, mut place| {
-        reset(shards, &mut place, 2 * TICK);
-        run(shards, task, place, 2 * TICK, |shards, place, deadline, waker| {
+    against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
+        sleep.reset(shards, 2 * TICK);
+        run(shards, task, sleep, 2 * TICK, |shards, sleep, deadline, waker| {
             if shards.clock().has_passed(deadline) {
-                return poll(shards, place, deadline, waker);
+                return poll(shards, sleep, deadline, waker);
             }
             Poll::Pending
         });
@@ -304,19 +297,19 @@ fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key(
 
 #[test]
 fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
-    against_the_reaper(First::None, &[1, 2], |shards, task, mut place| {
-        let first = register(shards, &mut place, 2 * TICK, &task.waker);
+    against_the_reaper(First::None, &[1, 2], |shards, task, mut sleep| {
+        let first = sleep.insert(shards, 2 * TICK, &task.waker);
         assert!(first.is_pending(), "it is due only when the task is done");
-        reset(shards, &mut place, TICK);
-        run(shards, task, place, TICK, poll);
+        sleep.reset(shards, TICK);
+        run(shards, task, sleep, TICK, poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "late")]
 fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
-    against_the_reaper(First::Same, &[1], |shards, _, place| {
-        let key = place.expect("it is registered").key;
+    against_the_reaper(First::Same, &[1], |shards, _, sleep| {
+        let key = sleep.0.expect("the sleep is registered").key;
         if shards.deadline(key).is_some() {
             assert!(shards.reset_to(key, Tick::ZERO, Tick::new(1)), "too late");
         }
@@ -326,8 +319,8 @@ fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
 
 #[test]
 fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
-    against_the_reaper(First::Same, &[1], |shards, _, mut place| {
-        leave(shards, &mut place);
+    against_the_reaper(First::Same, &[1], |shards, _, mut sleep| {
+        sleep.cancel(shards);
         let stats = shards.stats();
         assert_eq!((stats.expired + stats.cancelled, stats.pending), (1, 0));
     });
@@ -336,10 +329,10 @@ fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
 #[test]
 #[should_panic(expected = "it has left the wheel")]
 fn broken_a_drop_that_takes_a_publication_of_its_own_tick_for_a_later_one_leaves_its_waker() {
-    against_the_reaper(First::Same, &[1], |shards, _, place| {
-        let place = place.expect("it is registered");
-        if !shards.is_past(place.key, Tick::ZERO) {
-            shards.cancel(place.key);
+    against_the_reaper(First::Same, &[1], |shards, _, sleep| {
+        let held = sleep.0.expect("the sleep is registered");
+        if !shards.is_past(held.key, Tick::ZERO) {
+            shards.cancel(held.key);
         }
         let stats = shards.stats();
         let ended = (stats.expired + stats.cancelled, stats.pending);

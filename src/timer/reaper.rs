@@ -85,11 +85,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
             return None;
         }
         debug_assert!(until > now, "the reaper would sleep until {until}, and it is {now}");
-        let clock = self.shards.clock();
-        match clock.instant(until) {
-            Some(instant) => {
-                parker.park_timeout(instant.saturating_duration_since(clock.source().now()));
-            }
+        match self.shards.clock().pause_until(until) {
+            Some(pause) => parker.park_timeout(pause),
             None => parker.park(),
         }
         self.shards.wake_up();

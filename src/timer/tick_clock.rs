@@ -173,6 +173,19 @@ impl TickClock {
         self.ticks.tick()
     }
 
+    /// Returns how long to wait from now until a tick begins; `None` if it never comes.
+    pub(super) fn pause_until(&self, tick: Tick) -> Option<Duration> {
+        match &self.source {
+            // The same source as of the current tick. An `Instant` may be ahead of it, and a pause
+            // that ends by an `Instant` may end before the tick.
+            Source::System(clock) => {
+                let start = self.ticks.nanos_until(tick)?;
+                Some(Duration::from_nanos(start.saturating_sub(clock.elapsed())))
+            }
+            Source::User(clock) => Some(self.instant(tick)?.saturating_duration_since(clock.now())),
+        }
+    }
+
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
         self.origin.checked_add(Duration::from_nanos(self.ticks.nanos_until(tick)?))
@@ -201,4 +214,21 @@ impl TickClock {
 pub(super) fn after(instant: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(500 * 365 * 24 * 60 * 60);
     instant.checked_add(span).or_else(|| instant.checked_add(FAR)).unwrap_or(instant)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_ends_in_its_tick_although_instants_are_ahead() {
+        let mut clock = TickClock::new(Arc::new(SystemClock), Duration::from_millis(1));
+        clock.origin -= Duration::from_secs(1);
+        let until = Tick::new(3_600_000);
+        let earliest = clock.elapsed();
+        let pause = clock.pause_until(until).expect("the tick comes");
+        let end = clock.since_origin(until);
+        assert!(pause <= end - Duration::from_nanos(earliest), "it ends late");
+        assert!(pause + Duration::from_nanos(clock.elapsed()) >= end, "it ends before its tick");
+    }
 }

@@ -35,7 +35,8 @@ enum Source {
 }
 
 impl TickClock {
-    /// Starts tick 0 now. A tick has at least a nanosecond.
+    /// Starts tick 0 now. A tick has at least a nanosecond, and at most 292 years. So the
+    /// difference of a time before the latest tick, which wraps, is longer than a tick.
     pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
         let (origin, source) = if source.is_system() {
             let (origin, clock) = Monotonic::start();
@@ -43,7 +44,7 @@ impl TickClock {
         } else {
             (source.now(), Source::User(source))
         };
-        let tick = tick.max(Duration::from_nanos(1));
+        let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
         Self { source, origin, ticks, latest: AtomicU64::new(0) }
     }
@@ -219,6 +220,29 @@ pub(super) fn after(instant: Instant, span: Duration) -> Instant {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::Mutex;
+
+    /// A clock that steps back if the test wants it.
+    #[derive(Debug)]
+    struct Steps(Instant, Mutex<Duration>);
+
+    impl Clock for Steps {
+        fn now(&self) -> Instant {
+            self.0 + *self.1.lock()
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_stays_in_its_tick_however_long_that_is() {
+        for length in [1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
+            let source = Arc::new(Steps(Instant::now(), Mutex::default()));
+            let clock = TickClock::new(Arc::clone(&source) as _, Duration::from_nanos(length));
+            *source.1.lock() = clock.tick();
+            assert_eq!(clock.now(), Tick::new(1));
+            *source.1.lock() = Duration::ZERO;
+            assert_eq!(clock.now(), Tick::new(1), "with ticks of {length} ns");
+        }
+    }
 
     #[test]
     fn a_pause_ends_in_its_tick_although_instants_are_ahead() {

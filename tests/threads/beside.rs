@@ -1,6 +1,7 @@
 //! Well-behaved timeouts and operations, one after the other, and their lateness during an attack.
 
 use std::{
+    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,7 +11,7 @@ use std::{
 
 use delaywheel::{Completion, DelayedOperation, Purgatory, Timer};
 
-use crate::{clock::nanos, report::Samples};
+use parking_lot::Mutex;
 
 /// Delay of each of them.
 const DELAY: Duration = Duration::from_millis(2);
@@ -21,7 +22,7 @@ pub(crate) const QUIET: u32 = u32::MAX;
 /// Schedules well-behaved timeouts, and measures their lateness.
 #[derive(Debug, Clone)]
 pub(crate) struct Beside {
-    lateness: Arc<Samples>,
+    lateness: Arc<Mutex<Vec<Duration>>>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -50,12 +51,17 @@ impl Beside {
     }
 
     fn record(&self, due: Instant) {
-        self.lateness.record(nanos(due.elapsed()));
+        self.lateness.lock().push(due.elapsed());
     }
 
     /// The 99th percentile and the maximum since the last call, in milliseconds.
     pub(crate) fn take(&self) -> [f64; 2] {
-        self.lateness.take([99, 100]).map(|late| late.as_secs_f64() * 1e3)
+        let mut late = mem::take(&mut *self.lateness.lock());
+        late.sort_unstable();
+        let last = late.len().saturating_sub(1);
+        [99, 100].map(|percent| {
+            late.get(last * percent / 100).map_or(0.0, |late| late.as_secs_f64() * 1e3)
+        })
     }
 
     pub(crate) fn finish(&self) {

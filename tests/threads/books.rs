@@ -19,7 +19,6 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     breaches::Breaches,
     clock::{FaultyClock, nanos},
-    report::Samples,
 };
 
 /// A call from user code of the timer into the purgatory, or the reverse.
@@ -40,8 +39,6 @@ struct Seat {
     is_forced: bool,
     /// The clock must show this time before it runs, in nanoseconds.
     due: u64,
-    /// Number of clock faults when the deadline was set.
-    faults: u64,
 }
 
 /// Counts of the load, to compare with those of the library.
@@ -67,8 +64,6 @@ pub(crate) struct Books {
     breaches: Breaches,
     seats: Vec<Mutex<Seat>>,
     free: ArrayQueue<u32>,
-    /// Lateness since the last look, of entries without a clock fault in between.
-    lateness: Samples,
     pub(crate) counts: Counts,
     /// Whether no more entries may be opened.
     is_over: AtomicBool,
@@ -89,7 +84,6 @@ impl Books {
             breaches: breaches.clone(),
             seats: (0..seats).map(|_| Mutex::default()).collect(),
             free,
-            lateness: Samples::default(),
             counts: Counts::default(),
             is_over: AtomicBool::new(false),
         })
@@ -113,37 +107,32 @@ impl Books {
         let seat = self.free.pop().filter(|_| !self.is_over())?;
         let mut contents = self.seats[seat as usize].lock();
         let generation = contents.generation.wrapping_add(1);
-        let faults = self.clock.faults();
-        *contents = Seat { generation, is_open: true, is_forced: false, due, faults };
+        *contents = Seat { generation, is_open: true, is_forced: false, due };
         Some(Entry { seat, generation })
     }
 
-    /// Closes an entry.
-    fn close(&self, entry: Entry, how: &str) -> Option<(u64, u64)> {
+    /// Closes an entry. Returns its deadline.
+    fn close(&self, entry: Entry, how: &str) -> Option<u64> {
         let mut seat = self.seat(entry);
         if seat.generation != entry.generation || !seat.is_open {
             self.breaches.add(|| format!("{}: {entry:?} ended twice, now {how}", self.name));
             return None;
         }
         seat.is_open = false;
-        let end = (seat.due, seat.faults);
+        let due = seat.due;
         drop(seat);
         assert!(self.free.push(entry.seat).is_ok(), "there is room for every seat");
-        Some(end)
+        Some(due)
     }
 
     /// Closes an entry that expired.
     pub(crate) fn run(&self, entry: Entry) {
-        let Some((due, faults)) = self.close(entry, "run") else { return };
+        let Some(due) = self.close(entry, "run") else { return };
         // The library must have read a time at or after the deadline by now.
         let shown = self.clock.shown();
         self.breaches.unless(shown >= due, || {
             format!("{}: {entry:?} was {} ns early", self.name, due - shown)
         });
-        if faults == self.clock.faults() {
-            let late = self.clock.look().saturating_sub(due);
-            self.lateness.record(late);
-        }
         self.counts.ran.fetch_add(1, Relaxed);
     }
 
@@ -177,8 +166,6 @@ impl Books {
         let mut seat = self.seat(entry);
         if seat.generation == entry.generation {
             seat.due = seat.due.min(due);
-            // Its latest deadline is not known, so its lateness is not either.
-            seat.faults = u64::MAX;
         }
     }
 
@@ -224,11 +211,6 @@ impl Books {
     pub(crate) fn due(&self, entry: Entry) -> Option<u64> {
         let seat = self.seat(entry);
         (seat.generation == entry.generation && seat.is_open).then_some(seat.due)
-    }
-
-    /// Lateness since the last call: median, 99th percentile and maximum.
-    pub(crate) fn lateness(&self) -> [Duration; 3] {
-        self.lateness.take([50, 99, 100])
     }
 }
 

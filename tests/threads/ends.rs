@@ -20,8 +20,8 @@ const SINGLE: u64 = 25;
 const BATCH: u64 = 25;
 
 fn rounds() -> u64 {
-    let default = if cfg!(debug_assertions) { 1_000_000 } else { 20_000_000 };
-    variable("THREADS_OPERATIONS").unwrap_or(default) / 20_000
+    let default = if cfg!(debug_assertions) { 50 } else { 1_000 };
+    variable("THREADS_ENDS").unwrap_or(default)
 }
 
 pub(crate) fn run() -> bool {

@@ -7,7 +7,6 @@
 //! | Part | Purpose |
 //! |---|---|
 //! | `soak` | Load with faults on timers and a purgatory; all ledgers must balance after each round |
-//! | `history` | Each operation ends once, as its history allows; no event is missed |
 //! | `ends` | Timers that end while threads use them lose no timeout |
 //! | `oversubscribed` | Reapers expire what is due beside 16 threads that never pause |
 //! | `attacks` | Cost of hostile use, as a Markdown table; only if named |
@@ -16,11 +15,10 @@
 //! |---|---|
 //! | `THREADS_SECONDS` | Length of the soak; 2 by default, 10 with optimization |
 //! | `THREADS_SEED` | Seed of the soak; random by default, and printed |
-//! | `THREADS_OPERATIONS` | Operations of the history, and a twenty-thousandth as many timers that end |
-//! | `THREADS_LATENESS` | If set, late timeouts of the soak are breaches. It needs a quiet machine |
+//! | `THREADS_ENDS` | Timers that end; 50 by default, 1000 with optimization |
 //!
 //! Seeds determine the load, not how threads interleave. No assertion depends on the speed of the
-//! machine: waits have a limit of minutes, and lateness is only printed.
+//! machine: waits have a limit of minutes.
 //!
 //! The parts have a `main` of their own. They share one process, so they run one after the other;
 //! and the thread sanitizer reports races within the default test harness.
@@ -37,12 +35,10 @@ mod breaches;
 mod clock;
 mod closures;
 mod ends;
-mod history;
 mod ledger;
 mod memory;
 mod operation;
 mod oversubscribed;
-mod report;
 mod round;
 mod values;
 #[path = "../shared/variable.rs"]
@@ -54,12 +50,8 @@ use std::{env, panic::catch_unwind, process::ExitCode, time::Instant};
 /// A part returns whether it passed; it may panic instead.
 type Part = (&'static str, fn() -> bool);
 
-const PARTS: [Part; 4] = [
-    ("ends", ends::run),
-    ("history", history::run),
-    ("oversubscribed", oversubscribed::run),
-    ("soak", round::soak),
-];
+const PARTS: [Part; 3] =
+    [("ends", ends::run), ("oversubscribed", oversubscribed::run), ("soak", round::soak)];
 
 /// Measurements, which run only if they are named.
 const ON_DEMAND: [Part; 1] = [("attacks", attacks::run)];

@@ -1,10 +1,10 @@
 //! A round of the soak: two timers and a purgatory, the threads that load them, and their end.
 
 use std::{
-    env, panic,
+    panic,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, Scope},
     time::{Duration, Instant},
@@ -16,10 +16,9 @@ use delaywheel::{Overload, Timer, TimerBuilder};
 use crate::{
     books::Books,
     breaches::Breaches,
-    clock::{self, FaultyClock},
+    clock::FaultyClock,
     closures::{self, Closures},
     ledger, memory,
-    report::{self, Sample},
     values::{self, Values},
     variable::variable,
     waits::{self, Waits},
@@ -37,12 +36,8 @@ const LEFT: usize = 1 << 20;
 /// Resident bytes that a round may add.
 const MORE_RESIDENT: usize = 256 << 20;
 
-/// Time without clock faults and sleeping callbacks, at the start of a round.
-const UNHARMED: Duration = Duration::from_millis(2_500);
-
-/// Limit of the 99th percentile of lateness before the first fault, if `THREADS_LATENESS` is set.
-/// It is below that of a reaper that sleeps a second too long.
-const LATE: Duration = Duration::from_millis(500);
+/// Pause between two checks of the counts.
+const CHECK: Duration = Duration::from_millis(200);
 
 /// Runs rounds until the time is over or a promise is broken.
 pub(crate) fn soak() -> bool {
@@ -52,7 +47,6 @@ pub(crate) fn soak() -> bool {
     let breaches = Breaches::default();
     breaches.watch_panics();
     println!("THREADS_SEED={seed}");
-    report::head();
     let end = Instant::now() + length;
     for number in 0.. {
         let left = end.saturating_duration_since(Instant::now());
@@ -73,8 +67,6 @@ struct Round {
     values: Arc<Values>,
     closures: Closures,
     waits: Arc<Waits>,
-    /// Longest pause of a load thread since the last sample, in nanoseconds.
-    rest: AtomicU64,
     /// Live and resident bytes before the round.
     live: usize,
     resident: usize,
@@ -99,15 +91,15 @@ impl Round {
                 values.leave(random);
             }
         }));
-        let (breaches, rest) = (breaches.clone(), AtomicU64::new(0));
-        Self { number, seed, breaches, clock, values, closures, waits, rest, live, resident }
+        let breaches = breaches.clone();
+        Self { number, seed, breaches, clock, values, closures, waits, live, resident }
     }
 
     /// Runs the load for a time, ends it, and compares all counts.
     fn run(self, length: Duration) {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            self.load(scope, &is_over);
+            self.load(scope, length / 2, &is_over);
             self.watch(length);
             is_over.store(true, Relaxed);
         });
@@ -115,27 +107,28 @@ impl Round {
         self.end();
     }
 
-    fn load<'s>(&'s self, scope: &'s Scope<'s, '_>, is_over: &'s AtomicBool) {
+    /// Starts the threads of the load. Clock faults and sleeping callbacks begin after `unharmed`.
+    fn load<'s>(&'s self, scope: &'s Scope<'s, '_>, unharmed: Duration, is_over: &'s AtomicBool) {
         let random = |thread: u64| fastrand::Rng::with_seed(self.seed ^ (thread << 32));
         for thread in 0..2 {
             scope.spawn(move || self.load_values(&mut random(thread), is_over));
         }
         scope.spawn(move || {
             let (mut random, mut held) = (random(2), Vec::new());
-            self.repeat(is_over, || self.waits.churn(&mut random, &mut held, 64));
+            repeat(is_over, || self.waits.churn(&mut random, &mut held, 64));
         });
         scope.spawn(move || {
             let mut random = random(3);
-            self.repeat(is_over, || (0..8).for_each(|_| self.waits.announce(&mut random)));
+            repeat(is_over, || (0..8).for_each(|_| self.waits.announce(&mut random)));
         });
         scope.spawn(move || {
             let mut random = random(4);
-            self.repeat(is_over, || self.closures.churn(&mut random));
+            repeat(is_over, || self.closures.churn(&mut random));
         });
         scope.spawn(move || {
             let (mut random, begun) = (random(5), Instant::now());
-            self.repeat(is_over, || {
-                if begun.elapsed() > UNHARMED && random.u32(..256) == 0 {
+            repeat(is_over, || {
+                if begun.elapsed() > unharmed && random.u32(..256) == 0 {
                     self.clock.fail(&mut random);
                 }
             });
@@ -144,7 +137,7 @@ impl Round {
 
     fn load_values(&self, random: &mut fastrand::Rng, is_over: &AtomicBool) {
         let mut held = Vec::new();
-        self.repeat(is_over, || {
+        repeat(is_over, || {
             self.values.churn(random, &mut held, 128);
             match random.u32(..512) {
                 0 => held.extend(self.values.burst(random)),
@@ -160,65 +153,24 @@ impl Round {
         });
     }
 
-    /// Repeats a burst of calls with pauses until the round is over.
-    fn repeat(&self, is_over: &AtomicBool, mut go: impl FnMut()) {
-        while !is_over.load(Relaxed) {
-            go();
-            let rested = Instant::now();
-            thread::sleep(REST);
-            self.rest.fetch_max(clock::nanos(rested.elapsed()), Relaxed);
-        }
-    }
-
-    /// Prints and checks a sample each second.
+    /// Checks the counts again and again, for a time.
     fn watch(&self, length: Duration) {
         let end = Instant::now() + length;
-        let mut before = [0, 0];
-        for second in 1.. {
-            let left = end.saturating_duration_since(Instant::now());
-            thread::sleep(left.min(Duration::from_secs(1)));
-            let sample = self.sample();
-            sample.print(
-                (self.number, second),
-                [&self.values.books, self.waits.books()],
-                &mut before,
-            );
-            if Instant::now() >= end || self.breaches.count() > 0 {
-                return;
+        while Instant::now() < end && self.breaches.count() == 0 {
+            thread::sleep(CHECK.min(end.saturating_duration_since(Instant::now())));
+            let waits = self.waits.stats().1;
+            let timers = [self.values.stats(), self.closures.timer().stats(), waits];
+            for (name, stats) in ["values", "closures", "purgatory"].iter().zip(timers) {
+                ledger::check_timer(name, &stats, &self.breaches);
             }
         }
-    }
-
-    fn sample(&self) -> Sample {
-        let sample = Sample {
-            values: self.values.stats(),
-            closures: self.closures.timer().stats(),
-            purgatory: self.waits.stats().0,
-            late: [self.values.books.lateness(), self.waits.books().lateness()],
-            late_closures: self.closures.books.lateness(),
-            faults: self.clock.faults(),
-        };
-        if env::var_os("THREADS_LATENESS").is_some() {
-            self.check_lateness(&sample);
-        }
-        ledger::check_timer("values", &sample.values, &self.breaches);
-        ledger::check_timer("closures", &sample.closures, &self.breaches);
-        ledger::check_timer("purgatory", &self.waits.stats().1, &self.breaches);
-        sample
-    }
-
-    /// Checks lateness before the first clock fault, unless the system runs the load threads late
-    /// too.
-    fn check_lateness(&self, sample: &Sample) {
-        let rest = Duration::from_nanos(self.rest.swap(0, Relaxed));
-        let is_judged = sample.faults == 0 && rest < LATE / 4;
-        let most = LATE + 4 * rest;
-        let late = [sample.late[0], sample.late[1], sample.late_closures];
-        for (name, [_, late, _]) in ["values", "purgatory", "closures"].into_iter().zip(late) {
-            self.breaches.unless(!is_judged || late <= most, || {
-                format!("{name}: 99th percentile of lateness is {late:?}, limit {most:?}")
-            });
-        }
+        println!(
+            "round {}: {} timeouts, {} operations, {} clock faults",
+            self.number,
+            self.values.stats().scheduled + self.closures.timer().stats().scheduled,
+            ledger::sum(&self.waits.stats().0),
+            self.clock.faults()
+        );
     }
 
     /// Ends timers and purgatory, and checks that nothing is left of them.
@@ -249,6 +201,14 @@ impl Round {
         breaches.unless(is_given_back, || format!("{} bytes are left of {live}", memory::live()));
         let more = memory::resident().unwrap_or(0).saturating_sub(resident);
         breaches.unless(more <= MORE_RESIDENT, || format!("{more} more bytes are resident"));
+    }
+}
+
+/// Repeats a burst of calls with pauses until the round is over.
+fn repeat(is_over: &AtomicBool, mut go: impl FnMut()) {
+    while !is_over.load(Relaxed) {
+        go();
+        thread::sleep(REST);
     }
 }
 

@@ -1,7 +1,10 @@
 //! The conditions of an operation: its keys and thresholds before it waits, and the rule that
 //! decides whether they hold.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::{
+    boxed::Box,
+    collections::{HashMap, hash_map::Entry},
+};
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
@@ -15,7 +18,7 @@ pub(super) struct Conditions<K> {
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
     /// The position of each hash in `events`, once there are many.
-    positions: HashMap<u64, usize, FixedState>,
+    positions: Option<Box<HashMap<u64, usize, FixedState>>>,
     max_keys: usize,
     pub(super) is_too_large: bool,
 }
@@ -50,7 +53,7 @@ impl<K: Eq> Conditions<K> {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
             rule: Rule::CHECKED,
-            positions: HashMap::default(),
+            positions: None,
             max_keys,
             is_too_large: false,
         }
@@ -93,11 +96,11 @@ impl<K: Eq> Conditions<K> {
 
     #[cold]
     fn is_watched_among_many(&mut self, hash: u64, key: &K) -> bool {
-        if self.positions.is_empty() {
+        let positions = self.positions.get_or_insert_with(|| {
             let hashes = self.events.iter().map(|(hash, _)| *hash);
-            self.positions.extend(hashes.zip(0..));
-        }
-        match self.positions.entry(hash) {
+            Box::new(hashes.zip(0..).collect())
+        });
+        match positions.entry(hash) {
             Entry::Vacant(entry) => {
                 entry.insert(self.events.len());
                 false

@@ -71,19 +71,16 @@ where
     }
 
     fn expire(&mut self, expired: Expired<Index>, elapsed: u64) -> Expired<Due<K, O>> {
-        let mut hold = Hold::new(&self.filter, &self.limits, None);
+        let mut dropped_later = DroppedLater::new();
+        let mut hold = Hold::new(&self.filter, &self.limits, None, &mut dropped_later);
         let claim = self.waiters.claim(expired.value, Completion::Expired, elapsed, &mut hold);
         let operation = match claim {
             Claim::Finished(Finished { operation, .. }) => Some(operation),
             Claim::Decided => None,
             Claim::Lost(_) => unreachable!("an operation whose end is decided has no timeout"),
         };
-        let due = Due {
-            operation,
-            dropped_later: hold.into_dropped_later(),
-            panics: self.panics.clone(),
-            complete: self.complete,
-        };
+        let due =
+            Due { operation, dropped_later, panics: self.panics.clone(), complete: self.complete };
         Expired { key: expired.key, deadline: expired.deadline, value: due }
     }
 }

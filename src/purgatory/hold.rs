@@ -11,16 +11,18 @@ pub(super) struct Hold<'a, K> {
     limits: &'a Limits,
     /// The timeouts of the shard; `None` while the reaper expires them.
     timeouts: Option<HeldTimeouts<'a, Index>>,
-    dropped_later: DroppedLater<K>,
+    dropped_later: &'a mut DroppedLater<K>,
 }
 
 /// The values to drop after the release of the lock.
 #[must_use = "the drop of a key is user code"]
-pub(super) struct DroppedLater<K> {
-    /// Keys that have lost their last watcher. Their drop is user code.
-    keys: Vec<K>,
-    /// Memory to free, which may take long.
-    memory: Option<Box<dyn Any + Send>>,
+pub(super) struct DroppedLater<K>(Vec<Dropped<K>>);
+
+enum Dropped<K> {
+    /// A key that has lost its last watcher. Its drop is user code.
+    Key(K),
+    /// Memory that may take long to free.
+    Memory(Box<dyn Any + Send>),
 }
 
 impl<'a, K> Hold<'a, K> {
@@ -29,14 +31,9 @@ impl<'a, K> Hold<'a, K> {
         filter: &'a Filter,
         limits: &'a Limits,
         timeouts: Option<HeldTimeouts<'a, Index>>,
+        dropped_later: &'a mut DroppedLater<K>,
     ) -> Self {
-        let dropped_later = DroppedLater { keys: Vec::new(), memory: None };
         Self { filter, limits, timeouts, dropped_later }
-    }
-
-    #[inline]
-    pub(super) fn into_dropped_later(self) -> DroppedLater<K> {
-        self.dropped_later
     }
 
     /// Returns the limits. Permits are released under the lock, so the counts match the waiting
@@ -65,28 +62,41 @@ impl<'a, K> Hold<'a, K> {
     /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {
-        self.dropped_later.memory = Some(Box::new(memory));
+        self.dropped_later.0.push(Dropped::Memory(Box::new(memory)));
     }
 
     #[inline]
     pub(super) fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.dropped_later.keys.push(key);
+            self.dropped_later.0.push(Dropped::Key(key));
         }
     }
 }
 
 impl<K> DroppedLater<K> {
-    /// Returns whether a key has lost its last watcher.
-    pub(super) fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
+    #[inline]
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Drops the values. Counts panics.
     #[inline]
     pub(super) fn discard(&mut self, panics: &Panics) {
-        for key in self.keys.drain(..) {
-            panics.catch(|| drop(key));
+        if !self.is_empty() {
+            self.discard_each(panics);
+        }
+    }
+
+    fn discard_each(&mut self, panics: &Panics) {
+        for value in self.0.drain(..) {
+            panics.catch(|| match value {
+                Dropped::Key(key) => drop(key),
+                Dropped::Memory(memory) => drop(memory),
+            });
         }
     }
 }

@@ -339,7 +339,7 @@ where
             let Some(key) = find() else { break };
             let (claim, dropped_later) = self.shards[key.shard()].displace(key.waiter(), now);
             debug_assert!(
-                !dropped_later.has_keys() || !matches!(claim, Claim::Lost(_)),
+                dropped_later.is_empty() || !matches!(claim, Claim::Lost(_)),
                 "a lost claim removed a key"
             );
             if !matches!(claim, Claim::Lost(_)) {

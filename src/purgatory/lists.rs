@@ -49,9 +49,9 @@ impl<Q: ?Sized> Clone for HashedKey<'_, Q> {
 
 impl<Q: ?Sized> Copy for HashedKey<'_, Q> {}
 
-#[derive(Debug)]
-struct List<K> {
-    key: K,
+/// The watchers of a key.
+#[derive(Debug, Default)]
+struct List {
     /// The first watchers of its events. New ones are added here while there is no chunk.
     few: [Option<Index>; FEW],
     /// The last chunk of further watchers of its events.
@@ -61,12 +61,7 @@ struct List<K> {
     thresholds: Option<Box<BTreeSet<ThresholdKey>>>,
 }
 
-impl<K> List<K> {
-    #[inline]
-    const fn new(key: K) -> Self {
-        Self { key, few: [None; FEW], last_chunk: None, thresholds: None }
-    }
-
+impl List {
     /// Returns whether the key has no watcher.
     #[inline]
     fn is_empty(&self) -> bool {
@@ -78,15 +73,14 @@ impl<K> List<K> {
     /// Returns the slot in the entry for the next watcher; `None` if it must go to a chunk.
     #[inline]
     fn vacant_slot(&self) -> Option<usize> {
-        let unused = self.few.iter().rev().take_while(|waiter| waiter.is_none());
-        let used = FEW - unused.count();
+        let used = self.few.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         (used < FEW && self.last_chunk.is_none()).then_some(used)
     }
 }
 
 /// All lists of a shard.
 pub(super) struct Lists<K> {
-    keys: Table<List<K>>,
+    keys: Table<K, List>,
     chunks: Chunks,
     thresholds: Slab<ThresholdNode>,
     /// The positions of walks.
@@ -125,29 +119,30 @@ impl<K> Lists<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.keys.find(key.hash, |_, list| list.key.borrow() == key.key)
+        self.keys.find(key.hash, |_, listed, _| listed.borrow() == key.key)
     }
 
-    /// Adds an operation to the list of a key's events. The operation must not be on the list.
+    /// Adds an operation to the list of a key's events, and returns its position. The operation must
+    /// not be on the list.
     #[inline]
     pub(super) fn watch_events(
         &mut self,
         (hash, key): (u64, K),
         waiter: Index,
-        positions: &mut Positions,
         hold: &mut Hold<'_, K>,
-    ) where
+    ) -> Position
+    where
         K: Eq,
     {
         let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
         debug_assert!(!list.few.contains(&Some(waiter)), "{waiter:?} watches the key already");
-        positions.push(if let Some(slot) = list.vacant_slot() {
+        self.watching += 1;
+        if let Some(slot) = list.vacant_slot() {
             list.few[slot] = Some(waiter);
             Position::in_key(index, slot)
         } else {
             self.chunks.append(Some(index), &mut list.last_chunk, waiter)
-        });
-        self.watching += 1;
+        }
     }
 
     /// Adds an operation to the list of a key's thresholds.
@@ -180,12 +175,12 @@ impl<K> Lists<K> {
     pub(super) fn leave(
         &mut self,
         waiter: Index,
-        positions: &Positions,
+        positions: &mut Positions,
         mut thresholds: Option<Index>,
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
-        positions.for_each(|position| self.leave_events(waiter, position, is_counted, hold));
+        positions.drain(|position| self.leave_events(waiter, position, is_counted, hold));
         while let Some(node) = thresholds {
             self.mark_reached(node, is_counted, hold);
             thresholds = self.thresholds.remove(node).sibling;
@@ -201,7 +196,7 @@ impl<K> Lists<K> {
     ) -> bool {
         let ThresholdNode { list, at, .. } = &mut self.thresholds[node];
         let (Some(list), at) = (list.take(), *at) else { return false };
-        let remove = |list: &mut List<K>| {
+        let remove = |list: &mut List| {
             if let Some(tree) = &mut list.thresholds {
                 tree.remove(&ThresholdKey { at, node });
                 if tree.is_empty() {
@@ -260,7 +255,7 @@ impl<K> Lists<K> {
         find: impl Fn(Position) -> Option<V>,
     ) -> Option<V> {
         let start = |list| Position::in_key(list, 0);
-        let list = self.keys.find(hash, |list, _| find(start(list)).is_some())?;
+        let list = self.keys.find(hash, |list, _, _| find(start(list)).is_some())?;
         find(start(list))
     }
 
@@ -271,13 +266,13 @@ impl<K> Lists<K> {
         hash: u64,
         find: impl Fn(Index) -> Option<V>,
     ) -> Option<(u64, V)> {
-        let greatest = |list: &List<K>| {
+        let greatest = |list: &List| {
             let mut descending = list.thresholds.as_ref()?.iter().rev();
             descending.find_map(|&ThresholdKey { at, node }| {
                 Some((at, find(self.thresholds[node].waiter)?))
             })
         };
-        let list = self.keys.find(hash, |_, list| greatest(list).is_some())?;
+        let list = self.keys.find(hash, |_, _, list| greatest(list).is_some())?;
         greatest(&self.keys[list])
     }
 
@@ -373,25 +368,21 @@ impl<K> Lists<K> {
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
-    /// Returns the list of a key. Makes an empty one if there is none.
+    /// Returns the list of a key. Adds an empty one if there is none.
     #[inline]
     fn list_of<'t>(
-        keys: &'t mut Table<List<K>>,
+        keys: &'t mut Table<K, List>,
         hash: u64,
         key: K,
         hold: &mut Hold<'_, K>,
-    ) -> (Index, &'t mut List<K>)
+    ) -> (Index, &'t mut List)
     where
         K: Eq,
     {
-        let is_it = |list: &List<K>, key: &K| list.key == *key;
-        let make = |key| {
-            hold.filter.add(hash);
-            List::new(key)
-        };
-        let (index, list, unused) = keys.find_or_insert(hash, key, is_it, make);
-        if let Some(key) = unused {
-            hold.discard(key);
+        let (index, list, unused) = keys.find_or_insert(hash, key);
+        match unused {
+            Some(key) => hold.discard(key),
+            None => hold.filter.add(hash),
         }
         (index, list)
     }
@@ -407,7 +398,7 @@ impl<K> Lists<K> {
     ) {
         match position.home() {
             (Home::Key(list), slot) => {
-                let remove = |list: &mut List<K>| {
+                let remove = |list: &mut List| {
                     let removed = list.few[slot].take();
                     debug_assert_eq!(removed, Some(waiter), "another watcher is in slot {slot}");
                 };
@@ -441,19 +432,20 @@ impl<K> Lists<K> {
     fn remove_watcher(
         &mut self,
         list: Index,
-        remove: impl FnOnce(&mut List<K>),
+        remove: impl FnOnce(&mut List),
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
         self.watching -= 1;
         let limits = hold.limits();
-        let change = |hash, list: &mut List<K>| {
+        let change = |hash, list: &mut List| {
             remove(list);
             if is_counted && limits.is_per_key() {
                 limits.release_from_key(hash);
             }
+            list.is_empty()
         };
-        if let Some((hash, List { key, .. })) = self.keys.change(list, change, List::is_empty) {
+        if let Some((hash, key)) = self.keys.change(list, change) {
             self.cursors.move_from(Home::Key(list), None);
             hold.filter.remove(hash);
             hold.discard(key);
@@ -505,6 +497,7 @@ impl<K> Lists<K> {
     pub(super) fn check_invariants(&self, filter: &Filter) {
         let mut watching = 0;
         let mut hashes = Vec::new();
+        self.keys.check_invariants(List::is_empty);
         for (index, hash, list) in self.keys.iter() {
             assert!(!list.is_empty(), "key {index:?} has no watcher");
             watching += list.few.iter().flatten().count() as u64;

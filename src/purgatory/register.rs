@@ -56,13 +56,14 @@ where
         let shared = self.shared();
         let mut conditions = Conditions::new(shared.limits.max_keys);
         for key in keys {
-            let is_not_added = conditions.add_events(shared.hash(&key), key);
-            shared.catch(|| drop(is_not_added));
+            if let Some(not_added) = conditions.add_events(shared.hash(&key), key) {
+                shared.catch(|| drop(not_added));
+            }
             if conditions.is_too_large {
                 break;
             }
         }
-        shared.watch(operation, conditions, delay)
+        shared.watch(operation, &mut conditions, delay)
     }
 
     /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
@@ -209,7 +210,7 @@ where
         }
         let is_checked = !conditions.events.is_empty() || conditions.thresholds.is_empty();
         conditions.rule = Rule::new(is_all, is_checked);
-        shared.watch(operation, conditions, delay)
+        shared.watch(operation, &mut conditions, delay)
     }
 }
 
@@ -224,17 +225,17 @@ where
     pub(super) fn watch(
         &self,
         mut operation: O,
-        mut conditions: Conditions<K>,
+        conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let shard = self.timer.current_shard();
-        let watched = if self.can_complete(&mut operation, &mut conditions) {
+        let watched = if self.can_complete(&mut operation, conditions) {
             self.at_once[shard].fetch_add(1, Ordering::Relaxed);
             self.complete(operation, Completion::Satisfied);
             Ok(Watched::Completed)
         } else {
-            let waiting = match self.admit(&conditions) {
-                Ok(hashes) => self.wait(shard, operation, &mut conditions, &hashes, delay),
+            let waiting = match self.admit(conditions) {
+                Ok(hashes) => self.wait(shard, operation, conditions, &hashes, delay),
                 Err(reason) => Err(WatchError::new(reason, operation)),
             };
             waiting.inspect_err(|_| self.limits.refuse())

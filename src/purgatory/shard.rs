@@ -91,21 +91,22 @@ impl<K, O, R> Shard<K, O, R> {
         &self,
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
     ) -> V {
-        let (result, mut dropped_later) = self.hold_and_keep(act);
+        let mut dropped_later = DroppedLater::new();
+        let result = self.hold_and_keep(&mut dropped_later, act);
         dropped_later.discard(&self.panics);
         result
     }
 
-    /// Runs `act` under the lock. Also returns the values that must be dropped without a lock.
+    /// Runs `act` under the lock. The caller drops the values in `dropped_later` without a lock.
     #[inline]
     fn hold_and_keep<V>(
         &self,
+        dropped_later: &mut DroppedLater<K>,
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
-    ) -> (V, DroppedLater<K>) {
+    ) -> V {
         self.timer.hold(self.index, |timeouts, state| {
-            let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts));
-            let result = act(&mut state.waiters, &mut hold);
-            (result, hold.into_dropped_later())
+            let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts), dropped_later);
+            act(&mut state.waiters, &mut hold)
         })
     }
 }
@@ -252,9 +253,11 @@ where
 
     /// The same for a caller that holds a lock. It drops the values after that.
     pub(super) fn displace(&self, waiter: WaiterId, now: u64) -> (Claim<O, R>, DroppedLater<K>) {
-        self.hold_and_keep(|waiters, hold| {
+        let mut dropped_later = DroppedLater::new();
+        let claim = self.hold_and_keep(&mut dropped_later, |waiters, hold| {
             waiters.claim_by_id(waiter, Completion::Displaced, now, hold)
-        })
+        });
+        (claim, dropped_later)
     }
 
     /// Decides the end of the next operation of a walk that has a serial number below

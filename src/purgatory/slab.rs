@@ -100,29 +100,6 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Runs `change` on an element. Removes it if `is_unused` returns `true` then, and returns
-    /// it.
-    #[inline]
-    pub(super) fn change(
-        &mut self,
-        index: Index,
-        change: impl FnOnce(&mut E),
-        is_unused: impl FnOnce(&E) -> bool,
-    ) -> Option<E> {
-        let entry = self.entries.at_mut(index.position());
-        let Entry::Occupied(element) = entry else { unreachable!("a link leads to an element") };
-        change(element);
-        if !is_unused(element) {
-            return None;
-        }
-        let vacant = Entry::Vacant { next: self.vacant.replace(index) };
-        self.len -= 1;
-        match core::mem::replace(entry, vacant) {
-            Entry::Occupied(element) => Some(element),
-            Entry::Vacant { .. } => None,
-        }
-    }
-
     /// Returns the index of the next element.
     #[inline]
     pub(super) fn next_index(&mut self) -> Index {

@@ -186,9 +186,7 @@ where
         K: Eq,
     {
         let positions = &mut self.registrations.at_mut(index.position()).positions;
-        for key in keys {
-            self.lists.watch_events(key, index, positions, hold);
-        }
+        positions.fill(keys.map(|key| self.lists.watch_events(key, index, hold)));
     }
 
     /// Adds an operation to the thresholds of a key, and returns the node.
@@ -545,10 +543,10 @@ where
         if let (Some(timeout), false) = (timeout, matches!(completion, Completion::Expired)) {
             hold.cancel(timeout, index);
         }
-        let positions = mem::replace(&mut registration.positions, Positions::EMPTY);
         let thresholds = registration.thresholds.take();
         let counted = mem::replace(&mut registration.counted, Counted::NOWHERE);
-        self.lists.leave(index, &positions, thresholds, counted.on_keys, hold);
+        let positions = &mut registration.positions;
+        self.lists.leave(index, positions, thresholds, counted.on_keys, hold);
         if counted.in_total {
             hold.limits().release();
         }

@@ -292,15 +292,29 @@ impl Positions {
         }
     }
 
-    /// Calls a function with each position, in the order in which they were added.
+    /// Adds the first positions.
     #[inline]
-    pub(super) fn for_each(&self, mut visit: impl FnMut(Position)) {
-        for position in &self.few {
-            let Some(position) = *position else { return };
+    pub(super) fn fill(&mut self, mut positions: impl Iterator<Item = Position>) {
+        debug_assert!(self.is_empty(), "an operation is registered once");
+        for slot in &mut self.few {
+            *slot = positions.next();
+            if slot.is_none() {
+                return;
+            }
+        }
+        positions.for_each(|position| self.push(position));
+    }
+
+    /// Removes the positions, and calls a function with each, in the order in which they were
+    /// added.
+    #[inline]
+    pub(super) fn drain(&mut self, mut visit: impl FnMut(Position)) {
+        for slot in &mut self.few {
+            let Some(position) = slot.take() else { return };
             visit(position);
         }
-        if let Some(further) = &self.further {
-            further.iter().copied().for_each(visit);
+        for position in self.further.take().into_iter().flat_map(|further| *further) {
+            visit(position);
         }
     }
 

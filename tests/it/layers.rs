@@ -7,11 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::{Path, PathBuf},
 };
 
-use crate::tokens::tokens;
+use crate::sources::{sources_in, tokens};
 
 /// The modules of the crate and their layers.
 const LAYERS: [(&str, u8); 13] = [
@@ -272,18 +271,6 @@ fn leaves<'a>(
 /// All source files, by their paths under `src`.
 fn sources() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of the repository can be listed") {
-            let path = entry.expect("a folder of the repository can be listed").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("a source file is text");
-                found.push((path.strip_prefix(&root).expect("it is within").into(), text));
-            }
-        }
-    }
-    found
+    let within = |path: PathBuf| path.strip_prefix(&root).expect("it is in the folder").into();
+    sources_in(&root).into_iter().map(|(path, text)| (within(path), text)).collect()
 }

@@ -12,8 +12,6 @@ mod enumerate;
 #[cfg(feature = "std")]
 mod errors;
 mod expiry;
-#[cfg(feature = "std")]
-mod hostile;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;
@@ -33,12 +31,14 @@ mod scenarios;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;
+mod sources;
+#[cfg(feature = "std")]
+mod starvation;
 mod support;
 #[cfg(feature = "std")]
 mod throttle;
 #[cfg(feature = "std")]
 mod timer;
-mod tokens;
 mod values;
 #[path = "../shared/variable.rs"]
 mod variable;

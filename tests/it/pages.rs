@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::sources::sources_in;
+
 #[test]
 fn every_relative_link_of_the_documentation_leads_to_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -83,7 +85,7 @@ fn the_architecture_page_lists_every_source_file_once() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page is text");
     let listed: Vec<_> = files(&page).filter_map(|file| file.strip_prefix("../src/")).collect();
-    for source in sources_in(&root.join("src")) {
+    for (source, _) in sources_in(&root.join("src")) {
         let path = source.strip_prefix(root.join("src")).expect("it is within");
         let path = path.to_str().expect("a path is text").replace('\\', "/");
         if path != "lib.rs" && !path.contains("models") {
@@ -142,29 +144,13 @@ fn is_function(name: &str, functions: &BTreeMap<String, Vec<PathBuf>>) -> bool {
 }
 
 /// The files that define each function, by its name.
-fn functions(sources: impl Iterator<Item = PathBuf>) -> BTreeMap<String, Vec<PathBuf>> {
+fn functions(sources: impl Iterator<Item = (PathBuf, String)>) -> BTreeMap<String, Vec<PathBuf>> {
     let mut functions: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in sources {
-        let text = fs::read_to_string(&path).expect("a source is text");
+    for (path, text) in sources {
         for rest in text.split("fn ").skip(1) {
             let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
             functions.entry(name.unwrap_or_default().into()).or_default().push(path.clone());
         }
     }
     functions
-}
-
-/// All Rust files below a folder, except built ones.
-fn sources_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("a folder of the repository can be listed");
-    let paths = entries.map(|entry| entry.expect("it can be listed").path());
-    let mut sources = Vec::new();
-    for path in paths {
-        if path.is_dir() && !path.ends_with("target") {
-            sources.extend(sources_in(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(path);
-        }
-    }
-    sources
 }

@@ -13,7 +13,7 @@ use delaywheel::{
     DelayQueue, ManualClock, RecvError, RecvTimeoutError, ScheduleErrorKind, TryRecvError,
 };
 
-use crate::timer::{clock::Set, support::must_return};
+use crate::timer::clock::Set;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -93,40 +93,4 @@ fn values_inserted_by_many_threads_are_received_in_the_order_of_their_deadlines(
     clock.show(LONG);
     let received: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
     assert!(received.into_iter().eq(0..8 * 300));
-}
-
-#[test]
-fn values_that_become_due_during_a_shutdown_are_returned_or_received() {
-    for seed in 0..200 {
-        let queue = DelayQueue::new();
-        for value in 0..50 {
-            queue.insert(Duration::from_micros((value * 37 + seed) % 400), value).unwrap();
-        }
-        let mut values = thread::scope(|scope| {
-            let receivers = [0; 2].map(|_| scope.spawn(|| queue.iter().collect::<Vec<_>>()));
-            let returned = queue.shutdown();
-            let received = receivers.map(|receiver| receiver.join().unwrap());
-            [returned, received.concat()].concat()
-        });
-        values.sort_unstable();
-        assert!(values.into_iter().eq(0..50));
-    }
-}
-
-#[test]
-fn values_that_become_due_together_each_wake_a_receiver() {
-    for _ in 0..50 {
-        let (clock, queue) = queue();
-        let receivers = [(); 3].map(|()| {
-            let queue = queue.clone();
-            std::thread::spawn(move || queue.recv())
-        });
-        for value in 0..3 {
-            queue.insert(Duration::from_millis(1), value).unwrap();
-        }
-        std::thread::yield_now();
-        clock.advance(Duration::from_millis(1));
-        let received = must_return(|| receivers.map(|receiver| receiver.join().unwrap()));
-        assert!(received.iter().all(Result::is_ok), "{received:?}");
-    }
 }

@@ -10,9 +10,7 @@ use std::{
     thread,
 };
 
-use delaywheel::{
-    Completion, Completion::Satisfied, DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
-};
+use delaywheel::{Completion::Satisfied, Purgatory, PurgatoryBuilder, Timer};
 
 use super::support::{HOUR, Op, must_return, wait_until};
 
@@ -23,42 +21,6 @@ fn purgatory() -> Plain {
 }
 
 const ROUNDS: u32 = if cfg!(debug_assertions) { 5_000 } else { 50_000 };
-
-#[test]
-fn a_check_can_take_a_lock_that_announcing_threads_hold() {
-    // As with the lock of a group: a thread holds it while members join, and their checks take it.
-    must_return(|| {
-        let (purgatory, group) = (purgatory(), Arc::new(Mutex::new(0_u32)));
-        let completed = Arc::new(AtomicUsize::new(0));
-        thread::scope(|scope| {
-            for number in 0..4 {
-                let (purgatory, group, completed) = (&purgatory, &group, &completed);
-                scope.spawn(move || {
-                    for round in 0..ROUNDS {
-                        let (lock, count) = (Arc::clone(group), Arc::clone(completed));
-                        let target = round % 7 + number;
-                        let op = Op::new()
-                            .check(move || lock.lock().unwrap().is_multiple_of(target + 1))
-                            .end(move |_| {
-                                count.fetch_add(1, Ordering::Relaxed);
-                            });
-                        let _ = purgatory.try_complete_else_watch(op, [number, 9], HOUR).unwrap();
-                        // Checks of other threads' operations wait for this lock, so this thread
-                        // must not wait for such a check.
-                        let mut held = group.lock().unwrap();
-                        *held += 1;
-                        drop(held);
-                        purgatory.check_and_complete(&9);
-                    }
-                });
-            }
-        });
-        for op in purgatory.shutdown() {
-            op.complete(Completion::ShutDown);
-        }
-        assert_eq!(completed.load(Ordering::Relaxed), 4 * ROUNDS as usize);
-    });
-}
 
 #[test]
 fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it() {
@@ -163,40 +125,5 @@ fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
             }
         });
         assert_eq!(completed.load(Ordering::Relaxed), 2 * ROUNDS as usize);
-    });
-}
-
-#[test]
-fn locks_held_in_opposite_orders_around_announcements_do_not_deadlock() {
-    // Each of two partitions has a lock, which a thread holds while it announces an event. Checks
-    // use `try_lock` on both.
-    must_return(|| {
-        let purgatory = purgatory();
-        let partitions = Arc::new([Mutex::new(0_u32), Mutex::new(0_u32)]);
-        thread::scope(|scope| {
-            for own in 0..2_usize {
-                let (purgatory, partitions) = (&purgatory, &partitions);
-                scope.spawn(move || {
-                    for round in 0..ROUNDS {
-                        let both = Arc::clone(partitions);
-                        let op = Op::new().check(move || {
-                            both.iter().all(|partition| {
-                                partition.try_lock().is_ok_and(|value| *value >= round)
-                            })
-                        });
-                        let _ = purgatory.try_complete_else_watch(op, [0, 1], HOUR).unwrap();
-                        let mut value = partitions[own].lock().unwrap();
-                        *value += 1;
-                        purgatory.check_and_complete(&u32::try_from(own).unwrap());
-                        drop(value);
-                        if round % 64 == 0 {
-                            purgatory.cancel_for_key(&0);
-                        }
-                    }
-                });
-            }
-        });
-        drop(purgatory.shutdown());
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
     });
 }

@@ -254,48 +254,6 @@ fn receivers_of_a_queue_with_a_dead_reaper_get_an_error() {
     assert!(queue.shutdown().contains(&1), "a shutdown returns the pending value");
 }
 
-/// Schedules and cancels timeouts until `is_over`. One in a hundred is not cancelled.
-fn load(timer: &ValueTimer<bool>, seed: u64, is_over: &AtomicBool) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    while !is_over.load(Ordering::Relaxed) {
-        if random.u32(..100) == 0 {
-            timer.schedule(random.u32(5..25) * MS, false).unwrap();
-        } else {
-            let key = timer.schedule(SECOND, false).unwrap();
-            timer.cancel(key);
-        }
-    }
-}
-
-/// A reaper that yields to threads that wait for a lock starves, as each yield costs a time slice
-/// of each runnable thread. A reaper with few steps in a hold starves too.
-#[test]
-fn timeouts_expire_while_many_more_threads_than_cores_schedule_and_cancel() {
-    let (ran, runs) = mpsc::channel();
-    let handler = move |is_awaited: bool| {
-        if is_awaited {
-            ran.send(()).unwrap();
-        }
-    };
-    let timer = ValueTimer::builder().shards(2).build_with(handler).unwrap();
-    let is_over = AtomicBool::new(false);
-    let threads = 8 * thread::available_parallelism().map_or(2, usize::from) as u64;
-    let expired = thread::scope(|scope| {
-        for seed in 0..threads {
-            let (timer, is_over) = (&timer, &is_over);
-            scope.spawn(move || load(timer, seed, is_over));
-        }
-        let expired = (0..25).take_while(|_| {
-            timer.schedule(20 * MS, true).unwrap();
-            runs.recv_timeout(GENEROUS).is_ok()
-        });
-        let expired = expired.count();
-        is_over.store(true, Ordering::Relaxed);
-        expired
-    });
-    assert_eq!(expired, 25, "a timeout did not expire within a minute");
-}
-
 #[test]
 fn a_full_timer_that_finishes_reports_that_it_is_shut_down() {
     let timer = Timer::builder().max_pending(1).shards(2).build().unwrap();

@@ -68,15 +68,6 @@ fn a_due_timeout_that_has_not_expired_can_still_be_reset_or_cancelled() {
 }
 
 #[test]
-fn a_handle_that_is_dropped_leaves_its_timeout_running() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    drop(timer.schedule(SECOND, log.note(1)).unwrap());
-    clock.advance(SECOND);
-    assert_eq!(log.take(), [1]);
-}
-
-#[test]
 fn a_handle_of_a_dropped_timer_is_dead_and_does_not_keep_it_running() {
     let (clock, timer) = manual();
     let log = Log::new();

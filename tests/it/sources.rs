@@ -1,4 +1,24 @@
-//! A tokenizer for Rust paths, without comments, strings and characters.
+//! Rust sources: the files of a folder, and a tokenizer without comments, strings and characters.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Returns the paths and texts of all Rust files below a folder, except built ones.
+pub(crate) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of the repository can be listed") {
+        let path = entry.expect("a folder of the repository can be listed").path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources.extend(sources_in(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source file is text");
+            sources.push((path, text));
+        }
+    }
+    sources
+}
 
 /// Cuts source text into identifiers, `::` and single characters.
 pub(crate) fn tokens(text: &str) -> Vec<&str> {

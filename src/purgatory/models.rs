@@ -135,7 +135,7 @@ impl World {
         for key in keys {
             conditions.add_events(self.shared.hash(key), *key);
         }
-        let watched = self.shared.watch(self.op(), conditions, delay);
+        let watched = self.shared.watch(self.op(), &mut conditions, delay);
         self.check_shard();
         watched
     }
@@ -167,7 +167,7 @@ impl World {
             conditions.add_threshold(threshold(key));
         }
         conditions.rule = Rule::new(is_all, false);
-        assert!(self.shared.watch(self.op(), conditions, HOUR).is_ok());
+        assert!(self.shared.watch(self.op(), &mut conditions, HOUR).is_ok());
         self.check_shard();
     }
 

@@ -28,14 +28,23 @@ fn every_relative_link_of_the_documentation_leads_to_a_file() {
 }
 
 /// The folders and files of the package, as in `include` of `Cargo.toml`.
-const PACKAGED: [&str; 5] = ["src", "docs", "README.md", "CHANGELOG.md", "LICENSE"];
+const PACKAGED: [&str; 9] = [
+    "src",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "docs/benchmarks.md",
+    "docs/compare.md",
+    "docs/contract.md",
+    "docs/figures",
+    "docs/tokio.md",
+];
 
 #[test]
 fn the_pages_of_the_package_link_to_nothing_outside_of_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = root.canonicalize().expect("the repository exists");
-    let folders = ["", "docs", "docs/decisions"].map(|folder| root.join(folder));
-    for page in folders.iter().flat_map(|folder| markdown(folder)) {
+    for page in PACKAGED.iter().filter(|file| file.ends_with(".md")).map(|file| root.join(file)) {
         let text = fs::read_to_string(&page).expect("a page is text");
         let folder = page.parent().expect("a page is in a folder");
         for file in files(&text) {

@@ -136,7 +136,8 @@ mod tests {
     fn the_bucket_is_the_highest_digit_in_which_deadline_and_now_differ() {
         let edges = |around: u64| (0..=4).map(move |i| around.wrapping_add(i).wrapping_sub(2));
         let starts = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
-        for now in starts {
+        // Without optimization, all starts take seconds.
+        for now in starts.step_by(if cfg!(debug_assertions) { 3 } else { 1 }) {
             let ahead = (0..64).flat_map(|bit| edges(1 << bit)).chain(edges(0));
             let borders = (0..64).flat_map(|bit| edges((now >> bit).wrapping_add(1) << bit));
             let all = ahead.map(|span| now.wrapping_add(span)).chain(borders);

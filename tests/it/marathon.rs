@@ -28,7 +28,7 @@ const OPERATIONS_PER_STEP: u64 = 64;
 const ROUND: u64 = 10_000_000;
 
 fn operations() -> u64 {
-    let default = if cfg!(debug_assertions) { 2_000_000 } else { 50_000_000 };
+    let default = if cfg!(debug_assertions) { 500_000 } else { 50_000_000 };
     variable("MARATHON_OPERATIONS").unwrap_or(default)
 }
 

@@ -41,7 +41,7 @@ const CHECK: Duration = Duration::from_millis(200);
 
 /// Runs rounds until the time is over or a promise is broken.
 pub(crate) fn soak() -> bool {
-    let seconds = if cfg!(debug_assertions) { 2 } else { 10 };
+    let seconds = if cfg!(debug_assertions) { 1 } else { 10 };
     let length = Duration::from_secs(variable("THREADS_SECONDS").unwrap_or(seconds));
     let seed = variable("THREADS_SEED").unwrap_or_else(|| fastrand::u64(..));
     let breaches = Breaches::default();

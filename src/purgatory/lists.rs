@@ -122,8 +122,8 @@ impl<K> Lists<K> {
         self.keys.find(key.hash, |_, listed, _| listed.borrow() == key.key)
     }
 
-    /// Adds an operation to the list of a key's events, and returns its position. The operation must
-    /// not be on the list.
+    /// Adds an operation to the list of a key's events, and returns its position. The operation
+    /// must not be on the list.
     #[inline]
     pub(super) fn watch_events(
         &mut self,

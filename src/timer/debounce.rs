@@ -117,7 +117,7 @@ impl State {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves no inconsistent state.
+// User code never runs under its lock, so a panic leaves no inconsistent state.
 impl UnwindSafe for Debounce {}
 impl RefUnwindSafe for Debounce {}
 

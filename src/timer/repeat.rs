@@ -2,6 +2,9 @@
 //!
 //! Each occurrence schedules the next one after it has run. So a callback never overlaps with
 //! itself, and there is one timeout per repetition.
+//!
+//! A repetition has a lock for its state. A thread takes the callback out before it runs it, so the
+//! lock covers no user code. No other lock is taken within it.
 
 use std::{
     boxed::Box,
@@ -24,9 +27,9 @@ use crate::{sync::Mutex, ticks::nanos};
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
-/// Dropping the handle does not stop the repetition. It ends when it is stopped and when its
-/// callback panics. It also ends when the next occurrence is dropped without a run: because the
-/// timer was full, or was shut down and handed it back.
+/// Dropping the handle does not stop the repetition. A call of [`stop`](Self::stop) ends it, and so
+/// does a panic of its callback. It also ends when an occurrence is dropped without a run, because
+/// the timer refused it, or returned it at a shutdown.
 ///
 /// # Examples
 ///
@@ -439,7 +442,7 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves no inconsistent state.
+// User code never runs under its lock, so a panic leaves no inconsistent state.
 impl UnwindSafe for Repeating {}
 impl RefUnwindSafe for Repeating {}
 

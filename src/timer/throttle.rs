@@ -2,6 +2,9 @@
 //!
 //! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
 //! wheel. So a cancel that comes too late does not make room for a second run.
+//!
+//! The clock is user code, so a call reads it before it takes the lock. A task takes the lock when
+//! it is dropped, so no task is dropped under it.
 
 use std::{
     boxed::Box,
@@ -163,7 +166,7 @@ impl Drop for Run {
     }
 }
 
-// User code never runs under a lock of it, so a panic leaves no inconsistent state.
+// User code never runs under its lock, so a panic leaves no inconsistent state.
 impl UnwindSafe for Throttle {}
 impl RefUnwindSafe for Throttle {}
 

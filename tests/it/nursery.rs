@@ -117,17 +117,3 @@ fn an_advance_with_a_limit_of_0_leaves_the_nursery_as_it_is() {
     assert_eq!(drain_at(&mut wheel, 15), [10]);
     assert_eq!(in_no_level(&wheel), 0);
 }
-
-#[test]
-fn drain_iter_and_clear_include_the_nursery() {
-    let mut wheel = wheel_of(64, 0);
-    fill(&mut wheel, 5..8);
-    assert_eq!(wheel.iter().count(), 3);
-    let mut values: Vec<_> = wheel.drain().map(|(_, _, value)| value).collect();
-    values.sort_unstable();
-    assert_eq!(values, [5, 6, 7]);
-    fill(&mut wheel, 5..8);
-    wheel.clear();
-    wheel.check_invariants();
-    assert_eq!((wheel.len(), wheel.next_expiration()), (0, None));
-}

@@ -72,26 +72,6 @@ fn an_operation_that_completes_at_once_needs_no_permit() {
 }
 
 #[test]
-fn an_operation_that_a_full_key_refuses_keeps_no_permit() {
-    let world = World::with(|builder| {
-        builder.max_delayed(100, Overload::Refuse).max_delayed_per_key(2, Overload::Refuse)
-    });
-    world.watch(0, [1]);
-    world.watch(1, [1, 2]);
-    for _ in 0..200 {
-        let watches = [Events(3), Events(2), Threshold(4, 5), Events(1)];
-        let error = world.purgatory.watch_any(world.op(9), watches, HOUR).expect_err("two wait");
-        assert_eq!(error.kind(), WatchErrorKind::KeyFull);
-        assert_eq!(error.to_string(), "too many operations wait on a key");
-    }
-    assert_eq!(world.purgatory.stats().refused, 200);
-    world.watch(2, [2, 3, 4]);
-    world.watch(3, [3, 4]);
-    world.check_books();
-    assert_eq!(world.ended(), []);
-}
-
-#[test]
 fn the_same_key_twice_takes_one_permit() {
     let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::Refuse));
     let key = world.watch(1, [1, 1, 2, 1]);

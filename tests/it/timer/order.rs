@@ -8,37 +8,6 @@ use delaywheel::{Clock, ManualClock, Timer};
 use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, skewed};
 
 #[test]
-fn callbacks_run_in_the_order_of_their_deadlines_each_at_its_tick() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    for delay in [30, 10, 20, 4000, 1, 500] {
-        let (log, clock) = (log.clone(), clock.clone());
-        timer.schedule(delay * MS, move || log.push((delay, clock.elapsed()))).unwrap();
-    }
-    clock.advance(10 * SECOND);
-    assert_eq!(log.take(), [1, 10, 20, 30, 500, 4000].map(|delay| (delay, delay * MS)));
-}
-
-#[test]
-fn a_deadline_within_a_tick_is_rounded_up() {
-    let (clock, timer) = manual_with(|builder| builder.tick(10 * MS));
-    let log = Log::new();
-    timer.schedule(15 * MS, log.note("15 ms")).unwrap();
-    clock.advance(Duration::from_nanos(19_999_999));
-    assert_eq!(log.take(), [""; 0]);
-    clock.advance(Duration::from_nanos(1));
-    assert_eq!(log.take(), ["15 ms"]);
-
-    clock.advance(5 * MS);
-    let timeout = timer.schedule(10 * MS, log.note("10 ms from within a tick")).unwrap();
-    assert_eq!(timeout.deadline(), Some(clock.now() + 15 * MS));
-    clock.advance(Duration::from_nanos(14_999_999));
-    assert_eq!(log.take(), [""; 0]);
-    clock.advance(Duration::from_nanos(1));
-    assert_eq!(log.take(), ["10 ms from within a tick"]);
-}
-
-#[test]
 fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
     for tick in [Duration::from_micros(1), MS, 7 * MS, SECOND] {
         let (clock, timer) = manual_with(|builder| builder.tick(tick));

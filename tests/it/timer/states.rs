@@ -34,40 +34,6 @@ fn a_pending_timeout_can_be_reset_to_a_later_and_an_earlier_deadline_and_cancell
 }
 
 #[test]
-fn a_reset_timeout_runs_once_at_its_last_deadline() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let timeout = timer.schedule(SECOND, log.note("ran")).unwrap();
-    for _ in 0..10 {
-        clock.advance(SECOND / 2);
-        assert!(timeout.reset(SECOND));
-    }
-    clock.advance(999 * MS);
-    assert_eq!(log.take(), [""; 0]);
-    clock.advance(MS);
-    assert_eq!(log.take(), ["ran"]);
-    assert_dead(&timeout);
-    assert_eq!(timer.stats().expired, 1);
-}
-
-#[test]
-fn a_due_timeout_that_has_not_expired_can_still_be_reset_or_cancelled() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let put_off = timer.schedule(Duration::ZERO, log.note("reset")).unwrap();
-    let cancelled = timer.schedule(Duration::ZERO, log.note("cancelled")).unwrap();
-    timer.schedule(Duration::ZERO, log.note("left")).unwrap();
-    assert!(put_off.is_pending() && put_off.reset(SECOND));
-    assert!(cancelled.is_pending() && cancelled.cancel());
-    clock.advance(Duration::ZERO);
-    assert_eq!(log.take(), ["left"]);
-    clock.advance(SECOND);
-    assert_eq!(log.take(), ["reset"]);
-    assert_dead(&put_off);
-    assert_dead(&cancelled);
-}
-
-#[test]
 fn a_handle_of_a_dropped_timer_is_dead_and_does_not_keep_it_running() {
     let (clock, timer) = manual();
     let log = Log::new();

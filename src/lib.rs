@@ -26,10 +26,10 @@
 //! |---|---|
 //! | callbacks to run later | [`Timer`] |
 //! | millions of plain values, such as request ids | [`ValueTimer`] |
-//! | threads that receive values when these are due | [`DelayQueue`] |
+//! | threads that receive due values | [`DelayQueue`] |
 //! | a callback to repeat, or to run less often | [`Timer::schedule_at_fixed_rate`], [`Debounce`], [`Throttle`] |
 //! | requests that wait for an event or a timeout | [`Purgatory`] |
-//! | futures that sleep or must not take too long | `future::sleep`, `future::timeout` |
+//! | futures that sleep or have a time limit | `future::sleep`, `future::timeout` |
 //! | an event loop, no threads, or no `std` | [`TimingWheel`] |
 //! | a test that must not sleep | [`ManualClock`] |
 //!

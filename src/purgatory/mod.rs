@@ -218,10 +218,6 @@ where
 
     /// Checks the invariants of the purgatory, for tests of programs that use one.
     ///
-    /// # Panics
-    ///
-    /// Panics if an invariant is broken. Other threads must not call the purgatory meanwhile.
-    ///
     /// # Examples
     ///
     /// ```
@@ -240,6 +236,10 @@ where
     /// purgatory.check_invariants();
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken. Other threads must not call the purgatory meanwhile.
     ///
     /// # Complexity
     ///

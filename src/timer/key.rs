@@ -7,6 +7,7 @@ use crate::wheel::Key;
 ///
 /// It is plain data, and valid until the timeout ends. The timer does not use it for another
 /// timeout afterwards. Do not pass it to another timer, in which it may name an unrelated timeout.
+/// [`ValueTimer`](crate::ValueTimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimeoutKey {
     shard: u32,

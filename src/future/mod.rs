@@ -18,7 +18,7 @@
 //! A sleep holds a handle to a timer, and the key of its timeout in the wheel. The value of the
 //! timeout is the waker of the task that polled the sleep last. The timer needs no runtime: its
 //! *reaper*, one thread, wakes the tasks. The same future works on `tokio`, `smol` and every other
-//! executor.
+//! executor. A [`Driver`] expires the sleeps on a task of your runtime, in place of the thread.
 //!
 //! | You want | Use |
 //! |---|---|
@@ -75,6 +75,7 @@
 
 mod block_on;
 mod default_timer;
+mod driver;
 mod error;
 #[cfg(feature = "hyper")]
 mod hyper;
@@ -98,6 +99,7 @@ pub use self::{
         DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
         sleep_until, timeout, timeout_at,
     },
+    driver::Driver,
     error::{SleepError, TimeoutError},
     interval::Interval,
     queue::{QueueStream, RecvAsync},

@@ -19,7 +19,7 @@
 //!   of the same executor thread, but no expiration.
 //! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it
 //!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
-//!   thread. Only `shrink` holds a lock for longer.
+//!   thread. Only `shrink`, and a `finish` that lists the pending sleeps, hold a lock for longer.
 //!
 //! # Locks
 //!
@@ -46,6 +46,8 @@ mod builder;
 mod callback_threads;
 mod debounce;
 mod delay_queue;
+#[cfg(feature = "future")]
+mod driver;
 mod error;
 mod executor;
 mod key;
@@ -89,8 +91,6 @@ use std::{
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
-pub(crate) use self::receiver::Receiver;
-#[cfg(feature = "future")]
 use self::sleeps::Sleeps;
 pub(crate) use self::{annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts};
 pub use self::{
@@ -110,6 +110,11 @@ pub use self::{
     throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
+};
+#[cfg(feature = "future")]
+pub(crate) use self::{
+    driver::{Turned, Turns},
+    receiver::Receiver,
 };
 #[cfg(feature = "future")]
 pub(crate) use self::{
@@ -205,6 +210,12 @@ impl Timer {
     #[inline]
     pub(crate) fn sleep_handle(&self) -> SleepHandle {
         self.sleeps.handle()
+    }
+
+    /// Makes a task of the user expire the sleeps. Call it before the first sleep.
+    #[cfg(feature = "future")]
+    pub(crate) fn leave_sleeps_to_driver(&self) -> Turns {
+        self.sleeps.leave_to_driver()
     }
 
     /// Makes this timer the default timer of the process, and returns the handle to its sleeps. It

@@ -5,6 +5,8 @@
 //! real code.
 
 mod backlog;
+#[cfg(feature = "future")]
+mod driver;
 mod finish;
 #[cfg(feature = "future")]
 mod receivers;

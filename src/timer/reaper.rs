@@ -35,6 +35,15 @@ pub(super) struct Turn {
     has_expired: bool,
 }
 
+/// The work of the reaper in one hold of each shard.
+pub(super) struct Holds {
+    pub(super) now: Tick,
+    /// The greatest lateness; `None` if no timeout expired.
+    pub(super) lateness: Option<Duration>,
+    /// Whether no due timeout is left.
+    pub(super) is_drained: bool,
+}
+
 impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Starts the reaper, which waits until it receives its parker.
     ///
@@ -103,23 +112,33 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         let mut has_expired = false;
         let mut lateness = Duration::ZERO;
         loop {
-            let elapsed = self.shards.clock().elapsed();
-            let now = self.shards.clock().floor(elapsed);
-            let mut batch_lateness = None;
-            let is_drained = delivery.hand_off(&self.handler, batch, |batch| {
-                let is_drained = self.shards.expire(elapsed, now, steps_per_hold(lateness), batch);
-                batch_lateness = self.record_lateness(elapsed, batch);
-                is_drained
-            });
-            if let Some(batch_lateness) = batch_lateness {
-                has_expired = true;
-                lateness = batch_lateness;
-                self.handler.events().expired(lateness);
-            }
-            if is_drained {
-                return Turn { now, has_expired };
+            let holds = self.expire_some(delivery, batch, lateness);
+            has_expired |= holds.lateness.is_some();
+            lateness = holds.lateness.unwrap_or(lateness);
+            if holds.is_drained {
+                return Turn { now: holds.now, has_expired };
             }
         }
+    }
+
+    /// Expires due timeouts and hands them off, in one hold of each shard. Its length depends on
+    /// the lateness of the timeouts before.
+    pub(super) fn expire_some(
+        &self,
+        delivery: &Delivery<X::Due>,
+        batch: &mut Vec<Expired<X::Due>>,
+        lateness: Duration,
+    ) -> Holds {
+        let elapsed = self.shards.clock().elapsed();
+        let now = self.shards.clock().floor(elapsed);
+        let mut batch_lateness = None;
+        let is_drained = delivery.hand_off(&self.handler, batch, |batch| {
+            let is_drained = self.shards.expire(elapsed, now, steps_per_hold(lateness), batch);
+            batch_lateness = self.record_lateness(elapsed, batch);
+            is_drained
+        });
+        batch_lateness.inspect(|lateness| self.handler.events().expired(*lateness));
+        Holds { now, lateness: batch_lateness, is_drained }
     }
 
     /// Records the lateness of a batch that is handed off `elapsed` nanoseconds after the start of

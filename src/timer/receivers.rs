@@ -67,7 +67,7 @@ impl Receivers {
 }
 
 /// Wakes tasks. A waker that panics does not stop the others.
-pub(super) fn wake_all(wakers: Vec<Waker>) {
+pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
             if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

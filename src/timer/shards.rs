@@ -13,9 +13,13 @@ use std::{
     time::{Duration, Instant},
     vec::{self, Vec},
 };
+#[cfg(feature = "future")]
+use std::{sync::OnceLock, task::Waker};
 
 use crossbeam::utils::CachePadded;
 
+#[cfg(feature = "future")]
+use super::driver::DriverWaker;
 use super::{
     annex::Annex,
     error::ScheduleError,
@@ -55,6 +59,9 @@ pub(super) struct Shards<T, X = ()> {
     wakeup: Wakeup,
     /// Wakes the reaper.
     reaper: Unparker,
+    /// Wakes the task that takes the place of the reaper, if there is one.
+    #[cfg(feature = "future")]
+    driver: OnceLock<DriverWaker>,
     permits: Permits,
     /// Whether a finish has begun to close the shards.
     #[cfg(feature = "future")]
@@ -99,6 +106,8 @@ impl<T, X> Shards<T, X> {
             clock,
             wakeup: Wakeup::new(),
             reaper,
+            #[cfg(feature = "future")]
+            driver: OnceLock::new(),
             permits: Permits::new(max_pending),
             #[cfg(feature = "future")]
             is_closing: AtomicBool::new(false),
@@ -366,6 +375,21 @@ impl<T, X> Shards<T, X> {
     /// Makes the reaper read the clock and expire due timeouts.
     pub(super) fn wake(&self) {
         self.reaper.unpark();
+        #[cfg(feature = "future")]
+        self.driver.get().inspect(|driver| driver.wake());
+    }
+
+    /// Makes a task the reaper. Call it before any thread uses the shards.
+    #[cfg(feature = "future")]
+    pub(super) fn leave_to_driver(&self) {
+        let is_first = self.driver.set(DriverWaker::new()).is_ok();
+        debug_assert!(is_first, "a timer has one driver");
+    }
+
+    /// Stores the waker of the task that takes the place of the reaper.
+    #[cfg(feature = "future")]
+    pub(super) fn store_driver_waker(&self, waker: &Waker) {
+        self.driver.get().inspect(|driver| driver.store(waker));
     }
 
     /// Raises the published expirations to those of the wheels. Only the reaper calls this.
@@ -391,7 +415,7 @@ impl<T, X> Shards<T, X> {
         self.is_closing.store(true, Ordering::Relaxed);
         self.all.iter().for_each(|shard| shard.close());
         self.is_finishing.store(true, Ordering::Release);
-        self.reaper.unpark();
+        self.wake();
     }
 
     /// Returns whether a finish has begun and no timeout is pending.
@@ -422,7 +446,7 @@ impl<T, X> Shards<T, X> {
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
         self.permits.release(values.len());
-        self.reaper.unpark();
+        self.wake();
         values
     }
 
@@ -463,7 +487,7 @@ impl<T, X> Shards<T, X> {
     fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
         let must_wake = earlier.is_some_and(|expiration| self.wakeup.must_wake(expiration));
         if must_wake || (self.wakeup.is_overdue(now) && self.wakeup.must_wake_overdue()) {
-            self.reaper.unpark();
+            self.wake();
         }
     }
 }

@@ -38,11 +38,11 @@ pub(super) struct Shared<T, X = (), D = T> {
     references: Box<[ShardsRef<T, X>]>,
     pub(super) handler: Arc<Handler<D>>,
     pub(super) delivery: Delivery<D>,
-    /// `None` once the threads have been started, or if the clock runs the timer.
+    /// `None` once the threads have been started, or if the timer needs none.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
     pub(super) is_stopped: AtomicBool,
-    /// Whether the clock runs the timer, so that there are no threads.
+    /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_driven: AtomicBool,
     /// Whether the reaper has panicked, which only the user's clock can cause.
     pub(super) is_reaper_dead: AtomicBool,
@@ -98,6 +98,15 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
             self.is_driven.store(true, Ordering::Release);
             drop(self.take_starter());
         }
+    }
+
+    /// Makes a task of the user the reaper. No thread of the timer may have been started.
+    #[cfg(feature = "future")]
+    pub(super) fn leave_to_driver(&self) {
+        debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
+        self.shards.leave_to_driver();
+        self.is_driven.store(true, Ordering::Release);
+        drop(self.take_starter());
     }
 
     /// Returns a reference for the handle of a timeout.

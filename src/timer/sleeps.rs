@@ -20,6 +20,7 @@ use crossbeam::utils::CachePadded;
 use super::{
     MissedTicks,
     builder::TimerBuilder,
+    driver::Turns,
     error::ScheduleError,
     occurrences::{Occurrences, Rhythm},
     receivers::wake_all,
@@ -69,6 +70,11 @@ impl Sleeps {
         let wakers = self.wakers();
         let shard = wakers.timer.current_shard();
         wakers.handles[shard].clone()
+    }
+
+    /// Makes a task of the user expire the sleeps. Call it before the first sleep.
+    pub(super) fn leave_to_driver(&self) -> Turns {
+        Turns::new(self.wakers().timer.shared())
     }
 
     /// Makes these sleeps the ones of the default timer of the process, which is never dropped.

@@ -7,13 +7,13 @@
 use std::{
     future::{Future, poll_fn, ready},
     pin::{Pin, pin},
-    sync::{Arc, Barrier, Mutex, Weak},
+    sync::{Arc, Barrier},
     task::{Context, Poll},
     thread,
     time::{Duration, Instant},
 };
 
-use delaywheel::{Clock, SystemClock, Timer, clock::Driven};
+use delaywheel::Timer;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 7;
@@ -178,64 +178,77 @@ fn two_threads<S: Side + Sync>(side: &S, runtime: &tokio::runtime::Runtime) -> f
     slowest[0].max(slowest[1])
 }
 
-/// Many sleeps that elapse within a second: processor time a sleep.
-fn elapse<S: Side>(side: &S, runtime: &tokio::runtime::Runtime) -> f64 {
-    const COUNT: usize = 200_000;
+/// Sleeps of tasks that elapse within `span`: processor time a sleep in nanoseconds, and the 99th
+/// percentile of their lateness in microseconds.
+fn elapse<S: Side>(
+    side: &S,
+    runtime: &tokio::runtime::Runtime,
+    count: usize,
+    (first, span): (Duration, Duration),
+) -> (f64, f64) {
     let before = processor_time();
-    runtime.block_on(async {
-        let tasks: Vec<_> = (0..COUNT)
+    let mut lateness = runtime.block_on(async {
+        let start = Instant::now();
+        let tasks: Vec<_> = (0..count as u64)
             .map(|index| {
-                let delay = Duration::from_micros(300_000 + (index as u64 * 7_919) % 700_000);
-                tokio::spawn({
-                    let sleep = side.sleep(delay);
-                    async move {
-                        sleep.await;
-                    }
+                let offset = (index * 7_919_000) % span.as_nanos() as u64;
+                let deadline = start + first + Duration::from_nanos(offset);
+                let sleep = side.sleep(deadline.saturating_duration_since(Instant::now()));
+                tokio::spawn(async move {
+                    sleep.await;
+                    deadline.elapsed()
                 })
             })
             .collect();
+        let mut lateness = Vec::with_capacity(count);
         for task in tasks {
-            task.await.expect("no task panics");
+            lateness.push(task.await.expect("no task panics"));
         }
+        lateness
     });
-    (processor_time() - before) * 1e9 / COUNT as f64
+    let spent = (processor_time() - before) * 1e9 / count as f64;
+    lateness.sort_unstable();
+    (spent, lateness[count * 99 / 100].as_secs_f64() * 1e6)
 }
 
-/// A clock that gives its timers to a task of the runtime, which turns them every millisecond. Such
-/// a driver needs no thread and no hand-over, so it costs less than one that also has to be woken
-/// for an earlier deadline.
-#[derive(Debug, Default, Clone)]
-struct DrivenClock(Arc<Mutex<Vec<Weak<dyn Driven>>>>);
-
-impl Clock for DrivenClock {
-    fn now(&self) -> Instant {
-        SystemClock.now()
+/// Compares the reaper and a driver with tokio where sleeps elapse.
+fn compare_elapsing(
+    runtime: &tokio::runtime::Runtime,
+    rounds: usize,
+    count: usize,
+    times: (Duration, Duration),
+) {
+    if !is_chosen("elapse") {
+        return;
     }
-
-    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        self.0.lock().expect("no thread panics").push(timer);
-        true
-    }
-}
-
-impl DrivenClock {
-    async fn drive(self) {
-        loop {
-            let timers = self.0.lock().expect("no thread panics").clone();
-            timers.iter().filter_map(Weak::upgrade).for_each(|timer| timer.turn());
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    let builder = Timer::builder();
+    let driven = builder.build_with_driver(tokio::time::sleep).expect("the settings are valid");
+    let (driven, driver) = (Own(driven.0), runtime.spawn(driven.1));
+    let mut figures = [const { (Vec::new(), Vec::new()) }; 3];
+    for _ in 0..rounds {
+        let round = [
+            elapse(&Ours, runtime, count, times),
+            elapse(&driven, runtime, count, times),
+            elapse(&Tokio, runtime, count, times),
+        ];
+        for ((spent, late), figures) in round.into_iter().zip(&mut figures) {
+            figures.0.push(spent);
+            figures.1.push(late);
         }
     }
-}
-
-/// The same with a driver in place of the reaper.
-fn elapse_driven(runtime: &tokio::runtime::Runtime) -> f64 {
-    let clock = DrivenClock::default();
-    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
-    let driver = runtime.spawn(clock.drive());
-    let figure = elapse(&Own(timer), runtime);
     driver.abort();
-    figure
+    let [reaper, driver, tokio] = figures.map(|(spent, late)| (median(spent), median(late)));
+    for (name, ours) in [("reaper", reaper), ("driver", driver)] {
+        println!(
+            "{count} elapse, {name:19} ours {:8.1} ns   tokio {:8.1} ns   ratio {:.2}   \
+             late p99 {:8.0} us, tokio {:8.0} us",
+            ours.0,
+            tokio.0,
+            ours.0 / tokio.0,
+            ours.1,
+            tokio.1,
+        );
+    }
 }
 
 /// Processor time of the process in seconds, from `/proc`, in steps of 10 ms.
@@ -251,7 +264,11 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
+/// Runs a row, if the name contains the filter of the command line.
 fn compare(name: &str, rounds: usize, ours: impl Fn() -> f64, tokio: impl Fn() -> f64) {
+    if !is_chosen(name) {
+        return;
+    }
     let (mut a, mut b) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         a.push(ours());
@@ -259,6 +276,11 @@ fn compare(name: &str, rounds: usize, ours: impl Fn() -> f64, tokio: impl Fn() -
     }
     let (a, b) = (median(a), median(b));
     println!("{name:38} ours {a:8.1} ns   tokio {b:8.1} ns   ratio {:.2}", a / b);
+}
+
+fn is_chosen(name: &str) -> bool {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    filter.is_none_or(|filter| name.contains(&filter))
 }
 
 fn main() {
@@ -305,16 +327,7 @@ fn main() {
         || on(&|cx| keep_alive(&ours, cx)),
         || on(&|cx| keep_alive(&Tokio, cx)),
     );
-    compare(
-        "elapse, 2e5 in 0.7 s, processor time",
-        ROUNDS,
-        || elapse(&ours, &runtime),
-        || elapse(&Tokio, &runtime),
-    );
-    compare(
-        "the same with a driver",
-        ROUNDS,
-        || elapse_driven(&runtime),
-        || elapse(&Tokio, &runtime),
-    );
+    let millis = Duration::from_millis;
+    compare_elapsing(&runtime, ROUNDS, 200_000, (millis(300), millis(700)));
+    compare_elapsing(&runtime, 3, 1_000_000, (millis(3_000), millis(1_000)));
 }

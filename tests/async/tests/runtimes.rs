@@ -7,18 +7,48 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Completion, DelayQueue, ManualClock, MissedTicks, Timer, future::TimeoutError,
+    AsyncPurgatory, Clock, Completion, DelayQueue, ManualClock, MissedTicks, Timer,
+    future::TimeoutError,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sleeps, a timeout, an interval and a queue, while a test advances the clock by an hour.
+/// The time of a [`ManualClock`], which does not run the timers of this clock.
+#[derive(Debug)]
+struct View(ManualClock);
+
+impl Clock for View {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+}
+
+/// An hour of a timer that its clock runs, and one of a timer with a driver.
 async fn an_hour<S>(
     spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> S,
     join: impl AsyncFn(S),
 ) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    an_hour_of(timer, clock, &spawn, &join).await;
+
+    let clock = ManualClock::new();
+    let outer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    let builder = Timer::builder().clock(View(clock.clone()));
+    let driven = builder.build_with_driver(move |delay| outer.sleep(delay));
+    let (timer, driver) = driven.expect("the settings are valid");
+    let driver = spawn(Box::pin(driver));
+    an_hour_of(timer, clock, &spawn, &join).await;
+    join(driver).await;
+}
+
+/// Sleeps, a timeout, an interval and a queue, while a test advances the clock by an hour.
+async fn an_hour_of<S>(
+    timer: Timer,
+    clock: ManualClock,
+    spawn: impl Fn(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> S,
+    join: impl AsyncFn(S),
+) {
     let queue = DelayQueue::builder().clock(clock.clone()).build_queue().expect("they are valid");
     queue.insert(HOUR, "due").expect("the queue is open");
     let (told, told_by) = (std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)), 5);
@@ -86,6 +116,57 @@ async fn an_hour_passes_while_the_time_of_tokio_is_paused() {
     let before = tokio::time::Instant::now();
     an_hour_on_tokio().await;
     assert_eq!(tokio::time::Instant::now(), before, "it is another clock");
+}
+
+/// The clock of tokio, which a test can pause.
+#[derive(Debug)]
+struct TokioClock;
+
+impl Clock for TokioClock {
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_paused_time_of_tokio_drives_sleeps() {
+    let builder = Timer::builder().clock(TokioClock);
+    let driven = builder.build_with_driver(tokio::time::sleep);
+    let (timer, driver) = driven.expect("the settings are valid");
+    let driver = tokio::spawn(driver);
+    let before = TokioClock.now();
+    timer.sleep(HOUR).await.expect("the timer runs");
+    let limited = timer.timeout(HOUR, pending::<()>()).await;
+    assert!(matches!(limited, Err(TimeoutError::Elapsed)));
+    let took = TokioClock.now() - before;
+    assert!((2 * HOUR..2 * HOUR + Duration::from_millis(10)).contains(&took), "{took:?}");
+    drop(timer);
+    driver.await.expect("the driver does not panic");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sleeps_of_tasks_on_two_threads_end_by_a_driver() {
+    let driven = Timer::builder().build_with_driver(tokio::time::sleep);
+    let (timer, driver) = driven.expect("the settings are valid");
+    let driver = tokio::spawn(driver);
+    let tasks: Vec<_> = (0..500)
+        .map(|index| {
+            let timer = timer.clone();
+            tokio::spawn(async move {
+                for round in 0..5 {
+                    let delay = Duration::from_micros((index * 7_919 + round * 1_237) % 5_000);
+                    let start = Instant::now();
+                    timer.sleep(delay).await.expect("the timer runs");
+                    assert!(start.elapsed() >= delay);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panics");
+    }
+    drop(timer);
+    driver.await.expect("the driver does not panic");
 }
 
 #[test]

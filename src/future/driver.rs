@@ -1,0 +1,127 @@
+//! A task of the user's runtime in place of the thread that wakes sleeping tasks.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+
+use crate::timer::{Timer, TimerBuildError, TimerBuilder, Turned, Turns};
+
+pin_project! {
+    /// Expires the sleeps of a timer on a task of your runtime, in place of a thread; from
+    /// [`TimerBuilder::build_with_driver`].
+    ///
+    /// Spawn it. It ends after the timer has shut down. Until its first poll, sleeps wait.
+    ///
+    /// A reaper thread passes each task that it wakes to the runtime. The driver wakes tasks on a
+    /// worker of the runtime, which takes less processor time. Use it where most sleeps elapse, or
+    /// where the program must not have another thread. The reaper is the better choice in two
+    /// cases:
+    ///
+    /// - The runtime has no timer of its own.
+    /// - Its tasks run for long: a worker polls the driver only when it is free. A thread needs
+    ///   only a core.
+    ///
+    /// With the sleep of tokio, the driver wakes up to a millisecond later than the reaper does,
+    /// because that sleep is rounded up to milliseconds.
+    ///
+    /// The driver takes part in no [`finish`](Timer::finish): that call ends each sleep that is
+    /// not due with a [`SleepError`](super::SleepError). Callbacks of the timer still run on
+    /// threads of their own.
+    ///
+    /// # Cancel safety
+    ///
+    /// The drop of the driver, as by the end of the runtime, ends all sleeps of the timer with a
+    /// [`SleepError`](super::SleepError), also later ones.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Driver<F, S> {
+        make_sleep: F,
+        #[pin]
+        sleep: Option<S>,
+        turns: Turns,
+    }
+}
+
+impl<F: FnMut(Duration) -> S, S: Future> Future for Driver<F, S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let delay = match this.turns.turn(cx.waker()) {
+            Turned::Ended => return Poll::Ready(()),
+            Turned::Again => Some(Duration::ZERO),
+            Turned::Sleep(delay) => delay,
+        };
+        let nonzero = delay.filter(|delay| !delay.is_zero());
+        this.sleep.set(nonzero.map(this.make_sleep));
+        let is_over = this.sleep.as_pin_mut().is_none_or(|sleep| sleep.poll(cx).is_ready());
+        if is_over && delay.is_some() {
+            // Other tasks of the worker run before the next turn.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl<F, S> fmt::Debug for Driver<F, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
+    }
+}
+
+/// Futures, with the feature `future`.
+impl TimerBuilder {
+    /// Makes a timer without a thread for its sleeps, and the [`Driver`] that expires them on a
+    /// task of your runtime.
+    ///
+    /// `make_sleep` returns a future that ends after a delay, by the timer of the runtime, such as
+    /// `tokio::time::sleep` or `async_io::Timer::after`. A sleep that ends early costs a turn
+    /// without work.
+    ///
+    /// # Examples
+    ///
+    /// With a second timer as that of the runtime:
+    ///
+    /// ```
+    /// use std::{thread, time::Duration};
+    ///
+    /// use delaywheel::{Timer, future::block_on};
+    ///
+    /// let runtime = Timer::new();
+    /// let make_sleep = move |delay| runtime.sleep(delay);
+    /// let (timer, driver) = Timer::builder().build_with_driver(make_sleep)?;
+    /// let task = thread::spawn(|| block_on(driver));
+    /// block_on(timer.sleep(Duration::from_millis(5)))?;
+    /// drop(timer);
+    /// task.join().expect("the driver ends with the timer");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// On tokio:
+    ///
+    /// ```ignore
+    /// let (timer, driver) = Timer::builder().build_with_driver(tokio::time::sleep)?;
+    /// tokio::spawn(driver);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TimerBuildError`] if a setting is out of range.
+    pub fn build_with_driver<F, S>(
+        self,
+        make_sleep: F,
+    ) -> Result<(Timer, Driver<F, S>), TimerBuildError>
+    where
+        F: FnMut(Duration) -> S,
+        S: Future,
+    {
+        let timer = self.build()?;
+        let turns = timer.leave_sleeps_to_driver();
+        Ok((timer, Driver { make_sleep, sleep: None, turns }))
+    }
+}

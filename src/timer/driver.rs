@@ -1,0 +1,124 @@
+//! The turns of a task that takes the place of the reaper of the sleeps.
+//!
+//! # Protocol
+//!
+//! The task follows the rules of the reaper in [`wakeup`](super::wakeup). Where the reaper parks,
+//! the task returns `Pending`, and where another thread unparks the reaper, it wakes the task. In
+//! each turn the task
+//!
+//! 1. stores its waker,
+//! 2. ends if the timer has shut down,
+//! 3. expires due sleeps,
+//! 4. announces until when it sleeps, and loads the published expirations again.
+//!
+//! A thread that has to wake the task takes the waker out and wakes it without a lock.
+//!
+//! *Why no wake-up is lost*: suppose that a thread finds no waker, or an older one, after it has
+//! loaded the time of step 4 or has set the flag of step 2. Then it took the lock of the waker
+//! before step 1, so the task sees the flag in step 2. And it cannot have loaded the time of step
+//! 4, which the task stored later.
+
+use std::{mem, sync::Arc, task::Waker, time::Duration, vec::Vec};
+
+use super::{executor::Delivery, reaper::Holds, receivers::wake_all, shared::Shared};
+use crate::{sync::Mutex, tick::Tick, wheel::Expired};
+
+/// The waker of the task, unless a thread has taken it to wake the task.
+#[derive(Debug)]
+pub(super) struct DriverWaker(Mutex<Option<Waker>>);
+
+impl DriverWaker {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Stores the waker of a poll. Cloning and dropping wakers is user code, so both happen without
+    /// the lock.
+    pub(super) fn store(&self, waker: &Waker) {
+        let is_held = self.0.lock().as_ref().is_some_and(|held| held.will_wake(waker));
+        if !is_held {
+            let waker = waker.clone();
+            let before = self.0.lock().replace(waker);
+            drop(before);
+        }
+    }
+
+    /// Wakes the task.
+    pub(super) fn wake(&self) {
+        let waker = self.0.lock().take();
+        wake_all(waker);
+    }
+}
+
+/// The sleeps of a timer that a task of the user expires.
+pub(crate) struct Turns {
+    shared: Arc<Shared<Waker>>,
+    batch: Vec<Expired<Waker>>,
+    /// Lateness of the latest sleeps that expired.
+    lateness: Duration,
+    /// Whether the last turn announced a sleep.
+    is_asleep: bool,
+    /// The time of the announced sleep, if the task has slept since the last expiration.
+    slept_until: Option<Tick>,
+}
+
+/// The result of a turn.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Turned {
+    /// The next sleep is due after this time; after any time for `None`. Another thread wakes the
+    /// task if it registers an earlier sleep, or if the timer ends.
+    Sleep(Option<Duration>),
+    /// The task has to turn again, but lets other tasks run first.
+    Again,
+    /// The timer has ended.
+    Ended,
+}
+
+impl Turns {
+    /// Takes over the sleeps of a timer that has started no thread.
+    pub(super) fn new(shared: &Arc<Shared<Waker>>) -> Self {
+        shared.leave_to_driver();
+        Self {
+            shared: Arc::clone(shared),
+            batch: Vec::new(),
+            lateness: Duration::ZERO,
+            is_asleep: false,
+            slept_until: None,
+        }
+    }
+
+    /// Expires due sleeps, in one hold of each shard. The result tells when to turn again.
+    pub(crate) fn turn(&mut self, waker: &Waker) -> Turned {
+        let shards = &*self.shared.shards;
+        debug_assert!(self.shared.is_driven(), "the timer has a reaper as well");
+        if mem::take(&mut self.is_asleep) {
+            shards.wake_up();
+            self.shared.reaper_stats.lock().wakeups += 1;
+        }
+        shards.store_driver_waker(waker);
+        if self.shared.is_stopped() {
+            return Turned::Ended;
+        }
+        let Holds { now, lateness, is_drained } =
+            self.shared.expire_some(&Delivery::Inline, &mut self.batch, self.lateness);
+        self.lateness = lateness.unwrap_or_default();
+        if !is_drained {
+            return Turned::Again;
+        }
+        if lateness.is_none() && self.slept_until.take().is_some_and(|until| until <= now) {
+            shards.raise_published();
+        }
+        let Some(until) = shards.fall_asleep(now) else { return Turned::Again };
+        debug_assert!(until > now, "it would sleep until {until}, and it is {now}");
+        self.is_asleep = true;
+        self.slept_until = Some(until);
+        let (clock, now) = (shards.clock(), shards.clock().source().now());
+        Turned::Sleep(clock.instant(until).map(|until| until.saturating_duration_since(now)))
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        wake_all(self.shared.shut_down());
+    }
+}

@@ -1,0 +1,99 @@
+//! A driver that falls asleep beside a thread that registers a sleep, and one that ends the timer.
+
+use std::{
+    mem::ManuallyDrop,
+    string::String,
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+    vec::Vec,
+};
+
+use loom::thread;
+
+use super::{DUE, Handler, Starter, StoppedClock, check, silent, waker};
+use crate::{
+    sync::Parker,
+    tick::Tick,
+    timer::{
+        driver::{Turned, Turns},
+        executor::Delivery,
+        shards::Shards,
+        shared::Shared,
+        tick_clock::TickClock,
+    },
+    wheel::WheelBuilder,
+};
+
+/// Returns a timer of wakers without a thread, and its driver.
+fn driven() -> (Arc<Shared<Waker>>, Turns) {
+    let parker = Parker::new();
+    let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
+    let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
+    let wheels = [(wheel, ())].into_iter();
+    let shards = Shards::new(wheels, clock, parker.unparker().clone(), None);
+    let starter = Starter { parker, executors: 0, name: String::new() };
+    let handler = Handler::new(silent(), |expired| Waker::wake(expired.value));
+    let timer = Shared::new(shards, handler, Delivery::Inline, starter);
+    let turns = Turns::new(&timer);
+    (timer, turns)
+}
+
+/// Runs the task of a driver, by `turn`, beside a thread that registers a sleep, waits for its end,
+/// and shuts the timer down.
+fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> Turned) {
+    check(move || {
+        let (timer, turns) = driven();
+        // The checker does not allow its atomics in a drop after a deadlock.
+        let mut turns = ManuallyDrop::new(turns);
+        let user = Arc::clone(&timer);
+        let user = thread::spawn(move || {
+            let sleeper = Parker::new();
+            let key = user.shards.insert(0, DUE, DUE, waker(&sleeper));
+            assert!(key.is_ok(), "the timer runs");
+            sleeper.park();
+            assert!(user.shut_down().is_empty(), "the sleep has ended");
+        });
+        let task = Parker::new();
+        let task_waker = waker(&task);
+        loop {
+            match turn(&mut turns, &timer, &task_waker) {
+                Turned::Sleep(_) => task.park(),
+                Turned::Again => (),
+                Turned::Ended => break,
+            }
+        }
+        user.join().expect("no thread panics");
+        drop(ManuallyDrop::into_inner(turns));
+    });
+}
+
+#[test]
+fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
+    drive(|turns, _, waker| turns.turn(waker));
+}
+
+/// A turn whose steps are in another order.
+fn turn_by_hand(timer: &Shared<Waker>, store: impl Fn(&Shards<Waker>), is_first: bool) -> Turned {
+    let shards = &*timer.shards;
+    shards.wake_up();
+    is_first.then(|| store(shards));
+    if timer.is_stopped() {
+        return Turned::Ended;
+    }
+    timer.expire_due(&Delivery::Inline, &mut Vec::new());
+    let until = shards.fall_asleep(Tick::ZERO);
+    (!is_first).then(|| store(shards));
+    until.map_or(Turned::Again, |_| Turned::Sleep(None))
+}
+
+#[test]
+fn the_turn_by_hand_notices_a_sleep_and_the_end() {
+    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), true));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_driver_that_stores_its_waker_after_the_announcement_is_not_woken() {
+    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), false));
+}

@@ -1,0 +1,172 @@
+//! A driver in place of the reaper of the sleeps, in virtual time.
+
+use std::{
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Clock, ManualClock, ScheduleErrorKind, Timer,
+    future::{Driver, Sleep},
+};
+
+use crate::support::{SECOND, Wakes, poll, poll_with, timer};
+
+/// The time of a [`ManualClock`], which does not run the timers of this clock.
+#[derive(Debug, Clone)]
+struct View(ManualClock);
+
+impl Clock for View {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+}
+
+/// The delays that a driver asks for.
+type Delays = Arc<Mutex<Vec<Duration>>>;
+
+/// A timer with a driver, whose sleeps are those of a second timer, and the clock of both.
+fn driven() -> (Timer, impl Future<Output = ()> + Unpin, ManualClock, Delays) {
+    let (outer, clock) = timer();
+    let delays = Delays::default();
+    let asked = Arc::clone(&delays);
+    let builder = Timer::builder().clock(View(clock.clone()));
+    let make_sleep = move |delay| {
+        asked.lock().expect("no test panics").push(delay);
+        outer.sleep(delay)
+    };
+    let (timer, driver) = builder.build_with_driver(make_sleep).expect("the settings are valid");
+    (timer, driver, clock, delays)
+}
+
+/// Takes the delays for which the driver has asked.
+fn taken(delays: &Delays) -> Vec<u64> {
+    delays.lock().expect("no test panics").drain(..).map(|delay| delay.as_secs()).collect()
+}
+
+#[test]
+fn a_driver_sleeps_until_the_next_deadline_and_is_woken_for_an_earlier_one() {
+    let (timer, mut driver, clock, delays) = driven();
+    let (turns, waker) = Wakes::new();
+    let (woken, task) = Wakes::new();
+    assert!(poll_with(&mut driver, &waker).is_pending());
+    assert_eq!(taken(&delays), [], "nothing is pending");
+
+    let mut sleeps = [9, 20, 4, 5].map(|seconds| timer.sleep(seconds * SECOND));
+    for (sleep, wakes) in sleeps.iter_mut().zip([1, 1, 2, 2]) {
+        assert!(poll_with(sleep, &task).is_pending());
+        assert_eq!(turns.count(), wakes, "only an earlier deadline wakes the driver");
+        assert!(poll_with(&mut driver, &waker).is_pending());
+    }
+    assert_eq!(taken(&delays), [9, 9, 4, 4]);
+
+    for (seconds, count, next) in [(4, 1, [1]), (1, 2, [4]), (4, 3, [11])] {
+        clock.advance(seconds * SECOND);
+        assert_eq!(woken.count(), count - 1, "the driver has not been polled");
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        assert_eq!((woken.count(), taken(&delays)), (count, next.into()));
+    }
+    let ended = sleeps.each_mut().map(|sleep| poll(sleep).is_ready());
+    assert_eq!(ended, [true, false, true, true]);
+}
+
+#[test]
+fn a_driver_of_an_idle_timer_is_not_woken() {
+    let (timer, mut driver, clock, delays) = driven();
+    let (turns, waker) = Wakes::new();
+    let mut far = timer.sleep(3600 * SECOND);
+    assert!(poll(&mut far).is_pending());
+    assert!(poll_with(&mut driver, &waker).is_pending());
+    for _ in 0..100 {
+        let mut near = timer.sleep(7200 * SECOND);
+        assert!(poll(&mut near).is_pending());
+        far.reset(3600 * SECOND);
+        assert!(poll(&mut far).is_pending());
+    }
+    clock.advance(3599 * SECOND);
+    assert_eq!((turns.count(), taken(&delays)), (0, vec![3600]));
+    clock.advance(SECOND);
+    assert!(poll_with(&mut driver, &waker).is_pending());
+    assert_eq!((turns.count(), timer.stats().wakeups), (1, 1));
+}
+
+#[test]
+fn the_drop_of_a_driver_ends_the_sleeps_with_an_error() {
+    let (timer, mut driver, _clock, _) = driven();
+    let (woken, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker).is_pending());
+    assert!(poll(&mut driver).is_pending());
+    drop(driver);
+    assert_eq!(woken.count(), 1);
+    for mut sleep in [sleep, timer.sleep(SECOND)] {
+        let Poll::Ready(Err(error)) = poll(&mut sleep) else { panic!("there is no driver") };
+        assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
+    }
+    assert!(timer.schedule(SECOND, || ()).is_ok(), "callbacks have threads of their own");
+}
+
+#[test]
+fn a_driver_ends_with_its_timer() {
+    let ends: [fn(Timer); 3] = [
+        |timer| drop(timer),
+        |timer| drop(timer.shutdown()),
+        |timer| drop(timer.finish(Duration::MAX)),
+    ];
+    for end in ends {
+        let (timer, mut driver, _clock, _) = driven();
+        let (turns, waker) = Wakes::new();
+        let mut sleep = timer.sleep(SECOND);
+        assert!(poll(&mut sleep).is_pending());
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        end(timer);
+        assert_eq!(turns.count(), 1);
+        assert!(matches!(poll(&mut sleep), Poll::Ready(Err(_))));
+        assert!(poll(&mut driver).is_ready());
+        assert!(poll(&mut driver).is_ready(), "it stays ready");
+    }
+}
+
+#[test]
+fn sleeps_of_the_runtime_that_end_early_end_no_sleep_early() {
+    let clock = ManualClock::new();
+    let builder = Timer::builder().clock(View(clock.clone()));
+    let (timer, mut driver) =
+        builder.build_with_driver(|_| std::future::ready(())).expect("the settings are valid");
+    let (turns, waker) = Wakes::new();
+    let mut sleep = timer.sleep(SECOND);
+    assert!(poll(&mut sleep).is_pending());
+    for count in 1..100 {
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        assert_eq!(turns.count(), count, "the driver lets other tasks run");
+        assert!(poll(&mut sleep).is_pending());
+    }
+    clock.advance(SECOND);
+    assert!(poll_with(&mut driver, &waker).is_pending());
+    assert!(matches!(poll(&mut sleep), Poll::Ready(Ok(()))));
+}
+
+#[test]
+fn a_driver_wakes_a_bounded_number_of_tasks_in_a_poll() {
+    const SLEEPS: u64 = 10_000;
+    let (timer, mut driver, clock, _) = driven();
+    let (woken, waker) = Wakes::new();
+    let mut sleeps: Vec<_> = (0..SLEEPS).map(|_| timer.sleep(SECOND)).collect();
+    assert!(sleeps.iter_mut().all(|sleep| poll_with(sleep, &waker).is_pending()));
+    clock.advance(SECOND);
+    let mut polls = 0;
+    while woken.count() < SLEEPS {
+        let before = woken.count();
+        assert!(poll(&mut driver).is_pending());
+        assert!(woken.count() - before <= 64, "a timer that is on time takes 64 steps a hold");
+        polls += 1;
+    }
+    assert!(polls >= SLEEPS / 64);
+}
+
+/// A driver can be spawned on a runtime with several threads.
+const _: () = {
+    const fn is_task<F: Send + 'static>() {}
+    is_task::<Driver<fn(Duration) -> Sleep, Sleep>>();
+};

@@ -88,8 +88,8 @@ impl Sleep {
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
     /// In a [`finish`](Timer::finish) the sleep also moves at once. If it was moved later before
-    /// the finish, and is neither polled nor moved in it, it ends with an error at its earlier
-    /// deadline.
+    /// the finish, the finish wakes its task, whose poll moves it. If the earlier deadline passes
+    /// before that poll, the sleep ends with an error.
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {

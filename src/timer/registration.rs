@@ -8,7 +8,8 @@
 //! - The first poll that is pending inserts a clone of the waker.
 //! - An expiration at a tick first raises the latest tick of the timer's clock to that tick. Then
 //!   it removes the key and the waker under the lock of the shard, and wakes after the release. A
-//!   shutdown sets its flag, removes all wakers, and wakes them.
+//!   shutdown sets its flag, removes all wakers, and wakes them. A finish sets its flag, and then
+//!   replaces each waker by one that does nothing, and wakes it. The keys stay.
 //! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
 //!   poll has the identity of the clone in the wheel; the latest tick is before that of the
 //!   registration; and neither a finish nor a shutdown has begun. Otherwise, in one hold of the
@@ -31,9 +32,10 @@
 //!
 //! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
 //! take the permit between the expiration and the poll that inserts again. In a finish, a reset and
-//! a poll always move the key, because the timer then refuses inserts. A sleep that was moved later
-//! before the finish, and that no task polls or moves in it, ends with an error at the tick of its
-//! key: only the task knows the later deadline, and a finish does not wait for tasks.
+//! a poll always move the key, because the timer then refuses inserts. The finish wakes each task
+//! once, so that the task polls and moves the key of a sleep that was moved later before. If the
+//! key expires before that poll, the sleep ends with an error: only the task knows the later
+//! deadline, and a finish does not wait for tasks.
 //!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
@@ -42,7 +44,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use super::{error::ScheduleError, key::TimeoutKey, shards::Shards};
+use super::{error::ScheduleError, key::TimeoutKey, receivers::wake_all, shards::Shards};
 use crate::tick::Tick;
 
 /// The waker of a sleep in the wheel; none before the first pending poll and after the end.
@@ -162,7 +164,11 @@ impl Registration {
             let mut other = waker.clone();
             let id = WakerId::of(&other);
             if shards.with_value(held.key, |value| mem::swap(value, &mut other)).is_some() {
-                debug_assert_eq!(WakerId::of(&other), held.id, "the wheel held another waker");
+                // A finish leaves a waker that does nothing.
+                debug_assert!(
+                    shards.is_ending() || WakerId::of(&other) == held.id,
+                    "the wheel held another waker"
+                );
                 held.id = id;
                 return Poll::Pending;
             }
@@ -219,6 +225,13 @@ impl Registration {
 /// about to, or the timer will refuse to insert it again.
 fn must_move(shards: &Shards<Waker>, held: HeldWaker) -> bool {
     shards.clock().has_begun(held.due) || shards.is_ending()
+}
+
+/// Wakes the task of each sleep, after a finish has begun. The keys stay in the wheel.
+pub(super) fn wake_each(shards: &Shards<Waker>) {
+    debug_assert!(shards.is_ending(), "a poll without the lock would miss the wake-up");
+    let take = |key| shards.with_value(key, |held| mem::replace(held, Waker::noop().clone()));
+    wake_all(shards.keys().filter_map(take));
 }
 
 /// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.

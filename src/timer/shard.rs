@@ -151,6 +151,12 @@ impl<T, X> Shard<T, X> {
         (earlier, None)
     }
 
+    /// Returns the keys of the pending timeouts.
+    #[cfg(feature = "future")]
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.state.lock().timeouts.wheel.iter().map(|(key, ..)| key).collect()
+    }
+
     /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the
     /// timeout has ended. `change` must neither run nor drop anything of the user.
     #[cfg(feature = "future")]

@@ -308,6 +308,15 @@ impl<T, X> Shards<T, X> {
         self.shard(key)?.with_value(key.in_shard(), change)
     }
 
+    /// Returns the keys of the pending timeouts. It holds each shard's lock while it visits them.
+    #[cfg(feature = "future")]
+    pub(super) fn keys(&self) -> impl Iterator<Item = TimeoutKey> {
+        let shards = self.all.iter().enumerate();
+        shards.flat_map(|(index, shard)| {
+            shard.keys().into_iter().map(move |key| TimeoutKey::new(index, key))
+        })
+    }
+
     /// Returns the deadline of a timeout; `None` if it has ended.
     pub(super) fn deadline(&self, key: TimeoutKey) -> Option<Tick> {
         self.shard(key)?.deadline(key.in_shard())

@@ -24,7 +24,7 @@ use super::{
     error::ScheduleError,
     occurrences::{Occurrences, Rhythm},
     receivers::wake_all,
-    registration::Registration,
+    registration::{Registration, wake_each},
     shards::Shards,
     shared::Shared,
     stats::TimerStats,
@@ -136,10 +136,12 @@ impl Sleeps {
         }
     }
 
-    /// Refuses new sleeps.
+    /// Refuses new sleeps, and wakes the task of each pending one.
     pub(super) fn begin_finish(&self) {
         if let Some(wakers) = self.close() {
-            wakers.timer.shared().shards.begin_finish();
+            let shards = &wakers.timer.shared().shards;
+            shards.begin_finish();
+            wake_each(shards);
         }
     }
 

@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::super::{
     error::ScheduleError,
-    registration::{HeldWaker, Registration},
+    registration::{HeldWaker, Registration, wake_each},
     shards::Shards,
     tick_clock::TickClock,
 };
@@ -270,6 +270,40 @@ fn against_a_shutdown(poll: Poller) {
         let ended = run_until(&shards, &task, sleep, TICK, poll);
         assert!(ended.is_err(), "the time is not over");
         ending.join().expect("no thread panics");
+    });
+}
+
+#[test]
+fn a_poll_without_the_lock_sees_a_finish() {
+    against_a_finish(poll);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_without_the_lock_that_ignores_the_finish_is_not_woken() {
+    against_a_finish(|shards, sleep, deadline, waker| {
+        if sleep.0.is_some_and(|held| !shards.clock().has_begun(held.due)) {
+            return Poll::Pending;
+        }
+        poll(shards, sleep, deadline, waker)
+    });
+}
+
+/// Runs a task against a finish, which wakes it, and an expiration, which must end its sleep.
+fn against_a_finish(poll: Poller) {
+    explore(Some(3), move || {
+        let world = World::new();
+        let (shards, task) = (Arc::clone(&world.shards), Task::new());
+        let sleep = registered(&shards, First::Same, &task);
+        let finishing = thread::spawn(move || {
+            world.shards.begin_finish();
+            wake_each(&world.shards);
+            world.clock.1.store(TICK, Ordering::SeqCst);
+            world.turn();
+        });
+        run(&shards, &task, sleep, TICK, poll);
+        finishing.join().expect("no thread panics");
+        assert_eq!(shards.stats().pending, 0, "nothing lingers");
     });
 }
 

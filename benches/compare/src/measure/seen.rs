@@ -38,6 +38,19 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The rows below `seen`.
+    fn rows(&self) -> [(&'static str, f64); 7] {
+        [
+            ("early", self.early),
+            ("late", self.late),
+            ("unordered", count(self.unordered)),
+            ("lost", count(self.lost)),
+            ("cancelled", count(self.cancelled)),
+            ("wakeups_one", count(self.wakeups_one)),
+            ("wakeups_none", count(self.wakeups_none)),
+        ]
+    }
+
     fn add(&mut self, other: Self) {
         self.early = self.early.max(other.early);
         self.late = self.late.max(other.late);
@@ -50,15 +63,7 @@ impl Seen {
 pub(crate) fn run(bench: &mut Bench) -> Done {
     for one in timers::all() {
         let seen = (one.seen)(bench.full(200, 2_000), bench.options.seed);
-        for (row, value) in [
-            ("early", seen.early),
-            ("late", seen.late),
-            ("unordered", count(seen.unordered)),
-            ("lost", count(seen.lost)),
-            ("cancelled", count(seen.cancelled)),
-            ("wakeups_one", count(seen.wakeups_one)),
-            ("wakeups_none", count(seen.wakeups_none)),
-        ] {
+        for (row, value) in seen.rows() {
             bench.add(&format!("seen/{row}"), one.name(), value);
         }
     }
@@ -179,4 +184,66 @@ fn wake<T: Timers>(timers: &mut T) -> u64 {
         }
     }
     LATEST.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use delaywheel::Key;
+
+    use super::*;
+    use crate::{
+        Promises,
+        bench::{Figure, Results},
+        report,
+        timers::Wheel,
+    };
+
+    /// The wheel, but the third timeout is lost, or else expires a tick early.
+    #[derive(Default)]
+    struct Faulty<const LOSES: bool>(Wheel, u32);
+
+    impl<const LOSES: bool> Timers for Faulty<LOSES> {
+        type Key = Key;
+
+        const PROMISES: Promises = Wheel::PROMISES;
+
+        fn insert(&mut self, deadline: u64, payload: u64) -> Key {
+            self.1 += 1;
+            let is_early = self.1 == 3 && !LOSES;
+            let key = self.0.insert(deadline - u64::from(is_early), payload);
+            if self.1 == 3 && LOSES {
+                self.0.cancel(key);
+            }
+            key
+        }
+
+        fn cancel(&mut self, key: Key) -> Option<u64> {
+            self.0.cancel(key)
+        }
+
+        fn next_expiration(&mut self) -> Option<u64> {
+            self.0.next_expiration()
+        }
+
+        fn advance(&mut self, now: u64, expired: impl FnMut(u64)) {
+            self.0.advance(now, expired);
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    fn missed<T: Timers + Default>() -> usize {
+        let figure = |(row, value)| Figure::new(format!("seen/{row}"), Wheel::NAME, value);
+        let figures = look::<T>(200, 1).rows().map(figure).into();
+        report::missed(&Results { figures, ..Results::default() })
+    }
+
+    #[test]
+    fn one_timeout_that_is_lost_or_early_fails_the_comparison() {
+        assert_eq!(missed::<Wheel>(), 0);
+        assert_eq!(missed::<Faulty<true>>(), 1, "lost");
+        assert_eq!(missed::<Faulty<false>>(), 1, "early");
+    }
 }

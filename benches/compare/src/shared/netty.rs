@@ -2,8 +2,7 @@
 //!
 //! Callers touch no bucket: a new timeout goes into one queue and a cancelled one into another, and
 //! the worker empties both once in a tick. Ticks are of a millisecond, the shortest that Netty
-//! allows; its own default is
-//! 100. As there, timeouts run on the worker, and a timeout is one allocation.
+//! allows; its own default is 100. As there, timeouts run on the worker, and a timeout is one allocation.
 //!
 //! The original on the JVM is about twice as fast: a caller allocates a timeout and the worker
 //! frees it, which costs less there. So pictures of throughput leave this contestant out, and
@@ -23,16 +22,18 @@ use parking_lot::Mutex;
 use slotmap::DefaultKey;
 
 use super::{Counter, Note, SharedTimer, Task};
-use crate::{Promises, Wakes, os::wait_until, timers::lists::Lists, workload::nanos};
-
-/// Netty's default.
-const BUCKETS: u64 = 512;
+use crate::{
+    Promises, Wakes,
+    os::wait_until,
+    timers::{
+        lists::Lists,
+        netty::{BUCKETS, TRANSFERS_PER_TICK, index},
+    },
+    workload::nanos,
+};
 
 /// Nanoseconds of a tick.
 const TICK: u64 = 1_000_000;
-
-/// New timeouts that Netty takes from the queue in one tick.
-const TRANSFERS_PER_TICK: usize = 100_000;
 
 #[derive(Clone)]
 pub struct NettyTimer {
@@ -155,10 +156,6 @@ struct Worker {
 struct Waiting {
     timeout: Arc<Timeout>,
     rounds: u64,
-}
-
-fn index(tick: u64) -> usize {
-    (tick % BUCKETS) as usize
 }
 
 impl Worker {

@@ -48,7 +48,7 @@ impl Default for Kafka {
 
 impl Kafka {
     /// Makes one whose finest buckets span this many of our ticks.
-    pub fn with_tick(tick: u64) -> Self {
+    fn with_tick(tick: u64) -> Self {
         let mut kafka = Self {
             lists: Lists::new(1),
             expirations: vec![None],

@@ -8,7 +8,7 @@ mod hash_wheel;
 mod kafka;
 mod lazy_heap;
 pub(crate) mod lists;
-mod netty;
+pub(crate) mod netty;
 mod nexus_timer;
 mod priority_queue;
 mod ring_queue;

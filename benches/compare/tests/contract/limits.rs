@@ -131,14 +131,6 @@ fn slabs_use_a_key_again() {
 }
 
 #[test]
-fn kafkas_wheel_is_early_by_up_to_its_tick() {
-    let mut kafka = Kafka::with_tick(10);
-    kafka.insert(19, 19);
-    assert_eq!(kafka.next_expiration(), Some(10));
-    assert_eq!(advance(&mut kafka, 10), [19]);
-}
-
-#[test]
 fn kafkas_wheel_wakes_in_vain_after_an_idle_day_and_at_every_level() {
     fn wakeups<T: Timers + Default>() -> [(u64, u32); 2] {
         let (mut idle, mut far) = (T::default(), T::default());
@@ -159,33 +151,6 @@ fn nettys_wheel_leaves_more_than_100_000_new_timeouts_to_later_ticks() {
     }
     let expired = [1, 2, 3].map(|now| advance(&mut netty, now).len());
     assert_eq!(expired, [0, 200_000, 100_000]);
-}
-
-#[test]
-fn nexus_timer_is_early_by_up_to_a_tick() {
-    let epoch = Instant::now();
-    let mut wheel = nexus_timer::Wheel::unbounded(64, epoch);
-    wheel.schedule_forget(epoch + Duration::from_nanos(7_999_999), 7);
-    let mut expired = Vec::new();
-    assert_eq!(wheel.poll(epoch + Duration::from_nanos(7_000_001), &mut expired), 1);
-}
-
-#[test]
-fn bitwheel_is_early_by_the_span_of_a_slot_and_late_when_a_slot_is_full() {
-    let mut timers = BitWheel::default();
-    timers.insert(8_191, 0);
-    assert_eq!(wake_until_expired(&mut timers), (4_096, 1));
-
-    let mut timers = BitWheel::default();
-    for payload in 0..8 * 32 {
-        timers.insert(4_096, payload);
-    }
-    let (mut now, mut last) = (0, 0);
-    while !timers.is_empty() {
-        now = timers.next_expiration().unwrap();
-        last = if advance(&mut timers, now).is_empty() { last } else { now };
-    }
-    assert_eq!((last, now), (8 * 4_096, 8 * 4_096));
 }
 
 #[test]

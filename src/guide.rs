@@ -435,13 +435,11 @@
 //!
 //! # When another crate is the better choice
 //!
+//! The page `docs/compare.md` lists the cases with their reasons. The most frequent ones:
+//!
 //! - You hold fewer than about 100,000 timeouts on one thread, and pauses of milliseconds do no
 //!   harm: use a `BinaryHeap` and skip cancelled entries.
-//! - You need ranges or iteration in the order of deadlines: use `BTreeMap<(Tick, Id), T>`.
-//! - Equal deadlines must expire in the order of insertion: use a heap or map with a sequence
-//!   number.
+//! - You need ranges, iteration in the order of deadlines, or the order of insertion for equal
+//!   deadlines: use a `BTreeMap` whose key has the deadline and a sequence number.
 //! - Your async program has few timeouts: use `tokio::time`, which needs no further thread.
-//! - Timeouts must survive a restart, or follow a calendar: use the package `delaywheel-durable`,
-//!   which keeps them in a database.
-//! - Your program must not allocate: use an intrusive wheel. This crate allocates while it grows,
-//!   and not in a steady state.
+//! - Timeouts must survive a restart: use the package `delaywheel-durable`.

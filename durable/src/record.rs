@@ -91,35 +91,23 @@ impl FromStr for TimeoutId {
     }
 }
 
-impl TryFrom<&str> for TimeoutId {
-    type Error = InputError;
+macro_rules! from_text {
+    ($($text:ty),*) => {$(
+        impl TryFrom<$text> for TimeoutId {
+            type Error = InputError;
 
-    fn try_from(id: &str) -> Result<Self, InputError> {
-        Self::new(id)
-    }
+            fn try_from(id: $text) -> Result<Self, InputError> {
+                Self::new(id)
+            }
+        }
+    )*};
 }
 
-impl TryFrom<String> for TimeoutId {
-    type Error = InputError;
+from_text!(&str, String, &String, &TimeoutId);
 
-    fn try_from(id: String) -> Result<Self, InputError> {
-        Self::new(id)
-    }
-}
-
-impl TryFrom<&String> for TimeoutId {
-    type Error = InputError;
-
-    fn try_from(id: &String) -> Result<Self, InputError> {
-        Self::new(id)
-    }
-}
-
-impl TryFrom<&Self> for TimeoutId {
-    type Error = InputError;
-
-    fn try_from(id: &Self) -> Result<Self, InputError> {
-        Ok(id.clone())
+impl AsRef<str> for TimeoutId {
+    fn as_ref(&self) -> &str {
+        self.as_str()
     }
 }
 

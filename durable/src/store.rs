@@ -296,8 +296,8 @@ impl Listeners {
 ///
 /// Its methods block and may be called from several threads at once. Each is atomic: it takes
 /// effect in one moment between call and return, or fails and has changed nothing. The one
-/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown). They
-/// must not panic: a panic ends the thread of the timer that called.
+/// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown). A
+/// timer takes a panic for such a failure: it counts the error, pauses, and calls again.
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -390,59 +390,5 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the clock by which all workers of the store agree on the time, if it has one.
     fn clock(&self) -> Option<Arc<dyn WallClock>> {
         None
-    }
-}
-
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn write(&self, now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
-        (**self).write(now, commands)
-    }
-
-    fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
-        (**self).get(id)
-    }
-
-    fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
-        (**self).list(query, limit)
-    }
-
-    fn count(&self) -> Result<Counts, StoreError> {
-        (**self).count()
-    }
-
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
-        (**self).enter(now, lease)
-    }
-
-    fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
-        (**self).renew(worker, now, lease)
-    }
-
-    fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
-        (**self).leave(worker)
-    }
-
-    fn claim(
-        &self,
-        worker: WorkerId,
-        request: ClaimRequest,
-    ) -> Result<Option<ClaimedBatch>, StoreError> {
-        (**self).claim(worker, request)
-    }
-
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
-        (**self).begin(now, claims)
-    }
-
-    fn listen(&self, notice: Notice) {
-        (**self).listen(notice);
-    }
-
-    fn recheck(&self) -> Option<Duration> {
-        (**self).recheck()
-    }
-
-    fn clock(&self) -> Option<Arc<dyn WallClock>> {
-        (**self).clock()
     }
 }

@@ -17,7 +17,7 @@ mod embedded {
     #[test]
     fn redb_conforms() {
         let open = || RedbStore::open_backend(InMemoryBackend::new()).expect("open");
-        conformance::check(open, 20_000);
+        conformance::check(open, 6_000);
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// Opens a connection, encrypted or not.
 pub(super) type Connect = Arc<dyn Fn(&Config) -> Result<Client, Error> + Send + Sync>;
 
+/// A server whose machine answers nothing for this long is gone.
+const GONE: Duration = Duration::from_secs(30);
+
 /// Tries of a transaction that the server ended because of a deadlock or a conflict.
 const TRIES: usize = 10;
 
@@ -48,9 +51,7 @@ impl Connection {
             let old = config.get_options().unwrap_or_default().to_owned();
             config.options(format!("{old} {options}").trim());
         }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
+        bound_waits(&mut config);
         let (connect, schema) = (Arc::clone(connect), schema.to_owned());
         Self { config, connect, schema, session: Mutex::new(None) }
     }
@@ -93,6 +94,26 @@ impl Connection {
             *slot = Some(Session { client, schema, statements, may_commit: false, avoided: 0 });
         }
         slot.as_mut().ok_or_else(|| StoreError::new(StoreErrorReason::Unavailable))
+    }
+}
+
+/// Sets limits for a connection whose server is gone, unless the user has set them. Without these
+/// limits, the kernel repeats a request for 15 minutes, and waits for an answer for hours.
+pub(super) fn bound_waits(config: &mut Config) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(5));
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(GONE);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(GONE / 2);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(GONE / 6);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(3);
     }
 }
 
@@ -210,4 +231,25 @@ pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
         Some(_) => StoreErrorReason::Other,
     };
     StoreError::with_source(reason, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_does_not_wait_long_for_a_server_that_is_gone() {
+        let limits = |parameters: &str| {
+            let mut config: Config = parameters.parse().expect("parameters");
+            bound_waits(&mut config);
+            let user = config.get_tcp_user_timeout().expect("a limit").as_secs();
+            let interval = config.get_keepalives_interval().expect("an interval").as_secs();
+            let retries = u64::from(config.get_keepalives_retries().expect("a number"));
+            (user, config.get_keepalives_idle().as_secs() + interval * retries)
+        };
+        assert_eq!(limits("host=a"), (30, 30));
+        let own = "host=a tcp_user_timeout=7 keepalives_idle=60 keepalives_interval=2
+            keepalives_retries=5";
+        assert_eq!(limits(own), (7, 70));
+    }
 }

@@ -30,7 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
     clock::ServerClock,
-    connection::{Connect, Connection, Session, store_error, unavailable},
+    connection::{Connect, Connection, Session, bound_waits, store_error, unavailable},
 };
 use crate::{
     error::{StoreError, StoreErrorReason},
@@ -112,6 +112,9 @@ impl PostgresStore {
     ///
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
     /// not encrypted; see [`connect_tls`](Self::connect_tls).
+    ///
+    /// A connection fails if the machine of the server answers nothing for 30 seconds. Set
+    /// `tcp_user_timeout` and `keepalives_idle` in the string for another limit.
     ///
     /// # Errors
     ///
@@ -496,7 +499,7 @@ fn listen(shared: &Weak<Shared>) {
         let (mut config, schema) = (store.config.clone(), store.schema.clone());
         let connect = Arc::clone(&store.connect);
         drop(store);
-        config.connect_timeout(Duration::from_secs(5));
+        bound_waits(&mut config);
         if let Ok(mut client) = connect(&config) {
             // The error is that the connection was lost.
             let _ = pass_on(&mut client, shared, &schema);

@@ -38,10 +38,13 @@ use crate::{
 type Row<'a> = (u64, u64, u32, bool, Option<&'a str>, Option<&'a str>, &'a [u8]);
 
 const RECORDS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("records");
+/// Time and id.
+type PlaceKey = (u64, &'static str);
+
 /// Time of the next attempt and id, of records that are not dead.
-const TIMES: TableDefinition<'static, (u64, &str), ()> = TableDefinition::new("times");
+const TIMES: TableDefinition<'static, PlaceKey, ()> = TableDefinition::new("times");
 /// Time of the last attempt and id, of records that are dead.
-const DEAD: TableDefinition<'static, (u64, &str), ()> = TableDefinition::new("dead");
+const DEAD: TableDefinition<'static, PlaceKey, ()> = TableDefinition::new("dead");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("delaywheel");
 
 /// Version of the tables above.
@@ -197,7 +200,6 @@ impl Store for RedbStore {
             let answers = {
                 let mut tables = Tables {
                     records: transaction.open_table(RECORDS)?,
-                    times: transaction.open_table(TIMES)?,
                     dead: transaction.open_table(DEAD)?,
                 };
                 let mut answers = Vec::with_capacity(commands.len());
@@ -205,6 +207,7 @@ impl Store for RedbStore {
                     token += 1;
                     answers.push(tables.apply(command, token, &mut effects)?);
                 }
+                effects.move_times(&mut transaction.open_table(TIMES)?)?;
                 answers
             };
             if effects.changes.is_empty() {
@@ -391,10 +394,32 @@ struct Effects {
     holds: FxHashMap<TimeoutId, Hold>,
 }
 
+impl Effects {
+    /// Changes the order by time. In the order of the times, as changes of one page then follow each
+    /// other: this is twice as fast as in the order of the commands.
+    fn move_times(&self, times: &mut redb::Table<'_, PlaceKey, ()>) -> Result<(), redb::Error> {
+        let mut moves = BTreeMap::new();
+        for (id, before, after) in &self.changes {
+            for (place, is_kept) in [(before, false), (after, true)] {
+                if let Some(time) = place {
+                    moves.insert((time.as_micros(), id.as_str()), is_kept);
+                }
+            }
+        }
+        for (place, is_kept) in moves {
+            if is_kept {
+                times.insert(place, ())?;
+            } else {
+                times.remove(place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Tables<'t> {
     records: redb::Table<'t, &'static str, Row<'static>>,
-    times: redb::Table<'t, (u64, &'static str), ()>,
-    dead: redb::Table<'t, (u64, &'static str), ()>,
+    dead: redb::Table<'t, PlaceKey, ()>,
 }
 
 impl Tables<'_> {
@@ -418,8 +443,11 @@ impl Tables<'_> {
             Change::Remove => None,
         };
         let after = record.as_ref().map(|record| (record.next, record.state == State::Dead));
-        if before != after {
-            self.move_place(id, before, after)?;
+        if let Some((next, true)) = before {
+            self.dead.remove((next.as_micros(), id.as_str()))?;
+        }
+        if let Some((next, true)) = after {
+            self.dead.insert((next.as_micros(), id.as_str()), ())?;
         }
         match &record {
             None => drop(self.records.remove(id.as_str())?),
@@ -431,23 +459,6 @@ impl Tables<'_> {
         };
         effects.changes.push((id.clone(), live(before), live(after)));
         Ok(answer)
-    }
-
-    fn move_place(
-        &mut self,
-        id: &TimeoutId,
-        before: Option<(WallTime, bool)>,
-        after: Option<(WallTime, bool)>,
-    ) -> Result<(), redb::Error> {
-        if let Some((next, dead)) = before {
-            let table = if dead { &mut self.dead } else { &mut self.times };
-            table.remove((next.as_micros(), id.as_str()))?;
-        }
-        if let Some((next, dead)) = after {
-            let table = if dead { &mut self.dead } else { &mut self.times };
-            table.insert((next.as_micros(), id.as_str()), ())?;
-        }
-        Ok(())
     }
 
     fn put(&mut self, record: &Record) -> Result<(), redb::Error> {
@@ -546,7 +557,7 @@ impl Held {
     fn places<'t>(
         &mut self,
         from: u64,
-        times: &'t redb::ReadOnlyTable<(u64, &'static str), ()>,
+        times: &'t redb::ReadOnlyTable<PlaceKey, ()>,
     ) -> Result<Places<'t>, redb::Error> {
         let known = self.frontiers.iter().position(|frontier| frontier.from == from);
         let frontier = match known {
@@ -590,7 +601,7 @@ const MAX_LOOSE: usize = 1 << 16;
 /// Places of records that are not held, in order: the loose ones, then those past the frontier.
 struct Places<'t> {
     frontier: Frontier,
-    rest: redb::Range<'t, (u64, &'static str), ()>,
+    rest: redb::Range<'t, PlaceKey, ()>,
     /// Read from the table already, and not returned.
     ahead: Option<Place>,
     /// Places that were passed over.
@@ -647,7 +658,7 @@ fn after(place: &Place) -> Place {
 }
 
 fn list_places(
-    places: &redb::ReadOnlyTable<(u64, &'static str), ()>,
+    places: &redb::ReadOnlyTable<PlaceKey, ()>,
     records: &redb::ReadOnlyTable<&'static str, Row<'static>>,
     state: &Held,
     from: (u64, Option<&TimeoutId>),

@@ -51,7 +51,8 @@ pub enum StoreErrorReason {
     NewerVersion,
     /// The database server cannot be reached. Nothing was changed.
     Unavailable,
-    /// The connection was lost during a commit. The change was made, or it was not.
+    /// The connection was lost during a commit, or the store panicked. The change was made, or it was
+    /// not.
     OutcomeUnknown,
     /// The store is closed or was shut down.
     Closed,
@@ -68,7 +69,7 @@ impl fmt::Display for StoreErrorReason {
             Self::Corrupt => "file is damaged or not a store of this crate",
             Self::NewerVersion => "a newer version of this crate wrote the store",
             Self::Unavailable => "database is unavailable",
-            Self::OutcomeUnknown => "connection was lost during a commit, its outcome is unknown",
+            Self::OutcomeUnknown => "commit was interrupted, its outcome is unknown",
             Self::Closed => "store is closed",
             Self::Other => "store failed",
         })

@@ -62,16 +62,7 @@ pub struct DurableTimerBuilder<S: Store> {
 
 impl<S: Store> DurableTimerBuilder<S> {
     pub(super) fn new(store: S) -> Self {
-        let driver = DriverSettings {
-            window: Duration::from_secs(60),
-            window_capacity: 16_384,
-            window_bytes: 64 << 20,
-            max_deliveries: 1_024,
-            lease: Duration::from_secs(30),
-            handler_limit: Some(Duration::from_secs(15 * 60)),
-            catch_up: CatchUp::All,
-            catch_up_rate: None,
-        };
+        let driver = DriverSettings { recheck: store.recheck(), ..DriverSettings::default() };
         Self {
             store,
             clock: None,
@@ -90,7 +81,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets how long before its due time a timeout is taken into memory. Default: a minute.
+    /// Sets how long before its due time a timeout is taken into memory: this at most, and half of it
+    /// at least. Default: a minute.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.driver.window = window;
@@ -120,6 +112,14 @@ impl<S: Store> DurableTimerBuilder<S> {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.driver.lease = lease.max(Duration::from_millis(3));
+        self
+    }
+
+    /// Sets how often the timer looks for timeouts that another process added, though no
+    /// notification came; `None` for never. Default: as the store says, a minute for PostgreSQL.
+    #[must_use]
+    pub fn recheck(mut self, interval: Option<Duration>) -> Self {
+        self.driver.recheck = interval;
         self
     }
 

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::stats::Counters;
+use super::{executor::contain, stats::Counters};
 use crate::{
     error::{StoreError, StoreErrorReason},
     record::MAX_PAYLOAD,
@@ -158,7 +158,7 @@ pub(super) fn write_group(
         commands.append(&mut job.commands);
     }
     let start = Instant::now();
-    let result = store.write(now, &commands);
+    let result = contain(|| store.write(now, &commands));
     counters.store_latency.record(start.elapsed());
     let mut outcome = Outcome::default();
     match result {

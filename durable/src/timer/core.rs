@@ -19,7 +19,7 @@ use super::{
     commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
     driver::{Claimed, Driver, Lane, LaneClaim, following},
-    executor::{Handler, Queue},
+    executor::{Handler, Queue, contain},
     policy::Backoff,
     stats::{Counters, DurableStats},
 };
@@ -222,7 +222,7 @@ impl<S: Store> Core<S> {
 
     /// Claims, and tells the driver.
     fn claim(&self, claim: LaneClaim) {
-        let claimed = self.store.claim(claim.worker, claim.request);
+        let claimed = contain(|| self.store.claim(claim.worker, claim.request));
         self.inbox.lock().claimed.push((claim, claimed));
         self.ring();
     }
@@ -283,7 +283,7 @@ impl<S: Store> Core<S> {
         }
         for worker in driver.leave() {
             // If this fails, the lease ends by itself.
-            let _ = self.store.leave(worker);
+            let _ = contain(|| self.store.leave(worker));
         }
         true
     }
@@ -425,25 +425,12 @@ impl<S: Store> fmt::Debug for Core<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        CatchUp, ManualWallClock, MemoryStore, NewTimeout, State, timer::driver::DriverSettings,
-    };
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use crate::{ManualWallClock, MemoryStore, NewTimeout, State, timer::driver::DriverSettings};
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries.
     fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
-        let driver = Driver::new(DriverSettings {
-            window: 60 * SECOND,
-            window_capacity: 100,
-            window_bytes: 1_000,
-            max_deliveries: 8,
-            lease: 30 * SECOND,
-            handler_limit: None,
-            catch_up: CatchUp::All,
-            catch_up_rate: None,
-        });
+        let driver = Driver::new(DriverSettings::default());
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |_, delivery| drop(sender.send(delivery)));
         let clock = Arc::new(ManualWallClock::new());

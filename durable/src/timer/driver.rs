@@ -20,7 +20,7 @@ use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 use delaywheel::{Key, Tick, TimingWheel};
 use rustc_hash::FxHashMap;
 
-use super::{policy::CatchUp, stats::Counters};
+use super::{executor::contain, policy::CatchUp, stats::Counters};
 use crate::{
     error::StoreError,
     record::{Claim, Record, State},
@@ -52,6 +52,23 @@ pub(crate) struct DriverSettings {
     pub(crate) handler_limit: Option<Duration>,
     pub(crate) catch_up: CatchUp,
     pub(crate) catch_up_rate: Option<NonZeroU32>,
+    pub(crate) recheck: Option<Duration>,
+}
+
+impl Default for DriverSettings {
+    fn default() -> Self {
+        Self {
+            window: Duration::from_secs(60),
+            window_capacity: 16_384,
+            window_bytes: 64 << 20,
+            max_deliveries: 1_024,
+            lease: Duration::from_secs(30),
+            handler_limit: Some(Duration::from_secs(15 * 60)),
+            catch_up: CatchUp::All,
+            catch_up_rate: None,
+            recheck: None,
+        }
+    }
 }
 
 /// Which claims a delivery came from.
@@ -180,10 +197,11 @@ impl Driver {
             return;
         }
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
+        let lead = self.lead();
         let (lane, at) = if due < boundary {
             (&mut self.backlog_at, due.max(self.backlog_after))
         } else {
-            (&mut self.window_at, due.saturating_sub(self.settings.window))
+            (&mut self.window_at, due.saturating_sub(lead))
         };
         *lane = Some(lane.map_or(at, |old| old.min(at)));
     }
@@ -304,7 +322,7 @@ impl Driver {
 
     fn call_store(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         while let Some(&worker) = self.abandoned.last() {
-            turn.store.leave(worker)?;
+            contain(|| turn.store.leave(worker))?;
             self.abandoned.pop();
         }
         let lapsed = self.lapse_at.is_some_and(|lapse| lapse <= turn.now);
@@ -350,7 +368,7 @@ impl Driver {
 
     fn renew(&mut self, turn: &Turn<'_>) -> Result<(), StoreError> {
         if let Some(worker) = self.worker {
-            if turn.store.renew(worker, turn.now, self.settings.lease)? {
+            if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
                 self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
             } else {
                 self.lose_lease(turn.now, turn.counters);
@@ -360,7 +378,7 @@ impl Driver {
     }
 
     fn enter(&mut self, turn: &Turn<'_>) -> Result<WorkerId, StoreError> {
-        let worker = turn.store.enter(turn.now, self.settings.lease)?;
+        let worker = contain(|| turn.store.enter(turn.now, self.settings.lease))?;
         self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
         Ok(*self.worker.insert(worker))
     }
@@ -421,6 +439,7 @@ impl Driver {
         if self.worker != Some(claim.worker) {
             return;
         }
+        turn.counters.claims.add(1);
         let batch = match claimed {
             Ok(Some(batch)) => batch,
             Ok(None) => return self.lose_lease(turn.now, turn.counters),
@@ -435,12 +454,12 @@ impl Driver {
             return;
         }
         self.pause = Duration::ZERO;
+        turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
         // A lease that seems to have ended just now may be renewed this moment.
         let soon = turn.now.saturating_add(self.settings.lease / 10);
         let lapse = batch.lapse.map(|lapse| lapse.max(soon));
         self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
-        let recheck = turn.store.recheck();
-        self.recheck_at = recheck.map(|recheck| turn.now.saturating_add(recheck));
+        self.recheck_at = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
         match claim.lane {
             Lane::Window => self.plan_window(&claim.request, &batch, turn.now),
             Lane::Backlog => self.plan_backlog(&claim.request, &batch, turn.now),
@@ -479,7 +498,7 @@ impl Driver {
     /// time.
     fn plan_window(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
         self.is_full = batch.next.is_some_and(|next| next < request.until);
-        let next = batch.next.map(|next| next.saturating_sub(self.settings.window));
+        let next = batch.next.map(|next| next.saturating_sub(self.lead()));
         self.window_at = self.window_at.into_iter().chain(next).min();
         let last = batch.records.last();
         if self.is_full && last.is_some_and(|last| now.since(last.next) > BEHIND) {
@@ -517,7 +536,8 @@ impl Driver {
             return Ok(());
         }
         let claims: Vec<_> = self.due.iter().take(count).map(Record::claim).collect();
-        let begun = turn.store.begin(turn.now, &claims).inspect_err(|_| self.abandon(turn.now))?;
+        let begun = contain(|| turn.store.begin(turn.now, &claims));
+        let begun = begun.inspect_err(|_| self.abandon(turn.now))?;
         let records: Vec<_> = self.due.drain(..count).collect();
         self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
         for (mut record, begun) in records.into_iter().zip(begun) {
@@ -610,13 +630,20 @@ impl Driver {
         self.delivering.len() + claims
     }
 
+    /// Returns how long before a record is due the window lane claims because of it. The claim takes
+    /// the records of the whole window, so no other is due for the rest of the window. If each
+    /// record caused a claim as it entered the window, many workers would look for each record.
+    fn lead(&self) -> Duration {
+        self.settings.window / 2
+    }
+
     fn is_claiming(&self) -> bool {
         self.window_claim.is_some() || self.backlog_claim.is_some()
     }
 
     /// Returns whether the window lane would claim records that are already due.
     fn is_overdue(&self, now: WallTime) -> bool {
-        self.window_at.is_some_and(|at| at.saturating_add(self.settings.window) <= now)
+        self.window_at.is_some_and(|at| at.saturating_add(self.lead()) <= now)
     }
 
     /// Returns whether the window lane may claim: a full window must first be half empty, and
@@ -675,16 +702,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn driver(max_deliveries: usize) -> Driver {
-        Driver::new(DriverSettings {
-            window: 60 * SECOND,
-            window_capacity: 100,
-            window_bytes: 1_000,
-            max_deliveries,
-            lease: 30 * SECOND,
-            handler_limit: None,
-            catch_up: CatchUp::All,
-            catch_up_rate: None,
-        })
+        Driver::new(DriverSettings { max_deliveries, ..DriverSettings::default() })
     }
 
     /// Returns a store with timeouts that are due, one second apart and the last one at `now`.

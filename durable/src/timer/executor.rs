@@ -1,4 +1,4 @@
-//! Threads that run a blocking handler.
+//! Threads that run a blocking handler, and panics of handlers and stores.
 
 use std::{
     any::Any,
@@ -12,6 +12,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{delivery::Delivery, driver::Lane};
+use crate::error::{StoreError, StoreErrorReason};
 
 /// Passes deliveries on. Must not block.
 pub(super) type Handler = Arc<dyn Fn(Lane, Delivery) + Send + Sync>;
@@ -84,6 +85,14 @@ pub(super) fn run_blocking<E: std::fmt::Display>(
         Ok(Err(error)) => delivery.retry(error),
         Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
     }
+}
+
+/// Calls a store. A panic counts as a failure of unknown outcome.
+pub(super) fn contain<R>(call: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = format!("the store panicked: {}", message(&*panic));
+        Err(StoreError::with_source(StoreErrorReason::OutcomeUnknown, text))
+    })
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

@@ -9,47 +9,89 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-/// Counts since a timer was built, and the numbers of records that it holds now.
-///
-/// [`DurableTimer::count`](crate::DurableTimer::count) returns the numbers of the store.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct DurableStats {
-    /// Timeouts in memory that are not due.
-    pub window: usize,
-    /// Timeouts in memory that are due and whose delivery has not begun.
-    pub due: usize,
-    /// Deliveries under way.
-    pub delivering: usize,
+/// Defines the counters once, for the timer and for its user.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since a timer was built, and the numbers of records that it holds now.
+        ///
+        /// [`DurableTimer::count`](crate::DurableTimer::count) returns the numbers of the store.
+        #[derive(Debug, Clone, Default)]
+        #[non_exhaustive]
+        pub struct DurableStats {
+            /// Timeouts in memory that are not due.
+            pub window: usize,
+            /// Timeouts in memory that are due and whose delivery has not begun.
+            pub due: usize,
+            /// Deliveries under way.
+            pub delivering: usize,
+            $($(#[$doc])* pub $name: u64,)*
+            /// Time from the due time to the begin of the delivery.
+            pub lateness: Latency,
+            /// Time that a transaction of the group commit takes.
+            pub store_latency: Latency,
+        }
+
+        #[cfg(feature = "metrics")]
+        impl DurableStats {
+            fn publish_counters(&self) {
+                $(
+                    let name = concat!("delaywheel_durable_", stringify!($name), "_total");
+                    metrics::counter!(name).absolute(self.$name);
+                )*
+            }
+        }
+
+        /// Counters of a timer.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(super) $name: Counter,)*
+            pub(super) lateness: Durations,
+            pub(super) store_latency: Durations,
+        }
+
+        impl Counters {
+            pub(super) fn read(&self) -> DurableStats {
+                DurableStats {
+                    $($name: self.$name.get(),)*
+                    lateness: self.lateness.summary(),
+                    store_latency: self.store_latency.summary(),
+                    ..DurableStats::default()
+                }
+            }
+        }
+    };
+}
+
+counters! {
     /// Deliveries that began, attempts after the first included.
-    pub deliveries: u64,
+    deliveries,
     /// Acknowledged deliveries.
-    pub acknowledged: u64,
+    acknowledged,
     /// Attempts that failed and are tried again.
-    pub retries: u64,
+    retries,
     /// Timeouts that became dead.
-    pub dead: u64,
+    dead,
     /// Timeouts and occurrences that a policy skipped.
-    pub skipped: u64,
+    skipped,
     /// Claims and settlements that the store refused, because the record was cancelled, replaced or
     /// taken over by another worker.
-    pub fenced: u64,
+    fenced,
     /// Deliveries that exceeded the handler limit.
-    pub overruns: u64,
+    overruns,
     /// Leases that were lost.
-    pub lost_leases: u64,
+    lost_leases,
     /// Steps of the wall clock that were noticed: backward, or reported by the system.
-    pub clock_steps: u64,
+    clock_steps,
     /// Operations of the store that failed.
-    pub store_errors: u64,
+    store_errors,
+    /// Claims of records.
+    claims,
+    /// Claims that found no record, as another worker was first or none was due.
+    empty_claims,
     /// Transactions of the group commit, and the commands in them.
-    pub commits: u64,
+    commits,
     /// Commands in these transactions.
-    pub commands: u64,
-    /// Time from the due time to the begin of the delivery.
-    pub lateness: Latency,
-    /// Time that a transaction of the group commit takes.
-    pub store_latency: Latency,
+    commands,
 }
 
 /// Summary of a distribution of durations.
@@ -70,18 +112,7 @@ pub struct Latency {
 impl DurableStats {
     /// Publishes the counts through the facade `metrics`.
     pub(super) fn publish(&self) {
-        let counters = [
-            ("delaywheel_durable_deliveries_total", self.deliveries),
-            ("delaywheel_durable_acknowledged_total", self.acknowledged),
-            ("delaywheel_durable_retries_total", self.retries),
-            ("delaywheel_durable_dead_total", self.dead),
-            ("delaywheel_durable_skipped_total", self.skipped),
-            ("delaywheel_durable_fenced_total", self.fenced),
-            ("delaywheel_durable_store_errors_total", self.store_errors),
-        ];
-        for (name, value) in counters {
-            metrics::counter!(name).absolute(value);
-        }
+        self.publish_counters();
         let gauges = [
             ("delaywheel_durable_window", self.window),
             ("delaywheel_durable_due", self.due),
@@ -97,47 +128,6 @@ impl DurableStats {
         ];
         for (name, value) in latencies {
             metrics::gauge!(name).set(value.as_secs_f64());
-        }
-    }
-}
-
-/// Counters of a timer.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(super) deliveries: Counter,
-    pub(super) acknowledged: Counter,
-    pub(super) retries: Counter,
-    pub(super) dead: Counter,
-    pub(super) skipped: Counter,
-    pub(super) fenced: Counter,
-    pub(super) overruns: Counter,
-    pub(super) lost_leases: Counter,
-    pub(super) clock_steps: Counter,
-    pub(super) store_errors: Counter,
-    pub(super) commits: Counter,
-    pub(super) commands: Counter,
-    pub(super) lateness: Durations,
-    pub(super) store_latency: Durations,
-}
-
-impl Counters {
-    pub(super) fn read(&self) -> DurableStats {
-        DurableStats {
-            deliveries: self.deliveries.get(),
-            acknowledged: self.acknowledged.get(),
-            retries: self.retries.get(),
-            dead: self.dead.get(),
-            skipped: self.skipped.get(),
-            fenced: self.fenced.get(),
-            overruns: self.overruns.get(),
-            lost_leases: self.lost_leases.get(),
-            clock_steps: self.clock_steps.get(),
-            store_errors: self.store_errors.get(),
-            commits: self.commits.get(),
-            commands: self.commands.get(),
-            lateness: self.lateness.summary(),
-            store_latency: self.store_latency.summary(),
-            ..DurableStats::default()
         }
     }
 }

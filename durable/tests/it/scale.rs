@@ -99,7 +99,7 @@ struct Worker {
     held: Queue,
     /// Deliveries under way.
     begun: u64,
-    /// When the next row enters the window, as the latest claim told. Another worker may have taken
+    /// When the next row is due in half a window, as the latest claim told. Another worker may have taken
     /// that row since; then the claim is empty.
     claim_at: Option<u64>,
 }
@@ -152,7 +152,7 @@ fn simulate(seed: u64, databases: usize) -> Outcome {
             server.claims.push((end, count));
             worker.held.extend(claimed);
             let first = server.pending.front();
-            worker.claim_at = first.map(|(due, _)| due.saturating_sub(WINDOW));
+            worker.claim_at = first.map(|(due, _)| due.saturating_sub(WINDOW / 2));
             claims += 1;
             empty_claims += u64::from(count == 0);
             end

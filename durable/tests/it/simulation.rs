@@ -100,6 +100,10 @@ impl RemoteStore {
             network.rng.u32(..1_000) < loss
         };
         let reply = run()?;
+        if lose_reply && self.network.lock().rng.bool() {
+            // Without a message on standard error, which a panic of a real store has.
+            std::panic::resume_unwind(Box::new("the store fails"));
+        }
         if lose_reply {
             return Err(StoreError::new(StoreErrorReason::OutcomeUnknown));
         }

@@ -400,6 +400,26 @@ fn another_worker_takes_over_from_one_that_stopped() {
 }
 
 #[test]
+fn workers_that_wait_for_the_same_timeouts_claim_rarely() {
+    let (clock, store) = (ManualWallClock::new(), MemoryStore::new());
+    let builder = || DurableTimer::builder(store.clone());
+    let timers: Vec<_> = (0..4).map(|_| start(builder(), &clock)).collect();
+    let batch = (0..600_u32).map(|number| {
+        let due = clock.now().saturating_add(SECOND * number);
+        NewTimeout::new(number.to_string(), due, b"").expect("valid")
+    });
+    timers[0].0.schedule_batch(batch.collect()).wait().expect("schedule");
+    clock.advance(600 * SECOND);
+    assert!(store.records().is_empty());
+    let stats: Vec<_> = timers.iter().map(|(timer, _)| timer.stats()).collect();
+    let claims: u64 = stats.iter().map(|stats| stats.claims).sum();
+    let empty: u64 = stats.iter().map(|stats| stats.empty_claims).sum();
+    // Each looks once in half a minute, and when the lease of another one may have ended. If each
+    // timeout woke all of them, there were 2,400.
+    assert!(claims <= 4 * 50 && empty < claims, "{claims} claims, {empty} of them empty");
+}
+
+#[test]
 fn shutdown_gives_back_claimed_records() {
     let clock = ManualWallClock::new();
     let store = MemoryStore::new();

@@ -7,13 +7,11 @@ mod plans;
 mod proxy;
 mod server;
 mod tls;
-mod wrapper;
 
 use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::Ordering::SeqCst,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -23,13 +21,12 @@ use std::{
 use delaywheel_durable::{
     Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
     PostgresStore, Query, Scheduled, Settlement, State, Store, StoreErrorReason, TimeoutId,
-    conformance,
+    WallClock, WallTime, conformance,
 };
 
 use self::{
     proxy::{Cut, Proxy},
     server::Server,
-    wrapper::Wrapper,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -52,9 +49,9 @@ fn start(server: &Server) -> (Timer, Receiver<String>) {
 
 /// Starts a timer that acknowledges everything and tells the ids. It never looks at its store just
 /// because some time has passed.
-fn start_without_polls(parameters: &str, sender: Sender<String>) -> DurableTimer<Wrapper> {
-    let store = PostgresStore::connect(parameters).expect("connect");
-    DurableTimer::builder(Wrapper { polls: false, ..Wrapper::of(store) })
+fn start_without_polls(parameters: &str, sender: Sender<String>) -> Timer {
+    DurableTimer::builder(PostgresStore::connect(parameters).expect("connect"))
+        .recheck(None)
         .lease(3 * SECOND)
         .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
         .expect("start")
@@ -161,18 +158,13 @@ fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG));
 }
 
-/// The store of the timer is never asked to look again after some time, so nothing but a
-/// notification can make it claim.
+/// The timer never looks just because some time has passed, so nothing but a notification can make
+/// it claim.
 #[test]
 fn another_process_is_notified_of_a_nearer_timeout_and_nothing_polls() {
     let Some(server) = Server::start() else { return };
-    let store = PostgresStore::connect(&server.parameters()).expect("connect");
-    let wrapper = Wrapper { polls: false, ..Wrapper::of(store) };
-    let claims = wrapper.claims.clone();
     let (sender, seen) = mpsc::channel();
-    let first = DurableTimer::builder(wrapper)
-        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
-        .expect("start");
+    let first = start_without_polls(&server.parameters(), sender);
     first.schedule("far", 3_000 * SECOND, b"").expect("schedule");
     // A store without a timer, as another process has one.
     let other = PostgresStore::connect(&server.parameters()).expect("connect");
@@ -185,11 +177,11 @@ fn another_process_is_notified_of_a_nearer_timeout_and_nothing_polls() {
     // Also the begin of listening has the timer look: this may find the first timeout, and no
     // later.
     deliver("a");
-    let before = claims.load(SeqCst);
+    let before = first.stats().claims;
     for id in ["b", "c", "d"] {
         deliver(id);
     }
-    let made = claims.load(SeqCst) - before;
+    let made = first.stats().claims - before;
     assert!(made <= 12, "{made} claims for three notifications, each for two lanes");
     assert!(first.finish(LONG));
 }
@@ -231,6 +223,23 @@ fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
     }
 }
 
+/// The clock of the server, and by how much this one is ahead of it.
+#[derive(Debug)]
+struct Ahead {
+    server: Arc<dyn WallClock>,
+    ahead: Duration,
+}
+
+impl WallClock for Ahead {
+    fn now(&self) -> WallTime {
+        self.server.now().saturating_add(self.ahead)
+    }
+
+    fn sleep_limit(&self) -> Option<Duration> {
+        None
+    }
+}
+
 /// By itself the store's clock is the server's, so workers agree. These are given clocks a minute
 /// apart, so that one takes the leases of the other for lapsed.
 #[test]
@@ -241,7 +250,9 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
     let start = |ahead| {
         let store = PostgresStore::connect(&server.parameters()).expect("connect");
         let sender = sender.clone();
-        DurableTimer::builder(Wrapper { ahead, ..Wrapper::of(store) })
+        let server = store.clock().expect("clock");
+        DurableTimer::builder(store)
+            .clock(Ahead { server, ahead })
             .lease(3 * SECOND)
             .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
             .expect("start")
@@ -275,7 +286,7 @@ fn a_worker_that_was_paused_cannot_acknowledge() {
     let worker = paused.enter(now, SECOND / 10).expect("enter");
     let request = delaywheel_durable::ClaimRequest {
         now,
-        from: delaywheel_durable::WallTime::MIN,
+        from: WallTime::MIN,
         until: now.saturating_add(SECOND),
         limit: 9,
         max_bytes: 9,

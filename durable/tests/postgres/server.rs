@@ -18,7 +18,7 @@ pub(crate) struct Server {
     folder: TempDir,
     programs: PathBuf,
     user: Option<String>,
-    port: u16,
+    pub(crate) port: u16,
     process: Option<Child>,
 }
 

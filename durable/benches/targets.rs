@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The measures of the embedded store are compared with a sync of the same disk. Those of
-//! PostgreSQL are compared with graphile-worker, if `GRAPHILE_WORKER` names a folder in which npm
-//! has installed it. `--check` fails if a target is missed; without it, targets are reported.
+//! PostgreSQL are compared with `graphile_worker`, if `PEER` names the program of `benches/peers`.
+//! `--check` fails if a target is missed; without it, targets are reported.
 //!
 //! `--rows=10000000` instead measures the memory of timers whose stores hold this many pending
 //! timeouts: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due
@@ -113,6 +113,11 @@ fn rate(callers: u64, span: Duration, call: impl Fn(u64, u64) + Sync) -> f64 {
     total / start.elapsed().as_secs_f64()
 }
 
+/// Returns a delay that is no reason to claim the timeout yet.
+fn someday() -> Duration {
+    Duration::from_secs(3_600) + YEAR.mul_f64(fastrand::f64())
+}
+
 /// Returns syncs a second, each after a write of one page.
 fn syncs(folder: &Path, span: Duration) -> f64 {
     let mut file = File::create(folder.join("syncs")).expect("create");
@@ -125,17 +130,24 @@ fn syncs(folder: &Path, span: Duration) -> f64 {
     count / start.elapsed().as_secs_f64()
 }
 
-/// Schedules by single callers, many callers and batches. Returns the three rates in timeouts.
+/// Callers that schedule batches of 1,000.
+const BATCHING: u64 = 16;
+
+/// Schedules by single callers, many callers and batches. Returns the three rates in timeouts. Due
+/// times are in random order, within a year.
 fn schedules<S: Store>(timer: &DurableTimer<S>, callers: u64, span: Duration) -> [f64; 3] {
     let one = rate(1, span, |_, number| {
-        timer.schedule(format!("one/{number:09}"), YEAR, b"payload").expect("schedule");
+        timer.schedule(format!("one/{number:09}"), someday(), b"payload").expect("schedule");
     });
     let many = rate(callers, span, |_, _| {
-        timer.schedule(TimeoutId::generate(), YEAR, b"payload").expect("schedule");
+        timer.schedule(TimeoutId::generate(), someday(), b"payload").expect("schedule");
     });
-    let due = timer.now().saturating_add(YEAR);
-    let batches = rate(2, span, |_, _| {
-        let new = || NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid");
+    let now = timer.now();
+    let batches = rate(BATCHING, span, |_, _| {
+        let new = || {
+            let due = now.saturating_add(someday());
+            NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid")
+        };
         timer.schedule_batch((0..1_000).map(|_| new()).collect()).wait().expect("schedule");
     });
     [one, many, batches * 1_000.0]
@@ -326,7 +338,6 @@ fn shared(span: Duration, report: &mut Report) {
     use delaywheel_durable::PostgresStore;
 
     let Some(server) = server::Server::start() else { return };
-    let peer = peer::Peer::find(&server.parameters());
     let store = PostgresStore::connect(&server.parameters()).expect("connect");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
     let [one, many, batches] = schedules(&timer, 32, span);
@@ -336,22 +347,21 @@ fn shared(span: Duration, report: &mut Report) {
     let store = PostgresStore::connect_schema(&server.parameters(), "lateness").expect("connect");
     let late = lateness(store);
     note("postgres: one caller, schedules a second", &format!("{one:.0}"));
-    let Some(peer) = peer else {
+    let Some(theirs) = Peer::measure(&server) else {
         note("postgres: 32 callers, schedules a second", &format!("{many:.0}"));
         note("postgres: batches of 1000, schedules a second", &format!("{batches:.0}"));
         note("postgres: deliveries a second", &format!("{delivered:.0}"));
         note("postgres: lateness p50, p99", &format!("{:?}, {:?}", late.p50, late.p99));
-        println!("graphile-worker: GRAPHILE_WORKER is not set, nothing compared");
+        println!("PEER is not set: nothing is compared");
         return;
     };
-    let theirs = peer.measure();
     let mut ratio = |name: &str, ours: f64, theirs: f64, target: f64| {
         let value = format!("{ours:.0} / {theirs:.0} = {:.1}x", ours / theirs);
         report.line(
             name,
             &value,
             ours >= target * theirs,
-            &format!(">= {target}x graphile-worker"),
+            &format!(">= {target}x graphile_worker"),
         );
     };
     ratio("postgres: 32 callers, schedules a second", many, theirs.callers, 8.0);
@@ -386,48 +396,31 @@ fn lateness<S: Store>(store: S) -> delaywheel_durable::Latency {
     stats.lateness
 }
 
-/// graphile-worker, run by node on the same server.
+/// Rates a second of another program on the same server, and its lateness in milliseconds.
 #[cfg(feature = "postgres")]
-mod peer {
-    use std::{env, process::Command};
+struct Peer {
+    callers: f64,
+    batches: f64,
+    deliveries: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
 
-    pub(super) struct Peer {
-        folder: String,
-        parameters: String,
-    }
-
-    /// Rates a second, and lateness in milliseconds.
-    pub(super) struct Figures {
-        pub(super) callers: f64,
-        pub(super) batches: f64,
-        pub(super) deliveries: f64,
-        pub(super) p50_ms: f64,
-        pub(super) p99_ms: f64,
-    }
-
-    impl Peer {
-        pub(super) fn find(parameters: &str) -> Option<Self> {
-            let folder = env::var("GRAPHILE_WORKER").ok()?;
-            Some(Self { folder, parameters: parameters.to_owned() })
-        }
-
-        pub(super) fn measure(&self) -> Figures {
-            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/graphile.cjs");
-            let output = Command::new("node")
-                .arg(script)
-                .arg(&self.folder)
-                .arg(&self.parameters)
-                .output()
-                .expect("node");
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-            let last = text.lines().last().expect("figures");
-            let figures: Vec<f64> =
-                last.split(' ').map(|figure| figure.parse().expect("a figure")).collect();
-            let [callers, batches, deliveries, p50_ms, p99_ms] = figures[..] else {
-                panic!("five figures, not {last}")
-            };
-            Figures { callers, batches, deliveries, p50_ms, p99_ms }
-        }
+#[cfg(feature = "postgres")]
+impl Peer {
+    /// Runs the program that the variable `PEER` names. Its last line has the figures.
+    fn measure(server: &server::Server) -> Option<Self> {
+        let program = env::var("PEER").ok()?;
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+        let output = std::process::Command::new(program).arg(url).output().expect("peer");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let last = text.lines().last().expect("figures");
+        let figures: Vec<f64> =
+            last.split(' ').map(|figure| figure.parse().expect("a figure")).collect();
+        let [callers, batches, deliveries, p50_ms, p99_ms] = figures[..] else {
+            panic!("five figures, not {last}")
+        };
+        Some(Self { callers, batches, deliveries, p50_ms, p99_ms })
     }
 }

@@ -91,7 +91,7 @@ where
             if !due.is_empty() {
                 due.reserve(BATCH);
             }
-            let mut reached = shard.reach(key, value, self.timer.elapsed(), due);
+            let mut reached = shard.reach(key, value, self.timer.clock().elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {
                 completed += self.check_batch(shard_index, &mut reached.batch);

@@ -2,14 +2,12 @@
 
 use std::vec::Vec;
 
-use super::{
-    operation::{Completion, WaiterId},
-    slab::Index,
-};
+use super::operation::Completion;
+use crate::wheel::Key;
 
 /// An operation that is out, until it ends or is brought back.
 pub(super) struct Out<O, R> {
-    pub(super) index: Index,
+    pub(super) key: Key,
     /// Whether the shard measures how long it waited.
     pub(super) is_timed: bool,
     /// `None` once it waits again.
@@ -23,8 +21,8 @@ pub(super) struct Out<O, R> {
 
 impl<O, R> Out<O, R> {
     #[inline]
-    pub(super) const fn new(index: Index, is_timed: bool, operation: O) -> Self {
-        Self { index, is_timed, operation: Some(operation), is_satisfied: false, completion: None }
+    pub(super) const fn new(key: Key, is_timed: bool, operation: O) -> Self {
+        Self { key, is_timed, operation: Some(operation), is_satisfied: false, completion: None }
     }
 }
 
@@ -93,4 +91,4 @@ impl<O, R> Batch<O, R> {
 
 /// Operations that wait again but need another check, because an event was announced while they
 /// were out.
-pub(super) type Announced = Vec<WaiterId>;
+pub(super) type Announced = Vec<Key>;

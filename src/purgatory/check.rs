@@ -338,7 +338,7 @@ where
                 is_timed |= out.is_satisfied && out.is_timed;
             });
             // The clock is read only if the wait of one of the operations is measured.
-            let now = if is_timed { self.timer.elapsed() } else { 0 };
+            let now = if is_timed { self.timer.clock().elapsed() } else { 0 };
             let announced = shard.bring_back(batch, now);
             completed += self.complete_finished(batch);
             if announced.is_empty() {
@@ -373,6 +373,7 @@ mod tests {
     use crate::{
         clock::ManualClock,
         purgatory::{Completion, conditions::Conditions, limits::Limits},
+        tick::Tick,
         timer::Timer,
     };
 
@@ -396,9 +397,9 @@ mod tests {
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);
-            let registered = shard.register(&mut conditions, 0, Duration::MAX);
+            let registered = shard.register(&mut conditions, (0, Tick::ZERO, Tick::MAX));
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
-            let mut out = Out::new(registered.index, true, Endless);
+            let mut out = Out::new(registered.0, true, Endless);
             let _ = shard.begin_to_wait(&mut out, 0);
         }
         let mut walk = Walk::new(shard, 0);

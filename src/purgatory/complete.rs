@@ -14,7 +14,6 @@ use super::{
     operation::{Completion, DelayedOperation, OperationKey},
     shard::Shard,
     shared::Shared,
-    stats::wait_weight,
     walk::Walk,
 };
 use crate::sync::Ordering;
@@ -308,7 +307,7 @@ where
         loop {
             // Each operation gets its own reason, made and dropped without a lock.
             let completion = Completion::Cancelled(reason());
-            let (is_more, claim) = claim_next(completion, self.timer.elapsed());
+            let (is_more, claim) = claim_next(completion, self.timer.clock().elapsed());
             cancelled += usize::from(claim.is_some_and(|claim| self.complete_claimed(claim)));
             if !is_more {
                 return cancelled;
@@ -319,14 +318,9 @@ where
     /// Ends an operation. Returns `false` if it has ended, or if its end was decided before.
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
         let Some(shard) = self.shards.get(key.shard()) else { return false };
-        let now = self.end_of_wait(key);
-        self.complete_claimed(shard.claim(key.waiter(), completion, now))
-    }
-
-    /// Returns the present time if the wait of an operation is measured, and 0 otherwise.
-    #[inline]
-    pub(super) fn end_of_wait(&self, key: OperationKey) -> u64 {
-        if wait_weight(key.waiter().serial) > 0 { self.timer.elapsed() } else { 0 }
+        // The clock is read only if the wait is measured.
+        let now = if key.is_timed() { self.timer.clock().elapsed() } else { 0 };
+        self.complete_claimed(shard.claim(key.in_shard(), completion, now))
     }
 
     /// Ends operations as satisfied. Returns how many ends this call decided.
@@ -336,10 +330,9 @@ where
         for of_shard in keys.chunk_by(|one, next| one.shard() == next.shard()) {
             let Some(shard) = self.shards.get(of_shard[0].shard()) else { continue };
             for of_hold in of_shard.chunks(BATCH) {
-                let ids = of_hold.iter().map(|key| key.waiter());
-                let is_timed = ids.clone().any(|waiter| wait_weight(waiter.serial) > 0);
-                let now = if is_timed { self.timer.elapsed() } else { 0 };
-                let claims = shard.claim_all(ids, now);
+                let is_timed = of_hold.iter().any(|key| key.is_timed());
+                let now = if is_timed { self.timer.clock().elapsed() } else { 0 };
+                let claims = shard.claim_all(of_hold.iter().map(|key| key.in_shard()), now);
                 claimed += claims.len();
                 let finished = claims.finished.into_iter();
                 finished.for_each(|end| self.complete(end.operation, end.completion));
@@ -364,7 +357,7 @@ where
 
     pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
         let shard = self.shards.get(key.shard());
-        shard.is_some_and(|shard| shard.hold(|waiters, _| waiters.is_waiting(key.waiter())))
+        shard.is_some_and(|shard| shard.hold(|_, hold| hold.timeouts().has(key.in_shard())))
     }
 
     /// Refuses further operations, and ends the waiting ones. Passes each to `take` after it has
@@ -375,7 +368,7 @@ where
         for shard in &self.shards {
             let mut position = Some(0);
             while let Some(start) = position {
-                let (claims, next) = shard.shut_down_some(start, self.timer.elapsed());
+                let (claims, next) = shard.shut_down_some(start, self.timer.clock().elapsed());
                 claims.finished.into_iter().for_each(|end| take(end.operation));
                 position = next;
             }

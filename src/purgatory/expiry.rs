@@ -24,7 +24,6 @@ use super::{
     hold::{DroppedLater, Hold},
     limits::Limits,
     operation::Completion,
-    slab::Index,
     waiters::Waiters,
 };
 use crate::{timer::Annex, wheel::Expired};
@@ -50,7 +49,7 @@ impl<K, O, R> ShardState<K, O, R> {
     }
 }
 
-impl<K, O, R> Annex<Index> for ShardState<K, O, R>
+impl<K, O, R> Annex<()> for ShardState<K, O, R>
 where
     K: Send + 'static,
     O: Send + 'static,
@@ -70,10 +69,11 @@ where
         count < BATCH || (count as u64) < further && size_before - self.size() < steps
     }
 
-    fn expire(&mut self, expired: Expired<Index>, elapsed: u64) -> Expired<Due<K, O>> {
+    fn expire(&mut self, expired: Expired<()>, elapsed: u64) -> Expired<Due<K, O>> {
         let mut dropped_later = DroppedLater::new();
         let mut hold = Hold::new(&self.filter, &self.limits, None, &mut dropped_later);
-        let claim = self.waiters.claim(expired.value, Completion::Expired, elapsed, &mut hold);
+        let (key, completion) = (expired.key, Completion::Expired);
+        let claim = self.waiters.claim_without_timeout(key, completion, elapsed, &mut hold);
         let operation = match claim {
             Claim::Finished(Finished { operation, .. }) => Some(operation),
             Claim::Decided => None,

@@ -2,21 +2,24 @@
 
 use std::{any::Any, boxed::Box, vec::Vec};
 
-use super::{deferral::Panics, filter::Filter, limits::Limits, slab::Index};
-use crate::{timer::HeldTimeouts, wheel::Key};
+use super::{deferral::Panics, filter::Filter, limits::Limits};
+use crate::timer::HeldTimeouts;
 
 /// The values that a hold of a shard's lock uses in addition to the operations.
 pub(super) struct Hold<'a, K> {
     pub(super) filter: &'a Filter,
     limits: &'a Limits,
     /// The timeouts of the shard; `None` while the reaper expires them.
-    timeouts: Option<HeldTimeouts<'a, Index>>,
+    timeouts: Option<HeldTimeouts<'a, ()>>,
     dropped_later: &'a mut DroppedLater<K>,
 }
 
 /// The values to drop after the release of the lock.
 #[must_use = "the drop of a key is user code"]
-pub(super) struct DroppedLater<K>(Vec<Dropped<K>>);
+pub(super) struct DroppedLater<K>(
+    #[expect(clippy::box_collection, reason = "most holds have none, and a word is a third")]
+    Option<Box<Vec<Dropped<K>>>>,
+);
 
 enum Dropped<K> {
     /// A key that has lost its last watcher. Its drop is user code.
@@ -30,7 +33,7 @@ impl<'a, K> Hold<'a, K> {
     pub(super) const fn new(
         filter: &'a Filter,
         limits: &'a Limits,
-        timeouts: Option<HeldTimeouts<'a, Index>>,
+        timeouts: Option<HeldTimeouts<'a, ()>>,
         dropped_later: &'a mut DroppedLater<K>,
     ) -> Self {
         Self { filter, limits, timeouts, dropped_later }
@@ -48,27 +51,20 @@ impl<'a, K> Hold<'a, K> {
     ///
     /// Panics if the reaper is expiring timeouts.
     #[inline]
-    pub(super) fn timeouts(&mut self) -> &mut HeldTimeouts<'a, Index> {
+    pub(super) fn timeouts(&mut self) -> &mut HeldTimeouts<'a, ()> {
         self.timeouts.as_mut().expect("only the reaper holds a shard without its timeouts")
-    }
-
-    /// Cancels the timeout of an operation that ends.
-    #[inline]
-    pub(super) fn cancel(&mut self, timeout: Key, index: Index) {
-        let value = self.timeouts().cancel(timeout);
-        debug_assert_eq!(value, Some(index), "the timeout belongs to another operation");
     }
 
     /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {
-        self.dropped_later.0.push(Dropped::Memory(Box::new(memory)));
+        self.dropped_later.push(Dropped::Memory(Box::new(memory)));
     }
 
     #[inline]
     pub(super) fn discard(&mut self, key: K) {
         if std::mem::needs_drop::<K>() {
-            self.dropped_later.0.push(Dropped::Key(key));
+            self.dropped_later.push(Dropped::Key(key));
         }
     }
 }
@@ -76,23 +72,27 @@ impl<'a, K> Hold<'a, K> {
 impl<K> DroppedLater<K> {
     #[inline]
     pub(super) const fn new() -> Self {
-        Self(Vec::new())
+        Self(None)
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
+    }
+
+    fn push(&mut self, value: Dropped<K>) {
+        self.0.get_or_insert_default().push(value);
     }
 
     /// Drops the values. Counts panics.
     #[inline]
     pub(super) fn discard(&mut self, panics: &Panics) {
-        if !self.is_empty() {
-            self.discard_each(panics);
+        if let Some(values) = self.0.take() {
+            Self::discard_each(*values, panics);
         }
     }
 
-    fn discard_each(&mut self, panics: &Panics) {
-        for value in self.0.drain(..) {
+    fn discard_each(values: Vec<Dropped<K>>, panics: &Panics) {
+        for value in values {
             panics.catch(|| match value {
                 Dropped::Key(key) => drop(key),
                 Dropped::Memory(memory) => drop(memory),

@@ -15,10 +15,13 @@ use smallvec::SmallVec;
 
 use super::{
     claim::Claim,
-    operation::{DelayedOperation, OperationKey, WaiterId},
+    operation::{DelayedOperation, OperationKey},
     shared::Shared,
 };
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering},
+    wheel::Key,
+};
 
 /// Policy when a limit is reached.
 ///
@@ -71,7 +74,7 @@ pub(super) struct Excess {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Oldest {
     pub(super) since: u64,
-    pub(super) waiter: WaiterId,
+    pub(super) waiter: Key,
 }
 
 /// The limits of a purgatory.
@@ -124,6 +127,13 @@ impl Limits {
     /// Returns whether the shards must keep the order of registration.
     pub(super) fn needs_order(&self) -> bool {
         self.total.as_ref().is_some_and(|total| total.limit.displaces())
+    }
+
+    /// Returns whether a limit counts operations after registration, and displaces others then.
+    #[inline]
+    pub(super) fn displace(&self) -> bool {
+        let Counted { in_total, on_keys } = self.counted_first();
+        !(in_total && on_keys)
     }
 
     /// Returns the limits that count an operation before registration.
@@ -328,16 +338,16 @@ where
     fn displace_one(
         &self,
         is_exceeded: impl Fn() -> bool,
-        find: impl Fn() -> Option<OperationKey>,
+        find: impl Fn() -> Option<(usize, Key)>,
     ) {
         let mut displaced = None;
         // The clock is user code, so it is read before the lock is taken.
-        let now = self.timer.elapsed();
+        let now = self.timer.clock().elapsed();
         // One displacement at a time: two threads that see one excess would displace twice.
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
-            let Some(key) = find() else { break };
-            let (claim, dropped_later) = self.shards[key.shard()].displace(key.waiter(), now);
+            let Some((shard_index, key)) = find() else { break };
+            let (claim, dropped_later) = self.shards[shard_index].displace(key, now);
             debug_assert!(
                 dropped_later.is_empty() || !matches!(claim, Claim::Lost(_)),
                 "a lost claim removed a key"
@@ -353,30 +363,29 @@ where
         }
     }
 
-    /// Returns the operation that has waited longest, except the newcomer.
-    fn oldest(&self, newcomer: OperationKey) -> Option<OperationKey> {
+    /// Returns the operation that has waited longest, except the newcomer, and its shard.
+    fn oldest(&self, newcomer: OperationKey) -> Option<(usize, Key)> {
         let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
             let oldest = shard.hold(|waiters, _| waiters.oldest(newcomer.index_in(shard_index)))?;
-            Some((oldest.since, OperationKey::new(shard_index, oldest.waiter)))
+            Some((oldest.since, (shard_index, oldest.waiter)))
         });
         oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key)
     }
 
     /// Returns the operation that has watched a key's events longest, except the newcomer. If all
     /// others wait for the key's value, returns the one with the greatest threshold.
-    fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<OperationKey> {
+    fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<(usize, Key)> {
         let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
             let except = newcomer.index_in(shard_index);
             let oldest = shard.hold(|waiters, _| waiters.oldest_on_key(hash, except))?;
-            Some((oldest.since, OperationKey::new(shard_index, oldest.waiter)))
+            Some((oldest.since, (shard_index, oldest.waiter)))
         });
         let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
         oldest.or_else(|| {
             let greatest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
                 let except = newcomer.index_in(shard_index);
-                let (at, waiter) =
-                    shard.hold(|waiters, _| waiters.greatest_on_key(hash, except))?;
-                Some((at, OperationKey::new(shard_index, waiter)))
+                let (at, key) = shard.hold(|waiters, _| waiters.greatest_on_key(hash, except))?;
+                Some((at, (shard_index, key)))
             });
             greatest.max_by_key(|&(at, _)| at).map(|(_, key)| key)
         })

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use super::slab::Index;
+use crate::wheel::Key;
 
 /// A request that waits for an event, and is answered exactly once.
 ///
@@ -147,38 +148,36 @@ impl<K> From<K> for Watch<K> {
 /// operation afterwards. It has no meaning for another purgatory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
-    /// Unique among all operations of the shard, past and future.
-    serial: u64,
-    index: Index,
+    /// That of its timeout.
+    key: Key,
     shard: u32,
-}
-
-/// An operation within its shard.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WaiterId {
-    pub(super) index: Index,
-    /// Unique among all operations of the shard, past and future.
-    pub(super) serial: u64,
+    /// Whether the shard measures how long it waits.
+    is_timed: bool,
 }
 
 impl OperationKey {
     #[inline]
-    pub(super) fn new(shard: usize, WaiterId { index, serial }: WaiterId) -> Self {
+    pub(super) fn new(shard: usize, key: Key, is_timed: bool) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Self { serial, index, shard: shard as u32 }
+        Self { key, shard: shard as u32, is_timed }
     }
 
     pub(super) const fn shard(self) -> usize {
         self.shard as usize
     }
 
-    pub(super) const fn waiter(self) -> WaiterId {
-        WaiterId { index: self.index, serial: self.serial }
+    /// Returns the key within the shard.
+    pub(super) const fn in_shard(self) -> Key {
+        self.key
+    }
+
+    pub(super) const fn is_timed(self) -> bool {
+        self.is_timed
     }
 
     /// Returns the index, if the operation is in this shard.
     pub(super) fn index_in(self, shard: usize) -> Option<Index> {
-        (self.shard() == shard).then_some(self.index)
+        (self.shard() == shard).then(|| Index::at(self.key.index()))
     }
 }
 

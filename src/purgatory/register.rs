@@ -15,7 +15,6 @@ use super::{
     shard::Shard,
     shared::Shared,
     slab::Index,
-    stats::wait_weight,
 };
 use crate::{
     sync::Ordering,
@@ -228,7 +227,7 @@ where
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shard = self.timer.current_shard();
+        let shard = self.timer.current();
         let watched = if self.can_complete(&mut operation, conditions) {
             self.at_once[shard].fetch_add(1, Ordering::Relaxed);
             self.complete(operation, Completion::Satisfied);
@@ -303,25 +302,23 @@ where
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let shard = &self.shards[shard_index];
-        let since = self.timer.elapsed();
+        let times = self.timer.clock().elapsed_and_after(delay.min(self.max_delay));
         let registered = match self.timer.ensure_started() {
-            Ok(()) => shard
-                .register(conditions, since, delay.min(self.max_delay))
-                .map_err(ScheduleError::into_reason),
+            Ok(()) => shard.register(conditions, times).map_err(ScheduleError::into_reason),
             Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
-        let waiter = match registered {
-            Ok(waiter) => waiter,
+        let (key, is_timed) = match registered {
+            Ok(registered) => registered,
             Err(reason) => {
                 self.limits.give_back(hashes);
                 return Err(WatchError::new(reason.into(), operation));
             }
         };
         fence_watch();
-        let mut out = Out::new(waiter.index, wait_weight(waiter.serial) > 0, operation);
+        let mut out = Out::new(key, is_timed, operation);
         self.check_again(shard, &mut out, conditions);
-        let key = OperationKey::new(shard_index, waiter);
-        self.begin_to_wait(key, out, since);
+        let key = OperationKey::new(shard_index, key, is_timed);
+        self.begin_to_wait(key, out, times.0);
         Ok(Watched::Waiting(key))
     }
 
@@ -343,7 +340,7 @@ where
                 }
                 self.catch(|| drop(key));
             }
-            effect = shard.hold(|waiters, hold| waiters.on_found(out.index, &found, hold));
+            effect = shard.hold(|waiters, hold| waiters.on_found(out.key, &found, hold));
         }
         out.is_satisfied = match effect {
             Effect::Nothing => false,
@@ -359,15 +356,15 @@ where
     fn begin_to_wait(&self, key: OperationKey, mut out: Out<O, R>, since: u64) {
         let shard = &self.shards[key.shard()];
         let is_timed = out.is_satisfied && out.is_timed;
-        let now = if is_timed { self.timer.elapsed() } else { since };
-        let (excess, announced) = shard.begin_to_wait(&mut out, now);
+        let now = if is_timed { self.timer.clock().elapsed() } else { since };
+        let (excess, is_announced) = shard.begin_to_wait(&mut out, now);
         if let (Some(operation), Some(completion)) = (out.operation, out.completion) {
             self.complete(operation, completion);
         }
         self.displace_for(key, &excess);
-        if !announced.is_empty() {
+        if is_announced {
             let mut batch = Batch::new();
-            shard.hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
+            shard.hold(|waiters, _| waiters.take_out_again(&[key.in_shard()], &mut batch));
             self.check_batch(key.shard(), &mut batch);
         }
     }

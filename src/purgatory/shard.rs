@@ -19,7 +19,7 @@
 //! No thread holds two shards. A check may wait for a user's lock, even if a thread holds that lock
 //! while it announces an event.
 
-use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration, vec::Vec};
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use super::{
     batch::{Announced, BATCH, Batch, Out},
@@ -31,19 +31,23 @@ use super::{
     hold::{DroppedLater, Hold},
     limits::{Excess, Limits},
     lists::{HashedKey, ThresholdKey},
-    operation::{Completion, WaiterId},
+    operation::Completion,
     slab::Index,
     stats::PurgatoryStats,
     waiters::Waiters,
     walk::Walk,
 };
-use crate::timer::{AnnexTimer, ScheduleError};
+use crate::{
+    tick::Tick,
+    timer::{AnnexTimer, HeldTimeouts, ScheduleError},
+    wheel::Key,
+};
 
 /// Steps along a list between two holds of a lock.
 pub(super) const STEPS_PER_HOLD: u32 = 256;
 
 /// The timer of a purgatory. Its shards are those of the purgatory.
-pub(super) type Timer<K, O, R> = AnnexTimer<Index, ShardState<K, O, R>, Due<K, O>>;
+pub(super) type Timer<K, O, R> = AnnexTimer<(), ShardState<K, O, R>, Due<K, O>>;
 
 /// A part of a purgatory. An operation is in the shard of the thread that registered it.
 pub(super) struct Shard<K, O, R> {
@@ -105,9 +109,17 @@ impl<K, O, R> Shard<K, O, R> {
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
     ) -> V {
         self.timer.hold(self.index, |timeouts, state| {
-            let mut hold = Hold::new(&self.filter, &self.limits, Some(timeouts), dropped_later);
-            act(&mut state.waiters, &mut hold)
+            act(&mut state.waiters, &mut self.begin_hold(timeouts, dropped_later))
         })
+    }
+
+    #[inline]
+    fn begin_hold<'a>(
+        &'a self,
+        timeouts: HeldTimeouts<'a, ()>,
+        dropped_later: &'a mut DroppedLater<K>,
+    ) -> Hold<'a, K> {
+        Hold::new(&self.filter, &self.limits, Some(timeouts), dropped_later)
     }
 }
 
@@ -117,49 +129,54 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Adds an operation that is out to all of its lists, and its timeout to the timer. `since` is
-    /// the present time. If the timer refuses the timeout, nothing is added.
+    /// Adds an operation that is out to all of its lists, and its timeout to the timer. `times` are
+    /// the present time, its tick, and the deadline. Returns its key, and whether the shard measures how long it waits. If the
+    /// timer refuses the timeout, nothing is added.
     #[inline]
     pub(super) fn register(
         &self,
         conditions: &mut Conditions<K>,
-        since: u64,
-        delay: Duration,
-    ) -> Result<WaiterId, ScheduleError<Index>>
+        times: (u64, Tick, Tick),
+    ) -> Result<(Key, bool), ScheduleError<()>>
     where
         K: Eq,
     {
-        let (now, deadline) = self.timer.now_and_deadline(since, delay);
-        self.hold(|waiters, hold| {
-            let index = waiters.next_index();
-            let timeout = hold.timeouts().insert(now, deadline, index)?;
-            let counted = hold.limits().counted_first();
-            let waiter = waiters.add(since, timeout, conditions.rule, counted);
-            debug_assert_eq!(waiter.index, index, "the timeout leads to its operation");
-            waiters.watch_events(index, conditions.events.drain(..), hold);
-            for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
-                let key = listed.take().expect("an operation is registered once");
-                *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
-            }
-            if hold.limits().needs_order() {
-                waiters.append_to_all(index);
-            }
-            Ok(waiter)
-        })
+        let (since, now, deadline) = times;
+        let mut dropped_later = DroppedLater::new();
+        let registered =
+            self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
+                let hold = &mut self.begin_hold(timeouts, &mut dropped_later);
+                let waiters = &mut state.waiters;
+                let counted = hold.limits().counted_first();
+                let is_timed = waiters.add(key, since, conditions.rule, counted);
+                let index = Index::at(key.index());
+                waiters.watch_events(index, conditions.events.drain(..), hold);
+                for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
+                    let key = listed.take().expect("an operation is registered once");
+                    *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
+                }
+                if hold.limits().needs_order() {
+                    waiters.append_to_all(index);
+                }
+                (key, is_timed)
+            });
+        dropped_later.discard(&self.panics);
+        registered
     }
 
     /// Brings back an operation that was just registered. Unless it can complete, all limits
-    /// count it from now on.
+    /// count it from now on. Returns the limits that it exceeds, and whether it waits and an event
+    /// was announced meanwhile.
     #[inline]
-    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: u64) -> (Excess, Announced) {
-        let (mut excess, mut announced) = (Excess::default(), Announced::new());
-        self.hold(|waiters, hold| {
-            if !out.is_satisfied {
-                excess = waiters.count_in(out.index, hold.limits());
+    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: u64) -> (Excess, bool) {
+        let mut excess = Excess::default();
+        let is_announced = self.hold(|waiters, hold| {
+            if !out.is_satisfied && hold.limits().displace() {
+                excess = waiters.count_in(out.key, hold.limits());
             }
-            waiters.bring_back(out, now, &mut announced, hold);
+            waiters.bring_back(out, now, hold)
         });
-        (excess, announced)
+        (excess, is_announced)
     }
 
     /// Takes the next operations of a walk out for a check, at most `size`.
@@ -193,13 +210,15 @@ where
         &self,
         batch: &mut Batch<O, R>,
         now: u64,
-        before: impl Fn(&mut Waiters<K, O, R>, Index),
+        before: impl Fn(&mut Waiters<K, O, R>, Key),
     ) -> Announced {
         let mut announced = Announced::new();
         self.hold(|waiters, hold| {
             batch.for_each(|out| {
-                before(waiters, out.index);
-                waiters.bring_back(out, now, &mut announced, hold);
+                before(waiters, out.key);
+                if waiters.bring_back(out, now, hold) {
+                    announced.push(out.key);
+                }
             });
         });
         announced
@@ -242,20 +261,15 @@ where
     }
 
     /// Decides how an operation ends, unless its end is decided.
-    pub(super) fn claim(
-        &self,
-        waiter: WaiterId,
-        completion: Completion<R>,
-        now: u64,
-    ) -> Claim<O, R> {
-        self.hold(|waiters, hold| waiters.claim_by_id(waiter, completion, now, hold))
+    pub(super) fn claim(&self, key: Key, completion: Completion<R>, now: u64) -> Claim<O, R> {
+        self.hold(|waiters, hold| waiters.claim(key, completion, now, hold))
     }
 
     /// The same for a caller that holds a lock. It drops the values after that.
-    pub(super) fn displace(&self, waiter: WaiterId, now: u64) -> (Claim<O, R>, DroppedLater<K>) {
+    pub(super) fn displace(&self, key: Key, now: u64) -> (Claim<O, R>, DroppedLater<K>) {
         let mut dropped_later = DroppedLater::new();
         let claim = self.hold_and_keep(&mut dropped_later, |waiters, hold| {
-            waiters.claim_by_id(waiter, Completion::Displaced, now, hold)
+            waiters.claim(key, Completion::Displaced, now, hold)
         });
         (claim, dropped_later)
     }
@@ -281,7 +295,7 @@ where
                     return true;
                 }
                 let Some(completion) = completion.take() else { return false };
-                claim = Some(waiters.claim(waiter, completion, now, hold));
+                claim = Some(waiters.claim_at(waiter, completion, now, hold));
                 true
             });
         });
@@ -309,7 +323,8 @@ where
             let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
             let Some((threshold, waiter)) = next else { return (None, None) };
             let completion = completion.take_if(|_| waiters.is_before(waiter, next_serial));
-            let claim = completion.map(|completion| waiters.claim(waiter, completion, now, hold));
+            let claim =
+                completion.map(|completion| waiters.claim_at(waiter, completion, now, hold));
             (Some(threshold), claim)
         })
     }
@@ -323,14 +338,14 @@ where
     /// [`BATCH`].
     pub(super) fn claim_all(
         &self,
-        ids: impl ExactSizeIterator<Item = WaiterId>,
+        keys: impl ExactSizeIterator<Item = Key>,
         now: u64,
     ) -> Claims<O, R> {
-        debug_assert!(ids.len() <= BATCH, "{} operations in one hold", ids.len());
+        debug_assert!(keys.len() <= BATCH, "{} operations in one hold", keys.len());
         let mut claims = Claims::new();
         self.hold(|waiters, hold| {
-            for waiter in ids {
-                claims.add(waiters.claim_by_id(waiter, Completion::Satisfied, now, hold));
+            for key in keys {
+                claims.add(waiters.claim(key, Completion::Satisfied, now, hold));
             }
         });
         claims
@@ -344,8 +359,8 @@ where
             let end = waiters.end().min(start + STEPS_PER_HOLD);
             let mut position = start;
             while position < end && claims.len() < BATCH {
-                if let Some(index) = waiters.at(position) {
-                    claims.add(waiters.claim(index, Completion::ShutDown, now, hold));
+                if let Some(key) = waiters.at(position) {
+                    claims.add(waiters.claim(key, Completion::ShutDown, now, hold));
                 }
                 position += 1;
             }

@@ -70,7 +70,7 @@ where
         };
         // The drop of an expired operation completes it.
         let timer = timer.build_with_annex(state, drop)?;
-        let count = timer.shard_count();
+        let count = timer.count();
         let shard = |(shard_index, filter)| {
             Shard::new(shard_index, filter, Arc::clone(&limits), panics.clone(), timer.clone())
         };

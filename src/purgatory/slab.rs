@@ -27,9 +27,6 @@ impl Index {
 /// Number of elements of a block.
 const BLOCK: usize = 128;
 
-/// Capacity above which an empty slab should free its memory.
-const SPACIOUS: u32 = 1024;
-
 #[derive(Debug)]
 enum Entry<E> {
     Occupied(E),
@@ -44,27 +41,11 @@ enum Entry<E> {
 pub(super) struct Slab<E> {
     entries: Blocks<Entry<E>, BLOCK>,
     vacant: Option<Index>,
-    len: u32,
 }
 
 impl<E> Slab<E> {
     pub(super) const fn new() -> Self {
-        Self { entries: Blocks::new(), vacant: None, len: 0 }
-    }
-
-    #[inline]
-    pub(super) const fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Returns one more than the greatest position in use, or 0.
-    pub(super) fn end(&self) -> u32 {
-        self.entries.end()
-    }
-
-    /// Returns whether the block of a position exists.
-    pub(super) fn has_room_at(&self, position: u32) -> bool {
-        self.entries.get(position).is_some()
+        Self { entries: Blocks::new(), vacant: None }
     }
 
     /// Adds an element.
@@ -78,7 +59,6 @@ impl<E> Slab<E> {
         let entry = self.entries.at_mut(index.position());
         let Entry::Vacant { next } = *entry else { unreachable!("only vacant entries are listed") };
         self.vacant = next;
-        self.len += 1;
         *entry = Entry::Occupied(element);
         let Entry::Occupied(element) = entry else {
             unreachable!("an added element is in its entry")
@@ -93,7 +73,6 @@ impl<E> Slab<E> {
         match core::mem::replace(entry, Entry::Vacant { next: self.vacant }) {
             Entry::Occupied(element) => {
                 self.vacant = Some(index);
-                self.len -= 1;
                 element
             }
             Entry::Vacant { .. } => unreachable!("an element is removed once"),
@@ -107,16 +86,6 @@ impl<E> Slab<E> {
             Some(index) => index,
             None => self.grow(),
         }
-    }
-
-    /// Removes an element and drops it in place.
-    #[inline]
-    pub(super) fn discard(&mut self, index: Index) {
-        let entry = self.entries.at_mut(index.position());
-        debug_assert!(matches!(entry, Entry::Occupied(_)), "an element is removed once");
-        *entry = Entry::Vacant { next: self.vacant };
-        self.vacant = Some(index);
-        self.len -= 1;
     }
 
     #[inline]
@@ -148,12 +117,6 @@ impl<E> Slab<E> {
                 self.vacant = Some(Index::at(position));
             }
         }
-    }
-
-    /// Returns whether the slab is empty and has more capacity than it should keep.
-    #[inline]
-    pub(super) fn is_spacious(&self) -> bool {
-        self.len == 0 && self.entries.end() > SPACIOUS
     }
 
     /// Adds a block, and returns the first index in it.
@@ -204,14 +167,13 @@ mod tests {
             slab.remove(index);
         }
         slab.shrink();
-        assert_eq!((slab.len(), slab[indices[2999]]), (1, 2999));
+        assert_eq!(slab[indices[2999]], 2999);
         let reused: std::vec::Vec<_> = (0..600_u32).map(|number| slab.insert(number).0).collect();
         assert!(reused.iter().enumerate().all(|(number, &index)| slab[index] as usize == number));
         for &index in reused.iter().chain([&indices[2999]]) {
             slab.remove(index);
         }
-        assert!(slab.is_spacious());
         slab.shrink();
-        assert_eq!((slab.len(), slab.end()), (0, 0));
+        assert_eq!(slab.entries.end(), 0);
     }
 }

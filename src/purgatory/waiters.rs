@@ -4,80 +4,68 @@
 //!
 //! An operation waits in its slot, or is *out*: one thread owns it and checks it, with no lock
 //! held. So the type system rules out that it completes twice. While it is out, other threads
-//! record in its slot that an event was announced, or how the operation ends. An operation whose
-//! end is decided leaves all lists at once. Only its slot remains until the thread returns it.
+//! record in its slot that an event was announced. An operation whose end is decided leaves its
+//! slot and all lists at once. If it is out, its completion waits for the thread that returns it.
 //!
 //! # Verbs
 //!
 //! Each step of an end has one verb. To *claim* an operation is to decide how it ends; the first
-//! claim wins. The operation then *leaves* its lists, the timer and the limits. If it waits, it
-//! *finishes* in the same hold: its slot is free, and the caller has it. Otherwise it finishes when
-//! the thread that has it out *brings it back*. A thread *completes* a finished operation without a
-//! lock.
+//! claim wins. The operation then *leaves* its slot, its lists, the timer and the limits. If it
+//! waits, it has *finished*, and the caller has it. Otherwise it finishes when the thread that has
+//! it out *brings it back*. A thread *completes* a finished operation without a lock.
 //!
 //! # Layout
 //!
-//! A slot has two parts. An event reads the [`Waiter`] of each operation on its key: 32 bytes in
-//! one cache line, for an operation of at most 8 bytes. Only its registration and its end need the
-//! [`Registration`].
+//! An operation has the number of its timeout in the wheel, and its key is the key of the timeout.
+//! So the wheel allocates slots, frees them, and tells whether a key is dead. This file has two
+//! columns beside the slots of the wheel. An event reads the [`Waiter`] of each operation on its
+//! key: 32 bytes in one cache line, if the operation is a reference or a box. Only its registration
+//! and its end need the [`Registration`].
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, num::NonZeroU32};
 
 use super::{
-    batch::{Announced, Batch, Out},
+    batch::{Batch, Out},
     blocks::Blocks,
     claim::{Claim, Finished},
     conditions::{Effect, Rule},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
     lists::Lists,
-    operation::{Completion, WaiterId},
-    slab::{Index, Slab},
+    operation::Completion,
+    slab::Index,
     stats::{ShardStats, wait_weight},
     watchers::{Position, Positions},
 };
 use crate::wheel::Key;
 
-/// The state of an operation.
-#[derive(Debug)]
-enum State<O, R> {
-    Waiting {
-        operation: O,
-        /// Whether the shard measures how long it waits.
-        is_timed: bool,
-    },
-    /// A thread checks it. `is_announced` tells whether an event was announced meanwhile.
-    Out { is_announced: bool },
-    /// It is out, and its end is decided.
-    Decided(Completion<R>),
-}
-
-impl<O, R> State<O, R> {
-    const OUT: Self = Self::Out { is_announced: false };
-}
-
 /// The part of a slot that an event reads.
 #[derive(Debug)]
 #[repr(align(32))]
-struct Waiter<O, R> {
+struct Waiter<O> {
     /// The last pass that saw it, or that had begun before its registration.
     seen: u64,
+    /// `None` while a thread has it out.
+    operation: Option<O>,
+    /// That of the key; `None` if there is no operation.
+    generation: Option<NonZeroU32>,
     rule: Rule,
-    state: State<O, R>,
+    /// Whether the shard measures how long it waits.
+    is_timed: bool,
+    /// Whether an event was announced while it is out.
+    is_announced: bool,
 }
 
-const _: () = assert!(size_of::<Waiter<&u8, ()>>() == 32);
+const _: () = assert!(size_of::<Waiter<&u8>>() == 32);
 
 /// The part of a slot that only the registration and the end of the operation need. It stays behind
 /// when the operation has ended.
 #[derive(Debug)]
 struct Registration {
-    /// Unique among all operations of the shard, past and future.
+    /// Its number in the order of registration.
     serial: u64,
     /// The time of its registration, in nanoseconds of the timer.
     since: u64,
-    /// Its timeout, which is pending until its end is decided; `None` if there has been none.
-    timeout: Option<Key>,
     /// Where the lists of events name it.
     positions: Positions,
     /// The first of its nodes that wait for thresholds.
@@ -85,16 +73,31 @@ struct Registration {
     counted: Counted,
 }
 
-impl<O, R> Waiter<O, R> {
+impl<O> Waiter<O> {
+    const VACANT: Self = Self {
+        seen: 0,
+        operation: None,
+        generation: None,
+        rule: Rule::CHECKED,
+        is_timed: false,
+        is_announced: false,
+    };
+
+    fn key(&self, index: Index) -> Option<Key> {
+        Some(Key::new(index.position(), self.generation?))
+    }
+
+    #[inline]
+    fn has_key(&self, key: Key) -> bool {
+        self.generation == NonZeroU32::new(key.generation())
+    }
+
     /// Takes the operation out, or makes the thread that has it out check it again.
     #[inline]
-    fn take_out(&mut self, index: Index, batch: &mut Batch<O, R>) {
-        match mem::replace(&mut self.state, State::OUT) {
-            State::Waiting { operation, is_timed } => {
-                batch.push(Out::new(index, is_timed, operation));
-            }
-            State::Out { .. } => self.state = State::Out { is_announced: true },
-            decided @ State::Decided(_) => self.state = decided,
+    fn take_out<R>(&mut self, index: Index, batch: &mut Batch<O, R>) {
+        match (self.operation.take(), self.key(index)) {
+            (Some(operation), Some(key)) => batch.push(Out::new(key, self.is_timed, operation)),
+            _ => self.is_announced = true,
         }
     }
 }
@@ -103,40 +106,45 @@ impl Registration {
     const NONE: Self = Self {
         serial: u64::MAX,
         since: 0,
-        timeout: None,
         positions: Positions::EMPTY,
         thresholds: None,
         counted: Counted::NOWHERE,
     };
 }
 
-/// Number of registrations in a block of memory, as of slots.
+/// Number of slots in a block of memory.
 const BLOCK: usize = 128;
+
+/// Number of slots above which a shard without operations frees its memory.
+const SPACIOUS: u32 = 1024;
 
 /// The operations of a shard that have not ended.
 pub(super) struct Waiters<K, O, R> {
-    slots: Slab<Waiter<O, R>>,
-    /// Indexed by the positions of slots.
+    /// Indexed by the slots of the wheel, as `registrations`.
+    slots: Blocks<Waiter<O>, BLOCK>,
     registrations: Blocks<Registration, BLOCK>,
+    /// Number of operations whose end is not decided.
+    len: u32,
     pub(super) lists: Lists<K>,
     /// Serial number of the next operation.
     serial: u64,
     /// Number of passes over lists that have begun.
     passes: u64,
-    /// Number of operations that are out and whose end is decided.
-    decided: u32,
+    /// The completions of the operations that are out and whose end is decided.
+    decided: BTreeMap<Key, Completion<R>>,
     pub(super) stats: ShardStats,
 }
 
 impl<K, O, R> Waiters<K, O, R> {
     pub(super) fn new() -> Self {
         Self {
-            slots: Slab::new(),
+            slots: Blocks::new(),
             registrations: Blocks::new(),
+            len: 0,
             lists: Lists::new(),
             serial: 0,
             passes: 0,
-            decided: 0,
+            decided: BTreeMap::new(),
             stats: ShardStats::new(),
         }
     }
@@ -148,31 +156,25 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Returns the index of the next operation to be added.
+    /// Adds an operation that is out, with the key of its timeout. It is on no list yet. Returns
+    /// whether the shard measures how long it waits.
     #[inline]
-    pub(super) fn next_index(&mut self) -> Index {
-        self.slots.next_index()
-    }
-
-    /// Adds a slot for an operation that is out, and has a timeout. It is on no list yet.
-    #[inline]
-    pub(super) fn add(
-        &mut self,
-        since: u64,
-        timeout: Key,
-        rule: Rule,
-        counted: Counted,
-    ) -> WaiterId {
+    pub(super) fn add(&mut self, key: Key, since: u64, rule: Rule, counted: Counted) -> bool {
         let serial = self.serial;
         self.serial += 1;
-        let (index, _) = self.slots.insert(Waiter { seen: self.passes, rule, state: State::OUT });
-        let registration = self.registrations.at_or_grow(index.position(), || Registration::NONE);
+        self.len += 1;
+        let is_timed = wait_weight(serial) > 0;
+        let waiter = self.slots.at_or_grow(key.index(), || Waiter::VACANT);
+        debug_assert!(waiter.generation.is_none(), "the slot of {key:?} has an operation");
+        waiter.seen = self.passes;
+        waiter.generation = NonZeroU32::new(key.generation());
+        waiter.rule = rule;
+        (waiter.is_timed, waiter.is_announced) = (is_timed, false);
+        let registration = self.registrations.at_or_grow(key.index(), || Registration::NONE);
         debug_assert!(registration.positions.is_empty(), "the slot belongs to a listed operation");
-        registration.serial = serial;
-        registration.since = since;
-        registration.timeout = Some(timeout);
+        (registration.serial, registration.since) = (serial, since);
         registration.counted = counted;
-        WaiterId { index, serial }
+        is_timed
     }
 
     /// Adds an operation to the lists of events of keys.
@@ -199,7 +201,7 @@ where
     where
         K: Eq,
     {
-        self.slots[index].rule.add_threshold();
+        self.slots.at_mut(index.position()).rule.add_threshold();
         let registration = self.registrations.at_mut(index.position());
         let node = self.lists.watch_threshold(key, index, registration.thresholds, hold);
         registration.thresholds = Some(node);
@@ -221,9 +223,9 @@ where
         self.registration(index).serial < serial
     }
 
-    /// Returns the number of operations that have not ended and whose end is not decided.
+    /// Returns the number of operations whose end is not decided.
     pub(super) const fn waiting(&self) -> u32 {
-        self.slots.len() - self.decided
+        self.len
     }
 
     /// Returns an upper bound of the positions of operations.
@@ -231,10 +233,10 @@ where
         self.slots.end()
     }
 
-    /// Returns whether an operation has not ended and its end is not decided.
-    pub(super) fn is_waiting(&self, WaiterId { index, serial }: WaiterId) -> bool {
-        let waiter = self.slots.get(index).filter(|_| self.registration(index).serial == serial);
-        waiter.is_some_and(|waiter| !matches!(waiter.state, State::Decided(_)))
+    /// Returns the slot of an operation; `None` if its end is decided.
+    #[inline]
+    fn slot(&mut self, key: Key) -> Option<&mut Waiter<O>> {
+        self.slots.get_mut(key.index()).filter(|waiter| waiter.has_key(key))
     }
 
     #[inline]
@@ -259,7 +261,7 @@ where
     #[inline]
     pub(super) fn call(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
         for &index in indices {
-            let waiter = &mut self.slots[index];
+            let waiter = self.slots.at_mut(index.position());
             if waiter.seen < pass {
                 waiter.seen = pass;
                 if waiter.rule.on_event() == Effect::Check {
@@ -271,15 +273,10 @@ where
 
     /// Takes the announced operations out that still wait. If another thread has taken one out
     /// since, that thread checks it.
-    pub(super) fn take_out_again(&mut self, announced: &Announced, batch: &mut Batch<O, R>) {
-        for &WaiterId { index, serial } in announced {
-            let Some(waiter @ Waiter { state: State::Waiting { .. }, .. }) =
-                self.slots.get_mut(index)
-            else {
-                continue;
-            };
-            if self.registrations.at(index.position()).serial == serial {
-                waiter.take_out(index, batch);
+    pub(super) fn take_out_again(&mut self, announced: &[Key], batch: &mut Batch<O, R>) {
+        for &key in announced {
+            if let Some(waiter @ Waiter { operation: Some(_), .. }) = self.slot(key) {
+                waiter.take_out(Index::at(key.index()), batch);
             }
         }
     }
@@ -311,83 +308,83 @@ where
         batch: &mut Batch<O, R>,
         hold: &mut Hold<'_, K>,
     ) -> Option<Claim<O, R>> {
-        match self.slots[index].rule.on_threshold() {
+        let waiter = self.slots.at_mut(index.position());
+        match waiter.rule.on_threshold() {
             Effect::Nothing => None,
             Effect::Check => {
-                self.slots[index].take_out(index, batch);
+                waiter.take_out(index, batch);
                 None
             }
-            Effect::Satisfied => Some(self.claim(index, Completion::Satisfied, now, hold)),
+            Effect::Satisfied => Some(self.claim_at(index, Completion::Satisfied, now, hold)),
         }
     }
 
     /// Handles the thresholds that the second check found reached. Returns the effect on the
     /// operation, which is out.
-    pub(super) fn on_found(
-        &mut self,
-        index: Index,
-        nodes: &[Index],
-        hold: &mut Hold<'_, K>,
-    ) -> Effect {
-        if matches!(self.slots[index].state, State::Decided(_)) {
+    pub(super) fn on_found(&mut self, key: Key, nodes: &[Index], hold: &mut Hold<'_, K>) -> Effect {
+        let Self { slots, registrations, lists, .. } = self;
+        let slot = slots.get_mut(key.index()).filter(|waiter| waiter.has_key(key));
+        let Some(Waiter { rule, .. }) = slot else {
             return Effect::Nothing; // Its nodes have left.
-        }
-        let is_counted = self.counted(index).on_keys;
+        };
+        let is_counted = registrations.at(key.index()).counted.on_keys;
         for &node in nodes {
-            let was_listed = self.lists.mark_reached(node, is_counted, hold);
-            if was_listed && self.slots[index].rule.on_threshold() == Effect::Satisfied {
+            let was_listed = lists.mark_reached(node, is_counted, hold);
+            if was_listed && rule.on_threshold() == Effect::Satisfied {
                 return Effect::Satisfied;
             }
         }
-        self.slots[index].rule.on_event()
+        rule.on_event()
     }
 
-    /// Ends the operation with an id, unless it has ended.
-    pub(super) fn claim_by_id(
+    /// Ends the operation with a key, unless its end is decided.
+    pub(super) fn claim(
         &mut self,
-        WaiterId { index, serial }: WaiterId,
+        key: Key,
         completion: Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
-        if self.slots.get(index).is_some() && self.registration(index).serial == serial {
-            self.claim(index, completion, now, hold)
-        } else {
-            Claim::Lost(completion)
+        match hold.timeouts().cancel(key) {
+            Some(()) => self.claim_without_timeout(key, completion, now, hold),
+            None => Claim::Lost(completion),
         }
     }
 
-    /// Ends an operation.
-    pub(super) fn claim(
+    /// Ends an operation that a list names.
+    pub(super) fn claim_at(
         &mut self,
         index: Index,
         completion: Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
-        let state = &mut self.slots[index].state;
-        match mem::replace(state, State::OUT) {
-            State::Waiting { operation, .. } => {
-                self.finish(index, &completion, now, hold);
-                Claim::Finished(Finished { operation, completion })
-            }
-            State::Out { .. } => {
-                self.leave(index, &completion, now, hold);
-                self.slots[index].state = State::Decided(completion);
-                self.decided += 1;
-                Claim::Decided
-            }
-            decided @ State::Decided(_) => {
-                *state = decided;
-                Claim::Lost(completion)
-            }
+        match self.at(index.position()) {
+            Some(key) => self.claim(key, completion, now, hold),
+            None => Claim::Lost(completion),
         }
     }
 
-    /// Returns the operation at a position, or `None` if there is none.
-    pub(super) fn at(&self, position: u32) -> Option<Index> {
-        let index = Index::at(position);
-        self.slots.get(index).map(|_| index)
+    /// Ends an operation whose timeout has left the timer.
+    #[inline]
+    pub(super) fn claim_without_timeout(
+        &mut self,
+        key: Key,
+        completion: Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Claim<O, R> {
+        let operation = self.leave(key, &completion, now, hold);
+        if let Some(operation) = operation {
+            return Claim::Finished(Finished { operation, completion });
+        }
+        self.decided.insert(key, completion);
+        Claim::Decided
+    }
+
+    /// Returns the key of the operation at a position, or `None` if there is none.
+    pub(super) fn at(&self, position: u32) -> Option<Key> {
+        self.slots.get(position)?.key(Index::at(position))
     }
 
     /// Returns the operation that has waited longest, except `except`, of those that the total
@@ -408,15 +405,10 @@ where
 
     /// Returns the operation with the greatest threshold on a key with this hash, except `except`,
     /// of those that the key's limit counts. Also returns the threshold.
-    pub(super) fn greatest_on_key(
-        &self,
-        hash: u64,
-        except: Option<Index>,
-    ) -> Option<(u64, WaiterId)> {
+    pub(super) fn greatest_on_key(&self, hash: u64, except: Option<Index>) -> Option<(u64, Key)> {
         self.lists.greatest(hash, |index| {
-            let registration = self.registration(index);
-            let is_victim = registration.counted.on_keys && Some(index) != except;
-            is_victim.then_some(WaiterId { index, serial: registration.serial })
+            let is_victim = self.counted(index).on_keys && Some(index) != except;
+            is_victim.then(|| self.at(index.position())).flatten()
         })
     }
 
@@ -429,78 +421,59 @@ where
     ) -> Option<Oldest> {
         loop {
             let (here, index) = self.lists.seek(position)?;
-            let Registration { since, serial, counted, .. } = *self.registration(index);
+            let Registration { since, counted, .. } = *self.registration(index);
             if is_victim(index, counted) {
-                return Some(Oldest { since, waiter: WaiterId { index, serial } });
+                return Some(Oldest { since, waiter: self.at(index.position())? });
             }
             position = here.next();
         }
     }
 
     /// Marks an operation that is out for another check, unless its end is decided.
-    pub(super) fn announce(&mut self, index: Index) {
-        if let State::Out { is_announced } = &mut self.slots[index].state {
-            *is_announced = true;
+    pub(super) fn announce(&mut self, key: Key) {
+        if let Some(waiter) = self.slot(key) {
+            waiter.is_announced = true;
         }
     }
 
-    /// Brings back a checked operation. It waits again, or has ended and stays in `out`. If it
-    /// waits and an event was announced meanwhile, adds it to `announced`.
+    /// Brings back a checked operation. It waits again, or has ended and stays in `out`. Returns
+    /// whether it waits and an event was announced meanwhile.
     #[inline]
     pub(super) fn bring_back(
         &mut self,
         out: &mut Out<O, R>,
         now: u64,
-        announced: &mut Announced,
         hold: &mut Hold<'_, K>,
-    ) {
-        let index = out.index;
-        let waiter = &mut self.slots[index];
-        match mem::replace(&mut waiter.state, State::OUT) {
-            State::Decided(completion) => {
-                debug_assert_ne!(self.decided, 0, "the count misses a decided end");
-                out.is_satisfied = false;
-                self.decided -= 1;
-                out.completion = Some(completion);
-                self.free_slot(index, hold);
-            }
-            State::Out { .. } if out.is_satisfied => {
-                let completion = Completion::Satisfied;
-                self.finish(index, &completion, now, hold);
-                out.completion = Some(completion);
-            }
-            State::Out { is_announced } => {
-                if is_announced {
-                    let serial = self.registrations.at(index.position()).serial;
-                    announced.push(WaiterId { index, serial });
-                }
-                let operation = out.operation.take().expect("an operation is brought back once");
-                waiter.state = State::Waiting { operation, is_timed: out.is_timed };
-            }
-            State::Waiting { .. } => {
-                unreachable!("an operation that is out has not been brought back")
-            }
+    ) -> bool {
+        let Some(waiter) = self.slot(out.key) else {
+            out.completion = self.decided.remove(&out.key);
+            debug_assert!(out.completion.is_some(), "{:?} has neither waited nor ended", out.key);
+            out.is_satisfied = false;
+            return false;
+        };
+        debug_assert!(waiter.operation.is_none(), "{:?} is brought back twice", out.key);
+        if !out.is_satisfied {
+            waiter.operation = out.operation.take();
+            return mem::take(&mut waiter.is_announced);
         }
+        let timeout = hold.timeouts().cancel(out.key);
+        debug_assert_eq!(timeout, Some(()), "{:?} waits without a timeout", out.key);
+        let completion = Completion::Satisfied;
+        let operation = self.leave(out.key, &completion, now, hold);
+        debug_assert!(operation.is_none(), "{:?} is out and waits", out.key);
+        out.completion = Some(completion);
+        false
     }
 
     /// Counts an operation that begins to wait in the limits that displace others. Returns the
     /// limits that it exceeds.
-    #[inline]
-    pub(super) fn count_in(&mut self, index: Index, limits: &Limits) -> Excess {
-        let counted = self.counted(index);
-        if counted.in_total && counted.on_keys {
-            return Excess::default();
-        }
-        self.count_displacing(index, limits)
-    }
-
     #[cold]
-    fn count_displacing(&mut self, index: Index, limits: &Limits) -> Excess {
+    pub(super) fn count_in(&mut self, key: Key, limits: &Limits) -> Excess {
         let mut excess = Excess::default();
-        if matches!(self.slots[index].state, State::Decided(_)) {
+        if self.slot(key).is_none() {
             return excess;
         }
-        let registration = self.registrations.at_mut(index.position());
+        let registration = self.registrations.at_mut(key.index());
         let before = mem::replace(&mut registration.counted, Counted::EVERYWHERE);
         if !before.in_total {
             excess.is_total_exceeded = limits.exceed();
@@ -512,66 +485,46 @@ where
         excess
     }
 
-    /// Removes an operation that ends from the shard.
-    #[inline]
-    fn finish(
-        &mut self,
-        index: Index,
-        completion: &Completion<R>,
-        now: u64,
-        hold: &mut Hold<'_, K>,
-    ) {
-        self.leave(index, completion, now, hold);
-        self.free_slot(index, hold);
-    }
-
-    /// Removes an operation whose end is decided from all lists, cancels its timeout, releases its
-    /// permits, and counts the end.
-    #[inline]
+    /// Removes an operation whose end is decided from its slot and from all lists, releases its
+    /// permits, and counts the end. Its timeout has left the timer. Returns the operation, unless
+    /// it is out.
+    #[inline(never)]
     fn leave(
         &mut self,
-        index: Index,
+        key: Key,
         completion: &Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
-    ) {
-        let registration = self.registrations.at_mut(index.position());
+    ) -> Option<O> {
+        let waiter = self.slots.at_mut(key.index());
+        debug_assert!(waiter.has_key(key), "the slot of {key:?} has another operation");
+        waiter.generation = None;
+        let operation = waiter.operation.take();
+        self.len -= 1;
+        let registration = self.registrations.at_mut(key.index());
         let wait = now.saturating_sub(registration.since);
         self.stats.count(completion, wait, wait_weight(registration.serial));
-        let timeout = registration.timeout.take();
-        // An expired timeout has left the timer.
-        if let (Some(timeout), false) = (timeout, matches!(completion, Completion::Expired)) {
-            hold.cancel(timeout, index);
-        }
         let thresholds = registration.thresholds.take();
         let counted = mem::replace(&mut registration.counted, Counted::NOWHERE);
         let positions = &mut registration.positions;
+        let index = Index::at(key.index());
         self.lists.leave(index, positions, thresholds, counted.on_keys, hold);
         if counted.in_total {
             hold.limits().release();
         }
-    }
-
-    /// Frees the slot of an operation that is on no list.
-    #[inline]
-    fn free_slot(&mut self, index: Index, hold: &mut Hold<'_, K>) {
-        self.slots.discard(index);
-        debug_assert!(
-            self.decided <= self.slots.len(),
-            "{} ends are decided, of {} operations",
-            self.decided,
-            self.slots.len()
-        );
-        if self.slots.is_spacious() {
+        if self.len == 0 && self.slots.end() > SPACIOUS {
+            let slots = mem::replace(&mut self.slots, Blocks::new());
             let registrations = mem::replace(&mut self.registrations, Blocks::new());
-            hold.discard_memory((mem::take(&mut self.slots), registrations, self.lists.clear()));
+            hold.discard_memory((slots, registrations, self.lists.clear()));
         }
+        operation
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity).
     pub(super) fn shrink(&mut self) {
-        self.slots.shrink();
-        self.registrations.release(|start, _| !self.slots.has_room_at(start));
+        let is_vacant = |waiter: &Waiter<O>| waiter.generation.is_none();
+        self.slots.release(|_, block| block.iter().all(is_vacant));
+        self.registrations.release(|start, _| self.slots.get(start).is_none());
         self.lists.shrink();
     }
 
@@ -586,35 +539,24 @@ where
         on_keys: &mut BTreeMap<u64, u64>,
         hold: &mut Hold<'_, K>,
     ) -> u64 {
-        let (mut decided, mut in_total, mut watching) = (0, 0, 0);
-        for index in (0..self.slots.end()).filter_map(|position| self.at(position)) {
-            let (waiter, registration) = (&self.slots[index], self.registration(index));
+        let (mut waiting, mut in_total, mut watching) = (0, 0, 0);
+        for key in (0..self.slots.end()).filter_map(|position| self.at(position)) {
+            let index = Index::at(key.index());
+            let (waiter, registration) = (self.slots.at(key.index()), self.registration(index));
             let Registration { serial, ref positions, thresholds, counted, .. } = *registration;
             let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
             assert!(serial < self.serial, "serial {serial} is not below {}", self.serial);
-            let (seen, rule_misses) = (waiter.seen, waiter.rule.missing());
+            let Waiter { seen, ref operation, rule, is_timed, is_announced, .. } = *waiter;
             assert!(seen <= self.passes, "pass {seen} saw operation {serial} before it began");
-            let is_decided = matches!(waiter.state, State::Decided(_));
+            assert_eq!(missing, rule.missing(), "another number of thresholds is missing");
+            assert_eq!(is_timed, wait_weight(serial) > 0, "operation {serial} is timed wrongly");
             assert!(
-                is_decided || missing == rule_misses,
-                "{missing} listed, {rule_misses} missing"
+                !(is_announced && operation.is_some()),
+                "operation {serial} waits, but an event was announced for it"
             );
-            if is_decided {
-                let is_listed = !positions.is_empty() || thresholds.is_some();
-                assert!(!is_listed, "operation {serial} is on a list after its claim");
-                assert!(!counted.in_total, "a limit counts operation {serial} after its claim");
-                decided += 1;
-            }
-            if let State::Waiting { is_timed, .. } = waiter.state {
-                assert_eq!(
-                    is_timed,
-                    wait_weight(serial) > 0,
-                    "the wait of operation {serial} is timed wrongly"
-                );
-            }
-            let timeout = registration.timeout.and_then(|key| hold.timeouts().get(key).copied());
-            let expected = (!is_decided).then_some(index);
-            assert_eq!(timeout, expected, "the timeout of operation {serial} is wrong");
+            assert!(hold.timeouts().has(key), "operation {serial} has no timeout");
+            assert!(!self.decided.contains_key(&key), "the end of operation {serial} is decided");
+            waiting += 1;
             in_total += u64::from(counted.in_total);
             watching += listed;
             if counted.on_keys {
@@ -623,9 +565,19 @@ where
                 }
             }
         }
-        assert_eq!(decided, self.decided, "the count of decided ends is wrong");
+        assert_eq!(waiting, self.len, "the count of operations is wrong");
         let timeouts = hold.timeouts().check_invariants();
-        assert_eq!(timeouts, u64::from(self.waiting()), "timeouts and waiting operations differ");
+        assert_eq!(timeouts, u64::from(self.len), "timeouts and waiting operations differ");
+        for position in (0..self.slots.end()).filter(|&position| self.at(position).is_none()) {
+            let Some(Registration { positions, thresholds, counted, .. }) =
+                self.registrations.get(position)
+            else {
+                continue;
+            };
+            let is_listed = !positions.is_empty() || thresholds.is_some();
+            assert!(!is_listed, "operation {position} is on a list after its end");
+            assert!(!counted.in_total, "a limit counts operation {position} after its end");
+        }
         assert_eq!(watching, self.lists.watching(), "operations and lists count other watchers");
         self.lists.check_invariants(hold.filter);
         in_total

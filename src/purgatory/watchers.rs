@@ -294,15 +294,14 @@ impl Positions {
 
     /// Adds the first positions.
     #[inline]
-    pub(super) fn fill(&mut self, mut positions: impl Iterator<Item = Position>) {
+    pub(super) fn fill(&mut self, positions: impl Iterator<Item = Position>) {
         debug_assert!(self.is_empty(), "an operation is registered once");
-        for slot in &mut self.few {
-            *slot = positions.next();
-            if slot.is_none() {
-                return;
+        for (number, position) in positions.enumerate() {
+            match self.few.get_mut(number) {
+                Some(slot) => *slot = Some(position),
+                None => self.further.get_or_insert_default().push(position),
             }
         }
-        positions.for_each(|position| self.push(position));
     }
 
     /// Removes the positions, and calls a function with each, in the order in which they were
@@ -313,8 +312,8 @@ impl Positions {
             let Some(position) = slot.take() else { return };
             visit(position);
         }
-        for position in self.further.take().into_iter().flat_map(|further| *further) {
-            visit(position);
+        if let Some(further) = self.further.take() {
+            further.into_iter().for_each(visit);
         }
     }
 

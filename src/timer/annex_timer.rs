@@ -1,12 +1,12 @@
 //! A timer for another layer of the crate, which keeps its own state in the shards.
 
-use std::{io, sync::Arc, time::Duration, vec::Vec};
+use std::{io, ops::Deref, sync::Arc, vec::Vec};
 
 use super::{
-    annex::Annex, builder::TimerBuilder, error::TimerBuildError, shard::HeldTimeouts,
-    shards::Shards, shared::Shared, shutdown::Unfinished, stats::TimerStats,
+    annex::Annex, builder::TimerBuilder, error::TimerBuildError, shards::Shards, shared::Shared,
+    shutdown::Unfinished, stats::TimerStats,
 };
-use crate::{tick::Tick, wheel::Expired};
+use crate::wheel::Expired;
 
 /// A timer whose shards have an annex each. `D` is the type of expired timeouts.
 ///
@@ -27,51 +27,14 @@ impl<T, X, D> AnnexTimer<T, X, D> {
     fn from_shared(shared: Arc<Shared<T, X, D>>) -> Self {
         Self { shards: Arc::clone(&shared.shards), shared }
     }
+}
 
-    pub(crate) fn shard_count(&self) -> usize {
-        self.shards.count()
-    }
+impl<T, X, D> Deref for AnnexTimer<T, X, D> {
+    type Target = Shards<T, X>;
 
-    /// Returns the index of the shard that this thread uses.
     #[inline]
-    pub(crate) fn current_shard(&self) -> usize {
-        self.shards.current()
-    }
-
-    /// Returns the nanoseconds since the start of the timer.
-    #[inline]
-    pub(crate) fn elapsed(&self) -> u64 {
-        self.shards.clock().elapsed()
-    }
-
-    /// Returns the tick of a time, in nanoseconds since the start of the timer, and the first tick
-    /// that begins `delay` later or after that.
-    #[inline]
-    pub(crate) fn now_and_deadline(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
-        self.shards.clock().at_and_after(elapsed, delay)
-    }
-
-    /// Runs `act` on the timeouts and the annex of a shard, under its lock. Then wakes the reaper
-    /// if it sleeps past an inserted timeout.
-    ///
-    /// `act` must neither run nor drop anything of the user.
-    #[inline]
-    pub(crate) fn hold<V>(
-        &self,
-        index: usize,
-        act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
-    ) -> V {
-        self.shards.hold(index, act)
-    }
-
-    /// Makes the reaper read the clock and expire due timeouts.
-    pub(crate) fn wake(&self) {
-        self.shards.wake();
-    }
-
-    /// Frees the memory that pending timeouts do not need.
-    pub(crate) fn shrink(&self) {
-        self.shards.shrink();
+    fn deref(&self) -> &Shards<T, X> {
+        &self.shards
     }
 }
 

@@ -81,14 +81,6 @@ pub(crate) struct HeldTimeouts<'a, T> {
     timeouts: &'a mut Timeouts<T>,
     permits: &'a Permits,
     published: &'a Published,
-    inserted: &'a mut Option<Inserted>,
-}
-
-/// The last insert of a hold.
-pub(super) struct Inserted {
-    pub(super) now: Tick,
-    /// The earliest expiration that the hold published.
-    pub(super) earlier: Earlier,
 }
 
 impl<T, X> Shard<T, X> {
@@ -98,26 +90,34 @@ impl<T, X> Shard<T, X> {
         Self { state: Mutex::new(state), published: Published::new() }
     }
 
-    /// Adds a timeout.
+    /// Adds a timeout, for which the caller has a permit. Then runs `act` with its key under the
+    /// same hold, as [`hold`](Self::hold) does.
     #[inline]
-    pub(super) fn insert(
+    pub(super) fn insert<V>(
         &self,
         now: Tick,
         deadline: Tick,
         value: T,
-    ) -> Result<(Key, Earlier), ScheduleError<T>> {
-        let mut state = self.state.lock();
-        if state.timeouts.is_closed {
-            state.timeouts.stats.rejected += 1;
-            drop(state);
+        permits: &Permits,
+        act: impl FnOnce(Key, HeldTimeouts<'_, T>, &mut X) -> V,
+    ) -> Result<(V, Earlier), ScheduleError<T>> {
+        let mut guard = self.state.lock();
+        let State { timeouts, annex } = &mut *guard;
+        if timeouts.is_closed {
+            timeouts.stats.rejected += 1;
+            drop(guard);
             return Err(ScheduleError::shut_down(value));
         }
-        state.timeouts.wheel.observe(now);
-        match state.timeouts.wheel.insert(deadline, value) {
-            Ok(key) => Ok((key, state.timeouts.publish_insert(deadline, &self.published))),
+        timeouts.wheel.observe(now);
+        match timeouts.wheel.insert(deadline, value) {
+            Ok(key) => {
+                let earlier = timeouts.publish_insert(deadline, &self.published);
+                let held = HeldTimeouts { timeouts, permits, published: &self.published };
+                Ok((act(key, held, annex), earlier))
+            }
             Err(refused) => {
-                state.timeouts.stats.rejected += 1;
-                drop(state);
+                timeouts.stats.rejected += 1;
+                drop(guard);
                 Err(ScheduleError::full(refused.into_value()))
             }
         }
@@ -199,9 +199,8 @@ impl<T, X> Shard<T, X> {
         count
     }
 
-    /// Runs `act` on the timeouts and the annex, under the lock. Returns its result, and the last
-    /// insert, which the caller announces to the reaper. Wakes the reaper if the shard is closed
-    /// and now empty.
+    /// Runs `act` on the timeouts and the annex, under the lock. Wakes the reaper if the shard is
+    /// closed and now empty.
     ///
     /// `act` must neither run nor drop anything of the user.
     #[inline]
@@ -210,19 +209,15 @@ impl<T, X> Shard<T, X> {
         permits: &Permits,
         reaper: &Unparker,
         act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
-    ) -> (V, Option<Inserted>) {
-        let mut inserted = None;
+    ) -> V {
         let mut guard = self.state.lock();
         let State { timeouts, annex } = &mut *guard;
-        let published = &self.published;
-        let held =
-            HeldTimeouts { timeouts: &mut *timeouts, permits, published, inserted: &mut inserted };
+        let held = HeldTimeouts { timeouts: &mut *timeouts, permits, published: &self.published };
         let result = act(held, annex);
         if timeouts.is_closed {
             timeouts.wake_if_empty(reaper);
         }
-        drop(guard);
-        (result, inserted)
+        result
     }
 
     /// Moves a timeout to a new deadline. Returns `None` if it has ended.
@@ -354,36 +349,6 @@ impl<T, X> Shard<T, X> {
 }
 
 impl<T> HeldTimeouts<'_, T> {
-    /// Adds a timeout, unless the shard is closed or the timer is full.
-    #[inline]
-    pub(crate) fn insert(
-        &mut self,
-        now: Tick,
-        deadline: Tick,
-        value: T,
-    ) -> Result<Key, ScheduleError<T>> {
-        if self.timeouts.is_closed {
-            self.timeouts.stats.rejected += 1;
-            return Err(ScheduleError::shut_down(value));
-        }
-        if !self.permits.acquire() {
-            return Err(ScheduleError::full(value));
-        }
-        self.timeouts.wheel.observe(now);
-        match self.timeouts.wheel.insert(deadline, value) {
-            Ok(key) => {
-                let earlier = self.timeouts.publish_insert(deadline, self.published);
-                let before = self.inserted.take().and_then(|inserted| inserted.earlier);
-                *self.inserted = Some(Inserted { now, earlier: earlier.or(before) });
-                Ok(key)
-            }
-            Err(refused) => {
-                self.permits.release_refused(1);
-                Err(ScheduleError::full(refused.into_value()))
-            }
-        }
-    }
-
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
     pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
@@ -398,9 +363,9 @@ impl<T> HeldTimeouts<'_, T> {
         self.timeouts.is_closed = true;
     }
 
-    /// Returns the value of a pending timeout.
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        self.timeouts.wheel.get(key)
+    /// Returns whether a timeout is pending.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.timeouts.wheel.get(key).is_some()
     }
 
     /// Checks the invariants of the shard, except those of its annex. Returns the number of pending

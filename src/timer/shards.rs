@@ -25,7 +25,7 @@ use super::{
     error::ScheduleError,
     key::TimeoutKey,
     permits::Permits,
-    shard::{HeldTimeouts, Inserted, Shard},
+    shard::{HeldTimeouts, Shard},
     stats::ShardStats,
     tick_clock::TickClock,
     wakeup::{Earlier, Wakeup},
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
     tick::Tick,
-    wheel::{Expired, TimingWheel},
+    wheel::{Expired, Key, TimingWheel},
 };
 
 /// Timeouts of a batch that are inserted or cancelled in one hold of a shard's lock.
@@ -51,7 +51,7 @@ const BATCH_PER_HOLD: usize = 1;
 pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
-pub(super) struct Shards<T, X = ()> {
+pub(crate) struct Shards<T, X = ()> {
     all: Box<[CachePadded<Shard<T, X>>]>,
     /// One less than the number of shards, rounded up to a power of two.
     mask: usize,
@@ -117,19 +117,19 @@ impl<T, X> Shards<T, X> {
     }
 
     #[inline]
-    pub(super) fn clock(&self) -> &TickClock {
+    pub(crate) fn clock(&self) -> &TickClock {
         &self.clock
     }
 
     /// Returns the number of shards.
     #[inline]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
     /// Returns the index of the shard that this thread uses.
     #[inline]
-    pub(super) fn current(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
         let thread = if thread == UNNUMBERED { number_thread() } else { thread };
         let count = self.all.len();
@@ -147,13 +147,26 @@ impl<T, X> Shards<T, X> {
         deadline: Tick,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
+        self.insert_and_hold(index, now, deadline, value, |key, _, _| TimeoutKey::new(index, key))
+    }
+
+    /// The same, and runs `act` with the key under the same hold, as [`hold`](Self::hold) does.
+    #[inline]
+    pub(crate) fn insert_and_hold<V>(
+        &self,
+        index: usize,
+        now: Tick,
+        deadline: Tick,
+        value: T,
+        act: impl FnOnce(Key, HeldTimeouts<'_, T>, &mut X) -> V,
+    ) -> Result<V, ScheduleError<T>> {
         if !self.permits.acquire() {
             return Err(self.refusal(index, value));
         }
-        let inserted = self.all[index].insert(now, deadline, value);
-        let (key, earlier) = inserted.inspect_err(|_| self.permits.release(1))?;
+        let inserted = self.all[index].insert(now, deadline, value, &self.permits, act);
+        let (result, earlier) = inserted.inspect_err(|_| self.permits.release(1))?;
         self.wake_if_needed(now, earlier);
-        Ok(TimeoutKey::new(index, key))
+        Ok(result)
     }
 
     /// Adds a timeout to the current shard, without reading the clock. Both times are in
@@ -219,21 +232,16 @@ impl<T, X> Shards<T, X> {
         }
     }
 
-    /// Runs `act` on the timeouts and the annex of the shard at `index`, under its lock. Wakes the
-    /// reaper if it sleeps past an inserted timeout.
+    /// Runs `act` on the timeouts and the annex of the shard at `index`, under its lock.
     ///
     /// `act` must neither run nor drop anything of the user.
     #[inline]
-    pub(super) fn hold<V>(
+    pub(crate) fn hold<V>(
         &self,
         index: usize,
         act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
     ) -> V {
-        let (result, inserted) = self.all[index].hold(&self.permits, &self.reaper, act);
-        if let Some(Inserted { now, earlier }) = inserted {
-            self.wake_if_needed(now, earlier);
-        }
-        result
+        self.all[index].hold(&self.permits, &self.reaper, act)
     }
 
     /// Cancels a timeout and returns its value; `None` if it has ended.
@@ -382,7 +390,7 @@ impl<T, X> Shards<T, X> {
     }
 
     /// Makes the reaper read the clock and expire due timeouts.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.reaper.unpark();
         #[cfg(feature = "future")]
         self.driver.get().inspect(|driver| driver.wake());
@@ -472,7 +480,7 @@ impl<T, X> Shards<T, X> {
     }
 
     /// Frees the memory that pending timeouts do not need.
-    pub(super) fn shrink(&self) {
+    pub(crate) fn shrink(&self) {
         self.all.iter().for_each(|shard| shard.shrink());
     }
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// A clock divided into ticks.
 #[derive(Debug)]
-pub(super) struct TickClock {
+pub(crate) struct TickClock {
     source: Source,
     /// Start of tick 0.
     origin: Instant,
@@ -59,7 +59,7 @@ impl TickClock {
 
     /// Returns the nanoseconds since the start of tick 0; 584 years at most.
     #[inline]
-    pub(super) fn elapsed(&self) -> u64 {
+    pub(crate) fn elapsed(&self) -> u64 {
         self.read().0
     }
 
@@ -132,13 +132,20 @@ impl TickClock {
     /// Returns the current tick, and the first that begins `delay` from now or later.
     #[inline]
     pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
-        let (elapsed, now) = self.read();
-        let deadline = self.ceil(elapsed.saturating_add(nanos(delay)));
+        let (_, now, deadline) = self.elapsed_and_after(delay);
         debug_assert!(now <= deadline, "a deadline lies before the call");
         (now, deadline)
     }
 
-    /// The same for an earlier time, `elapsed` nanoseconds after the start of tick 0.
+    /// The same, and returns the nanoseconds since the start of tick 0 first.
+    #[inline]
+    pub(crate) fn elapsed_and_after(&self, delay: Duration) -> (u64, Tick, Tick) {
+        let (elapsed, now) = self.read();
+        (elapsed, now, self.ceil(elapsed.saturating_add(nanos(delay))))
+    }
+
+    /// Returns the tick of an earlier time, `elapsed` nanoseconds after the start of tick 0, and the
+    /// first tick that begins `delay` after that or later.
     pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
         let (now, deadline) =
             (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));

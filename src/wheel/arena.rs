@@ -44,19 +44,19 @@ pub struct Key(
 
 impl Key {
     #[inline]
-    pub(super) fn new(index: u32, generation: NonZeroU32) -> Self {
+    pub(crate) fn new(index: u32, generation: NonZeroU32) -> Self {
         let word = u64::from(generation.get()) << 32 | u64::from(index);
         Self(NonZeroU64::new(word).expect("a generation is not 0"))
     }
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the index is the lower half")]
-    pub(super) const fn index(self) -> u32 {
+    pub(crate) const fn index(self) -> u32 {
         self.0.get() as u32
     }
 
     #[inline]
-    const fn generation(self) -> u32 {
+    pub(crate) const fn generation(self) -> u32 {
         (self.0.get() >> 32) as u32
     }
 }

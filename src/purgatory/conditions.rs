@@ -18,6 +18,7 @@ pub(super) struct Conditions<K> {
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
     /// The position of each hash in `events`, once there are many.
+    #[expect(clippy::box_collection, reason = "most operations have none, and a map is large")]
     positions: Option<Box<HashMap<u64, usize, FixedState>>>,
     max_keys: usize,
     pub(super) is_too_large: bool,

@@ -45,7 +45,6 @@ mod check;
 mod claim;
 mod complete;
 mod conditions;
-
 mod cursors;
 mod deferral;
 mod error;

@@ -260,6 +260,11 @@ impl Timer {
     ///
     /// [`ScheduleError`] hands the callback back if the timer is full or shut down. The first call
     /// starts the threads, so it also fails if a thread cannot be started.
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized, one lock, and one allocation for the callback. Wakes the
+    /// reaper if it would wake up too late.
     pub fn schedule(
         &self,
         delay: Duration,

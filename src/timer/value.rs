@@ -115,6 +115,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// [`ScheduleError`] hands the value back if the timer is full or shut down. The first call
     /// starts the threads, so it also fails if a thread cannot be started.
+    ///
+    /// # Complexity
+    ///
+    /// Takes *O*(1) time, amortized, and one lock. Wakes the reaper if it would wake up too late.
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;

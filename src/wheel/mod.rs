@@ -132,8 +132,8 @@ impl<T> TimingWheel<T> {
 
     /// Adds a timeout that expires at `deadline`.
     ///
-    /// A deadline that has passed is replaced by [`now`](Self::now): the timeout expires in the
-    /// next [`advance`](Self::advance).
+    /// A deadline that has passed is replaced by [`now`](Self::now), or by less while timeouts are
+    /// due: the next [`advance`](Self::advance) expires the timeout, in the order of deadlines.
     ///
     /// # Examples
     ///
@@ -205,8 +205,7 @@ impl<T> TimingWheel<T> {
     /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the
     /// key is dead.
     ///
-    /// The key stays valid. A deadline that has passed is replaced by [`now`](Self::now), as in
-    /// [`insert`](Self::insert).
+    /// The key stays valid. A deadline that has passed is replaced as in [`insert`](Self::insert).
     ///
     /// # Examples
     ///

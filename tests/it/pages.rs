@@ -44,7 +44,8 @@ const PACKAGED: [&str; 9] = [
 fn the_pages_of_the_package_link_to_nothing_outside_of_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = root.canonicalize().expect("the repository exists");
-    for page in PACKAGED.iter().filter(|file| file.ends_with(".md")).map(|file| root.join(file)) {
+    let pages = PACKAGED.iter().map(|file| root.join(file));
+    for page in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         let text = fs::read_to_string(&page).expect("a page is text");
         let folder = page.parent().expect("a page is in a folder");
         for file in files(&text) {

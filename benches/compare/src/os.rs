@@ -78,6 +78,19 @@ pub fn process_cpu() -> Option<Duration> {
     None
 }
 
+/// Number of times that a thread of this process made room for another one, willingly or not.
+#[cfg(target_os = "linux")]
+pub fn switches() -> Option<u64> {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
+    let all = usage.voluntary_context_switches() + usage.involuntary_context_switches();
+    u64::try_from(all).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn switches() -> Option<u64> {
+    None
+}
+
 /// Processor time of the process, and of a timer's threads, whose names start with `prefix`. Waits
 /// until the threads of an earlier timer of that name have ended, so that there are a reaper and an
 /// executor, or neither.

@@ -94,6 +94,10 @@ mod model {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().expect("no thread of a model panics while it holds a lock")
         }
+
+        pub(crate) fn is_locked(&self) -> bool {
+            self.0.try_lock().is_err()
+        }
     }
 
     #[derive(Debug)]

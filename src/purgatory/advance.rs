@@ -53,11 +53,9 @@ where
         let mut due = Vec::new();
         let mut completed = 0;
         let mut shards = 0;
-        for (shard_index, shard) in self.shards.iter().enumerate() {
-            if shard.may_have(key.hash) {
-                completed += self.reach(shard_index, key, value, &mut due);
-                shards += 1;
-            }
+        for shard_index in self.filters.shards_with(key.hash) {
+            completed += self.reach(shard_index, key, value, &mut due);
+            shards += 1;
         }
         // The operations of each shard are in order.
         if shards > 1 {

@@ -13,6 +13,14 @@ use super::{
 };
 use crate::timer::TimerBuilder;
 
+/// Shards by default, for each thread that the machine runs at once. Threads that end operations
+/// hold the locks of the shards where these are. With more shards than threads, a thread that
+/// registers operations finds a free one.
+const SHARDS_PER_THREAD: usize = 8;
+
+/// Upper limit of the default number of shards. An event reads a cache line for each 16 of them.
+const MAX_DEFAULT_SHARDS: usize = 64;
+
 /// Settings of a [`Purgatory`].
 ///
 /// # Examples
@@ -65,7 +73,9 @@ impl PurgatoryBuilder {
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
     /// operations. Default: [`TimerBuilder::new`].
     ///
-    /// A purgatory has as many shards as its timer. If the timer is full, so is the purgatory.
+    /// A purgatory has as many shards as its timer: unless
+    /// [`TimerBuilder::shards`] sets their number, eight for each thread that the machine runs at
+    /// once, and at most 64. If the timer is full, so is the purgatory.
     pub fn timer(mut self, timer: TimerBuilder) -> Self {
         self.timer = timer;
         self
@@ -188,7 +198,8 @@ impl PurgatoryBuilder {
             return Err(PurgatoryBuildError::NoKeys);
         }
         let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
-        Ok(Purgatory::from_shared(Shared::new(self.timer, self.max_delay, limits, self.hasher)?))
+        let timer = self.timer.shards_per_thread(SHARDS_PER_THREAD, MAX_DEFAULT_SHARDS);
+        Ok(Purgatory::from_shared(Shared::new(timer, self.max_delay, limits, self.hasher)?))
     }
 }
 

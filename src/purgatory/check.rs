@@ -134,11 +134,11 @@ where
     pub(super) fn new(shared: &'a Shared<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
         let keys: Vec<_> = keys.into_iter().map(|key| shared.hashed(key)).collect();
         fence_event();
-        let passes = shared.passes().into_vec();
-        let turns = (0..keys.len()).flat_map(|key| {
-            (0..passes.len()).map(move |shard_index| Turn { key, shard_index, walk: None })
+        let turns = keys.iter().enumerate().flat_map(|(key, hashed)| {
+            let shards = shared.filters.shards_with(hashed.hash);
+            shards.map(move |shard_index| Turn { key, shard_index, walk: None })
         });
-        Self { shared, turns: turns.collect(), keys, passes }
+        Self { shared, turns: turns.collect(), passes: shared.passes().into_vec(), keys }
     }
 
     /// Checks at most `budget` operations. Returns how many of them completed.
@@ -148,11 +148,9 @@ where
             let Some(mut turn) = self.turns.pop_front() else { break };
             let key = self.keys[turn.key];
             let pass = &mut self.passes[turn.shard_index];
-            let Some(mut walk) =
-                turn.walk.take().or_else(|| self.shared.walk(turn.shard_index, *pass, key.hash))
-            else {
-                continue;
-            };
+            let walk = turn.walk.take();
+            let mut walk =
+                walk.unwrap_or_else(|| Walk::new(&self.shared.shards[turn.shard_index], *pass));
             let share = TURN.min(budget);
             let checked = self.shared.check_walk(turn.shard_index, &mut walk, key, share);
             budget -= checked.operations;
@@ -205,11 +203,8 @@ where
         let key = self.hashed(key);
         fence_event();
         let mut completed = 0;
-        for (shard_index, shard) in self.shards.iter().enumerate() {
-            if shard.may_have(key.hash) {
-                let mut walk = Walk::new(shard, 0);
-                completed += self.check_walk(shard_index, &mut walk, key, usize::MAX).completed;
-            }
+        for shard_index in self.filters.shards_with(key.hash) {
+            completed += self.check_in_pass(shard_index, &mut 0, key);
         }
         completed
     }
@@ -227,8 +222,8 @@ where
         let mut passes = self.passes();
         let mut completed = 0;
         for key in keys {
-            for (shard_index, pass) in passes.iter_mut().enumerate() {
-                completed += self.check_in_pass(shard_index, pass, key);
+            for shard_index in self.filters.shards_with(key.hash) {
+                completed += self.check_in_pass(shard_index, &mut passes[shard_index], key);
             }
         }
         completed
@@ -244,22 +239,10 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let Some(mut walk) = self.walk(shard_index, *pass, key.hash) else { return 0 };
+        let mut walk = Walk::new(&self.shards[shard_index], *pass);
         let Checked { completed, .. } = self.check_walk(shard_index, &mut walk, key, usize::MAX);
         *pass = walk.pass();
         completed
-    }
-
-    /// Returns a walk along the watchers of a key in a shard, in a pass. `None` if the filter rules
-    /// the key out.
-    pub(super) fn walk(
-        &self,
-        shard_index: usize,
-        pass: u64,
-        hash: u64,
-    ) -> Option<Walk<'_, K, O, R>> {
-        let shard = &self.shards[shard_index];
-        shard.may_have(hash).then(|| Walk::new(shard, pass))
     }
 
     /// Continues a walk until its end, or until it has taken out `budget` operations.

@@ -242,17 +242,15 @@ where
         fence_event();
         // A cancelled request may register again. The serials keep this call from cancelling it
         // twice.
-        let next_serials = self.shards.iter().map(|shard| {
-            let is_watched = shard.may_have(key.hash);
-            is_watched.then(|| shard.hold(|waiters, _| waiters.next_serial()))
+        let watched = self.filters.shards_with(key.hash).map(|shard_index| {
+            let shard = &self.shards[shard_index];
+            (shard, shard.hold(|waiters, _| waiters.next_serial()))
         });
-        let next_serials: SmallVec<[_; 16]> = next_serials.collect();
+        let watched: SmallVec<[_; 16]> = watched.collect();
         let mut cancelled = 0;
-        for (shard, next_serial) in self.shards.iter().zip(next_serials) {
-            if let Some(next_serial) = next_serial {
-                cancelled += self.cancel_events(shard, key, next_serial, reason);
-                cancelled += self.cancel_thresholds(shard, key, next_serial, reason);
-            }
+        for (shard, next_serial) in watched {
+            cancelled += self.cancel_events(shard, key, next_serial, reason);
+            cancelled += self.cancel_thresholds(shard, key, next_serial, reason);
         }
         cancelled
     }

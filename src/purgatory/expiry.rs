@@ -31,7 +31,7 @@ use crate::{timer::Annex, wheel::Expired};
 /// The state of a shard, beside its timeouts under one lock.
 pub(super) struct ShardState<K, O, R> {
     pub(super) waiters: Waiters<K, O, R>,
-    filter: Filter,
+    pub(super) filter: Filter,
     limits: Arc<Limits>,
     panics: Panics,
     /// Completes an expired operation.

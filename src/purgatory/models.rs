@@ -26,7 +26,7 @@ use super::{
     check::Checks,
     conditions::{Conditions, Rule, Threshold},
     error::{WatchError, WatchErrorKind},
-    filter::{Filter, fence_event, fence_watch},
+    filter::{Filters, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
     shared::Shared,
@@ -290,7 +290,7 @@ enum Fault {
 
 /// The protocol of the filter with a fault: one thread registers, the other announces.
 fn watch_against_event(fault: Fault) {
-    let shared = Arc::new((AtomicBool::new(false), Filter::new(), Mutex::new(false)));
+    let shared = Arc::new((AtomicBool::new(false), Filters::new(1).of(0), Mutex::new(false)));
     let other = Arc::clone(&shared);
     let announcer = thread::spawn(move || {
         let (is_ready, filter, list) = &*other;
@@ -298,7 +298,7 @@ fn watch_against_event(fault: Fault) {
         if fault != Fault::NoFences {
             fence_event();
         }
-        filter.may_have(0) && *list.lock()
+        filter.filters.shards_with(0).next().is_some() && *list.lock()
     });
     let (is_ready, filter, list) = &*shared;
     let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);

@@ -227,14 +227,13 @@ where
         conditions: &mut Conditions<K>,
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shard = self.timer.current();
         let watched = if self.can_complete(&mut operation, conditions) {
-            self.at_once[shard].fetch_add(1, Ordering::Relaxed);
+            self.at_once[self.timer.current()].fetch_add(1, Ordering::Relaxed);
             self.complete(operation, Completion::Satisfied);
             Ok(Watched::Completed)
         } else {
             let waiting = match self.admit(conditions) {
-                Ok(hashes) => self.wait(shard, operation, conditions, &hashes, delay),
+                Ok(hashes) => self.wait(operation, conditions, &hashes, delay),
                 Err(reason) => Err(WatchError::new(reason, operation)),
             };
             waiting.inspect_err(|_| self.limits.refuse())
@@ -295,12 +294,12 @@ where
     /// Adds an operation and its timeout, and checks it once more. On an error it holds no permits.
     fn wait(
         &self,
-        shard_index: usize,
         operation: O,
         conditions: &mut Conditions<K>,
         hashes: &[u64],
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
+        let shard_index = self.timer.free();
         let shard = &self.shards[shard_index];
         let times = self.timer.clock().elapsed_and_after(delay.min(self.max_delay));
         let registered = match self.timer.ensure_started() {

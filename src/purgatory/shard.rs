@@ -53,7 +53,6 @@ pub(super) type Timer<K, O, R> = AnnexTimer<(), ShardState<K, O, R>, Due<K, O>>;
 pub(super) struct Shard<K, O, R> {
     /// Its index in the timer, whose shard holds the operations.
     index: usize,
-    filter: Filter,
     limits: Arc<Limits>,
     panics: Panics,
     timer: Timer<K, O, R>,
@@ -72,19 +71,11 @@ pub(super) struct Reached<O, R> {
 impl<K, O, R> Shard<K, O, R> {
     pub(super) fn new(
         index: usize,
-        filter: Filter,
         limits: Arc<Limits>,
         panics: Panics,
         timer: Timer<K, O, R>,
     ) -> Self {
-        Self { index, filter, limits, panics, timer }
-    }
-
-    /// Returns whether a key may have a watcher. Takes no lock; the caller has executed
-    /// [`fence_event`](super::filter::fence_event).
-    #[inline]
-    pub(super) fn may_have(&self, hash: u64) -> bool {
-        self.filter.may_have(hash)
+        Self { index, limits, panics, timer }
     }
 
     /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
@@ -109,17 +100,18 @@ impl<K, O, R> Shard<K, O, R> {
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
     ) -> V {
         self.timer.hold(self.index, |timeouts, state| {
-            act(&mut state.waiters, &mut self.begin_hold(timeouts, dropped_later))
+            act(&mut state.waiters, &mut self.begin_hold(&state.filter, timeouts, dropped_later))
         })
     }
 
     #[inline]
     fn begin_hold<'a>(
         &'a self,
+        filter: &'a Filter,
         timeouts: HeldTimeouts<'a, ()>,
         dropped_later: &'a mut DroppedLater<K>,
     ) -> Hold<'a, K> {
-        Hold::new(&self.filter, &self.limits, Some(timeouts), dropped_later)
+        Hold::new(filter, &self.limits, Some(timeouts), dropped_later)
     }
 }
 
@@ -145,7 +137,7 @@ where
         let mut dropped_later = DroppedLater::new();
         let registered =
             self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
-                let hold = &mut self.begin_hold(timeouts, &mut dropped_later);
+                let hold = &mut self.begin_hold(&state.filter, timeouts, &mut dropped_later);
                 let waiters = &mut state.waiters;
                 let counted = hold.limits().counted_first();
                 let is_timed = waiters.add(key, since, conditions.rule, counted);

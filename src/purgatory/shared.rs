@@ -6,7 +6,6 @@ use std::{
     hash::{BuildHasher, Hash},
     sync::{Arc, Weak},
     time::Duration,
-    vec::Vec,
 };
 
 use crossbeam::utils::CachePadded;
@@ -15,7 +14,7 @@ use foldhash::fast::SeedableRandomState;
 use super::{
     deferral::{self, Panics},
     expiry::ShardState,
-    filter::Filter,
+    filter::Filters,
     hold::DroppedLater,
     limits::Limits,
     lists::HashedKey,
@@ -33,6 +32,8 @@ pub(super) struct Shared<K, O, R> {
     /// A reference to itself, for deferred checks.
     this: Weak<Self>,
     pub(super) shards: Box<[Shard<K, O, R>]>,
+    /// Shows which shards may have watchers of a key.
+    pub(super) filters: Filters,
     hasher: SeedableRandomState,
     pub(super) timer: Timer<K, O, R>,
     pub(super) max_delay: Duration,
@@ -59,25 +60,24 @@ where
         hasher: SeedableRandomState,
     ) -> Result<Arc<Self>, TimerBuildError> {
         let (limits, panics) = (Arc::new(limits), Panics::new());
-        let mut filters = Vec::new();
-        let state = || {
-            let filter = Filter::new();
-            filters.push(filter.clone());
+        let mut filters = None;
+        let state = |index, count| {
+            let filters = filters.get_or_insert_with(|| Filters::new(count));
             let complete = |panics: &_, operation| {
                 deferral::complete(panics, operation, Completion::<R>::Expired);
             };
-            ShardState::new(filter, Arc::clone(&limits), panics.clone(), complete)
+            ShardState::new(filters.of(index), Arc::clone(&limits), panics.clone(), complete)
         };
         // The drop of an expired operation completes it.
         let timer = timer.build_with_annex(state, drop)?;
         let count = timer.count();
-        let shard = |(shard_index, filter)| {
-            Shard::new(shard_index, filter, Arc::clone(&limits), panics.clone(), timer.clone())
-        };
-        let shards = filters.into_iter().enumerate().map(shard).collect();
+        let shard = |index| Shard::new(index, Arc::clone(&limits), panics.clone(), timer.clone());
+        let shards = (0..count).map(shard).collect();
+        let filters = filters.expect("a timer has a shard");
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             shards,
+            filters,
             hasher,
             timer,
             max_delay,

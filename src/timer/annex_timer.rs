@@ -65,10 +65,11 @@ impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
 }
 
 impl TimerBuilder {
-    /// Makes a timer whose shards have an annex each, which `annex` makes.
+    /// Makes a timer whose shards have an annex each. `annex` makes it from the index of the shard
+    /// and the number of shards.
     pub(crate) fn build_with_annex<T: Send + 'static, X: Annex<T>>(
         self,
-        annex: impl FnMut() -> X,
+        annex: impl FnMut(usize, usize) -> X,
         handler: impl Fn(X::Due) + Send + Sync + 'static,
     ) -> Result<AnnexTimer<T, X, X::Due>, TimerBuildError> {
         let (delivery, executors) = self.delivery();

@@ -193,26 +193,36 @@ impl TimerBuilder {
         }
     }
 
-    /// Makes the state of a timer with these settings. `annex` makes the annex of each shard.
+    /// Makes the state of a timer with these settings. `annex` makes the annex of each shard,
+    /// from the index of the shard and the number of shards.
     pub(super) fn build_shared<T: Send + 'static, X: Annex<T>>(
         self,
         delivery: Delivery<X::Due>,
         executors: usize,
-        mut annex: impl FnMut() -> X,
+        mut annex: impl FnMut(usize, usize) -> X,
         handle: impl Fn(crate::wheel::Expired<X::Due>) + Send + Sync + 'static,
     ) -> Result<Arc<Shared<T, X, X::Due>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
-        let wheels = (0..self.shards.unwrap_or_else(default_shards)).map(|_| wheel.clone().build());
+        let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
+        let wheels = (0..count).map(|_| wheel.clone().build());
         let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
         let parker = Parker::new();
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = parker.unparker().clone();
-        let wheels = wheels.into_iter().map(|wheel| (wheel, annex()));
+        let wheels = wheels.into_iter().enumerate();
+        let wheels = wheels.map(|(index, wheel)| (wheel, annex(index, count)));
         let shards = Shards::new(wheels, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.late_after);
         let starter = Starter { parker, executors, name: self.name };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
+    }
+
+    /// Sets the number of shards for each thread that the machine runs at once, and how many there
+    /// are at most, unless the number of shards is set.
+    pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
+        self.shards.get_or_insert_with(|| default_shards(shards, most));
+        self
     }
 
     fn check(&self) -> Result<Option<NonZeroU64>, TimerBuildError> {
@@ -232,8 +242,9 @@ impl TimerBuilder {
     }
 }
 
-fn default_shards() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SHARDS)
+fn default_shards(per_thread: usize, most: usize) -> usize {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    threads.saturating_mul(per_thread).min(most)
 }
 
 impl Default for TimerBuilder {

@@ -347,7 +347,7 @@ impl TimerBuilder {
         self.shards.get_or_insert(1);
         let backlog = Arc::new(Backlog::new());
         let delivery = Delivery::Queue(Arc::clone(&backlog));
-        let shared = self.inline().build_shared(delivery, 0, || (), drop)?;
+        let shared = self.inline().build_shared(delivery, 0, |_, _| (), drop)?;
         Ok(DelayQueue::from_parts(ValueTimer::from_shared(shared), backlog))
     }
 }

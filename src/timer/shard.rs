@@ -90,6 +90,12 @@ impl<T, X> Shard<T, X> {
         Self { state: Mutex::new(state), published: Published::new() }
     }
 
+    /// Returns whether a thread holds the lock.
+    #[inline]
+    pub(super) fn is_locked(&self) -> bool {
+        self.state.is_locked()
+    }
+
     /// Adds a timeout, for which the caller has a permit. Then runs `act` with its key under the
     /// same hold, as [`hold`](Self::hold) does.
     #[inline]

@@ -75,6 +75,9 @@ pub(crate) struct Shards<T, X = ()> {
 std::thread_local! {
     /// The number of this thread, in the order in which threads used a timer.
     static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
+
+    /// How many shards further this thread is because it found locks taken.
+    static MOVES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The number of a thread that has used no timer. On systems where local data of a thread needs a
@@ -130,12 +133,46 @@ impl<T, X> Shards<T, X> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
+        self.moved(0)
+    }
+
+    /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns that
+    /// of the shard that this thread uses.
+    ///
+    /// A thread that finds the lock of its shard taken uses the next free shard from then on. So
+    /// threads that hold the locks for other operations, such as those that end, are not in its way.
+    #[inline]
+    pub(crate) fn free(&self) -> usize {
+        let moves = MOVES.try_with(Cell::get).unwrap_or(0);
+        let index = self.moved(moves);
+        if self.mask > 0 && self.all[index].is_locked() {
+            self.move_on(index, moves)
+        } else {
+            index
+        }
+    }
+
+    #[cold]
+    fn move_on(&self, index: usize, moves: usize) -> usize {
+        for moves in (1..self.all.len()).map(|further| moves.wrapping_add(further)) {
+            let next = self.moved(moves);
+            if !self.all[next].is_locked() {
+                _ = MOVES.try_with(|current| current.set(moves));
+                return next;
+            }
+        }
+        index
+    }
+
+    /// Returns the index of the shard that this thread uses after some moves.
+    #[inline]
+    fn moved(&self, moves: usize) -> usize {
         let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
         let thread = if thread == UNNUMBERED { number_thread() } else { thread };
-        let count = self.all.len();
+        let (place, count) = (thread.wrapping_add(moves), self.all.len());
         // A remainder takes longer than the rest of this function.
-        let index = thread & self.mask;
-        if index < count { index } else { thread % count }
+        let index = place & self.mask;
+        if index < count { index } else { place % count }
     }
 
     /// Adds a timeout to the shard at `index`.

@@ -364,7 +364,7 @@ impl TimerBuilder {
     ) -> Result<ValueTimer<T>, TimerBuildError> {
         let (delivery, executors) = self.delivery();
         let handle = move |expired: Expired<T>| handler(expired.value);
-        self.build_shared(delivery, executors, || (), handle).map(ValueTimer::from_shared)
+        self.build_shared(delivery, executors, |_, _| (), handle).map(ValueTimer::from_shared)
     }
 }
 

@@ -13,6 +13,8 @@ mod calls;
 mod clock;
 mod corpus;
 mod fronts;
+#[cfg(feature = "future")]
+mod futures;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod ledger;
@@ -20,6 +22,8 @@ mod rhythms;
 mod script;
 #[path = "../shared/shrink.rs"]
 mod shrink;
+#[cfg(feature = "future")]
+mod task_steps;
 #[cfg(feature = "future")]
 mod tasks;
 #[path = "../shared/variable.rs"]
@@ -111,7 +115,7 @@ fn generate(seed: u64) -> Script {
     #[cfg_attr(not(feature = "future"), expect(unused_mut, reason = "the feature adds steps"))]
     let mut script = Script::generate(seed);
     #[cfg(feature = "future")]
-    tasks::add_steps(&mut script, seed);
+    task_steps::add_steps(&mut script, seed);
     script
 }
 

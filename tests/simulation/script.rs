@@ -94,7 +94,7 @@ pub(crate) enum Step {
     Wait(Wait),
     Announce(Announce),
     #[cfg(feature = "future")]
-    Task(crate::tasks::TaskStep),
+    Task(crate::task_steps::TaskStep),
 }
 
 /// An operation for the purgatory.

@@ -5,104 +5,20 @@
 //! checks that every due task was woken, that no other was, and that a dropped task left nothing.
 
 use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    task::{Context, Poll, Wake, Waker},
-    time::Instant,
+    sync::{Arc, Mutex},
+    task::{Context, Wake, Waker},
 };
 
-use delaywheel::{
-    AsyncPurgatory, Completion, DelayQueue, MissedTicks, PurgatoryBuilder, ScheduleErrorKind,
-    Timer,
-    future::{Interval, QueueStream, Sleep, Timeout, TimeoutError, Wait},
-};
+use delaywheel::{AsyncPurgatory, DelayQueue, PurgatoryBuilder, Timer};
 
 use crate::{
     books::{Books, Tick},
-    clock::Time,
     fronts::duration,
-    script::{Back, Delay, Dice, KEYS, Nanos, Script, Step, THREADS},
+    futures::{Alarm, Gate, Moment, Polled, Waits, Work},
+    script::{Back, Delay, KEYS, Nanos, Script, Step, THREADS},
+    task_steps::{Job, TaskStep},
     world::{World, lock},
 };
-
-/// Maximum number of ticks or values that a task takes in one poll.
-const MOST_AT_ONCE: usize = 4;
-
-/// Adds steps of tasks to half of the scripts. The other steps stay as they are.
-pub(crate) fn add_steps(script: &mut Script, seed: u64) {
-    let mut dice = Dice::new(!seed);
-    if dice.one_in(2) {
-        return;
-    }
-    let steps = std::mem::take(&mut script.steps);
-    for step in steps {
-        script.steps.push(step);
-        while dice.one_in(2) {
-            script.steps.push((dice.thread(), Step::Task(dice.task_step())));
-        }
-    }
-}
-
-/// A step of the async tasks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum TaskStep {
-    Spawn(Job),
-    /// Polls some woken tasks, in an order that the second number seeds.
-    Run(usize, u64),
-    /// Polls a task, whether it was woken or not; with a new waker if the flag is set.
-    Poll(Back, bool),
-    Reset(Back, Delay),
-    /// Drops a task; with an even number, one that was woken.
-    Drop(Back),
-    /// The future of a timeout gets ready, or the condition of a wait true.
-    Open(Back),
-    /// A value for the queue.
-    Insert(Delay),
-    /// An event on a key.
-    Announce(u32),
-}
-
-/// What an async task does.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Job {
-    Sleep(Delay),
-    Timeout(Delay),
-    Interval(Nanos, MissedTicks),
-    Receive,
-    /// Bits: keys whose events it awaits; and whether it has a condition.
-    Wait(u32, bool, Delay),
-}
-
-impl Dice<'_> {
-    fn task_step(&mut self) -> TaskStep {
-        let (back, delay) = (self.back(), self.delay());
-        match self.0.u32(0..40) {
-            0..13 => TaskStep::Spawn(self.job(delay)),
-            13..22 => TaskStep::Run(self.0.usize(1..8), self.0.u64(0..u64::MAX)),
-            22..27 => TaskStep::Poll(back, self.one_in(2)),
-            27..31 => TaskStep::Reset(back, delay),
-            31..34 => TaskStep::Drop(back),
-            34..36 => TaskStep::Open(back),
-            36..38 => TaskStep::Insert(Delay::Nanos(self.skewed(40))),
-            _ => TaskStep::Announce(self.key()),
-        }
-    }
-
-    fn job(&mut self, delay: Delay) -> Job {
-        let missed = [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip];
-        match self.0.u32(0..10) {
-            0..3 => Job::Sleep(delay),
-            3 => Job::Timeout(delay),
-            4 => Job::Interval(self.skewed(55), self.pick(&missed)),
-            5..8 => Job::Receive,
-            _ => Job::Wait(self.keys(), self.one_in(2), delay),
-        }
-    }
-}
 
 /// A task, by its index.
 type Number = usize;
@@ -140,58 +56,6 @@ struct Task {
     is_registered: bool,
 }
 
-enum Work {
-    Sleep(Sleep, Alarm),
-    /// The deadline counts from the first pending poll.
-    Timeout(Timeout<Gate>, Delay, Option<Alarm>),
-    Interval(Interval, Alarm),
-    Receive(QueueStream<usize>),
-    Wait(Wait<u32, u32>, Waits),
-}
-
-/// The model of a sleep.
-#[derive(Debug, Clone, Copy)]
-struct Alarm {
-    /// Nanoseconds since the origin; `u64::MAX` for never.
-    deadline: Nanos,
-    /// The least deadline since it was registered.
-    least: Nanos,
-}
-
-/// The model of a wait.
-struct Waits {
-    keys: u32,
-    delay: Delay,
-    gate: Gate,
-    has_condition: bool,
-    /// `None` before the first poll.
-    deadline: Option<Tick>,
-    /// Whether an event has ended it.
-    is_satisfied: bool,
-}
-
-/// A future that is ready when the script opens it. It wakes no task.
-#[derive(Clone)]
-struct Gate(Arc<AtomicBool>);
-
-impl Gate {
-    fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    fn is_open(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
-
-impl Future for Gate {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if self.is_open() { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
 /// Records wake-ups.
 struct Signal {
     wakes: Wakes,
@@ -206,81 +70,6 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         lock(&self.wakes).push((self.task, self.generation));
-    }
-}
-
-/// The result of a poll.
-#[derive(Debug, Clone, Copy, Hash)]
-enum Polled {
-    Pending,
-    /// There is more to do.
-    Again,
-    /// A sleep that may be polled again.
-    Elapsed,
-    Over,
-}
-
-/// The time and the state of a task before a poll, for the model.
-#[derive(Clone, Copy)]
-struct Moment {
-    now: Time,
-    /// Nanoseconds since the origin, not before the latest tick that was seen.
-    nanos: Nanos,
-    tick: Tick,
-    /// Whether the timer has no permit left for another sleep.
-    is_full: bool,
-    is_shut_down: bool,
-    /// Whether the task was registered and not woken since.
-    is_registered: bool,
-}
-
-impl Alarm {
-    const fn new(deadline: Nanos) -> Self {
-        Self { deadline, least: deadline }
-    }
-
-    /// Makes the model of a sleep that ends `delay` after `now`.
-    fn after(now: Nanos, delay: Delay) -> Self {
-        let Delay::Nanos(delay) = delay else { return Self::new(u64::MAX) };
-        Self::new(now.saturating_add(delay))
-    }
-
-    /// Moves the deadline to `delay` after `now`. With a limit, a sleep moves in the wheel at once.
-    fn reset(&mut self, now: Nanos, delay: Delay, has_limit: bool) {
-        let Self { deadline, .. } = Self::after(now, delay);
-        self.deadline = deadline;
-        self.least = match has_limit {
-            // It has passed, though its tick has not begun.
-            _ if deadline <= now => 0,
-            true => deadline,
-            false => deadline.min(self.least),
-        };
-    }
-
-    /// Checks the result of a poll.
-    fn judge(
-        &mut self,
-        polled: Poll<Result<(), ScheduleErrorKind>>,
-        books: &Books,
-        at: Moment,
-    ) -> Result<(), String> {
-        let has_passed = self.deadline < u64::MAX && at.nanos >= self.deadline;
-        let is_sure = books.at_nanos(self.deadline.into()) <= at.tick;
-        let is_right = match polled {
-            Poll::Pending => !is_sure && !at.is_shut_down,
-            Poll::Ready(Ok(())) => has_passed,
-            Poll::Ready(Err(ScheduleErrorKind::ShutDown)) => at.is_shut_down && !has_passed,
-            Poll::Ready(Err(ScheduleErrorKind::Full)) => {
-                at.is_full && !at.is_registered && !has_passed
-            }
-            Poll::Ready(Err(_)) => false,
-        };
-        // A further poll leaves a sleep that was moved later at its earlier deadline.
-        if !at.is_registered || polled.is_ready() {
-            self.least = self.deadline;
-        }
-        let time = (at.nanos, at.tick);
-        if is_right { Ok(()) } else { Err(format!("{polled:?} of {self:?} at {time:?}")) }
     }
 }
 
@@ -350,7 +139,10 @@ impl Tasks {
                     state.tasks[number].end();
                 }
             }
-            TaskStep::Open(back) => state.open(back),
+            TaskStep::Open(back) => {
+                let work = state.pick(back).and_then(|number| state.tasks[number].work.as_ref());
+                work.inspect(|work| work.open());
+            }
             TaskStep::Insert(delay) => {
                 let deadline = lock(&self.books).after(world.now(), delay);
                 let value = state.values.len();
@@ -457,15 +249,7 @@ impl Tasks {
         let books = lock(&self.books);
         let polled = match task.work.as_mut() {
             None => return Ok(()),
-            Some(Work::Sleep(sleep, alarm)) => poll_sleep(sleep, alarm, &books, &mut cx, moment),
-            Some(Work::Timeout(timeout, delay, alarm)) => {
-                poll_timeout((timeout, *delay, alarm), &books, &mut cx, moment)
-            }
-            Some(Work::Interval(interval, alarm)) => {
-                poll_interval(world, (interval, alarm), &books, &mut cx, moment)
-            }
-            Some(Work::Receive(stream)) => poll_receive(stream, values, &mut cx, moment),
-            Some(Work::Wait(wait, model)) => poll_wait(wait, model, &books, &mut cx, moment),
+            Some(work) => work.poll(world, values, &books, &mut cx, moment),
         };
         drop(books);
         let polled = polled.map_err(|fault| format!("task {number}: {fault}"))?;
@@ -602,175 +386,17 @@ impl State {
         };
         self.tasks.iter().filter(sleeps).filter(|task| task.is_registered).count() as u64
     }
-
-    /// Makes the future of a timeout ready, or the condition of a wait true.
-    fn open(&mut self, back: Back) {
-        let Some(number) = self.pick(back) else { return };
-        let task = &mut self.tasks[number];
-        match &task.work {
-            Some(Work::Timeout(timeout, ..)) => timeout.get_ref().0.store(true, Relaxed),
-            Some(Work::Wait(_, wait)) => wait.gate.0.store(true, Relaxed),
-            _ => {}
-        }
-    }
 }
 
 impl Task {
-    /// Returns the tick at which the task is due; `None` if it does not wait for a time.
+    /// Returns the tick at which it is due; `None` if it does not wait for a time.
     fn due(&self, due: impl Fn(&Alarm) -> Tick) -> Option<Tick> {
-        match self.work.as_ref()? {
-            Work::Sleep(_, alarm) | Work::Interval(_, alarm) => Some(due(alarm)),
-            Work::Timeout(_, _, alarm) => alarm.as_ref().map(due),
-            Work::Receive(_) => None,
-            Work::Wait(_, wait) => wait.deadline,
-        }
+        self.work.as_ref()?.due(due)
     }
 
     /// Drops the future.
     fn end(&mut self) {
         self.work = None;
         (self.is_registered, self.is_woken) = (false, false);
-    }
-}
-
-fn poll_sleep(
-    sleep: &mut Sleep,
-    alarm: &mut Alarm,
-    books: &Books,
-    cx: &mut Context<'_>,
-    at: Moment,
-) -> Result<Polled, String> {
-    let polled = Pin::new(sleep).poll(cx).map_err(|error| error.kind());
-    alarm.judge(polled, books, at)?;
-    Ok(match polled {
-        Poll::Pending => Polled::Pending,
-        Poll::Ready(Ok(())) => Polled::Elapsed,
-        Poll::Ready(Err(_)) => Polled::Over,
-    })
-}
-
-fn poll_timeout(
-    (timeout, delay, alarm): (&mut Timeout<Gate>, Delay, &mut Option<Alarm>),
-    books: &Books,
-    cx: &mut Context<'_>,
-    at: Moment,
-) -> Result<Polled, String> {
-    let is_open = timeout.get_ref().is_open();
-    let polled = Pin::new(timeout).poll(cx);
-    let is_done = matches!(polled, Poll::Ready(Ok(())));
-    if is_open != is_done {
-        return Err(format!("{polled:?}, and its future: {is_open}"));
-    }
-    if is_done {
-        return Ok(Polled::Over);
-    }
-    let alarm = alarm.get_or_insert_with(|| Alarm::after(at.nanos, delay));
-    let polled = polled.map(|ended| match ended {
-        Ok(()) | Err(TimeoutError::Elapsed) => Ok(()),
-        Err(TimeoutError::Sleep(error)) => Err(error.kind()),
-    });
-    alarm.judge(polled, books, at)?;
-    Ok(if polled.is_pending() { Polled::Pending } else { Polled::Over })
-}
-
-fn poll_interval(
-    world: &World,
-    (interval, alarm): (&mut Interval, &mut Alarm),
-    books: &Books,
-    cx: &mut Context<'_>,
-    mut at: Moment,
-) -> Result<Polled, String> {
-    for _ in 0..MOST_AT_ONCE {
-        let polled = interval.poll_tick(cx).map_err(|error| error.kind());
-        let planned = alarm.deadline;
-        alarm.judge(polled.map_ok(|_| ()), books, at)?;
-        at.is_registered = false;
-        match polled {
-            Poll::Pending => return Ok(Polled::Pending),
-            Poll::Ready(Ok(instant)) => {
-                check_tick(world, books, planned, instant)?;
-                let period = u64::try_from(interval.period().as_nanos()).unwrap_or(u64::MAX);
-                let now = at.nanos.max(planned);
-                *alarm = Alarm::new(next_tick(interval.missed_ticks(), period, planned, now));
-            }
-            Poll::Ready(Err(_)) if at.is_shut_down => return Ok(Polled::Over),
-            Poll::Ready(Err(_)) => return Ok(Polled::Again),
-        }
-    }
-    Ok(Polled::Again)
-}
-
-fn poll_receive(
-    stream: &mut QueueStream<usize>,
-    values: &mut [Option<Tick>],
-    cx: &mut Context<'_>,
-    at: Moment,
-) -> Result<Polled, String> {
-    for _ in 0..MOST_AT_ONCE {
-        match stream.poll_recv(cx) {
-            Poll::Pending => return Ok(Polled::Pending),
-            Poll::Ready(Ok(value)) => {
-                let deadline = values.get_mut(value).and_then(Option::take);
-                if deadline.is_none_or(|deadline| deadline > at.tick) {
-                    return Err(format!("value {value}: {deadline:?} at {}", at.tick));
-                }
-            }
-            Poll::Ready(Err(_)) if at.is_shut_down => return Ok(Polled::Over),
-            Poll::Ready(Err(error)) => return Err(error.to_string()),
-        }
-    }
-    Ok(Polled::Again)
-}
-
-fn poll_wait(
-    wait: &mut Wait<u32, u32>,
-    model: &mut Waits,
-    books: &Books,
-    cx: &mut Context<'_>,
-    at: Moment,
-) -> Result<Polled, String> {
-    let is_first = model.deadline.is_none();
-    let deadline = *model.deadline.get_or_insert_with(|| books.after(at.now, model.delay));
-    let polled = Pin::new(wait).poll(cx);
-    let is_open = model.has_condition && model.gate.is_open();
-    let is_right = match &polled {
-        Poll::Pending => (at.is_registered || is_first && !is_open) && !at.is_shut_down,
-        Poll::Ready(Ok(Completion::Satisfied)) => model.is_satisfied || is_first && is_open,
-        Poll::Ready(Ok(Completion::Expired)) => deadline <= at.tick && !model.is_satisfied,
-        Poll::Ready(Ok(Completion::ShutDown) | Err(_)) => at.is_shut_down,
-        Poll::Ready(Ok(_)) => false,
-    };
-    if !is_right {
-        return Err(format!("{polled:?}, due at {deadline}"));
-    }
-    Ok(if polled.is_pending() { Polled::Pending } else { Polled::Over })
-}
-
-/// Returns the tick that follows a tick planned for `planned` and taken at `now`.
-fn next_tick(missed: MissedTicks, period: Nanos, planned: Nanos, now: Nanos) -> Nanos {
-    let next = planned.saturating_add(period);
-    match missed {
-        MissedTicks::Skip if next < now => {
-            let passed = (now - planned) / period;
-            planned.saturating_add(period.saturating_mul(passed + 1))
-        }
-        MissedTicks::Delay if next < now => now.saturating_add(period),
-        _ => next,
-    }
-}
-
-/// Checks the instant that an interval returns.
-fn check_tick(
-    world: &World,
-    books: &Books,
-    planned: Nanos,
-    instant: Instant,
-) -> Result<(), String> {
-    let origin = books.begin_of(0).expect("tick 0 has begun");
-    let expected = world.instant_of(origin + u128::from(planned));
-    if instant == expected {
-        Ok(())
-    } else {
-        Err(format!("a tick at {instant:?}, not {expected:?}"))
     }
 }

@@ -59,6 +59,7 @@ impl<F: FnMut(Duration) -> S, S: Future> Future for Driver<F, S> {
         };
         let nonzero = delay.filter(|delay| !delay.is_zero());
         this.sleep.set(nonzero.map(this.make_sleep));
+        debug_assert!(this.sleep.is_none() || delay.is_some(), "it wakes without a deadline");
         let is_over = this.sleep.as_pin_mut().is_none_or(|sleep| sleep.poll(cx).is_ready());
         if is_over && delay.is_some() {
             // Other tasks of the worker run before the next turn.

@@ -82,6 +82,12 @@ impl Interval {
         let now = self.sleep.handle().elapsed().max(planned);
         let next = next_tick(self.missed, self.period, planned, now);
         debug_assert!(planned < next, "a tick comes twice");
+        debug_assert!(
+            self.missed == MissedTicks::Delay
+                || next == u64::MAX
+                || (next - planned) % self.period == 0,
+            "the tick at {next} is not on the grid of {planned}"
+        );
         self.sleep.set_deadline(next);
         Poll::Ready(Ok(instant))
     }

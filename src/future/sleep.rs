@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -56,6 +57,8 @@ pub struct Sleep {
     /// In nanoseconds of the timer; `u64::MAX` for never.
     deadline: u64,
     registration: Registration,
+    /// Whether the deadline is a delay, which [`start`](Self::start) has to count from now.
+    is_delay: bool,
     /// Whether the poll of a sleep that is not registered reads the clock, so that it ends at once
     /// after its deadline. A sleep that was just made with a delay need not. One that has ended
     /// must: its deadline may lie within the latest tick.
@@ -64,14 +67,32 @@ pub struct Sleep {
 
 impl Sleep {
     pub(super) const fn new(handle: SleepHandle, deadline: u64) -> Self {
-        Self { handle, deadline, registration: Registration::new(), reads_clock: true }
+        let registration = Registration::new();
+        Self { handle, deadline, registration, is_delay: false, reads_clock: true }
+    }
+
+    /// Makes a sleep whose delay begins with [`start`](Self::start). Does not read the clock.
+    #[inline]
+    pub(super) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
+        let (deadline, registration) = (nanos(delay), Registration::new());
+        Self { handle, deadline, registration, is_delay: true, reads_clock: delay.is_zero() }
+    }
+
+    /// Counts the delay from now, unless it has begun.
+    #[inline]
+    pub(super) fn start(&mut self) {
+        if mem::take(&mut self.is_delay) {
+            debug_assert!(self.registration.is_none(), "it is registered without a deadline");
+            self.deadline = self.handle.elapsed().saturating_add(self.deadline);
+        }
     }
 
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(super) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        let deadline = handle.elapsed().saturating_add(nanos(delay));
-        Self { handle, deadline, registration: Registration::new(), reads_clock: delay.is_zero() }
+        let mut sleep = Self::delayed(handle, delay);
+        sleep.start();
+        sleep
     }
 
     /// Makes a sleep that ends at `deadline`.
@@ -135,7 +156,8 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, deadline, registration, reads_clock } = &mut *self;
+        debug_assert!(!self.is_delay, "its delay has not begun");
+        let Self { handle, deadline, registration, reads_clock, .. } = &mut *self;
         if *reads_clock && registration.is_none() && handle.elapsed() >= *deadline {
             return Poll::Ready(Ok(()));
         }
@@ -155,6 +177,7 @@ impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
         self.handle.cancel(&mut self.registration);
+        debug_assert!(self.registration.is_none(), "a dropped sleep is in the wheel");
     }
 }
 

@@ -1,8 +1,8 @@
 //! A limit on the time that a future takes.
 
 use std::{
+    fmt,
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -30,23 +30,13 @@ pin_project! {
     /// # Cancel safety
     ///
     /// A dropped timeout drops its future and leaves the wheel.
-    #[derive(Debug)]
     #[must_use = "futures do nothing unless awaited"]
     pub struct Timeout<F> {
         #[pin]
         future: F,
-        limit: Limit,
+        // The end of the time limit.
+        sleep: Sleep,
     }
-}
-
-/// The end of the time limit.
-#[derive(Debug)]
-enum Limit {
-    /// This long after the first poll.
-    After(SleepHandle, Duration),
-    At(Sleep),
-    /// Placeholder while a poll replaces `After` with `At`.
-    Changing,
 }
 
 impl<F> Timeout<F> {
@@ -56,11 +46,11 @@ impl<F> Timeout<F> {
         delay: Duration,
         future: impl IntoFuture<IntoFuture = F>,
     ) -> Self {
-        Self { future: future.into_future(), limit: Limit::After(handle, delay) }
+        Self { future: future.into_future(), sleep: Sleep::delayed(handle, delay) }
     }
 
     pub(super) fn at(sleep: Sleep, future: impl IntoFuture<IntoFuture = F>) -> Self {
-        Self { future: future.into_future(), limit: Limit::At(sleep) }
+        Self { future: future.into_future(), sleep }
     }
 
     /// Returns the future.
@@ -79,27 +69,6 @@ impl<F> Timeout<F> {
     }
 }
 
-impl Limit {
-    #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TimeoutError> {
-        if let Self::At(sleep) = self {
-            return Self::poll_sleep(sleep, cx);
-        }
-        let Self::After(handle, delay) = mem::replace(self, Self::Changing) else {
-            unreachable!("a limit changes within a poll");
-        };
-        *self = Self::At(Sleep::after(handle, delay));
-        self.poll(cx)
-    }
-
-    fn poll_sleep(sleep: &mut Sleep, cx: &mut Context<'_>) -> Poll<TimeoutError> {
-        Poll::Ready(match ready!(Pin::new(sleep).poll(cx)) {
-            Ok(()) => TimeoutError::Elapsed,
-            Err(error) => TimeoutError::Sleep(error),
-        })
-    }
-}
-
 impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, TimeoutError>;
 
@@ -109,7 +78,17 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        this.limit.poll(cx).map(Err)
+        this.sleep.start();
+        Poll::Ready(Err(match ready!(Pin::new(this.sleep).poll(cx)) {
+            Ok(()) => TimeoutError::Elapsed,
+            Err(error) => TimeoutError::Sleep(error),
+        }))
+    }
+}
+
+impl<F: fmt::Debug> fmt::Debug for Timeout<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout").field("future", &self.future).finish_non_exhaustive()
     }
 }
 

@@ -138,6 +138,10 @@ impl<R> Shared<R> {
         matches!(&*self.end.lock(), End::Ended(_))
     }
 
+    fn has_waker(&self) -> bool {
+        matches!(&*self.end.lock(), End::Open(Some(_)))
+    }
+
     /// Removes the waker, so the end of the operation wakes no task.
     pub(super) fn forget_waker(&self) {
         let waker = match &mut *self.end.lock() {
@@ -256,6 +260,7 @@ where
             Waiting { when: self.when, reached: self.reached, shared: Arc::clone(&shared) };
         let added = (self.register)(&self.purgatory, operation, self.watches, self.delay)?;
         let guard = added.key().map(|key| self.purgatory.guard(key));
+        debug_assert!(!shared.has_waker(), "an end within this poll would wake the task");
         shared.is_registered.store(true, Ordering::Release);
         Ok(State::Waiting(shared, guard))
     }
@@ -320,6 +325,7 @@ where
         if polled.is_pending() {
             self.state = State::Waiting(shared, guard);
         } else {
+            debug_assert!(shared.has_ended(), "its operation still waits");
             guard.into_iter().for_each(OperationGuard::disarm);
         }
         polled.map(Ok)
@@ -334,6 +340,7 @@ where
     fn drop(&mut self) {
         if let State::Waiting(shared, _) = &self.state {
             shared.forget_waker();
+            debug_assert!(!shared.has_waker(), "the end of a dropped wait wakes its task");
         }
     }
 }

@@ -54,7 +54,7 @@ fn growing_never_copies_and_takes_at_most_40_bytes_for_a_timeout() {
 }
 
 #[test]
-fn churn_takes_at_most_72_bytes_for_a_live_timeout() {
+fn churn_takes_at_most_56_bytes_for_a_live_timeout() {
     const LIVE: u64 = 100_000;
     let operations = if cfg!(debug_assertions) { MILLION / 10 } else { 10 * MILLION };
     let mut random = fastrand::Rng::with_seed(3);
@@ -70,7 +70,7 @@ fn churn_takes_at_most_72_bytes_for_a_live_timeout() {
             *key = wheel.insert(ahead(&wheel, &mut random), value).unwrap();
         }
     });
-    assert!(used.bytes_max <= 72 * LIVE, "{} bytes at the peak", used.bytes_max);
+    assert!(used.bytes_max <= 56 * LIVE, "{} bytes at the peak", used.bytes_max);
     assert_eq!(used.bytes_current, 0);
 }
 

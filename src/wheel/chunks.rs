@@ -196,6 +196,11 @@ impl Chunks {
         self.free = if first < added.end { first } else { NIL };
     }
 
+    /// Returns the number of allocated chunks.
+    pub(super) fn len(&self) -> usize {
+        self.masks.len()
+    }
+
     /// Returns whether no chunk has been allocated.
     pub(super) fn is_empty(&self) -> bool {
         self.masks.is_empty()
@@ -251,24 +256,28 @@ impl Chunks {
         *mask
     }
 
-    /// Marks the records at these positions as removed. Returns the chunks that have no live record
-    /// left, and their number.
+    /// Marks the records at these positions as removed. Returns the chunks whose mask is such that
+    /// `is_listed` holds, and their number. A chunk may be listed twice.
     ///
     /// The loop body has no branch, so the cache misses of the masks overlap.
     #[inline]
-    pub(super) fn clear_all(&mut self, positions: &[u32]) -> ([u32; BATCH], usize) {
+    pub(super) fn clear_all(
+        &mut self,
+        positions: &[u32],
+        is_listed: impl Fn(u16) -> bool,
+    ) -> ([u32; BATCH], usize) {
         let masks = &mut self.masks[..];
-        let mut emptied = [NIL; BATCH];
+        let mut listed = [NIL; BATCH];
         let mut count = 0;
         for &number in positions {
             let (chunk, bit) = (number / CHUNK, 1 << (number % CHUNK));
             let mask = &mut masks[chunk as usize];
             debug_assert!(*mask & bit != 0, "record {number} was removed before");
             *mask &= !bit;
-            emptied[count % BATCH] = chunk;
-            count += usize::from(*mask == 0);
+            listed[count % BATCH] = chunk;
+            count += usize::from(is_listed(*mask));
         }
-        (emptied, count.min(BATCH))
+        (listed, count.min(BATCH))
     }
 
     #[inline]

@@ -279,14 +279,9 @@ impl Hierarchy {
         }
     }
 
-    /// Removes the record of a cancelled or moved timeout. Its bit is cleared at the latest with
-    /// the 15th record that is removed after it.
+    /// Updates the nursery and the first after a record was removed.
     #[inline]
-    pub(super) fn remove(&mut self, position: Position) {
-        // Two branches, since only the second waits for the position, which may be a cache miss.
-        if self.cancelled.push(position) {
-            self.clear_cancelled();
-        }
+    pub(super) fn forget(&mut self, position: Position) {
         self.nursery.forget(position);
         if self.first.is_some_and(|first| first.witness == position) {
             self.replace_witness();
@@ -302,7 +297,7 @@ impl Hierarchy {
     /// Clears the bits of all cancelled records.
     #[inline(never)]
     pub(super) fn clear_cancelled(&mut self) {
-        let (emptied, count) = self.chunks.clear_all(self.cancelled.drain());
+        let (emptied, count) = self.chunks.clear_all(self.cancelled.drain(), |mask| mask == 0);
         for &chunk in &emptied[..count] {
             if chunk >= NURSERY && self.chunks.owner(chunk) != Owner::Run {
                 self.free_chunk(chunk);

@@ -88,7 +88,7 @@ impl Hierarchy {
     }
 
     /// Returns the chunks of a bucket, each with the mask of its written records.
-    fn chunks_of(&self, id: BucketId) -> impl Iterator<Item = (u32, u16)> {
+    pub(super) fn chunks_of(&self, id: BucketId) -> impl Iterator<Item = (u32, u16)> {
         let bucket = self.bucket(id);
         let newest = bucket.newest();
         let written = bucket.written();

@@ -122,6 +122,10 @@ impl Level {
         self.buckets.get_mut(bucket)
     }
 
+    pub(super) fn get(&self, bucket: usize) -> Option<&Bucket> {
+        self.buckets.get(bucket)
+    }
+
     #[inline]
     pub(super) fn bucket(&self, bucket: usize) -> &Bucket {
         &self.buckets[bucket]

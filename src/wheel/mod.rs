@@ -34,7 +34,8 @@
 //! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
 //! each. `advance` takes due buckets in that order. A `sparse` one expires in place, and a crowded
 //! one is sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts
-//! wait in `cancelled`, and are removed 16 at a time. The hierarchy is scheme 7 of Varghese and
+//! wait in `cancelled`, and are removed 16 at a time; `merge` then moves the last records of nearly
+//! empty chunks. The hierarchy is scheme 7 of Varghese and
 //! Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
@@ -54,6 +55,7 @@ mod hierarchy;
 mod invariants;
 mod iter;
 mod level;
+mod merge;
 mod nursery;
 mod queue;
 mod run;
@@ -192,13 +194,14 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts. If the
-    /// timeout determined the next expiration, the wheel searches for the next one, past emptied
-    /// buckets and cancelled timeouts. It passes each of these once. Allocates nothing.
+    /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts, and moves
+    /// up to 32 others to free memory. If the timeout determined the next expiration, the wheel
+    /// searches for the next one, past emptied buckets and cancelled timeouts. It passes each of
+    /// these once. Allocates nothing.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;
-        self.hierarchy.remove(position);
+        self.remove_record(position);
         Some(value)
     }
 
@@ -247,7 +250,7 @@ impl<T> TimingWheel<T> {
         } else if deadline != previous {
             let moved = hierarchy.place_again(deadline, record.slot);
             arena.set_position(record.slot, moved);
-            hierarchy.remove(position);
+            self.remove_record(position);
         }
         Some(previous)
     }

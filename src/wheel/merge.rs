@@ -1,0 +1,196 @@
+//! Merging: few live records do not keep a chunk.
+//!
+//! Random cancels would leave most chunks with a few live records. So when at most two are left,
+//! the wheel moves them to the newest chunk of their bucket and frees the chunk. A small wheel does
+//! not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
+
+use super::{
+    TimingWheel,
+    arena::Arena,
+    chunks::{NIL, Owner, Position, bits},
+    geometry::BucketId,
+    hierarchy::Hierarchy,
+};
+
+/// A wheel with fewer chunks, of 202 bytes each, does not merge them. The model tests run debug
+/// builds and merge in small wheels.
+const SMALL: usize = if cfg!(debug_assertions) { 8 } else { 1024 };
+
+impl<T> TimingWheel<T> {
+    /// Removes the record of a cancelled or moved timeout. Its bit is cleared at the latest with
+    /// the 15th record that is removed after it.
+    #[inline]
+    pub(super) fn remove_record(&mut self, position: Position) {
+        // Two branches, since only the second waits for the position, which may be a cache miss.
+        if self.hierarchy.cancelled.push(position) {
+            self.hierarchy.clear_and_merge(&mut self.arena);
+        }
+        self.hierarchy.forget(position);
+    }
+}
+
+impl Hierarchy {
+    /// Clears the bits of all cancelled records, and merges the chunks that are nearly empty now.
+    #[inline(never)]
+    fn clear_and_merge<T>(&mut self, arena: &mut Arena<T>) {
+        if self.chunks.len() < SMALL {
+            return self.clear_cancelled();
+        }
+        let (worn, count) = self.chunks.clear_all(self.cancelled.drain(), is_worn);
+        let mut previous = NIL;
+        for &chunk in &worn[..count] {
+            // Timeouts that are cancelled in order list a chunk many times.
+            if core::mem::replace(&mut previous, chunk) != chunk {
+                self.merge(chunk, arena);
+            }
+        }
+    }
+
+    /// Frees a chunk without live records. Merges one that has few.
+    fn merge<T>(&mut self, chunk: u32, arena: &mut Arena<T>) {
+        let (owner, live) = (self.chunks.owner(chunk), self.chunks.mask(chunk));
+        match owner {
+            Owner::Newest(_) | Owner::After(_) if live == 0 => self.free_chunk(chunk),
+            Owner::Newest(_) => self.trim_last(chunk),
+            Owner::After(_) if has_few(live) => self.move_records(chunk, live, arena),
+            Owner::After(_) | Owner::Run | Owner::Free => {}
+        }
+        if let Owner::After(newer) = owner {
+            self.trim_last(newer);
+        }
+    }
+
+    /// Frees a chunk if it is the newest and only one of its bucket and has no live record.
+    ///
+    /// So no search for the first bucket has to pass many buckets without a live record.
+    fn trim_last(&mut self, chunk: u32) {
+        if let Owner::Newest(id) = self.chunks.owner(chunk) {
+            if self.chunks.next(chunk) == NIL {
+                self.trim(id);
+            }
+        }
+    }
+
+    /// Moves the live records of a full chunk to the newest chunk of their bucket, and frees the
+    /// chunk. Allocates no memory: the freed chunk may become the newest.
+    fn move_records<T>(&mut self, chunk: u32, live: u16, arena: &mut Arena<T>) {
+        let Some(id) = self.common_bucket(chunk, live) else { return };
+        self.free_chunk(chunk);
+        // A move within the chunk is to the same or a lower offset, so it overwrites no record that
+        // is still to be moved.
+        for offset in bits(live) {
+            let from = Position::new(chunk, offset);
+            let record = self.chunks.record(from);
+            let bucket = self.levels[id.level()].bucket_mut(id.index());
+            let to = bucket.reserve_or_allocate(id, &mut self.chunks);
+            self.chunks.write(to, record.deadline(), record.slot);
+            arena.set_position(record.slot, to);
+            if let Some(first) = self.first.as_mut().filter(|first| first.witness == from) {
+                first.witness = to;
+            }
+        }
+    }
+
+    /// Returns the bucket to which all these records of a chunk belong, if it has chunks already
+    /// and its expiration is not after any deadline in its range.
+    ///
+    /// It is not always the bucket that they are in: a reset may have moved their deadlines.
+    fn common_bucket(&self, chunk: u32, live: u16) -> Option<BucketId> {
+        let bucket_of = |offset| {
+            let deadline = self.chunks.record(Position::new(chunk, offset)).deadline();
+            self.geometry.bucket(self.expired_to, deadline)
+        };
+        let mut ids = bits(live).map(bucket_of);
+        let id = ids.next()?;
+        let bucket = self.levels.get(id.level())?.get(id.index())?;
+        let takes_records = !bucket.is_empty() && (id.level() == 0 || bucket.is_crowded);
+        (takes_records && ids.all(|other| other == id)).then_some(id)
+    }
+}
+
+/// Returns whether a chunk with this mask has at most two live records, or may have no record
+/// except in positions that are unwritten.
+fn is_worn(mask: u16) -> bool {
+    let cleared = !mask;
+    has_few(mask) | (cleared & cleared.wrapping_add(1) == 0)
+}
+
+/// Returns whether a mask has at most two bits.
+fn has_few(mask: u16) -> bool {
+    let others = mask & mask.wrapping_sub(1);
+    others & others.wrapping_sub(1) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::{tick::Tick, wheel::arena::Key};
+
+    /// A wheel that merges, with its keys in random order. The deadlines are 1 to `within` ahead.
+    fn wheel_of(count: u64, within: u64) -> (TimingWheel<u64>, Vec<Key>) {
+        let (mut wheel, mut random) = (TimingWheel::new(Tick::ZERO), fastrand::Rng::with_seed(1));
+        let insert = |value| wheel.insert(Tick::new(random.u64(1..=within)), value).unwrap();
+        let mut keys: Vec<_> = (0..count).map(insert).collect();
+        random.shuffle(&mut keys);
+        assert!(wheel.hierarchy.chunks.len() >= SMALL);
+        (wheel, keys)
+    }
+
+    #[test]
+    fn a_chunk_that_is_not_the_newest_keeps_more_than_two_timeouts() {
+        let (mut wheel, mut keys) = wheel_of(40_000, 60_000);
+        for key in keys.drain(2000..) {
+            wheel.cancel(key).unwrap();
+        }
+        wheel.check_invariants();
+        let chunks: usize =
+            wheel.hierarchy.occupied().map(|id| wheel.hierarchy.chunks_of(id).count()).sum();
+        // 235 newest chunks, and the rest with three timeouts or more.
+        assert!(chunks < 235 + 2000 / 3, "{chunks} chunks for 2000 timeouts");
+        let left = wheel.advance(Tick::new(60_000)).count();
+        assert_eq!(left, keys.len());
+    }
+
+    #[test]
+    fn a_merge_does_not_move_a_timeout_to_a_bucket_that_is_due_after_it() {
+        let (mut wheel, mut keys) = wheel_of(40_000, 60_000);
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut ahead = || {
+            let power = random.u32(8..24);
+            Tick::new(60_000 + random.u64(..1 << power))
+        };
+        for &key in &keys[..20_000] {
+            wheel.reset(key, ahead()).unwrap();
+        }
+        for value in 0..400 {
+            wheel.insert(ahead(), value).unwrap();
+        }
+        random.shuffle(&mut keys);
+        for (count, key) in keys.drain(2000..).enumerate() {
+            wheel.cancel(key).unwrap();
+            if count % 4000 == 0 {
+                wheel.check_invariants();
+            }
+        }
+        assert_eq!(wheel.advance(Tick::MAX).count(), 2400);
+    }
+
+    #[test]
+    fn an_emptied_bucket_is_not_marked_as_occupied() {
+        let (mut wheel, keys) = wheel_of(40_000, 2000);
+        for (key, left) in keys.into_iter().zip((0..40_000).rev()) {
+            wheel.cancel(key).unwrap();
+            if left % 16 == 0 && left < 400 {
+                let hierarchy = &wheel.hierarchy;
+                let dead = hierarchy.occupied().filter(|&id| {
+                    let newest = hierarchy.bucket(id).newest();
+                    hierarchy.chunks.next(newest) == NIL && hierarchy.live_in(id, newest) == 0
+                });
+                assert!(dead.count() <= 1, "emptied buckets are occupied with {left} left");
+            }
+        }
+        wheel.check_invariants();
+    }
+}

@@ -21,34 +21,7 @@
 use std::{mem, sync::Arc, task::Waker, time::Duration, vec::Vec};
 
 use super::{executor::Delivery, reaper::Holds, receivers::wake_all, shared::Shared};
-use crate::{sync::Mutex, tick::Tick, wheel::Expired};
-
-/// The waker of the task, unless a thread has taken it to wake the task.
-#[derive(Debug)]
-pub(super) struct DriverWaker(Mutex<Option<Waker>>);
-
-impl DriverWaker {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(None))
-    }
-
-    /// Stores the waker of a poll. Cloning and dropping wakers is user code, so both happen without
-    /// the lock.
-    pub(super) fn store(&self, waker: &Waker) {
-        let is_held = self.0.lock().as_ref().is_some_and(|held| held.will_wake(waker));
-        if !is_held {
-            let waker = waker.clone();
-            let before = self.0.lock().replace(waker);
-            drop(before);
-        }
-    }
-
-    /// Wakes the task.
-    pub(super) fn wake(&self) {
-        let waker = self.0.lock().take();
-        wake_all(waker);
-    }
-}
+use crate::{tick::Tick, wheel::Expired};
 
 /// The sleeps of a timer that a task of the user expires.
 pub(crate) struct Turns {

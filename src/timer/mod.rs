@@ -48,6 +48,8 @@ mod debounce;
 mod delay_queue;
 #[cfg(feature = "future")]
 mod driver;
+#[cfg(feature = "future")]
+mod driver_waker;
 mod error;
 mod executor;
 mod key;

@@ -19,7 +19,7 @@ use std::{sync::OnceLock, task::Waker};
 use crossbeam::utils::CachePadded;
 
 #[cfg(feature = "future")]
-use super::driver::DriverWaker;
+use super::driver_waker::DriverWaker;
 use super::{
     annex::Annex,
     error::ScheduleError,

@@ -122,8 +122,8 @@ where
     R: Send + 'static,
 {
     /// Adds an operation that is out to all of its lists, and its timeout to the timer. `times` are
-    /// the present time, its tick, and the deadline. Returns its key, and whether the shard measures
-    /// how long it waits. If the timer refuses the timeout, nothing is added.
+    /// the present time, its tick, and the deadline. Returns its key, and whether the shard
+    /// measures how long it waits. If the timer refuses the timeout, nothing is added.
     #[inline]
     pub(super) fn register(
         &self,

@@ -33,7 +33,7 @@ const BATCH: usize = 1_024;
 
 /// Most records of a claim of the backlog lane. Larger claims keep the processor longer from other
 /// deliveries, and smaller ones deliver a backlog more slowly.
-const BACKLOG: usize = 512;
+const BACKLOG: usize = 256;
 
 /// The window lane has fallen behind if it claims records that are overdue by this.
 const BEHIND: Duration = Duration::from_secs(1);

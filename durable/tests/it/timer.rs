@@ -542,3 +542,91 @@ fn futures_schedule_and_handle() {
     assert!(timer.finish(Duration::from_secs(60)));
     assert_eq!(timer.count().expect("count").live, 0);
 }
+
+#[cfg(feature = "metrics")]
+#[test]
+fn every_count_is_published_through_the_facade_metrics() {
+    use metrics::{
+        Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    };
+
+    /// The names of what was published.
+    #[derive(Default)]
+    struct Names(std::sync::Mutex<std::collections::BTreeSet<String>>);
+
+    impl Names {
+        fn note(&self, key: &Key) {
+            self.0.lock().expect("not poisoned").insert(key.name().to_owned());
+        }
+    }
+
+    impl Recorder for Names {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            self.note(key);
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            self.note(key);
+            Gauge::noop()
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    let (timer, _seen) = plain(&ManualWallClock::new());
+    let names = Names::default();
+    metrics::with_local_recorder(&names, || timer.publish_metrics());
+    let names = names.0.into_inner().expect("not poisoned");
+    // Five gauges: three numbers of timeouts, and two latencies.
+    let totals = names.iter().filter(|name| name.ends_with("_total")).count();
+    assert_eq!((names.len(), totals), (19, 14), "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn a_lost_lease_is_a_warning() {
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            let is_warning = *event.metadata().level() == tracing::Level::WARN;
+            self.0.fetch_add(usize::from(is_warning), SeqCst);
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    let (clock, stopped) = (ManualWallClock::new(), ManualWallClock::new());
+    let store = MemoryStore::new();
+    let (paused, _deliveries) = held(DurableTimer::builder(store.clone()), &stopped);
+    paused.schedule("a", SECOND, b"").expect("schedule");
+    stopped.advance(SECOND);
+    let (_timer, seen) = start(DurableTimer::builder(store), &clock);
+    clock.advance(40 * SECOND);
+    assert_eq!(ids(&seen), ["a"]);
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || stopped.advance(40 * SECOND));
+    assert_eq!((paused.stats().lost_leases, warnings.0.load(SeqCst)), (1, 1));
+}

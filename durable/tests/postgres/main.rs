@@ -15,7 +15,7 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use delaywheel_durable::{
@@ -172,7 +172,9 @@ fn another_process_is_notified_of_a_nearer_timeout_and_nothing_polls() {
     let deliver = |id: &str| {
         let new = NewTimeout::new(id, now, b"").expect("valid");
         other.write(now, &[Command::Schedule(new)]).expect("write");
+        let written = Instant::now();
         assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+        println!("{id} was delivered {:?} after it was durable", written.elapsed());
     };
     // Also the begin of listening has the timer look: this may find the first timeout, and no
     // later.

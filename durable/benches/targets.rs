@@ -113,7 +113,7 @@ fn rate(callers: u64, span: Duration, call: impl Fn(u64, u64) + Sync) -> f64 {
     total / start.elapsed().as_secs_f64()
 }
 
-/// Returns a delay that is no reason to claim the timeout yet.
+/// Returns a random delay that is no reason to claim the timeout yet.
 fn someday() -> Duration {
     Duration::from_secs(3_600) + YEAR.mul_f64(fastrand::f64())
 }
@@ -130,22 +130,23 @@ fn syncs(folder: &Path, span: Duration) -> f64 {
     count / start.elapsed().as_secs_f64()
 }
 
-/// Callers that schedule batches of 1,000.
-const BATCHING: u64 = 16;
-
-/// Schedules by single callers, many callers and batches. Returns the three rates in timeouts. Due
-/// times are in random order, within a year.
-fn schedules<S: Store>(timer: &DurableTimer<S>, callers: u64, span: Duration) -> [f64; 3] {
+/// Schedules by single callers, many callers, and callers of batches. Returns the three rates in
+/// timeouts.
+fn schedules<S: Store>(
+    timer: &DurableTimer<S>,
+    (callers, batching): (u64, u64),
+    span: Duration,
+    delay: impl Fn() -> Duration + Sync,
+) -> [f64; 3] {
     let one = rate(1, span, |_, number| {
-        timer.schedule(format!("one/{number:09}"), someday(), b"payload").expect("schedule");
+        timer.schedule(format!("one/{number:09}"), delay(), b"payload").expect("schedule");
     });
     let many = rate(callers, span, |_, _| {
-        timer.schedule(TimeoutId::generate(), someday(), b"payload").expect("schedule");
+        timer.schedule(TimeoutId::generate(), delay(), b"payload").expect("schedule");
     });
-    let now = timer.now();
-    let batches = rate(BATCHING, span, |_, _| {
+    let batches = rate(batching, span, |_, _| {
         let new = || {
-            let due = now.saturating_add(someday());
+            let due = timer.now().saturating_add(delay());
             NewTimeout::new(TimeoutId::generate(), due, b"payload").expect("valid")
         };
         timer.schedule_batch((0..1_000).map(|_| new()).collect()).wait().expect("schedule");
@@ -304,8 +305,12 @@ fn embedded(span: Duration, report: &mut Report) {
     note("disk: syncs a second", &format!("{sync:.0}"));
     let store = RedbStore::open(folder.path().join("schedules.redb")).expect("open");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
-    let [one, many, batches] = schedules(&timer, 64, span);
-    let stats = timer.stats();
+    let [one, many, batches] = schedules(&timer, (64, 2), span, || YEAR);
+    assert!(timer.finish(Duration::from_secs(60)));
+    drop(timer);
+    let store = RedbStore::open(folder.path().join("random.redb")).expect("open");
+    let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
+    let random = schedules(&timer, (64, 16), span, someday);
     assert!(timer.finish(Duration::from_secs(60)));
     drop(timer);
     report.line(
@@ -327,7 +332,8 @@ fn embedded(span: Duration, report: &mut Report) {
         batches >= 200_000.0,
         ">= 200000",
     );
-    note("redb: commands in a commit", &format!("{}", stats.commands / stats.commits.max(1)));
+    let [one, many, batches] = random.map(|rate| format!("{rate:.0}"));
+    note("redb: the same with random delays", &format!("{one}, {many}, {batches}"));
     let store = RedbStore::open(folder.path().join("deliveries.redb")).expect("open");
     let rate = deliveries(store, 50_000);
     note("redb: deliveries with acknowledgement a second", &format!("{rate:.0}"));
@@ -340,7 +346,7 @@ fn shared(span: Duration, report: &mut Report) {
     let Some(server) = server::Server::start() else { return };
     let store = PostgresStore::connect(&server.parameters()).expect("connect");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
-    let [one, many, batches] = schedules(&timer, 32, span);
+    let [one, many, batches] = schedules(&timer, (32, 1), span, someday);
     assert!(timer.finish(Duration::from_secs(60)));
     let store = PostgresStore::connect_schema(&server.parameters(), "deliveries").expect("connect");
     let delivered = deliveries(store, 30_000);

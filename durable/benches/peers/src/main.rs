@@ -113,28 +113,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let callers = f64::from(count) / start.elapsed().as_secs_f64();
 
     let start = Instant::now();
-    let callers_of_batches = (0..16).map(|_| {
-        let utils = utils.clone();
-        tokio::spawn(async move {
-            let mut count = 0;
-            while start.elapsed() < SPAN {
-                let specs: Vec<_> = (0..1_000).map(|_| someday()).collect();
-                let new = |spec| (Later { payload: "payload".to_owned() }, spec);
-                utils.add_jobs(&specs.iter().map(new).collect::<Vec<_>>()).await.expect("jobs");
-                count += 1_000;
-            }
-            count
-        })
-    });
     let mut count = 0;
-    for caller in callers_of_batches.collect::<Vec<_>>() {
-        count += caller.await?;
+    while start.elapsed() < SPAN {
+        let specs: Vec<_> = (0..1_000).map(|_| someday()).collect();
+        let new = |spec| (Later { payload: "payload".to_owned() }, spec);
+        utils.add_jobs(&specs.iter().map(new).collect::<Vec<_>>()).await?;
+        count += 1_000;
     }
     let batches = f64::from(count) / start.elapsed().as_secs_f64();
 
     let now = JobSpec::default();
     for _ in 0..DELIVERIES / 1_000 {
-        let jobs: Vec<_> = (0..1_000).map(|_| (Now { payload: "payload".to_owned() }, &now)).collect();
+        let jobs: Vec<_> =
+            (0..1_000).map(|_| (Now { payload: "payload".to_owned() }, &now)).collect();
         utils.add_jobs(&jobs).await?;
     }
     let start = Instant::now();

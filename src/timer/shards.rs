@@ -136,11 +136,12 @@ impl<T, X> Shards<T, X> {
         self.moved(0)
     }
 
-    /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns that
-    /// of the shard that this thread uses.
+    /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
+    /// that of the shard that this thread uses.
     ///
     /// A thread that finds the lock of its shard taken uses the next free shard from then on. So
-    /// threads that hold the locks for other operations, such as those that end, are not in its way.
+    /// threads that hold the locks for other operations, such as those that end, are not in its
+    /// way.
     #[inline]
     pub(crate) fn free(&self) -> usize {
         let moves = MOVES.try_with(Cell::get).unwrap_or(0);

@@ -144,8 +144,8 @@ impl TickClock {
         (elapsed, now, self.ceil(elapsed.saturating_add(nanos(delay))))
     }
 
-    /// Returns the tick of an earlier time, `elapsed` nanoseconds after the start of tick 0, and the
-    /// first tick that begins `delay` after that or later.
+    /// Returns the tick of an earlier time, `elapsed` nanoseconds after the start of tick 0, and
+    /// the first tick that begins `delay` after that or later.
     pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
         let (now, deadline) =
             (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));

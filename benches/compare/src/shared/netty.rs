@@ -2,7 +2,8 @@
 //!
 //! Callers touch no bucket: a new timeout goes into one queue and a cancelled one into another, and
 //! the worker empties both once in a tick. Ticks are of a millisecond, the shortest that Netty
-//! allows; its own default is 100. As there, timeouts run on the worker, and a timeout is one allocation.
+//! allows; its own default is 100. As there, timeouts run on the worker, and a timeout is one
+//! allocation.
 //!
 //! The original on the JVM is about twice as fast: a caller allocates a timeout and the worker
 //! frees it, which costs less there. So pictures of throughput leave this contestant out, and

@@ -18,7 +18,7 @@ use fastrand::Rng;
 use gungraun::prelude::*;
 
 use crate::requests::{
-    KEY, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch_and_complete,
+    KEY, NEVER, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch, watch_and_complete,
 };
 
 /// Seed of all random numbers.
@@ -245,6 +245,18 @@ fn purgatory_watch_complete((purgatory, demands): (Requests, Vec<[u32; 3]>)) -> 
     purgatory
 }
 
+// An operation waits on three keys, and a caller completes it by its key.
+#[library_benchmark]
+#[bench::once(demands(ONCE))]
+#[bench::twice(demands(TWICE))]
+fn purgatory_watch_complete_by_key((purgatory, demands): (Requests, Vec<[u32; 3]>)) -> Requests {
+    for keys in demands {
+        let key = watch(&purgatory, &NEVER, keys);
+        assert!(purgatory.complete(key), "it has ended");
+    }
+    purgatory
+}
+
 fn unwatched(count: u32) -> (Requests, u32) {
     let purgatory = purgatory();
     assert_eq!(purgatory.check_and_complete(&KEY), 0);
@@ -304,6 +316,7 @@ library_benchmark_group!(
         timer_reset_later,
         timer_expire,
         purgatory_watch_complete,
+        purgatory_watch_complete_by_key,
         purgatory_check_none,
         purgatory_check_waiting,
         purgatory_advance_none

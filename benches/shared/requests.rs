@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, Watch};
+use delaywheel::{Completion, DelayedOperation, OperationKey, Purgatory, Watch};
 use fastrand::Rng;
 
 /// Longer than any benchmark takes.
@@ -35,15 +35,20 @@ impl DelayedOperation<u32> for Request {
 }
 
 /// The flag of operations that never complete.
-static NEVER: AtomicBool = AtomicBool::new(false);
+pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The flag of the one operation that comes and completes.
 static SOON: AtomicBool = AtomicBool::new(false);
 
+/// Makes an operation wait on keys until its flag is set.
 #[inline]
-fn watch<const KEYS: usize>(purgatory: &Requests, flag: &'static AtomicBool, keys: [u32; KEYS]) {
+pub(crate) fn watch<const KEYS: usize>(
+    purgatory: &Requests,
+    flag: &'static AtomicBool,
+    keys: [u32; KEYS],
+) -> OperationKey {
     let watched = purgatory.try_complete_else_watch(Request(flag), keys, DELAY);
-    assert!(!watched.expect("the purgatory has room").is_completed());
+    watched.expect("the purgatory has room").key().expect("the flag is not set")
 }
 
 /// Makes operations wait on three keys each, out of about a hundred.
@@ -57,7 +62,7 @@ pub(crate) fn crowd(purgatory: &Requests, waiting: u32) {
 
 /// Makes operations wait on [`KEY`].
 pub(crate) fn crowd_on_key(purgatory: &Requests, waiting: u32) {
-    (0..waiting).for_each(|_| watch(purgatory, &NEVER, [KEY]));
+    (0..waiting).for_each(|_| _ = watch(purgatory, &NEVER, [KEY]));
 }
 
 /// Makes operations wait until the value of [`KEY`] reaches different numbers from 1000 on.

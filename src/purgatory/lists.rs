@@ -180,10 +180,28 @@ impl<K> Lists<K> {
         is_counted: bool,
         hold: &mut Hold<'_, K>,
     ) {
-        positions.drain(|position| self.leave_events(waiter, position, is_counted, hold));
+        let further =
+            positions.take(|position| self.leave_events(waiter, position, is_counted, hold));
+        if let Some(further) = further {
+            self.leave_further(waiter, &further, is_counted, hold);
+        }
         while let Some(node) = thresholds {
             self.mark_reached(node, is_counted, hold);
             thresholds = self.thresholds.remove(node).sibling;
+        }
+    }
+
+    /// Removes a watcher of events at each of these positions.
+    #[cold]
+    fn leave_further(
+        &mut self,
+        waiter: Index,
+        positions: &[Position],
+        is_counted: bool,
+        hold: &mut Hold<'_, K>,
+    ) {
+        for &position in positions {
+            self.leave_events(waiter, position, is_counted, hold);
         }
     }
 

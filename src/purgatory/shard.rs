@@ -139,10 +139,9 @@ where
             self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
                 let hold = &mut self.begin_hold(&state.filter, timeouts, &mut dropped_later);
                 let waiters = &mut state.waiters;
-                let counted = hold.limits().counted_first();
-                let is_timed = waiters.add(key, since, conditions.rule, counted);
+                let events = conditions.events.drain(..);
+                let is_timed = waiters.add(key, since, conditions.rule, events, hold);
                 let index = Index::at(key.index());
-                waiters.watch_events(index, conditions.events.drain(..), hold);
                 for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
                     let key = listed.take().expect("an operation is registered once");
                     *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));

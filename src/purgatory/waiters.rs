@@ -156,10 +156,20 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Adds an operation that is out, with the key of its timeout. It is on no list yet. Returns
-    /// whether the shard measures how long it waits.
+    /// Adds an operation that is out, with the key of its timeout, to the lists of events of keys.
+    /// Returns whether the shard measures how long it waits.
     #[inline]
-    pub(super) fn add(&mut self, key: Key, since: u64, rule: Rule, counted: Counted) -> bool {
+    pub(super) fn add(
+        &mut self,
+        key: Key,
+        since: u64,
+        rule: Rule,
+        events: impl Iterator<Item = (u64, K)>,
+        hold: &mut Hold<'_, K>,
+    ) -> bool
+    where
+        K: Eq,
+    {
         let serial = self.serial;
         self.serial += 1;
         self.len += 1;
@@ -171,24 +181,12 @@ where
         waiter.rule = rule;
         (waiter.is_timed, waiter.is_announced) = (is_timed, false);
         let registration = self.registrations.at_or_grow(key.index(), || Registration::NONE);
-        debug_assert!(registration.positions.is_empty(), "the slot belongs to a listed operation");
         (registration.serial, registration.since) = (serial, since);
-        registration.counted = counted;
+        registration.counted = hold.limits().counted_first();
+        let (lists, index) = (&mut self.lists, Index::at(key.index()));
+        let positions = events.map(|key| lists.watch_events(key, index, hold));
+        registration.positions.fill(positions);
         is_timed
-    }
-
-    /// Adds an operation to the lists of events of keys.
-    #[inline]
-    pub(super) fn watch_events(
-        &mut self,
-        index: Index,
-        keys: impl Iterator<Item = (u64, K)>,
-        hold: &mut Hold<'_, K>,
-    ) where
-        K: Eq,
-    {
-        let positions = &mut self.registrations.at_mut(index.position()).positions;
-        positions.fill(keys.map(|key| self.lists.watch_events(key, index, hold)));
     }
 
     /// Adds an operation to the thresholds of a key, and returns the node.

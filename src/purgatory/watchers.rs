@@ -304,17 +304,14 @@ impl Positions {
         }
     }
 
-    /// Removes the positions, and calls a function with each, in the order in which they were
-    /// added.
+    /// Removes the first positions, and calls a function with each, in the order in which they were
+    /// added. Returns the further ones.
     #[inline]
-    pub(super) fn drain(&mut self, mut visit: impl FnMut(Position)) {
+    pub(super) fn take(&mut self, mut visit: impl FnMut(Position)) -> Option<Box<Vec<Position>>> {
         for slot in &mut self.few {
-            let Some(position) = slot.take() else { return };
-            visit(position);
+            visit(slot.take()?);
         }
-        if let Some(further) = self.further.take() {
-            further.into_iter().for_each(visit);
-        }
+        self.further.take()
     }
 
     /// Returns the positions, in the order in which they were added.

@@ -108,6 +108,33 @@ fn an_event_does_not_complete_operations_that_wait_again() {
 }
 
 #[test]
+fn an_operation_that_ends_during_its_check_leaves_its_slot_to_the_next() {
+    for is_satisfied in [false, true] {
+        let world = World::new();
+        let (purgatory, mut next, mut checks) = (world.purgatory.clone(), Some(world.op(2)), 0);
+        let op = world.op(1).check(move || {
+            checks += 1;
+            if checks < 3 {
+                return false;
+            }
+            assert_eq!(purgatory.cancel_for_key_with(&1, &"moved"), 1);
+            let next = next.take().expect("the third check is the last");
+            assert!(purgatory.try_complete_else_watch(next, [2], HOUR).unwrap().key().is_some());
+            is_satisfied
+        });
+        world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+        world.state().accepted += 1;
+        assert_eq!(world.purgatory.check_and_complete(&1), 0);
+        assert_eq!(world.ended(), [(1, Cancelled("moved"))]);
+        world.check_books();
+        world.make_ready(2);
+        assert_eq!(world.purgatory.check_and_complete(&2), 1);
+        assert_eq!(world.ended(), [(2, Satisfied)]);
+        world.check_empty();
+    }
+}
+
+#[test]
 fn a_long_chain_of_completions_runs_to_its_end() {
     must_return(|| {
         let world = World::new();

@@ -307,11 +307,11 @@ impl Positions {
     /// Removes the first positions, and calls a function with each, in the order in which they were
     /// added. Returns the further ones.
     #[inline]
-    pub(super) fn take(&mut self, mut visit: impl FnMut(Position)) -> Option<Box<Vec<Position>>> {
+    pub(super) fn take(&mut self, mut visit: impl FnMut(Position)) -> Option<Vec<Position>> {
         for slot in &mut self.few {
             visit(slot.take()?);
         }
-        self.further.take()
+        Some(*self.further.take()?)
     }
 
     /// Returns the positions, in the order in which they were added.

@@ -80,9 +80,9 @@
 //!
 //! # Waiting
 //!
-//! A worker sleeps until the earliest of these: the first due time in its wheel, the time at which
-//! the next record in the store enters the window, the renewal of a lease that is in use, and the
-//! end of another worker's lease. A change that makes a record due earlier wakes it. Nothing polls,
+//! A worker sleeps until the earliest of these: the first due time in its wheel, half a window
+//! before the next record in the store is due, the renewal of a lease that is in use, and the end
+//! of another worker's lease. A change that makes a record due earlier wakes it. Nothing polls,
 //! except that workers of a PostgreSQL database look every minute in case a notification was lost.
 //!
 //! # Limits

@@ -1,6 +1,6 @@
 //! Merging: few live records do not keep a chunk.
 //!
-//! Random cancels would leave most chunks with a few live records. So when at most two are left,
+//! Random cancels would leave most chunks with a few live records. So when at most three are left,
 //! the wheel moves them to the newest chunk of their bucket and frees the chunk. A small wheel does
 //! not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
 
@@ -108,17 +108,17 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether a chunk with this mask has at most two live records, or may have no record
+/// Returns whether a chunk with this mask has at most three live records, or may have no record
 /// except in positions that are unwritten.
 fn is_worn(mask: u16) -> bool {
     let cleared = !mask;
     has_few(mask) | (cleared & cleared.wrapping_add(1) == 0)
 }
 
-/// Returns whether a mask has at most two bits.
+/// Returns whether a mask has at most three bits.
 fn has_few(mask: u16) -> bool {
-    let others = mask & mask.wrapping_sub(1);
-    others & others.wrapping_sub(1) == 0
+    let without_lowest = |mask: u16| mask & mask.wrapping_sub(1);
+    without_lowest(without_lowest(without_lowest(mask))) == 0
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_not_the_newest_keeps_more_than_two_timeouts() {
+    fn a_chunk_that_is_not_the_newest_keeps_more_than_three_timeouts() {
         let (mut wheel, mut keys) = wheel_of(40_000, 60_000);
         for key in keys.drain(2000..) {
             wheel.cancel(key).unwrap();
@@ -147,8 +147,8 @@ mod tests {
         wheel.check_invariants();
         let chunks: usize =
             wheel.hierarchy.occupied().map(|id| wheel.hierarchy.chunks_of(id).count()).sum();
-        // 235 newest chunks, and the rest with three timeouts or more.
-        assert!(chunks < 235 + 2000 / 3, "{chunks} chunks for 2000 timeouts");
+        // 235 newest chunks, and the rest with four timeouts or more.
+        assert!(chunks < 235 + 2000 / 4, "{chunks} chunks for 2000 timeouts");
         let left = wheel.advance(Tick::new(60_000)).count();
         assert_eq!(left, keys.len());
     }

@@ -53,10 +53,10 @@ where
         let mut due = Vec::new();
         let mut completed = 0;
         let mut shards = 0;
-        for shard_index in self.filters.shards_with(key.hash) {
+        self.filters.for_each(key.hash, |shard_index| {
             completed += self.reach(shard_index, key, value, &mut due);
             shards += 1;
-        }
+        });
         // The operations of each shard are in order.
         if shards > 1 {
             due.sort_by_key(|&(at, _)| at);

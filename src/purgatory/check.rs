@@ -134,11 +134,12 @@ where
     pub(super) fn new(shared: &'a Shared<K, O, R>, keys: impl IntoIterator<Item = &'a Q>) -> Self {
         let keys: Vec<_> = keys.into_iter().map(|key| shared.hashed(key)).collect();
         fence_event();
-        let turns = keys.iter().enumerate().flat_map(|(key, hashed)| {
-            let shards = shared.filters.shards_with(hashed.hash);
-            shards.map(move |shard_index| Turn { key, shard_index, walk: None })
-        });
-        Self { shared, turns: turns.collect(), passes: shared.passes().into_vec(), keys }
+        let mut turns = VecDeque::new();
+        for (key, hashed) in keys.iter().enumerate() {
+            let begin = |shard_index| turns.push_back(Turn { key, shard_index, walk: None });
+            shared.filters.for_each(hashed.hash, begin);
+        }
+        Self { shared, turns, passes: shared.passes().into_vec(), keys }
     }
 
     /// Checks at most `budget` operations. Returns how many of them completed.
@@ -203,9 +204,9 @@ where
         let key = self.hashed(key);
         fence_event();
         let mut completed = 0;
-        for shard_index in self.filters.shards_with(key.hash) {
+        self.filters.for_each(key.hash, |shard_index| {
             completed += self.check_in_pass(shard_index, &mut 0, key);
-        }
+        });
         completed
     }
 
@@ -222,9 +223,9 @@ where
         let mut passes = self.passes();
         let mut completed = 0;
         for key in keys {
-            for shard_index in self.filters.shards_with(key.hash) {
+            self.filters.for_each(key.hash, |shard_index| {
                 completed += self.check_in_pass(shard_index, &mut passes[shard_index], key);
-            }
+            });
         }
         completed
     }

@@ -242,11 +242,11 @@ where
         fence_event();
         // A cancelled request may register again. The serials keep this call from cancelling it
         // twice.
-        let watched = self.filters.shards_with(key.hash).map(|shard_index| {
+        let mut watched = SmallVec::<[_; 16]>::new();
+        self.filters.for_each(key.hash, |shard_index| {
             let shard = &self.shards[shard_index];
-            (shard, shard.hold(|waiters, _| waiters.next_serial()))
+            watched.push((shard, shard.hold(|waiters, _| waiters.next_serial())));
         });
-        let watched: SmallVec<[_; 16]> = watched.collect();
         let mut cancelled = 0;
         for (shard, next_serial) in watched {
             cancelled += self.cancel_events(shard, key, next_serial, reason);

@@ -15,9 +15,9 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Number of cells. With more cells, fewer keys share one.
 const CELLS: usize = if cfg!(loom) { 1 } else { 256 };
@@ -31,16 +31,6 @@ const LINE: usize = if cfg!(loom) { 1 } else { 16 };
 #[repr(align(64))]
 struct Line([AtomicU32; LINE]);
 
-impl Line {
-    /// Returns a bit for each count that is not 0.
-    #[inline]
-    fn bits(&self) -> u16 {
-        let bit =
-            |bits, count: &AtomicU32| bits << 1 | u16::from(count.load(Ordering::Relaxed) > 0);
-        self.0.iter().rev().fold(0, bit)
-    }
-}
-
 /// The numbers of watched keys in all shards, by hash. Clones share the counts.
 #[derive(Debug, Clone)]
 pub(super) struct Filters {
@@ -48,28 +38,42 @@ pub(super) struct Filters {
     lines: Arc<[Line]>,
     /// Lines of a cell.
     width: usize,
+    /// For each cell, a bit for each shard that ever had a watched key there. Bits are not cleared,
+    /// so these words are seldom written. An event reads the counts of these shards only.
+    used: Arc<[AtomicU64]>,
+    /// Words of a cell.
+    words: usize,
 }
 
 impl Filters {
     pub(super) fn new(shards: usize) -> Self {
-        let width = shards.div_ceil(LINE);
-        Self { lines: (0..CELLS * width).map(|_| Line::default()).collect(), width }
+        let (width, words) = (shards.div_ceil(LINE), shards.div_ceil(64));
+        let lines = (0..CELLS * width).map(|_| Line::default()).collect();
+        let used = (0..CELLS * words).map(|_| AtomicU64::new(0)).collect();
+        Self { lines, width, used, words }
     }
 
-    /// Returns the shards that may have a watcher of a key. The caller has executed
+    /// Calls `act` with each shard that may have a watcher of a key. The caller has executed
     /// [`fence_event`].
     #[inline]
-    pub(super) fn shards_with(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let first = cell(hash) * self.width;
-        let lines = self.lines[first..first + self.width].iter().enumerate();
-        lines.flat_map(|(line, counts)| {
-            let mut bits = counts.bits();
-            iter::from_fn(move || {
-                let shard = (bits != 0).then(|| line * LINE + bits.trailing_zeros() as usize);
-                bits &= bits.wrapping_sub(1);
-                shard
-            })
-        })
+    pub(super) fn for_each(&self, hash: u64, mut act: impl FnMut(usize)) {
+        let cell = cell(hash);
+        let words = &self.used[cell * self.words..(cell + 1) * self.words];
+        for (word, used) in words.iter().enumerate() {
+            let mut bits = used.load(Ordering::Relaxed);
+            while bits != 0 {
+                let shard = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if self.count(cell, shard / LINE, shard % LINE).load(Ordering::Relaxed) > 0 {
+                    act(shard);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn count(&self, cell: usize, line: usize, position: usize) -> &AtomicU32 {
+        &self.lines[cell * self.width + line].0[position]
     }
 
     /// Returns the counts of a shard.
@@ -98,7 +102,15 @@ impl Filter {
     #[inline]
     pub(super) fn add(&self, hash: u64) {
         let count = self.count(hash);
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let before = count.load(Ordering::Relaxed);
+        if before == 0 {
+            let shard = self.line * LINE + self.position;
+            let used = &self.filters.used[cell(hash) * self.filters.words + shard / 64];
+            if used.load(Ordering::Relaxed) >> (shard % 64) & 1 == 0 {
+                used.fetch_or(1 << (shard % 64), Ordering::Relaxed);
+            }
+        }
+        count.store(before + 1, Ordering::Relaxed);
     }
 
     #[inline]
@@ -130,8 +142,7 @@ impl Filter {
 
     #[inline]
     fn count(&self, hash: u64) -> &AtomicU32 {
-        let Self { filters, line, position } = self;
-        &filters.lines[cell(hash) * filters.width + line].0[*position]
+        self.filters.count(cell(hash), self.line, self.position)
     }
 }
 
@@ -153,15 +164,20 @@ mod tests {
 
     #[test]
     fn a_key_is_found_in_the_shards_that_have_watchers_of_it() {
-        let filters = Filters::new(40);
-        let watched = [0, 15, 16, 31, 39];
+        let filters = Filters::new(80);
+        let found = |hash| {
+            let mut shards = std::vec::Vec::new();
+            filters.for_each(hash, |shard| shards.push(shard));
+            shards
+        };
+        let watched = [0, 15, 16, 63, 64, 79];
         for shard in watched {
             filters.of(shard).add(7 << 24);
             filters.of(shard).check_invariants(&[7 << 24]);
         }
-        assert!(filters.shards_with(7 << 24).eq(watched));
-        assert_eq!(filters.shards_with(8 << 24).next(), None);
+        assert_eq!(found(7 << 24), watched);
+        assert_eq!(found(8 << 24), []);
         filters.of(16).remove(7 << 24);
-        assert!(filters.shards_with(7 << 24).eq([0, 15, 31, 39]));
+        assert_eq!(found(7 << 24), [0, 15, 63, 64, 79]);
     }
 }

@@ -298,7 +298,9 @@ fn watch_against_event(fault: Fault) {
         if fault != Fault::NoFences {
             fence_event();
         }
-        filter.filters.shards_with(0).next().is_some() && *list.lock()
+        let mut is_found = false;
+        filter.filters.for_each(0, |_| is_found = true);
+        is_found && *list.lock()
     });
     let (is_ready, filter, list) = &*shared;
     let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);

@@ -19,7 +19,7 @@
 //!   of the same executor thread, but no expiration.
 //! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it
 //!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
-//!   thread. Only `shrink`, and a `finish` that lists the pending sleeps, hold a lock for longer.
+//!   thread. Only `shrink` holds a lock for longer.
 //!
 //! # Locks
 //!

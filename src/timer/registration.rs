@@ -231,7 +231,7 @@ fn must_move(shards: &Shards<Waker>, held: HeldWaker) -> bool {
 pub(super) fn wake_each(shards: &Shards<Waker>) {
     debug_assert!(shards.is_ending(), "a poll without the lock would miss the wake-up");
     let take = |key| shards.with_value(key, |held| mem::replace(held, Waker::noop().clone()));
-    wake_all(shards.keys().filter_map(take));
+    wake_all(shards.keys().into_iter().filter_map(take));
 }
 
 /// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.

@@ -157,10 +157,15 @@ impl<T, X> Shard<T, X> {
         (earlier, None)
     }
 
-    /// Returns the keys of the pending timeouts.
+    /// Passes the keys of the pending timeouts in up to 256 slots of the wheel, from `start` on, to
+    /// `found`. Returns the slot after these; `None` after the last.
     #[cfg(feature = "future")]
-    pub(super) fn keys(&self) -> Vec<Key> {
-        self.state.lock().timeouts.wheel.iter().map(|(key, ..)| key).collect()
+    pub(super) fn keys_from(&self, start: u32, found: impl FnMut(Key)) -> Option<u32> {
+        let state = self.state.lock();
+        let wheel = &state.timeouts.wheel;
+        let end = wheel.slots().min(start.saturating_add(256));
+        (start..end).filter_map(|slot| wheel.key_at(slot)).for_each(found);
+        (end < wheel.slots()).then_some(end)
     }
 
     /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the

@@ -354,13 +354,17 @@ impl<T, X> Shards<T, X> {
         self.shard(key)?.with_value(key.in_shard(), change)
     }
 
-    /// Returns the keys of the pending timeouts. It holds each shard's lock while it visits them.
+    /// Returns the keys of the pending timeouts, for a caller that has closed the shards.
     #[cfg(feature = "future")]
-    pub(super) fn keys(&self) -> impl Iterator<Item = TimeoutKey> {
-        let shards = self.all.iter().enumerate();
-        shards.flat_map(|(index, shard)| {
-            shard.keys().into_iter().map(move |key| TimeoutKey::new(index, key))
-        })
+    pub(super) fn keys(&self) -> Vec<TimeoutKey> {
+        let mut keys = Vec::new();
+        for (index, shard) in self.all.iter().enumerate() {
+            let mut next = Some(0);
+            while let Some(start) = next {
+                next = shard.keys_from(start, |key| keys.push(TimeoutKey::new(index, key)));
+            }
+        }
+        keys
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.

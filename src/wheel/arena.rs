@@ -270,6 +270,12 @@ impl<T> Arena<T> {
         })
     }
 
+    /// Returns the number of slots, with or without a timeout.
+    #[cfg(feature = "future")]
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.end()
+    }
+
     /// Returns the first timeout at or after a slot. *O*(number of skipped vacant slots).
     pub(super) fn next_from(&self, index: u32) -> Option<Key> {
         (index..self.slots.end()).find_map(|index| self.at(index).map(|(key, _)| key))

@@ -32,6 +32,18 @@ impl<T> TimingWheel<T> {
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { wheel: self, next: 0, left: self.len() }
     }
+
+    /// Returns the number of slots, with or without a timeout.
+    #[cfg(feature = "future")]
+    pub(crate) fn slots(&self) -> u32 {
+        self.arena.slots()
+    }
+
+    /// Returns the key of the timeout in a slot; `None` if the slot has none.
+    #[cfg(feature = "future")]
+    pub(crate) fn key_at(&self, slot: u32) -> Option<Key> {
+        self.arena.at(slot).map(|(key, _)| key)
+    }
 }
 
 impl<'a, T> IntoIterator for &'a TimingWheel<T> {

@@ -113,7 +113,7 @@ fn rate(callers: u64, span: Duration, call: impl Fn(u64, u64) + Sync) -> f64 {
     total / start.elapsed().as_secs_f64()
 }
 
-/// Returns a random delay that is no reason to claim the timeout yet.
+/// Returns a random delay, so long that no worker claims the timeout during the measurement.
 fn someday() -> Duration {
     Duration::from_secs(3_600) + YEAR.mul_f64(fastrand::f64())
 }

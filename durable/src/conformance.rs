@@ -1,8 +1,8 @@
 //! Checks that every store must pass.
 //!
-//! [`check`] runs random operations on the store and on a [`MemoryStore`], and compares every answer
-//! and every record. Each run has a fresh store. Tests of the timer show that the answers of the
-//! `MemoryStore` are those which the documentation of [`Store`] promises.
+//! [`check`] runs random operations on the store and on a [`MemoryStore`], and compares every
+//! answer and every record. Each run has a fresh store. Tests of the timer show that a
+//! `MemoryStore` answers as the documentation of [`Store`] promises.
 //!
 //! ```
 //! use delaywheel_durable::{MemoryStore, conformance};
@@ -236,7 +236,7 @@ impl Comparison<'_> {
         let query = match self.rng.u8(..3) {
             0 => Query::Times { from, until, after: after.filter(|_| self.rng.bool()) },
             1 => {
-                // `_` and `%` are themselves, and no pattern.
+                // `_` and `%` stand for themselves: a prefix is no pattern.
                 let prefixes = ["", "b/", "b/1", "b", "_/", "%"];
                 let prefix = prefixes[self.rng.usize(..prefixes.len())].to_owned();
                 let after = after.map(|after| after.1).filter(|_| self.rng.bool());

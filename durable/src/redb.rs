@@ -395,8 +395,8 @@ struct Effects {
 }
 
 impl Effects {
-    /// Changes the order by time. In the order of the times, as changes of one page then follow each
-    /// other: this is twice as fast as in the order of the commands.
+    /// Changes the table of times, in the order of times. Changes of one page then follow each
+    /// other, which is twice as fast as the order of the commands.
     fn move_times(&self, times: &mut redb::Table<'_, PlaceKey, ()>) -> Result<(), redb::Error> {
         let mut moves = BTreeMap::new();
         for (id, before, after) in &self.changes {

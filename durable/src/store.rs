@@ -297,7 +297,7 @@ impl Listeners {
 /// Its methods block and may be called from several threads at once. Each is atomic: it takes
 /// effect in one moment between call and return, or fails and has changed nothing. The one
 /// exception is [`StoreErrorReason::OutcomeUnknown`](crate::StoreErrorReason::OutcomeUnknown). A
-/// timer takes a panic for such a failure: it counts the error, pauses, and calls again.
+/// timer treats a panic like that error: it counts the error, pauses, and calls again.
 ///
 /// [`conformance`](crate::conformance) checks an implementation.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -381,8 +381,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         let _ = notice;
     }
 
-    /// Returns how often a worker must look for new records though no notice came; `None` if no
-    /// other process can add one.
+    /// Returns how often a worker must look for new records without a notice; `None` if no other
+    /// process can add one.
     fn recheck(&self) -> Option<Duration> {
         None
     }

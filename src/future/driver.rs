@@ -16,7 +16,8 @@ pin_project! {
     /// Expires the sleeps of a timer on a task of your runtime, in place of a thread; from
     /// [`TimerBuilder::build_with_driver`].
     ///
-    /// Spawn it. It ends after the timer has shut down. Until its first poll, sleeps wait.
+    /// Spawn the driver. Until its first poll, sleeps wait. The driver ends after the timer has
+    /// shut down. Callbacks still run on threads of the timer.
     ///
     /// A reaper thread passes each task that it wakes to the runtime. The driver wakes tasks on a
     /// worker of the runtime, which takes less processor time. Use it where most sleeps elapse, or
@@ -24,20 +25,19 @@ pin_project! {
     /// cases:
     ///
     /// - The runtime has no timer of its own.
-    /// - Its tasks run for long: a worker polls the driver only when it is free. A thread needs
-    ///   only a core.
+    /// - Its tasks run for long. A worker polls the driver only between tasks, but the reaper
+    ///   thread does not wait for a worker.
     ///
-    /// With the sleep of tokio, the driver wakes up to a millisecond later than the reaper does,
-    /// because that sleep is rounded up to milliseconds.
+    /// The sleep of tokio rounds up to milliseconds. With it, the driver wakes up to a millisecond
+    /// later than the reaper does.
     ///
-    /// The driver takes part in no [`finish`](Timer::finish): that call ends each sleep that is
-    /// not due with a [`SleepError`](super::SleepError). Callbacks of the timer still run on
-    /// threads of their own.
+    /// [`Timer::finish`] does not wait for the driver. It ends each sleep that is not due with a
+    /// [`SleepError`](super::SleepError).
     ///
     /// # Cancel safety
     ///
-    /// The drop of the driver, as by the end of the runtime, ends all sleeps of the timer with a
-    /// [`SleepError`](super::SleepError), also later ones.
+    /// If the driver is dropped, for example when the runtime ends, all sleeps of the timer end
+    /// with a [`SleepError`](super::SleepError), also those that are made later.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Driver<F, S> {
         make_sleep: F,
@@ -80,13 +80,13 @@ impl TimerBuilder {
     /// Makes a timer without a thread for its sleeps, and the [`Driver`] that expires them on a
     /// task of your runtime.
     ///
-    /// `make_sleep` returns a future that ends after a delay, by the timer of the runtime, such as
-    /// `tokio::time::sleep` or `async_io::Timer::after`. A sleep that ends early costs a turn
+    /// `make_sleep` returns a future of the runtime's timer that ends after a delay, such as
+    /// `tokio::time::sleep` or `async_io::Timer::after`. If it ends early, the driver polls once
     /// without work.
     ///
     /// # Examples
     ///
-    /// With a second timer as that of the runtime:
+    /// Here another timer stands for that of the runtime:
     ///
     /// ```
     /// use std::{thread, time::Duration};

@@ -57,11 +57,11 @@ pub struct Sleep {
     /// In nanoseconds of the timer; `u64::MAX` for never.
     deadline: u64,
     registration: Registration,
-    /// Whether the deadline is a delay, which [`start`](Self::start) has to count from now.
+    /// Whether `deadline` still holds a delay, which [`start`](Self::start) turns into a deadline.
     is_delay: bool,
     /// Whether the poll of a sleep that is not registered reads the clock, so that it ends at once
-    /// after its deadline. A sleep that was just made with a delay need not. One that has ended
-    /// must: its deadline may lie within the latest tick.
+    /// after its deadline. The first poll of a sleep with a delay need not. A poll after the end
+    /// must: the deadline may lie within the latest tick.
     reads_clock: bool,
 }
 
@@ -108,9 +108,9 @@ impl Sleep {
     /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
-    /// In a [`finish`](Timer::finish) the sleep also moves at once. If it was moved later before
-    /// the finish, the finish wakes its task, whose poll moves it. If the earlier deadline passes
-    /// before that poll, the sleep ends with an error.
+    /// In a [`finish`](Timer::finish) the sleep also moves at once. A finish also wakes the task of
+    /// each sleep, and the poll of the task applies an earlier reset to a later deadline. If the
+    /// earlier deadline passes before that poll, the sleep ends with an error.
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {

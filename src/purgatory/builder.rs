@@ -13,9 +13,9 @@ use super::{
 };
 use crate::timer::TimerBuilder;
 
-/// Shards by default, for each thread that the machine runs at once. Threads that end operations
-/// hold the locks of the shards where these are. With more shards than threads, a thread that
-/// registers operations finds a free one.
+/// Shards by default, for each thread that the machine runs at once. A thread that ends operations
+/// holds the lock of their shard. With more shards than threads, a thread that registers
+/// operations finds a free one. See `docs/decisions/0026-a-thread-leaves-a-locked-shard.md`.
 const SHARDS_PER_THREAD: usize = 8;
 
 /// Upper limit of the default number of shards. An event reads a cache line for each 16 of them.
@@ -73,9 +73,9 @@ impl PurgatoryBuilder {
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
     /// operations. Default: [`TimerBuilder::new`].
     ///
-    /// A purgatory has as many shards as its timer: unless
-    /// [`TimerBuilder::shards`] sets their number, eight for each thread that the machine runs at
-    /// once, and at most 64. If the timer is full, so is the purgatory.
+    /// A purgatory has as many shards as its timer. Their default is eight for each thread that the
+    /// machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If the timer
+    /// is full, so is the purgatory.
     pub fn timer(mut self, timer: TimerBuilder) -> Self {
         self.timer = timer;
         self

@@ -25,8 +25,8 @@ const CELLS: usize = if cfg!(loom) { 1 } else { 256 };
 /// Counts in a cache line.
 const LINE: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// The counts of a cell in 16 shards. An event reads one line for all of them. It does not wait for
-/// a line that another thread has just written for a different key, unless the keys share the cell.
+/// The counts of a cell in 16 shards, which an event reads as one cache line. Another thread writes
+/// this line only for keys of the same cell.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line([AtomicU32; LINE]);

@@ -129,7 +129,7 @@ impl Limits {
         self.total.as_ref().is_some_and(|total| total.limit.displaces())
     }
 
-    /// Returns whether a limit counts operations after registration, and displaces others then.
+    /// Returns whether a limit displaces other operations, so counts after registration.
     #[inline]
     pub(super) fn displace(&self) -> bool {
         let Counted { in_total, on_keys } = self.counted_first();

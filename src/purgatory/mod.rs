@@ -31,9 +31,9 @@
 //! # Implementation
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). A thread that registers an
-//! operation and finds its shard locked uses a free one. The shard holds all of the operation: the
-//! operation, its nodes on the lists of its keys, its timeout. So a registration and an end take
-//! one short lock each, for any number of keys. Threads do not contend for shared keys. An event
+//! operation and finds its shard locked uses a free one. The shard holds the operation, its
+//! positions on the lists of its keys, and its timeout. So a registration and an end take one
+//! short lock each, for any number of keys. Threads do not contend for shared keys. An event
 //! visits every shard, except those whose `filter` rules the key out. A thread takes operations out
 //! of the shard to check them; see the module `waiters`. The module `shard` takes all locks.
 

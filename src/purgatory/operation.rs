@@ -148,7 +148,7 @@ impl<K> From<K> for Watch<K> {
 /// operation afterwards. It has no meaning for another purgatory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
-    /// That of its timeout.
+    /// The key of its timeout.
     key: Key,
     shard: u32,
     /// Whether the shard measures how long it waits.

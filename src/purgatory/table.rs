@@ -27,7 +27,7 @@ struct Entry<K, E> {
 }
 
 /// Elements by their keys, with a number each. A removed element stays in its entry for the next
-/// key. So it must be equal to `E::default()` then.
+/// key, so the caller must leave it equal to `E::default()`.
 #[derive(Debug)]
 pub(super) struct Table<K, E> {
     entries: Blocks<Entry<K, E>, BLOCK>,
@@ -74,8 +74,8 @@ impl<K, E: Default> Table<K, E> {
         next
     }
 
-    /// Returns the element of a key, and the key if it is unused because the table has an equal
-    /// one. Adds an element if there is none.
+    /// Returns the element of a key, and adds one if there is none. Also returns the given key if
+    /// the table already has an equal one.
     #[inline]
     pub(super) fn find_or_insert(&mut self, hash: u64, key: K) -> (Index, &mut E, Option<K>)
     where

@@ -17,7 +17,7 @@
 //! # Layout
 //!
 //! An operation has the number of its timeout in the wheel, and its key is the key of the timeout.
-//! So the wheel allocates slots, frees them, and tells whether a key is dead. This file has two
+//! So the wheel allocates slots, frees them, and shows whether a key is dead. This file has two
 //! columns beside the slots of the wheel. An event reads the [`Waiter`] of each operation on its
 //! key: 32 bytes in one cache line, if the operation is a reference or a box. Only its registration
 //! and its end need the [`Registration`].
@@ -47,7 +47,7 @@ struct Waiter<O> {
     seen: u64,
     /// `None` while a thread has it out.
     operation: Option<O>,
-    /// That of the key; `None` if there is no operation.
+    /// The generation of its key; `None` if there is no operation.
     generation: Option<NonZeroU32>,
     rule: Rule,
     /// Whether the shard measures how long it waits.
@@ -58,8 +58,8 @@ struct Waiter<O> {
 
 const _: () = assert!(size_of::<Waiter<&u8>>() == 32);
 
-/// The part of a slot that only the registration and the end of the operation need. It stays behind
-/// when the operation has ended.
+/// The part of a slot that only the registration and the end of the operation need. It keeps its
+/// values after the end.
 #[derive(Debug)]
 struct Registration {
     /// Its number in the order of registration.

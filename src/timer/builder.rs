@@ -100,7 +100,8 @@ impl TimerBuilder {
     /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
     /// 65536.
     ///
-    /// Default: the number of threads that the machine runs at once, at most 16.
+    /// Default: the number of threads that the machine runs at once, at most 16. A purgatory has
+    /// another default: see [`PurgatoryBuilder::timer`](crate::PurgatoryBuilder::timer).
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
@@ -177,7 +178,8 @@ impl TimerBuilder {
         Ok(Timer::from_parts(values, self))
     }
 
-    /// Returns the settings of the sleeps of a timer with these settings. The reaper wakes tasks.
+    /// Returns the settings for the sleeps of a timer with these settings: the reaper wakes tasks
+    /// itself.
     #[cfg(feature = "future")]
     pub(super) fn for_sleeps(mut self) -> Self {
         self.name.push_str("-sleeps");
@@ -218,8 +220,8 @@ impl TimerBuilder {
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
 
-    /// Sets the number of shards for each thread that the machine runs at once, and how many there
-    /// are at most, unless the number of shards is set.
+    /// Sets another default of the number of shards: so many for each thread that the machine runs
+    /// at once, and at most `most`.
     pub(crate) fn shards_per_thread(mut self, shards: usize, most: usize) -> Self {
         self.shards.get_or_insert_with(|| default_shards(shards, most));
         self

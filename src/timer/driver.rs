@@ -1,4 +1,4 @@
-//! The turns of a task that takes the place of the reaper of the sleeps.
+//! The turns of a task that expires the sleeps in place of the reaper.
 //!
 //! # Protocol
 //!
@@ -13,10 +13,10 @@
 //!
 //! A thread that has to wake the task takes the waker out and wakes it without a lock.
 //!
-//! *Why no wake-up is lost*: suppose that a thread finds no waker, or an older one, after it has
-//! loaded the time of step 4 or has set the flag of step 2. Then it took the lock of the waker
-//! before step 1, so the task sees the flag in step 2. And it cannot have loaded the time of step
-//! 4, which the task stored later.
+//! *Why no wake-up is lost*: a thread loads the announced time, or sets the flag of step 2, before
+//! it takes the waker under the waker's lock. If it does not find the waker of this turn, it took
+//! that lock before step 1. So the task sees the flag in step 2, and the thread has not loaded the
+//! time of step 4. The protocol of the reaper covers a thread that has loaded an earlier time.
 
 use std::{mem, sync::Arc, task::Waker, time::Duration, vec::Vec};
 
@@ -38,10 +38,10 @@ pub(crate) struct Turns {
 /// The result of a turn.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Turned {
-    /// The next sleep is due after this time; after any time for `None`. Another thread wakes the
-    /// task if it registers an earlier sleep, or if the timer ends.
+    /// The next sleep is due after this time; `None` if there is no sleep, or its time never comes.
+    /// Another thread wakes the task if it registers an earlier sleep, or if the timer ends.
     Sleep(Option<Duration>),
-    /// The task has to turn again, but lets other tasks run first.
+    /// The task must take another turn, after other tasks of its worker.
     Again,
     /// The timer has ended.
     Ended,

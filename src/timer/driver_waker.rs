@@ -1,5 +1,5 @@
-//! The waker of the task that takes the place of the reaper. The protocol is in
-//! [`driver`](super::driver).
+//! The waker of the task that expires sleeps in place of the reaper. [`driver`](super::driver)
+//! describes the protocol.
 
 use std::task::Waker;
 

@@ -6,15 +6,16 @@
 //! the identity of the waker. Only the owner of the sleep uses it, with exclusive access.
 //!
 //! - The first poll that is pending inserts a clone of the waker.
-//! - An expiration at a tick first raises the latest tick of the timer's clock to that tick. Then
-//!   it removes the key and the waker under the lock of the shard, and wakes after the release. A
-//!   shutdown sets its flag, removes all wakers, and wakes them. A finish sets its flag, and then
-//!   replaces each waker by one that does nothing, and wakes it. The keys stay.
+//! - A thread that expires a key first raises the latest tick of the timer's clock to the tick of
+//!   the key. Then it removes the key and the waker under the lock of the shard, and wakes the task
+//!   after the release. A shutdown sets its flag, removes all wakers, and wakes their tasks. A
+//!   finish sets its flag, replaces each waker by one that does nothing, and wakes its task. The
+//!   keys stay.
 //! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
 //!   poll has the identity of the clone in the wheel; the latest tick is before that of the
 //!   registration; and neither a finish nor a shutdown has begun. Otherwise, in one hold of the
 //!   lock, it checks that the key is live and stores the waker under it. If the key is dead, the
-//!   poll is ready, or it inserts again.
+//!   poll returns `Ready`, or inserts the waker again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
 //!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
 //!   moves a live key. It clears a dead key, so the next poll inserts.
@@ -23,19 +24,21 @@
 //! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
 //! the sleep's key, or the thread that removed it wakes it.
 //!
-//! *Why no lock is needed*: suppose that the waker left the wheel, and that its wake-up or drop
-//! happened before the poll. Then the poll sees the latest tick or the flag that was stored before,
-//! and takes the lock. If instead the wake-up comes later, it wakes the task of this poll, because
-//! both wakers have one identity. A task whose waker gets the identity of an older one exists only
-//! after the drop of that one. So the registration keeps the identity of the clone in the wheel:
-//! the waker of a poll may be a temporary one, whose address the next task gets.
+//! *Why no lock is needed*: suppose that a thread has removed the waker. If it woke or dropped the
+//! waker before the poll, it had stored the latest tick or the flag before that. So the poll sees
+//! them and takes the lock. If it wakes the waker after the poll, it wakes the task of this poll,
+//! because both wakers have one identity.
+//!
+//! *Why the identity of the clone*: a waker of another task can get this identity only after the
+//! drop of the clone, and a poll with it takes the lock, as above. The waker of a poll may be
+//! temporary, and the waker of another task may get its address at once.
 //!
 //! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
 //! take the permit between the expiration and the poll that inserts again. In a finish, a reset and
 //! a poll always move the key, because the timer then refuses inserts. The finish wakes each task
-//! once, so that the task polls and moves the key of a sleep that was moved later before. If the
-//! key expires before that poll, the sleep ends with an error: only the task knows the later
-//! deadline, and a finish does not wait for tasks.
+//! once. If a reset had stored a later deadline, the poll moves the key to it. If the key expires
+//! before that poll, the sleep ends with an error: only the task knows the later deadline, and a
+//! finish does not wait for tasks.
 //!
 //! Cloning and dropping wakers is user code, so both happen without a lock.
 
@@ -183,8 +186,8 @@ impl Registration {
         }
     }
 
-    /// Moves the deadline of the sleep. If it has passed, the key is due at once, and so is the
-    /// next poll.
+    /// Moves the deadline of the sleep. If the new deadline has passed, the key is due at once, and
+    /// the next poll is ready.
     #[inline]
     pub(super) fn reset(&mut self, shards: &Shards<Waker>, deadline: u64) {
         let can_wait = |held: HeldWaker| shards.clock().start(held.due) <= deadline;
@@ -221,8 +224,8 @@ impl Registration {
     }
 }
 
-/// Returns whether the key of a sleep that was moved later must move too: it has expired or is
-/// about to, or the timer will refuse to insert it again.
+/// Returns whether the key of a sleep with a later deadline must move to that deadline: the tick of
+/// the key has begun, or the timer would refuse to insert the waker again.
 fn must_move(shards: &Shards<Waker>, held: HeldWaker) -> bool {
     shards.clock().has_begun(held.due) || shards.is_ending()
 }

@@ -59,7 +59,7 @@ pub(crate) struct Shards<T, X = ()> {
     wakeup: Wakeup,
     /// Wakes the reaper.
     reaper: Unparker,
-    /// Wakes the task that takes the place of the reaper, if there is one.
+    /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     #[cfg(feature = "future")]
     driver: OnceLock<DriverWaker>,
     permits: Permits,
@@ -76,7 +76,8 @@ std::thread_local! {
     /// The number of this thread, in the order in which threads used a timer.
     static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
 
-    /// How many shards further this thread is because it found locks taken.
+    /// The distance of this thread's shard from its first one. It grows when the thread finds the
+    /// lock of its shard taken.
     static MOVES: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -139,9 +140,8 @@ impl<T, X> Shards<T, X> {
     /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
     /// that of the shard that this thread uses.
     ///
-    /// A thread that finds the lock of its shard taken uses the next free shard from then on. So
-    /// threads that hold the locks for other operations, such as those that end, are not in its
-    /// way.
+    /// A thread that finds the lock of its shard taken uses the next free shard from then on. So it
+    /// seldom waits for threads that end operations of its former shard.
     #[inline]
     pub(crate) fn free(&self) -> usize {
         let moves = MOVES.try_with(Cell::get).unwrap_or(0);
@@ -165,7 +165,7 @@ impl<T, X> Shards<T, X> {
         index
     }
 
-    /// Returns the index of the shard that this thread uses after some moves.
+    /// Returns the index of the shard at this distance from the first one of this thread.
     #[inline]
     fn moved(&self, moves: usize) -> usize {
         let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
@@ -439,7 +439,7 @@ impl<T, X> Shards<T, X> {
         self.driver.get().inspect(|driver| driver.wake());
     }
 
-    /// Makes a task the reaper. Call it before any thread uses the shards.
+    /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
     #[cfg(feature = "future")]
     pub(super) fn leave_to_driver(&self) {
         let is_first = self.driver.set(DriverWaker::new()).is_ok();

@@ -100,7 +100,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         }
     }
 
-    /// Makes a task of the user the reaper. No thread of the timer may have been started.
+    /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
+    /// started a thread.
     #[cfg(feature = "future")]
     pub(super) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");

@@ -35,8 +35,8 @@ enum Source {
 }
 
 impl TickClock {
-    /// Starts tick 0 now. A tick has at least a nanosecond, and at most 292 years. So the
-    /// difference of a time before the latest tick, which wraps, is longer than a tick.
+    /// Starts tick 0 now. A tick has at least a nanosecond, and at most 292 years, so that the
+    /// wrapped difference between a time and a later start of the latest tick exceeds a tick.
     pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
         let (origin, source) = if source.is_system() {
             let (origin, clock) = Monotonic::start();
@@ -137,7 +137,8 @@ impl TickClock {
         (now, deadline)
     }
 
-    /// The same, and returns the nanoseconds since the start of tick 0 first.
+    /// Returns the nanoseconds since the start of tick 0, the current tick, and the first tick that
+    /// begins `delay` from now or later.
     #[inline]
     pub(crate) fn elapsed_and_after(&self, delay: Duration) -> (u64, Tick, Tick) {
         let (elapsed, now) = self.read();
@@ -184,8 +185,8 @@ impl TickClock {
     /// Returns how long to wait from now until a tick begins; `None` if it never comes.
     pub(super) fn pause_until(&self, tick: Tick) -> Option<Duration> {
         match &self.source {
-            // The same source as of the current tick. An `Instant` may be ahead of it, and a pause
-            // that ends by an `Instant` may end before the tick.
+            // The clock that decides which tick is current. An `Instant` may be ahead of it, and a
+            // pause that an `Instant` measures may end before the tick.
             Source::System(clock) => {
                 let start = self.ticks.nanos_until(tick)?;
                 Some(Duration::from_nanos(start.saturating_sub(clock.elapsed())))

@@ -256,8 +256,8 @@ impl Chunks {
         *mask
     }
 
-    /// Marks the records at these positions as removed. Returns the chunks whose mask is such that
-    /// `is_listed` holds, and their number. A chunk may be listed twice.
+    /// Marks the records at these positions as removed. Returns the chunks for whose mask
+    /// `is_listed` returns `true`, and their number. A chunk may be listed twice.
     ///
     /// The loop body has no branch, so the cache misses of the masks overlap.
     #[inline]

@@ -279,7 +279,7 @@ impl Hierarchy {
         }
     }
 
-    /// Updates the nursery and the first after a record was removed.
+    /// Updates the nursery's least deadline and the first expiration after a record was removed.
     #[inline]
     pub(super) fn forget(&mut self, position: Position) {
         self.nursery.forget(position);

@@ -1,8 +1,8 @@
-//! Merging: few live records do not keep a chunk.
+//! Merging: frees chunks that have few live records.
 //!
-//! Random cancels would leave most chunks with a few live records. So when at most three are left,
-//! the wheel moves them to the newest chunk of their bucket and frees the chunk. A small wheel does
-//! not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
+//! Random cancels leave most chunks with a few live records. So when a full chunk has at most
+//! three, the wheel moves them to the newest chunk of their bucket and frees the chunk. A small
+//! wheel does not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
 
 use super::{
     TimingWheel,
@@ -12,8 +12,8 @@ use super::{
     hierarchy::Hierarchy,
 };
 
-/// A wheel with fewer chunks, of 202 bytes each, does not merge them. The model tests run debug
-/// builds and merge in small wheels.
+/// A wheel with fewer chunks, of 202 bytes each, does not merge them. The limit is lower in debug
+/// builds, so that the model tests merge in small wheels.
 const SMALL: usize = if cfg!(debug_assertions) { 8 } else { 1024 };
 
 impl<T> TimingWheel<T> {
@@ -39,14 +39,14 @@ impl Hierarchy {
         let (worn, count) = self.chunks.clear_all(self.cancelled.drain(), is_worn);
         let mut previous = NIL;
         for &chunk in &worn[..count] {
-            // Timeouts that are cancelled in order list a chunk many times.
+            // Cancels in the order of insertion list the same chunk many times in a row.
             if core::mem::replace(&mut previous, chunk) != chunk {
                 self.merge(chunk, arena);
             }
         }
     }
 
-    /// Frees a chunk without live records. Merges one that has few.
+    /// Frees a chunk without live records. Merges a full chunk that has few.
     fn merge<T>(&mut self, chunk: u32, arena: &mut Arena<T>) {
         let (owner, live) = (self.chunks.owner(chunk), self.chunks.mask(chunk));
         match owner {
@@ -60,9 +60,9 @@ impl Hierarchy {
         }
     }
 
-    /// Frees a chunk if it is the newest and only one of its bucket and has no live record.
+    /// Frees a chunk if it is the only one of its bucket and has no live record.
     ///
-    /// So no search for the first bucket has to pass many buckets without a live record.
+    /// Otherwise a search for the first bucket might pass many buckets without a live record.
     fn trim_last(&mut self, chunk: u32) {
         if let Owner::Newest(id) = self.chunks.owner(chunk) {
             if self.chunks.next(chunk) == NIL {
@@ -72,12 +72,12 @@ impl Hierarchy {
     }
 
     /// Moves the live records of a full chunk to the newest chunk of their bucket, and frees the
-    /// chunk. Allocates no memory: the freed chunk may become the newest.
+    /// chunk. Allocates no memory.
     fn move_records<T>(&mut self, chunk: u32, live: u16, arena: &mut Arena<T>) {
         let Some(id) = self.common_bucket(chunk, live) else { return };
         self.free_chunk(chunk);
-        // A move within the chunk is to the same or a lower offset, so it overwrites no record that
-        // is still to be moved.
+        // The freed chunk may become the newest. A record then moves to its own or a lower offset,
+        // so it overwrites none that has yet to move.
         for offset in bits(live) {
             let from = Position::new(chunk, offset);
             let record = self.chunks.record(from);
@@ -91,10 +91,10 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the bucket to which all these records of a chunk belong, if it has chunks already
-    /// and its expiration is not after any deadline in its range.
+    /// Returns the bucket to which all these records of a chunk belong, if it has a chunk and is
+    /// due no later than any deadline in its range.
     ///
-    /// It is not always the bucket that they are in: a reset may have moved their deadlines.
+    /// It may differ from the bucket that the records are in: a reset may have moved deadlines.
     fn common_bucket(&self, chunk: u32, live: u16) -> Option<BucketId> {
         let bucket_of = |offset| {
             let deadline = self.chunks.record(Position::new(chunk, offset)).deadline();
@@ -108,8 +108,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether a chunk with this mask has at most three live records, or may have no record
-/// except in positions that are unwritten.
+/// Returns whether a chunk with this mask has at most three live records, or the bits of all its
+/// records may be clear. The bits of unwritten positions, which are the last, are set.
 fn is_worn(mask: u16) -> bool {
     let cleared = !mask;
     has_few(mask) | (cleared & cleared.wrapping_add(1) == 0)

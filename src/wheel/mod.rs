@@ -34,9 +34,9 @@
 //! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
 //! each. `advance` takes due buckets in that order. A `sparse` one expires in place, and a crowded
 //! one is sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts
-//! wait in `cancelled`, and are removed 16 at a time; `merge` then moves the last records of nearly
-//! empty chunks. The hierarchy is scheme 7 of Varghese and
-//! Lauck. The delay queue of buckets and the overflow wheels are those of Apache Kafka.
+//! wait in `cancelled`, and `merge` removes them 16 at a time, and frees chunks that are nearly
+//! empty. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
+//! overflow wheels are those of Apache Kafka.
 //!
 //! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
 //! hierarchy then *remove* its value and its record: the slot becomes *vacant*, and the bit of the

@@ -78,7 +78,7 @@ pub fn process_cpu() -> Option<Duration> {
     None
 }
 
-/// Number of times that a thread of this process made room for another one, willingly or not.
+/// Number of context switches of this process, voluntary and involuntary.
 #[cfg(target_os = "linux")]
 pub fn switches() -> Option<u64> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;

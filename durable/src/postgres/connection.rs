@@ -15,7 +15,7 @@ pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// Opens a connection, encrypted or not.
 pub(super) type Connect = Arc<dyn Fn(&Config) -> Result<Client, Error> + Send + Sync>;
 
-/// A server whose machine answers nothing for this long is gone.
+/// Time without an answer after which a connection fails.
 const GONE: Duration = Duration::from_secs(30);
 
 /// Tries of a transaction that the server ended because of a deadlock or a conflict.
@@ -97,8 +97,8 @@ impl Connection {
     }
 }
 
-/// Sets limits for a connection whose server is gone, unless the user has set them. Without these
-/// limits, the kernel repeats a request for 15 minutes, and waits for an answer for hours.
+/// Limits the waits for a server that does not answer, unless the user has set limits. Without
+/// them, the kernel sends a request again for 15 minutes, and waits for an answer for hours.
 pub(super) fn bound_waits(config: &mut Config) {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));

@@ -113,8 +113,8 @@ impl PostgresStore {
     /// The string is a URL, or pairs such as `host=localhost user=me dbname=app`. Connections are
     /// not encrypted; see [`connect_tls`](Self::connect_tls).
     ///
-    /// A connection fails if the machine of the server answers nothing for 30 seconds. Set
-    /// `tcp_user_timeout` and `keepalives_idle` in the string for another limit.
+    /// A connection fails if the machine of the server does not answer for 30 seconds. To change
+    /// this limit, set `tcp_user_timeout` and `keepalives_idle` in the string.
     ///
     /// # Errors
     ///

@@ -81,16 +81,16 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets how long before its due time a timeout is taken into memory: this at most, and half of it
-    /// at least. Default: a minute.
+    /// Sets the longest time before its due time at which the timer takes a timeout into memory. It
+    /// takes each at the latest half of this time before. Default: a minute.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.driver.window = window;
         self
     }
 
-    /// Sets the most timeouts in memory that are not being delivered, at least 1, and the bytes of
-    /// payload after which no more are taken. Default: 16384, and 64 MiB.
+    /// Sets the most timeouts in memory whose delivery has not begun, at least 1, and the bytes of
+    /// payload above which the timer takes no more. Default: 16384, and 64 MiB.
     #[must_use]
     pub fn window_capacity(mut self, timeouts: usize, bytes: usize) -> Self {
         self.driver.window_capacity = timeouts.clamp(1, 1 << 24);
@@ -107,16 +107,17 @@ impl<S: Store> DurableTimerBuilder<S> {
 
     /// Sets how long this worker's claims stay valid after it stops. Default: 30 seconds.
     ///
-    /// A worker renews its lease in a third of this. When a worker dies, others deliver its
-    /// timeouts after this time.
+    /// A worker renews its lease after a third of this time. When a worker dies, others deliver its
+    /// timeouts after the whole time.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.driver.lease = lease.max(Duration::from_millis(3));
         self
     }
 
-    /// Sets how often the timer looks for timeouts that another process added, though no
-    /// notification came; `None` for never. Default: as the store says, a minute for PostgreSQL.
+    /// Sets how often the timer looks for timeouts that other processes have added, in case a
+    /// notification was lost; `None` for never. Default: [`Store::recheck`], which is a minute for
+    /// PostgreSQL.
     #[must_use]
     pub fn recheck(mut self, interval: Option<Duration>) -> Self {
         self.driver.recheck = interval;
@@ -147,8 +148,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets how many timeouts a second are delivered, of those that were due before the start or
-    /// that could not be kept up with. Default: no limit.
+    /// Sets how many overdue timeouts the timer delivers in a second: those that were due before
+    /// its start, and those of a backlog. Default: no limit.
     #[must_use]
     pub fn catch_up_rate(mut self, per_second: NonZeroU32) -> Self {
         self.driver.catch_up_rate = Some(per_second);
@@ -162,7 +163,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the name of the threads.
+    /// Sets the prefix of the names of the threads. Default: "delaywheel-durable".
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -258,8 +259,8 @@ impl<S: Store> DurableTimerBuilder<S> {
 
     /// Starts a timer that passes each delivery on to `handler`, on the thread of the driver.
     ///
-    /// For handlers that hand deliveries to threads or tasks of their own. The handler must not
-    /// block, and must not panic.
+    /// It is for handlers that pass deliveries to threads or tasks of their own. The handler must
+    /// not block, and must not panic.
     ///
     /// # Errors
     ///

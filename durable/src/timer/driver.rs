@@ -630,9 +630,9 @@ impl Driver {
         self.delivering.len() + claims
     }
 
-    /// Returns how long before a record is due the window lane claims because of it. The claim takes
-    /// the records of the whole window, so no other is due for the rest of the window. If each
-    /// record caused a claim as it entered the window, many workers would look for each record.
+    /// Returns the time before the next due time at which the window lane claims. The claim takes
+    /// the records of the whole window, so no other claim follows for the rest of it. If each
+    /// record caused a claim as it entered the window, many workers would claim for each record.
     fn lead(&self) -> Duration {
         self.settings.window / 2
     }

@@ -1,4 +1,4 @@
-//! Threads that run a blocking handler, and panics of handlers and stores.
+//! Threads that run a blocking handler. Catches panics of handlers and stores.
 
 use std::{
     any::Any,
@@ -87,7 +87,7 @@ pub(super) fn run_blocking<E: std::fmt::Display>(
     }
 }
 
-/// Calls a store. A panic counts as a failure of unknown outcome.
+/// Calls a store. Turns a panic into a failure of unknown outcome.
 pub(super) fn contain<R>(call: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = format!("the store panicked: {}", message(&*panic));

@@ -86,7 +86,7 @@ counters! {
     store_errors,
     /// Claims of records.
     claims,
-    /// Claims that found no record, as another worker was first or none was due.
+    /// Claims that found no record, because another worker had claimed it or none was due.
     empty_claims,
     /// Transactions of the group commit, and the commands in them.
     commits,

@@ -7,11 +7,11 @@
 //! requests watch the same three keys; here each draws its own.) Both threads process what is due
 //! and then sleep for half a millisecond.
 //!
-//! At each rate the contestants take turns, with the same requests, for half a second each. A rate
-//! is sustained if 0.99 of the requests that arrive in this time are created in it, which is the
-//! published criterion, and at most 0.01 of them expire, or are more than 20 ms late at its end,
-//! that should have completed. A contestant stops after three rates in a row that it does not
-//! sustain.
+//! At each rate the contestants take turns, with the same requests, for a slot of half a second
+//! each. A contestant sustains a rate if it creates 0.99 of the requests that arrive in the slot,
+//! which is the published criterion, and if it misses at most 0.01 of them: these should complete
+//! within the slot, and have not completed 20 ms after it. A contestant stops after three rates in
+//! a row that it does not sustain.
 
 use std::{
     f64::consts::TAU,
@@ -151,8 +151,8 @@ struct Outcome {
     cpu: Option<f64>,
     /// Switches to another thread per thousand requests.
     switches: Option<f64>,
-    /// Percentile 99 of milliseconds between the instant when a request should complete and the end
-    /// of the batch in which it did.
+    /// Percentile 99 of lateness in milliseconds, up to the end of the batch that completed the
+    /// request.
     late: f64,
 }
 
@@ -166,8 +166,8 @@ impl Outcome {
 struct Schedule {
     slot: u64,
     arrivals: Vec<u64>,
-    /// When requests complete, in order, and which; of those that do so in the slot and before
-    /// their timeout.
+    /// Time and number of the requests that complete in the slot and before their timeout, in the
+    /// order of time.
     completions: Vec<(u64, u32)>,
     keys: Vec<[u32; KEYS_EACH]>,
 }
@@ -206,7 +206,7 @@ fn draw_latency(rng: &mut Rng, [pct75, pct50]: [u32; 2]) -> u64 {
     nanos(Duration::from_secs_f64(f64::from(pct50) / 1e3 * (normal * deviation).exp()))
 }
 
-/// Runs a schedule, and checks that each request ended once and as it had to.
+/// Runs a schedule, and checks that each request ended once, and in the right way.
 fn attempt<P: SharedPurgatory>(schedule: &Schedule, by: By) -> Outcome {
     let purgatory = P::start();
     let answers = Answer::leak(schedule.arrivals.len());
@@ -285,8 +285,8 @@ impl<P: SharedPurgatory> Run<'_, P> {
         self.purgatory.watch(&self.answers[request], self.schedule.keys[request], TIMEOUT)
     }
 
-    /// Completes requests when they are due, until the slot and the grace end. Returns how late they
-    /// were.
+    /// Completes requests when they are due, until the slot and the grace end. Returns the
+    /// distribution of their lateness.
     fn complete(&self, created: &Receiver<Created<P>>) -> Histogram<u64> {
         let completions = &self.schedule.completions;
         let mut handles = Vec::with_capacity(self.answers.len());

@@ -198,7 +198,7 @@ mod tests {
         timers::Wheel,
     };
 
-    /// The wheel, but the third timeout is lost, or else expires a tick early.
+    /// A wheel that loses the third timeout, or expires it a tick early.
     #[derive(Default)]
     struct Faulty<const LOSES: bool>(Wheel, u32);
 

@@ -72,7 +72,7 @@ fn at(due: DateTime<Utc>) -> JobSpec {
     JobSpecBuilder::new().run_at(due).build()
 }
 
-/// Returns a time that does not come during the measurement, as in `targets`.
+/// Returns a time after the end of the measurement, as in `targets`.
 fn someday() -> JobSpec {
     at(Utc::now() + chrono::Duration::seconds(fastrand::i64(3_600..365 * 86_400)))
 }

@@ -3,7 +3,7 @@
 use std::{
     boxed::Box,
     cell::Cell,
-    iter,
+    iter, mem,
     num::NonZeroU64,
     ops::Deref,
     sync::{
@@ -201,7 +201,9 @@ impl<T, X> Shards<T, X> {
         if !self.permits.acquire() {
             return Err(self.refusal(index, value));
         }
+        let on_panic = WakeOnPanic(self);
         let inserted = self.all[index].insert(now, deadline, value, &self.permits, act);
+        mem::forget(on_panic);
         let (result, earlier) = inserted.inspect_err(|_| self.permits.release(1))?;
         self.wake_if_needed(now, earlier);
         Ok(result)
@@ -549,6 +551,16 @@ impl<T, X> Shards<T, X> {
         if must_wake || (self.wakeup.is_overdue(now) && self.wakeup.must_wake_overdue()) {
             self.wake();
         }
+    }
+}
+
+/// Wakes the reaper when it is dropped: the comparison of a key of the user may panic after an
+/// insert has published its expiration.
+struct WakeOnPanic<'a, T, X>(&'a Shards<T, X>);
+
+impl<T, X> Drop for WakeOnPanic<'_, T, X> {
+    fn drop(&mut self) {
+        self.0.wake();
     }
 }
 

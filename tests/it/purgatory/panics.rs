@@ -18,7 +18,7 @@ use delaywheel::{
     Watch::{Events, Threshold},
 };
 
-use super::support::{HOUR, Log, Op, World, all};
+use super::support::{HOUR, Log, MS, Op, World, all, must_return, wait_until};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -301,6 +301,54 @@ fn a_panic_in_the_drop_of_refused_keys_leaks_no_permit() {
         let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [], HOUR).unwrap();
     }
     assert_eq!(bad.purgatory.delayed(), 2);
+}
+
+/// A key that is equal to all others. Its comparison panics if one of the two keys is bad.
+struct Incomparable {
+    is_bad: bool,
+}
+
+impl PartialEq for Incomparable {
+    fn eq(&self, other: &Self) -> bool {
+        assert!(!self.is_bad && !other.is_bad, "in a comparison");
+        true
+    }
+}
+
+impl Eq for Incomparable {}
+
+impl Hash for Incomparable {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+struct Ends(Arc<AtomicBool>);
+
+impl DelayedOperation<Incomparable> for Ends {
+    fn complete(self, _: Completion) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
+    must_return(|| {
+        let timer = Timer::builder().shards(1);
+        let purgatory: Purgatory<_, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
+        let watch = |key: Option<Incomparable>, delay| {
+            let has_ended = Arc::new(AtomicBool::new(false));
+            let op = Ends(Arc::clone(&has_ended));
+            assert!(purgatory.try_complete_else_watch(op, key, delay).is_ok());
+            has_ended
+        };
+        watch(Some(Incomparable { is_bad: false }), HOUR);
+        // Until the reaper sleeps.
+        std::thread::sleep(50 * MS);
+        let bad = || watch(Some(Incomparable { is_bad: true }), 10 * MS);
+        assert!(catch_unwind(AssertUnwindSafe(bad)).is_err());
+        let has_ended = watch(None, 20 * MS);
+        wait_until("the operation expires", || has_ended.load(Ordering::Acquire));
+        drop(purgatory.shutdown());
+    });
 }
 
 /// A reason whose clone panics after this number of clones.

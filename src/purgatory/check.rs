@@ -109,7 +109,7 @@ pub struct Checks<'a, K, O, R = (), Q: ?Sized = K> {
     shared: &'a Shared<K, O, R>,
     turns: VecDeque<Turn<'a, K, O, R>>,
     keys: Vec<HashedKey<'a, Q>>,
-    /// The pass in each shard; 0 if it has not begun.
+    /// The pass in each shard; 0 if it has not begun. Empty before the first run.
     passes: Vec<u64>,
 }
 
@@ -139,11 +139,15 @@ where
             let begin = |shard_index| turns.push_back(Turn { key, shard_index, walk: None });
             shared.filters.for_each(hashed.hash, begin);
         }
-        Self { shared, turns, passes: shared.passes().into_vec(), keys }
+        Self { shared, turns, passes: Vec::new(), keys }
     }
 
     /// Checks at most `budget` operations. Returns how many of them completed.
     pub fn run(&mut self, mut budget: usize) -> usize {
+        if self.passes.is_empty() {
+            let shards = self.turns.iter().map(|turn| turn.shard_index);
+            self.passes = self.shared.begin_passes(shards).into_vec();
+        }
         let mut completed = 0;
         while budget > 0 {
             let Some(mut turn) = self.turns.pop_front() else { break };
@@ -203,11 +207,14 @@ where
     {
         let key = self.hashed(key);
         fence_event();
-        let mut completed = 0;
-        self.filters.for_each(key.hash, |shard_index| {
-            completed += self.check_in_pass(shard_index, &mut 0, key);
-        });
-        completed
+        let mut passes = SmallVec::<[_; 4]>::new();
+        self.filters.for_each(key.hash, |shard_index| passes.push((shard_index, 0)));
+        // As in `begin_passes`: no check has run when the first walk begins its pass.
+        for (shard_index, pass) in passes.iter_mut().skip(1) {
+            *pass = self.shards[*shard_index].begin_pass();
+        }
+        let check = |(shard_index, pass): &mut _| self.check_in_pass(*shard_index, pass, key);
+        passes.iter_mut().map(check).sum()
     }
 
     /// Like [`check_key`](Self::check_key) for several keys. Checks each operation once.
@@ -220,19 +227,31 @@ where
         // fence.
         let keys: SmallVec<[_; 8]> = keys.into_iter().map(|key| self.hashed(key)).collect();
         fence_event();
-        let mut passes = self.passes();
-        let mut completed = 0;
-        for key in keys {
-            self.filters.for_each(key.hash, |shard_index| {
-                completed += self.check_in_pass(shard_index, &mut passes[shard_index], key);
-            });
+        let mut watched = SmallVec::<[_; 8]>::new();
+        for &key in &keys {
+            self.filters.for_each(key.hash, |shard_index| watched.push((shard_index, key)));
         }
-        completed
+        let mut passes = self.begin_passes(watched.iter().map(|(shard_index, _)| *shard_index));
+        let check = |(shard_index, key): (usize, _)| {
+            self.check_in_pass(shard_index, &mut passes[shard_index], key)
+        };
+        watched.into_iter().map(check).sum()
     }
 
-    /// Returns passes that have not begun, one for each shard.
-    pub(super) fn passes(&self) -> SmallVec<[u64; 16]> {
-        SmallVec::from_elem(0, self.shards.len())
+    /// Begins a pass in each of these shards, except the first, where the first walk begins it.
+    /// Returns the pass of each shard; 0 if it has not begun.
+    ///
+    /// All passes begin before the first check, which may lead to new operations in any shard: the
+    /// event does not check these.
+    fn begin_passes(&self, mut shards: impl Iterator<Item = usize>) -> SmallVec<[u64; 16]> {
+        let mut passes = SmallVec::from_elem(0, self.shards.len());
+        let first = shards.next();
+        for shard_index in shards.filter(|shard_index| Some(*shard_index) != first) {
+            if passes[shard_index] == 0 {
+                passes[shard_index] = self.shards[shard_index].begin_pass();
+            }
+        }
+        passes
     }
 
     fn check_in_pass<Q>(&self, shard_index: usize, pass: &mut u64, key: HashedKey<'_, Q>) -> usize

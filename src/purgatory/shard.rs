@@ -170,6 +170,11 @@ where
         (excess, is_announced)
     }
 
+    /// Begins a pass, which does not see operations that are registered from now on.
+    pub(super) fn begin_pass(&self) -> u64 {
+        self.hold(|waiters, _| waiters.begin_pass())
+    }
+
     /// Takes the next operations of a walk out for a check, at most `size`.
     #[inline]
     pub(super) fn take_out<Q>(

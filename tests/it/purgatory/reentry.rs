@@ -107,6 +107,49 @@ fn an_event_does_not_complete_operations_that_wait_again() {
     world.check_empty();
 }
 
+/// Returns an operation that the first event after its registration completes. Then another one
+/// begins to wait, up to `further` times.
+fn after_an_event(purgatory: &Shared, further: u32) -> Op {
+    let (purgatory, mut checks) = (purgatory.clone(), 0);
+    let check = move || {
+        checks += 1;
+        checks > 2
+    };
+    Op::new().check(check).end(move |_| {
+        if let Some(further) = further.checked_sub(1) {
+            let next = after_an_event(&purgatory, further);
+            assert!(purgatory.try_complete_else_watch(next, [1, 2], HOUR).is_ok());
+        }
+    })
+}
+
+#[test]
+fn an_event_does_not_check_operations_that_it_adds_to_other_shards() {
+    type Way = fn(&Shared) -> usize;
+    let ways: [Way; 3] = [
+        |purgatory| purgatory.check_and_complete(&1),
+        |purgatory| purgatory.check_and_complete_all([&2, &1]),
+        |purgatory| purgatory.checks(&[1, 2]).run(usize::MAX),
+    ];
+    // In the rounds, the thread that announces the event has different shards.
+    for way in ways.into_iter().cycle().take(48) {
+        must_return(move || {
+            let purgatory = World::new().purgatory;
+            for _ in 0..8 {
+                let other = purgatory.clone();
+                let watch = move || {
+                    let op = after_an_event(&other, 1);
+                    assert!(other.try_complete_else_watch(op, [1, 2], HOUR).is_ok());
+                };
+                std::thread::spawn(watch).join().unwrap();
+            }
+            assert_eq!((way(&purgatory), purgatory.delayed()), (8, 8));
+            assert_eq!(purgatory.stats().panicked, 0);
+            assert_eq!((way(&purgatory), purgatory.delayed()), (8, 0));
+        });
+    }
+}
+
 #[test]
 fn an_operation_that_ends_during_its_check_leaves_its_slot_to_the_next() {
     for is_satisfied in [false, true] {

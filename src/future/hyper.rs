@@ -11,12 +11,15 @@ use std::{
 use hyper::rt;
 
 use super::Sleep;
-use crate::timer::Timer;
+use crate::timer::{SleepHandle, Timer};
 
 /// A [`Timer`] for the crate `hyper`, with the feature `hyper`.
 ///
-/// Pass it to the `timer` function of a connection builder. If the timer is full or shut down, its
-/// sleeps end at once, because `hyper` has no error for them. `hyper` then acts as after a timeout.
+/// Pass it to the `timer` function of a connection builder. The connection reads the clock of the
+/// timer. So on a [`ManualClock`](crate::ManualClock), a test advances its time limits.
+///
+/// If the timer is full or shut down, its sleeps end at once, because `hyper` has no error for
+/// them. `hyper` then acts as after a timeout.
 ///
 /// # Examples
 ///
@@ -33,13 +36,15 @@ use crate::timer::Timer;
 #[derive(Debug, Clone)]
 pub struct HyperTimer {
     timer: Timer,
+    clock: SleepHandle,
 }
 
 impl HyperTimer {
     /// Makes a timer for `hyper`.
     #[must_use]
-    pub const fn new(timer: Timer) -> Self {
-        Self { timer }
+    pub fn new(timer: Timer) -> Self {
+        let clock = timer.sleep_handle();
+        Self { timer, clock }
     }
 }
 
@@ -70,6 +75,10 @@ impl rt::Timer for HyperTimer {
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
         Box::pin(HyperSleep(self.timer.sleep_until(deadline)))
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {

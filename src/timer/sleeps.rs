@@ -228,6 +228,13 @@ impl SleepHandle {
         self.shards().clock().instant_at(elapsed)
     }
 
+    /// Returns the time of the clock.
+    #[cfg(any(feature = "hyper", feature = "quinn"))]
+    pub(crate) fn now(&self) -> Instant {
+        // An instant that cannot be represented lies centuries ahead, and a clock returned one.
+        self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)
+    }
+
     /// Returns the length of a tick.
     pub(crate) fn tick(&self) -> Duration {
         self.shards().clock().tick()

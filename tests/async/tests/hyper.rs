@@ -4,13 +4,13 @@ use std::{
     convert::Infallible,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    pin::Pin,
-    task::{Context, Poll, ready},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker, ready},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use delaywheel::{Timer, future::HyperTimer};
+use delaywheel::{Clock, ManualClock, Timer, future::HyperTimer};
 use hyper::{Request, Response, body::Incoming, rt, server::conn::http1, service::service_fn};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -108,16 +108,68 @@ fn a_server_closes_the_connection_of_a_slow_client_and_not_before_the_limit() {
     assert_eq!((stats.pending, stats.expired), (0, 1));
 }
 
+/// A connection whose client sends nothing.
+struct Silent;
+
+impl rt::Read for Silent {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl rt::Write for Silent {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_limit_ends_by_the_clock_of_the_timer() {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
+    clock.advance(GENEROUS);
+    let connection = http1::Builder::new()
+        .timer(HyperTimer::new(timer))
+        .header_read_timeout(LIMIT)
+        .serve_connection(Silent, service_fn(answer));
+    let mut connection = pin!(connection);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(connection.as_mut().poll(&mut context).is_pending());
+    clock.advance(LIMIT - Duration::from_nanos(1));
+    assert!(connection.as_mut().poll(&mut context).is_pending());
+    clock.advance(Duration::from_nanos(1));
+    let Poll::Ready(Err(error)) = connection.as_mut().poll(&mut context) else {
+        panic!("the limit is over");
+    };
+    assert!(error.is_timeout());
+}
+
 #[test]
 fn a_reset_moves_a_sleep_of_hyper_and_one_of_another_timer_is_replaced() {
     use hyper::rt::Timer as _;
-    let clock = delaywheel::ManualClock::new();
+    let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     let adapter = HyperTimer::new(timer.clone());
-    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut context = Context::from_waker(Waker::noop());
     let mut sleep = adapter.sleep(LIMIT);
     assert!(sleep.as_mut().poll(&mut context).is_pending());
-    adapter.reset(&mut sleep, delaywheel::Clock::now(&clock) + 2 * LIMIT);
+    adapter.reset(&mut sleep, clock.now() + 2 * LIMIT);
     assert!(sleep.as_mut().poll(&mut context).is_pending());
     assert_eq!(timer.stats().scheduled, 1, "it was moved");
     clock.advance(LIMIT);

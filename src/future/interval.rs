@@ -42,6 +42,9 @@ use crate::{
 #[must_use = "an interval ticks only when it is awaited"]
 pub struct Interval {
     sleep: Sleep,
+    /// Nanoseconds by which the next tick lies before the start of the sleeps' clock. If they are
+    /// not 0, that start is the deadline of the sleep.
+    before_origin: u64,
     /// In nanoseconds, not 0.
     period: u64,
     missed: MissedTicks,
@@ -51,7 +54,7 @@ impl Interval {
     fn new(sleep: Sleep, period: Duration, missed: MissedTicks) -> Self {
         let period = nanos(period).max(nanos(sleep.handle().tick()));
         debug_assert!(period > 0, "an interval would tick without end");
-        Self { sleep, period, missed }
+        Self { sleep, before_origin: 0, period, missed }
     }
 
     /// Waits for the next tick. Returns the instant of the tick on the grid.
@@ -74,12 +77,17 @@ impl Interval {
     /// Those of [`tick`](Self::tick).
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
-        let Some(instant) = self.sleep.deadline() else {
+        let (planned, before) = (self.sleep.deadline_nanos(), self.before_origin);
+        debug_assert!(planned == 0 || before == 0, "a tick is before and after the origin");
+        let deadline = self.sleep.deadline();
+        let instant = deadline.and_then(|time| time.checked_sub(Duration::from_nanos(before)));
+        let Some(instant) = instant else {
             unreachable!("a deadline that no instant can tell does not elapse");
         };
-        let planned = self.sleep.deadline_nanos();
         // The clock may have stepped back within its tick since the poll read it.
         let now = self.sleep.handle().elapsed().max(planned);
+        // These times count from `before` nanoseconds before the origin.
+        let now = now.saturating_add(before);
         let next = next_tick(self.missed, self.period, planned, now);
         debug_assert!(planned < next, "a tick comes twice");
         debug_assert!(
@@ -88,28 +96,32 @@ impl Interval {
                 || (next - planned) % self.period == 0,
             "the tick at {next} is not on the grid of {planned}"
         );
-        self.sleep.set_deadline(next);
+        self.before_origin = before.saturating_sub(next);
+        let is_never = next == u64::MAX;
+        self.sleep.set_deadline(if is_never { next } else { next.saturating_sub(before) });
         Poll::Ready(Ok(instant))
     }
 
     /// Restarts the grid: the next tick is a period from now.
     pub fn reset(&mut self) {
-        self.sleep.reset(self.period());
+        self.reset_after(self.period());
     }
 
     /// Restarts the grid: the next tick is `delay` from now.
     pub fn reset_after(&mut self, delay: Duration) {
+        self.before_origin = 0;
         self.sleep.reset(delay);
     }
 
-    /// Restarts the grid: the next tick is at `instant`.
+    /// Restarts the grid: the next tick is at `instant`, or at once if `instant` has passed.
     pub fn reset_at(&mut self, instant: Instant) {
+        self.before_origin = self.sleep.handle().until_origin(instant);
         self.sleep.reset_at(instant);
     }
 
     /// Restarts the grid: the next tick is now.
     pub fn reset_immediately(&mut self) {
-        self.sleep.reset(Duration::ZERO);
+        self.reset_after(Duration::ZERO);
     }
 
     /// Returns the period.
@@ -153,10 +165,15 @@ impl Timer {
 
     /// Returns an interval whose first tick is at `start`.
     ///
+    /// If `start` has passed, the first tick comes at once and returns `start`. The policy decides
+    /// on the missed ticks.
+    ///
     /// # Cancel safety
     ///
     /// See [`Interval::tick`].
     pub fn interval_at(&self, start: Instant, period: Duration, missed: MissedTicks) -> Interval {
-        Interval::new(self.sleep_until(start), period, missed)
+        let mut interval = Interval::new(self.sleep_until(start), period, missed);
+        interval.before_origin = interval.sleep.handle().until_origin(start);
+        interval
     }
 }

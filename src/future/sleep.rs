@@ -130,6 +130,8 @@ impl Sleep {
 
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
     /// [`Duration::MAX`].
+    ///
+    /// A deadline before the first sleep of the timer counts as the instant at which that was made.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.handle.instant_at(self.deadline)

@@ -222,6 +222,11 @@ impl SleepHandle {
         self.shards().clock().elapsed_at(instant)
     }
 
+    /// Returns the nanoseconds from `instant` to the start of the timer; 0 for a later one.
+    pub(crate) fn until_origin(&self, instant: Instant) -> u64 {
+        self.shards().clock().until_origin(instant)
+    }
+
     /// Returns the instant `elapsed` nanoseconds after the start, or `None` for `u64::MAX`, which
     /// stands for any later time.
     pub(crate) fn instant_at(&self, elapsed: u64) -> Option<Instant> {

@@ -170,6 +170,12 @@ impl TickClock {
         nanos(instant.saturating_duration_since(self.origin))
     }
 
+    /// Returns the nanoseconds from `instant` to the start of tick 0; 0 for a later instant.
+    #[cfg(feature = "future")]
+    pub(super) fn until_origin(&self, instant: Instant) -> u64 {
+        nanos(self.origin.saturating_duration_since(instant))
+    }
+
     /// Returns the instant `elapsed` nanoseconds after the start of tick 0; `None` for `u64::MAX`,
     /// which stands for any later time.
     pub(super) fn instant_at(&self, elapsed: u64) -> Option<Instant> {

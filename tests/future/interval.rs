@@ -61,6 +61,43 @@ fn missed_ticks_come_at_once_or_later_or_not_at_all() {
     assert_eq!(ticks(MissedTicks::Delay, &times), some([0, 1, -1, -1, -1, -1, 5, 6]));
 }
 
+/// The ticks, in seconds since the start, of an interval that starts 2.5 s before the first sleep
+/// of its timer. Taken now, and each half second after that.
+fn ticks_from_the_past(missed: MissedTicks, is_reset: bool) -> Vec<Vec<f64>> {
+    let (timer, clock) = timer();
+    let start = clock.now();
+    clock.advance(SECOND * 5 / 2);
+    let mut interval = timer.interval_at(start, SECOND, missed);
+    if is_reset {
+        interval = timer.interval(SECOND, missed);
+        assert!(tick(&mut interval, start).is_some());
+        interval.reset_at(start);
+    }
+    let mut taken = || {
+        let taken = std::iter::from_fn(|| tick(&mut interval, start)).collect();
+        clock.advance(SECOND / 2);
+        taken
+    };
+    (0..4).map(|_| taken()).collect()
+}
+
+#[test]
+fn a_start_before_the_first_sleep_of_the_timer_keeps_its_grid() {
+    for is_reset in [false, true] {
+        let ticks = |missed| ticks_from_the_past(missed, is_reset);
+        assert_eq!(ticks(MissedTicks::Burst), [vec![0.0, 1.0, 2.0], vec![3.0], vec![], vec![4.0]]);
+        assert_eq!(ticks(MissedTicks::Skip), [vec![0.0], vec![3.0], vec![], vec![4.0]]);
+        assert_eq!(ticks(MissedTicks::Delay), [vec![0.0], vec![], vec![3.5], vec![]]);
+    }
+    let (timer, clock) = timer();
+    let start = clock.now();
+    clock.advance(SECOND);
+    let mut interval = timer.interval_at(start, Duration::MAX, MissedTicks::Burst);
+    assert_eq!((tick(&mut interval, start), tick(&mut interval, start)), (Some(0.0), None));
+    clock.advance(Duration::from_secs(600 * 365 * 86400));
+    assert_eq!(tick(&mut interval, start), None);
+}
+
 #[test]
 fn a_dropped_call_takes_no_tick() {
     let (timer, clock) = timer();

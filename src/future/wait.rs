@@ -26,6 +26,7 @@ use crate::{
         Completion, DelayedOperation, OperationGuard, Purgatory, Watch, WatchError, Watched,
     },
     sync::{AtomicBool, Mutex, Ordering},
+    timer::contain,
 };
 
 /// A purgatory whose operations are futures: [`wait`](Purgatory::wait),
@@ -175,7 +176,7 @@ where
 
 impl<K, R> Drop for Waiting<K, R> {
     fn drop(&mut self) {
-        self.shared.finish(Completion::ShutDown);
+        contain(|| self.shared.finish(Completion::ShutDown));
         debug_assert!(self.shared.has_ended(), "the wait would never end");
     }
 }

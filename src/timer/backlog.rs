@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::{collections::VecDeque, mem, time::Instant, vec::Vec};
 
 #[cfg(feature = "future")]
-use super::receivers::{Receivers, Ticket};
+use super::receivers::{Receivers, Ticket, wake_all};
 use crate::{
     sync::{Condvar, Mutex, MutexGuard},
     wheel::Expired,
@@ -190,7 +190,8 @@ impl<T> Backlog<T> {
         let next = is_woken.then(|| state.receivers.pop_first()).flatten();
         drop(state);
         drop(removed);
-        next.into_iter().for_each(Waker::wake);
+        // A receiver calls this in its drop.
+        wake_all(next);
     }
 
     /// Adds a waker with a fault: a value may have come since the caller looked.

@@ -117,6 +117,7 @@ pub use self::{
 pub(crate) use self::{
     driver::{Turned, Turns},
     receiver::Receiver,
+    receivers::contain,
 };
 #[cfg(feature = "future")]
 pub(crate) use self::{

@@ -66,13 +66,16 @@ impl Receivers {
     }
 }
 
-/// Wakes tasks. A waker that panics does not stop the others.
+/// Wakes tasks. A waker that panics does not stop the others, and is not counted.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    for waker in wakers {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                mem::forget(second);
-            }
+    wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
+}
+
+/// Runs user code, and catches its panic. For a drop, where a second panic would abort.
+pub(crate) fn contain(user_code: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(second);
         }
     }
 }

@@ -86,7 +86,7 @@ pub struct TimerStats {
     pub rejected: u64,
     /// Pending timeouts that a shutdown returned.
     pub returned: u64,
-    /// Callbacks that panicked.
+    /// Callbacks that panicked, and wakers that panicked when their sleep expired.
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
     /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.

@@ -12,13 +12,7 @@ use std::{
 use delaywheel::{DelayQueue, ManualClock, RecvError, future::block_on};
 use futures_core::Stream;
 
-use crate::support::{SECOND, Wakes, poll, poll_with};
-
-fn queue() -> (DelayQueue<u32>, ManualClock) {
-    let clock = ManualClock::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue();
-    (queue.expect("the settings are valid"), clock)
-}
+use crate::support::{SECOND, Wakes, poll, poll_with, queue};
 
 fn insert(queue: &DelayQueue<u32>, seconds: u32, value: u32) {
     queue.insert(seconds * SECOND, value).expect("the queue is open");

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{ManualClock, Timer};
+use delaywheel::{AsyncPurgatory, DelayQueue, ManualClock, Purgatory, Timer};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,6 +45,20 @@ pub(crate) fn timer() -> (Timer, ManualClock) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     (timer, clock)
+}
+
+/// A purgatory in virtual time, and its clock.
+pub(crate) fn purgatory() -> (AsyncPurgatory<u32, &'static str>, ManualClock) {
+    let clock = ManualClock::new();
+    let timer = Timer::builder().clock(clock.clone());
+    (Purgatory::builder().timer(timer).build().expect("the settings are valid"), clock)
+}
+
+/// A queue in virtual time, and its clock.
+pub(crate) fn queue() -> (DelayQueue<u32>, ManualClock) {
+    let clock = ManualClock::new();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue();
+    (queue.expect("the settings are valid"), clock)
 }
 
 /// Polls a future once, with a waker that does nothing.

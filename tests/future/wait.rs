@@ -9,17 +9,10 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Completion, ManualClock, Overload, Purgatory, Timer, Watch, WatchErrorKind,
-    future::Wait,
+    AsyncPurgatory, Completion, Overload, Purgatory, Watch, WatchErrorKind, future::Wait,
 };
 
-use crate::support::{SECOND, Wakes, poll, poll_with};
-
-fn purgatory() -> (AsyncPurgatory<u32, &'static str>, ManualClock) {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone());
-    (Purgatory::builder().timer(timer).build().expect("the settings are valid"), clock)
-}
+use crate::support::{SECOND, Wakes, poll, poll_with, purgatory};
 
 fn completion(wait: &mut Wait<u32, &'static str>) -> Option<Completion<&'static str>> {
     match poll(wait) {

@@ -3,7 +3,7 @@
 use std::{
     panic::panic_any,
     sync::{Arc, Mutex, mpsc},
-    task::{Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use delaywheel::{
     future::{Sleep, block_on},
 };
 
-use crate::support::{SECOND, Wakes, poll_with, timer};
+use crate::support::{SECOND, Wakes, poll, poll_with, purgatory, queue, timer};
 
 /// Runs a function when it is woken.
 struct Call<F>(F);
@@ -82,6 +82,115 @@ fn a_waker_that_panics_is_counted_and_stops_no_other() {
     assert!(poll_with(&mut sleeps[3], &good).is_pending());
     assert!(timer.shutdown().is_empty(), "a panic does not leave the shutdown");
     assert_eq!(woken.count(), 3);
+}
+
+#[test]
+fn a_waker_of_a_wait_that_panics_stops_no_other() {
+    for is_shut_down in [false, true] {
+        let (purgatory, _clock) = purgatory();
+        let (woken, good) = Wakes::new();
+        let bad = waker(|| panic_any("a waker panics"));
+        let mut waits = [&bad, &good, &bad].map(|waker| {
+            let mut wait = purgatory.wait([3], SECOND);
+            assert!(poll_with(&mut wait, waker).is_pending());
+            wait
+        });
+        if is_shut_down {
+            drop(purgatory.shutdown());
+        } else {
+            purgatory.check_and_complete(&3);
+        }
+        assert!(waits.iter_mut().all(|wait| poll(wait).is_ready()));
+        let counted = if is_shut_down { 0 } else { 2 };
+        assert_eq!((woken.count(), purgatory.stats().panicked), (1, counted));
+    }
+}
+
+#[test]
+fn a_waker_of_a_wait_may_poll_it_and_drop_another() {
+    for is_shut_down in [false, true] {
+        let (purgatory, _clock) = purgatory();
+        let waits = [3, 4].map(|key| purgatory.wait([key], SECOND));
+        let waits = Arc::new(Mutex::new(Vec::from(waits)));
+        let (inner, used) = (Arc::clone(&waits), purgatory.clone());
+        let (done, dones) = mpsc::channel();
+        let reentrant = waker(move || {
+            let mut waits = inner.lock().expect("no test panics with it");
+            drop(waits.pop());
+            let is_ready = poll(&mut waits[0]).is_ready();
+            used.check_and_complete(&3);
+            done.send((is_ready, used.stats().panicked)).expect("the test waits");
+        });
+        let mut held = waits.lock().expect("no test panics with it");
+        assert!(
+            poll_with(&mut held[0], &reentrant).is_pending() && poll(&mut held[1]).is_pending()
+        );
+        drop(held);
+        if is_shut_down {
+            drop(purgatory.shutdown());
+        } else {
+            purgatory.check_and_complete(&3);
+        }
+        assert_eq!(dones.try_recv(), Ok((true, 0)));
+        assert_eq!((purgatory.delayed(), purgatory.timer_stats().pending), (0, 0));
+    }
+}
+
+#[test]
+fn a_waker_of_a_receiver_that_panics_stops_no_other() {
+    let (queue, clock) = queue();
+    let (woken, good) = Wakes::new();
+    let bad = waker(|| panic_any("a waker panics"));
+    let insert = |value| queue.insert(SECOND, value).expect("the queue is open");
+    let (mut early, mut late) = (queue.recv_async(), queue.recv_async());
+    assert!(poll_with(&mut early, &good).is_pending() && poll_with(&mut late, &bad).is_pending());
+    insert(1);
+    clock.advance(SECOND);
+    assert_eq!(woken.count(), 1);
+    drop(early);
+    assert_eq!(poll(&mut late), Poll::Ready(Ok(1)), "a panic does not leave the drop");
+
+    let mut receivers = [&bad, &good].map(|waker| {
+        let mut receiver = queue.recv_async();
+        assert!(poll_with(&mut receiver, waker).is_pending());
+        receiver
+    });
+    insert(2);
+    insert(3);
+    clock.advance(SECOND);
+    assert_eq!(woken.count(), 2);
+    assert!(receivers.iter_mut().all(|receiver| poll(receiver).is_ready()));
+    assert!(poll_with(&mut receivers[0], &bad).is_pending());
+    assert!(poll_with(&mut receivers[1], &good).is_pending());
+    queue.shutdown();
+    assert_eq!(woken.count(), 3);
+}
+
+#[test]
+fn a_waker_of_a_receiver_may_use_its_queue() {
+    let (queue, clock) = queue();
+    let streams = Arc::new(Mutex::new(vec![queue.stream(), queue.stream()]));
+    let (inner, used) = (Arc::clone(&streams), queue.clone());
+    let (received, results) = mpsc::channel();
+    let reentrant = waker(move || {
+        let mut streams = inner.lock().expect("no test panics with it");
+        drop(streams.pop());
+        let first = streams[0].poll_recv(&mut Context::from_waker(Waker::noop()));
+        received.send((first, used.try_recv().ok(), used.len())).expect("the test waits");
+    });
+    let (woken, good) = Wakes::new();
+    let mut early = queue.recv_async();
+    assert!(poll_with(&mut early, &good).is_pending());
+    let mut held = streams.lock().expect("no test panics with it");
+    for (stream, waker) in held.iter_mut().zip([&reentrant, Waker::noop()]) {
+        assert!(stream.poll_recv(&mut Context::from_waker(waker)).is_pending());
+    }
+    drop(held);
+    queue.insert(SECOND, 7).expect("the queue is open");
+    clock.advance(SECOND);
+    assert_eq!((woken.count(), results.try_recv().is_ok()), (1, false));
+    drop(early);
+    assert_eq!(results.try_recv(), Ok((Poll::Ready(Ok(7)), None, 0)));
 }
 
 #[test]

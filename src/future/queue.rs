@@ -16,7 +16,8 @@ use crate::timer::{DelayQueue, Receiver, RecvError};
 /// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
 ///
 /// Completes with a value or, if the queue is shut down and no due value is left, with an error.
-/// Otherwise it is pending while the queue has no due value.
+/// Otherwise it is pending while the queue has no due value. Polled after its end, it waits for the
+/// next value.
 ///
 /// # Cancel safety
 ///

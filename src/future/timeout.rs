@@ -20,7 +20,8 @@ pin_project! {
     /// result, even after the deadline. The first poll that finds the future pending registers a
     /// sleep. So a future that is ready at once takes no lock and does not read the clock.
     ///
-    /// Do not poll it again after its end.
+    /// A poll after [`TimeoutError::Elapsed`] polls the future again, and is elapsed again while
+    /// the future is pending. Do not poll it after an output of the future.
     ///
     /// # Errors
     ///

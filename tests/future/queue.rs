@@ -86,6 +86,11 @@ fn a_woken_task_whose_value_was_taken_keeps_its_turn() {
     clock.advance(SECOND);
     assert_eq!((first.count(), second.count()), (2, 0));
     assert_eq!(poll_with(&mut early, &one), Poll::Ready(Ok(2)));
+    assert!(poll_with(&mut early, &one).is_pending(), "after its end, it waits for the next");
+    insert(&queue, 1, 3);
+    clock.advance(SECOND);
+    assert_eq!((first.count(), second.count()), (2, 1), "behind the other");
+    assert_eq!(poll_with(&mut early, &one), Poll::Ready(Ok(3)));
 }
 
 #[test]

@@ -155,6 +155,24 @@ fn a_wait_that_is_satisfied_within_a_completion_ends_after_it() {
 }
 
 #[test]
+#[should_panic(expected = "a wait is polled after its end")]
+fn a_wait_that_is_polled_after_its_end_panics() {
+    let (purgatory, _clock) = purgatory();
+    let mut wait = purgatory.wait([3], SECOND).when(|| true);
+    assert_eq!(completion(&mut wait), Some(Completion::Satisfied));
+    let _ = poll(&mut wait);
+}
+
+#[test]
+#[should_panic(expected = "the wait has begun")]
+fn a_condition_after_the_first_poll_panics() {
+    let (purgatory, _clock) = purgatory();
+    let mut wait = purgatory.wait([3], SECOND);
+    assert_eq!(completion(&mut wait), None);
+    drop(wait.when(|| true));
+}
+
+#[test]
 fn the_task_that_polled_last_is_woken() {
     let (purgatory, _clock) = purgatory();
     let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());

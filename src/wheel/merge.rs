@@ -9,7 +9,7 @@ use super::{
     arena::Arena,
     chunks::{NIL, Owner, Position, bits},
     geometry::BucketId,
-    hierarchy::Hierarchy,
+    hierarchy::{First, Hierarchy, Source},
 };
 
 /// A wheel with fewer chunks, of 202 bytes each, does not merge them. The limit is lower in debug
@@ -75,6 +75,9 @@ impl Hierarchy {
     /// chunk. Allocates no memory.
     fn move_records<T>(&mut self, chunk: u32, live: u16, arena: &mut Arena<T>) {
         let Some(id) = self.common_bucket(chunk, live) else { return };
+        if self.has_witness_of_other(id, chunk, live) {
+            return;
+        }
         self.free_chunk(chunk);
         // The freed chunk may become the newest. A record then moves to its own or a lower offset,
         // so it overwrites none that has yet to move.
@@ -89,6 +92,16 @@ impl Hierarchy {
                 first.witness = to;
             }
         }
+    }
+
+    /// Returns whether one of these records of a chunk is the witness of another bucket than `id`.
+    ///
+    /// It has to stay in that bucket: without it, the first could be a bucket that is empty.
+    fn has_witness_of_other(&self, id: BucketId, chunk: u32, live: u16) -> bool {
+        self.first.is_some_and(|First { witness, source, .. }| {
+            let is_here = witness.chunk() == chunk && live & witness.bit() != 0;
+            is_here && !matches!(source, Source::Bucket(first) if first == id)
+        })
     }
 
     /// Returns the bucket to which all these records of a chunk belong, if it has a chunk and is
@@ -175,6 +188,38 @@ mod tests {
             }
         }
         assert_eq!(wheel.advance(Tick::MAX).count(), 2400);
+    }
+
+    #[test]
+    fn a_merge_leaves_the_first_bucket_its_witness() {
+        let mut wheel = TimingWheel::new(Tick::ZERO);
+        let insert = |wheel: &mut TimingWheel<u64>, at| wheel.insert(Tick::new(at), at).unwrap();
+        let mut pending = 0;
+        while wheel.hierarchy.chunks.len() < SMALL {
+            insert(&mut wheel, 600);
+            pending += 1;
+        }
+        wheel.place_nursery();
+        wheel.hierarchy.nursery.close();
+        let keys: Vec<_> = (0..40).map(|_| insert(&mut wheel, 300)).collect();
+        let first = wheel.hierarchy.first.unwrap();
+        assert_eq!(wheel.arena.position(keys[16]), Some(first.witness));
+        // A batch of 16 leaves three timeouts in the second chunk, which belong to another bucket.
+        for &key in &keys[16..19] {
+            wheel.reset(key, Tick::new(600)).unwrap();
+        }
+        for &key in keys[..3].iter().chain(&keys[19..32]) {
+            wheel.cancel(key).unwrap();
+        }
+        wheel.check_invariants();
+        for &key in keys[3..16].iter().chain(&keys[32..]) {
+            wheel.cancel(key).unwrap();
+        }
+        wheel.check_invariants();
+        assert_eq!(wheel.advance(Tick::new(599)).count(), 0);
+        wheel.check_invariants();
+        assert_eq!(wheel.advance(Tick::new(600)).count(), pending + 3);
+        assert_eq!(wheel.next_expiration(), None);
     }
 
     #[test]

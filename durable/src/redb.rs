@@ -92,6 +92,8 @@ struct Held {
     /// Records that a transaction may change. Their deliveries wait until it has ended, and no
     /// worker claims them. All others continue.
     changing: FxHashSet<TimeoutId>,
+    /// Least time of the pending records that claims have passed over because of that.
+    passed_over: Option<u64>,
     workers: BTreeMap<WorkerId, WallTime>,
     frontiers: Vec<Frontier>,
     last_token: u64,
@@ -195,6 +197,7 @@ impl Store for RedbStore {
     fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
         let _writer = self.shared.writer.lock();
         let (mut effects, mut token) = self.shared.state.lock().mark(commands);
+        let marks = Marks(&self.shared);
         let result = self.with(|database| {
             let transaction = database.begin_write()?;
             let answers = {
@@ -217,13 +220,10 @@ impl Store for RedbStore {
             }
             Ok(answers)
         });
-        let mut state = self.shared.state.lock();
-        state.changing.clear();
         if result.is_ok() {
-            state.take_effect(&effects);
+            self.shared.state.lock().take_effect(&effects);
         }
-        drop(state);
-        self.shared.settled.notify_all();
+        drop(marks);
         if result.is_ok() {
             self.shared.listeners.tell_of(commands);
         }
@@ -343,6 +343,8 @@ impl Store for RedbStore {
                 bytes += record.payload.len();
                 batch.records.push(record);
             }
+            let free = places.changing.iter().filter(|place| !state.is_held(&place.1));
+            state.passed_over = free.map(|place| place.0).chain(state.passed_over).min();
             let frontier = places.finish();
             state.put_frontier(frontier);
             Ok(batch)
@@ -382,6 +384,23 @@ impl Store for RedbStore {
 impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedbStore").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+/// The marks of the records that a transaction may change. They end with it, also by a panic.
+struct Marks<'s>(&'s Shared);
+
+impl Drop for Marks<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.changing.clear();
+        let passed_over = state.passed_over.take();
+        drop(state);
+        self.0.settled.notify_all();
+        // The transaction may have left them as they are.
+        if let Some(Ok(due)) = passed_over.map(WallTime::from_micros) {
+            self.0.listeners.tell(due);
+        }
     }
 }
 

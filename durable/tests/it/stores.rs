@@ -9,10 +9,21 @@ fn memory_conforms() {
 
 #[cfg(feature = "redb")]
 mod embedded {
-    use std::fs;
+    use std::{
+        fs, io,
+        sync::{
+            Arc, Mutex,
+            mpsc::{self, Receiver, Sender},
+        },
+        thread,
+        time::Duration,
+    };
 
-    use delaywheel_durable::{RedbStore, Store, StoreErrorReason, conformance};
-    use redb::backends::InMemoryBackend;
+    use delaywheel_durable::{
+        ClaimRequest, Command, Conflict, NewTimeout, Record, RedbStore, Store, StoreErrorReason,
+        TimeoutId, WallTime, WorkerId, conformance,
+    };
+    use redb::{StorageBackend, backends::InMemoryBackend};
 
     #[test]
     fn redb_conforms() {
@@ -78,9 +89,118 @@ mod embedded {
         assert!(std::error::Error::source(&error).is_some());
     }
 
+    /// Tells of a sync, and waits for the test. Panics if the test drops its side.
+    type Gate = (Sender<()>, Receiver<()>);
+
+    /// Memory with a gate before the next sync.
+    #[derive(Debug)]
+    struct Gated(InMemoryBackend, Arc<Mutex<Option<Gate>>>);
+
+    impl StorageBackend for Gated {
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            let gate = self.1.lock().expect("not poisoned").take();
+            if let Some((reached, go)) = gate {
+                reached.send(()).expect("the test waits");
+                go.recv().expect("the disk works");
+            }
+            self.0.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.write(offset, data)
+        }
+    }
+
+    fn at(seconds: u64) -> WallTime {
+        WallTime::from_micros(seconds * 1_000_000).expect("in range")
+    }
+
+    fn schedule(id: &str, due: WallTime, conflict: Conflict) -> Command {
+        let new = NewTimeout::new(id, due, b"").expect("valid");
+        Command::Schedule(NewTimeout { conflict, ..new })
+    }
+
+    fn claim_minute(store: &RedbStore, worker: WorkerId) -> Vec<Record> {
+        let request = ClaimRequest {
+            now: at(0),
+            from: at(0),
+            until: at(60),
+            limit: 10,
+            max_bytes: 10,
+            begin: false,
+        };
+        store.claim(worker, request).expect("claim").expect("lease").records
+    }
+
+    /// Returns a store with the timeout `a` at 10 s, a worker, and the slot for a gate.
+    fn gated() -> (RedbStore, WorkerId, Arc<Mutex<Option<Gate>>>) {
+        let slot = Arc::default();
+        let backend = Gated(InMemoryBackend::new(), Arc::clone(&slot));
+        let store = RedbStore::open_backend(backend).expect("open");
+        store.write(at(0), &[schedule("a", at(10), Conflict::Refuse)]).expect("write");
+        let worker = store.enter(at(0), Duration::from_secs(600)).expect("enter");
+        (store, worker, slot)
+    }
+
+    /// Writes on another thread. Returns it during its sync, and the side that lets it continue.
+    fn write_slowly<const N: usize>(
+        store: &RedbStore,
+        slot: &Mutex<Option<Gate>>,
+        commands: [Command; N],
+    ) -> (thread::JoinHandle<()>, Sender<()>) {
+        let ((reached, sync), (go, gate)) = (mpsc::channel(), mpsc::channel());
+        *slot.lock().expect("not poisoned") = Some((reached, gate));
+        let store = store.clone();
+        let write = move || drop(store.write(at(0), &commands).expect("write"));
+        let writer = thread::spawn(write);
+        sync.recv().expect("a sync");
+        (writer, go)
+    }
+
+    /// The transaction leaves a timeout as it is that a claim meanwhile has passed over.
+    #[test]
+    fn redb_tells_of_a_record_that_a_claim_passed_over() {
+        let (store, worker, slot) = gated();
+        let (told, notices) = mpsc::channel();
+        store.listen(Arc::new(move |due| told.send(due).expect("the test waits")));
+        let commands = ["a", "b"].map(|id| schedule(id, at(5000), Conflict::Keep));
+        let (writer, go) = write_slowly(&store, &slot, commands);
+        assert_eq!(claim_minute(&store, worker), []);
+        go.send(()).expect("the writer waits");
+        writer.join().expect("the write succeeds");
+        assert_eq!(notices.try_iter().min(), Some(at(10)));
+        assert_eq!(claim_minute(&store, worker).len(), 1);
+    }
+
+    #[test]
+    fn a_panic_in_a_transaction_of_redb_delays_no_delivery() {
+        let (store, worker, slot) = gated();
+        let claims = [claim_minute(&store, worker)[0].claim()];
+        let reschedule = Command::Reschedule(TimeoutId::new("a").expect("valid"), at(50));
+        let (writer, go) = write_slowly(&store, &slot, [reschedule]);
+        drop(go);
+        writer.join().expect_err("the backend panics");
+        let (sender, begun) = mpsc::channel();
+        thread::spawn(move || sender.send(store.begin(at(10), &claims)));
+        let begun = begun.recv_timeout(Duration::from_secs(20)).expect("begin waits for ever");
+        assert_eq!(begun.expect("begin"), [true]);
+    }
+
     #[test]
     fn redb_keeps_records_and_forgets_claims() {
-        use delaywheel_durable::{Command, Conflict, NewTimeout, State, TimeoutId, WallTime};
+        use delaywheel_durable::State;
 
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("timeouts.redb");
@@ -94,8 +214,8 @@ mod embedded {
             conflict: Conflict::Replace,
         };
         store.write(WallTime::MIN, &[Command::Schedule(new)]).expect("write");
-        let worker = store.enter(WallTime::MIN, std::time::Duration::MAX).expect("enter");
-        let request = delaywheel_durable::ClaimRequest {
+        let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+        let request = ClaimRequest {
             now: WallTime::MAX,
             from: WallTime::MIN,
             until: WallTime::MAX,

@@ -38,6 +38,9 @@ const BACKLOG: usize = 256;
 /// The window lane has fallen behind if it claims records that are overdue by this.
 const BEHIND: Duration = Duration::from_secs(1);
 
+/// Time until the next claim if other transactions have locked all records of a claim.
+const LOCKED: Duration = Duration::from_millis(10);
+
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -136,7 +139,9 @@ pub(crate) struct Driver {
     /// When each lane claims next.
     window_at: Option<WallTime>,
     backlog_at: Option<WallTime>,
-    /// The rate of the backlog allows no claim before this.
+    /// No claim of a lane before this: others have locked its records, or the rate of the backlog
+    /// allows none.
+    window_after: WallTime,
     backlog_after: WallTime,
     /// The window is full: more is pending in it.
     is_full: bool,
@@ -168,6 +173,7 @@ impl Driver {
             backlog_claim: None,
             window_at: Some(WallTime::MIN),
             backlog_at: Some(WallTime::MIN),
+            window_after: WallTime::MIN,
             backlog_after: WallTime::MIN,
             is_full: false,
             paused_until: None,
@@ -265,8 +271,9 @@ impl Driver {
         }
         let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
+        let window_at = self.window_at.map(|at| at.max(self.window_after));
         let claims = [
-            self.window_at.filter(|_| self.window_claim.is_none() && self.has_room(self.last)),
+            window_at.filter(|_| self.window_claim.is_none() && self.has_room(self.last)),
             self.backlog_at.filter(|_| self.backlog_claim.is_none() && self.backlog_permits() > 0),
             self.lapse_at,
             self.recheck_at,
@@ -293,6 +300,7 @@ impl Driver {
                 self.watch(claim, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
+            self.window_after = WallTime::MIN;
             self.backlog_after = WallTime::MIN;
             self.paused_until = None;
             self.claim_soon(now);
@@ -471,9 +479,9 @@ impl Driver {
     }
 
     fn claim_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
-        let is_claiming = self.window_claim.is_some();
-        if is_claiming || self.window_at.is_none_or(|at| at > turn.now) || !self.has_room(turn.now)
-        {
+        let is_early =
+            self.window_at.is_none_or(|at| at > turn.now) || self.window_after > turn.now;
+        if self.window_claim.is_some() || is_early || !self.has_room(turn.now) {
             return Ok(());
         }
         let from = *self.boundary.get_or_insert(turn.now);
@@ -497,14 +505,25 @@ impl Driver {
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
     /// time.
     fn plan_window(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
-        self.is_full = batch.next.is_some_and(|next| next < request.until);
+        let has_more = batch.next.is_some_and(|next| next < request.until);
+        self.is_full = has_more && self.is_filled_by(&batch.records);
+        self.window_after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
         self.window_at = self.window_at.into_iter().chain(next).min();
         let last = batch.records.last();
-        if self.is_full && last.is_some_and(|last| now.since(last.next) > BEHIND) {
+        if has_more && last.is_some_and(|last| now.since(last.next) > BEHIND) {
             self.boundary = Some(now);
             self.claim_soon(now);
         }
+    }
+
+    /// Returns whether the window is full with these records. It does not hold those whose delivery
+    /// has begun.
+    fn is_filled_by(&self, records: &[Record]) -> bool {
+        let new = || records.iter().filter(|record| record.state != State::Delivering);
+        let held = self.wheel.len() + self.due.len() + new().count();
+        let bytes = self.bytes + new().map(|record| record.payload.len()).sum::<usize>();
+        held >= self.settings.window_capacity || bytes >= self.settings.window_bytes
     }
 
     /// Delivers a record whose delivery has begun, or puts it into the wheel.
@@ -594,7 +613,8 @@ impl Driver {
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
         let pause =
             self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
-        self.backlog_after = now.saturating_add(pause.unwrap_or_default());
+        let pause = pause.unwrap_or_default().max(pause_after_claim(batch, has_more));
+        self.backlog_after = now.saturating_add(pause);
         if has_more || self.backlog_at.is_some() {
             self.backlog_at = Some(self.backlog_after);
         }
@@ -664,6 +684,12 @@ impl Driver {
     fn has_held(&self) -> bool {
         !(self.wheel.is_empty() && self.due.is_empty() && self.delivering.is_empty())
     }
+}
+
+/// Returns how long to wait after a claim that found no record although there are more: claims
+/// without a pause would keep the server busy until the locks of other transactions end.
+fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
+    if has_more && batch.records.is_empty() { LOCKED } else { Duration::ZERO }
 }
 
 /// Returns how to settle a record that a policy skips.
@@ -777,6 +803,56 @@ mod tests {
         assert!(!driver.is_idle(now), "more are due");
         let later = now.saturating_add(Duration::from_millis(10));
         assert_eq!(driver.next_step(), Some(later));
+    }
+
+    #[test]
+    fn a_window_that_is_more_than_half_full_does_not_delay_a_burst() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
+        driver.settings.window_capacity = 100;
+        let schedule = |name: &str, count: u32, due| {
+            let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"").expect("valid");
+            let commands = (0..count).map(|number| Command::Schedule(new(number)));
+            store.write(now, &commands.collect::<Vec<_>>()).expect("write");
+        };
+        schedule("far", 60, now.saturating_add(40 * SECOND));
+        let (mut begun, mut claimed) = (0, Vec::new());
+        for step in 0..30 {
+            if step == 2 {
+                driver.claim_soon(now);
+            } else if step == 5 {
+                assert_eq!(driver.held(), (60, 0, 0));
+                schedule("burst", 10, now);
+                driver.notice(now);
+            }
+            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+            for (_, record) in step.begun {
+                begun += 1;
+                driver.ended(record.token);
+            }
+            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+            claimed = step.claims.into_iter().map(carry_out).collect();
+        }
+        assert_eq!(begun, 10, "the others wait for room that they do not need");
+    }
+
+    /// Another transaction has locked the records, and may hold them for long.
+    #[test]
+    fn a_claim_that_finds_all_records_locked_is_repeated_after_a_pause() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 3), Counters::default(), driver(8));
+        let step = driver.step(&store, now, &counters, Vec::new());
+        let locked = |claim: LaneClaim| {
+            let next = claim.request.from.max(now.saturating_sub(SECOND));
+            (claim, Ok(Some(ClaimedBatch { next: Some(next), ..ClaimedBatch::default() })))
+        };
+        let claimed: Vec<_> = step.claims.into_iter().map(locked).collect();
+        assert_eq!(claimed.len(), 2);
+        let step = driver.step(&store, now, &counters, claimed);
+        assert!(step.claims.is_empty() && !step.again, "{:?}", step.claims);
+        let later = now.saturating_add(LOCKED);
+        assert_eq!(driver.next_step(), Some(later));
+        assert_eq!(driver.step(&store, later, &counters, Vec::new()).claims.len(), 2);
     }
 
     #[test]

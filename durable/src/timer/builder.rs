@@ -134,7 +134,9 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets after how long a delivery that has not ended counts as failed; `None` for never.
     /// Default: 15 minutes.
     ///
-    /// The handler is not interrupted. Its end, if it comes, is ignored.
+    /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
+    /// handler keeps its thread until then: as many of them as there are
+    /// [`threads`](Self::threads), if they never return, stop all deliveries.
     #[must_use]
     pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
         self.driver.handler_limit = limit;
@@ -216,7 +218,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// runtime.
     ///
     /// `Ok` acknowledges the delivery. An error counts as a failed attempt, and so does a future
-    /// that is dropped or panics.
+    /// that is dropped or panics, or a panic of `handler` or `spawn`.
     ///
     /// # Examples
     ///
@@ -260,7 +262,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Starts a timer that passes each delivery on to `handler`, on the thread of the driver.
     ///
     /// It is for handlers that pass deliveries to threads or tasks of their own. The handler must
-    /// not block, and must not panic.
+    /// not block. If it panics and drops the delivery, that counts as a failed attempt.
     ///
     /// # Errors
     ///

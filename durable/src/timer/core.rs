@@ -19,7 +19,7 @@ use super::{
     commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
     driver::{Claimed, Driver, Lane, LaneClaim, following},
-    executor::{Handler, Queue, contain},
+    executor::{Handler, Queue, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
 };
@@ -209,7 +209,8 @@ impl<S: Store> Core<S> {
             }
             for (lane, record) in step.begun {
                 if let Some(ends) = self.itself.upgrade() {
-                    (self.handler)(lane, Delivery::new(record, ends));
+                    let delivery = Delivery::new(record, ends);
+                    run_contained(|| (self.handler)(lane, delivery));
                 }
             }
             let inbox = self.inbox.lock();

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{delivery::Delivery, driver::Lane};
 use crate::error::{StoreError, StoreErrorReason};
 
-/// Passes deliveries on. Must not block.
+/// Passes deliveries on. Must not block; a panic fails the delivery.
 pub(super) type Handler = Arc<dyn Fn(Lane, Delivery) + Send + Sync>;
 
 /// Deliveries that wait for a thread. Those of the window go first.
@@ -69,7 +69,7 @@ impl Queue {
         let queue = Arc::clone(self);
         thread::Builder::new().name(name).spawn(move || {
             while let Some(delivery) = queue.pop() {
-                run(delivery);
+                run_contained(|| run(delivery));
             }
         })
     }
@@ -85,6 +85,12 @@ pub(super) fn run_blocking<E: std::fmt::Display>(
         Ok(Err(error)) => delivery.retry(error),
         Err(panic) => delivery.retry(format!("the handler panicked: {}", message(&*panic))),
     }
+}
+
+/// Runs the code of a user, so that its panic ends no thread of the timer. The delivery that the
+/// panic drops counts as failed.
+pub(super) fn run_contained(run: impl FnOnce()) {
+    drop(catch_unwind(AssertUnwindSafe(run)));
 }
 
 /// Calls a store. Turns a panic into a failure of unknown outcome.

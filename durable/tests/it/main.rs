@@ -1,6 +1,7 @@
 //! Tests of the public interface, in virtual time as far as possible.
 #![expect(clippy::unchecked_time_subtraction, reason = "of constants, in tests")]
 
+mod handlers;
 #[cfg(feature = "redb")]
 mod power;
 mod scale;

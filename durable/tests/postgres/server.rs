@@ -2,11 +2,12 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{self, Write},
     net::TcpListener,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Once,
     thread,
     time::Duration,
 };
@@ -26,7 +27,12 @@ impl Server {
     /// Starts a server. Prints one line and returns `None` if PostgreSQL is not installed.
     pub(crate) fn start() -> Option<Self> {
         let Some(programs) = programs() else {
-            eprintln!("PostgreSQL is not installed: the tests of its store did not run");
+            static SAID: Once = Once::new();
+            // Unlike `eprintln`, this is seen also if the tests pass, and once for all of them.
+            SAID.call_once(|| {
+                let text = "PostgreSQL is not installed: the tests of its store did not run";
+                writeln!(io::stderr(), "{text}").expect("stderr");
+            });
             return None;
         };
         let folder = tempfile::tempdir().expect("folder");
@@ -106,7 +112,7 @@ impl Drop for Server {
         if self.process.is_some() {
             self.crash();
         }
-        let _ = std::io::stderr().flush();
+        let _ = io::stderr().flush();
     }
 }
 

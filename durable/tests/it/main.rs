@@ -8,3 +8,4 @@ mod scale;
 mod simulation;
 mod stores;
 mod timer;
+mod waits;

@@ -1,0 +1,102 @@
+//! A timer that waits does nothing, and times of the crate `jiff`.
+
+use std::{
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use delaywheel_durable::{
+    Driven, DurableTimer, ManualWallClock, MemoryStore, Store, WallClock, WallTime,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A clock for tests that shows when its timer wants the next turn.
+#[derive(Clone, Default)]
+struct Watched {
+    clock: ManualWallClock,
+    timers: Arc<Mutex<Vec<Weak<dyn Driven>>>>,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.clock.fmt(f)
+    }
+}
+
+impl WallClock for Watched {
+    fn now(&self) -> WallTime {
+        self.clock.now()
+    }
+
+    fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        self.timers.lock().expect("not poisoned").push(Weak::clone(&timer));
+        self.clock.adopt(timer)
+    }
+}
+
+impl Watched {
+    fn next_turn(&self) -> Option<WallTime> {
+        let timers = self.timers.lock().expect("not poisoned");
+        timers.iter().filter_map(Weak::upgrade).filter_map(|timer| timer.next_turn()).min()
+    }
+}
+
+/// Half a window before the timeout is due, the timer takes it into memory.
+fn waits_without_a_turn(store: impl Store) {
+    let clock = Watched::default();
+    let timer = DurableTimer::builder(store)
+        .clock(clock.clone())
+        .build_blocking(|_| Ok(()))
+        .expect("start");
+    timer.schedule("far", 300 * DAY, b"").expect("schedule");
+    clock.clock.advance(Duration::ZERO);
+    let due = clock.now().saturating_add(300 * DAY);
+    let looks_at = due.saturating_sub(30 * SECOND);
+    let before = timer.stats();
+    for _ in 0..299 {
+        assert_eq!(clock.next_turn(), Some(looks_at), "no turn before it is needed");
+        clock.clock.advance(DAY);
+    }
+    let after = timer.stats();
+    assert_eq!((after.claims, after.commits), (before.claims, before.commits));
+    clock.clock.advance(DAY);
+    assert_eq!((timer.stats().acknowledged, timer.stats().lateness.max), (1, Duration::ZERO));
+    assert_eq!(clock.next_turn(), None, "the store is empty");
+}
+
+#[test]
+fn a_timer_that_waits_for_a_far_timeout_does_nothing() {
+    waits_without_a_turn(MemoryStore::new());
+    #[cfg(feature = "redb")]
+    {
+        let backend = redb::backends::InMemoryBackend::new();
+        let store = delaywheel_durable::RedbStore::open_backend(backend).expect("open");
+        waits_without_a_turn(store);
+    }
+}
+
+#[cfg(feature = "jiff")]
+#[test]
+fn a_timestamp_of_jiff_is_a_due_time() {
+    use delaywheel_durable::{DurableError, InputError};
+
+    let now: jiff::Timestamp = "2026-03-01T00:00:00Z".parse().expect("time");
+    let clock = ManualWallClock::at(WallTime::try_from(now).expect("in range"));
+    let timer = DurableTimer::builder(MemoryStore::new())
+        .clock(clock.clone())
+        .build_blocking(|_| Ok(()))
+        .expect("start");
+    let due: jiff::Timestamp = "2026-03-01T12:30:00.000000001Z".parse().expect("time");
+    timer.schedule("a", due, b"").expect("schedule");
+    let record = timer.get("a").expect("get").expect("pending");
+    assert_eq!(record.due.since(clock.now()), Duration::from_micros(45_000_000_001), "rounded up");
+    clock.advance(45_000 * SECOND);
+    assert_eq!(timer.stats().acknowledged, 0);
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(timer.stats().acknowledged, 1);
+    let early: jiff::Timestamp = "1969-12-31T23:59:59Z".parse().expect("time");
+    let refused = timer.schedule("b", early, b"");
+    assert!(matches!(refused, Err(DurableError::Input(InputError::Before1970))), "{refused:?}");
+}

@@ -83,7 +83,9 @@
 //! A worker sleeps until the earliest of these: the first due time in its wheel, half a window
 //! before the next record in the store is due, the renewal of a lease that is in use, and the end
 //! of another worker's lease. A change that makes a record due earlier wakes it. Nothing polls,
-//! except that workers of a PostgreSQL database look every minute in case a notification was lost.
+//! except on a PostgreSQL database, in case a notification or the connection was lost: a worker
+//! renews its lease and claims every minute, and the connection that listens sends an empty query
+//! every 30 seconds.
 //!
 //! # Limits
 //!

@@ -3,6 +3,7 @@
 
 #![cfg(all(unix, feature = "postgres"))]
 
+mod idle;
 mod plans;
 mod proxy;
 mod server;

@@ -1,0 +1,116 @@
+//! What a worker that waits asks the server, and how it learns of the timeouts of other processes.
+
+use std::{
+    collections::BTreeSet,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    Command, DurableTimer, ManualWallClock, NewTimeout, PostgresStore, Store,
+};
+
+use crate::{LONG, SECOND, client, server::Server, start_without_polls};
+
+/// Another program may insert rows by itself, and a notification may be lost.
+#[test]
+fn a_row_without_a_notification_is_found_by_the_next_look() {
+    let Some(server) = Server::start() else { return };
+    let (sender, seen) = mpsc::channel();
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let timer = DurableTimer::builder(store)
+        .recheck(Some(SECOND / 20))
+        .build_blocking(move |delivery| Ok(sender.send(delivery.id().to_string())?))
+        .expect("start");
+    let mut client = client(&server);
+    // The begin of listening makes the timer look as well, but only once.
+    for id in ["a", "b", "c"] {
+        let insert = "INSERT INTO delaywheel.timeouts (id, due, next_at, payload)
+            VALUES ($1, now(), now(), '')";
+        client.execute(insert, &[&id]).expect("insert");
+        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
+    }
+    assert!(timer.finish(LONG));
+}
+
+/// The machine may be busy, so only the least of many times tells how long a notification takes.
+#[test]
+fn a_nearer_timeout_of_another_process_is_delivered_within_100_milliseconds() {
+    let Some(server) = Server::start() else { return };
+    let (sender, seen) = mpsc::channel();
+    let timer = start_without_polls(&server.parameters(), sender);
+    timer.schedule("far", 3_000 * SECOND, b"").expect("schedule");
+    let other = PostgresStore::connect(&server.parameters()).expect("connect");
+    let delays = (0..20).map(|number| {
+        let now = other.clock().expect("clock").now();
+        let new = NewTimeout::new(number.to_string(), now, b"").expect("valid");
+        other.write(now, &[Command::Schedule(new)]).expect("write");
+        let written = Instant::now();
+        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), number.to_string());
+        written.elapsed()
+    });
+    let least = delays.min().expect("20 tries");
+    assert!(least < SECOND / 10, "{least:?}");
+    assert!(timer.finish(LONG));
+}
+
+/// Returns the first words of the statements in a log.
+fn statements(log: &str) -> Vec<String> {
+    let entries = log.split("LOG:  ").skip(1).filter_map(|entry| {
+        let (kind, text) = entry.split_once(": ")?;
+        let is_statement = kind == "statement" || kind.starts_with("execute");
+        // The lines of a statement after the first one begin with a tab.
+        let lines = text.split('\n').enumerate();
+        let own = lines.take_while(|(number, line)| *number == 0 || line.starts_with('\t'));
+        let words = own.flat_map(|(_, line)| line.split_whitespace()).take(3);
+        is_statement.then(|| words.collect::<Vec<_>>().join(" "))
+    });
+    entries.collect()
+}
+
+/// The timer runs in virtual time, and the connection that listens in real time.
+#[test]
+fn a_worker_that_waits_sends_the_documented_statements_only() {
+    let Some(server) = Server::start() else { return };
+    let parameters = format!("{} options='-c log_statement=all'", server.parameters());
+    for recheck in [None, Some(60 * SECOND)] {
+        let store = PostgresStore::connect(&parameters).expect("connect");
+        let clock = ManualWallClock::at(store.clock().expect("clock").now());
+        let listens = || {
+            let all = statements(&server.log());
+            all.iter().filter(|sql| *sql == "LISTEN delaywheel").count()
+        };
+        let earlier = listens();
+        let timer = DurableTimer::builder(store)
+            .clock(clock.clone())
+            .recheck(recheck)
+            .build_blocking(|_| Ok(()))
+            .expect("start");
+        timer.schedule("far", 300 * 86_400 * SECOND, b"").expect("schedule");
+        clock.advance(Duration::ZERO);
+        while listens() == earlier {
+            thread::yield_now();
+        }
+        let (before, start) = (timer.stats(), server.log().len());
+        clock.advance(3_600 * SECOND);
+        let after = timer.stats();
+        let sent: BTreeSet<_> = statements(&server.log()[start..]).into_iter().collect();
+        assert_eq!(after.commits, before.commits);
+        let claims = after.claims - before.claims;
+        // In two lanes; the begin of listening may add one look.
+        let looks = if recheck.is_some() { 2 * 60 } else { 0 };
+        assert!((looks..=looks + 2).contains(&claims), "{claims} claims in an hour");
+        let documented = [
+            "",
+            "BEGIN",
+            "COMMIT",
+            "DELETE FROM delaywheel.workers",
+            "SELECT (SELECT min(next_at)",
+            "UPDATE delaywheel.workers SET",
+            "WITH picked AS",
+        ];
+        assert!(sent.iter().all(|sql| documented.contains(&sql.as_str())), "{sent:?}");
+        assert_eq!(sent.contains("WITH picked AS"), claims > 0, "{sent:?}");
+    }
+}

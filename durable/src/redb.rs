@@ -10,6 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -122,6 +123,11 @@ struct Frontier {
 impl RedbStore {
     /// Opens a file, or creates it with all its tables.
     ///
+    /// After a crash, redb verifies the checksums of the file. It trusts a file that was closed in
+    /// order: if another program or the disk changed this, reads may return changed data, and an
+    /// operation that meets a page without sense fails with `Corrupt`. To verify such a file as
+    /// well, use [`open_checked`](Self::open_checked).
+    ///
     /// # Errors
     ///
     /// [`StoreError`] with the reason
@@ -131,7 +137,19 @@ impl RedbStore {
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        let database = open_file(path)?;
+        let database = open_file(path, false)?;
+        Ok(Self::new(database, Some(path.to_owned())))
+    }
+
+    /// Opens a file like [`open`](Self::open), and verifies the checksums of all its pages first,
+    /// which reads the whole file. A damaged file is an error.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_checked(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let database = open_file(path, true)?;
         Ok(Self::new(database, Some(path.to_owned())))
     }
 
@@ -167,7 +185,7 @@ impl RedbStore {
         self.reopen()?;
         let database = self.shared.database.read();
         let database = database.as_ref().ok_or(StoreError::new(StoreErrorReason::Closed))?;
-        run(database).map_err(store_error)
+        contain(|| run(database).map_err(store_error))
     }
 
     fn reopen(&self) -> Result<(), StoreError> {
@@ -176,7 +194,7 @@ impl RedbStore {
         }
         let mut database = self.shared.database.write();
         if let (None, Some(path)) = (database.as_ref(), &self.shared.path) {
-            *database = Some(open_file(path)?);
+            *database = Some(open_file(path, false)?);
         }
         Ok(())
     }
@@ -735,12 +753,22 @@ fn stored_id(id: &str) -> Result<TimeoutId, redb::Error> {
     TimeoutId::new(id).map_err(invalid)
 }
 
-fn open_file(path: &Path) -> Result<Database, StoreError> {
+fn open_file(path: &Path, is_checked: bool) -> Result<Database, StoreError> {
     let mut builder = Database::builder();
-    builder.set_cache_size(64 << 20);
-    let database = builder.create(path).map_err(database_error)?;
-    prepare(&database)?;
-    Ok(database)
+    builder.set_cache_size(64 << 20).set_check_integrity_on_open(is_checked);
+    contain(|| {
+        let database = builder.create(path).map_err(database_error)?;
+        prepare(&database)?;
+        Ok(database)
+    })
+}
+
+/// Calls redb, which may panic on a file that another program changed.
+fn contain<R>(call: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        let text = "redb panicked: another program may have changed the file";
+        Err(StoreError::with_source(StoreErrorReason::Corrupt, text))
+    })
 }
 
 /// Checks the version of the tables, or creates them.

@@ -175,6 +175,8 @@ pub(super) fn write_group(
         }
         Err(error) => {
             counters.store_errors.add(1);
+            #[cfg(feature = "tracing")]
+            tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
             let mut commands = commands.into_iter();
             let mut again = Vec::new();
             for (mut job, count) in group.into_iter().zip(counts) {

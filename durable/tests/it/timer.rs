@@ -590,34 +590,35 @@ fn every_count_is_published_through_the_facade_metrics() {
     assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
 }
 
+/// Counts the warnings.
+#[cfg(feature = "tracing")]
+#[derive(Clone, Default)]
+pub(crate) struct Warnings(pub(crate) Arc<AtomicUsize>);
+
+#[cfg(feature = "tracing")]
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let is_warning = *event.metadata().level() == tracing::Level::WARN;
+        self.0.fetch_add(usize::from(is_warning), SeqCst);
+    }
+
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+    fn enter(&self, _: &tracing::Id) {}
+    fn exit(&self, _: &tracing::Id) {}
+}
+
 #[cfg(feature = "tracing")]
 #[test]
 fn a_lost_lease_is_a_warning() {
-    use tracing::{Event, Metadata, Subscriber, span};
-
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<AtomicUsize>);
-
-    impl Subscriber for Warnings {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-
-        fn event(&self, event: &Event<'_>) {
-            let is_warning = *event.metadata().level() == tracing::Level::WARN;
-            self.0.fetch_add(usize::from(is_warning), SeqCst);
-        }
-
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
-
     let (clock, stopped) = (ManualWallClock::new(), ManualWallClock::new());
     let store = MemoryStore::new();
     let (paused, _deliveries) = held(DurableTimer::builder(store.clone()), &stopped);

@@ -14,6 +14,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
         ///
+        /// They do not include other processes and what only the store knows:
         /// [`DurableTimer::count`](crate::DurableTimer::count) returns the numbers of the store.
         #[derive(Debug, Clone, Default)]
         #[non_exhaustive]

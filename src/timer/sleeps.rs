@@ -287,3 +287,64 @@ impl fmt::Debug for SleepHandle {
         f.debug_struct("SleepHandle").finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{sync::mpsc, task::Wake, thread};
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    /// The waker of a task that never runs.
+    struct Idle;
+
+    impl Wake for Idle {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// The most time that calls without a lock take.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_sleep_that_is_unpolled_pending_moved_later_or_ended_takes_no_lock() {
+        let clock = ManualClock::new();
+        let settings = TimerBuilder::new().clock(clock.clone()).shards(1);
+        let sleeps = Sleeps::new(settings);
+        // A clone, as the first waker may have another identity than its clones.
+        let (waker, second) = (Waker::from(Arc::new(Idle)).clone(), 1_000_000_000);
+        let new = |deadline| {
+            let (handle, mut sleep) = (sleeps.handle(), Registration::new());
+            assert!(handle.poll(&mut sleep, deadline, &waker).is_pending());
+            (handle, sleep)
+        };
+        let (fired, mut ended) = (new(second), new(second));
+        clock.advance(Duration::from_secs(1));
+        assert!(ended.0.poll(&mut ended.1, second, &waker).is_ready());
+        let (handle, mut pending) = new(2 * second);
+
+        let key = pending.0.expect("it is in the wheel").key;
+        let shards = handle.shards();
+        let mut calls = || {
+            let (handle, mut unpolled) = (sleeps.handle(), Registration::new());
+            handle.cancel(&mut unpolled);
+            assert!(handle.poll(&mut unpolled, second, &waker).is_ready(), "it has passed");
+            assert!(handle.poll(&mut pending, 2 * second, &waker).is_pending());
+            handle.reset(&mut pending, 3 * second);
+            assert!(handle.poll(&mut pending, 3 * second, &waker).is_pending());
+            ended.0.cancel(&mut ended.1);
+            let held = fired.1.0.expect("it was not polled");
+            assert!(shards.is_past(held.key, held.due), "its drop would take the lock");
+        };
+        let (done, is_done) = mpsc::channel();
+        thread::scope(|scope| {
+            let held = shards.with_value(key, |_| {
+                scope.spawn(move || {
+                    calls();
+                    done.send(())
+                });
+                is_done.recv_timeout(LIMIT)
+            });
+            assert_eq!(held, Some(Ok(())), "a call takes the lock of the shard");
+        });
+    }
+}

@@ -1,6 +1,7 @@
 //! Tests of the futures, on the least executor and in virtual time.
 
 mod bad_input;
+mod cancel;
 mod driver;
 mod ends;
 mod interval;

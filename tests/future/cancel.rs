@@ -1,0 +1,116 @@
+//! Futures that are dropped at every point of their lives.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use delaywheel::{
+    AsyncPurgatory, Clock, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer, Watch,
+    future::{Interval, QueueStream},
+};
+
+use crate::support::{SECOND, Wakes, poll_with};
+
+/// The owners of the futures, all on one clock.
+struct Owners {
+    clock: ManualClock,
+    timer: Timer,
+    queue: DelayQueue<u32>,
+    purgatory: AsyncPurgatory<u32>,
+    interval: Interval,
+    stream: QueueStream<u32>,
+}
+
+impl Owners {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let builder = Timer::builder().clock(clock.clone());
+        let timer = builder.clone().build().expect("the settings are valid");
+        let queue = DelayQueue::builder().clock(clock.clone()).build_queue();
+        let queue = queue.expect("the settings are valid");
+        queue.insert(SECOND, 7).expect("the queue is open");
+        let purgatory = Purgatory::builder().timer(builder).build();
+        let purgatory = purgatory.expect("the settings are valid");
+        let start = clock.now() + SECOND;
+        let interval = timer.interval_at(start, SECOND, MissedTicks::Burst);
+        let stream = queue.stream();
+        Self { clock, timer, queue, purgatory, interval, stream }
+    }
+}
+
+type Boxed<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Makes a future that is ready after a second.
+type Make = fn(&mut Owners) -> Boxed<'_>;
+
+fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Boxed<'a> {
+    Box::pin(async move { drop(future.await) })
+}
+
+const FUTURES: [(&str, Make); 7] = [
+    ("sleep", |owners| boxed(owners.timer.sleep(SECOND))),
+    ("tick", |owners| boxed(owners.interval.tick())),
+    ("recv_async", |owners| boxed(owners.queue.recv_async())),
+    ("stream.recv", |owners| boxed(owners.stream.recv())),
+    ("wait", |owners| boxed(owners.purgatory.wait([3, 4], SECOND))),
+    ("wait_any", |owners| {
+        boxed(owners.purgatory.wait_any([Watch::Threshold(3, 9), Watch::Events(4)], SECOND))
+    }),
+    ("wait_all", |owners| {
+        boxed(owners.purgatory.wait_all([Watch::Threshold(3, 9), Watch::Events(4)], SECOND))
+    }),
+];
+
+/// When a future is dropped.
+#[derive(Debug, Clone, Copy)]
+enum Dropped {
+    /// After this many pending polls.
+    Pending(u32),
+    /// When its task has been woken, before the next poll.
+    Woken,
+    /// After it was ready.
+    Ended,
+}
+
+#[test]
+fn a_future_that_is_dropped_at_any_point_leaves_nothing_behind() {
+    use Dropped::{Ended, Pending, Woken};
+
+    for (name, make) in FUTURES {
+        for dropped in [Pending(0), Pending(1), Pending(2), Woken, Ended] {
+            check(&format!("{name}, {dropped:?}"), make, dropped);
+        }
+    }
+}
+
+fn check(case: &str, make: Make, dropped: Dropped) {
+    let mut owners = Owners::new();
+    let clock = owners.clock.clone();
+    let (woken, waker) = Wakes::new();
+    let mut future = make(&mut owners);
+    let polls = if let Dropped::Pending(polls) = dropped { polls } else { 1 };
+    for _ in 0..polls {
+        assert!(poll_with(&mut future, &waker).is_pending(), "{case}");
+    }
+    let ends = !matches!(dropped, Dropped::Pending(_));
+    if ends {
+        clock.advance(SECOND);
+    }
+    let has_ended = matches!(dropped, Dropped::Ended);
+    if has_ended {
+        assert!(poll_with(&mut future, &waker).is_ready(), "{case}");
+    }
+    drop(future);
+    let Owners { timer, queue, purgatory, interval, stream, .. } = owners;
+    drop((interval, stream));
+    assert_eq!(timer.stats().pending, 0, "{case}");
+    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "{case}");
+    assert_eq!(purgatory.timer_stats().pending, 0, "{case}");
+    drop(waker);
+    assert_eq!(Arc::strong_count(&woken), 1, "{case}: the waker is held");
+
+    clock.advance(SECOND);
+    assert_eq!(woken.count(), u64::from(ends), "{case}: wakes");
+    let is_received = case.contains("recv") && has_ended;
+    assert_eq!(queue.try_recv().is_ok(), !is_received, "{case}: the value of the queue");
+    timer.check_invariants();
+    purgatory.check_invariants();
+}

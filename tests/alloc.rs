@@ -149,6 +149,36 @@ fn a_million_pending_sleeps_take_at_most_64_bytes_each_and_a_reset_takes_none() 
     assert_eq!(timer.stats().pending, MILLION);
 }
 
+#[cfg(feature = "future")]
+#[test]
+fn a_sleep_a_timeout_and_an_interval_allocate_nothing() {
+    use std::{
+        future::{Future, pending},
+        pin::{Pin, pin},
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    const DELAY: Duration = Duration::from_secs(30);
+
+    let clock = delaywheel::ManualClock::new();
+    let timer = delaywheel::Timer::builder().clock(clock).shards(1).build().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut rounds = || {
+        for _ in 0..1_000 {
+            assert!(Pin::new(&mut timer.sleep(DELAY)).poll(&mut context).is_pending());
+            let limited = pin!(timer.timeout(DELAY, pending::<()>()));
+            assert!(limited.poll(&mut context).is_pending());
+            let mut interval = timer.interval(DELAY, delaywheel::MissedTicks::Burst);
+            assert!(interval.poll_tick(&mut context).is_ready());
+            assert!(interval.poll_tick(&mut context).is_pending());
+        }
+    };
+    rounds();
+    assert_eq!(measure(&mut rounds), AllocationInfo::default());
+    assert_eq!((timer.stats().pending, timer.stats().cancelled), (0, 6_000));
+}
+
 /// A burst of timeouts, half of which expire and half are cancelled. Then `end` has to free their
 /// memory.
 #[cfg(feature = "std")]

@@ -209,16 +209,23 @@ fn a_far_sleep_that_is_moved_and_others_that_come_and_go_wake_no_thread() {
     let mut far = timer.sleep(hour);
     assert!(poll(&mut far).is_pending());
     block_on(timer.sleep(Duration::from_millis(1))).expect("the timer runs");
-    let before = timer.stats().wakeups;
-    for _ in 0..10_000 {
-        far.reset(hour);
-        assert!(poll(&mut far).is_pending());
-        assert!(poll(&mut timer.timeout(hour, pending::<()>())).is_pending());
+    let mut wakeups_of_a_pass = || {
+        let before = timer.stats();
+        for _ in 0..10_000 {
+            far.reset(hour);
+            assert!(poll(&mut far).is_pending());
+            assert!(poll(&mut timer.timeout(hour, pending::<()>())).is_pending());
+        }
+        let after = timer.stats();
+        assert_eq!((after.cancelled - before.cancelled, after.pending), (10_000, 1));
+        after.wakeups - before.wakeups
+    };
+    let mut woken = wakeups_of_a_pass();
+    if woken == 1 {
+        // The wake-up for the near sleep came while the reaper was awake, so it was left.
+        woken = wakeups_of_a_pass();
     }
-    let stats = timer.stats();
-    assert_eq!((stats.cancelled, stats.pending), (10_000, 1));
-    let woken = stats.wakeups - before;
-    assert!(woken <= 1, "{woken} wake-ups; one may be left from the start");
+    assert_eq!(woken, 0);
 }
 
 #[test]

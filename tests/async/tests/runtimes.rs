@@ -7,7 +7,7 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Clock, Completion, DelayQueue, ManualClock, MissedTicks, Timer,
+    AsyncPurgatory, Clock, Completion, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer,
     future::TimeoutError,
 };
 
@@ -42,7 +42,7 @@ async fn an_hour<S>(
     join(driver).await;
 }
 
-/// Sleeps, a timeout, an interval and a queue, while a test advances the clock by an hour.
+/// Sleeps, a timeout, an interval, a queue and waits in a purgatory, while a test advances the clock by an hour.
 async fn an_hour_of<S>(
     timer: Timer,
     clock: ManualClock,
@@ -51,7 +51,11 @@ async fn an_hour_of<S>(
 ) {
     let queue = DelayQueue::builder().clock(clock.clone()).build_queue().expect("they are valid");
     queue.insert(HOUR, "due").expect("the queue is open");
-    let (told, told_by) = (std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)), 5);
+    let builder = Timer::builder().clock(clock.clone());
+    let purgatory: AsyncPurgatory<u32> =
+        Purgatory::builder().timer(builder).build().expect("the settings are valid");
+    let (fetch, produce) = (purgatory.clone(), purgatory.clone());
+    let (told, told_by) = (std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)), 7);
     let begin = |future: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
         let told = std::sync::Arc::clone(&told);
         spawn(Box::pin(async move {
@@ -85,16 +89,25 @@ async fn an_hour_of<S>(
             let sleep = async { four.sleep(HOUR / 2).await.map_err(io::Error::from) };
             four.timeout(HOUR, sleep).await.expect("it is in time").expect("the timer runs");
         })),
+        begin(Box::pin(async move {
+            let end = fetch.wait([3], HOUR).await.expect("the purgatory is open");
+            assert_eq!(end, Completion::Expired);
+        })),
+        begin(Box::pin(async move {
+            let end = produce.wait([4], 2 * HOUR).await.expect("the purgatory is open");
+            assert_eq!(end, Completion::Satisfied);
+        })),
     ];
     // Tasks that have not begun when the clock moves would count from then on.
     while told.load(std::sync::atomic::Ordering::SeqCst) < told_by {
         futures_lite::future::yield_now().await;
     }
     clock.advance(HOUR);
+    assert_eq!(purgatory.check_and_complete(&4), 1);
     for task in tasks {
         join(task).await;
     }
-    assert_eq!(timer.stats().pending, 0);
+    assert_eq!((timer.stats().pending, purgatory.delayed()), (0, 0));
 }
 
 async fn an_hour_on_tokio() {

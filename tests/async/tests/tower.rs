@@ -13,32 +13,19 @@ use delaywheel::{
     ManualClock, Timer,
     future::{TimeoutError, block_on},
 };
-use tower_layer::Layer;
+use tower_layer::{Layer, layer_fn};
 use tower_service::Service;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Limits how long each call of a service takes.
-#[derive(Clone)]
-struct TimeLimit {
+struct TimeLimit<S> {
+    inner: S,
     timer: Timer,
     limit: Duration,
 }
 
-impl<S> Layer<S> for TimeLimit {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Limited<S> {
-        Limited { inner, limit: self.clone() }
-    }
-}
-
-struct Limited<S> {
-    inner: S,
-    limit: TimeLimit,
-}
-
-impl<R, S: Service<R>> Service<R> for Limited<S>
+impl<R, S: Service<R>> Service<R> for TimeLimit<S>
 where
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
@@ -52,7 +39,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let answer = self.limit.timer.timeout(self.limit.limit, self.inner.call(request));
+        let answer = self.timer.timeout(self.limit, self.inner.call(request));
         Box::pin(async move { answer.await?.map_err(Into::into) })
     }
 }
@@ -83,8 +70,9 @@ impl Service<u32> for Numbers {
 fn a_layer_limits_the_time_of_each_call() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
-    let limit = TimeLimit { timer: timer.clone(), limit: Duration::from_secs(5) };
-    let mut service = limit.layer(Numbers);
+    let limit = Duration::from_secs(5);
+    let layer = layer_fn(|inner| TimeLimit { inner, timer: timer.clone(), limit });
+    let mut service = layer.layer(Numbers);
     block_on(poll_fn(|cx| service.poll_ready(cx))).expect("it is ready");
     assert_eq!(block_on(service.call(1)).expect("it answers at once"), 2);
     let error = block_on(service.call(0)).expect_err("the service refuses it");

@@ -18,7 +18,11 @@
 //! A sleep holds a handle to a timer, and the key of its timeout in the wheel. The value of the
 //! timeout is the waker of the task that polled the sleep last. The timer needs no runtime: its
 //! *reaper*, one thread, wakes the tasks. The same future works on `tokio`, `smol` and every other
-//! executor. A [`Driver`] expires the sleeps on a task of your runtime, in place of the thread.
+//! executor. A [`Driver`] expires the sleeps on a task of your runtime, in place of the thread. A
+//! timer with both callbacks and sleeps has two reapers, so that neither delays the other.
+//!
+//! The feature `future` is not on by default, because it adds the crates `futures-core` and
+//! `pin-project-lite`.
 //!
 //! | You want | Use |
 //! |---|---|
@@ -39,7 +43,8 @@
 //!   no lock either.
 //! - *No lock over user code.* The crate clones, wakes and drops wakers without a lock. A waker may
 //!   poll, drop and reset other futures. The timer catches and counts the panic of a waker, and
-//!   continues. A waker that blocks delays the other sleeps of its timer, but no callback.
+//!   continues. A waker that blocks delays the other sleeps of its timer, but no callback. Under a
+//!   [`Driver`] it blocks a worker of your runtime.
 //! - *Nothing lingers.* A dropped future leaves the wheel at once. A sleep takes no lock before its
 //!   first poll, nor in its drop if it was never polled or has ended.
 //! - *No silence.* If the timer is full or shut down, its sleeps end with an error.

@@ -109,7 +109,11 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Waits for a due value and removes it, like [`recv`](Self::recv), in a task.
     ///
     /// Any number of tasks and threads may wait. The queue wakes tasks in the order in which they
-    /// began to wait.
+    /// began to wait. A receiver that polls before the woken task may take its value. The woken
+    /// task then keeps its place.
+    ///
+    /// A future that is ready at once allocates nothing. One that waits takes an entry of a
+    /// `BTreeMap`, which allocates a node for up to 11 waiting tasks.
     ///
     /// # Examples
     ///

@@ -9,6 +9,9 @@
 //!   ticket, so it stays ahead of tasks that began later.
 //! - A woken task that drops its receiver wakes the next task, if there is a value.
 //!
+//! A waiting task takes one entry of a `BTreeMap`. So it allocates only if the map needs a further
+//! node, which has room for 11 entries.
+//!
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
 //! polled yet. That task takes the value, or passes the wake-up to the next task.
 

@@ -110,10 +110,10 @@ fn broken_an_end_that_does_not_look_replaces_the_first() {
     });
 }
 
-/// Runs a drop of the wait against the end of its operation. Afterwards nothing may hold the waker.
-#[test]
-fn a_dropped_wait_leaves_no_waker_behind() {
-    explore(None, || {
+/// Runs a drop of the wait against the end of its operation. Afterwards nothing may hold the waker,
+/// and the completion is there.
+fn against_a_drop(forget_waker: fn(&Shared<()>)) {
+    explore(None, move || {
         let (task, held) = (Parker::new(), Arc::new(()));
         let shared = Arc::new(Shared::new());
         assert!(shared.poll(&Waker::from(Arc::new(Held(Arc::clone(&held))))).is_pending());
@@ -121,10 +121,27 @@ fn a_dropped_wait_leaves_no_waker_behind() {
             let shared = Arc::clone(&shared);
             move || shared.finish(Satisfied)
         });
-        shared.forget_waker();
+        forget_waker(&shared);
         ending.join().expect("no thread panics");
         assert_eq!(Arc::strong_count(&held), 1, "a waker is left");
         run(&shared, &task, Shared::poll);
+    });
+}
+
+#[test]
+fn a_dropped_wait_leaves_no_waker_behind() {
+    against_a_drop(Shared::forget_waker);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_drop_that_looks_and_takes_the_waker_in_two_holds_loses_the_end() {
+    against_a_drop(|shared| {
+        let is_open = matches!(&*shared.end.lock(), End::Open(_));
+        if is_open {
+            let before = std::mem::replace(&mut *shared.end.lock(), End::Open(None));
+            drop(before);
+        }
     });
 }
 

@@ -202,7 +202,8 @@ impl RedbStore {
     /// Closes the file if an operation failed in a way after which redb refuses all others.
     fn close_if_broken<R>(&self, result: Result<R, StoreError>) -> Result<R, StoreError> {
         let broken = |error: &StoreError| {
-            matches!(error.reason(), StoreErrorReason::Full | StoreErrorReason::Other)
+            use StoreErrorReason::{Full, Other, OutcomeUnknown};
+            matches!(error.reason(), Full | Other | OutcomeUnknown)
         };
         if self.shared.path.is_some() && result.as_ref().is_err_and(broken) {
             self.shared.database.write().take();
@@ -216,6 +217,7 @@ impl Store for RedbStore {
         let _writer = self.shared.writer.lock();
         let (mut effects, mut token) = self.shared.state.lock().mark(commands);
         let marks = Marks(&self.shared);
+        let mut is_committing = false;
         let result = self.with(|database| {
             let transaction = database.begin_write()?;
             let answers = {
@@ -234,18 +236,30 @@ impl Store for RedbStore {
             if effects.changes.is_empty() {
                 transaction.abort()?;
             } else {
+                is_committing = true;
                 transaction.commit()?;
             }
             Ok(answers)
         });
+        // The file may show the changes of a commit that failed.
+        let is_doubtful = is_committing && result.is_err();
+        let result = result.map_err(|error| match error.reason() {
+            StoreErrorReason::Full => error,
+            _ if is_doubtful => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
+            _ => error,
+        });
         if result.is_ok() {
             self.shared.state.lock().take_effect(&effects);
+        } else if is_doubtful {
+            // New records may lie below the frontiers.
+            self.shared.state.lock().frontiers.clear();
         }
         drop(marks);
-        if result.is_ok() {
+        let result = self.close_if_broken(result);
+        if result.is_ok() || is_doubtful {
             self.shared.listeners.tell_of(commands);
         }
-        self.close_if_broken(result)
+        result
     }
 
     fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
@@ -851,4 +865,76 @@ fn store_error(error: redb::Error) -> StoreError {
         _ => StoreErrorReason::Other,
     };
     StoreError::with_source(reason, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+    use crate::store::NewTimeout;
+
+    /// A file whose next sync can fail. Clones are the same file.
+    #[derive(Debug, Clone)]
+    struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            self.0.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            if self.0.1.swap(false, SeqCst) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.0.write(offset, data)
+        }
+    }
+
+    /// The new record is in the file, below the place up to which the worker has claimed.
+    #[test]
+    fn a_failed_sync_has_an_unknown_outcome_and_hides_no_record() {
+        let disk = Disk(Arc::new((InMemoryBackend::new(), AtomicBool::new(false))));
+        let store = RedbStore::open_backend(disk.clone()).expect("open");
+        let time = |micros| WallTime::from_micros(micros).expect("in range");
+        let schedule = |id: &str, due| {
+            let new = NewTimeout::new(id, time(due), b"").expect("valid");
+            store.write(WallTime::MIN, &[Command::Schedule(new)])
+        };
+        let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+        let claim = || {
+            let (from, until) = (WallTime::MIN, time(100));
+            let request =
+                ClaimRequest { now: from, from, until, limit: 9, max_bytes: 9, begin: false };
+            let batch = store.claim(worker, request).expect("claim").expect("lease");
+            batch.records.iter().map(|record| record.id.to_string()).collect::<Vec<_>>()
+        };
+        schedule("first", 50).expect("write");
+        assert_eq!(claim(), ["first"]);
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&notices);
+        store.listen(Arc::new(move |due| told.lock().push(due)));
+        disk.0.1.store(true, SeqCst);
+        let error = schedule("second", 20).expect_err("the sync fails");
+        assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
+        assert_eq!(*notices.lock(), [time(20)]);
+        // As a store with a path does it.
+        store.shared.database.write().take();
+        let database = Database::builder().create_with_backend(disk).expect("open again");
+        *store.shared.database.write() = Some(database);
+        assert_eq!(claim(), ["second"]);
+        schedule("third", 10).expect("it goes on");
+        assert_eq!(claim(), ["third"]);
+    }
 }

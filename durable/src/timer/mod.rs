@@ -185,12 +185,17 @@ impl<S: Store> DurableTimer<S> {
     /// ```
     pub fn schedule_new(&self, new: NewTimeout) -> Receipt<Scheduled> {
         let read = if new.conflict == Conflict::Refuse { scheduled_or_exists } else { scheduled };
-        match self.core().check_open() {
-            Ok(()) => {
-                Receipt { answer: Ok(self.core().submit(vec![Command::Schedule(new)])), read }
-            }
-            Err(error) => Receipt { answer: Err(error), read },
-        }
+        Receipt { answer: self.submit_new(vec![new]), read }
+    }
+
+    /// Checks timeouts, whose fields a caller may have set, and schedules them in one transaction.
+    fn submit_new(
+        &self,
+        batch: Vec<NewTimeout>,
+    ) -> Result<oneshot::Receiver<Result<Vec<Answer>, StoreError>>, DurableError> {
+        self.core().check_open()?;
+        batch.iter().try_for_each(NewTimeout::check)?;
+        Ok(self.core().submit(batch.into_iter().map(Command::Schedule).collect()))
     }
 
     /// Schedules timeouts in one transaction: all or none. The answers are in their order; with
@@ -201,9 +206,7 @@ impl<S: Store> DurableTimer<S> {
         let read: fn(&[Answer]) -> _ = |answers| {
             answers.iter().map(|answer| scheduled(std::slice::from_ref(answer))).collect()
         };
-        let commands = batch.into_iter().map(Command::Schedule).collect();
-        let answer = self.core().check_open().map(|()| self.core().submit(commands));
-        Receipt { answer, read }
+        Receipt { answer: self.submit_new(batch), read }
     }
 
     /// Cancels a timeout. After [`Cancelled::Cancelled`] no delivery of it begins.
@@ -385,12 +388,16 @@ impl NewTimeout {
         due: WallTime,
         payload: impl AsRef<[u8]>,
     ) -> Result<Self, InputError> {
-        let (id, payload) = (id.try_into().map_err(Into::into)?, payload.as_ref());
-        if payload.len() > MAX_PAYLOAD {
-            return Err(InputError::LargePayload(payload.len()));
-        }
+        let id = id.try_into().map_err(Into::into)?;
+        let payload = payload.as_ref();
+        check_payload(payload)?;
         let payload = payload.into();
         Ok(Self { id, due, payload, repeat: None, conflict: Conflict::Replace })
+    }
+
+    /// Checks the payload. The types of the other fields have only valid values.
+    fn check(&self) -> Result<(), InputError> {
+        check_payload(&self.payload)
     }
 
     /// Sets the rule by which it recurs. `due` is the first occurrence.
@@ -406,6 +413,11 @@ impl NewTimeout {
         self.conflict = conflict;
         self
     }
+}
+
+fn check_payload(payload: &[u8]) -> Result<(), InputError> {
+    let is_large = payload.len() > MAX_PAYLOAD;
+    if is_large { Err(InputError::LargePayload(payload.len())) } else { Ok(()) }
 }
 
 fn scheduled(answers: &[Answer]) -> Result<Scheduled, DurableError> {

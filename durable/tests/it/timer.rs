@@ -237,6 +237,16 @@ fn bad_input_is_a_typed_error() {
     assert_eq!(input(timer.schedule("a", last + MICRO, b"")), InputError::AfterYear9999);
     assert_eq!(timer.schedule("a", last, b"").expect("schedule"), Scheduled::Created);
     assert_eq!(timer.count().expect("count").live, 1);
+    // The fields of a timeout are public.
+    let new = NewTimeout::new("b", clock.now(), b"").expect("valid");
+    let large = NewTimeout { payload: large.into(), ..new.clone() };
+    assert_eq!(
+        input(timer.schedule_new(large.clone()).wait()),
+        InputError::LargePayload(1_048_577)
+    );
+    let batch = timer.schedule_batch(vec![new, large]).wait();
+    assert!(matches!(batch, Err(DurableError::Input(InputError::LargePayload(1_048_577)))));
+    assert_eq!(timer.count().expect("count").live, 1, "none of the batch");
 }
 
 /// Schedules an hourly timeout, lets 200 minutes pass while no timer runs, and returns the due

@@ -76,7 +76,11 @@
 //!
 //! Clocks: the workers of one PostgreSQL database follow the clock of the server. Leases, due times
 //! and begins are compared with that clock only, so workers whose own clocks differ by minutes
-//! agree.
+//! agree. A worker reads it with each claim, and counts on from there by the monotonic clock of its
+//! own machine. So it notices a step of the server's clock with its next claim: after a minute at
+//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). When the worker's own
+//! machine was suspended or its clock was set, Linux says so, and the worker claims at once; on
+//! other systems that minute is the limit here as well.
 //!
 //! # Waiting
 //!

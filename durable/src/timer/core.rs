@@ -265,11 +265,18 @@ impl<S: Store> Core<S> {
                 self.clock.sleep_limit().map_or(limit, |longest| limit.min(longest))
             });
             if alarm.sleep(limit) {
-                self.counters.clock_steps.add(1);
-                #[cfg(feature = "tracing")]
-                tracing::info!("wall clock was set");
+                self.clock_was_set();
             }
         }
+    }
+
+    /// The clock of this machine was set, or a suspension has ended. The clock of a store takes no
+    /// part in either, and learns the time from a claim.
+    fn clock_was_set(&self) {
+        self.counters.clock_steps.add(1);
+        #[cfg(feature = "tracing")]
+        tracing::info!("wall clock was set");
+        self.notice(WallTime::MIN);
     }
 
     /// Gives the held records back. Returns whether no delivery is under way.
@@ -387,10 +394,9 @@ impl<S: Store> Ends for Core<S> {
     fn end(&self, record: Record, verdict: Verdict) {
         if verdict == Verdict::Settled {
             self.counters.acknowledged.add(1);
-            self.take_in(Outcome {
-                ended: vec![record.token],
-                due: record.repeat.map(|_| record.due),
-            });
+            // The next occurrence may be of the other lane than this one.
+            let due = record.repeat.map(|_| WallTime::MIN);
+            self.take_in(Outcome { ended: vec![record.token], due });
             return;
         }
         let (mut settlement, counted) = self.settlement(&record, verdict);
@@ -426,11 +432,13 @@ impl<S: Store> fmt::Debug for Core<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ManualWallClock, MemoryStore, NewTimeout, State, timer::driver::DriverSettings};
+    use crate::{
+        ManualWallClock, MemoryStore, NewTimeout, Repeat, State, timer::driver::DriverSettings,
+    };
 
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
-    /// The receiver gets the deliveries.
-    fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+    /// The receiver gets the deliveries. The timer hears of no change that another makes.
+    fn deaf_core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
         let driver = Driver::new(DriverSettings::default());
         let (sender, deliveries) = mpsc::channel();
         let handler: Handler = Arc::new(move |_, delivery| drop(sender.send(delivery)));
@@ -446,6 +454,11 @@ mod tests {
             handler,
             Some(1),
         );
+        (core, deliveries)
+    }
+
+    fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
+        let (core, deliveries) = deaf_core(store);
         let notified = Arc::downgrade(&core);
         store.listen(Arc::new(move |due| {
             if let Some(core) = notified.upgrade() {
@@ -492,5 +505,39 @@ mod tests {
         assert!(deliveries.try_recv().is_err(), "a shutdown begins no delivery");
         assert!(core.close(), "no delivery is under way");
         assert_eq!(store.records()[0].state, State::Pending);
+    }
+
+    /// A transaction of the handler has scheduled the next occurrence. The delivered one was due
+    /// while no timer ran, and the next one is not.
+    #[test]
+    fn a_timer_looks_for_the_next_occurrence_of_one_that_was_overdue() {
+        let store = MemoryStore::new();
+        let (core, deliveries) = deaf_core(&store);
+        let (now, second) = (core.clock.now(), Duration::from_secs(1));
+        let new = NewTimeout::new("a", now.saturating_sub(900 * second), b"").expect("valid");
+        let new = new.repeat(Repeat::every(second).expect("valid"));
+        store.write(now, &[Command::Schedule(new)]).expect("write");
+        core.run_turn(&|claim| core.claim(claim));
+        let delivery = deliveries.try_recv().expect("delivery");
+        let next = now.saturating_add(second);
+        let settle = Command::Settle(delivery.claim(), Settlement::Again(next));
+        store.write(now, &[settle]).expect("write");
+        delivery.acknowledged_in_transaction();
+        assert_eq!(core.run_turn(&|claim| core.claim(claim)), Some(next));
+    }
+
+    /// The clock of the store stood still during the suspension.
+    #[test]
+    fn a_timer_looks_at_its_store_after_a_suspension() {
+        let store = MemoryStore::new();
+        let (core, deliveries) = deaf_core(&store);
+        core.run_turn(&|claim| core.claim(claim));
+        schedule(&core);
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(deliveries.try_recv().is_err(), "it has not heard of the timeout");
+        core.clock_was_set();
+        core.run_turn(&|claim| core.claim(claim));
+        assert!(deliveries.try_recv().is_ok());
+        assert_eq!(core.stats().clock_steps, 1);
     }
 }

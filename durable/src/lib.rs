@@ -95,8 +95,8 @@
 //!
 //! Ids have 1 to 255 bytes, payloads at most 1 MiB, times lie between 1970 and 9999 and are rounded
 //! up to a microsecond. A recurring timeout whose occurrence is dead does not recur until it is
-//! requeued. The embedded store counts an attempt when it is settled, so an attempt that takes the
-//! process down is not counted.
+//! requeued. PostgreSQL counts an attempt when it begins. The embedded store counts it when it is
+//! settled, so an attempt that takes the process down is not counted.
 //!
 //! # Features
 //!

@@ -117,7 +117,11 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
             error: None,
             ..pending(old, token)
         }),
-        Settlement::Release => Change::Put(pending(old, token)),
+        Settlement::Release => {
+            // The delivery had begun with the claim, and no handler has seen it.
+            let attempt = old.attempt - u32::from(old.state == State::Delivering);
+            Change::Put(Record { attempt, ..pending(old, token) })
+        }
     }
 }
 

@@ -69,7 +69,8 @@ pub(super) const SETTLE: &str = "
         worker = NULL, begun = false, token = nextval('{schema}.token'),
         next_at = CASE WHEN old.kind IN (0, 2) THEN old.at ELSE t.next_at END,
         due = CASE old.kind WHEN 2 THEN old.at ELSE t.due END,
-        attempt = CASE old.kind WHEN 2 THEN 0 ELSE t.attempt END,
+        attempt = CASE old.kind
+            WHEN 2 THEN 0 WHEN 3 THEN t.attempt - t.begun::integer ELSE t.attempt END,
         error = CASE WHEN old.kind IN (0, 1) THEN old.error WHEN old.kind = 2 THEN NULL ELSE t.error END
     FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::timestamptz[], $5::text[])
         AS old (id, token, kind, at, error)

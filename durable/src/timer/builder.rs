@@ -53,7 +53,6 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct DurableTimerBuilder<S: Store> {
     store: S,
     clock: Option<Arc<dyn WallClock>>,
-    backoff: Backoff,
     threads: usize,
     name: String,
     seed: Option<u64>,
@@ -66,7 +65,6 @@ impl<S: Store> DurableTimerBuilder<S> {
         Self {
             store,
             clock: None,
-            backoff: Backoff::default(),
             threads: 4,
             name: "delaywheel-durable".to_owned(),
             seed: None,
@@ -127,7 +125,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets when failed deliveries are tried again.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
+        self.driver.backoff = backoff;
         self
     }
 
@@ -288,9 +286,10 @@ impl<S: Store> DurableTimerBuilder<S> {
     ) -> io::Result<DurableTimer<S>> {
         let is_virtual = is_virtual(&clock);
         let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
+        let backoff = self.driver.backoff;
         let driver = Driver::new(self.driver);
         let core =
-            Core::new(self.store, clock, self.backoff, driver, alarm, executor, handler, self.seed);
+            Core::new(self.store, clock, backoff, driver, alarm, executor, handler, self.seed);
         let weak = Arc::downgrade(&core);
         core.store.listen(Arc::new(move |due| {
             if let Some(core) = weak.upgrade() {

@@ -55,6 +55,8 @@ pub(super) enum Counted {
     Acknowledged,
     Retried,
     Dead,
+    /// Not at all: the record is as it was before the claim.
+    Released,
 }
 
 /// The effects of a transaction on the driver.
@@ -207,6 +209,7 @@ fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &C
                 Counted::Acknowledged => &counters.acknowledged,
                 Counted::Retried => &counters.retries,
                 Counted::Dead => &counters.dead,
+                Counted::Released => return,
             };
             total.add(1);
         }

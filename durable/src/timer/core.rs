@@ -18,7 +18,7 @@ use super::{
     alarm::Alarm,
     commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
-    driver::{Claimed, Driver, Lane, LaneClaim, following},
+    driver::{Claimed, Driver, FailedAttempt, Lane, LaneClaim, following},
     executor::{Handler, Queue, contain, run_contained},
     policy::Backoff,
     stats::{Counters, DurableStats},
@@ -27,7 +27,7 @@ use crate::{
     error::DurableError,
     record::Record,
     store::{Answer, Command, Settlement, Store},
-    time::{Driven, WallClock, WallTime},
+    time::{Driven, WallClock, WallTime, When},
 };
 
 /// How far the end of a timer has come.
@@ -205,7 +205,18 @@ impl<S: Store> Core<S> {
             };
             step.claims.into_iter().for_each(claim);
             for command in step.commands {
-                self.commit(Job { commands: vec![command], reply: Reply::Nobody });
+                let reply = match &command {
+                    Command::Settle(claim, Settlement::Release) => {
+                        Reply::Settled(claim.token, Counted::Released)
+                    }
+                    _ => Reply::Nobody,
+                };
+                self.commit(Job { commands: vec![command], reply });
+            }
+            for FailedAttempt { claim, attempt, error } in step.failed {
+                let (settlement, counted) = self.failure(attempt, error.to_owned(), None);
+                let reply = Reply::Settled(claim.token, counted);
+                self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
             }
             for (lane, record) in step.begun {
                 if let Some(ends) = self.itself.upgrade() {
@@ -371,20 +382,26 @@ impl<S: Store> Core<S> {
     }
 
     fn settlement(&self, record: &Record, verdict: Verdict) -> (Settlement, Counted) {
-        let now = self.clock.now();
         match verdict {
-            Verdict::Done | Verdict::Settled => (following(record, now), Counted::Acknowledged),
+            Verdict::Done | Verdict::Settled => {
+                (following(record, self.clock.now()), Counted::Acknowledged)
+            }
             Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
-            Verdict::Failed(error, when) => {
-                let delay = self.backoff.delay(record.attempt, &mut self.rng.lock());
-                match delay {
-                    None => (Settlement::Dead { error }, Counted::Dead),
-                    Some(delay) => {
-                        let asked = when.and_then(|when| when.resolve(now).ok());
-                        let at = asked.unwrap_or_else(|| now.saturating_add(delay));
-                        (Settlement::Retry { at, error }, Counted::Retried)
-                    }
-                }
+            Verdict::Failed(error, when) => self.failure(record.attempt, error, when),
+        }
+    }
+
+    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler says
+    /// so.
+    fn failure(&self, attempt: u32, error: String, when: Option<When>) -> (Settlement, Counted) {
+        let delay = self.backoff.delay(attempt, &mut self.rng.lock());
+        match delay {
+            None => (Settlement::Dead { error }, Counted::Dead),
+            Some(delay) => {
+                let now = self.clock.now();
+                let asked = when.and_then(|when| when.resolve(now).ok());
+                let at = asked.unwrap_or_else(|| now.saturating_add(delay));
+                (Settlement::Retry { at, error }, Counted::Retried)
             }
         }
     }
@@ -503,8 +520,13 @@ mod tests {
         });
         core.run_turn(&|claim| core.claim(claim));
         assert!(deliveries.try_recv().is_err(), "a shutdown begins no delivery");
+        assert!(!core.close(), "the release is not written");
+        core.commits.close();
+        core.run_commits();
+        core.run_turn(&|claim| core.claim(claim));
         assert!(core.close(), "no delivery is under way");
-        assert_eq!(store.records()[0].state, State::Pending);
+        let record = store.records().remove(0);
+        assert_eq!((record.state, record.attempt), (State::Pending, 0), "it was no attempt");
     }
 
     /// A transaction of the handler has scheduled the next occurrence. The delivered one was due

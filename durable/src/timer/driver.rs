@@ -20,7 +20,11 @@ use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 use delaywheel::{Key, Tick, TimingWheel};
 use rustc_hash::FxHashMap;
 
-use super::{executor::contain, policy::CatchUp, stats::Counters};
+use super::{
+    executor::contain,
+    policy::{Backoff, CatchUp},
+    stats::Counters,
+};
 use crate::{
     error::StoreError,
     record::{Claim, Record, State},
@@ -53,6 +57,7 @@ pub(crate) struct DriverSettings {
     pub(crate) max_deliveries: usize,
     pub(crate) lease: Duration,
     pub(crate) handler_limit: Option<Duration>,
+    pub(crate) backoff: Backoff,
     pub(crate) catch_up: CatchUp,
     pub(crate) catch_up_rate: Option<NonZeroU32>,
     pub(crate) recheck: Option<Duration>,
@@ -67,6 +72,7 @@ impl Default for DriverSettings {
             max_deliveries: 1_024,
             lease: Duration::from_secs(30),
             handler_limit: Some(Duration::from_secs(15 * 60)),
+            backoff: Backoff::default(),
             catch_up: CatchUp::All,
             catch_up_rate: None,
             recheck: None,
@@ -88,10 +94,20 @@ pub(crate) struct Step {
     pub(crate) begun: Vec<(Lane, Record)>,
     /// Commands to write.
     pub(crate) commands: Vec<Command>,
+    /// Attempts that have failed.
+    pub(crate) failed: Vec<FailedAttempt>,
     /// Claims to make.
     pub(crate) claims: Vec<LaneClaim>,
     /// Whether to step again at once.
     pub(crate) again: bool,
+}
+
+/// An attempt that failed without an answer of the handler.
+#[derive(Debug)]
+pub(crate) struct FailedAttempt {
+    pub(crate) claim: Claim,
+    pub(crate) attempt: u32,
+    pub(crate) error: &'static str,
 }
 
 /// A claim for the caller to carry out. The next step takes its outcome.
@@ -126,8 +142,8 @@ pub(crate) struct Driver {
     bytes: usize,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Option<Key>>,
-    /// When deliveries under way exceed the limit.
-    limits: TimingWheel<Claim>,
+    /// When deliveries under way, with their attempts, exceed the limit.
+    limits: TimingWheel<(Claim, u32)>,
     boundary: Option<WallTime>,
     last: WallTime,
     renew_at: WallTime,
@@ -296,8 +312,8 @@ impl Driver {
             }
             let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
             self.limits = TimingWheel::new(tick(now));
-            for claim in limits {
-                self.watch(claim, now);
+            for (claim, attempt) in limits {
+                self.watch(claim, attempt, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window_after = WallTime::MIN;
@@ -319,12 +335,11 @@ impl Driver {
     /// Counts deliveries that take too long as failed, so that they no longer hold a permit.
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
         for expired in self.limits.advance(tick(turn.now)) {
-            let claim = expired.value;
+            let (claim, attempt) = expired.value;
             self.delivering.remove(&claim.token);
             turn.counters.overruns.add(1);
-            let error = "the handler exceeded its limit".to_owned();
-            let at = turn.now.saturating_add(Duration::from_secs(1));
-            turn.step.commands.push(Command::Settle(claim, Settlement::Retry { at, error }));
+            let error = "the handler exceeded its limit";
+            turn.step.failed.push(FailedAttempt { claim, attempt, error });
         }
     }
 
@@ -457,8 +472,11 @@ impl Driver {
             }
         };
         if self.is_closing {
-            let release = |record: &Record| Command::Settle(record.claim(), Settlement::Release);
-            turn.step.commands.extend(batch.records.iter().map(release));
+            for record in &batch.records {
+                // Their attempts do not count, so the worker stays until that is written.
+                self.delivering.insert(record.token, None);
+                turn.step.commands.push(Command::Settle(record.claim(), Settlement::Release));
+            }
             return;
         }
         self.pause = Duration::ZERO;
@@ -526,9 +544,14 @@ impl Driver {
         held >= self.settings.window_capacity || bytes >= self.settings.window_bytes
     }
 
-    /// Delivers a record whose delivery has begun, or puts it into the wheel.
+    /// Delivers a record whose delivery has begun, or puts it into the wheel. A record without an
+    /// attempt left is dead: the process of its last attempt ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
-        if record.state != State::Delivering {
+        let attempt = record.attempt - u32::from(record.state == State::Delivering);
+        if self.settings.backoff.is_last(attempt) {
+            let error = "the last attempt did not end";
+            turn.step.failed.push(FailedAttempt { claim: record.claim(), attempt, error });
+        } else if record.state != State::Delivering {
             self.hold(record);
         } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
             turn.counters.skipped.add(1);
@@ -624,14 +647,15 @@ impl Driver {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
         self.delivering.insert(record.token, None);
-        self.watch(record.claim(), turn.now);
+        self.watch(record.claim(), record.attempt, turn.now);
         turn.step.begun.push((lane, record));
     }
 
-    fn watch(&mut self, claim: Claim, now: WallTime) {
+    fn watch(&mut self, claim: Claim, attempt: u32, now: WallTime) {
         if let Some(limit) = self.settings.handler_limit {
             let token = claim.token;
-            let key = self.limits.insert(tick(now.saturating_add(limit)), claim).ok();
+            let limit = tick(now.saturating_add(limit));
+            let key = self.limits.insert(limit, (claim, attempt)).ok();
             self.delivering.insert(token, key);
         }
     }

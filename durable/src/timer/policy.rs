@@ -48,15 +48,24 @@ impl Backoff {
     }
 
     /// Sets the number of attempts after which a timeout is dead. Zero counts as one.
+    ///
+    /// An attempt counts when its delivery begins. So the limit also holds for a handler that exceeds
+    /// its time, and on PostgreSQL for one that ends its process. There, a begin counts whose reply was
+    /// lost with the connection.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
+    /// Returns whether no attempt follows this one.
+    pub(super) fn is_last(&self, attempt: u32) -> bool {
+        attempt >= self.attempts
+    }
+
     /// Returns the delay after a failed attempt; `None` if it was the last one.
     pub(super) fn delay(&self, attempt: u32, rng: &mut Rng) -> Option<Duration> {
-        if attempt >= self.attempts {
+        if self.is_last(attempt) {
             return None;
         }
         let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);

@@ -387,6 +387,61 @@ fn a_handler_that_never_returns_loses_its_permit() {
 }
 
 #[test]
+fn a_handler_that_never_returns_backs_off_and_its_timeout_dies() {
+    let clock = ManualWallClock::new();
+    let builder = DurableTimer::builder(MemoryStore::new())
+        .handler_limit(Some(10 * SECOND))
+        .backoff(Backoff::new(4 * SECOND).jitter(0.0).attempts(2));
+    let (timer, deliveries) = held(builder, &clock);
+    timer.schedule("stuck", Duration::ZERO, b"").expect("schedule");
+    clock.advance(10 * SECOND);
+    let first = deliveries.try_recv().expect("delivery");
+    clock.advance(4 * SECOND - MICRO);
+    assert!(deliveries.try_recv().is_err(), "the policy has it wait");
+    clock.advance(MICRO);
+    let second = deliveries.try_recv().expect("it is tried again");
+    clock.advance(60 * SECOND);
+    assert!(deliveries.try_recv().is_err(), "that was the last attempt");
+    let record = timer.get("stuck").expect("get").expect("kept");
+    assert_eq!(record.state, State::Dead);
+    assert_eq!(record.error.as_deref(), Some("the handler exceeded its limit"));
+    let stats = timer.stats();
+    assert_eq!((stats.overruns, stats.retries, stats.dead), (2, 1, 1));
+    drop((first, second));
+}
+
+/// Each worker stops during its delivery, as if the handler ended the process.
+#[test]
+fn a_timeout_whose_attempts_never_end_dies() {
+    let mut now = ManualWallClock::new().now();
+    let store = MemoryStore::new();
+    let mut stopped = Vec::new();
+    for attempt in 1..=3 {
+        let clock = ManualWallClock::at(now);
+        let builder = DurableTimer::builder(store.clone())
+            .lease(30 * SECOND)
+            .backoff(Backoff::new(SECOND).attempts(2));
+        let (timer, deliveries) = held(builder, &clock);
+        if attempt == 1 {
+            timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+        }
+        clock.advance(20 * SECOND);
+        if attempt <= 2 {
+            let delivery = deliveries.try_recv().expect("delivery");
+            assert_eq!(delivery.attempt(), attempt);
+            stopped.push((timer, deliveries, delivery));
+        } else {
+            assert!(deliveries.try_recv().is_err(), "no attempt is left");
+            assert_eq!((timer.stats().deliveries, timer.stats().dead), (0, 1));
+        }
+        now = now.saturating_add(100 * SECOND);
+    }
+    let record = store.records().remove(0);
+    assert_eq!(record.state, State::Dead);
+    assert_eq!(record.error.as_deref(), Some("the last attempt did not end"));
+}
+
+#[test]
 fn another_worker_takes_over_from_one_that_stopped() {
     let (clock, stopped) = (ManualWallClock::new(), ManualWallClock::new());
     let store = MemoryStore::new();

@@ -26,7 +26,8 @@
 //! 3. *At least once.* A timeout is delivered until a delivery is acknowledged, it is cancelled, it
 //!    is dead, or a policy skips it.
 //! 4. *One answer.* After [`Cancelled::Cancelled`] no delivery begins. [`Cancelled::Delivering`]
-//!    says that one had begun.
+//!    says that one had begun. The crash of a PostgreSQL server is an exception: see
+//!    `PostgresStore`.
 //! 5. *Fenced.* A worker that lost its claim cannot acknowledge, retry or reschedule.
 //! 6. *Bounded.* Memory depends on the window and on the deliveries under way, not on the number of
 //!    timeouts in the store.

@@ -50,10 +50,10 @@ const MIGRATIONS: &[&str] =
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
 ///
-/// Statements of one transaction must see what others have committed meanwhile, whatever the default
-/// of the database.
+/// Statements of one transaction must see what others have committed meanwhile, and a commit must
+/// be durable, whatever the defaults of the database.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
-    -c default_transaction_isolation=read\\ committed";
+    -c default_transaction_isolation=read\\ committed -c synchronous_commit=on";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -83,7 +83,14 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// [`acknowledge_in`](Self::acknowledge_in) ends a delivery together with the handler's rows, so
 /// the handler takes effect exactly once. From other drivers, call the SQL functions
 /// `delaywheel.schedule(id, due, payload)`, `delaywheel.cancel(id)` and
-/// `delaywheel.acknowledge(id, token)`.
+/// `delaywheel.acknowledge(id, token)`. They fail if a value is beyond the limits of the crate.
+///
+/// # Crashes of the server
+///
+/// The store's own commits are durable, also if the database's default of `synchronous_commit` is
+/// `off`. A transaction of the caller has the caller's setting. The begin of a delivery is the
+/// exception: its commit does not wait for the disk. If the server crashes within a moment after a
+/// begin, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,

@@ -44,8 +44,12 @@ use crate::{
 };
 
 /// Statements that lead from one version of the tables to the next.
-const MIGRATIONS: &[&str] =
-    &[include_str!("schema.sql"), include_str!("copy.sql"), include_str!("places.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("copy.sql"),
+    include_str!("places.sql"),
+    include_str!("limits.sql"),
+];
 
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
@@ -445,7 +449,17 @@ impl Store for PostgresStore {
         if !after.get::<_, bool>(2) {
             return Ok(None);
         }
-        let mut records = rows.iter().map(read_row).collect::<Result<Vec<_>, _>>()?;
+        let (mut records, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in &rows {
+            match read_row(row) {
+                Ok(record) => records.push(record),
+                // SQL wrote it. As a dead timeout, it does not block the others.
+                Err(_) => unreadable.push(row.get::<_, i64>(3)),
+            }
+        }
+        if !unreadable.is_empty() {
+            connection.run(|session| session.commit(sql::BURY, &[&id, &unreadable]))?;
+        }
         records.sort_unstable_by(|a, b| (a.next, &a.id).cmp(&(b.next, &b.id)));
         let time = |column| after.get::<_, Option<SystemTime>>(column).map(WallTime::now_of);
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))

@@ -97,6 +97,13 @@ pub(super) const CLAIM: &str = "
     FROM fitting WHERE t.id = fitting.id
     RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload";
 
+/// Makes records dead that this worker has claimed and cannot read.
+pub(super) const BURY: &str = "
+    UPDATE {schema}.timeouts SET
+        state = 3, worker = NULL, begun = false, token = nextval('{schema}.token'), repeat = NULL,
+        error = concat('the record cannot be read, with the rule: ', repeat)
+    WHERE worker = $1 AND token = ANY($2)";
+
 pub(super) const AFTER_CLAIM: &str = "
     SELECT
         (SELECT min(next_at) FROM {schema}.timeouts WHERE state = 0 AND next_at >= $2),

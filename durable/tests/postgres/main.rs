@@ -502,3 +502,86 @@ fn large_batches_of_new_timeouts_and_of_known_ones_get_true_answers() {
     let tokens: BTreeSet<_> = records.iter().map(|record| record.token).collect();
     assert_eq!((records.len(), tokens.len()), (997, 997), "each has a token of its own");
 }
+
+#[test]
+fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
+    let Some(server) = Server::start() else { return };
+    let (timer, seen) = start(&server);
+    let mut client = client(&server);
+    for bad in [
+        "'', now(), ''",
+        "repeat('x', 256), now(), ''",
+        "'a', '1969-12-31 23:59:59+00', ''",
+        "'a', 'infinity', ''",
+        "'a', now(), convert_to(repeat('x', 1048577), 'UTF8')",
+        "'a', now(), '', 'daily'",
+    ] {
+        let sql = format!("SELECT delaywheel.schedule({bad})");
+        let error = client.query_one(&sql, &[]).expect_err("refused");
+        assert_eq!(error.code(), Some(&postgres::error::SqlState::CHECK_VIOLATION), "{bad}");
+    }
+    // The constraint knows the form of a rule, and not all of its limits.
+    let rule = "once every 999999999999999999";
+    let sql = format!(
+        "SELECT delaywheel.schedule('bad', now() - interval '1 minute', '', '{rule}'),
+            delaywheel.schedule('good', now() - interval '1 minute', '')"
+    );
+    client.batch_execute(&sql).expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "good");
+    while timer.count().expect("count").dead == 0 {
+        thread::yield_now();
+    }
+    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    assert_eq!(dead[0].id.as_str(), "bad");
+    assert!(dead[0].error.as_ref().is_some_and(|error| error.contains(rule)), "{dead:?}");
+    assert!(timer.finish(LONG));
+}
+
+#[test]
+fn a_migration_makes_rows_dead_that_no_worker_can_read() {
+    let Some(server) = Server::start() else { return };
+    drop(PostgresStore::connect(&server.parameters()).expect("create"));
+    let back = "ALTER TABLE delaywheel.timeouts DROP CONSTRAINT timeouts_id,
+            DROP CONSTRAINT timeouts_payload, DROP CONSTRAINT timeouts_due,
+            DROP CONSTRAINT timeouts_repeat;
+        DELETE FROM delaywheel.version WHERE version = 4;
+        SELECT delaywheel.schedule('', now(), ''),
+            delaywheel.schedule(repeat('x', 256), now(), ''),
+            delaywheel.schedule('rule', now(), '', 'daily'),
+            delaywheel.schedule('large', now(), convert_to(repeat('x', 1048577), 'UTF8')),
+            delaywheel.schedule('old', '1900-01-01', ''),
+            delaywheel.schedule('good', now(), '')";
+    client(&server).batch_execute(back).expect("an older version");
+    let (timer, seen) = start(&server);
+    let delivered = [(); 2].map(|()| seen.recv_timeout(LONG).expect("delivery"));
+    assert_eq!(BTreeSet::from(delivered), BTreeSet::from(["good".to_owned(), "old".to_owned()]));
+    assert!(timer.finish(LONG));
+    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
+    assert_eq!(dead.len(), 4, "{dead:?}");
+    assert!(dead.iter().all(|record| record.error.is_some()), "{dead:?}");
+}
+
+#[test]
+fn commits_are_durable_whatever_the_default_of_the_database() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    let default = "ALTER DATABASE postgres SET synchronous_commit = off";
+    client.batch_execute(default).expect("default");
+    let (timer, seen) = start(&server);
+    let note = "CREATE TABLE noted (setting text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO noted VALUES (current_setting('synchronous_commit'));
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER note AFTER INSERT OR DELETE ON delaywheel.timeouts
+            EXECUTE FUNCTION note();";
+    client.batch_execute(note).expect("trigger");
+    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "a");
+    assert!(timer.finish(LONG));
+    let sql = "SELECT count(*), count(*) FILTER (WHERE setting = 'on') FROM noted";
+    let row = client.query_one(sql, &[]).expect("noted");
+    let (all, durable) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
+    assert!(all >= 2 && durable == all, "{durable} of {all}");
+}

@@ -528,7 +528,9 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     );
     client.batch_execute(&sql).expect("schedule");
     assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "good");
+    let deadline = Instant::now() + LONG;
     while timer.count().expect("count").dead == 0 {
+        assert!(Instant::now() < deadline, "{:?}", timer.stats());
         thread::yield_now();
     }
     let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");

@@ -51,8 +51,8 @@ pub enum StoreErrorReason {
     NewerVersion,
     /// The database server cannot be reached. Nothing was changed.
     Unavailable,
-    /// The connection was lost or the sync of the file failed during a commit, or the store panicked.
-    /// The store has made the change, or it has not.
+    /// The connection was lost or the sync of the file failed during a commit, or the store
+    /// panicked. The store has made the change, or it has not.
     OutcomeUnknown,
     /// The store is closed or was shut down.
     Closed,

@@ -391,8 +391,8 @@ impl<S: Store> Core<S> {
         }
     }
 
-    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler says
-    /// so.
+    /// Returns how to settle an attempt that failed, and is tried again at `when` if the handler
+    /// says so.
     fn failure(&self, attempt: u32, error: String, when: Option<When>) -> (Settlement, Counted) {
         let delay = self.backoff.delay(attempt, &mut self.rng.lock());
         match delay {

@@ -244,7 +244,7 @@ impl Store for RedbStore {
         // The file may show the changes of a commit that failed.
         let is_doubtful = is_committing && result.is_err();
         let result = result.map_err(|error| match error.reason() {
-            StoreErrorReason::Full => error,
+            StoreErrorReason::Full | StoreErrorReason::ReadOnly => error,
             _ if is_doubtful => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
             _ => error,
         });

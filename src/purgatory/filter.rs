@@ -64,7 +64,7 @@ impl Filters {
             while bits != 0 {
                 let shard = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if self.count(cell, shard / LINE, shard % LINE).load(Ordering::Relaxed) > 0 {
+                if self.count(cell, shard).load(Ordering::Relaxed) > 0 {
                     act(shard);
                 }
             }
@@ -72,13 +72,13 @@ impl Filters {
     }
 
     #[inline]
-    fn count(&self, cell: usize, line: usize, position: usize) -> &AtomicU32 {
-        &self.lines[cell * self.width + line].0[position]
+    fn count(&self, cell: usize, shard: usize) -> &AtomicU32 {
+        &self.lines[cell * self.width + shard / LINE].0[shard % LINE]
     }
 
     /// Returns the counts of a shard.
     pub(super) fn of(&self, shard: usize) -> Filter {
-        Filter { filters: self.clone(), line: shard / LINE, position: shard % LINE }
+        Filter { filters: self.clone(), shard }
     }
 }
 
@@ -92,10 +92,7 @@ const fn cell(hash: u64) -> usize {
 #[derive(Debug)]
 pub(super) struct Filter {
     pub(super) filters: Filters,
-    /// The line of this shard within a cell.
-    line: usize,
-    /// The count of this shard within the line.
-    position: usize,
+    shard: usize,
 }
 
 impl Filter {
@@ -104,10 +101,9 @@ impl Filter {
         let count = self.count(hash);
         let before = count.load(Ordering::Relaxed);
         if before == 0 {
-            let shard = self.line * LINE + self.position;
-            let used = &self.filters.used[cell(hash) * self.filters.words + shard / 64];
-            if used.load(Ordering::Relaxed) >> (shard % 64) & 1 == 0 {
-                used.fetch_or(1 << (shard % 64), Ordering::Relaxed);
+            let used = &self.filters.used[cell(hash) * self.filters.words + self.shard / 64];
+            if used.load(Ordering::Relaxed) >> (self.shard % 64) & 1 == 0 {
+                used.fetch_or(1 << (self.shard % 64), Ordering::Relaxed);
             }
         }
         count.store(before + 1, Ordering::Relaxed);
@@ -127,8 +123,8 @@ impl Filter {
     ///
     /// Panics if it is not.
     pub(super) fn check_invariants(&self, hashes: &[u64]) {
-        let lines = self.filters.lines.iter().skip(self.line).step_by(self.filters.width);
-        let counted = lines.map(|line| line.0[self.position].load(Ordering::Relaxed) as usize);
+        let counts = (0..CELLS).map(|cell| self.filters.count(cell, self.shard));
+        let counted = counts.map(|count| count.load(Ordering::Relaxed) as usize);
         assert_eq!(
             counted.sum::<usize>(),
             hashes.len(),
@@ -142,7 +138,7 @@ impl Filter {
 
     #[inline]
     fn count(&self, hash: u64) -> &AtomicU32 {
-        self.filters.count(cell(hash), self.line, self.position)
+        self.filters.count(cell(hash), self.shard)
     }
 }
 

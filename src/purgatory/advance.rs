@@ -2,9 +2,16 @@
 
 use std::{borrow::Borrow, hash::Hash, vec::Vec};
 
+use smallvec::SmallVec;
+
 use super::{
-    Purgatory, batch::BATCH, claim::Finished, filter::fence_event, lists::HashedKey,
-    operation::DelayedOperation, shared::Shared,
+    Purgatory,
+    batch::BATCH,
+    claim::Finished,
+    filter::fence_event,
+    lists::{HashedKey, ThresholdKey},
+    operation::DelayedOperation,
+    shared::Shared,
 };
 
 impl<K, O, R> Purgatory<K, O, R>
@@ -21,7 +28,8 @@ where
     ///
     /// An operation that also needs a check completes right after its check, before the others.
     /// `advance` does not check the operations that watch the key's events. If the change is also
-    /// an event, call [`check_and_complete`](Self::check_and_complete) too.
+    /// an event, call [`check_and_complete`](Self::check_and_complete) too. It does not reach the
+    /// thresholds of operations that its completions add.
     ///
     /// # Complexity
     ///
@@ -50,15 +58,22 @@ where
     {
         let key = self.hashed(key);
         fence_event();
+        let mut passes = SmallVec::<[_; 4]>::new();
+        self.filters.for_each(key.hash, |shard_index| {
+            passes.push((shard_index, ThresholdPass::new()));
+        });
+        // A check may lead to new operations in any shard, which this call does not reach. No check
+        // has run when the first hold of the first shard begins the pass there.
+        for (shard_index, pass) in passes.iter_mut().skip(1) {
+            pass.begin(self.shards[*shard_index].next_serial());
+        }
         let mut due = Vec::new();
         let mut completed = 0;
-        let mut shards = 0;
-        self.filters.for_each(key.hash, |shard_index| {
-            completed += self.reach(shard_index, key, value, &mut due);
-            shards += 1;
-        });
+        for (shard_index, pass) in &mut passes {
+            completed += self.reach(*shard_index, pass, key, value, &mut due);
+        }
         // The operations of each shard are in order.
-        if shards > 1 {
+        if passes.len() > 1 {
             due.sort_by_key(|&(at, _)| at);
         }
         completed += due.len();
@@ -74,6 +89,7 @@ where
     fn reach<Q>(
         &self,
         shard_index: usize,
+        pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
         value: u64,
         due: &mut Vec<(u64, Finished<O, R>)>,
@@ -89,7 +105,7 @@ where
             if !due.is_empty() {
                 due.reserve(BATCH);
             }
-            let mut reached = shard.reach(key, value, self.timer.clock().elapsed(), due);
+            let mut reached = shard.reach(pass, key, value, self.timer.clock().elapsed(), due);
             completed += reached.decided;
             if !reached.batch.is_empty() {
                 completed += self.check_batch(shard_index, &mut reached.batch);
@@ -98,5 +114,26 @@ where
                 return completed;
             }
         }
+    }
+}
+
+/// The progress of an advance in a shard. It visits the thresholds of the operations that waited
+/// when it began.
+pub(super) struct ThresholdPass {
+    /// The serial number of the first operation that came later; `None` before the pass begins.
+    next_serial: Option<u64>,
+    /// The last threshold that was left on its list, because its operation came later.
+    pub(super) passed_over: Option<ThresholdKey>,
+}
+
+impl ThresholdPass {
+    const fn new() -> Self {
+        Self { next_serial: None, passed_over: None }
+    }
+
+    /// Begins the pass unless it has begun. Returns the serial number of the first operation that
+    /// came later.
+    pub(super) fn begin(&mut self, next_serial: u64) -> u64 {
+        *self.next_serial.get_or_insert(next_serial)
     }
 }

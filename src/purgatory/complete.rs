@@ -245,7 +245,7 @@ where
         let mut watched = SmallVec::<[_; 16]>::new();
         self.filters.for_each(key.hash, |shard_index| {
             let shard = &self.shards[shard_index];
-            watched.push((shard, shard.hold(|waiters, _| waiters.next_serial())));
+            watched.push((shard, shard.next_serial()));
         });
         let mut cancelled = 0;
         for (shard, next_serial) in watched {

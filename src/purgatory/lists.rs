@@ -30,8 +30,8 @@ struct ThresholdNode {
 /// A threshold on the list of its key, in the order of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ThresholdKey {
-    at: u64,
-    node: Index,
+    pub(super) at: u64,
+    pub(super) node: Index,
 }
 
 /// A borrowed key and its hash.
@@ -226,13 +226,6 @@ impl<K> Lists<K> {
         true
     }
 
-    /// Returns the least threshold on a list, its node, and its operation.
-    #[inline]
-    pub(super) fn least(&self, list: Index) -> Option<(u64, Index, Index)> {
-        let &ThresholdKey { at, node } = self.keys[list].thresholds.as_ref()?.first()?;
-        Some((at, node, self.thresholds[node].waiter))
-    }
-
     /// Returns the hashes of the keys that an operation watches, one for each watcher. Events come
     /// first, each kind in the order of registration.
     pub(super) fn hashes(
@@ -253,15 +246,18 @@ impl<K> Lists<K> {
         hashes
     }
 
-    /// Returns the least threshold after another one, and its operation.
+    /// Returns the least threshold of a list, or the least after another one, and its operation.
+    #[inline]
     pub(super) fn threshold_after(
         &self,
         list: Index,
         after: Option<ThresholdKey>,
     ) -> Option<(ThresholdKey, Index)> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let tree = self.keys[list].thresholds.as_ref()?;
-        let &next = tree.range((start, Bound::Unbounded)).next()?;
+        let &next = match after {
+            None => tree.first()?,
+            Some(after) => tree.range((Bound::Excluded(after), Bound::Unbounded)).next()?,
+        };
         Some((next, self.thresholds[next.node].waiter))
     }
 

@@ -22,6 +22,7 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use super::{
+    advance::ThresholdPass,
     batch::{Announced, BATCH, Batch, Out},
     claim::{Claim, Claims, Finished},
     conditions::{Conditions, Threshold},
@@ -220,10 +221,17 @@ where
         announced
     }
 
-    /// Removes the thresholds that `value` reaches from the list of a key. Adds the operations that
-    /// this ends to `due`, with their thresholds.
+    /// Returns the serial number of the next operation.
+    pub(super) fn next_serial(&self) -> u64 {
+        self.hold(|waiters, _| waiters.next_serial())
+    }
+
+    /// Removes the thresholds that `value` reaches from the list of a key, except those of
+    /// operations that came after the pass began. Adds the operations that this ends to `due`, with
+    /// their thresholds.
     pub(super) fn reach<Q>(
         &self,
+        pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
         value: u64,
         now: u64,
@@ -236,15 +244,24 @@ where
         let mut reached = Reached { batch: Batch::new(), decided: 0, is_more: false };
         let before = due.len();
         self.hold(|waiters, hold| {
+            let next_serial = pass.begin(waiters.next_serial());
             for step in 1..=STEPS_PER_HOLD {
                 // The list is removed with its last watcher, so it is looked up in each step.
                 let list = waiters.lists.find(key);
-                let first = list.and_then(|list| waiters.reach(list, value, hold));
-                let Some((at, waiter)) = first else { break };
-                match waiters.on_threshold(waiter, now, &mut reached.batch, hold) {
-                    Some(Claim::Finished(finished)) => due.push((at, finished)),
-                    Some(Claim::Decided) => reached.decided += 1,
-                    Some(Claim::Lost(_)) | None => {}
+                let next =
+                    list.and_then(|list| waiters.lists.threshold_after(list, pass.passed_over));
+                let Some((threshold, waiter)) = next.filter(|(next, _)| next.at <= value) else {
+                    break;
+                };
+                if waiters.is_before(waiter, next_serial) {
+                    let batch = &mut reached.batch;
+                    match waiters.on_threshold(threshold, waiter, now, batch, hold) {
+                        Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
+                        Some(Claim::Decided) => reached.decided += 1,
+                        Some(Claim::Lost(_)) | None => {}
+                    }
+                } else {
+                    pass.passed_over = Some(threshold);
                 }
                 let ended = reached.batch.len() + reached.decided + due.len() - before;
                 reached.is_more = step == STEPS_PER_HOLD || ended == BATCH;

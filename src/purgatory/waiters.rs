@@ -31,7 +31,7 @@ use super::{
     conditions::{Effect, Rule},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
-    lists::Lists,
+    lists::{Lists, ThresholdKey},
     operation::Completion,
     slab::Index,
     stats::{ShardStats, wait_weight},
@@ -279,33 +279,17 @@ where
         }
     }
 
-    /// Removes the least threshold of a key from its list if `value` reaches it. Returns the
-    /// threshold and its operation.
-    #[inline]
-    pub(super) fn reach(
-        &mut self,
-        list: Index,
-        value: u64,
-        hold: &mut Hold<'_, K>,
-    ) -> Option<(u64, Index)> {
-        let (at, node, waiter) = self.lists.least(list)?;
-        if at > value {
-            return None;
-        }
-        self.lists.mark_reached(node, self.counted(waiter).on_keys, hold);
-        Some((at, waiter))
-    }
-
-    /// Handles a reached threshold, which is off its list. Returns the claim if this ends the
-    /// operation. Returns `None` if the operation was taken out for a check, or if there is no
-    /// effect.
+    /// Removes a reached threshold from its list. Returns the claim if this ends the operation.
+    /// Returns `None` if the operation was taken out for a check, or if there is no effect.
     pub(super) fn on_threshold(
         &mut self,
+        threshold: ThresholdKey,
         index: Index,
         now: u64,
         batch: &mut Batch<O, R>,
         hold: &mut Hold<'_, K>,
     ) -> Option<Claim<O, R>> {
+        self.lists.mark_reached(threshold.node, self.counted(index).on_keys, hold);
         let waiter = self.slots.at_mut(index.position());
         match waiter.rule.on_threshold() {
             Effect::Nothing => None,

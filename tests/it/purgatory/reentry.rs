@@ -150,6 +150,43 @@ fn an_event_does_not_check_operations_that_it_adds_to_other_shards() {
     }
 }
 
+/// Returns an operation that an advance completes after a check. Then another one begins to wait,
+/// up to `further` times.
+fn after_an_advance(purgatory: &Shared, further: u32) -> Op {
+    let purgatory = purgatory.clone();
+    Op::new().check(|| true).end(move |_| {
+        if let Some(further) = further.checked_sub(1) {
+            watch_value(&purgatory, further);
+        }
+    })
+}
+
+fn watch_value(purgatory: &Shared, further: u32) {
+    let watches = [Threshold(1, 5), Events(2)];
+    let op = after_an_advance(purgatory, further);
+    assert!(purgatory.watch_all(op, watches, HOUR).is_ok());
+}
+
+#[test]
+fn an_advance_does_not_reach_thresholds_that_it_adds() {
+    // In the rounds, the thread that advances has different shards. In the last one, there are more
+    // operations in each shard than one hold ends.
+    for count in std::iter::repeat_n(1, 15).chain([20]) {
+        must_return(move || {
+            let purgatory = World::new().purgatory;
+            for _ in 0..8 {
+                let other = purgatory.clone();
+                let watch = move || (0..count).for_each(|_| watch_value(&other, 1));
+                std::thread::spawn(watch).join().unwrap();
+            }
+            let all = 8 * count;
+            assert_eq!((purgatory.advance(&1, 5), purgatory.delayed()), (all, all as u64));
+            assert_eq!(purgatory.stats().panicked, 0);
+            assert_eq!((purgatory.advance(&1, 5), purgatory.delayed()), (all, 0));
+        });
+    }
+}
+
 #[test]
 fn an_operation_that_ends_during_its_check_leaves_its_slot_to_the_next() {
     for is_satisfied in [false, true] {

@@ -12,7 +12,7 @@ mod tls;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, Barrier,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -21,8 +21,8 @@ use std::{
 
 use delaywheel_durable::{
     Answer, Cancelled, Command, Conflict, Delivery, DurableError, DurableTimer, NewTimeout,
-    PostgresStore, Query, Scheduled, Settlement, State, Store, StoreErrorReason, TimeoutId,
-    WallClock, WallTime, conformance,
+    PostgresStore, Query, Scheduled, State, Store, StoreErrorReason, TimeoutId, WallClock,
+    WallTime, conformance,
 };
 
 use self::{
@@ -278,34 +278,6 @@ fn workers_whose_clocks_are_a_minute_apart_lose_nothing() {
 }
 
 #[test]
-fn a_worker_that_was_paused_cannot_acknowledge() {
-    let Some(server) = Server::start() else { return };
-    let paused = PostgresStore::connect(&server.parameters()).expect("connect");
-    let clock = paused.clock().expect("clock");
-    let now = clock.now();
-    let new = NewTimeout::new("a", now, b"").expect("valid");
-    paused.write(now, &[Command::Schedule(new)]).expect("write");
-    // It claims, begins, and does nothing more.
-    let worker = paused.enter(now, SECOND / 10).expect("enter");
-    let request = delaywheel_durable::ClaimRequest {
-        now,
-        from: WallTime::MIN,
-        until: now.saturating_add(SECOND),
-        limit: 9,
-        max_bytes: 9,
-        begin: true,
-    };
-    let batch = paused.claim(worker, request).expect("claim").expect("lease");
-    let (timer, seen) = start(&server);
-    assert_eq!(seen.recv_timeout(LONG).expect("taken over"), "a");
-    let done = Command::Settle(batch.records[0].claim(), Settlement::Done);
-    let answer = paused.write(now, &[done]).expect("write");
-    assert_eq!(answer, [Answer::Settled(false)]);
-    assert!(!paused.renew(worker, now, SECOND).expect("renew"));
-    assert!(timer.finish(LONG));
-}
-
-#[test]
 fn a_worker_that_listens_again_looks_at_the_store_at_once() {
     let Some(server) = Server::start() else { return };
     let (sender, seen) = mpsc::channel();
@@ -416,6 +388,57 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
         });
         let record = store.get(&id).expect("get").expect("a record");
         assert_eq!(record.state, State::Pending, "after a lapse: {lapses}");
+    }
+}
+
+/// The statements of a commit differ: a group of several kinds is a transaction of its own, and
+/// many new timeouts are a COPY, with a notification or alone.
+#[test]
+fn a_commit_that_is_cut_has_an_unknown_outcome_and_all_or_no_changes() {
+    const COUNT: usize = 300;
+    let Some(server) = Server::start() else { return };
+    let direct = PostgresStore::connect(&server.parameters()).expect("connect");
+    let now = direct.clock().expect("clock").now();
+    let proxy = Proxy::start(&server.parameters());
+    let store = PostgresStore::connect(proxy.parameters()).expect("connect");
+    let new = |id: &str, delay| {
+        let new = NewTimeout::new(id, now.saturating_add(delay), b"").expect("valid");
+        Command::Schedule(new)
+    };
+    let (near, far) = (60 * SECOND, 86_400 * SECOND);
+    let batch = |delay| -> Vec<_> {
+        (0..COUNT).map(|number| new(&format!("number-{number:03}"), delay)).collect()
+    };
+    let mixed = vec![new("number-000", near), Command::Cancel(TimeoutId::generate())];
+    let all = Query::Prefix { prefix: "number".to_owned(), after: None };
+    for (commands, text, is_commit) in [
+        (&mixed, "BEGIN", false),
+        (&mixed, "number-000", false),
+        (&mixed, "COMMIT", true),
+        (&batch(near), "number-299", false),
+        (&batch(near), "COMMIT", true),
+        (&batch(far), "number-000", true),
+        (&batch(far), "number-299", true),
+    ] {
+        for cut in [Cut::Request, Cut::Answer] {
+            proxy.arm(text, cut);
+            let error = store.write(now, commands).expect_err("cut");
+            assert!(proxy.has_cut());
+            let expected = if is_commit {
+                StoreErrorReason::OutcomeUnknown
+            } else {
+                StoreErrorReason::Unavailable
+            };
+            assert_eq!(error.reason(), expected, "{text}, {cut:?}: {error:?}");
+            let found = direct.list(&all, 2 * COUNT).expect("list");
+            let is_done = is_commit && cut == Cut::Answer;
+            let is_new = |command: &&Command| matches!(command, Command::Schedule(_));
+            let expected = if is_done { commands.iter().filter(is_new).count() } else { 0 };
+            assert_eq!(found.len(), expected, "{text}, {cut:?}");
+            for record in found {
+                direct.write(now, &[Command::Cancel(record.id)]).expect("cancel");
+            }
+        }
     }
 }
 
@@ -543,17 +566,15 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
 fn a_migration_makes_rows_dead_that_no_worker_can_read() {
     let Some(server) = Server::start() else { return };
     drop(PostgresStore::connect(&server.parameters()).expect("create"));
-    let back = "ALTER TABLE delaywheel.timeouts DROP CONSTRAINT timeouts_id,
-            DROP CONSTRAINT timeouts_payload, DROP CONSTRAINT timeouts_due,
-            DROP CONSTRAINT timeouts_repeat;
-        DELETE FROM delaywheel.version WHERE version = 4;
-        SELECT delaywheel.schedule('', now(), ''),
+    let mut client = client(&server);
+    client.batch_execute(BACK_TO_VERSION_3).expect("the version before");
+    let rows = "SELECT delaywheel.schedule('', now(), ''),
             delaywheel.schedule(repeat('x', 256), now(), ''),
             delaywheel.schedule('rule', now(), '', 'daily'),
             delaywheel.schedule('large', now(), convert_to(repeat('x', 1048577), 'UTF8')),
             delaywheel.schedule('old', '1900-01-01', ''),
             delaywheel.schedule('good', now(), '')";
-    client(&server).batch_execute(back).expect("an older version");
+    client.batch_execute(rows).expect("rows");
     let (timer, seen) = start(&server);
     let delivered = [(); 2].map(|()| seen.recv_timeout(LONG).expect("delivery"));
     assert_eq!(BTreeSet::from(delivered), BTreeSet::from(["good".to_owned(), "old".to_owned()]));
@@ -562,6 +583,39 @@ fn a_migration_makes_rows_dead_that_no_worker_can_read() {
     assert_eq!(dead.len(), 4, "{dead:?}");
     assert!(dead.iter().all(|record| record.error.is_some()), "{dead:?}");
 }
+
+/// Each store has a session of its own, as another process has.
+#[test]
+fn stores_that_connect_at_once_migrate_a_schema_once() {
+    let Some(server) = Server::start() else { return };
+    let connect_all = |schema: &str| {
+        let barrier = Barrier::new(6);
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    PostgresStore::connect_schema(&server.parameters(), schema).expect("connect");
+                });
+            }
+        });
+        let sql = format!("SELECT version FROM {schema}.version ORDER BY version");
+        let rows = client(&server).query(&sql, &[]).expect("versions");
+        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+    };
+    for round in 0..4 {
+        let schema = format!("round_{round}");
+        let versions = connect_all(&schema);
+        assert_eq!(versions, [1, 2, 3, 4]);
+        let back = BACK_TO_VERSION_3.replace("delaywheel", &schema);
+        client(&server).batch_execute(&back).expect("the version before");
+        assert_eq!(connect_all(&schema), versions);
+    }
+}
+
+const BACK_TO_VERSION_3: &str = "
+    ALTER TABLE delaywheel.timeouts DROP CONSTRAINT timeouts_id, DROP CONSTRAINT timeouts_payload,
+        DROP CONSTRAINT timeouts_due, DROP CONSTRAINT timeouts_repeat;
+    DELETE FROM delaywheel.version WHERE version = 4;";
 
 #[test]
 fn commits_are_durable_whatever_the_default_of_the_database() {

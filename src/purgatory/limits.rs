@@ -32,6 +32,9 @@ use crate::{
 #[non_exhaustive]
 pub enum Overload {
     /// The purgatory refuses the new operation, and the error returns it.
+    ///
+    /// An operation that is refused because one of its keys is full may hold permits of its other
+    /// keys, and of the total, for a moment. Another new operation may be refused meanwhile.
     #[default]
     Refuse,
     /// The new operation waits, and the purgatory completes the one that has waited longest as
@@ -40,6 +43,8 @@ pub enum Overload {
     ///
     /// The new operation waits before another one leaves, so a refused operation never displaces
     /// another. So each call in progress may exceed the limit by one.
+    ///
+    /// If the clock reads the same time for two operations, either may leave first.
     DisplaceOldest,
 }
 
@@ -188,8 +193,8 @@ impl Limits {
             return per_key.fits(hashes);
         }
         for (taken, &hash) in hashes.iter().enumerate() {
-            if per_key.add(hash) {
-                hashes[..=taken].iter().for_each(|&hash| self.release_from_key(hash));
+            if !per_key.take(hash) {
+                hashes[..taken].iter().for_each(|&hash| self.release_from_key(hash));
                 return false;
             }
         }
@@ -287,6 +292,15 @@ impl PerKey {
         sorted.sort_unstable();
         let mut runs = sorted.chunk_by(|one, next| one == next);
         runs.all(|run| run.len() as u64 <= self.limit.operations)
+    }
+
+    /// Takes a permit of a key. Returns `false` if none is left.
+    fn take(&self, hash: u64) -> bool {
+        let mut counts = self.stripe(hash).lock();
+        let count = counts.entry(hash).or_insert(0);
+        let is_left = *count < self.limit.operations;
+        *count += u64::from(is_left);
+        is_left
     }
 
     /// Counts an operation on a key. Returns whether the count exceeds the limit.

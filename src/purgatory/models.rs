@@ -6,8 +6,8 @@
 //! fail. The twins are written out by hand, because the real protocol cannot be broken from
 //! outside.
 
-mod displacing;
 mod expiry;
+mod limits;
 
 use std::{
     collections::BTreeMap,

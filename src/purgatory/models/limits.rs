@@ -1,4 +1,4 @@
-//! Operations that displace others, at limits of one.
+//! Operations that displace others or are refused, at limits of one.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use loom::thread;
 
 use super::{
     super::limits::{Limit, Overload},
-    Completion::{Displaced, Satisfied},
+    Completion::{Cancelled, Displaced, Satisfied},
     Limits, World, check, join,
 };
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Makes a purgatory in which one operation may wait, in total and per key. The oldest is
 /// displaced.
@@ -82,4 +82,56 @@ fn newcomers_that_displace_one_each_leave_the_limit_filled() {
 #[should_panic(expected = "an operation was displaced without need")]
 fn broken_newcomers_that_displace_until_they_fit_displace_too_many() {
     check(|| newcomers_at_a_limit(true));
+}
+
+#[test]
+fn the_permit_of_an_ended_operation_is_taken_by_one_newcomer() {
+    check(|| {
+        let limit = Some(Limit { operations: 1, overload: Overload::Refuse });
+        let world = World::with(Limits::new(None, limit, 8));
+        let first = world.watch(&[0]).expect("it waits");
+        let other = world.spawn(|world| world.try_watch(&[0]).is_ok());
+        assert!(world.shared.claim(first, Cancelled(7)));
+        let waits = world.try_watch(&[0]).is_ok();
+        assert!(waits != join(other), "both are refused, or both wait");
+        assert_eq!(world.shared.cancel_key(&0, &|| 7), 1);
+        world.check_empty();
+    });
+}
+
+/// A newcomer while an operation ends and another one takes its permit, by hand.
+fn newcomer_against_end(counts_itself_first: bool) {
+    let count = Arc::new(Mutex::new(1));
+    let admit = move |count: &Mutex<u32>| {
+        let mut held = count.lock();
+        if counts_itself_first {
+            *held += 1;
+            let is_admitted = *held <= 1;
+            drop(held);
+            if !is_admitted {
+                *count.lock() -= 1;
+            }
+            is_admitted
+        } else {
+            let is_admitted = *held < 1;
+            *held += u32::from(is_admitted);
+            is_admitted
+        }
+    };
+    let other = Arc::clone(&count);
+    let other = thread::spawn(move || admit(&other));
+    *count.lock() -= 1;
+    let is_admitted = admit(&count);
+    assert!(join(other) != is_admitted, "both are refused, or both wait");
+}
+
+#[test]
+fn a_refused_newcomer_takes_no_permit() {
+    check(|| newcomer_against_end(false));
+}
+
+#[test]
+#[should_panic(expected = "both are refused, or both wait")]
+fn broken_a_refused_newcomer_that_counts_itself_first_refuses_another_one() {
+    check(|| newcomer_against_end(true));
 }

@@ -254,11 +254,20 @@ where
         passes
     }
 
+    /// Checks the operations on a key in a shard. Reads the filter again, because the checks before
+    /// may have ended all of them. The caller has executed [`fence_event`], so the filter still
+    /// shows each operation that the event must check.
+    ///
+    /// The first walk of a shard begins its pass in any case: a later one would begin it after the
+    /// first check.
     fn check_in_pass<Q>(&self, shard_index: usize, pass: &mut u64, key: HashedKey<'_, Q>) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        if *pass > 0 && !self.filters.may_have(key.hash, shard_index) {
+            return 0;
+        }
         let mut walk = Walk::new(&self.shards[shard_index], *pass);
         let Checked { completed, .. } = self.check_walk(shard_index, &mut walk, key, usize::MAX);
         *pass = walk.pass();

@@ -64,11 +64,18 @@ impl Filters {
             while bits != 0 {
                 let shard = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if self.count(cell, shard).load(Ordering::Relaxed) > 0 {
+                if self.may_have(hash, shard) {
                     act(shard);
                 }
             }
         }
+    }
+
+    /// Returns whether a shard may have a watcher of a key. The caller has executed
+    /// [`fence_event`].
+    #[inline]
+    pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
+        self.count(cell(hash), shard).load(Ordering::Relaxed) > 0
     }
 
     #[inline]

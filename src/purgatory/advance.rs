@@ -100,13 +100,17 @@ where
     {
         let shard = &self.shards[shard_index];
         let mut completed = 0;
+        let mut is_timed = false;
         loop {
+            // The clock is read only if the wait of an operation is measured.
+            let now = is_timed.then(|| self.timer.clock().elapsed());
             // A hold adds at most `BATCH` operations, so only a short vector grows under the lock.
             if !due.is_empty() {
                 due.reserve(BATCH);
             }
-            let mut reached = shard.reach(pass, key, value, self.timer.clock().elapsed(), due);
+            let mut reached = shard.reach(pass, key, value, now, due);
             completed += reached.decided;
+            is_timed |= reached.needs_time;
             if !reached.batch.is_empty() {
                 completed += self.check_batch(shard_index, &mut reached.batch);
             }

@@ -67,6 +67,8 @@ pub(super) struct Reached<O, R> {
     pub(super) decided: usize,
     /// Whether the key may have more reached thresholds.
     pub(super) is_more: bool,
+    /// Whether the next operation's wait is measured, but the caller gave no time.
+    pub(super) needs_time: bool,
 }
 
 impl<K, O, R> Shard<K, O, R> {
@@ -228,20 +230,22 @@ where
 
     /// Removes the thresholds that `value` reaches from the list of a key, except those of
     /// operations that came after the pass began. Adds the operations that this ends to `due`, with
-    /// their thresholds.
+    /// their thresholds. Without the present time it stops before an operation whose wait is
+    /// measured.
     pub(super) fn reach<Q>(
         &self,
         pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
         value: u64,
-        now: u64,
+        now: Option<u64>,
         due: &mut Vec<(u64, Finished<O, R>)>,
     ) -> Reached<O, R>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut reached = Reached { batch: Batch::new(), decided: 0, is_more: false };
+        let mut reached =
+            Reached { batch: Batch::new(), decided: 0, is_more: false, needs_time: false };
         let before = due.len();
         self.hold(|waiters, hold| {
             let next_serial = pass.begin(waiters.next_serial());
@@ -254,7 +258,11 @@ where
                     break;
                 };
                 if waiters.is_before(waiter, next_serial) {
-                    let batch = &mut reached.batch;
+                    if now.is_none() && waiters.is_timed(waiter) {
+                        (reached.is_more, reached.needs_time) = (true, true);
+                        break;
+                    }
+                    let (now, batch) = (now.unwrap_or(0), &mut reached.batch);
                     match waiters.on_threshold(threshold, waiter, now, batch, hold) {
                         Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
                         Some(Claim::Decided) => reached.decided += 1,

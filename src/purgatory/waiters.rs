@@ -221,6 +221,11 @@ where
         self.registration(index).serial < serial
     }
 
+    /// Returns whether the shard measures how long a listed operation waits.
+    pub(super) fn is_timed(&self, index: Index) -> bool {
+        self.slots.at(index.position()).is_timed
+    }
+
     /// Returns the number of operations whose end is not decided.
     pub(super) const fn waiting(&self) -> u32 {
         self.len

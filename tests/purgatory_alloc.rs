@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Overload, Purgatory, PurgatoryBuilder, Timer, Watch,
+    Completion, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, PurgatoryBuilder,
+    Timer, Watch,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -79,34 +80,50 @@ fn very_many_operations_on_three_keys_leave_the_memory_as_it_was() {
     assert!(used.bytes_max < 64 << 10, "{} bytes at the peak", used.bytes_max);
 }
 
-#[test]
-fn a_crowd_gives_back_its_memory_when_it_has_ended() {
+/// Makes very many operations wait, ends all of them, and checks the memory. Dead keys stay dead.
+fn check_a_crowd(end_all: impl FnOnce(&ManualClock, &Requests, &mut [OperationKey])) {
     const CROWD: u64 = MANY / 10;
-    let (_clock, purgatory) = purgatory();
+    let (clock, purgatory) = purgatory();
     churn(&ManualClock::new(), &purgatory, 0..16);
+    let mut keys = Vec::with_capacity(usize::try_from(CROWD).unwrap());
     let used = measure(|| {
-        let mut keys: Vec<_> = (0..CROWD)
-            .map(|number| {
-                let watches = [
-                    Watch::Events(number % 1000),
-                    Watch::Events(number + 1000),
-                    Watch::Threshold(number % 7, number + 1),
-                ];
-                let request = Request(Box::new(number));
-                purgatory.watch_any(request, watches, HOUR).unwrap().key().unwrap()
-            })
-            .collect();
-        fastrand::Rng::with_seed(1).shuffle(&mut keys);
-        for key in keys {
-            assert!(purgatory.complete(key));
-        }
+        keys.extend((0..CROWD).map(|number| {
+            let watches = [
+                Watch::Events(number % 1000),
+                Watch::Events(number + 1000),
+                Watch::Threshold(number % 7, number + 1),
+            ];
+            let request = Request(Box::new(number));
+            purgatory.watch_any(request, watches, HOUR).unwrap().key().unwrap()
+        }));
+        end_all(&clock, &purgatory, &mut keys);
     });
-    // The timer frees records of cancelled timeouts later.
     assert!(used.bytes_max > 200 * CROWD, "{} bytes at the peak", used.bytes_max);
-    let kept = u64::try_from(used.bytes_current).unwrap();
-    println!("{kept} of {} bytes are kept", used.bytes_max);
-    assert!(kept < used.bytes_max / 4, "{kept} of {} bytes are kept", used.bytes_max);
-    assert_eq!(purgatory.stats().keys, 0);
+    assert!(used.bytes_current < 16 << 10, "{} bytes are kept", used.bytes_current);
+    purgatory.check_invariants();
+    for number in 0..CROWD {
+        let watched = purgatory.try_complete_else_watch(Request(Box::new(0)), [number], HOUR);
+        assert!(watched.is_ok());
+    }
+    assert!(keys.iter().all(|&key| !purgatory.is_waiting(key)), "a dead key lives");
+    purgatory.check_invariants();
+}
+
+#[test]
+fn a_crowd_gives_back_its_memory_when_its_last_operation_has_been_completed() {
+    check_a_crowd(|_, purgatory, keys| {
+        fastrand::Rng::with_seed(1).shuffle(keys);
+        assert!(keys.iter().all(|&key| purgatory.complete(key)));
+    });
+}
+
+#[test]
+fn a_crowd_gives_back_its_memory_when_its_last_operation_has_expired() {
+    check_a_crowd(|clock, purgatory, keys| {
+        assert!(keys.iter().step_by(2).all(|&key| purgatory.complete(key)));
+        clock.advance(HOUR);
+        assert_eq!(purgatory.delayed(), 0);
+    });
 }
 
 #[test]

@@ -83,6 +83,10 @@ where
             Due { operation, dropped_later, panics: self.panics.clone(), complete: self.complete };
         Expired { key: expired.key, deadline: expired.deadline, value: due }
     }
+
+    fn emptied(&mut self) -> Option<u32> {
+        self.waiters.take_emptied()
+    }
 }
 
 /// An expired operation, and what it left. Its drop completes the operation, also if a pool of the

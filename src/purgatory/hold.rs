@@ -55,6 +55,15 @@ impl<'a, K> Hold<'a, K> {
         self.timeouts.as_mut().expect("only the reaper holds a shard without its timeouts")
     }
 
+    /// Frees the memory of the wheel after the release of the lock. Returns `false` if the reaper is
+    /// expiring timeouts: it frees the memory itself.
+    pub(super) fn discard_wheel(&mut self, newest: u32) -> bool {
+        let Some(timeouts) = &mut self.timeouts else { return false };
+        let wheel = timeouts.take_memory(newest);
+        self.discard_memory(wheel);
+        true
+    }
+
     /// Frees memory after the release of the lock, because that may take long.
     #[cold]
     pub(super) fn discard_memory(&mut self, memory: impl Send + 'static) {

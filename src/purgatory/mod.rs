@@ -249,8 +249,8 @@ where
 
     /// Frees the memory of operations that have ended.
     ///
-    /// A shard that held more than a thousand operations frees its memory when its last operation
-    /// ends.
+    /// A shard that held more than a thousand operations frees its memory, including that of their
+    /// timeouts, when its last operation ends.
     ///
     /// # Complexity
     ///

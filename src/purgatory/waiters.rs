@@ -130,6 +130,10 @@ pub(super) struct Waiters<K, O, R> {
     serial: u64,
     /// Number of passes over lists that have begun.
     passes: u64,
+    /// The highest generation in the keys of ended operations.
+    newest: u32,
+    /// Whether the reaper must free the memory of the wheel.
+    is_emptied: bool,
     /// The completions of the operations that are out and whose end is decided.
     decided: BTreeMap<Key, Completion<R>>,
     pub(super) stats: ShardStats,
@@ -144,6 +148,8 @@ impl<K, O, R> Waiters<K, O, R> {
             lists: Lists::new(),
             serial: 0,
             passes: 0,
+            newest: 0,
+            is_emptied: false,
             decided: BTreeMap::new(),
             stats: ShardStats::new(),
         }
@@ -499,12 +505,25 @@ where
         if counted.in_total {
             hold.limits().release();
         }
+        self.newest = self.newest.max(key.generation());
         if self.len == 0 && self.slots.end() > SPACIOUS {
-            let slots = mem::replace(&mut self.slots, Blocks::new());
-            let registrations = mem::replace(&mut self.registrations, Blocks::new());
-            hold.discard_memory((slots, registrations, self.lists.clear()));
+            self.discard_memory(hold);
         }
         operation
+    }
+
+    /// Frees the memory of the shard and of its wheel, after the last operation has ended.
+    #[cold]
+    fn discard_memory(&mut self, hold: &mut Hold<'_, K>) {
+        let slots = mem::replace(&mut self.slots, Blocks::new());
+        let registrations = mem::replace(&mut self.registrations, Blocks::new());
+        hold.discard_memory((slots, registrations, self.lists.clear()));
+        self.is_emptied = !hold.discard_wheel(self.newest);
+    }
+
+    /// Returns the highest generation of a key if the last operation of a crowd has expired.
+    pub(super) fn take_emptied(&mut self) -> Option<u32> {
+        mem::take(&mut self.is_emptied).then_some(self.newest)
     }
 
     /// Frees the memory of operations that have ended. *O*(capacity).

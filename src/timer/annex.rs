@@ -23,6 +23,10 @@ pub(crate) trait Annex<T>: Send + 'static {
     /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`
     /// nanoseconds after the start of the timer. It must neither run nor drop anything of the user.
     fn expire(&mut self, expired: Expired<T>, elapsed: u64) -> Expired<Self::Due>;
+
+    /// Returns the highest generation that a timeout's key ever had, if the last entry of a crowd
+    /// has expired since the last call. The shard then frees the memory of its wheel.
+    fn emptied(&mut self) -> Option<u32>;
 }
 
 impl<T: Send + 'static> Annex<T> for () {
@@ -41,5 +45,10 @@ impl<T: Send + 'static> Annex<T> for () {
     #[inline]
     fn expire(&mut self, expired: Expired<T>, _: u64) -> Expired<T> {
         expired
+    }
+
+    #[inline]
+    fn emptied(&mut self) -> Option<u32> {
+        None
     }
 }

@@ -270,6 +270,7 @@ impl<T, X> Shard<T, X> {
             expired.push(annex.expire(next, elapsed));
         }
         let is_drained = due.is_drained();
+        let memory = annex.emptied().and_then(|newest| timeouts.wheel.take_memory(newest));
         let count = expired.len() - before;
         timeouts.stats.expired += count as u64;
         // Another thread may see the end of an entry of the annex as soon as the lock is free.
@@ -282,6 +283,7 @@ impl<T, X> Shard<T, X> {
             "a timeout expired early"
         );
         unlock_fair(guard);
+        drop(memory);
         is_drained
     }
 
@@ -372,6 +374,11 @@ impl<T> HeldTimeouts<'_, T> {
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(crate) fn close(&mut self) {
         self.timeouts.is_closed = true;
+    }
+
+    /// Takes the memory of the wheel if that is empty; see [`TimingWheel::take_memory`].
+    pub(crate) fn take_memory(&mut self, newest: u32) -> Option<TimingWheel<T>> {
+        self.timeouts.wheel.take_memory(newest)
     }
 
     /// Returns whether a timeout is pending.

@@ -305,6 +305,25 @@ impl<T> Arena<T> {
         self.relink_vacant();
     }
 
+    /// Returns an arena without slots, in which the keys of this one are dead. `newest` is the
+    /// highest generation that they had. Returns `None` if a timeout is pending, or if that is more
+    /// than half of all generations.
+    pub(super) fn without_slots(&self, newest: u32) -> Option<Self> {
+        let first_generation = self.first_generation.max(NonZeroU32::MIN.saturating_add(newest));
+        if self.len > 0 || first_generation.get() > u32::MAX / 2 {
+            return None;
+        }
+        let is_older = |slot: &Slot<T>| match slot {
+            Slot::Vacant { generation: Some(next), .. } => *next <= first_generation,
+            _ => false,
+        };
+        debug_assert!(
+            self.slots.iter().all(|(_, slot)| is_older(slot)),
+            "a key had a generation above {newest}"
+        );
+        Some(Self { first_generation, ..Self::new(self.max_pending) })
+    }
+
     /// Rebuilds the list of vacant slots, lowest index first.
     fn relink_vacant(&mut self) {
         self.vacant = END;

@@ -1,6 +1,7 @@
 //! `shrink`: frees memory that no pending timeout uses.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use super::{
     TimingWheel,
@@ -42,6 +43,19 @@ impl<T> TimingWheel<T> {
         hierarchy.rewrite(arena);
         hierarchy.shrink_levels();
         hierarchy.find_first();
+    }
+
+    /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys
+    /// stay dead. *O*(1).
+    ///
+    /// `newest` is the highest generation that a key ever had. Returns `None` if a timeout is
+    /// pending, or if `newest` is more than half of all generations.
+    pub(crate) fn take_memory(&mut self, newest: u32) -> Option<Self> {
+        let arena = self.arena.without_slots(newest)?;
+        let Hierarchy { geometry, now, expired_to, cascades, .. } = &self.hierarchy;
+        let mut hierarchy = Hierarchy::new(geometry.clone(), *now);
+        (hierarchy.expired_to, hierarchy.cascades) = (*expired_to, *cascades);
+        Some(mem::replace(self, Self { arena, hierarchy }))
     }
 }
 

@@ -130,71 +130,77 @@ impl<T> TimingWheel<T> {
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.hierarchy.expired_to <= first.expiration, "{first:?} was skipped");
             self.hierarchy.expired_to = first.expiration;
-            let expired = match first.source {
-                Source::Run(level) => {
-                    let expired = self.expire_from_run(level, first.witness);
-                    self.hierarchy.find_next_of_run(level, first.until);
-                    Some(expired)
+            let Some((position, is_sparse)) = self.next_due(first) else { continue };
+            let expired = self.expire(position);
+            let (hierarchy, chunk) = (&mut self.hierarchy, position.chunk());
+            match first.source {
+                Source::Run(level) => hierarchy.find_next_of_run(level.into(), first.until),
+                Source::Bucket(id) if is_sparse => {
+                    hierarchy.find_next_of_sparse(id, chunk, first.until);
                 }
-                Source::Bucket(id) => self.expire_from_bucket(id, first),
-            };
-            if expired.is_some() {
-                return expired;
+                Source::Bucket(id) => hierarchy.find_next_of_unsorted(id, chunk),
             }
+            return Some(expired);
         }
         self.hierarchy.expired_to = self.hierarchy.now;
         None
     }
 
-    /// Expires the next timeout of a run.
+    /// Returns the due timeout of a due bucket or run, and whether it is in a sorted sparse bucket.
+    /// `None` if the step gathers timeouts or moves one.
     #[inline]
-    fn expire_from_run(&mut self, level: usize, position: Position) -> Expired<T> {
-        let Self { arena, hierarchy } = self;
-        if let Some(ahead) = hierarchy.runs.skip_entry(level) {
-            arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
-        }
-        self.expire(position)
-    }
-
-    /// Takes a step with a due bucket. Returns the timeout that it expires, if any.
-    #[inline]
-    fn expire_from_bucket(&mut self, id: BucketId, first: First) -> Option<Expired<T>> {
+    fn next_due(&mut self, first: First) -> Option<(Position, bool)> {
+        let id = match first.source {
+            Source::Run(level) => {
+                if self.hierarchy.runs.skip_entry(level.into()) {
+                    self.prefetch_run(level.into());
+                }
+                return Some((first.witness, false));
+            }
+            Source::Bucket(id) => id,
+        };
         if id.level() > 0 {
             if let Some(position) = self.hierarchy.due_in_sparse(id, first.witness) {
-                let expired = self.expire(position);
-                self.hierarchy.find_next_of_sparse(id, position.chunk(), first.until);
-                return Some(expired);
+                return Some((position, true));
             }
             if self.hierarchy.is_sortable(id) {
                 self.gather(id);
                 return None;
             }
         }
-        self.expire_or_cascade(id, first.witness)
+        if self.hierarchy.prefetched != first.witness.chunk() {
+            self.prefetch(id, first.witness.chunk());
+        }
+        let record = self.hierarchy.chunks.record(first.witness);
+        if record.deadline() > self.hierarchy.expired_to {
+            self.cascade_from(id, first.witness, record);
+            return None;
+        }
+        Some((first.witness, false))
     }
 
-    /// Removes one record from a due bucket that is not sorted. Such a bucket is in level 0, spans
-    /// too many ticks, or holds more timeouts than a run. Expires the timeout if it is due, and
-    /// otherwise moves it to a finer level.
-    #[inline]
-    fn expire_or_cascade(&mut self, id: BucketId, position: Position) -> Option<Expired<T>> {
-        self.prefetch(id, position.chunk());
-        let record = self.hierarchy.chunks.record(position);
-        let expired = if record.deadline() <= self.hierarchy.expired_to {
-            Some(self.expire(position))
-        } else {
-            self.hierarchy.sparse.drop_order(position.chunk());
-            self.cascade(record);
-            self.hierarchy.chunks.clear(position);
-            None
-        };
+    /// Reads the slots of the next 16 timeouts of a run, so that their cache misses overlap.
+    #[inline(never)]
+    fn prefetch_run(&self, level: usize) {
+        let Self { arena, hierarchy } = self;
+        let ahead = hierarchy.runs.ahead(level);
+        arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
+    }
+
+    /// Moves a timeout of a due bucket to a finer level. Such a bucket spans too many ticks to be
+    /// sorted, or holds more timeouts than a run.
+    #[inline(never)]
+    fn cascade_from(&mut self, id: BucketId, position: Position, record: Record) {
+        self.hierarchy.sparse.drop_order(position.chunk());
+        self.cascade(record);
+        self.hierarchy.chunks.clear(position);
         self.hierarchy.find_next_of_unsorted(id, position.chunk());
-        expired
     }
 
     /// Adds one chunk of a due bucket to the run of its level, and sorts the run after the last
     /// chunk. A reset may have moved a deadline beyond the bucket's range. Such timeouts are placed
     /// in another bucket.
+    #[inline(never)]
     fn gather(&mut self, id: BucketId) {
         let hierarchy = &mut self.hierarchy;
         if hierarchy.runs.gathered() != Some(id) {
@@ -240,12 +246,9 @@ impl<T> TimingWheel<T> {
 
     /// Reads the slots of the live timeouts of a bucket's chunk in advance, so that their cache
     /// misses overlap.
-    #[inline]
+    #[inline(never)]
     fn prefetch(&mut self, id: BucketId, chunk: u32) {
         let Self { arena, hierarchy } = self;
-        if hierarchy.prefetched == chunk {
-            return;
-        }
         hierarchy.prefetched = chunk;
         let live = hierarchy.live_in(id, chunk);
         if live.count_ones() > FEW {
@@ -293,7 +296,7 @@ impl Hierarchy {
         debug_assert!(self.runs.gathered().is_none(), "{id:?} is not the one being gathered");
         self.sparse.skip_entry();
         let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
-            self.free_chunk(chunk);
+            self.free_only_chunk(id, chunk);
             return self.find_next_of_level(id.level(), until);
         };
         self.bucket_mut(id).expiration = expiration;
@@ -327,11 +330,13 @@ impl Hierarchy {
     fn find_next_of_level(&mut self, level: usize, until: Tick) {
         let Some(next) = self.levels[level].first() else { return self.find_first() };
         let id = BucketId::new(level, next);
-        let expiration = self.bucket(id).expiration;
-        if expiration > until || self.trim(id) {
+        let bucket = self.bucket(id);
+        let (expiration, newest) = (bucket.expiration, bucket.newest());
+        let live = self.live_in(id, newest);
+        if expiration > until || live == 0 {
             return self.find_first();
         }
-        let (witness, source) = (self.live_record(id), Source::Bucket(id));
+        let (witness, source) = (Position::new(newest, live.trailing_zeros()), Source::Bucket(id));
         self.first = Some(First { expiration, witness, source, until });
     }
 }

@@ -36,7 +36,9 @@ pub(super) struct First {
 
 impl First {
     fn of_run(Head { level, deadline, position }: Head, until: Tick) -> Self {
-        Self { expiration: deadline, witness: position, source: Source::Run(level), until }
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
+        let source = Source::Run(level as u8);
+        Self { expiration: deadline, witness: position, source, until }
     }
 }
 
@@ -46,7 +48,7 @@ pub(super) enum Source {
     /// A bucket, which is due at its expiration.
     Bucket(BucketId),
     /// The run of this level.
-    Run(usize),
+    Run(u8),
 }
 
 /// The records of a wheel: where each is, and which is due first.
@@ -205,6 +207,12 @@ impl Hierarchy {
         let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
         let position = match bucket {
             Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.reserve(),
+            Some(bucket) if !bucket.is_full() => {
+                bucket.expiration = deadline;
+                let position = bucket.reserve();
+                self.note_expiration(id, deadline, position);
+                position
+            }
             _ => self.reserve_slowly(id, deadline),
         };
         self.chunks.write(position, deadline, slot);
@@ -218,8 +226,7 @@ impl Hierarchy {
         self.place(deadline, slot)
     }
 
-    /// Reserves a position for a record whose bucket is missing or full, or whose deadline is
-    /// before the bucket's expiration.
+    /// Reserves a position for a record whose bucket is missing, empty or full.
     #[inline(never)]
     fn reserve_slowly(&mut self, id: BucketId, deadline: Tick) -> Position {
         if self.nursery.count_down() {
@@ -256,6 +263,7 @@ impl Hierarchy {
 
     /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
     /// record `witness`.
+    #[inline(never)]
     fn note_expiration(&mut self, id: BucketId, expiration: Tick, witness: Position) {
         debug_assert!(
             self.expired_to <= expiration,
@@ -314,6 +322,17 @@ impl Hierarchy {
         if let Some(id) = emptied {
             self.mark_empty(id);
         }
+    }
+
+    /// Frees the only chunk of a bucket, and marks the bucket as empty. None of its records may be
+    /// live.
+    pub(super) fn free_only_chunk(&mut self, id: BucketId, chunk: u32) {
+        debug_assert_eq!(self.chunks.owner(chunk), Owner::Newest(id), "chunk {chunk} is elsewhere");
+        debug_assert_eq!(self.chunks.next(chunk), NIL, "{id:?} has another chunk than {chunk}");
+        self.sparse.drop_order(chunk);
+        self.bucket_mut(id).set_newest(NIL);
+        self.chunks.free(chunk);
+        self.mark_empty(id);
     }
 
     /// Removes a chunk from its bucket. Returns the bucket if it is empty now; the caller must

@@ -232,7 +232,7 @@ impl Hierarchy {
                 assert_eq!(self.bucket(id).expiration, first.expiration);
             }
             Source::Run(level) => {
-                let mut live = self.runs.iter(level).filter(|&(_, at)| self.is_live(at));
+                let mut live = self.runs.iter(level.into()).filter(|&(_, at)| self.is_live(at));
                 assert_eq!(live.next(), Some((first.expiration, first.witness)));
             }
         }

@@ -340,7 +340,8 @@ impl<T> TimingWheel<T> {
     /// last `reset` placed it in.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
-        self.observe(now);
+        // `Advance::next` advances `expired_to`.
+        self.hierarchy.now = now.max(self.hierarchy.now);
         Advance::new(self)
     }
 

@@ -217,15 +217,19 @@ impl Runs {
         self.active &= !(1 << level);
     }
 
-    /// Skips the next entry of a run. At every 16th entry, returns the positions of the 16 that
-    /// follow.
+    /// Skips the next entry of a run. Returns whether to read the slots [ahead](Self::ahead), at
+    /// every 16th entry.
     #[inline]
-    pub(super) fn skip_entry(&mut self, level: usize) -> Option<impl Iterator<Item = Position>> {
+    pub(super) fn skip_entry(&mut self, level: usize) -> bool {
         let run = &mut self.levels[level];
         debug_assert!(run.next < run.entries.len(), "the run of level {level} has ended");
-        let is_new = run.next % 16 == 0;
         run.next += 1;
-        is_new.then(|| run.entries[run.next..].iter().take(16).map(|&entry| Run::position(entry)))
+        run.next % 16 == 1
+    }
+
+    /// Returns the positions of the next 16 entries of a run.
+    pub(super) fn ahead(&self, level: usize) -> impl Iterator<Item = Position> {
+        self.levels[level].rest().iter().take(16).map(|&entry| Run::position(entry))
     }
 
     /// Returns the deadlines and positions of the entries of a level that have not been visited.

@@ -9,6 +9,7 @@ use std::{borrow::Borrow, boxed::Box, collections::BTreeSet, ops::Bound, vec::Ve
 use smallvec::SmallVec;
 
 use super::{
+    conditions::Threshold,
     cursors::Cursors,
     filter::Filter,
     hold::Hold,
@@ -145,10 +146,10 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Adds an operation to the list of a key's thresholds.
+    /// Adds an operation to the list of a key's thresholds, and returns its node.
     pub(super) fn watch_threshold(
         &mut self,
-        (hash, key, at): (u64, K, u64),
+        threshold: &mut Threshold<K>,
         waiter: Index,
         sibling: Option<Index>,
         hold: &mut Hold<'_, K>,
@@ -156,11 +157,14 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
+        let at = threshold.at;
+        let key = threshold.listed.take().expect("an operation is registered once");
+        let (index, list) = Self::list_of(&mut self.keys, threshold.hash, key, hold);
         let node = ThresholdNode { waiter, list: Some(index), sibling, at };
         let (node, _) = self.thresholds.insert(node);
         list.thresholds.get_or_insert_default().insert(ThresholdKey { at, node });
         self.watching += 1;
+        threshold.node = Some(node);
         node
     }
 

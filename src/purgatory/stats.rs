@@ -25,6 +25,13 @@ pub(super) const fn wait_weight(serial: u64) -> u64 {
     if is_sampled { SAMPLED } else { 0 }
 }
 
+/// Numbers of waiting operations and of their watchers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) delayed: u64,
+    pub(super) watched: u64,
+}
+
 /// The counts of a shard.
 pub(super) struct ShardStats {
     satisfied: u64,

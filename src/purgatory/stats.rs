@@ -54,6 +54,11 @@ impl ShardStats {
         }
     }
 
+    /// Returns the number of operations that waited and ended.
+    pub(super) const fn ended(&self) -> u64 {
+        self.satisfied + self.expired + self.cancelled + self.displaced + self.shut_down
+    }
+
     /// Counts an operation that ended after `waited` nanoseconds. Its wait counts as `weight`
     /// waits.
     #[inline]

@@ -31,7 +31,7 @@ use super::{
     conditions::{Effect, Rule, Threshold},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
-    lists::{Lists, ThresholdKey},
+    lists::{Listed, Lists, ThresholdKey},
     operation::Completion,
     slab::Index,
     stats::{ShardStats, wait_weight},
@@ -543,16 +543,20 @@ where
         on_keys: &mut BTreeMap<u64, u64>,
         hold: &mut Hold<'_, K>,
     ) -> u64 {
-        let (mut waiting, mut in_total, mut watching) = (0, 0, 0);
+        let (mut waiting, mut in_total, mut listed) = (0, 0, Listed::default());
         for key in (0..self.slots.end()).filter_map(|position| self.at(position)) {
             let index = Index::at(key.index());
             let (waiter, record) = (self.slots.at(key.index()), self.record(index));
             let Record { serial, ref positions, thresholds, counted, .. } = *record;
-            let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
+            let of_waiter = self.lists.check_watchers(index, positions, thresholds);
             assert!(serial < self.serial, "serial {serial} is not below {}", self.serial);
             let Waiter { seen, ref operation, rule, is_timed, is_announced, .. } = *waiter;
             assert!(seen <= self.passes, "pass {seen} saw operation {serial} before it began");
-            assert_eq!(missing, rule.missing(), "another number of thresholds is missing");
+            assert_eq!(
+                of_waiter.missing,
+                rule.missing(),
+                "another number of thresholds is missing"
+            );
             assert_eq!(is_timed, wait_weight(serial) > 0, "operation {serial} is timed wrongly");
             assert!(
                 !(is_announced && operation.is_some()),
@@ -562,7 +566,7 @@ where
             assert!(!self.decided.contains_key(&key), "the end of operation {serial} is decided");
             waiting += 1;
             in_total += u64::from(counted.in_total);
-            watching += listed;
+            listed.add(of_waiter);
             if counted.on_keys {
                 for hash in self.lists.hashes(positions, thresholds) {
                     *on_keys.entry(hash).or_default() += 1;
@@ -570,6 +574,10 @@ where
             }
         }
         assert_eq!(waiting, self.len, "the count of operations is wrong");
+        let in_order = if hold.limits().needs_order() { waiting } else { 0 };
+        assert_eq!(listed.in_order, u64::from(in_order), "an operation is not on the list of all");
+        let ended = self.stats.ended();
+        assert_eq!(ended + u64::from(waiting), self.serial, "an end is not counted once");
         let timeouts = hold.timeouts().check_invariants();
         assert_eq!(timeouts, u64::from(self.len), "timeouts and waiting operations differ");
         for position in (0..self.slots.end()).filter(|&position| self.at(position).is_none()) {
@@ -581,8 +589,7 @@ where
             assert!(!is_listed, "operation {position} is on a list after its end");
             assert!(!counted.in_total, "a limit counts operation {position} after its end");
         }
-        assert_eq!(watching, self.lists.watching(), "operations and lists count other watchers");
-        self.lists.check_invariants(hold.filter);
+        self.lists.check_invariants(listed, hold.filter);
         in_total
     }
 }

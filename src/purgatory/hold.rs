@@ -55,8 +55,8 @@ impl<'a, K> Hold<'a, K> {
         self.timeouts.as_mut().expect("only the reaper holds a shard without its timeouts")
     }
 
-    /// Frees the memory of the wheel after the release of the lock. Returns `false` if the reaper is
-    /// expiring timeouts: it frees the memory itself.
+    /// Frees the memory of the wheel after the release of the lock. Returns `false` if the reaper
+    /// is expiring timeouts: it frees the memory itself.
     pub(super) fn discard_wheel(&mut self, newest: u32) -> bool {
         let Some(timeouts) = &mut self.timeouts else { return false };
         let wheel = timeouts.take_memory(newest);

@@ -94,9 +94,7 @@ use std::{
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
-pub(crate) use self::{
-    annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts, tick_clock::Times,
-};
+pub(crate) use self::{annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts};
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,

@@ -1,5 +1,5 @@
 //! The pages of the documentation: their links, the tests that they name, and the files that they
-//! list.
+//! list; and the width of comments and pages.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,7 @@ use crate::sources::sources_in;
 #[test]
 fn every_relative_link_of_the_documentation_leads_to_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md")];
-    pages.extend(
-        ["docs", "docs/decisions", "durable"].iter().flat_map(|dir| markdown(&root.join(dir))),
-    );
+    let pages = pages(root);
     let mut broken = Vec::new();
     for page in &pages {
         let text = fs::read_to_string(page).expect("a page is text");
@@ -110,6 +107,36 @@ fn a_link_to_a_missing_file_is_found() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = "[a](README.md#speed) ![b](missing.svg) [c](https://x.y) [d](#e) [f](tests/missing)";
     assert_eq!(broken_links(text, folder).collect::<Vec<_>>(), ["missing.svg", "tests/missing"]);
+}
+
+/// rustfmt does not check comments.
+#[test]
+fn no_comment_is_wider_than_100_columns_and_no_page_than_120() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wide = Vec::new();
+    let mut check = |path: &Path, widest: usize, text: &str, is_checked: fn(&str) -> bool| {
+        for (line, text) in (1..).zip(text.lines()) {
+            // A row of a table may be wider.
+            if is_checked(text) && text.chars().count() > widest && !text.ends_with('|') {
+                wide.push(format!("{}:{line}", path.display()));
+            }
+        }
+    };
+    for folder in ["src", "tests", "benches", "examples", "durable"] {
+        for (path, text) in sources_in(&root.join(folder)) {
+            check(&path, 100, &text, |line| line.trim_start().starts_with("//"));
+        }
+    }
+    for page in pages(root) {
+        check(&page, 120, &fs::read_to_string(&page).expect("a page is text"), |_| true);
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+/// All pages of the repository.
+fn pages(root: &Path) -> Vec<PathBuf> {
+    let folders = ["", "docs", "docs/decisions", "durable"];
+    folders.iter().flat_map(|folder| markdown(&root.join(folder))).collect()
 }
 
 fn broken_links<'a>(text: &'a str, folder: &'a Path) -> impl Iterator<Item = &'a str> {

@@ -132,7 +132,8 @@ pub(super) const REMOVE_LAPSED: &str =
 pub(super) const REMOVE: &str = "DELETE FROM {schema}.workers WHERE id = $1 RETURNING id";
 
 /// Takes the records of workers that an earlier statement of the transaction has removed. In one
-/// statement, the removal would wait for a claim under way, and the update would not see its records.
+/// statement, the removal would wait for a claim under way, and the update would not see its
+/// records.
 pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')

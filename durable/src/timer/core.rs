@@ -1,8 +1,8 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
 //! Locks: `driver` is held while the store is called, except for claims, and `inbox` and `phase`
-//! only for a moment. A thread that holds `driver` may take `inbox`, `phase` and those of the store,
-//! and never the other way round. No lock is held while a handler runs.
+//! only for a moment. A thread that holds `driver` may take `inbox`, `phase` and those of the
+//! store, and never the other way round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,

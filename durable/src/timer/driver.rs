@@ -12,8 +12,8 @@
 //! present when the window lane itself falls behind.
 //!
 //! The caller carries out the claims, at most one for each lane at a time. On threads of their own,
-//! claims do not delay the deliveries of held records. A driver that meanwhile became another worker
-//! drops the records of the claim: the store has taken them from the old worker, or will.
+//! claims do not delay the deliveries of held records. A driver that meanwhile became another
+//! worker drops the records of the claim: the store has taken them from the old worker, or will.
 
 use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 

@@ -99,8 +99,8 @@ struct Worker {
     held: Queue,
     /// Deliveries under way.
     begun: u64,
-    /// When the next row is due in half a window, as the latest claim told. Another worker may have taken
-    /// that row since; then the claim is empty.
+    /// When the next row is due in half a window, as the latest claim told. Another worker may have
+    /// taken that row since; then the claim is empty.
     claim_at: Option<u64>,
 }
 

@@ -6,7 +6,6 @@
 mod idle;
 mod plans;
 mod proxy;
-mod races;
 mod server;
 mod tls;
 

@@ -68,8 +68,8 @@ pub(crate) fn print(done: &Done, end: &Stats, after: &Stats, answered: u64) {
     );
 }
 
-/// Prints the counts of consumer groups, how late the broker ended rounds and sessions, and how many
-/// connections it closed.
+/// Prints the counts of consumer groups, how late the broker ended rounds and sessions, and how
+/// many connections it closed.
 pub(crate) fn print_counts(stats: &Stats) {
     let GroupStats { groups, rounds, sessions, .. } = &stats.groups;
     let Counts { joins, rebalances, heartbeats, sessions_ended, left, rejected, .. } = stats.counts;

@@ -42,7 +42,8 @@ async fn an_hour<S>(
     join(driver).await;
 }
 
-/// Sleeps, a timeout, an interval, a queue and waits in a purgatory, while a test advances the clock by an hour.
+/// Sleeps, a timeout, an interval, a queue and waits in a purgatory, while a test advances the
+/// clock by an hour.
 async fn an_hour_of<S>(
     timer: Timer,
     clock: ManualClock,

@@ -209,7 +209,8 @@ impl Walk<'_> {
         Ok(elements)
     }
 
-    /// Reads the length of bytes or of an array. A compact length is one more; zero stands for none.
+    /// Reads the length of bytes or of an array. A compact length is one more; zero stands for
+    /// none.
     fn length(&mut self) -> Result<usize, Malformed> {
         if self.is_compact {
             return self.varint().map(|length| length.saturating_sub(1));

@@ -10,15 +10,18 @@
 
 #[path = "shared/requests.rs"]
 mod requests;
+#[path = "shared/subject.rs"]
+mod subject;
 
-use std::time::Duration;
-
-use delaywheel::{Key, ManualClock, PurgatoryBuilder, Tick, TimeoutKey, TimingWheel, ValueTimer};
+use delaywheel::{ManualClock, PurgatoryBuilder, Timer, TimerBuilder};
 use fastrand::Rng;
 use gungraun::prelude::*;
 
-use crate::requests::{
-    KEY, NEVER, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch, watch_and_complete,
+use crate::{
+    requests::{
+        KEY, NEVER, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch, watch_and_complete,
+    },
+    subject::{Subject, Values, Wheel},
 };
 
 /// Seed of all random numbers.
@@ -36,93 +39,6 @@ const SHORT: u64 = 100;
 /// Other timeouts or operations.
 const OTHERS: u32 = 1_000;
 
-/// A set of timeouts whose caller provides the time.
-trait Subject {
-    type Key: Copy;
-
-    fn new() -> Self;
-
-    fn insert(&mut self, millis: u64) -> Self::Key;
-
-    fn cancel(&mut self, key: Self::Key) -> bool;
-
-    fn reset(&mut self, key: Self::Key, millis: u64) -> bool;
-
-    /// Lets time pass, stopping wherever something expires.
-    fn pass(&mut self, millis: u64);
-}
-
-/// [`TimingWheel`] with ticks of a millisecond.
-struct Wheel(TimingWheel<u64>, u64);
-
-impl Subject for Wheel {
-    type Key = Key;
-
-    fn new() -> Self {
-        Self(TimingWheel::default(), 0)
-    }
-
-    #[inline]
-    fn insert(&mut self, millis: u64) -> Key {
-        self.0.insert(Tick::new(self.1 + millis), millis).expect("the wheel takes 2^32 timeouts")
-    }
-
-    #[inline]
-    fn cancel(&mut self, key: Key) -> bool {
-        self.0.cancel(key).is_some()
-    }
-
-    #[inline]
-    fn reset(&mut self, key: Key, millis: u64) -> bool {
-        self.0.reset(key, Tick::new(self.1 + millis)).is_some()
-    }
-
-    #[inline]
-    fn pass(&mut self, millis: u64) {
-        let end = Tick::new(self.1 + millis);
-        while let Some(next) = self.0.next_expiration().filter(|&next| next <= end) {
-            self.0.advance(next).for_each(drop);
-        }
-        self.0.advance(end).for_each(drop);
-        self.1 += millis;
-    }
-}
-
-/// [`ValueTimer`] with two shards, whatever the machine has: the reaper checks each.
-struct Timer(ValueTimer<u64>, ManualClock);
-
-impl Subject for Timer {
-    type Key = TimeoutKey;
-
-    fn new() -> Self {
-        let clock = ManualClock::new();
-        let timer = ValueTimer::builder().clock(clock.clone()).shards(2).build_with(drop);
-        Self(timer.expect("the settings are valid"), clock)
-    }
-
-    #[inline]
-    fn insert(&mut self, millis: u64) -> TimeoutKey {
-        self.0
-            .schedule(Duration::from_millis(millis), millis)
-            .expect("the timer takes 2^32 timeouts")
-    }
-
-    #[inline]
-    fn cancel(&mut self, key: TimeoutKey) -> bool {
-        self.0.cancel(key).is_some()
-    }
-
-    #[inline]
-    fn reset(&mut self, key: TimeoutKey, millis: u64) -> bool {
-        self.0.reset(key, Duration::from_millis(millis))
-    }
-
-    #[inline]
-    fn pass(&mut self, millis: u64) {
-        self.1.advance(Duration::from_millis(millis));
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Insert,
@@ -136,6 +52,7 @@ use Operation::{Cancel, Expire, Insert, ResetLater};
 /// A subject with timeouts, and the next operations.
 struct Setting<S: Subject> {
     subject: S,
+    clock: ManualClock,
     rng: Rng,
     keys: Vec<S::Key>,
     delays: Vec<u64>,
@@ -144,13 +61,14 @@ struct Setting<S: Subject> {
 impl<S: Subject> Setting<S> {
     /// Brings a subject into its steady state, before this many operations.
     fn new(operation: Operation, count: usize) -> Self {
-        let (mut subject, mut rng) = (S::new(), Rng::with_seed(SEED));
+        let (clock, mut rng) = (ManualClock::new(), Rng::with_seed(SEED));
+        let mut subject = S::new(settings(&clock));
         let others = if operation == Expire { 0 } else { OTHERS };
         for _ in 0..others {
             subject.insert(rng.u64(1..=MINUTE));
         }
         let (keys, delays) = (Vec::with_capacity(TWICE), Vec::with_capacity(TWICE));
-        let mut setting = Self { subject, rng, keys, delays };
+        let mut setting = Self { subject, clock, rng, keys, delays };
         for _ in 0..3 {
             // More than is counted, so that the counted operations allocate no segment.
             setting.prepare(operation, 2 * TWICE);
@@ -175,8 +93,8 @@ impl<S: Subject> Setting<S> {
             _ => {
                 let mut timeouts: Vec<_> = self.keys.drain(..).zip(self.delays.drain(..)).collect();
                 self.rng.shuffle(&mut timeouts);
-                self.keys.extend(timeouts.iter().map(|(key, _)| key));
-                self.delays.extend(timeouts.iter().map(|(_, delay)| delay + MINUTE));
+                let later = timeouts.into_iter().map(|(key, delay)| (key, delay + MINUTE));
+                (self.keys, self.delays) = later.unzip();
             }
         }
     }
@@ -188,14 +106,14 @@ impl<S: Subject> Setting<S> {
             Cancel => {
                 self.keys
                     .drain(..)
-                    .for_each(|key| assert!(self.subject.cancel(key), "not pending"));
+                    .for_each(|key| assert!(self.subject.cancel(&key), "not pending"));
             }
             ResetLater => {
-                for (&key, &delay) in self.keys.iter().zip(&self.delays) {
+                for (key, &delay) in self.keys.iter().zip(&self.delays) {
                     assert!(self.subject.reset(key, delay), "not pending");
                 }
             }
-            Expire => self.subject.pass(SHORT),
+            Expire => self.subject.pass(&self.clock, SHORT),
         }
     }
 }
@@ -217,16 +135,24 @@ operations! {
     wheel_cancel: Wheel Cancel;
     wheel_reset_later: Wheel ResetLater;
     wheel_expire: Wheel Expire;
-    timer_schedule: Timer Insert;
-    timer_cancel: Timer Cancel;
-    timer_reset_later: Timer ResetLater;
-    timer_expire: Timer Expire;
+    timer_schedule: Values Insert;
+    timer_cancel: Values Cancel;
+    timer_reset_later: Values ResetLater;
+    timer_expire: Values Expire;
 }
 
-/// A purgatory with two shards, whatever the machine has, that hashes alike in each run.
+/// Settings of a timer with two shards, whatever the machine has: the reaper checks each.
+fn settings(clock: &ManualClock) -> TimerBuilder {
+    Timer::builder().clock(clock.clone()).shards(2)
+}
+
+/// A purgatory that hashes alike in each run.
 fn purgatory() -> Requests {
-    let timer = delaywheel::Timer::builder().clock(ManualClock::new()).shards(2);
-    PurgatoryBuilder::new().timer(timer).hash_seed(SEED).build().expect("the settings are valid")
+    PurgatoryBuilder::new()
+        .timer(settings(&ManualClock::new()))
+        .hash_seed(SEED)
+        .build()
+        .expect("the settings are valid")
 }
 
 fn demands(count: usize) -> (Requests, Vec<[u32; 3]>) {

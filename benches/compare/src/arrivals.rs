@@ -1,16 +1,6 @@
 //! Notes when timeouts run: each once, how early or how late.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
-
-use hdrhistogram::Histogram;
-
-use crate::{os::wait_until, workload::nanos};
+use crate::prelude::*;
 
 /// Notes when each timeout ran. A timeout is known by its deadline, in nanoseconds after the
 /// origin.

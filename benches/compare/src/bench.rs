@@ -4,27 +4,13 @@
 //! machine affects all contestants of a row alike.
 
 use std::{
-    collections::{BTreeMap, HashSet},
-    env,
-    error::Error,
-    fs, io,
-    path::Path,
+    collections::HashSet,
+    io,
     process::{Command, Stdio},
-    sync::LazyLock,
-    thread,
-    time::{Duration, Instant},
 };
 
-use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    Promises,
-    arrivals::percentile,
-    os::Load,
-    rows::{self, Section},
-    shared, timers,
-};
+use crate::prelude::*;
+use crate::{os::Load, rows::Section};
 
 pub type Done = Result<(), Box<dyn Error>>;
 

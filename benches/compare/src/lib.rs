@@ -12,6 +12,7 @@ pub mod bench;
 pub mod figures;
 pub mod measure;
 pub mod os;
+mod prelude;
 pub mod purgatory;
 pub mod report;
 pub mod rows;

@@ -2,12 +2,9 @@
 //!
 //! Counters are known on Linux only; elsewhere they are `None`.
 
-use std::{
-    fs,
-    path::Path,
-    process, thread,
-    time::{Duration, Instant},
-};
+use std::process;
+
+use crate::prelude::*;
 
 /// Sleeps until an instant; returns at once if it has passed.
 pub fn sleep_until(instant: Instant) {

@@ -1,18 +1,18 @@
 //! The report: rows as text, tables in Markdown, and the part of the documentation that is made
 //! from results.
 
-use std::{error::Error, fs, iter, path::Path};
+use std::iter;
 
+use crate::prelude::*;
 use crate::{
-    Promises,
-    bench::{CONTESTANTS, Figure, Results, Scale},
+    bench::Scale,
     figures,
-    rows::{self, Best, Definition, TARGETS, Target},
+    rows::{Best, Definition, TARGETS, Target},
 };
 
 /// All rows, and the targets.
 pub fn text(results: &Results) -> String {
-    let (rows, targets) = (rows_table(results, |_| true), target_table(results));
+    let (rows, targets) = (rows_table(results, &paths(results)), target_table(results));
     format!("{}\n\n{rows}\n{targets}\n{} targets missed\n", head(results), missed(results))
 }
 
@@ -68,7 +68,10 @@ fn head(results: &Results) -> String {
     if results.scale == Scale::Smoke {
         text += " A smoke run: the figures mean nothing.";
     }
-    text + &format!("\n\nVersions: {}.", fact("versions"))
+    let versions = format!("Versions: {}.", fact("versions"));
+    let separator = textwrap::WordSeparator::AsciiSpace;
+    let options = textwrap::Options::new(120).word_separator(separator);
+    [text, versions].map(|text| textwrap::fill(&text, &options)).join("\n\n")
 }
 
 /// The position of a contestant among all.
@@ -81,130 +84,26 @@ pub fn is_ours(contestant: &str) -> bool {
     contestant.starts_with("delaywheel")
 }
 
-/// A table of the documentation: its title, and prefixes of its rows, each with a heading.
-type Table = (&'static str, &'static [(&'static str, &'static str)]);
-
-/// The tables for each size: title and size.
-const SIZES: [(&str, &str); 3] = [
-    ("Nanoseconds with 1000 timeouts:", "1e3"),
-    ("With 100,000:", "1e5"),
-    ("With 1,000,000:", "1e6"),
-];
-
-/// The rows of these tables, without the size.
-const SIZED: [(&str, &str); 7] = [
-    ("wheel/insert", "insert, fresh"),
-    ("wheel/expire", "expire all, fresh"),
-    ("wheel/churn_fresh/uniform", "cancel+insert, fresh"),
-    ("wheel/churn/uniform", "cancel+insert, steady"),
-    ("wheel/churn_fresh/log-uniform", "up to a month, fresh"),
-    ("wheel/churn/log-uniform", "up to a month, steady"),
-    ("wheel/reset_fresh/uniform", "reset, fresh"),
-];
-
-/// The other tables with a line for each contestant.
-const TABLES: &[Table] = &[
-    (
-        "Servers in the steady state, a sparse year, and memory:",
-        &[
-            ("wheel/server/random", "request server, random, ns"),
-            ("wheel/server/oldest", "oldest first, ns"),
-            ("wheel/keep_alive", "keep-alive, ns"),
-            ("wheel/sparse/wakeups", "wake-ups per timeout in a year"),
-            ("wheel/sparse/time", "time for that year, us"),
-            ("wheel/memory/pending", "bytes pending"),
-            ("wheel/memory/peak/random", "bytes at the peak"),
-            ("wheel/memory/one", "bytes with one timeout"),
-        ],
-    ),
-    (
-        "Measured in virtual time:",
-        &[
-            ("seen/early", "early by, ms"),
-            ("seen/late", "late by, ms"),
-            ("seen/unordered", "out of order"),
-            ("seen/lost", "lost"),
-            ("seen/cancelled", "of 100 cancelled, gone"),
-            ("seen/wakeups_one", "idle wake-ups, one pending"),
-            ("seen/wakeups_none", "the same, cancelled"),
-        ],
-    ),
-    (
-        "Longest calls, in microseconds:",
-        &[
-            ("wheel/advance/p99.9", "advance by 10 ms, p99.9"),
-            ("wheel/advance/max", "longest"),
-            ("wheel/cancel/p99.99", "cancel, p99.99"),
-            ("wheel/cancel/max", "longest"),
-            ("wheel/grow/p99.99", "insert, p99.99"),
-            ("wheel/grow/max", "longest"),
-        ],
-    ),
-    (
-        "With threads of their own, in real time:",
-        &[
-            ("timer/pair/1e3", "pair, 1000, ns"),
-            ("timer/pair/1e5", "100,000, ns"),
-            ("timer/pair/1e6", "1,000,000, ns"),
-            ("timer/threads/1", "1 thread, M pairs/s"),
-            ("timer/threads/2", "2 threads"),
-            ("timer/threads/4", "4 threads"),
-            ("timer/lateness/min", "earliest, ms"),
-            ("timer/lateness/p50", "lateness p50, ms"),
-            ("timer/lateness/p99", "p99, ms"),
-            ("timer/faults", "lost or doubled"),
-            ("timer/idle/switches", "idle switches a second"),
-            ("timer/memory/pending", "bytes pending"),
-            ("timer/memory/peak", "bytes at the peak"),
-        ],
-    ),
-    (
-        "With 16 threads on all processors:",
-        &[
-            ("timer/oversubscribed/p50", "lateness p50, ms"),
-            ("timer/oversubscribed/p99", "p99, ms"),
-            ("timer/oversubscribed/max", "latest, ms"),
-            ("timer/oversubscribed/pair/p99.9", "a pair, p99.9, us"),
-        ],
-    ),
-];
-
-/// Prefixes of rows that share a table with a line for each row.
-const OWN: &[&str] = &[
-    "wheel/century",
-    "wheel/memory/left",
-    "timer/clock",
-    "timer/scaling",
-    "timer/idle/wakeups",
-    "timer/idle/cancelled",
-    "timer/burst",
-    "timer/steady",
-    "timer/fine",
-    "timer/crowd",
-    "timer/slow",
-    "timer/memory/bare",
-    "purgatory",
-];
-
+/// The tables of the page.
 pub fn markdown(results: &Results) -> String {
-    let mut text = head(results) + "\n\n";
-    let sized = SIZES.map(|(title, size)| {
-        (title, SIZED.map(|(row, head)| (format!("{row}/{size}"), head)).to_vec())
-    });
-    let others = TABLES.iter().map(|(title, columns)| {
-        (*title, columns.iter().map(|(row, head)| ((*row).to_owned(), *head)).collect::<Vec<_>>())
-    });
-    for (title, columns) in sized.into_iter().chain(others) {
-        let table = table(results, &columns);
-        if !table.is_empty() {
-            text += &format!("{title}\n\n{table}\n");
+    let (mut text, mut few) = (head(results) + "\n\n", Vec::new());
+    let group = |row: &str| (rows::section_of(row), row.split('/').next().map(str::to_owned));
+    for rows in paths(results).chunk_by(|one, other| group(one) == group(other)) {
+        let figures = rows.iter().flat_map(|row| results.row(row));
+        let mut names: Vec<&str> = figures.map(|figure| &*figure.contestant).collect();
+        names.sort_by_key(|name| (!is_ours(name), position(name).unwrap_or(usize::MAX)));
+        names.dedup();
+        if names.len() > 3 {
+            let layer = rows[0].split('/').next().unwrap_or_default();
+            text += &format!("Rows of `{layer}/`:\n\n{}\n", table(results, rows, &names));
+        } else {
+            few.extend_from_slice(rows);
         }
     }
-    let is_own = |row: &str| OWN.iter().any(|prefix| rows::is_under(row, prefix));
-    let (own, contestants) = (rows_table(results, is_own), contestants());
+    let (few, contestants) = (rows_table(results, &few), contestants());
     let (targets, missed) = (target_table(results), missed(results));
     text + &format!(
-        "This crate alone:\n\n{own}\nContestants:\n\n{contestants}\n\
+        "Rows of few contestants:\n\n{few}\nContestants:\n\n{contestants}\n\
          Targets, of which {missed} are missed:\n\n{targets}"
     )
 }
@@ -217,23 +116,20 @@ fn markdown_table(head: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -
     head.replace("|  |", "| |") + &lines.into_iter().map(|cells| line(&cells)).collect::<String>()
 }
 
-/// A line for each contestant that has a figure in one of the columns; empty if none has.
-fn table(results: &Results, columns: &[(String, &str)]) -> String {
-    let has_row = |(row, _): &&(String, &str)| results.row(row).next().is_some();
-    let columns: Vec<_> = columns.iter().filter(has_row).collect();
-    if columns.is_empty() {
-        return String::new();
-    }
-    let figures = columns.iter().flat_map(|(row, _)| results.row(row));
-    let mut names: Vec<&str> = figures.map(|figure| &*figure.contestant).collect();
-    names.sort_by_key(|name| (!is_ours(name), position(name).unwrap_or(usize::MAX)));
-    names.dedup();
-    let heads: Vec<_> = iter::once("").chain(columns.iter().map(|(_, head)| *head)).collect();
-    let line = |name| {
-        let cells = columns.iter().map(|(row, _)| marked_cell(results, row, name));
+/// A line for each contestant, and a column for each row.
+fn table(results: &Results, rows: &[&str], names: &[&str]) -> String {
+    let mut rows = rows.to_vec();
+    rows.sort_unstable();
+    let head = |row: &&str| {
+        let (_, path) = row.split_once('/').unwrap_or(("", row));
+        format!("{path}, {}", rows::definition(row).unit)
+    };
+    let heads: Vec<_> = iter::once(String::new()).chain(rows.iter().map(head)).collect();
+    let line = |name: &&str| {
+        let cells = rows.iter().map(|row| marked_cell(results, row, name));
         iter::once(strong(name)).chain(cells).collect()
     };
-    markdown_table(&heads, names.into_iter().map(line))
+    markdown_table(&heads.iter().map(String::as_str).collect::<Vec<_>>(), names.iter().map(line))
 }
 
 /// A figure, bold if it is the best of its row.
@@ -250,19 +146,18 @@ fn marked_cell(results: &Results, row: &str, name: &str) -> String {
     if is_best { format!("**{}**", cell(figure)) } else { cell(figure) }
 }
 
-/// A line for each selected row, with all figures.
-fn rows_table(results: &Results, is_selected: impl Fn(&str) -> bool) -> String {
+/// A line for each row, with all figures.
+fn rows_table(results: &Results, rows: &[&str]) -> String {
     let cell = |figure: &Figure| match &*figure.contestant {
         "delaywheel" => cell(figure),
         name => format!("{} {}", name.trim_start_matches("delaywheel "), cell(figure)),
     };
-    let line = |row: &str| {
+    let line = |row: &&str| {
         let figures: Vec<_> = results.row(row).map(cell).collect();
         let Definition { state, unit, .. } = rows::definition(row);
         vec![format!("`{row}`"), (*state).to_owned(), format!("{} {unit}", figures.join(", "))]
     };
-    let rows = paths(results).into_iter().filter(|row| is_selected(row));
-    markdown_table(&["Row", "", "Figures"], rows.map(line))
+    markdown_table(&["Row", "", "Figures"], rows.iter().map(line))
 }
 
 fn contestants() -> String {

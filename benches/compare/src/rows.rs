@@ -3,12 +3,8 @@
 //! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one
 //! place.
 
-use std::{fs, sync::LazyLock};
-
-use crate::{
-    bench::{Bench, Done, Figure, Results},
-    measure::{latency, load, memory, purgatory, seen, shared, timer, wheel},
-};
+use crate::measure::{latency, load, memory, purgatory, seen, shared, timer, wheel};
+use crate::prelude::*;
 
 /// Read when the program runs, so that an edit of the page does not rebuild it.
 static DOCS: LazyLock<String> = LazyLock::new(|| {
@@ -104,6 +100,11 @@ pub const SECTIONS: &[Section] = &[
 pub fn is_under(path: &str, prefix: &str) -> bool {
     let rest = path.strip_prefix(prefix.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The section that measures a row, by its position.
+pub fn section_of(row: &str) -> Option<usize> {
+    SECTIONS.iter().position(|section| section.rows.iter().any(|path| is_under(row, path)))
 }
 
 pub fn definition(row: &str) -> &'static Definition {

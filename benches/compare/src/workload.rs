@@ -1,8 +1,6 @@
 //! Deadlines, delays and victims from a seed, drawn before anything is timed.
 
-use std::time::Duration;
-
-use fastrand::Rng;
+use crate::prelude::*;
 
 /// Ticks of a second; a tick is a millisecond.
 pub const SECOND: u64 = 1_000;

@@ -3,19 +3,7 @@
 //! The n-th call does the same work in every round. So the figure of a call is the least of the
 //! rounds, which excludes preemption.
 
-use std::{hint::black_box, time::Duration};
-
-use delaywheel::{Tick, TimingWheel};
-use fastrand::Rng;
-
-use super::wheel::{insert_all, timed};
-use crate::{
-    Timers,
-    arrivals::histogram,
-    bench::{Bench, Done},
-    timers::{LazyHeap, Wheel},
-    workload::{DAY, MICRO, SECOND, Spread, count, nanos},
-};
+use crate::prelude::*;
 
 /// Steps of the wheel in one limited call.
 const LIMIT: u64 = 4_096;

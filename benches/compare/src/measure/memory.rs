@@ -3,30 +3,12 @@
 //! allocator.
 
 use std::{
-    env,
-    error::Error,
     ffi::OsString,
-    path::PathBuf,
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
-
-use delaywheel::{ManualClock, PurgatoryBuilder, Timer};
-use fastrand::Rng;
-use serde::{Deserialize, Serialize};
 
 use super::traffic::{Steady, Traffic};
-use crate::{
-    Timers,
-    bench::{Bench, Done, Figure},
-    os::sleep_until,
-    purgatory::{
-        Announce, ClosedLoop, Crowd, Demand, Requests, SharedPurgatory, demands, demands_apart,
-    },
-    shared::{self, Closures, SharedTimer, Typed, replace_all},
-    timers::{self, Wheel},
-    workload::{SECOND, Spread, Victim, count, delays, victims},
-};
+use crate::prelude::*;
 
 /// The counters of the allocator.
 pub struct Heap {

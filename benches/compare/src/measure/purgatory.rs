@@ -1,31 +1,8 @@
 //! Measurements of the purgatory, in real time.
 
-use std::{
-    hint::black_box,
-    ops::Range,
-    sync::{Arc, Barrier, OnceLock},
-    thread,
-    time::{Duration, Instant},
-};
+use std::ops::Range;
 
-use delaywheel::{
-    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, Watched,
-    purgatory::OperationKey,
-};
-use fastrand::Rng;
-
-use super::wheel::{nanos_per, timed};
-use crate::{
-    arrivals::Arrivals,
-    bench::{Bench, Done, median},
-    os::{cpu, sleep_until, spent},
-    purgatory::{
-        Announce, Answer, ClosedLoop, Crowd, Demand, KafkaPurgatory, Request, Requests,
-        SharedPurgatory, demands, demands_apart, settle_own,
-    },
-    timers::Wheel,
-    workload::{MILLI, count, nanos, size},
-};
+use crate::prelude::*;
 
 const NAME: &str = <Wheel as crate::Timers>::NAME;
 

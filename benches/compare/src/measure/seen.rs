@@ -1,16 +1,7 @@
 //! Behaviour in virtual time: how early and how late timeouts expire, in which order, and whether
 //! all do.
 
-use std::collections::BTreeMap;
-
-use fastrand::Rng;
-
-use crate::{
-    Timers, Wakes,
-    bench::{Bench, Done},
-    timers,
-    workload::{Spread, count},
-};
+use crate::prelude::*;
 
 /// Wake-ups after the last deadline, before a timeout counts as lost.
 const LATEST: u32 = 100_000;

@@ -1,26 +1,7 @@
 //! Contestants with threads of their own. Each takes each turn in a process of its own.
 
-use std::{
-    env,
-    sync::{
-        Barrier, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use fastrand::Rng;
-use serde::{Deserialize, Serialize};
-
-use super::wheel::{nanos_per, timed};
-use crate::{
-    arrivals::histogram,
-    bench::{Bench, Done, Figure},
-    os::other_threads,
-    shared::{self, SharedTimer, replace_all, schedule_all, schedule_all_noted},
-    workload::{DAY, MICRO, MILLI, count, delays, nanos, size, victims},
-};
+use crate::prelude::*;
+use crate::{os::other_threads, shared::schedule_all_noted};
 
 /// A turn of one contestant in a process of its own.
 #[derive(Clone, Serialize, Deserialize)]

@@ -3,25 +3,7 @@
 //! Every timeout carries the instant that was asked for, and the handler notes when it runs; none
 //! may be early. So lateness includes the way to the next tick: half a tick in the median.
 
-use std::{
-    hint::black_box,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
-
-use delaywheel::{Timer, TimerBuilder, ValueTimer};
-use fastrand::Rng;
-use hdrhistogram::Histogram;
-
-use super::wheel::{nanos_per, timed};
-use crate::{
-    arrivals::{Arrivals, histogram},
-    bench::{Bench, Done},
-    os::{cpu, process_cpu, sleep_until, spent},
-    shared::{Closures, SharedTimer, Typed},
-    workload::{MICRO, MILLI, count, instants, nanos},
-};
+use crate::prelude::*;
 
 /// One read of the clock.
 pub(crate) fn clock(bench: &mut Bench) -> Done {

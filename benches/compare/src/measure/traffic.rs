@@ -4,14 +4,7 @@
 //! Cancelled timeouts may cost something when their deadline comes. So a state is steady once as
 //! much time has passed as the longest delay.
 
-use std::time::{Duration, Instant};
-
-use fastrand::Rng;
-
-use crate::{
-    Timers,
-    workload::{Pair, SECOND, Spread},
-};
+use crate::prelude::*;
 
 /// Ticks between two reads of the clock.
 const CHECKED: u32 = 16;

@@ -1,19 +1,8 @@
 //! Operations of the contestants in virtual time.
 
-use std::{
-    hint::black_box,
-    time::{Duration, Instant},
-};
-
-use fastrand::Rng;
-
 use super::traffic::{AtWork, Steady, Traffic};
-use crate::{
-    Timers,
-    bench::{Bench, Done},
-    timers::{self, BTree, DelayQueue, Entrant, LazyHeap, TimerQueue, Wheel},
-    workload::{Pair, SECOND, Spread, count, size},
-};
+use crate::prelude::*;
+use crate::timers::{DelayQueue, Entrant, TimerQueue};
 
 /// Runs something. Returns its time and its result.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (Duration, R) {

@@ -8,23 +8,10 @@
 //! In Kafka a list is a queue without a lock. Here a list has one, which is held while its
 //! operations are checked; so an operation is put into its lists without its own lock.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use delaywheel::{Completion, DelayedOperation};
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{Answer, Request, SharedPurgatory};
-use crate::{
-    os::wait_until,
-    shared::kafka::{Expire, Timeout, Wheels},
-};
+use crate::prelude::*;
+use crate::shared::kafka::{Expire, Timeout, Wheels};
 
 const SHARDS: usize = 512;
 

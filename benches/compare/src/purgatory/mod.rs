@@ -8,18 +8,14 @@ mod kafka;
 use std::{
     hint::spin_loop,
     ops::{Range, RangeInclusive},
-    sync::atomic::{AtomicU8, Ordering},
-    thread,
-    time::Duration,
+    sync::atomic::AtomicU8,
 };
 
-use delaywheel::{
-    Completion, DelayedOperation, Purgatory, Watch, Watched, purgatory::OperationKey,
-};
-use fastrand::Rng;
+use delaywheel::Watch;
+
+use crate::prelude::*;
 
 pub use self::kafka::KafkaPurgatory;
-use crate::{Timers, timers::Wheel};
 
 /// A purgatory of requests that threads share, whose keys are numbers.
 pub trait SharedPurgatory: Sync {

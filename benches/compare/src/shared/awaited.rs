@@ -6,10 +6,7 @@
 use std::{
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
     task::{Context, Waker},
-    thread,
-    time::Duration,
 };
 
 use async_io::Timer;
@@ -18,8 +15,8 @@ use futures_timer::Delay;
 use pingora_timeout::{ToTimeout, fast_timeout::FastTimeout};
 use tokio::sync::oneshot::{self, Sender};
 
-use super::{Note, SharedTimer, Tokio};
-use crate::{Promises, Wakes};
+use super::Tokio;
+use crate::prelude::*;
 
 /// A peer with a future for each timeout. Its helper thread never ends.
 pub trait Sleeps: Clone + Send + Sync + 'static {

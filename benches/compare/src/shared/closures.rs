@@ -1,11 +1,9 @@
 //! [`Timer`] with closures that capture eight bytes.
 
-use std::time::Duration;
+use delaywheel::{Timeout, Timer};
 
-use delaywheel::{Timeout, Timer, TimerBuilder};
-
-use super::{Counter, Note, SharedTimer, settle_own};
-use crate::Promises;
+use super::settle_own;
+use crate::prelude::*;
 
 /// [`Timer`], whose closures count.
 #[derive(Clone)]

@@ -1,22 +1,14 @@
 //! The thread of `hierarchical_hash_wheel_timer`, which owns the wheels; other threads send it
 //! messages.
 
-use std::{
-    cell::RefCell,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::cell::RefCell;
 
 use hierarchical_hash_wheel_timer::{
     ClosureTimer, OneShotClosureState, PeriodicClosureState, Timer,
     thread_timer::{TimerRef, TimerWithThread},
 };
 
-use super::{Counter, Note, SharedTimer};
-use crate::{Promises, Wakes};
+use crate::prelude::*;
 
 type Once = OneShotClosureState<u64>;
 type Periodic = PeriodicClosureState<u64>;

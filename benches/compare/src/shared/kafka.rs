@@ -5,24 +5,13 @@
 //! waits on the queue of buckets for at most 200 ms. Ticks are of a millisecond. A timeout is one
 //! allocation. [`KafkaPurgatory`](crate::purgatory::KafkaPurgatory) uses the same wheels.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::{mem, thread::JoinHandle};
 
 use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex, RwLock};
-use slotmap::{DefaultKey, SlotMap};
+use parking_lot::{Condvar, RwLock};
 
-use super::{Counter, Note, SharedTimer, Task};
-use crate::{Promises, Wakes, workload::nanos};
+use super::Task;
+use crate::prelude::*;
 
 const BUCKETS: u64 = 20;
 

@@ -8,15 +8,10 @@ mod netty;
 mod tokio;
 mod typed;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
 use delaywheel::TimerStats;
+
+use crate::measure::{memory, shared as measure};
+use crate::prelude::*;
 
 pub use self::{
     awaited::{AsyncIo, FuturesTimer, Pingora},
@@ -26,14 +21,6 @@ pub use self::{
     netty::NettyTimer,
     tokio::Tokio,
     typed::Typed,
-};
-use crate::{
-    Promises,
-    arrivals::Arrivals,
-    bench::Figure,
-    measure::{memory, shared as measure},
-    os::wait_until,
-    workload::Victim,
 };
 
 /// A timer that threads share.

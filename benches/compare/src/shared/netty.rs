@@ -9,29 +9,11 @@
 //! frees it, which costs less there. So pictures of throughput leave this contestant out, and
 //! `docs/benchmarks.md` has figures of the original.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
 use crossbeam_queue::SegQueue;
-use parking_lot::Mutex;
-use slotmap::DefaultKey;
 
-use super::{Counter, Note, SharedTimer, Task};
-use crate::{
-    Promises, Wakes,
-    os::wait_until,
-    timers::{
-        lists::Lists,
-        netty::{BUCKETS, TRANSFERS_PER_TICK, index},
-    },
-    workload::nanos,
-};
+use super::Task;
+use crate::prelude::*;
+use crate::timers::netty::{BUCKETS, TRANSFERS_PER_TICK, index};
 
 /// Nanoseconds of a tick.
 const TICK: u64 = 1_000_000;

@@ -6,9 +6,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Waker},
-    time::Duration,
 };
 
 use tokio::{
@@ -16,8 +14,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::{Note, SharedTimer};
-use crate::Promises;
+use crate::prelude::*;
 
 /// Sleeps of a runtime of their own.
 #[derive(Clone)]

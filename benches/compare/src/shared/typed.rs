@@ -1,14 +1,9 @@
 //! [`ValueTimer`] with values of eight bytes.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use delaywheel::{TimeoutKey, Timer};
 
-use delaywheel::{TimeoutKey, Timer, TimerBuilder, ValueTimer};
-
-use super::{Counter, Note, SharedTimer, settle_own};
-use crate::{Promises, arrivals::Arrivals};
+use super::settle_own;
+use crate::prelude::*;
 
 /// The value of a timeout that counts. Other values are deadlines of timeouts that note when they
 /// run.

@@ -8,13 +8,10 @@
 //! The variant is the one that its authors call precise, with ticks of a millisecond, and with the
 //! tree, so that it refuses nothing. Its handles cannot be copied, so a slot map keeps them.
 
-use std::time::{Duration, Instant};
-
 use bitwheel::timer::{PreciseWheelWithFailover, Timer, TimerHandle};
-use slotmap::DefaultKey;
 
 use super::handles::{Handles, Payload};
-use crate::{Promises, Timers, Wakes};
+use crate::prelude::*;
 
 /// Ticks of the three wheels of 64 slots.
 const RANGE: u64 = 1 << 18;

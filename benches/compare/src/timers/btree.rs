@@ -1,8 +1,6 @@
 //! An ordered map from deadline to payload: the usual first choice where a cancel must be exact.
 
-use std::collections::BTreeMap;
-
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// [`BTreeMap`] from deadline and sequence number to payload.
 #[derive(Default)]

@@ -11,9 +11,7 @@
 use std::{
     cell::Cell,
     mem,
-    sync::LazyLock,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use tokio::{
@@ -22,8 +20,7 @@ use tokio::{
 };
 use tokio_util::time::delay_queue::{self, Expired};
 
-use super::rounded::TENTHS;
-use crate::{Promises, Timers, workload::DAY};
+use crate::prelude::*;
 
 /// A leap year. The queue's wheel of six levels of 64 slots panics beyond 2^36 ticks, and counts
 /// from the time when it last had something to do, which may be as long ago.

@@ -1,6 +1,6 @@
 //! Storage for peers whose handles cannot be copied; their users need one too.
 
-use slotmap::{DefaultKey, SlotMap};
+use crate::prelude::*;
 
 /// Handles under keys that can be copied, and that are never used twice.
 ///

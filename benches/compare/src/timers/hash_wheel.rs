@@ -5,7 +5,7 @@
 //! moves by ticks, except where the wheels say that some may be skipped; its own thread drives it
 //! in this way.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
 use hierarchical_hash_wheel_timer::{
     TimerError,
@@ -15,8 +15,7 @@ use hierarchical_hash_wheel_timer::{
     },
 };
 
-use super::rounded::TENTHS;
-use crate::{Promises, Timers, Wakes};
+use crate::prelude::*;
 
 /// A round of the last wheel less one of its slots. A delay between that and a round may get the
 /// current slot of the wheel, and then expires from a wheel below. Longer delays are right again.

@@ -6,18 +6,10 @@
 //! a bucket is due. A bucket stays in the queue when its timeouts are cancelled, and then wakes the
 //! timer in vain.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, binary_heap::PeekMut},
-};
+use std::collections::binary_heap::PeekMut;
 
-use slotmap::DefaultKey;
-
-use super::{
-    lists::{Lists, Timeout},
-    rounded::TENTHS,
-};
-use crate::{Promises, Timers, Wakes};
+use super::lists::Timeout;
+use crate::prelude::*;
 
 const BUCKETS: u64 = 20;
 

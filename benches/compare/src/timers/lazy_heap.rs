@@ -3,14 +3,9 @@
 //! A cancel touches one slot of a slot map. A stale entry leaves the heap when it reaches the top.
 //! Once stale entries outnumber live ones, all leave at once, so memory stays in proportion.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, binary_heap::PeekMut},
-};
+use std::collections::binary_heap::PeekMut;
 
-use slotmap::{DefaultKey, SlotMap};
-
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// Stale entries that are kept in addition to one for each live entry.
 const STALE_BESIDES: usize = 64;

@@ -3,7 +3,7 @@
 //! A value is in one list at a time, or in none yet, and leaves it in constant time. A key is never
 //! used twice.
 
-use slotmap::{DefaultKey, SlotMap};
+use crate::prelude::*;
 
 /// The list of values that are in none.
 const UNLINKED: u32 = u32::MAX;

@@ -12,12 +12,19 @@ pub(crate) mod netty;
 mod nexus_timer;
 mod priority_queue;
 mod ring_queue;
-mod rounded;
+pub(crate) mod rounded;
 mod schemes;
 mod timer_queue;
 mod wheel;
 
-use std::time::Duration;
+use crate::measure::{
+    memory,
+    seen::{self, Seen},
+    traffic::{AtWork, Traffic},
+    wheel as measure,
+    wheel::{Churning, Drained, Filled},
+};
+use crate::prelude::*;
 
 pub use self::{
     bit_wheel::BitWheel,
@@ -33,17 +40,6 @@ pub use self::{
     schemes::{OrderedList, SimpleWheel, SortedHashedWheel, TickingWheel, UnorderedList},
     timer_queue::TimerQueue,
     wheel::Wheel,
-};
-use crate::{
-    Promises, Timers,
-    bench::Figure,
-    measure::{
-        memory,
-        seen::{self, Seen},
-        traffic::{AtWork, Traffic},
-        wheel::{self as measure, Churning, Drained, Filled},
-    },
-    workload::Pair,
 };
 
 /// A contestant whose type is hidden: its promises, and every measurement.

@@ -12,10 +12,8 @@
 //! timeout is pending, which a contestant cannot report.
 
 use crossbeam_queue::SegQueue;
-use slotmap::DefaultKey;
 
-use super::{lists::Lists, rounded::TENTHS};
-use crate::{Promises, Timers, Wakes};
+use crate::prelude::*;
 
 /// Netty's default.
 pub(crate) const BUCKETS: u64 = 512;

@@ -9,16 +9,10 @@
 //! The rows `seen/` show how early it is: there the caller counts tenths of a tick, from the same
 //! origin.
 
-use std::time::{Duration, Instant};
-
 use nexus_timer::TimerHandle;
-use slotmap::DefaultKey;
 
-use super::{
-    handles::{Handles, Payload},
-    rounded::TENTHS,
-};
-use crate::{Promises, Timers};
+use super::handles::{Handles, Payload};
+use crate::prelude::*;
 
 /// Entries that its slab grows by; that of its documentation.
 const CHUNK: usize = 4096;

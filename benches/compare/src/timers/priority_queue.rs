@@ -2,12 +2,12 @@
 //!
 //! Every operation takes *O*(log n) time; a cancelled timeout leaves at once.
 
-use std::{cmp::Reverse, hash::BuildHasherDefault};
+use std::hash::BuildHasherDefault;
 
 use priority_queue::PriorityQueue;
 use rustc_hash::FxHasher;
 
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// [`PriorityQueue`] from sequence number to deadline and payload, with the fastest of the usual
 /// hashers.

@@ -7,7 +7,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Promises, Timers, Wakes, workload::SECOND};
+use crate::prelude::*;
 
 /// Slots of the ring: 60 for a minute, and one for the current second.
 const SLOTS: u64 = 61;

@@ -1,19 +1,19 @@
 //! A contestant with whole ticks, for a caller with a finer clock.
 
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// Units of the caller in a tick.
-pub(super) const TENTHS: u64 = 10;
+pub(crate) const TENTHS: u64 = 10;
 
 /// Rounds deadlines up and the present down, as our timer does.
-pub(super) struct Rounded<T> {
+pub(crate) struct Rounded<T> {
     timers: T,
     /// Units of the caller in a tick; 1 for a contestant without ticks.
     parts: u64,
 }
 
 impl<T: Default> Rounded<T> {
-    pub(super) fn new(has_ticks: bool) -> Self {
+    pub(crate) fn new(has_ticks: bool) -> Self {
         Self { timers: T::default(), parts: if has_ticks { TENTHS } else { 1 } }
     }
 }

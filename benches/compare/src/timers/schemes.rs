@@ -3,13 +3,8 @@
 
 use std::marker::PhantomData;
 
-use slotmap::DefaultKey;
-
-use super::{
-    lists::{Lists, Timeout},
-    rounded::Rounded,
-};
-use crate::{Promises, Timers, Wakes};
+use super::lists::Timeout;
+use crate::prelude::*;
 
 pub trait Scheme {
     const PROMISES: Promises;

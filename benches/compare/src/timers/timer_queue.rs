@@ -2,7 +2,7 @@
 
 use timer_queue::Timer;
 
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// [`timer_queue::TimerQueue`].
 #[derive(Default)]

@@ -1,9 +1,8 @@
 //! The timing wheel of this repository.
 
-use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
+use delaywheel::{Key, WheelBuilder};
 
-use super::rounded::Rounded;
-use crate::{Promises, Timers};
+use crate::prelude::*;
 
 /// [`TimingWheel`] with its default settings.
 #[derive(Default)]

@@ -1,11 +1,13 @@
 //! The embedded store: one redb file, one process.
 //!
-//! Records and their order by time are tables of redb. Claims are not written: only this process
+//! Records and their [order by time](order) are tables of redb. Claims are not written: only this process
 //! can hold one, and all of them end with it. So a claim costs no commit, and after a crash every
 //! record that was not settled is pending.
 //!
 //! A claim must not look at the records that are held already. For each range that is claimed from,
 //! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
+
+mod order;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +20,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    StorageBackend, StorageError, TableDefinition,
+    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, StorageBackend, StorageError, TableDefinition, TableHandle,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -35,6 +37,8 @@ use crate::{
     transition::{Change, apply, is_due_by},
 };
 
+use order::Order;
+
 /// Due time, next attempt, attempts, whether it is dead, rule, latest error, payload.
 type Row<'a> = (u64, u64, u32, bool, Option<&'a str>, Option<&'a str>, &'a [u8]);
 
@@ -42,14 +46,12 @@ const RECORDS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::n
 /// Time and id.
 type PlaceKey = (u64, &'static str);
 
-/// Time of the next attempt and id, of records that are not dead.
-const TIMES: TableDefinition<'static, PlaceKey, ()> = TableDefinition::new("times");
 /// Time of the last attempt and id, of records that are dead.
 const DEAD: TableDefinition<'static, PlaceKey, ()> = TableDefinition::new("dead");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("delaywheel");
 
 /// Version of the tables above.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Ranges of claims: overdue records, and the window.
 const FRONTIERS: usize = 2;
@@ -74,11 +76,13 @@ pub struct RedbStore {
 struct Shared {
     /// `None` for a database that the user opened.
     path: Option<PathBuf>,
-    /// `None` while the file is opened again, after a failure.
-    database: RwLock<Option<Database>>,
-    /// Held for the whole of a transaction, and taken before `held`.
+    /// Held for the whole of a transaction, and taken before the others, which are in their order.
     writer: Mutex<()>,
     state: Mutex<Held>,
+    /// `None` while the file is opened again, after a failure.
+    database: RwLock<Option<Database>>,
+    /// Changed after a transaction, while `state` is held.
+    order: RwLock<Order>,
     /// Notified when a transaction has ended.
     settled: Condvar,
     /// Timers of this process that use the store.
@@ -137,8 +141,7 @@ impl RedbStore {
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        let database = open_file(path, false)?;
-        Ok(Self::new(database, Some(path.to_owned())))
+        Ok(Self::new(open_file(path, false)?, Some(path.to_owned())))
     }
 
     /// Opens a file like [`open`](Self::open), and verifies the checksums of all its pages first,
@@ -149,8 +152,7 @@ impl RedbStore {
     /// Those of [`open`](Self::open).
     pub fn open_checked(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        let database = open_file(path, true)?;
-        Ok(Self::new(database, Some(path.to_owned())))
+        Ok(Self::new(open_file(path, true)?, Some(path.to_owned())))
     }
 
     /// Opens a store on a storage backend of redb, such as one that injects faults.
@@ -160,16 +162,17 @@ impl RedbStore {
     /// Those of [`open`](Self::open).
     pub fn open_backend(backend: impl StorageBackend) -> Result<Self, StoreError> {
         let database = Database::builder().create_with_backend(backend).map_err(database_error)?;
-        prepare(&database)?;
-        Ok(Self::new(database, None))
+        let order = prepare(&database)?;
+        Ok(Self::new((database, order), None))
     }
 
-    fn new(database: Database, path: Option<PathBuf>) -> Self {
+    fn new((database, order): (Database, Order), path: Option<PathBuf>) -> Self {
         let shared = Shared {
             path,
-            database: RwLock::new(Some(database)),
             writer: Mutex::new(()),
             state: Mutex::default(),
+            database: RwLock::new(Some(database)),
+            order: RwLock::new(order),
             settled: Condvar::new(),
             listeners: Listeners::default(),
         };
@@ -194,7 +197,9 @@ impl RedbStore {
         }
         let mut database = self.shared.database.write();
         if let (None, Some(path)) = (database.as_ref(), &self.shared.path) {
-            *database = Some(open_file(path, false)?);
+            let (opened, order) = open_file(path, false)?;
+            *self.shared.order.write() = order;
+            *database = Some(opened);
         }
         Ok(())
     }
@@ -214,7 +219,7 @@ impl RedbStore {
 
 impl Store for RedbStore {
     fn write(&self, _now: WallTime, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
-        let _writer = self.shared.writer.lock();
+        let writer = self.shared.writer.lock();
         let (mut effects, mut token) = self.shared.state.lock().mark(commands);
         let marks = Marks(&self.shared);
         let mut is_committing = false;
@@ -230,16 +235,17 @@ impl Store for RedbStore {
                     token += 1;
                     answers.push(tables.apply(command, token, &mut effects)?);
                 }
-                effects.move_times(&mut transaction.open_table(TIMES)?)?;
                 answers
             };
             if effects.changes.is_empty() {
                 transaction.abort()?;
-            } else {
-                is_committing = true;
-                transaction.commit()?;
+                return Ok((answers, None));
             }
-            Ok(answers)
+            let order = self.shared.order.read();
+            let changes = order.write(&transaction, effects.moves())?;
+            is_committing = true;
+            transaction.commit()?;
+            Ok((answers, Some(changes)))
         });
         // The file may show the changes of a commit that failed.
         let is_doubtful = is_committing && result.is_err();
@@ -248,14 +254,21 @@ impl Store for RedbStore {
             _ if is_doubtful => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
             _ => error,
         });
-        if result.is_ok() {
-            self.shared.state.lock().take_effect(&effects);
-        } else if is_doubtful {
+        let result = result.map(|(answers, changes)| {
+            let mut state = self.shared.state.lock();
+            if let Some(changes) = changes {
+                self.shared.order.write().take_effect(changes);
+            }
+            state.take_effect(&effects);
+            answers
+        });
+        if is_doubtful {
             // New records may lie below the frontiers.
             self.shared.state.lock().frontiers.clear();
         }
         drop(marks);
         let result = self.close_if_broken(result);
+        drop(writer);
         if result.is_ok() || is_doubtful {
             self.shared.listeners.tell_of(commands);
         }
@@ -273,19 +286,26 @@ impl Store for RedbStore {
     }
 
     fn list(&self, query: &Query, limit: usize) -> Result<Vec<Record>, StoreError> {
+        // Between the commit of a transaction and its end, the order differs from the records.
+        let _writer = self.shared.writer.lock();
         let state = self.shared.state.lock();
         self.with(|database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
             match query {
                 Query::Times { from, until, after } => {
-                    let times = transaction.open_table(TIMES)?;
-                    let from = (from.as_micros(), None);
-                    list_places(&times, &records, &state, from, Some(*until), after.as_ref(), limit)
+                    let order = self.shared.order.read();
+                    let start = start(*from, after.as_ref());
+                    let mut places = order.places(&transaction, start)?;
+                    let next = || Ok(places.next()?.filter(|place| place.0 < until.as_micros()));
+                    list_places(next, after.as_ref(), limit, &records, &state)
                 }
                 Query::Dead { after } => {
                     let dead = transaction.open_table(DEAD)?;
-                    list_places(&dead, &records, &state, (0, None), None, after.as_ref(), limit)
+                    let start = start(WallTime::MIN, after.as_ref());
+                    let mut places = dead.range((start.0, start.1.as_str())..)?;
+                    let next = || places.next().map(|row| read_place(row?.0.value())).transpose();
+                    list_places(next, after.as_ref(), limit, &records, &state)
                 }
                 Query::Prefix { prefix, after } => {
                     let mut found = Vec::new();
@@ -310,8 +330,8 @@ impl Store for RedbStore {
     fn count(&self) -> Result<Counts, StoreError> {
         self.with(|database| {
             let transaction = database.begin_read()?;
-            let live = transaction.open_table(TIMES)?.len()?;
             let dead = transaction.open_table(DEAD)?.len()?;
+            let live = transaction.open_table(RECORDS)?.len()? - dead;
             Ok(Counts { live, dead })
         })
     }
@@ -358,9 +378,9 @@ impl Store for RedbStore {
         let result = self.with(|database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
-            let times = transaction.open_table(TIMES)?;
+            let order = self.shared.order.read();
             let mut batch = ClaimedBatch { lapse: state.lapse(worker), ..ClaimedBatch::default() };
-            let mut places = state.places(request.from.as_micros(), &times)?;
+            let mut places = state.places(request.from.as_micros(), &order, &transaction)?;
             let mut bytes = 0;
             while let Some(place) = places.next(&state)? {
                 let room = batch.records.len() < request.limit && bytes < request.max_bytes;
@@ -446,25 +466,14 @@ struct Effects {
 }
 
 impl Effects {
-    /// Changes the table of times, in the order of times. Changes of one page then follow each
-    /// other, which is twice as fast as the order of the commands.
-    fn move_times(&self, times: &mut redb::Table<'_, PlaceKey, ()>) -> Result<(), redb::Error> {
-        let mut moves = BTreeMap::new();
-        for (id, before, after) in &self.changes {
-            for (place, is_kept) in [(before, false), (after, true)] {
-                if let Some(time) = place {
-                    moves.insert((time.as_micros(), id.as_str()), is_kept);
-                }
-            }
-        }
-        for (place, is_kept) in moves {
-            if is_kept {
-                times.insert(place, ())?;
-            } else {
-                times.remove(place)?;
-            }
-        }
-        Ok(())
+    /// Returns the places that change, and whether the record has them from then on.
+    fn moves(&self) -> Vec<(Place, bool)> {
+        let moves = self.changes.iter().flat_map(|(id, before, after)| {
+            let place = |time: WallTime| (time.as_micros(), id.clone());
+            let before = before.map(|time| (place(time), false));
+            before.into_iter().chain(after.map(|time| (place(time), true)))
+        });
+        moves.collect()
     }
 }
 
@@ -605,18 +614,18 @@ impl Held {
         others.filter_map(|other| self.workers.get(&other).copied()).min()
     }
 
-    fn places<'t>(
+    fn places<'o>(
         &mut self,
         from: u64,
-        times: &'t redb::ReadOnlyTable<PlaceKey, ()>,
-    ) -> Result<Places<'t>, redb::Error> {
+        order: &'o Order,
+        transaction: &ReadTransaction,
+    ) -> Result<Places<'o>, redb::Error> {
         let known = self.frontiers.iter().position(|frontier| frontier.from == from);
         let frontier = match known {
             Some(index) => self.frontiers.remove(index),
             None => Frontier { from, to: (from, TimeoutId::lowest()), loose: BTreeSet::new() },
         };
-        let start = (frontier.to.0, frontier.to.1.as_str());
-        let rest = times.range(start..)?;
+        let rest = order.places(transaction, frontier.to.clone())?;
         Ok(Places { frontier, rest, ahead: None, changing: Vec::new() })
     }
 
@@ -650,9 +659,9 @@ impl Frontier {
 const MAX_LOOSE: usize = 1 << 16;
 
 /// Places of records that are not held, in order: the loose ones, then those past the frontier.
-struct Places<'t> {
+struct Places<'o> {
     frontier: Frontier,
-    rest: redb::Range<'t, PlaceKey, ()>,
+    rest: order::Places<'o>,
     /// Read from the table already, and not returned.
     ahead: Option<Place>,
     /// Places that were passed over.
@@ -669,13 +678,10 @@ impl Places<'_> {
             }
         }
         loop {
-            let Some(row) = self.rest.next() else {
+            let Some(place) = self.rest.next()? else {
                 self.ahead = None;
                 return Ok(None);
             };
-            let key = row?.0;
-            let (time, id) = key.value();
-            let place = (time, stored_id(id)?);
             self.frontier.to = after(&place);
             if state.changing.contains(&place.1) {
                 self.changing.push(place);
@@ -708,32 +714,33 @@ fn after(place: &Place) -> Place {
     (place.0, place.1.successor())
 }
 
+/// Returns the place at which a list starts.
+fn start(from: WallTime, after: Option<&(WallTime, TimeoutId)>) -> Place {
+    let from = (from.as_micros(), TimeoutId::lowest());
+    after.map_or(from.clone(), |(time, id)| from.max((time.as_micros(), id.clone())))
+}
+
 fn list_places(
-    places: &redb::ReadOnlyTable<PlaceKey, ()>,
-    records: &redb::ReadOnlyTable<&'static str, Row<'static>>,
-    state: &Held,
-    from: (u64, Option<&TimeoutId>),
-    until: Option<WallTime>,
+    mut next: impl FnMut() -> Result<Option<Place>, redb::Error>,
     after: Option<&(WallTime, TimeoutId)>,
     limit: usize,
+    records: &redb::ReadOnlyTable<&'static str, Row<'static>>,
+    state: &Held,
 ) -> Result<Vec<Record>, redb::Error> {
-    let after = after.map(|(time, id)| (time.as_micros(), id.as_str()));
-    let start = after.unwrap_or((0, "")).max((from.0, ""));
     let mut found = Vec::new();
-    for row in places.range(start..)? {
-        let key = row?.0;
-        let place = key.value();
-        if found.len() == limit || until.is_some_and(|until| place.0 >= until.as_micros()) {
-            break;
-        }
-        if Some(place) != after {
-            let id = stored_id(place.1)?;
-            let Some(row) = records.get(place.1)? else { return Err(damaged("row")) };
+    while found.len() < limit {
+        let Some((time, id)) = next()? else { break };
+        if after.is_none_or(|after| (after.0.as_micros(), &after.1) != (time, &id)) {
+            let Some(row) = records.get(id.as_str())? else { return Err(damaged("row")) };
             let hold = state.holds.get(&id);
             found.push(read_row(id, &row.value(), hold)?);
         }
     }
     Ok(found)
+}
+
+fn read_place((time, id): (u64, &str)) -> Result<Place, redb::Error> {
+    Ok((time, stored_id(id)?))
 }
 
 fn read_row(id: TimeoutId, row: &Row<'_>, hold: Option<&Hold>) -> Result<Record, redb::Error> {
@@ -767,13 +774,13 @@ fn stored_id(id: &str) -> Result<TimeoutId, redb::Error> {
     TimeoutId::new(id).map_err(invalid)
 }
 
-fn open_file(path: &Path, is_checked: bool) -> Result<Database, StoreError> {
+fn open_file(path: &Path, is_checked: bool) -> Result<(Database, Order), StoreError> {
     let mut builder = Database::builder();
     builder.set_cache_size(64 << 20).set_check_integrity_on_open(is_checked);
     contain(|| {
         let database = builder.create(path).map_err(database_error)?;
-        prepare(&database)?;
-        Ok(database)
+        let order = prepare(&database)?;
+        Ok((database, order))
     })
 }
 
@@ -785,41 +792,29 @@ fn contain<R>(call: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreEr
     })
 }
 
-/// Checks the version of the tables, or creates them.
-fn prepare(database: &Database) -> Result<(), StoreError> {
-    let prepare = || -> Result<Option<u64>, redb::Error> {
+/// Checks the version of the tables, creates those that are missing, and reads the order.
+fn prepare(database: &Database) -> Result<Order, StoreError> {
+    let prepare = || -> Result<_, redb::Error> {
         let transaction = database.begin_write()?;
-        let is_new = transaction.list_tables()?.next().is_none();
-        let version = {
-            if !is_new
-                && !transaction
-                    .list_tables()?
-                    .any(|table| redb::TableHandle::name(&table) == "delaywheel")
-            {
-                return Ok(None);
-            }
-            let mut meta = transaction.open_table(META)?;
-            let known = meta.get("version")?.map(|version| version.value());
-            if known.is_none() {
-                meta.insert("version", VERSION)?;
-                transaction.open_table(RECORDS)?;
-                transaction.open_table(TIMES)?;
-                transaction.open_table(DEAD)?;
-            }
-            known.unwrap_or(VERSION)
-        };
-        if is_new {
-            transaction.commit()?;
-        } else {
-            transaction.abort()?;
+        let mut tables = transaction.list_tables()?.map(|table| table.name() == "delaywheel");
+        if tables.next().is_some_and(|is_ours| !is_ours && !tables.any(|is_ours| is_ours)) {
+            return Ok(Err(StoreErrorReason::Corrupt));
         }
-        Ok(Some(version))
+        drop(tables);
+        let mut meta = transaction.open_table(META)?;
+        let known = meta.insert("version", VERSION)?.map(|version| version.value());
+        drop(meta);
+        if known.is_some_and(|version| version > VERSION) {
+            return Ok(Err(StoreErrorReason::NewerVersion));
+        }
+        transaction.open_table(RECORDS)?;
+        transaction.open_table(DEAD)?;
+        // Version 1 has no log of the order.
+        let order = Order::open(&transaction)?;
+        transaction.commit()?;
+        Ok(Ok(order))
     };
-    match prepare().map_err(store_error)? {
-        None => Err(StoreError::new(StoreErrorReason::Corrupt)),
-        Some(version) if version > VERSION => Err(StoreError::new(StoreErrorReason::NewerVersion)),
-        Some(_) => Ok(()),
-    }
+    prepare().map_err(store_error)?.map_err(StoreError::new)
 }
 
 fn damaged(what: impl Into<String>) -> redb::Error {
@@ -902,6 +897,39 @@ mod tests {
         }
     }
 
+    /// With sweeps of the order, which tests of the whole crate do not reach.
+    #[test]
+    fn redb_conforms_with_a_short_log() {
+        let open = || RedbStore::open_backend(InMemoryBackend::new()).expect("open");
+        crate::conformance::check(open, 1_500);
+    }
+
+    #[test]
+    fn a_file_of_version_1_is_upgraded() {
+        let disk = Disk(Arc::new((InMemoryBackend::new(), AtomicBool::new(false))));
+        let store = RedbStore::open_backend(disk.clone()).expect("open");
+        let due = WallTime::from_micros(7).expect("in range");
+        let new = NewTimeout::new("a", due, b"").expect("valid");
+        store.write(due, &[Command::Schedule(new)]).expect("write");
+        let write = store.with(|database| {
+            let transaction = database.begin_write()?;
+            transaction.delete_table(order::LOG)?;
+            transaction.open_table(order::TIMES)?.insert((7, "a"), ())?;
+            transaction.open_table(META)?.insert("version", 1)?;
+            Ok(transaction.commit()?)
+        });
+        write.expect("write");
+        drop(store);
+        let store = RedbStore::open_backend(disk).expect("upgrade");
+        let query = Query::Times { from: due, until: WallTime::MAX, after: None };
+        assert_eq!(store.list(&query, 9).expect("list").len(), 1);
+        let read = |database: &Database| {
+            let meta = database.begin_read()?.open_table(META)?;
+            Ok(meta.get("version")?.map(|version| version.value()))
+        };
+        assert_eq!(store.with(read).expect("read"), Some(VERSION));
+    }
+
     /// The new record is in the file, below the place up to which the worker has claimed.
     #[test]
     fn a_failed_sync_has_an_unknown_outcome_and_hides_no_record() {
@@ -932,6 +960,7 @@ mod tests {
         // As a store with a path does it.
         store.shared.database.write().take();
         let database = Database::builder().create_with_backend(disk).expect("open again");
+        *store.shared.order.write() = prepare(&database).expect("a store");
         *store.shared.database.write() = Some(database);
         assert_eq!(claim(), ["second"]);
         schedule("third", 10).expect("it goes on");

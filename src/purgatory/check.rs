@@ -386,7 +386,7 @@ mod tests {
         clock::ManualClock,
         purgatory::{Completion, conditions::Conditions, limits::Limits},
         tick::Tick,
-        timer::Timer,
+        timer::{Timer, Times},
     };
 
     struct Endless;
@@ -406,10 +406,11 @@ mod tests {
             SeedableRandomState::fixed(),
         );
         let shard = &purgatory.expect("the settings are in range").shards[0];
+        let begun = Times { elapsed: 0, now: Tick::ZERO, deadline: Tick::MAX };
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);
-            let registered = shard.register(&mut conditions, (0, Tick::ZERO, Tick::MAX));
+            let registered = shard.register(&mut conditions, begun);
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
             let mut out = Out::new(registered.0, true, Endless);
             let _ = shard.begin_to_wait(&mut out, 0);

@@ -28,7 +28,7 @@ pub(super) struct Conditions<K> {
 pub(super) struct Threshold<K> {
     pub(super) hash: u64,
     pub(super) key: K,
-    /// A second copy of the key, for the list.
+    /// A second copy of the key, for the list. The second check reads the first one without a lock.
     pub(super) listed: Option<K>,
     pub(super) at: u64,
     /// Its watcher, once it is on the list.

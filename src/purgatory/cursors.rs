@@ -96,5 +96,7 @@ impl Cursors {
                 assert!(self.is_in(cursor, home), "cursor {cursor:?} is not at its mark {home:?}");
             }
         }
+        let marked = self.marks.values().map(SmallVec::len).sum::<usize>();
+        assert!(marked <= self.positions.count(), "{marked} marks are of closed cursors");
     }
 }

@@ -124,22 +124,22 @@ impl Filter {
         count.store(before - 1, Ordering::Relaxed);
     }
 
-    /// Checks that each key is counted once.
+    /// Checks that each key is counted once, and that events read the counts that are not zero.
     ///
     /// # Panics
     ///
-    /// Panics if it is not.
+    /// Panics if an invariant is broken.
     pub(super) fn check_invariants(&self, hashes: &[u64]) {
-        let counts = (0..CELLS).map(|cell| self.filters.count(cell, self.shard));
-        let counted = counts.map(|count| count.load(Ordering::Relaxed) as usize);
-        assert_eq!(
-            counted.sum::<usize>(),
-            hashes.len(),
-            "the filter and the keys differ in number"
-        );
+        let mut keys = [0; CELLS];
         for &hash in hashes {
-            let count = self.count(hash).load(Ordering::Relaxed);
-            assert_ne!(count, 0, "the filter rules out the watched hash {hash:x}");
+            keys[cell(hash)] += 1;
+        }
+        for (cell, keys) in keys.into_iter().enumerate() {
+            let count = self.filters.count(cell, self.shard).load(Ordering::Relaxed);
+            assert_eq!(count, keys, "the count of cell {cell} is wrong");
+            let used = &self.filters.used[cell * self.filters.words + self.shard / 64];
+            let is_used = used.load(Ordering::Relaxed) >> (self.shard % 64) & 1 == 1;
+            assert!(is_used || count == 0, "events pass over the {count} keys of cell {cell}");
         }
     }
 

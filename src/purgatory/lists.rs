@@ -9,6 +9,7 @@ use std::{borrow::Borrow, boxed::Box, collections::BTreeSet, ops::Bound, vec::Ve
 use smallvec::SmallVec;
 
 use super::{
+    conditions::Threshold,
     cursors::Cursors,
     filter::Filter,
     hold::Hold,
@@ -145,10 +146,10 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Adds an operation to the list of a key's thresholds.
+    /// Adds an operation to the list of a key's thresholds, and returns its node.
     pub(super) fn watch_threshold(
         &mut self,
-        (hash, key, at): (u64, K, u64),
+        threshold: &mut Threshold<K>,
         waiter: Index,
         sibling: Option<Index>,
         hold: &mut Hold<'_, K>,
@@ -156,11 +157,14 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
+        let at = threshold.at;
+        let key = threshold.listed.take().expect("an operation is registered once");
+        let (index, list) = Self::list_of(&mut self.keys, threshold.hash, key, hold);
         let node = ThresholdNode { waiter, list: Some(index), sibling, at };
         let (node, _) = self.thresholds.insert(node);
         list.thresholds.get_or_insert_default().insert(ThresholdKey { at, node });
         self.watching += 1;
+        threshold.node = Some(node);
         node
     }
 
@@ -466,8 +470,7 @@ impl<K> Lists<K> {
         }
     }
 
-    /// Checks the watchers of an operation. Returns how many of them are on lists of keys, and how
-    /// many of these are thresholds.
+    /// Checks the watchers of an operation. Returns their numbers.
     ///
     /// # Panics
     ///
@@ -477,60 +480,92 @@ impl<K> Lists<K> {
         waiter: Index,
         positions: &Positions,
         mut thresholds: Option<Index>,
-    ) -> (u64, u32) {
-        let (mut listed, mut missing) = (0, 0);
+    ) -> Listed {
+        let mut listed = Listed::default();
         for position in positions.iter() {
             let here = match position.home() {
                 (Home::Key(list), slot) => self.keys[list].few[slot],
                 (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),
             };
             assert_eq!(here, Some(waiter), "another watcher is at a position of {waiter:?}");
-            listed += u64::from(self.list_at(position).is_some());
+            let count = if self.list_at(position).is_some() {
+                &mut listed.events
+            } else {
+                &mut listed.in_order
+            };
+            *count += 1;
         }
         while let Some(node) = thresholds {
             let ThresholdNode { waiter: owner, list, sibling, at } = self.thresholds[node];
             assert_eq!(owner, waiter, "threshold {at} is in the chain of another operation");
+            listed.nodes += 1;
             if let Some(list) = list {
                 let tree = self.keys[list].thresholds.as_ref();
                 assert!(
                     tree.is_some_and(|tree| tree.contains(&ThresholdKey { at, node })),
                     "threshold {at} of {waiter:?} is not in its tree"
                 );
-                missing += 1;
+                listed.missing += 1;
             }
             thresholds = sibling;
         }
-        (listed + u64::from(missing), missing)
+        listed
     }
 
-    /// Checks the lists. [`check_watchers`](Self::check_watchers) checks those of an operation.
+    /// Checks the lists against the sum of what [`check_watchers`](Self::check_watchers) returned.
     ///
     /// # Panics
     ///
     /// Panics if an invariant is broken.
-    pub(super) fn check_invariants(&self, filter: &Filter) {
-        let mut watching = 0;
+    pub(super) fn check_invariants(&self, listed: Listed, filter: &Filter) {
         let mut hashes = Vec::new();
         self.keys.check_invariants(List::is_empty);
+        let (mut chunks, in_order) = self.chunks.check_invariants(None, self.last_of_all);
+        assert_eq!(in_order, listed.in_order, "the list of all has other operations");
+        let (mut events, mut thresholds) = (0, 0);
         for (index, hash, list) in self.keys.iter() {
             assert!(!list.is_empty(), "key {index:?} has no watcher");
-            watching += list.few.iter().flatten().count() as u64;
-            watching += self.chunks.check_invariants(Some(index), list.last_chunk);
-            let thresholds = list.thresholds.as_ref().map_or(0, |tree| tree.len());
-            assert_ne!(
-                Some(thresholds),
-                list.thresholds.as_ref().map(|_| 0),
-                "key {index:?} has an empty tree"
-            );
-            watching += thresholds as u64;
+            let found = self.keys.find(hash, |found, _, _| found == index);
+            assert_eq!(found, Some(index), "no chain leads to key {index:?}");
+            let (further, watchers) = self.chunks.check_invariants(Some(index), list.last_chunk);
+            chunks += further;
+            events += list.few.iter().flatten().count() as u64 + watchers;
+            if let Some(tree) = &list.thresholds {
+                assert!(!tree.is_empty(), "key {index:?} has an empty tree");
+                thresholds += tree.len() as u64;
+            }
             hashes.push(hash);
         }
-        assert_eq!(watching, self.watching, "lists and their count differ");
-        self.chunks.check_invariants(None, self.last_of_all);
+        assert_eq!(events, listed.events, "the lists have other watchers of events");
+        assert_eq!(thresholds, u64::from(listed.missing), "the trees have other thresholds");
+        assert_eq!(events + thresholds, self.watching, "the count of watchers is wrong");
+        assert_eq!(self.chunks.count(), chunks, "a chunk is on no list");
+        assert_eq!(self.thresholds.count(), listed.nodes, "a threshold has no operation");
         filter.check_invariants(&hashes);
         self.cursors.check_invariants(|home| match home {
             Home::Key(list) => self.keys.iter().any(|(index, ..)| index == list),
             Home::Chunk(chunk) => self.chunks.has(chunk),
         });
+    }
+}
+
+/// The watchers of operations.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Listed {
+    events: u64,
+    /// Positions on the list of all operations.
+    pub(super) in_order: u64,
+    /// Thresholds, also those that have been reached.
+    nodes: usize,
+    /// Thresholds that have not been reached.
+    pub(super) missing: u32,
+}
+
+impl Listed {
+    pub(super) fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.in_order += other.in_order;
+        self.nodes += other.nodes;
+        self.missing += other.missing;
     }
 }

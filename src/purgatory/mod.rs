@@ -74,7 +74,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use self::shared::Shared;
 pub use self::{
     builder::PurgatoryBuilder,
     check::Checks,
@@ -84,6 +83,7 @@ pub use self::{
     operation::{Completion, DelayedOperation, OperationKey, Watch, Watched},
     stats::PurgatoryStats,
 };
+use self::{shared::Shared, stats::Counts};
 use crate::timer::TimerStats;
 
 /// Operations that wait for events on keys, each for at most its delay.
@@ -178,7 +178,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn watched(&self) -> u64 {
-        self.shared().counts().1
+        self.shared().counts().watched
     }
 
     /// Returns the number of operations that wait.
@@ -188,7 +188,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
-        self.shared().counts().0
+        self.shared().counts().delayed
     }
 
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
@@ -313,7 +313,7 @@ where
     R: Send + 'static,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (delayed, watched) = self.shared().counts();
+        let Counts { delayed, watched } = self.shared().counts();
         f.debug_struct("Purgatory")
             .field("delayed", &delayed)
             .field("watched", &watched)

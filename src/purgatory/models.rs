@@ -30,6 +30,7 @@ use super::{
     limits::Limits,
     operation::OperationKey,
     shared::Shared,
+    stats::Counts,
 };
 use crate::{
     clock::{Clock, Driven},
@@ -449,11 +450,11 @@ fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
     check(|| {
         let world = World::new();
         let cancel = world.spawn(|world| world.shared.cancel_key(&0, &|| 7));
-        let ticket = world.watch(&[0]).expect("it waits");
+        let key = world.watch(&[0]).expect("it waits");
         let cancelled = join(cancel);
         assert_eq!(world.ends().len(), cancelled);
-        assert_eq!(world.shared.is_waiting(ticket), cancelled == 0);
-        assert_eq!(world.shared.claim(ticket, Cancelled(7)), cancelled == 0);
+        assert_eq!(world.shared.is_waiting(key), cancelled == 0);
+        assert_eq!(world.shared.claim(key, Cancelled(7)), cancelled == 0);
         assert_eq!(world.ends(), [Cancelled(7)]);
         world.check_empty();
     });
@@ -569,10 +570,10 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
 fn a_walk_skips_an_operation_that_leaves_at_its_position() {
     check(|| {
         let world = World::new();
-        let tickets = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
+        let keys = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
         let mut checks = Checks::new(&world.shared, &[0]);
         assert_eq!(checks.run(1), 0);
-        let canceller = world.spawn(move |world| world.shared.claim(tickets[1], Cancelled(7)));
+        let canceller = world.spawn(move |world| world.shared.claim(keys[1], Cancelled(7)));
         world.state.is_ready.store(true, Ordering::Relaxed);
         while !checks.is_done() {
             checks.run(1);
@@ -581,7 +582,7 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
         let is_cancelled = join(canceller);
         assert_eq!(world.ends().len(), 2);
         assert_eq!(world.ends().contains(&Cancelled(7)), is_cancelled);
-        assert!(world.shared.claim(tickets[0], Cancelled(8)), "it was checked before");
+        assert!(world.shared.claim(keys[0], Cancelled(8)), "it was checked before");
         world.check_empty();
     });
 }

@@ -317,7 +317,7 @@ where
         let mut out = Out::new(key, is_timed, operation);
         self.check_again(shard, &mut out, conditions);
         let key = OperationKey::new(shard_index, key, is_timed);
-        self.begin_to_wait(key, out, times.0);
+        self.begin_to_wait(key, out, times.elapsed);
         Ok(Watched::Waiting(key))
     }
 

@@ -25,7 +25,7 @@ use super::{
     advance::ThresholdPass,
     batch::{Announced, BATCH, Batch, Out},
     claim::{Claim, Claims, Finished},
-    conditions::{Conditions, Threshold},
+    conditions::Conditions,
     deferral::Panics,
     expiry::{Due, ShardState},
     filter::Filter,
@@ -34,13 +34,12 @@ use super::{
     lists::{HashedKey, ThresholdKey},
     operation::Completion,
     slab::Index,
-    stats::PurgatoryStats,
+    stats::{Counts, PurgatoryStats},
     waiters::Waiters,
     walk::Walk,
 };
 use crate::{
-    tick::Tick,
-    timer::{AnnexTimer, HeldTimeouts, ScheduleError},
+    timer::{AnnexTimer, HeldTimeouts, ScheduleError, Times},
     wheel::Key,
 };
 
@@ -124,19 +123,19 @@ where
     O: Send + 'static,
     R: Send + 'static,
 {
-    /// Adds an operation that is out to all of its lists, and its timeout to the timer. `times` are
-    /// the present time, its tick, and the deadline. Returns its key, and whether the shard
-    /// measures how long it waits. If the timer refuses the timeout, nothing is added.
+    /// Adds an operation that is out to all of its lists, and its timeout to the timer. Returns its
+    /// key, and whether the shard measures how long it waits. If the timer refuses the timeout,
+    /// nothing is added.
     #[inline]
     pub(super) fn register(
         &self,
         conditions: &mut Conditions<K>,
-        times: (u64, Tick, Tick),
+        times: Times,
     ) -> Result<(Key, bool), ScheduleError<()>>
     where
         K: Eq,
     {
-        let (since, now, deadline) = times;
+        let Times { elapsed: since, now, deadline } = times;
         let mut dropped_later = DroppedLater::new();
         let registered =
             self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
@@ -145,9 +144,8 @@ where
                 let events = conditions.events.drain(..);
                 let is_timed = waiters.add(key, since, conditions.rule, events, hold);
                 let index = Index::at(key.index());
-                for Threshold { hash, listed, at, node, .. } in &mut conditions.thresholds {
-                    let key = listed.take().expect("an operation is registered once");
-                    *node = Some(waiters.watch_threshold(index, (*hash, key, *at), hold));
+                for threshold in &mut conditions.thresholds {
+                    waiters.watch_threshold(index, threshold, hold);
                 }
                 if hold.limits().needs_order() {
                     waiters.append_to_all(index);
@@ -190,7 +188,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.hold(|waiters, _| walk.take_out(waiters, key, size, batch));
+        self.hold(|waiters, _| walk.take_next(waiters, key, size, batch));
     }
 
     /// Brings back checked operations. Returns those that need another check.
@@ -390,9 +388,11 @@ where
         (claims, next)
     }
 
-    /// Returns the number of waiting operations and the number of their watchers.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        self.hold(|waiters, _| (u64::from(waiters.waiting()), waiters.lists.watching()))
+    pub(super) fn counts(&self) -> Counts {
+        self.hold(|waiters, _| Counts {
+            delayed: waiters.waiting().into(),
+            watched: waiters.lists.watching(),
+        })
     }
 
     /// Adds the counts of this shard.

@@ -20,7 +20,7 @@ use super::{
     lists::HashedKey,
     operation::{Completion, DelayedOperation},
     shard::{Shard, Timer},
-    stats::PurgatoryStats,
+    stats::{Counts, PurgatoryStats},
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
@@ -104,10 +104,11 @@ where
         HashedKey { hash: self.hash(key), key }
     }
 
-    /// Returns the number of waiting operations and the number of their watchers.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        let counts = self.shards.iter().map(Shard::counts);
-        counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
+    pub(super) fn counts(&self) -> Counts {
+        self.shards.iter().map(Shard::counts).fold(Counts::default(), |sum, of_shard| Counts {
+            delayed: sum.delayed + of_shard.delayed,
+            watched: sum.watched + of_shard.watched,
+        })
     }
 
     pub(super) fn stats(&self) -> PurgatoryStats {

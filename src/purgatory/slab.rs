@@ -104,6 +104,12 @@ impl<E> Slab<E> {
         }
     }
 
+    /// Returns the number of elements. *O*(capacity).
+    pub(super) fn count(&self) -> usize {
+        let all = (0..self.entries.end()).filter_map(|position| self.entries.get(position));
+        all.filter(|entry| matches!(entry, Entry::Occupied(_))).count()
+    }
+
     /// Frees the blocks without an element. *O*(capacity).
     pub(super) fn shrink(&mut self) {
         self.entries

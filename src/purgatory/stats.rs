@@ -25,6 +25,13 @@ pub(super) const fn wait_weight(serial: u64) -> u64 {
     if is_sampled { SAMPLED } else { 0 }
 }
 
+/// Numbers of waiting operations and of their watchers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) delayed: u64,
+    pub(super) watched: u64,
+}
+
 /// The counts of a shard.
 pub(super) struct ShardStats {
     satisfied: u64,
@@ -45,6 +52,11 @@ impl ShardStats {
             shut_down: 0,
             waits: Histogram::new(),
         }
+    }
+
+    /// Returns the number of operations that waited and ended.
+    pub(super) const fn ended(&self) -> u64 {
+        self.satisfied + self.expired + self.cancelled + self.displaced + self.shut_down
     }
 
     /// Counts an operation that ended after `waited` nanoseconds. Its wait counts as `weight`

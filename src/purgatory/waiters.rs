@@ -20,7 +20,7 @@
 //! So the wheel allocates slots, frees them, and shows whether a key is dead. This file has two
 //! columns beside the slots of the wheel. An event reads the [`Waiter`] of each operation on its
 //! key: 32 bytes in one cache line, if the operation is a reference or a box. Only its registration
-//! and its end need the [`Registration`].
+//! and its end need the [`Record`].
 
 use std::{collections::BTreeMap, mem, num::NonZeroU32};
 
@@ -28,10 +28,10 @@ use super::{
     batch::{Batch, Out},
     blocks::Blocks,
     claim::{Claim, Finished},
-    conditions::{Effect, Rule},
+    conditions::{Effect, Rule, Threshold},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
-    lists::{Lists, ThresholdKey},
+    lists::{Listed, Lists, ThresholdKey},
     operation::Completion,
     slab::Index,
     stats::{ShardStats, wait_weight},
@@ -61,7 +61,7 @@ const _: () = assert!(size_of::<Waiter<&u8>>() == 32);
 /// The part of a slot that only the registration and the end of the operation need. It keeps its
 /// values after the end.
 #[derive(Debug)]
-struct Registration {
+struct Record {
     /// Its number in the order of registration.
     serial: u64,
     /// The time of its registration, in nanoseconds of the timer.
@@ -102,7 +102,7 @@ impl<O> Waiter<O> {
     }
 }
 
-impl Registration {
+impl Record {
     const NONE: Self = Self {
         serial: u64::MAX,
         since: 0,
@@ -120,9 +120,9 @@ const SPACIOUS: u32 = 1024;
 
 /// The operations of a shard that have not ended.
 pub(super) struct Waiters<K, O, R> {
-    /// Indexed by the slots of the wheel, as `registrations`.
+    /// Indexed by the slots of the wheel, as `records`.
     slots: Blocks<Waiter<O>, BLOCK>,
-    registrations: Blocks<Registration, BLOCK>,
+    records: Blocks<Record, BLOCK>,
     /// Number of operations whose end is not decided.
     len: u32,
     pub(super) lists: Lists<K>,
@@ -143,7 +143,7 @@ impl<K, O, R> Waiters<K, O, R> {
     pub(super) fn new() -> Self {
         Self {
             slots: Blocks::new(),
-            registrations: Blocks::new(),
+            records: Blocks::new(),
             len: 0,
             lists: Lists::new(),
             serial: 0,
@@ -186,35 +186,33 @@ where
         waiter.generation = NonZeroU32::new(key.generation());
         waiter.rule = rule;
         (waiter.is_timed, waiter.is_announced) = (is_timed, false);
-        let registration = self.registrations.at_or_grow(key.index(), || Registration::NONE);
-        (registration.serial, registration.since) = (serial, since);
-        registration.counted = hold.limits().counted_first();
+        let record = self.records.at_or_grow(key.index(), || Record::NONE);
+        (record.serial, record.since) = (serial, since);
+        record.counted = hold.limits().counted_first();
         let (lists, index) = (&mut self.lists, Index::at(key.index()));
         let positions = events.map(|key| lists.watch_events(key, index, hold));
-        registration.positions.fill(positions);
+        record.positions.fill(positions);
         is_timed
     }
 
-    /// Adds an operation to the thresholds of a key, and returns the node.
+    /// Adds an operation to the thresholds of a key.
     pub(super) fn watch_threshold(
         &mut self,
         index: Index,
-        key: (u64, K, u64),
+        threshold: &mut Threshold<K>,
         hold: &mut Hold<'_, K>,
-    ) -> Index
-    where
+    ) where
         K: Eq,
     {
         self.slots.at_mut(index.position()).rule.add_threshold();
-        let registration = self.registrations.at_mut(index.position());
-        let node = self.lists.watch_threshold(key, index, registration.thresholds, hold);
-        registration.thresholds = Some(node);
-        node
+        let record = self.records.at_mut(index.position());
+        let node = self.lists.watch_threshold(threshold, index, record.thresholds, hold);
+        record.thresholds = Some(node);
     }
 
     /// Appends an operation to the list of all operations.
     pub(super) fn append_to_all(&mut self, index: Index) {
-        self.lists.append_to_all(index, &mut self.registrations.at_mut(index.position()).positions);
+        self.lists.append_to_all(index, &mut self.records.at_mut(index.position()).positions);
     }
 
     /// Returns the serial number of the next operation.
@@ -224,7 +222,7 @@ where
 
     /// Returns whether an operation registered before the one with this serial number.
     pub(super) fn is_before(&self, index: Index, serial: u64) -> bool {
-        self.registration(index).serial < serial
+        self.record(index).serial < serial
     }
 
     /// Returns whether the shard measures how long a listed operation waits.
@@ -249,13 +247,13 @@ where
     }
 
     #[inline]
-    fn registration(&self, index: Index) -> &Registration {
-        self.registrations.at(index.position())
+    fn record(&self, index: Index) -> &Record {
+        self.records.at(index.position())
     }
 
     #[inline]
     fn counted(&self, index: Index) -> Counted {
-        self.registration(index).counted
+        self.record(index).counted
     }
 
     /// Begins a pass, which sees each present operation at most once.
@@ -268,7 +266,7 @@ where
     /// Handles an event on a key that operations watch. Takes out those that the pass has not seen
     /// and that a check can complete.
     #[inline]
-    pub(super) fn call(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
+    pub(super) fn on_event(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
         for &index in indices {
             let waiter = self.slots.at_mut(index.position());
             if waiter.seen < pass {
@@ -315,12 +313,12 @@ where
     /// Handles the thresholds that the second check found reached. Returns the effect on the
     /// operation, which is out.
     pub(super) fn on_found(&mut self, key: Key, nodes: &[Index], hold: &mut Hold<'_, K>) -> Effect {
-        let Self { slots, registrations, lists, .. } = self;
+        let Self { slots, records, lists, .. } = self;
         let slot = slots.get_mut(key.index()).filter(|waiter| waiter.has_key(key));
         let Some(Waiter { rule, .. }) = slot else {
             return Effect::Nothing; // Its nodes have left.
         };
-        let is_counted = registrations.at(key.index()).counted.on_keys;
+        let is_counted = records.at(key.index()).counted.on_keys;
         for &node in nodes {
             let was_listed = lists.mark_reached(node, is_counted, hold);
             if was_listed && rule.on_threshold() == Effect::Satisfied {
@@ -414,7 +412,7 @@ where
     ) -> Option<Oldest> {
         loop {
             let (here, index) = self.lists.seek(position)?;
-            let Registration { since, counted, .. } = *self.registration(index);
+            let Record { since, counted, .. } = *self.record(index);
             if is_victim(index, counted) {
                 return Some(Oldest { since, waiter: self.at(index.position())? });
             }
@@ -466,13 +464,13 @@ where
         if self.slot(key).is_none() {
             return excess;
         }
-        let registration = self.registrations.at_mut(key.index());
-        let before = mem::replace(&mut registration.counted, Counted::EVERYWHERE);
+        let record = self.records.at_mut(key.index());
+        let before = mem::replace(&mut record.counted, Counted::EVERYWHERE);
         if !before.in_total {
             excess.is_total_exceeded = limits.exceed();
         }
         if !before.on_keys {
-            excess.hashes = self.lists.hashes(&registration.positions, registration.thresholds);
+            excess.hashes = self.lists.hashes(&record.positions, record.thresholds);
             excess.hashes.retain(|hash| limits.exceed_key(*hash));
         }
         excess
@@ -494,12 +492,12 @@ where
         waiter.generation = None;
         let operation = waiter.operation.take();
         self.len -= 1;
-        let registration = self.registrations.at_mut(key.index());
-        let wait = now.saturating_sub(registration.since);
-        self.stats.count(completion, wait, wait_weight(registration.serial));
-        let thresholds = registration.thresholds.take();
-        let counted = mem::replace(&mut registration.counted, Counted::NOWHERE);
-        let positions = &mut registration.positions;
+        let record = self.records.at_mut(key.index());
+        let wait = now.saturating_sub(record.since);
+        self.stats.count(completion, wait, wait_weight(record.serial));
+        let thresholds = record.thresholds.take();
+        let counted = mem::replace(&mut record.counted, Counted::NOWHERE);
+        let positions = &mut record.positions;
         let index = Index::at(key.index());
         self.lists.leave(index, positions, thresholds, counted.on_keys, hold);
         if counted.in_total {
@@ -516,8 +514,8 @@ where
     #[cold]
     fn discard_memory(&mut self, hold: &mut Hold<'_, K>) {
         let slots = mem::replace(&mut self.slots, Blocks::new());
-        let registrations = mem::replace(&mut self.registrations, Blocks::new());
-        hold.discard_memory((slots, registrations, self.lists.clear()));
+        let records = mem::replace(&mut self.records, Blocks::new());
+        hold.discard_memory((slots, records, self.lists.clear()));
         self.is_emptied = !hold.discard_wheel(self.newest);
     }
 
@@ -530,7 +528,7 @@ where
     pub(super) fn shrink(&mut self) {
         let is_vacant = |waiter: &Waiter<O>| waiter.generation.is_none();
         self.slots.release(|_, block| block.iter().all(is_vacant));
-        self.registrations.release(|start, _| self.slots.get(start).is_none());
+        self.records.release(|start, _| self.slots.get(start).is_none());
         self.lists.shrink();
     }
 
@@ -545,16 +543,20 @@ where
         on_keys: &mut BTreeMap<u64, u64>,
         hold: &mut Hold<'_, K>,
     ) -> u64 {
-        let (mut waiting, mut in_total, mut watching) = (0, 0, 0);
+        let (mut waiting, mut in_total, mut listed) = (0, 0, Listed::default());
         for key in (0..self.slots.end()).filter_map(|position| self.at(position)) {
             let index = Index::at(key.index());
-            let (waiter, registration) = (self.slots.at(key.index()), self.registration(index));
-            let Registration { serial, ref positions, thresholds, counted, .. } = *registration;
-            let (listed, missing) = self.lists.check_watchers(index, positions, thresholds);
+            let (waiter, record) = (self.slots.at(key.index()), self.record(index));
+            let Record { serial, ref positions, thresholds, counted, .. } = *record;
+            let of_waiter = self.lists.check_watchers(index, positions, thresholds);
             assert!(serial < self.serial, "serial {serial} is not below {}", self.serial);
             let Waiter { seen, ref operation, rule, is_timed, is_announced, .. } = *waiter;
             assert!(seen <= self.passes, "pass {seen} saw operation {serial} before it began");
-            assert_eq!(missing, rule.missing(), "another number of thresholds is missing");
+            assert_eq!(
+                of_waiter.missing,
+                rule.missing(),
+                "another number of thresholds is missing"
+            );
             assert_eq!(is_timed, wait_weight(serial) > 0, "operation {serial} is timed wrongly");
             assert!(
                 !(is_announced && operation.is_some()),
@@ -564,7 +566,7 @@ where
             assert!(!self.decided.contains_key(&key), "the end of operation {serial} is decided");
             waiting += 1;
             in_total += u64::from(counted.in_total);
-            watching += listed;
+            listed.add(of_waiter);
             if counted.on_keys {
                 for hash in self.lists.hashes(positions, thresholds) {
                     *on_keys.entry(hash).or_default() += 1;
@@ -572,11 +574,14 @@ where
             }
         }
         assert_eq!(waiting, self.len, "the count of operations is wrong");
+        let in_order = if hold.limits().needs_order() { waiting } else { 0 };
+        assert_eq!(listed.in_order, u64::from(in_order), "an operation is not on the list of all");
+        let ended = self.stats.ended();
+        assert_eq!(ended + u64::from(waiting), self.serial, "an end is not counted once");
         let timeouts = hold.timeouts().check_invariants();
         assert_eq!(timeouts, u64::from(self.len), "timeouts and waiting operations differ");
         for position in (0..self.slots.end()).filter(|&position| self.at(position).is_none()) {
-            let Some(Registration { positions, thresholds, counted, .. }) =
-                self.registrations.get(position)
+            let Some(Record { positions, thresholds, counted, .. }) = self.records.get(position)
             else {
                 continue;
             };
@@ -584,8 +589,7 @@ where
             assert!(!is_listed, "operation {position} is on a list after its end");
             assert!(!counted.in_total, "a limit counts operation {position} after its end");
         }
-        assert_eq!(watching, self.lists.watching(), "operations and lists count other watchers");
-        self.lists.check_invariants(hold.filter);
+        self.lists.check_invariants(listed, hold.filter);
         in_total
     }
 }

@@ -63,7 +63,7 @@ where
     /// It first lists the operations and then takes them out. Each is in another cache line, and
     /// the processor loads the next ones while it waits for the first.
     #[inline]
-    pub(super) fn take_out<Q: Eq + ?Sized>(
+    pub(super) fn take_next<Q: Eq + ?Sized>(
         &mut self,
         waiters: &mut Waiters<K, O, R>,
         key: HashedKey<'_, Q>,
@@ -80,7 +80,7 @@ where
         if let Some(next) = waiters.lists.gather(start, size - batch.len(), &mut found) {
             self.progress = Progress::At(waiters.lists.cursors.open(next));
         }
-        waiters.call(&found, self.pass, batch);
+        waiters.on_event(&found, self.pass, batch);
     }
 
     /// Continues under the lock: calls `visit` with each operation, for a bounded number of steps.

@@ -241,13 +241,22 @@ impl Chunks {
         self.0.shrink();
     }
 
-    /// Checks the chunks of a list. Returns the number of its watchers there.
+    /// Returns the number of chunks of all lists. *O*(capacity).
+    pub(super) fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    /// Checks the chunks of a list. Returns the numbers of its chunks and its watchers there.
     ///
     /// # Panics
     ///
     /// Panics if an invariant is broken.
-    pub(super) fn check_invariants(&self, list: Option<Index>, tail: Option<Index>) -> u64 {
-        let (mut watchers, mut next) = (0, self.first(tail));
+    pub(super) fn check_invariants(
+        &self,
+        list: Option<Index>,
+        tail: Option<Index>,
+    ) -> (usize, u64) {
+        let (mut chunks, mut watchers, mut next) = (0, 0, self.first(tail));
         while let Some(index) = next {
             let chunk = &self.0[index];
             assert_eq!(chunk.list, list, "chunk {index:?} belongs to another list");
@@ -266,10 +275,10 @@ impl Chunks {
                 unused.iter().all(Option::is_none),
                 "chunk {index:?} uses a slot after its last"
             );
-            watchers += live as u64;
+            (chunks, watchers) = (chunks + 1, watchers + live as u64);
             next = (Some(index) != tail).then_some(chunk.next);
         }
-        watchers
+        (chunks, watchers)
     }
 }
 
@@ -363,7 +372,8 @@ mod tests {
                     chunks.remove_chunk(chunk, &mut last);
                 }
             }
-            assert_eq!(chunks.check_invariants(None, last), present.len() as u64);
+            let chunk_count = chunks.count();
+            assert_eq!(chunks.check_invariants(None, last), (chunk_count, present.len() as u64));
             assert!(present.iter().map(|(waiter, _)| waiter.position()).eq(walk(&chunks, last)));
         }
     }

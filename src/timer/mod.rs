@@ -94,7 +94,9 @@ use std::{
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
 use self::sleeps::Sleeps;
-pub(crate) use self::{annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts};
+pub(crate) use self::{
+    annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts, tick_clock::Times,
+};
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,

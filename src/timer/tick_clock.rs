@@ -34,6 +34,17 @@ enum Source {
     User(Arc<dyn Clock>),
 }
 
+/// A reading of the clock, and a deadline that is counted from it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// Nanoseconds since the start of tick 0.
+    pub(crate) elapsed: u64,
+    /// The current tick.
+    pub(crate) now: Tick,
+    /// The first tick that begins at the deadline or later.
+    pub(crate) deadline: Tick,
+}
+
 impl TickClock {
     /// Starts tick 0 now. A tick has at least a nanosecond, and at most 292 years, so that the
     /// wrapped difference between a time and a later start of the latest tick exceeds a tick.
@@ -132,17 +143,16 @@ impl TickClock {
     /// Returns the current tick, and the first that begins `delay` from now or later.
     #[inline]
     pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
-        let (_, now, deadline) = self.elapsed_and_after(delay);
+        let Times { now, deadline, .. } = self.elapsed_and_after(delay);
         debug_assert!(now <= deadline, "a deadline lies before the call");
         (now, deadline)
     }
 
-    /// Returns the nanoseconds since the start of tick 0, the current tick, and the first tick that
-    /// begins `delay` from now or later.
+    /// Returns the present time, and the deadline `delay` from now.
     #[inline]
-    pub(crate) fn elapsed_and_after(&self, delay: Duration) -> (u64, Tick, Tick) {
+    pub(crate) fn elapsed_and_after(&self, delay: Duration) -> Times {
         let (elapsed, now) = self.read();
-        (elapsed, now, self.ceil(elapsed.saturating_add(nanos(delay))))
+        Times { elapsed, now, deadline: self.ceil(elapsed.saturating_add(nanos(delay))) }
     }
 
     /// Returns the tick of an earlier time, `elapsed` nanoseconds after the start of tick 0, and

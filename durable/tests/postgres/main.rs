@@ -6,6 +6,7 @@
 mod idle;
 mod plans;
 mod proxy;
+mod races;
 mod server;
 mod tls;
 

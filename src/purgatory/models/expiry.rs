@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::{
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
-    World, check, join,
+    Counts, World, check, join,
 };
 use crate::sync::Mutex;
 
@@ -46,7 +46,8 @@ fn an_operation_that_expires_while_it_begins_to_wait_ends_once() {
         join(reaper);
         // If it came after the turn of the reaper, it still waits.
         let is_waiting = world.ends().is_empty();
-        assert_eq!(world.shared.counts(), (u64::from(is_waiting), u64::from(is_waiting)));
+        let Counts { delayed, watched } = world.shared.counts();
+        assert_eq!([delayed, watched], [u64::from(is_waiting); 2]);
         assert_eq!(world.satisfy(0), usize::from(is_waiting));
         assert_eq!(world.ends(), [if is_waiting { Satisfied } else { Expired }]);
         world.check_empty();

@@ -1,0 +1,185 @@
+//! `cancel`, `reschedule` and `requeue` race with deliveries on real threads. A model knows which
+//! answers, deliveries and last state fit together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use delaywheel_durable::{
+    Cancelled, Delivery, DurableTimer, MemoryStore, PostgresStore, Query, Rescheduled, Store,
+    WallTime,
+};
+use fastrand::Rng;
+
+use crate::{LONG, server::Server};
+
+/// What became of a timeout.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Outcome {
+    cancel: Option<&'static str>,
+    reschedule: Option<&'static str>,
+    requeue: Option<bool>,
+    /// For each delivery: whether its time is that of the reschedule, and whether the timeout was
+    /// dead before.
+    deliveries: Vec<(bool, bool)>,
+    state: Option<&'static str>,
+}
+
+/// Follows every order in which the calls and the steps of deliveries can happen.
+fn explore(now: &Outcome, is_moved: bool, dies: bool, found: &mut BTreeSet<Outcome>) {
+    let is_requeued = now.requeue == Some(true);
+    let mut go = |next: Outcome, is_moved: bool| explore(&next, is_moved, dies, found);
+    match now.state {
+        Some("pending") => {
+            let mut next = Outcome { state: Some("delivering"), ..now.clone() };
+            next.deliveries.push((is_moved, is_requeued));
+            go(next, is_moved);
+        }
+        Some("delivering") => {
+            let state = (dies && !is_requeued).then_some("dead");
+            go(Outcome { state, ..now.clone() }, is_moved);
+        }
+        _ => (),
+    }
+    if now.cancel.is_none() {
+        let cancel = match now.state {
+            None => "not found",
+            Some("delivering") => "delivering",
+            Some(_) => "cancelled",
+        };
+        go(Outcome { cancel: Some(cancel), state: None, ..now.clone() }, is_moved);
+    }
+    if now.reschedule.is_none() {
+        let reschedule = match now.state {
+            Some("pending") => "rescheduled",
+            Some("delivering") => "delivering",
+            _ => "not found",
+        };
+        let next = Outcome { reschedule: Some(reschedule), ..now.clone() };
+        go(next, is_moved || reschedule == "rescheduled");
+    }
+    if now.requeue.is_none() {
+        let is_dead = now.state == Some("dead");
+        let state = if is_dead { Some("pending") } else { now.state };
+        go(Outcome { requeue: Some(is_dead), state, ..now.clone() }, is_moved);
+    }
+    let is_called = now.cancel.is_some() && now.reschedule.is_some() && now.requeue.is_some();
+    if is_called && matches!(now.state, None | Some("dead")) {
+        found.insert(now.clone());
+    }
+}
+
+fn outcomes(dies: bool) -> BTreeSet<Outcome> {
+    let start = Outcome {
+        cancel: None,
+        reschedule: None,
+        requeue: None,
+        deliveries: Vec::new(),
+        state: Some("pending"),
+    };
+    let mut found = BTreeSet::new();
+    explore(&start, false, dies, &mut found);
+    found
+}
+
+const COUNT: usize = 99;
+
+/// Half of the timeouts are dead after their first delivery.
+fn name(number: usize) -> String {
+    format!("{}/{number:03}", if number.is_multiple_of(2) { "lives" } else { "dies" })
+}
+
+/// Lets other threads go first, or not.
+fn yield_sometimes(rng: &mut Rng) {
+    for _ in 0..rng.u8(..40) {
+        thread::yield_now();
+    }
+}
+
+fn race(store: impl Store) {
+    let deliveries = Arc::new(Mutex::new(BTreeMap::<String, Vec<_>>::new()));
+    let noted = Arc::clone(&deliveries);
+    let handle = move |delivery: Delivery| {
+        let (id, was_dead) = (delivery.id().to_string(), delivery.last_error().is_some());
+        let is_moved = delivery.due().as_micros() % 2 == 1;
+        let dies = id.starts_with("dies") && !was_dead;
+        noted.lock().expect("not poisoned").entry(id).or_default().push((is_moved, was_dead));
+        if dies { delivery.dead("the first time") } else { delivery.acknowledge() }
+    };
+    let timer = DurableTimer::builder(store).lease(10 * LONG).build_with(handle).expect("start");
+    // The times of a schedule are even, and those of a reschedule are odd.
+    let time = |rng: &mut Rng, odd| {
+        let micros = timer.now().as_micros() / 2 * 2 + rng.u64(..1_000) * 2 + odd;
+        WallTime::from_micros(micros).expect("in range")
+    };
+    let cancel = |id: &str| match timer.cancel(id).expect("cancel") {
+        Cancelled::Cancelled => "cancelled",
+        Cancelled::Delivering => "delivering",
+        _ => "not found",
+    };
+    let reschedule = |id: &str, due| match timer.reschedule(id, due).expect("reschedule") {
+        Rescheduled::Rescheduled => "rescheduled",
+        Rescheduled::Delivering => "delivering",
+        _ => "not found",
+    };
+    let mut rng = Rng::with_seed(1);
+    let mut answers = BTreeMap::new();
+    for number in 0..COUNT {
+        let id = name(number);
+        timer.schedule(&id, time(&mut rng, 0), b"").expect("schedule");
+        let (mut canceller, mut mover) = (rng.fork(), rng.fork());
+        let is_late = number.is_multiple_of(3);
+        let all = thread::scope(|scope| {
+            let cancel = scope.spawn(|| {
+                yield_sometimes(&mut canceller);
+                (!is_late).then(|| cancel(&id))
+            });
+            let reschedule = scope.spawn(|| {
+                yield_sometimes(&mut mover);
+                reschedule(&id, time(&mut mover, 1))
+            });
+            // A call that finds no dead timeout changes nothing.
+            let requeue = (0..3).any(|_| timer.requeue(&id, timer.now()).expect("requeue"));
+            (cancel.join().expect("cancel"), reschedule.join().expect("reschedule"), requeue)
+        });
+        answers.insert(id, all);
+    }
+    while timer.count().expect("count").live > 0 {
+        thread::yield_now();
+    }
+    for (id, (answer, _, _)) in &mut answers {
+        answer.get_or_insert_with(|| cancel(id));
+    }
+    let left = timer.list(&Query::Dead { after: None }, COUNT).expect("list");
+    let left: BTreeSet<_> = left.iter().map(|record| record.id.as_str()).collect();
+    assert!(timer.finish(LONG));
+    let deliveries = deliveries.lock().expect("not poisoned");
+    let mut seen = BTreeSet::new();
+    for (id, (cancel, reschedule, requeue)) in answers {
+        let outcome = Outcome {
+            cancel,
+            reschedule: Some(reschedule),
+            requeue: Some(requeue),
+            deliveries: deliveries.get(&id).cloned().unwrap_or_default(),
+            state: left.contains(id.as_str()).then_some("dead"),
+        };
+        assert!(outcomes(id.starts_with("dies")).contains(&outcome), "{id}: {outcome:?}");
+        seen.insert(outcome);
+    }
+    println!("{} outcomes", seen.len());
+}
+
+#[test]
+fn calls_that_race_with_deliveries_get_true_answers() {
+    race(MemoryStore::new());
+    #[cfg(feature = "redb")]
+    {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.redb");
+        race(delaywheel_durable::RedbStore::open(path).expect("open"));
+    }
+    let Some(server) = Server::start() else { return };
+    race(PostgresStore::connect(&server.parameters()).expect("connect"));
+}

@@ -1,5 +1,5 @@
 //! Schedules 100,000 reminders, is killed with SIGKILL in the middle by its own parent, is started
-//! again, and proves that every reminder that was acknowledged is delivered.
+//! again, schedules the rest, and proves that every reminder is delivered.
 //!
 //! ```text
 //! cargo run --release -p delaywheel-durable --example reminders
@@ -22,8 +22,6 @@ use std::{
     env,
     error::Error,
     io::{BufRead, BufReader, Write, stdout},
-    ops::Range,
-    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -42,90 +40,118 @@ fn main() -> Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => parent(),
-        ["child", path, phase] => {
-            child(&start(RedbStore::open(path)?)?, phase == "schedule", 0..REMINDERS)
-        }
+        ["child", path, batches] => child(&start(RedbStore::open(path)?)?, batches),
         #[cfg(feature = "postgres")]
         ["postgres"] => shared::parent(),
         #[cfg(feature = "postgres")]
-        ["worker", parameters, number] => shared::child(parameters, number.parse()?),
+        ["worker", parameters, batches] => {
+            let store = delaywheel_durable::PostgresStore::connect(parameters)?;
+            child(&start(store)?, batches)
+        }
         _ => Err("usage: reminders [postgres]".into()),
     }
 }
 
-/// The entry of a reminder in the ledger.
+/// The entries of the reminders.
+#[derive(Default)]
+struct Ledger(BTreeMap<u32, Entry>);
+
 #[derive(Default)]
 struct Entry {
     is_acknowledged: bool,
     deliveries: u32,
 }
 
+impl Ledger {
+    /// Reads the output of a child until its end. Kills it when this many reminders are
+    /// acknowledged.
+    fn read(&mut self, child: &mut Child, kill_at: Option<u32>) -> Result<()> {
+        let mut acknowledged = 0;
+        let pipe = child.stdout.take().ok_or("no pipe")?;
+        for line in BufReader::new(pipe).lines() {
+            let line = line?;
+            if let Some(number) = line.strip_prefix("delivered ") {
+                self.0.entry(number.parse()?).or_default().deliveries += 1;
+            } else if let Some(first) = line.strip_prefix("acknowledged ") {
+                let first: u32 = first.parse()?;
+                for number in first..first + BATCH {
+                    self.0.entry(number).or_default().is_acknowledged = true;
+                }
+                acknowledged += BATCH;
+                if kill_at.is_some_and(|limit| acknowledged == limit / BATCH * BATCH) {
+                    child.kill()?; // SIGKILL
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the batches without an answer. They may be durable; to schedule them again is safe,
+    /// and delivers those twice that were delivered already.
+    fn unanswered(&self) -> impl Iterator<Item = u32> {
+        let is_acknowledged =
+            |first: &u32| self.0.get(first).is_some_and(|entry| entry.is_acknowledged);
+        batches().filter(move |first| !is_acknowledged(first))
+    }
+
+    fn count(&self, which: impl Fn(&Entry) -> bool) -> usize {
+        self.0.values().filter(|entry| which(entry)).count()
+    }
+
+    /// Prints the result, and fails unless every reminder was acknowledged and delivered.
+    fn check(&self) -> Result<()> {
+        let acknowledged = self.count(|entry| entry.is_acknowledged);
+        let delivered = self.count(|entry| entry.deliveries > 0);
+        let twice = self.count(|entry| entry.deliveries > 1);
+        let lost = self.count(|entry| entry.is_acknowledged && entry.deliveries == 0);
+        println!(
+            "  {acknowledged} acknowledged, {delivered} delivered, {twice} twice, {lost} lost"
+        );
+        let is_complete = acknowledged == REMINDERS as usize && lost == 0;
+        if is_complete { Ok(()) } else { Err("reminders were lost".into()) }
+    }
+}
+
+/// Returns the first reminders of all batches.
+fn batches() -> impl Iterator<Item = u32> {
+    (0..REMINDERS).step_by(BATCH as usize)
+}
+
 fn parent() -> Result<()> {
     let folder = env::temp_dir().join(format!("reminders-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let path = folder.join("reminders.redb");
-    let result = run(&path);
+    let result = path.to_str().ok_or("the path is not text".into()).and_then(run);
     std::fs::remove_dir_all(&folder)?;
     result
 }
 
-fn run(path: &Path) -> Result<()> {
-    let mut ledger = BTreeMap::new();
+fn run(path: &str) -> Result<()> {
+    let mut ledger = Ledger::default();
     let start = Instant::now();
-    let mut first = spawn(path, "schedule")?;
+    let mut first = spawn("child", path, batches())?;
     // Two thirds of the reminders are acknowledged, and many delivered, when the child dies.
-    read_ledger(&mut first, Some(REMINDERS * 2 / 3), &mut ledger)?;
-    let killed = first.wait()?;
-    let acknowledged = ledger.values().filter(|entry| entry.is_acknowledged).count();
-    let delivered = ledger.values().filter(|entry| entry.deliveries > 0).count();
-    println!("killed after {:.1?}: {killed}", start.elapsed());
+    ledger.read(&mut first, Some(REMINDERS * 2 / 3))?;
+    println!("killed after {:.1?}: {}", start.elapsed(), first.wait()?);
+    let acknowledged = ledger.count(|entry| entry.is_acknowledged);
+    let delivered = ledger.count(|entry| entry.deliveries > 0);
     println!("  {acknowledged} reminders acknowledged, {delivered} delivered before the kill");
     let start = Instant::now();
-    let mut second = spawn(path, "deliver")?;
-    read_ledger(&mut second, None, &mut ledger)?;
+    let mut second = spawn("child", path, ledger.unanswered())?;
+    ledger.read(&mut second, None)?;
     if !second.wait()?.success() {
         return Err("the second child failed".into());
     }
-    let lost = ledger.values().filter(|e| e.is_acknowledged && e.deliveries == 0).count();
-    let twice = ledger.values().filter(|entry| entry.deliveries > 1).count();
-    let total = ledger.values().filter(|entry| entry.deliveries > 0).count();
-    println!("started again, and finished after {:.1?}:", start.elapsed());
-    println!("  {total} delivered in all, {twice} of them twice, {lost} acknowledged ones lost");
-    if lost > 0 {
-        return Err("acknowledged reminders were lost".into());
-    }
-    Ok(())
+    println!("started again with the rest, and finished after {:.1?}:", start.elapsed());
+    ledger.check()
 }
 
-fn spawn(path: &Path, phase: &str) -> Result<Child> {
+/// Starts a child that opens a store and schedules batches.
+fn spawn(mode: &str, store: &str, batches: impl Iterator<Item = u32>) -> Result<Child> {
+    let batches: Vec<_> = batches.map(|first| first.to_string()).collect();
     let mut command = Command::new(env::current_exe()?);
-    Ok(command.arg("child").arg(path).arg(phase).stdout(Stdio::piped()).spawn()?)
-}
-
-/// Reads the output of a child until its end. Kills it when this many reminders are acknowledged.
-fn read_ledger(
-    child: &mut Child,
-    kill_at: Option<u32>,
-    ledger: &mut BTreeMap<u32, Entry>,
-) -> Result<()> {
-    let mut acknowledged = 0;
-    let pipe = child.stdout.take().ok_or("no pipe")?;
-    for line in BufReader::new(pipe).lines() {
-        let line = line?;
-        if let Some(number) = line.strip_prefix("delivered ") {
-            ledger.entry(number.parse()?).or_default().deliveries += 1;
-        } else if let Some(first) = line.strip_prefix("acknowledged ") {
-            let first: u32 = first.parse()?;
-            for number in first..first + BATCH {
-                ledger.entry(number).or_default().is_acknowledged = true;
-            }
-            acknowledged += BATCH;
-            if kill_at.is_some_and(|limit| acknowledged == limit / BATCH * BATCH) {
-                child.kill()?; // SIGKILL
-            }
-        }
-    }
-    Ok(())
+    command.args([mode, store, &batches.join(",")]);
+    Ok(command.stdout(Stdio::piped()).spawn()?)
 }
 
 fn start<S: Store>(store: S) -> Result<DurableTimer<S>> {
@@ -135,11 +161,10 @@ fn start<S: Store>(store: S) -> Result<DurableTimer<S>> {
     })?)
 }
 
-/// Schedules a part of the reminders if asked to, and delivers until none is left.
-fn child<S: Store>(timer: &DurableTimer<S>, is_scheduling: bool, part: Range<u32>) -> Result<()> {
-    if is_scheduling {
-        schedule(timer, part)?;
-    }
+/// Schedules batches of reminders, and delivers until none is left.
+fn child<S: Store>(timer: &DurableTimer<S>, batches: &str) -> Result<()> {
+    let batches = batches.split(',').filter(|first| !first.is_empty());
+    schedule(timer, &batches.map(str::parse).collect::<std::result::Result<Vec<_>, _>>()?)?;
     while timer.count()?.live > 0 {
         thread::sleep(Duration::from_millis(50));
     }
@@ -147,9 +172,9 @@ fn child<S: Store>(timer: &DurableTimer<S>, is_scheduling: bool, part: Range<u32
 }
 
 /// Schedules reminders for the next five seconds, by eight callers.
-fn schedule<S: Store>(timer: &DurableTimer<S>, part: Range<u32>) -> Result<()> {
+fn schedule<S: Store>(timer: &DurableTimer<S>, batches: &[u32]) -> Result<()> {
     let caller = |caller: usize| -> Result<()> {
-        for first in part.clone().step_by(BATCH as usize).skip(caller).step_by(8) {
+        for &first in batches.iter().skip(caller).step_by(8) {
             let batch = (first..first + BATCH).map(|number| {
                 let delay = Duration::from_millis(u64::from(number) * 7 % 5_000);
                 NewTimeout::new(number.to_string(), timer.now().saturating_add(delay), b"hello")
@@ -176,63 +201,41 @@ fn tell(line: &str) -> Result<()> {
 /// Three processes on one database.
 #[cfg(feature = "postgres")]
 mod shared {
-    use std::{
-        collections::BTreeMap,
-        env,
-        process::{Child, Command, Stdio},
-        thread,
-        time::Instant,
-    };
+    use std::{thread, time::Instant};
 
-    use delaywheel_durable::PostgresStore;
+    use super::{BATCH, Ledger, REMINDERS, Result, batches, server::Server, spawn};
 
-    use super::{Entry, REMINDERS, Result, read_ledger, server::Server};
-
-    const WORKERS: u32 = 3;
+    const WORKERS: usize = 3;
 
     pub(super) fn parent() -> Result<()> {
         let Some(server) = Server::start() else { return Ok(()) };
-        drop(PostgresStore::connect(&server.parameters())?);
         let start = Instant::now();
-        let children = (0..WORKERS).map(|number| spawn(&server, number));
-        let children = children.collect::<Result<Vec<_>>>()?;
         // The first one is killed when half of its share is acknowledged.
-        let readers = children.into_iter().enumerate().map(|(number, mut child)| {
-            let kill_at = (number == 0).then_some(REMINDERS / WORKERS / 2);
-            thread::spawn(move || -> Result<_> {
-                let mut ledger = BTreeMap::new();
-                read_ledger(&mut child, kill_at, &mut ledger)?;
+        let readers = (0..WORKERS).map(|number| {
+            let share = batches().skip(number).step_by(WORKERS);
+            let mut child = spawn("worker", &server.parameters(), share)?;
+            let kill_at = (number == 0).then_some(REMINDERS / WORKERS as u32 / 2 / BATCH * BATCH);
+            Ok(thread::spawn(move || -> Result<_> {
+                let mut ledger = Ledger::default();
+                ledger.read(&mut child, kill_at)?;
                 Ok((ledger, child.wait()?))
-            })
+            }))
         });
-        let mut total: BTreeMap<u32, Entry> = BTreeMap::new();
-        for (number, reader) in readers.collect::<Vec<_>>().into_iter().enumerate() {
+        let mut total = Ledger::default();
+        for (number, reader) in readers.collect::<Result<Vec<_>>>()?.into_iter().enumerate() {
             let (ledger, status) = reader.join().map_err(|_| "a reader panicked")??;
-            let delivered: u32 = ledger.values().map(|entry| entry.deliveries).sum();
+            let delivered: u32 = ledger.0.values().map(|entry| entry.deliveries).sum();
             println!("worker {number}: {delivered} deliveries, {status}");
-            for (reminder, entry) in ledger {
-                let sum = total.entry(reminder).or_default();
+            for (reminder, entry) in ledger.0 {
+                let sum = total.0.entry(reminder).or_default();
                 sum.is_acknowledged |= entry.is_acknowledged;
                 sum.deliveries += entry.deliveries;
             }
         }
-        let acknowledged = total.values().filter(|entry| entry.is_acknowledged).count();
-        let lost = total.values().filter(|e| e.is_acknowledged && e.deliveries == 0).count();
-        let twice = total.values().filter(|entry| entry.deliveries > 1).count();
-        println!("finished after {:.1?}: {acknowledged} reminders acknowledged,", start.elapsed());
-        println!("  {twice} delivered twice, {lost} lost");
-        if lost > 0 { Err("acknowledged reminders were lost".into()) } else { Ok(()) }
-    }
-
-    fn spawn(server: &Server, number: u32) -> Result<Child> {
-        let mut command = Command::new(env::current_exe()?);
-        command.args(["worker", &server.parameters(), &number.to_string()]);
-        Ok(command.stdout(Stdio::piped()).spawn()?)
-    }
-
-    pub(super) fn child(parameters: &str, number: u32) -> Result<()> {
-        let share = REMINDERS / WORKERS / super::BATCH * super::BATCH;
-        let part = number * share..(number + 1) * share;
-        super::child(&super::start(PostgresStore::connect(parameters)?)?, true, part)
+        let mut last = spawn("worker", &server.parameters(), total.unanswered())?;
+        total.read(&mut last, None)?;
+        println!("another worker scheduled the rest: {}", last.wait()?);
+        println!("finished after {:.1?}:", start.elapsed());
+        total.check()
     }
 }

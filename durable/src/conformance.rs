@@ -16,7 +16,7 @@ use fastrand::Rng;
 
 use crate::{
     memory::MemoryStore,
-    record::{Claim, Record, TimeoutId},
+    record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
         Answer, ClaimRequest, Command, Conflict, NewTimeout, Query, Scheduled, Settlement, Store,
@@ -258,6 +258,9 @@ impl Comparison<'_> {
         let records = self.store.list(&all, usize::MAX >> 1).expect("list");
         assert_eq!(without_tokens(&records), without_tokens(&self.reference.records()));
         assert_eq!(self.store.count().expect("count"), self.reference.count().expect("count"));
+        let is_due = |record: &&Record| record.state != State::Dead && record.next <= self.now;
+        let due = records.iter().filter(is_due).count() as u64;
+        assert_eq!(self.store.count_due(self.now).expect("count"), due);
     }
 }
 

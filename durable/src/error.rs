@@ -35,6 +35,27 @@ pub enum InputError {
     NoCron,
 }
 
+/// Error of starting a timer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The setting of this name is out of its range.
+    #[error("setting `{0}` is out of range")]
+    Setting(&'static str),
+    /// The operating system refused a thread or a file descriptor.
+    #[error("thread cannot be started")]
+    Thread(#[from] io::Error),
+}
+
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Setting(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            BuildError::Thread(error) => error,
+        }
+    }
+}
+
 /// Reason for which a store failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -106,7 +106,8 @@
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
-//! - `tracing`: events for failures of the store, lost leases and steps of the clock.
+//! - `tracing`: [`DurableTimer::trace_stats`](DurableTimer#method.trace_stats), and events for
+//!   failures of the store, lost leases and steps of the clock.
 
 pub mod conformance;
 mod error;
@@ -127,7 +128,7 @@ pub use self::postgres::PostgresStore;
 #[cfg(feature = "redb")]
 pub use self::redb::RedbStore;
 pub use self::{
-    error::{DurableError, InputError, StoreError, StoreErrorReason},
+    error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason},
     memory::MemoryStore,
     record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
     repeat::{Missed, Repeat},

@@ -147,6 +147,19 @@ impl RedbStore {
     /// Opens a file like [`open`](Self::open), and verifies the checksums of all its pages first,
     /// which reads the whole file. A damaged file is an error.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel_durable::{RedbStore, StoreErrorReason};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("reminders.redb");
+    /// std::fs::write(&path, "not a store")?;
+    /// let refused = RedbStore::open_checked(&path).expect_err("damaged");
+    /// assert_eq!(refused.reason(), StoreErrorReason::Corrupt);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`open`](Self::open).

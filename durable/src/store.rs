@@ -331,6 +331,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`StoreError`].
     fn count(&self) -> Result<Counts, StoreError>;
 
+    /// Returns the number of live records whose next attempt is at `now` or before: those that wait
+    /// for a worker, and those that are being delivered. The default reads all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+        const PAGE: usize = 1_000;
+        let until = now.saturating_add(Duration::from_micros(1));
+        let (mut count, mut after) = (0, None);
+        loop {
+            let page = self.list(&Query::Times { from: WallTime::MIN, until, after }, PAGE)?;
+            count += page.len() as u64;
+            after = page.last().map(|last| (last.next, last.id.clone()));
+            if page.len() < PAGE {
+                return Ok(count);
+            }
+        }
+    }
+
     /// Registers a worker with a lease until `now + lease`.
     ///
     /// # Errors

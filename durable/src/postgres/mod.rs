@@ -390,6 +390,12 @@ impl Store for PostgresStore {
         Ok(Counts { live: count(0), dead: count(1) })
     }
 
+    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+        let now = now.to_system_time();
+        let rows = self.shared.reader.run(|session| session.query(sql::COUNT_DUE, &[&now]))?;
+        Ok(rows[0].get::<_, i64>(0).cast_unsigned())
+    }
+
     fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
         let until = now.saturating_add(lease).to_system_time();
         let rows = self.shared.worker.run(|session| session.commit(sql::ENTER, &[&until]))?;

@@ -182,3 +182,7 @@ pub(super) const COUNT: &str = "
         (SELECT count(*) FROM {schema}.timeouts WHERE state = 0)
             + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL),
         (SELECT count(*) FROM {schema}.timeouts WHERE state = 3)";
+
+pub(super) const COUNT_DUE: &str = "
+    SELECT (SELECT count(*) FROM {schema}.timeouts WHERE state = 0 AND next_at <= $1)
+        + (SELECT count(*) FROM {schema}.timeouts WHERE worker IS NOT NULL AND next_at <= $1)";

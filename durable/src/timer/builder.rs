@@ -4,7 +4,6 @@ use std::{
     error::Error,
     fmt,
     future::Future,
-    io,
     num::NonZeroU32,
     pin::Pin,
     sync::{Arc, Weak},
@@ -22,6 +21,7 @@ use super::{
     policy::{Backoff, CatchUp},
 };
 use crate::{
+    error::BuildError,
     memory::MemoryStore,
     store::Store,
     time::{SystemWallClock, WallClock},
@@ -48,6 +48,10 @@ pub type DeliveryFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///     })?;
 /// timer.schedule("invoice/17", Duration::from_secs(86_400), b"remind")?;
 /// assert_eq!(timer.count()?.live, 1);
+///
+/// let timer = DurableTimer::builder(MemoryStore::new()).recheck(Some(Duration::ZERO));
+/// let refused = timer.build_with(drop).expect_err("out of range");
+/// assert_eq!(refused.to_string(), "setting `recheck` is out of range");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 pub struct DurableTimerBuilder<S: Store> {
@@ -80,42 +84,43 @@ impl<S: Store> DurableTimerBuilder<S> {
     }
 
     /// Sets the longest time before its due time at which the timer takes a timeout into memory. It
-    /// takes each at the latest half of this time before. Default: a minute.
+    /// takes each at the latest half of this time before. At least a millisecond. Default: a minute.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.driver.window = window;
         self
     }
 
-    /// Sets the most timeouts in memory whose delivery has not begun, at least 1, and the bytes of
-    /// payload above which the timer takes no more. Default: 16384, and 64 MiB.
+    /// Sets the most timeouts in memory whose delivery has not begun, from 1 to 2^24, and the bytes
+    /// of payload above which the timer takes no more, at least 1. Default: 16384, and 64 MiB.
     #[must_use]
     pub fn window_capacity(mut self, timeouts: usize, bytes: usize) -> Self {
-        self.driver.window_capacity = timeouts.clamp(1, 1 << 24);
-        self.driver.window_bytes = bytes.max(1);
+        self.driver.window_capacity = timeouts;
+        self.driver.window_bytes = bytes;
         self
     }
 
     /// Sets the most deliveries under way, at least 1. Default: 1024.
     #[must_use]
     pub fn max_deliveries(mut self, max: usize) -> Self {
-        self.driver.max_deliveries = max.max(1);
+        self.driver.max_deliveries = max;
         self
     }
 
-    /// Sets how long this worker's claims stay valid after it stops. Default: 30 seconds.
+    /// Sets how long this worker's claims stay valid after it stops, at least 3 milliseconds.
+    /// Default: 30 seconds.
     ///
     /// A worker renews its lease after a third of this time. When a worker dies, others deliver its
     /// timeouts after the whole time.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.driver.lease = lease.max(Duration::from_millis(3));
+        self.driver.lease = lease;
         self
     }
 
     /// Sets how often the timer looks for timeouts that other processes have added, in case a
-    /// notification was lost; `None` for never. Default: [`Store::recheck`], which is a minute for
-    /// PostgreSQL.
+    /// notification was lost; `None` for never. At least a millisecond. Default: [`Store::recheck`],
+    /// which is a minute for PostgreSQL.
     #[must_use]
     pub fn recheck(mut self, interval: Option<Duration>) -> Self {
         self.driver.recheck = interval;
@@ -129,8 +134,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets after how long a delivery that has not ended counts as failed; `None` for never.
-    /// Default: 15 minutes.
+    /// Sets after how long a delivery that has not ended counts as failed, at least a millisecond;
+    /// `None` for never. Default: 15 minutes.
     ///
     /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
     /// handler keeps its thread until then: as many of them as there are
@@ -159,7 +164,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Sets the number of threads for a blocking handler, at least 1. Default: 4.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads.max(1);
+        self.threads = threads;
         self
     }
 
@@ -183,11 +188,12 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the threads cannot be started.
-    pub fn build_blocking<F>(self, handler: F) -> io::Result<DurableTimer<S>>
+    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
+    pub fn build_blocking<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
+        self.check()?;
         let run = Arc::new(move |delivery| run_blocking(&handler, delivery));
         let clock = self.choose_clock();
         if is_virtual(&clock) {
@@ -201,13 +207,14 @@ impl<S: Store> DurableTimerBuilder<S> {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     queue.close();
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         }
         let handler = Arc::clone(&queue);
         let pass_on: Handler = Arc::new(move |lane, delivery| handler.push(lane, delivery));
-        let timer = self.start(clock, Some(queue), pass_on)?;
+        let started = self.start(clock, Some(Arc::clone(&queue)), pass_on);
+        let timer = started.inspect_err(|_| queue.close())?;
         timer.core().threads.lock().append(&mut threads);
         Ok(timer)
     }
@@ -238,8 +245,12 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the threads cannot be started.
-    pub fn build_async<P, F, R, E>(self, spawn: P, handler: F) -> io::Result<DurableTimer<S>>
+    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
+    pub fn build_async<P, F, R, E>(
+        self,
+        spawn: P,
+        handler: F,
+    ) -> Result<DurableTimer<S>, BuildError>
     where
         P: Fn(DeliveryFuture) + Send + Sync + 'static,
         F: Fn(Delivery) -> R + Send + Sync + 'static,
@@ -264,13 +275,32 @@ impl<S: Store> DurableTimerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the threads cannot be started.
-    pub fn build_with<F>(self, handler: F) -> io::Result<DurableTimer<S>>
+    /// [`BuildError`] if a setting is out of range, or the threads cannot be started.
+    pub fn build_with<F>(self, handler: F) -> Result<DurableTimer<S>, BuildError>
     where
         F: Fn(Delivery) + Send + Sync + 'static,
     {
+        self.check()?;
         let clock = self.choose_clock();
         self.start(clock, None, Arc::new(move |_, delivery| handler(delivery)))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let short = Duration::from_millis(1);
+        let is_long = |time: Option<Duration>| time.is_none_or(|time| time >= short);
+        let driver = &self.driver;
+        let capacity = (1..=1 << 24).contains(&driver.window_capacity) && driver.window_bytes > 0;
+        let settings = [
+            ("window", driver.window >= short),
+            ("window_capacity", capacity),
+            ("max_deliveries", driver.max_deliveries > 0),
+            ("lease", driver.lease >= 3 * short),
+            ("recheck", is_long(driver.recheck)),
+            ("handler_limit", is_long(driver.handler_limit)),
+            ("threads", self.threads > 0),
+        ];
+        let wrong = settings.into_iter().find(|(_, is_right)| !is_right);
+        wrong.map_or(Ok(()), |(name, _)| Err(BuildError::Setting(name)))
     }
 
     fn choose_clock(&self) -> Arc<dyn WallClock> {
@@ -283,7 +313,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         clock: Arc<dyn WallClock>,
         executor: Option<Arc<Queue>>,
         handler: Handler,
-    ) -> io::Result<DurableTimer<S>> {
+    ) -> Result<DurableTimer<S>, BuildError> {
         let is_virtual = is_virtual(&clock);
         let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
         let backoff = self.driver.backoff;
@@ -316,7 +346,7 @@ impl<S: Store> DurableTimerBuilder<S> {
             Ok(driver) => timer.core().threads.lock().extend([commit, driver]),
             Err(error) => {
                 timer.abandon();
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(timer)
@@ -325,8 +355,8 @@ impl<S: Store> DurableTimerBuilder<S> {
 
 /// Returns whether the clock runs its timers itself.
 fn is_virtual(clock: &Arc<dyn WallClock>) -> bool {
-    let nobody: Weak<Core<MemoryStore>> = Weak::new();
-    clock.adopt(nobody)
+    let none: Weak<Core<MemoryStore>> = Weak::new();
+    clock.adopt(none)
 }
 
 impl<S: Store> fmt::Debug for DurableTimerBuilder<S> {

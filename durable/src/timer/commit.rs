@@ -46,7 +46,7 @@ pub(super) enum Reply {
     /// The driver, which learns that the delivery with this token is settled, and how to count it.
     Settled(u64, Counted),
     /// No caller.
-    Nobody,
+    None,
 }
 
 /// How a settlement counts.
@@ -186,7 +186,7 @@ pub(super) fn write_group(
                 match job.reply {
                     // The caller may have gone.
                     Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
-                    Reply::Settled(..) | Reply::Nobody => again.push(job),
+                    Reply::Settled(..) | Reply::None => again.push(job),
                 }
             }
             if error.reason() == StoreErrorReason::Closed {
@@ -201,7 +201,7 @@ fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &C
     match reply {
         // The caller may have gone.
         Reply::Caller(sender) => drop(sender.send(Ok(answers))),
-        Reply::Nobody => (),
+        Reply::None => (),
         Reply::Settled(token, counted) => {
             outcome.ended.push(token);
             let total = match counted {

@@ -209,7 +209,7 @@ impl<S: Store> Core<S> {
                     Command::Settle(claim, Settlement::Release) => {
                         Reply::Settled(claim.token, Counted::Released)
                     }
-                    _ => Reply::Nobody,
+                    _ => Reply::None,
                 };
                 self.commit(Job { commands: vec![command], reply });
             }
@@ -294,7 +294,7 @@ impl<S: Store> Core<S> {
     fn close(&self) -> bool {
         let commands = self.driver.lock().close();
         if !commands.is_empty() {
-            self.commit(Job { commands, reply: Reply::Nobody });
+            self.commit(Job { commands, reply: Reply::None });
         }
         let mut driver = self.driver.lock();
         if driver.held().2 > 0 {

@@ -51,7 +51,7 @@ use crate::{
 /// let clock = ManualWallClock::new();
 /// let timer = DurableTimer::builder(MemoryStore::new())
 ///     .clock(clock.clone())
-///     .build_blocking(|delivery| Err(format!("nobody answers {}", delivery.id()).into()))?;
+///     .build_blocking(|delivery| Err(format!("no route to {}", delivery.id()).into()))?;
 ///
 /// let month = Duration::from_secs(30 * 86_400);
 /// assert_eq!(timer.schedule("trial/17", month, b"ends")?, Scheduled::Created);
@@ -310,13 +310,41 @@ impl<S: Store> DurableTimer<S> {
         Ok(self.core().store.list(query, limit)?)
     }
 
-    /// Returns the numbers of live and of dead timeouts in the store.
+    /// Returns the numbers of live and of dead timeouts in the store. Asks the store.
     ///
     /// # Errors
     ///
     /// [`DurableError`].
     pub fn count(&self) -> Result<Counts, DurableError> {
         Ok(self.core().store.count()?)
+    }
+
+    /// Returns the number of timeouts that are due and not acknowledged: those that wait, and those
+    /// that are being delivered. Asks the store, which reads an entry for each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{DurableTimer, ManualWallClock, MemoryStore};
+    ///
+    /// let clock = ManualWallClock::new();
+    /// let timer = DurableTimer::builder(MemoryStore::new())
+    ///     .clock(clock.clone())
+    ///     .build_blocking(|delivery| Err("the printer is off".into()))?;
+    /// timer.schedule("report", Duration::from_secs(60), b"")?;
+    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 0));
+    /// timer.shutdown();
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!((timer.count()?.live, timer.count_due()?), (1, 1));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn count_due(&self) -> Result<u64, DurableError> {
+        Ok(self.core().store.count_due(self.now())?)
     }
 
     /// Returns the present time of the timer's clock.
@@ -332,17 +360,36 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Returns the counts of the timer, and the numbers of records in its memory. Does not ask the
-    /// store.
+    /// store, as [`count`](Self::count) and [`count_due`](Self::count_due) do.
     #[must_use]
     pub fn stats(&self) -> DurableStats {
         self.core().stats()
     }
 
-    /// Publishes the statistics through the facade `metrics`, under names that begin with
-    /// `delaywheel_durable_`. Call it as often as they are collected.
+    /// Publishes [`stats`](Self::stats), [`count`](Self::count) and [`count_due`](Self::count_due)
+    /// through the facade `metrics`, under names that begin with `delaywheel_durable_`. Call it as
+    /// often as they are collected.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`] if the store failed. Then only `stats` is published.
     #[cfg(feature = "metrics")]
-    pub fn publish_metrics(&self) {
+    pub fn publish_metrics(&self) -> Result<(), DurableError> {
         self.stats().publish();
+        stats::publish_store(self.count()?, self.count_due()?);
+        Ok(())
+    }
+
+    /// Emits one event of the facade `tracing`, of the level `INFO`, with the fields of
+    /// [`stats`](Self::stats), [`count`](Self::count) and [`count_due`](Self::count_due).
+    ///
+    /// # Errors
+    ///
+    /// [`DurableError`] if the store failed. Then no event is emitted.
+    #[cfg(feature = "tracing")]
+    pub fn trace_stats(&self) -> Result<(), DurableError> {
+        self.stats().trace(self.count()?, self.count_due()?);
+        Ok(())
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.

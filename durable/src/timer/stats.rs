@@ -9,13 +9,17 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+use crate::store::Counts;
+
 /// Defines the counters once, for the timer and for its user.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
         ///
-        /// They do not include other processes and what only the store knows:
-        /// [`DurableTimer::count`](crate::DurableTimer::count) returns the numbers of the store.
+        /// They do not include other processes. Of the store,
+        /// [`DurableTimer::count`](crate::DurableTimer::count) and
+        /// [`DurableTimer::count_due`](crate::DurableTimer::count_due) return numbers.
         #[derive(Debug, Clone, Default)]
         #[non_exhaustive]
         pub struct DurableStats {
@@ -39,6 +43,27 @@ macro_rules! counters {
                     let name = concat!("delaywheel_durable_", stringify!($name), "_total");
                     metrics::counter!(name).absolute(self.$name);
                 )*
+            }
+        }
+
+        #[cfg(feature = "tracing")]
+        impl DurableStats {
+            /// Emits all numbers as an event.
+            pub(super) fn trace(&self, store: Counts, store_due: u64) {
+                tracing::info!(
+                    store_live = store.live,
+                    store_due,
+                    store_dead = store.dead,
+                    window = self.window,
+                    due = self.due,
+                    delivering = self.delivering,
+                    $($name = self.$name,)*
+                    lateness_p50 = ?self.lateness.p50,
+                    lateness_p99 = ?self.lateness.p99,
+                    store_latency_p50 = ?self.store_latency.p50,
+                    store_latency_p99 = ?self.store_latency.p99,
+                    "statistics"
+                );
             }
         }
 
@@ -114,15 +139,11 @@ impl DurableStats {
     /// Publishes the counts through the facade `metrics`.
     pub(super) fn publish(&self) {
         self.publish_counters();
-        let gauges = [
-            ("delaywheel_durable_window", self.window),
-            ("delaywheel_durable_due", self.due),
-            ("delaywheel_durable_delivering", self.delivering),
-        ];
-        for (name, value) in gauges {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
-            metrics::gauge!(name).set(value as f64);
-        }
+        publish_gauges([
+            ("delaywheel_durable_window", self.window as u64),
+            ("delaywheel_durable_due", self.due as u64),
+            ("delaywheel_durable_delivering", self.delivering as u64),
+        ]);
         let latencies = [
             ("delaywheel_durable_lateness_p99_seconds", self.lateness.p99),
             ("delaywheel_durable_store_latency_p99_seconds", self.store_latency.p99),
@@ -130,6 +151,24 @@ impl DurableStats {
         for (name, value) in latencies {
             metrics::gauge!(name).set(value.as_secs_f64());
         }
+    }
+}
+
+/// Publishes the numbers of records in a store.
+#[cfg(feature = "metrics")]
+pub(super) fn publish_store(counts: Counts, due: u64) {
+    publish_gauges([
+        ("delaywheel_durable_store_live", counts.live),
+        ("delaywheel_durable_store_due", due),
+        ("delaywheel_durable_store_dead", counts.dead),
+    ]);
+}
+
+#[cfg(feature = "metrics")]
+fn publish_gauges(gauges: [(&'static str, u64); 3]) {
+    for (name, value) in gauges {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
+        metrics::gauge!(name).set(value as f64);
     }
 }
 

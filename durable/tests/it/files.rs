@@ -1,4 +1,4 @@
-//! Embedded stores on files that nobody can write, and on files that are damaged.
+//! Embedded stores on read-only files, and on files that are damaged.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,6 @@
 //! A model of 100 workers on PostgreSQL databases with 1,000,000,000 pending timeouts: half an hour
-//! of virtual time, in which each statement costs what was measured.
+//! of virtual time, in which each statement has the cost that was measured. The model restates the
+//! rules by which workers claim; it does not run the driver.
 //!
 //! `cargo test --release -p delaywheel-durable --test it scale -- --nocapture` prints a table.
 

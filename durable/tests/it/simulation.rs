@@ -44,7 +44,7 @@ enum Fault {
     /// An acknowledgement is accepted and not kept.
     LostAcknowledgement,
     /// A claim of a worker that has left takes records.
-    ClaimByNobody,
+    ClaimAfterLeave,
 }
 
 /// A request that reaches the store after its sender took it for lost.
@@ -143,9 +143,9 @@ impl RemoteStore {
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
         let batch = self.store.claim(worker, request)?;
-        if batch.is_none() && self.fault == Some(Fault::ClaimByNobody) {
-            let nobody = self.store.enter(WallTime::MAX, Duration::ZERO)?;
-            self.store.claim(nobody, request)?;
+        if batch.is_none() && self.fault == Some(Fault::ClaimAfterLeave) {
+            let absent = self.store.enter(WallTime::MAX, Duration::ZERO)?;
+            self.store.claim(absent, request)?;
         }
         Ok(batch)
     }
@@ -610,7 +610,7 @@ fn every_seeded_fault_is_found() {
         Fault::NoLapse,
         Fault::LostSchedule,
         Fault::LostAcknowledgement,
-        Fault::ClaimByNobody,
+        Fault::ClaimAfterLeave,
     ];
     for fault in faults {
         let found = (0..200).find_map(|seed| World::new(seed, Some(fault)).run(400).err());

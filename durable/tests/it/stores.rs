@@ -194,7 +194,7 @@ mod embedded {
         writer.join().expect_err("the backend panics");
         let (sender, begun) = mpsc::channel();
         thread::spawn(move || sender.send(store.begin(at(10), &claims)));
-        let begun = begun.recv_timeout(Duration::from_secs(20)).expect("begin waits for ever");
+        let begun = begun.recv_timeout(Duration::from_secs(20)).expect("begin has returned");
         assert_eq!(begun.expect("begin"), [true]);
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Backoff, Cancelled, CatchUp, Conflict, Delivery, DurableError, DurableTimer,
+    Backoff, BuildError, Cancelled, CatchUp, Conflict, Delivery, DurableError, DurableTimer,
     DurableTimerBuilder, InputError, ManualWallClock, MemoryStore, Missed, NewTimeout, Query,
     Repeat, Rescheduled, Scheduled, State, WallClock, WallTime,
 };
@@ -587,6 +587,28 @@ fn many_callers_share_commits_and_none_is_lost_by_a_restart() {
 }
 
 #[test]
+fn settings_out_of_range_are_refused_by_name() {
+    type Builder = DurableTimerBuilder<MemoryStore>;
+    let wrong: [(&str, fn(Builder) -> Builder); 8] = [
+        ("window", |builder| builder.window(Duration::from_micros(999))),
+        ("window_capacity", |builder| builder.window_capacity(0, 1)),
+        ("window_capacity", |builder| builder.window_capacity((1 << 24) + 1, 1)),
+        ("max_deliveries", |builder| builder.max_deliveries(0)),
+        ("lease", |builder| builder.lease(Duration::from_micros(2_999))),
+        ("recheck", |builder| builder.recheck(Some(Duration::ZERO))),
+        ("handler_limit", |builder| builder.handler_limit(Some(Duration::ZERO))),
+        ("threads", |builder| builder.threads(0)),
+    ];
+    for (name, set) in wrong {
+        let builder = || set(DurableTimer::builder(MemoryStore::new()));
+        for refused in [builder().build_blocking(|_| Ok(())), builder().build_with(drop)] {
+            let error = refused.map(drop).expect_err(name);
+            assert!(matches!(error, BuildError::Setting(wrong) if wrong == name), "{error}");
+        }
+    }
+}
+
+#[test]
 fn futures_schedule_and_handle() {
     let (sender, seen) = mpsc::channel();
     let timer = DurableTimer::builder(MemoryStore::new())
@@ -647,18 +669,18 @@ fn every_count_is_published_through_the_facade_metrics() {
 
     let (timer, _seen) = plain(&ManualWallClock::new());
     let names = Names::default();
-    metrics::with_local_recorder(&names, || timer.publish_metrics());
+    metrics::with_local_recorder(&names, || timer.publish_metrics()).expect("counts");
     let names = names.0.into_inner().expect("not poisoned");
-    // Five gauges: three numbers of timeouts, and two latencies.
+    // Eight gauges: numbers of timeouts in memory and in the store, and two latencies.
     let totals = names.iter().filter(|name| name.ends_with("_total")).count();
-    assert_eq!((names.len(), totals), (19, 14), "{names:?}");
+    assert_eq!((names.len(), totals), (22, 14), "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("delaywheel_durable_")));
 }
 
-/// Counts the warnings.
+/// Counts the warnings, and the fields of the latest event.
 #[cfg(feature = "tracing")]
 #[derive(Clone, Default)]
-pub(crate) struct Warnings(pub(crate) Arc<AtomicUsize>);
+pub(crate) struct Warnings(pub(crate) Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 #[cfg(feature = "tracing")]
 impl tracing::Subscriber for Warnings {
@@ -673,12 +695,23 @@ impl tracing::Subscriber for Warnings {
     fn event(&self, event: &tracing::Event<'_>) {
         let is_warning = *event.metadata().level() == tracing::Level::WARN;
         self.0.fetch_add(usize::from(is_warning), SeqCst);
+        self.1.store(event.fields().count(), SeqCst);
     }
 
     fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
     fn enter(&self, _: &tracing::Id) {}
     fn exit(&self, _: &tracing::Id) {}
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn every_count_is_a_field_of_an_event_of_tracing() {
+    let (timer, _seen) = plain(&ManualWallClock::new());
+    let events = Warnings::default();
+    tracing::subscriber::with_default(events.clone(), || timer.trace_stats()).expect("counts");
+    // Six numbers of timeouts, four latencies, the message, and the counts that only grow.
+    assert_eq!(events.1.load(SeqCst), 6 + 4 + 1 + 14);
 }
 
 #[cfg(feature = "tracing")]

@@ -72,6 +72,7 @@ fn use_store(store: &PostgresStore, now: WallTime) {
             assert!(store.list(&query, LIMIT).expect("list").len() <= LIMIT);
         }
         store.count().expect("count");
+        store.count_due(now).expect("count");
         assert!(store.renew(worker, now, Duration::from_secs(60)).expect("renew"));
     }
     store.leave(worker).expect("leave");

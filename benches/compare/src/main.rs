@@ -23,7 +23,7 @@ use std::{
 use delaywheel_compare::{
     bench::{Bench, Options, Results, Scale},
     figures,
-    measure::shared,
+    measure::Turn,
     report,
 };
 use lexopt::prelude::*;
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
 /// Returns whether all checks passed.
 fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     if let Some(turn) = arguments.turn {
-        let figures = serde_json::from_str::<shared::Turn>(&turn)?.run();
+        let figures = serde_json::from_str::<Turn>(&turn)?.run()?;
         println!("{}", serde_json::to_string(&figures)?);
         return Ok(true);
     }

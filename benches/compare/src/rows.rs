@@ -3,7 +3,7 @@
 //! The tables of `docs/benchmarks.md` are the definitions and targets, so that they stand in one
 //! place.
 
-use crate::measure::{latency, load, memory, purgatory, seen, shared, timer, wheel};
+use crate::measure::{futures, latency, load, memory, purgatory, seen, shared, timer, wheel};
 use crate::prelude::*;
 
 /// Read when the program runs, so that an edit of the page does not rebuild it.
@@ -88,6 +88,7 @@ pub const SECTIONS: &[Section] = &[
     section(&["timer/steady"], timer::steady),
     section(&["timer/crowd"], timer::crowd),
     section(&["timer/slow"], timer::slow),
+    section(&["future"], futures::run),
     section(&["purgatory/closed", "purgatory/closed_median"], purgatory::closed),
     section(&["purgatory/threads", "purgatory/scaling", "purgatory/beside"], purgatory::threads),
     section(&["purgatory/check"], purgatory::checks),

@@ -1,7 +1,7 @@
 //! Contestants with threads of their own. Each takes each turn in a process of its own.
 
 use crate::prelude::*;
-use crate::{os::other_threads, shared::schedule_all_noted};
+use crate::{measure, os::other_threads, shared::schedule_all_noted};
 
 /// A turn of one contestant in a process of its own.
 #[derive(Clone, Serialize, Deserialize)]
@@ -53,7 +53,8 @@ fn delegate(
     let program = env::current_exe()?;
     for one in shared::all() {
         let (contestant, seed) = (one.name().to_owned(), bench.options.seed + round as u64);
-        bench.delegate(&program, &Turn { contestant, what, threads, number, millis, seed })?;
+        let turn = Turn { contestant, what, threads, number, millis, seed };
+        bench.delegate(&program, &measure::Turn::Shared(turn))?;
     }
     Ok(())
 }

@@ -36,7 +36,8 @@ impl WorldClock {
     /// Sets this clock in the builder of a timer. If `is_driven`, the clock also drives the timer.
     pub(crate) fn set_up(&self, builder: TimerBuilder, is_driven: bool) -> TimerBuilder {
         match &self.manual {
-            Some(manual) => builder.clock(manual.clone()),
+            Some(manual) if is_driven => builder.clock(manual.clone()),
+            Some(manual) => builder.clock(View(manual.clone())),
             None => builder.clock(FaultyClock { is_driving: is_driven, ..self.faulty.clone() }),
         }
     }
@@ -101,6 +102,16 @@ impl WorldClock {
             self.faulty.show(earlier / self.grain * self.grain);
         }
         self.stand_still();
+    }
+}
+
+/// The time of a [`ManualClock`], which does not drive the timers of this clock.
+#[derive(Debug)]
+struct View(ManualClock);
+
+impl Clock for View {
+    fn now(&self) -> Instant {
+        self.0.now()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -12,15 +12,15 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, MissedTicks, ScheduleErrorKind,
+    Completion, MissedTicks, RecvError, ScheduleErrorKind,
     future::{Interval, QueueStream, Sleep, Timeout, TimeoutError, Wait},
 };
 
 use crate::{
     books::{Books, Tick},
     clock::Time,
-    script::{Delay, Nanos},
-    world::World,
+    script::{Delay, KEYS, Nanos},
+    world::{World, lock},
 };
 
 /// Maximum number of ticks or values that a task takes in one poll.
@@ -32,8 +32,15 @@ pub(crate) enum Work {
     Timeout(Timeout<Gate>, Delay, Option<Alarm>),
     Interval(Interval, Alarm),
     Receive(QueueStream<usize>),
+    ReceiveOne(ReceiveOne),
     Wait(Wait<u32, u32>, Waits),
 }
+
+/// A future of `recv_async`.
+pub(crate) type ReceiveOne = Pin<Box<dyn Future<Output = Result<usize, RecvError>> + Send>>;
+
+/// The value of each key.
+pub(crate) type Values = Arc<Mutex<[u64; KEYS as usize]>>;
 
 /// The model of a sleep.
 #[derive(Debug, Clone, Copy)]
@@ -50,10 +57,43 @@ pub(crate) struct Waits {
     pub(crate) delay: Delay,
     pub(crate) gate: Gate,
     pub(crate) has_condition: bool,
+    pub(crate) thresholds: Vec<(u32, u64)>,
+    /// Whether all thresholds must be reached, or one of them.
+    pub(crate) needs_all: bool,
+    pub(crate) values: Values,
     /// `None` before the first poll.
     pub(crate) deadline: Option<Tick>,
     /// Whether an event has ended it.
     pub(crate) is_satisfied: bool,
+}
+
+impl Waits {
+    /// Makes the model of a wait without watches.
+    pub(crate) fn new(delay: Delay, values: &Values) -> Self {
+        Self {
+            keys: 0,
+            delay,
+            gate: Gate::new(),
+            has_condition: false,
+            thresholds: Vec::new(),
+            needs_all: false,
+            values: Arc::clone(values),
+            deadline: None,
+            is_satisfied: false,
+        }
+    }
+
+    /// Returns whether the values have reached the thresholds.
+    pub(crate) fn is_reached(&self) -> bool {
+        let values = lock(&self.values);
+        let mut reached =
+            self.thresholds.iter().map(|(key, least)| values[*key as usize] >= *least);
+        if self.needs_all {
+            reached.all(|is_reached| is_reached)
+        } else {
+            reached.any(|is_reached| is_reached)
+        }
+    }
 }
 
 /// A future that is ready when the script opens it. It wakes no task.
@@ -89,6 +129,16 @@ pub(crate) enum Polled {
     Over,
 }
 
+/// The state of the timer, queue or purgatory of a task.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Open,
+    /// A finish keeps the sleeps that are pending, and refuses others.
+    Finishing,
+    Ended,
+}
+
 /// The time and the state of a task before a poll, for the model.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
@@ -98,9 +148,15 @@ pub(crate) struct Moment {
     pub(crate) tick: Tick,
     /// Whether the timer has no permit left for another sleep.
     pub(crate) is_full: bool,
-    pub(crate) is_shut_down: bool,
+    pub(crate) phase: Phase,
     /// Whether the task was registered and not woken since.
     pub(crate) is_registered: bool,
+}
+
+impl Moment {
+    fn is_shut_down(&self) -> bool {
+        self.phase == Phase::Ended
+    }
 }
 
 impl Work {
@@ -122,8 +178,17 @@ impl Work {
                 poll_interval(world, (interval, alarm), books, cx, at)
             }
             Self::Receive(stream) => poll_receive(stream, values, cx, at),
+            Self::ReceiveOne(receive) => {
+                let polled = take_value(receive.as_mut().poll(cx), values, at)?;
+                Ok(if let Polled::Again = polled { Polled::Over } else { polled })
+            }
             Self::Wait(wait, model) => poll_wait(wait, model, books, cx, at),
         }
+    }
+
+    /// Returns whether it is a timeout of the timer.
+    pub(crate) const fn sleeps(&self) -> bool {
+        matches!(self, Self::Sleep(..) | Self::Timeout(..) | Self::Interval(..))
     }
 
     /// Returns the tick at which the task is due; `None` if it does not wait for a time.
@@ -131,7 +196,7 @@ impl Work {
         match self {
             Self::Sleep(_, alarm) | Self::Interval(_, alarm) => Some(due(alarm)),
             Self::Timeout(_, _, alarm) => alarm.as_ref().map(due),
-            Self::Receive(_) => None,
+            Self::Receive(_) | Self::ReceiveOne(_) => None,
             Self::Wait(_, wait) => wait.deadline,
         }
     }
@@ -179,9 +244,9 @@ impl Alarm {
         let has_passed = self.deadline < u64::MAX && at.nanos >= self.deadline;
         let is_sure = books.at_nanos(self.deadline.into()) <= at.tick;
         let is_right = match polled {
-            Poll::Pending => !is_sure && !at.is_shut_down,
+            Poll::Pending => !is_sure && !at.is_shut_down(),
             Poll::Ready(Ok(())) => has_passed,
-            Poll::Ready(Err(ScheduleErrorKind::ShutDown)) => at.is_shut_down && !has_passed,
+            Poll::Ready(Err(ScheduleErrorKind::ShutDown)) => at.is_shut_down() && !has_passed,
             Poll::Ready(Err(ScheduleErrorKind::Full)) => {
                 at.is_full && !at.is_registered && !has_passed
             }
@@ -248,6 +313,9 @@ fn poll_interval(
         let planned = alarm.deadline;
         alarm.judge(polled.map_ok(|_| ()), books, at)?;
         at.is_registered = false;
+        if at.phase == Phase::Finishing {
+            at.phase = Phase::Ended;
+        }
         match polled {
             Poll::Pending => return Ok(Polled::Pending),
             Poll::Ready(Ok(instant)) => {
@@ -256,7 +324,7 @@ fn poll_interval(
                 let now = at.nanos.max(planned);
                 *alarm = Alarm::new(next_tick(interval.missed_ticks(), period, planned, now));
             }
-            Poll::Ready(Err(_)) if at.is_shut_down => return Ok(Polled::Over),
+            Poll::Ready(Err(_)) if at.is_shut_down() => return Ok(Polled::Over),
             Poll::Ready(Err(_)) => return Ok(Polled::Again),
         }
     }
@@ -270,19 +338,32 @@ fn poll_receive(
     at: Moment,
 ) -> Result<Polled, String> {
     for _ in 0..MOST_AT_ONCE {
-        match stream.poll_recv(cx) {
-            Poll::Pending => return Ok(Polled::Pending),
-            Poll::Ready(Ok(value)) => {
-                let deadline = values.get_mut(value).and_then(Option::take);
-                if deadline.is_none_or(|deadline| deadline > at.tick) {
-                    return Err(format!("value {value}: {deadline:?} at {}", at.tick));
-                }
-            }
-            Poll::Ready(Err(_)) if at.is_shut_down => return Ok(Polled::Over),
-            Poll::Ready(Err(error)) => return Err(error.to_string()),
+        match take_value(stream.poll_recv(cx), values, at)? {
+            Polled::Again => {}
+            polled => return Ok(polled),
         }
     }
     Ok(Polled::Again)
+}
+
+/// Checks the result of a poll for a value. There may be another value.
+fn take_value(
+    polled: Poll<Result<usize, RecvError>>,
+    values: &mut [Option<Tick>],
+    at: Moment,
+) -> Result<Polled, String> {
+    match polled {
+        Poll::Pending => Ok(Polled::Pending),
+        Poll::Ready(Ok(value)) => {
+            let deadline = values.get_mut(value).and_then(Option::take);
+            if deadline.is_none_or(|deadline| deadline > at.tick) {
+                return Err(format!("value {value}: {deadline:?} at {}", at.tick));
+            }
+            Ok(Polled::Again)
+        }
+        Poll::Ready(Err(_)) if at.is_shut_down() => Ok(Polled::Over),
+        Poll::Ready(Err(error)) => Err(error.to_string()),
+    }
 }
 
 fn poll_wait(
@@ -295,12 +376,12 @@ fn poll_wait(
     let is_first = model.deadline.is_none();
     let deadline = *model.deadline.get_or_insert_with(|| books.after(at.now, model.delay));
     let polled = Pin::new(wait).poll(cx);
-    let is_open = model.has_condition && model.gate.is_open();
+    let is_open = model.has_condition && model.gate.is_open() || model.is_reached();
     let is_right = match &polled {
-        Poll::Pending => (at.is_registered || is_first && !is_open) && !at.is_shut_down,
+        Poll::Pending => (at.is_registered || is_first && !is_open) && !at.is_shut_down(),
         Poll::Ready(Ok(Completion::Satisfied)) => model.is_satisfied || is_first && is_open,
         Poll::Ready(Ok(Completion::Expired)) => deadline <= at.tick && !model.is_satisfied,
-        Poll::Ready(Ok(Completion::ShutDown) | Err(_)) => at.is_shut_down,
+        Poll::Ready(Ok(Completion::ShutDown) | Err(_)) => at.is_shut_down(),
         Poll::Ready(Ok(_)) => false,
     };
     if !is_right {

@@ -12,6 +12,8 @@ mod books;
 mod calls;
 mod clock;
 mod corpus;
+#[cfg(feature = "future")]
+mod driver;
 mod fronts;
 #[cfg(feature = "future")]
 mod futures;

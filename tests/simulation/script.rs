@@ -326,7 +326,7 @@ impl Dice<'_> {
         some & self.0.u32(0..1 << KEYS)
     }
 
-    fn growth(&mut self) -> u64 {
+    pub(crate) fn growth(&mut self) -> u64 {
         self.0.u64(1..10)
     }
 

@@ -5,16 +5,17 @@
 //! checks that every due task was woken, that no other was, and that a dropped task left nothing.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Wake, Waker},
 };
 
-use delaywheel::{AsyncPurgatory, DelayQueue, PurgatoryBuilder, Timer};
+use delaywheel::{AsyncPurgatory, DelayQueue, PurgatoryBuilder, Watch};
 
 use crate::{
     books::{Books, Tick},
+    driver::Sleeper,
     fronts::duration,
-    futures::{Alarm, Gate, Moment, Polled, Waits, Work},
+    futures::{Alarm, Gate, Moment, Phase, Polled, Values, Waits, Work},
     script::{Back, Delay, KEYS, Nanos, Script, Step, THREADS},
     task_steps::{Job, TaskStep},
     world::{World, lock},
@@ -27,13 +28,18 @@ type Number = usize;
 type Wakes = Arc<Mutex<Vec<(Number, u64)>>>;
 
 pub(crate) struct Tasks {
-    timer: Timer,
+    /// The timer of the sleeps. A finish replaces it.
+    sleeper: Mutex<Sleeper>,
     queue: DelayQueue<usize>,
     purgatory: AsyncPurgatory<u32, u32>,
-    /// Converts times to ticks.
+    /// Converts times to ticks of the queue and the purgatory.
     books: Mutex<Books>,
+    /// The same for the timer of the sleeps.
+    sleep_books: Mutex<Books>,
     state: Mutex<State>,
     wakes: Wakes,
+    /// The values of the purgatory's keys.
+    values: Values,
 }
 
 #[derive(Default)]
@@ -42,6 +48,7 @@ struct State {
     /// The deadline of each value of the queue; `None` once it was received.
     values: Vec<Option<Tick>>,
     is_shut_down: bool,
+    phase: Phase,
 }
 
 struct Task {
@@ -54,6 +61,8 @@ struct Task {
     is_woken: bool,
     /// Whether the last poll was pending, and nothing has woken the task since.
     is_registered: bool,
+    /// Whether it was registered when a finish began. Then its polls may be pending until the end.
+    is_kept: bool,
 }
 
 /// Records wake-ups.
@@ -75,53 +84,44 @@ impl Wake for Signal {
 
 impl Tasks {
     /// Returns the tasks of a world, if the script has steps for them.
-    pub(crate) fn of_script(world: &World, script: &Script) -> Option<Self> {
+    pub(crate) fn of_script(world: &World, script: &Script) -> Option<Arc<Self>> {
         let has_tasks = script.steps.iter().any(|(_, step)| matches!(step, Step::Task(_)));
-        has_tasks.then(|| Self::new(world))
+        has_tasks.then(|| Arc::new(Self::new(world)))
     }
 
     fn new(world: &World) -> Self {
-        let set_up = || {
-            let builder = world.set_up(true);
-            match world.setup.max_pending {
-                Some(max) => builder.max_pending(max),
-                None => builder,
-            }
-        };
-        let timer = set_up().build().expect("the settings are in range");
-        // The first sleep creates the timer of the sleeps.
-        drop(timer.sleep(duration(Delay::Endless)));
         let queue = world.set_up(true).build_queue().expect("the settings are in range");
         let purgatory = PurgatoryBuilder::new().timer(world.set_up(true)).build();
-        let books = Books::new(world.now(), world.setup.tick, None, THREADS);
         Self {
-            timer,
+            sleeper: Mutex::new(Sleeper::new(world)),
             queue,
             purgatory: purgatory.expect("the settings are in range"),
-            books: Mutex::new(books),
+            books: Mutex::new(books(world)),
+            sleep_books: Mutex::new(books(world)),
             state: Mutex::default(),
             wakes: Arc::default(),
+            values: Values::default(),
         }
     }
 
     /// Records the time of the clock.
     pub(crate) fn see(&self, world: &World) {
         lock(&self.books).see(world.now());
+        lock(&self.sleep_books).see(world.now());
+        lock(&self.sleeper).see();
     }
 
     /// Takes a step of a task.
-    pub(crate) fn take(&self, world: &World, step: TaskStep) -> Result<(), String> {
+    pub(crate) fn take(self: &Arc<Self>, world: &Arc<World>, step: TaskStep) -> Result<(), String> {
         self.see(world);
+        if let TaskStep::Finish(count, order) = step {
+            self.finish(world, count, order)?;
+            return self.check_state(world, &mut lock(&self.state), false);
+        }
         let mut state = lock(&self.state);
         match step {
             TaskStep::Spawn(job) => self.spawn(world, &mut state, job),
-            TaskStep::Run(count, order) => {
-                let mut woken: Vec<_> = state.numbers(|task| task.is_woken).collect();
-                fastrand::Rng::with_seed(order).shuffle(&mut woken);
-                for number in woken.into_iter().take(count) {
-                    self.poll(world, &mut state, number)?;
-                }
-            }
+            TaskStep::Run(count, order) => self.run(world, &mut state, count, order)?,
             TaskStep::Poll(back, is_changed) => {
                 if let Some(number) = state.pick(back) {
                     if is_changed {
@@ -149,7 +149,19 @@ impl Tasks {
                 self.queue.insert(duration(delay), value).map_err(|error| error.to_string())?;
                 state.values.push(Some(deadline));
             }
-            TaskStep::Announce(key) => self.announce(world, &mut state, key)?,
+            TaskStep::Announce(key) => {
+                let call = || self.purgatory.check_and_complete(&key);
+                self.complete(world, &mut state, call, |wait| {
+                    wait.keys & (1 << key) > 0 && (!wait.has_condition || wait.gate.is_open())
+                })?;
+            }
+            TaskStep::Advance(key, by) => {
+                let value = lock(&self.values)[key as usize] + by;
+                lock(&self.values)[key as usize] = value;
+                let call = || self.purgatory.advance(&key, value);
+                self.complete(world, &mut state, call, Waits::is_reached)?;
+            }
+            TaskStep::Finish(..) => unreachable!("it holds no lock of the state"),
         }
         self.check_state(world, &mut state, false)
     }
@@ -165,7 +177,9 @@ impl Tasks {
         self.see(world);
         let mut state = lock(&self.state);
         state.is_shut_down = true;
-        drop(self.timer.shutdown());
+        state.phase = Phase::Ended;
+        drop(lock(&self.sleeper).timer.shutdown());
+        self.end_driver(world)?;
         let returned = self.queue.shutdown();
         drop(self.purgatory.shutdown());
         let left = state.values.iter().flatten().count();
@@ -173,16 +187,7 @@ impl Tasks {
             return Err(format!("the queue returned {} values of {left}", returned.len()));
         }
         state.values.clear();
-        self.collect(world, &mut state)?;
-        for number in 0..state.tasks.len() {
-            if state.tasks[number].is_registered {
-                return Err(format!("task {number} sleeps after the shutdown"));
-            }
-            if state.tasks[number].is_woken {
-                self.poll(world, &mut state, number)?;
-            }
-            state.tasks[number].end();
-        }
+        self.end_tasks(world, &mut state, |_| true)?;
         self.check_state(world, &mut state, false)
     }
 
@@ -190,36 +195,149 @@ impl Tasks {
         Waker::from(Arc::new(Signal { wakes: Arc::clone(&self.wakes), task, generation }))
     }
 
+    /// Returns the books of the timer, queue or purgatory of a task.
+    fn books_of(&self, task: &Task) -> MutexGuard<'_, Books> {
+        lock(if task.sleeps() { &self.sleep_books } else { &self.books })
+    }
+
     /// Returns the current time. `u64::MAX` stands for a time that never comes.
     fn now(&self, world: &World) -> Nanos {
-        lock(&self.books).since(world.now()).min(u64::MAX - 1)
+        lock(&self.sleep_books).since(world.now()).min(u64::MAX - 1)
+    }
+
+    /// Polls some woken tasks, in an order that a seed determines.
+    fn run(
+        &self,
+        world: &World,
+        state: &mut State,
+        count: usize,
+        order: u64,
+    ) -> Result<(), String> {
+        let mut woken: Vec<_> = state.numbers(|task| task.is_woken).collect();
+        fastrand::Rng::with_seed(order).shuffle(&mut woken);
+        woken.into_iter().take(count).try_for_each(|number| self.poll(world, state, number))
+    }
+
+    /// Finishes the timer. A callback polls some tasks in the meantime. Then starts another timer.
+    fn finish(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        count: usize,
+        order: u64,
+    ) -> Result<(), String> {
+        let sleeper = lock(&self.sleeper).clone();
+        let fault = Arc::new(Mutex::new(Ok(())));
+        // With a driver, callbacks have threads, which run at any time.
+        if !sleeper.has_driver() {
+            let (tasks, there, result) = (Arc::clone(self), Arc::clone(world), Arc::clone(&fault));
+            let poll = move || {
+                let mut state = lock(&tasks.state);
+                let collected = tasks.collect(&there, &mut state);
+                *lock(&result) =
+                    collected.and_then(|()| tasks.run(&there, &mut state, count, order));
+            };
+            let origin = lock(&self.sleep_books).begin_of(0).expect("tick 0 has begun");
+            let callback = sleeper.timer.schedule_at(world.instant_of(origin), poll);
+            callback.map(drop).map_err(|error| error.to_string())?;
+        }
+        {
+            let mut state = lock(&self.state);
+            state.phase = Phase::Finishing;
+            for task in &mut state.tasks {
+                task.is_kept = task.is_registered;
+            }
+        }
+        let left = sleeper.timer.finish(duration(Delay::Nanos(0)));
+        if !left.is_empty() {
+            return Err(String::from("a callback that was due did not run in a finish"));
+        }
+        std::mem::replace(&mut *lock(&fault), Ok(()))?;
+        self.end_driver(world)?;
+        let mut state = lock(&self.state);
+        state.phase = Phase::Ended;
+        self.end_tasks(world, &mut state, Work::sleeps)?;
+        state.phase = Phase::Open;
+        *lock(&self.sleeper) = Sleeper::new(world);
+        *lock(&self.sleep_books) = books(world);
+        Ok(())
+    }
+
+    /// Runs the driver of a timer that has ended to its end.
+    fn end_driver(&self, world: &World) -> Result<(), String> {
+        let has_ended = lock(&self.sleeper).run_driver(world)?;
+        if has_ended { Ok(()) } else { Err(String::from("the driver survives its timer")) }
+    }
+
+    /// Runs tasks whose timer, queue or purgatory has ended to their ends.
+    fn end_tasks(
+        &self,
+        world: &World,
+        state: &mut State,
+        is_one: impl Fn(&Work) -> bool,
+    ) -> Result<(), String> {
+        self.collect(world, state)?;
+        for number in 0..state.tasks.len() {
+            if !state.tasks[number].work.as_ref().is_some_and(&is_one) {
+                continue;
+            }
+            if state.tasks[number].is_registered {
+                return Err(format!("task {number} sleeps after the end"));
+            }
+            if state.tasks[number].is_woken {
+                self.poll(world, state, number)?;
+            }
+            state.tasks[number].end();
+        }
+        Ok(())
     }
 
     fn spawn(&self, world: &World, state: &mut State, job: Job) {
         let (number, now) = (state.tasks.len(), self.now(world));
+        let timer = lock(&self.sleeper).timer.clone();
         let work = match job {
             Job::Sleep(delay) => {
-                let sleep = self.timer.sleep(duration(delay));
+                let sleep = timer.sleep(duration(delay));
                 Work::Sleep(sleep, Alarm::after(now, delay))
             }
             Job::Timeout(delay) => {
-                Work::Timeout(self.timer.timeout(duration(delay), Gate::new()), delay, None)
+                Work::Timeout(timer.timeout(duration(delay), Gate::new()), delay, None)
             }
             Job::Interval(period, missed) => {
-                let interval = self.timer.interval(duration(Delay::Nanos(period)), missed);
+                let interval = timer.interval(duration(Delay::Nanos(period)), missed);
                 Work::Interval(interval, Alarm::new(now))
             }
             Job::Receive => Work::Receive(self.queue.stream()),
+            Job::ReceiveOne => {
+                let queue = self.queue.clone();
+                Work::ReceiveOne(Box::pin(async move { queue.recv_async().await }))
+            }
             Job::Wait(keys, has_condition, delay) => {
-                let gate = Gate::new();
+                let mut model = Waits::new(delay, &self.values);
+                (model.keys, model.has_condition) = (keys, has_condition);
                 let watched = (0..KEYS).filter(|key| keys & (1 << key) > 0);
                 let mut wait = self.purgatory.wait(watched, duration(delay));
                 if has_condition {
-                    let gate = gate.clone();
+                    let gate = model.gate.clone();
                     wait = wait.when(move || gate.is_open());
                 }
-                let (deadline, is_satisfied) = (None, false);
-                Work::Wait(wait, Waits { keys, delay, gate, has_condition, deadline, is_satisfied })
+                Work::Wait(wait, model)
+            }
+            Job::WaitForValues(keys, ahead, needs_all, delay) => {
+                let mut model = Waits::new(delay, &self.values);
+                let chosen = (0..KEYS).filter(|key| (keys | 1) & (1 << key) > 0);
+                let values = lock(&self.values);
+                let thresholds = chosen.map(|key| (key, values[key as usize] + ahead));
+                (model.thresholds, model.needs_all) = (thresholds.collect(), needs_all);
+                let thresholds = model.thresholds.iter();
+                let watches = thresholds.map(|&(key, least)| Watch::Threshold(key, least));
+                let wait = if needs_all {
+                    self.purgatory.wait_all(watches, duration(delay))
+                } else {
+                    self.purgatory.wait_any(watches, duration(delay))
+                };
+                let values = Arc::clone(&self.values);
+                let has_reached = move |key: &u32, least| lock(&values)[*key as usize] >= least;
+                Work::Wait(wait.when_reached(has_reached), model)
             }
         };
         state.tasks.push(Task {
@@ -228,6 +346,7 @@ impl Tasks {
             generation: 0,
             is_woken: true,
             is_registered: false,
+            is_kept: false,
         });
     }
 
@@ -236,9 +355,9 @@ impl Tasks {
         let moment = Moment {
             now: world.now(),
             nanos: self.now(world),
-            tick: lock(&self.books).now(world.now()),
+            tick: self.books_of(&state.tasks[number]).now(world.now()),
             is_full: world.setup.max_pending.is_some_and(|max| state.sleeping() >= max),
-            is_shut_down: state.is_shut_down,
+            phase: state.phase_of(&state.tasks[number]),
             is_registered: state.tasks[number].is_registered,
         };
         let State { tasks, values, .. } = state;
@@ -246,7 +365,7 @@ impl Tasks {
         let waker = task.waker.clone();
         let mut cx = Context::from_waker(&waker);
         (task.is_registered, task.is_woken) = (false, false);
-        let books = lock(&self.books);
+        let books = self.books_of(task);
         let polled = match task.work.as_mut() {
             None => return Ok(()),
             Some(work) => work.poll(world, values, &books, &mut cx, moment),
@@ -254,6 +373,7 @@ impl Tasks {
         drop(books);
         let polled = polled.map_err(|fault| format!("task {number}: {fault}"))?;
         world.note((number, polled));
+        task.is_kept &= matches!(polled, Polled::Pending);
         match polled {
             Polled::Pending => task.is_registered = true,
             Polled::Again => task.is_woken = true,
@@ -282,20 +402,23 @@ impl Tasks {
         task.is_woken |= !task.is_registered;
     }
 
-    /// Announces an event on a key.
-    fn announce(&self, world: &World, state: &mut State, key: u32) -> Result<(), String> {
+    /// Makes a call that completes the waits that it satisfies.
+    fn complete(
+        &self,
+        world: &World,
+        state: &mut State,
+        call: impl FnOnce() -> usize,
+        satisfies: impl Fn(&Waits) -> bool,
+    ) -> Result<(), String> {
         let mut ended = 0;
-        for task in &mut state.tasks {
+        for task in state.tasks.iter_mut().filter(|task| task.is_registered) {
             let Some(Work::Wait(_, wait)) = &mut task.work else { continue };
-            let is_watched = wait.keys & (1 << key) > 0 && task.is_registered;
-            if is_watched && (!wait.has_condition || wait.gate.is_open()) {
-                wait.is_satisfied = true;
-                ended += 1;
-            }
+            wait.is_satisfied = satisfies(wait);
+            ended += usize::from(wait.is_satisfied);
         }
-        let completed = self.purgatory.check_and_complete(&key);
+        let completed = call();
         if completed != ended {
-            return Err(format!("an event on key {key} ended {completed} waits, not {ended}"));
+            return Err(format!("{completed} waits have ended, not {ended}"));
         }
         self.collect(world, state)?;
         let is_silent = |task: &Task| {
@@ -303,7 +426,7 @@ impl Tasks {
                 && matches!(&task.work, Some(Work::Wait(_, wait)) if wait.is_satisfied)
         };
         match state.tasks.iter().position(is_silent) {
-            Some(number) => Err(format!("wait {number} was not woken by an event on key {key}")),
+            Some(number) => Err(format!("wait {number} was not woken at its end")),
             None => Ok(()),
         }
     }
@@ -311,10 +434,11 @@ impl Tasks {
     /// Records the wake-ups since the last call, and checks that each has a reason.
     fn collect(&self, world: &World, state: &mut State) -> Result<(), String> {
         let wakes = std::mem::take(&mut *lock(&self.wakes));
-        let books = lock(&self.books);
-        let tick = books.now(world.now());
         for (number, generation) in wakes {
+            let phase = state.phase_of(&state.tasks[number]);
             let task = &mut state.tasks[number];
+            let books = self.books_of(task);
+            let tick = books.now(world.now());
             if generation != task.generation {
                 return Err(format!("waker {generation} of task {number} was replaced"));
             }
@@ -325,7 +449,7 @@ impl Tasks {
                 Some(Work::Wait(_, wait)) if wait.is_satisfied => None,
                 _ => task.due(|alarm| books.at_nanos(alarm.least.into())),
             };
-            if due.is_some_and(|due| due > tick) && !state.is_shut_down {
+            if due.is_some_and(|due| due > tick) && phase == Phase::Open {
                 return Err(format!("task {number}, due at {due:?}, was woken at {tick}"));
             }
             task.is_woken = true;
@@ -335,19 +459,26 @@ impl Tasks {
 
     /// Compares the model with the counts. If `is_swept`, every due task must have been woken.
     fn check_state(&self, world: &World, state: &mut State, is_swept: bool) -> Result<(), String> {
+        let sleeper = lock(&self.sleeper).clone();
+        let has_ended = sleeper.run_driver(world)?;
+        if sleeper.has_driver() && has_ended != state.is_shut_down {
+            return Err(format!("the driver has ended: {has_ended}"));
+        }
         self.collect(world, state)?;
-        self.timer.check_invariants();
+        sleeper.timer.check_invariants();
         self.queue.check_invariants();
         self.purgatory.check_invariants();
-        let books = lock(&self.books);
-        let tick = books.now(world.now());
         for (number, task) in state.tasks.iter().enumerate().filter(|_| is_swept) {
+            let books = self.books_of(task);
+            let tick = books.now(world.now());
             let due = task.due(|alarm| books.at_nanos(alarm.deadline.into()));
             if task.is_registered && due.is_some_and(|due| due <= tick) {
                 return Err(format!("task {number}, due at {due:?}, sleeps at {tick}"));
             }
         }
-        let receives = |task: &&Task| matches!(task.work, Some(Work::Receive(_)));
+        let tick = lock(&self.books).now(world.now());
+        let receives =
+            |task: &&Task| matches!(task.work, Some(Work::Receive(_) | Work::ReceiveOne(_)));
         let waiting = |task: &&Task| task.is_registered;
         let asleep = state.tasks.iter().filter(receives).filter(waiting).count();
         let woken = state.tasks.iter().filter(receives).filter(|task| task.is_woken).count();
@@ -358,7 +489,7 @@ impl Tasks {
         let waits = |task: &&Task| matches!(task.work, Some(Work::Wait(..)));
         let delayed = state.tasks.iter().filter(waits).filter(waiting).count() as u64;
         let values = state.values.iter().flatten().count();
-        let counts = (self.timer.stats().pending, self.queue.len(), self.purgatory.delayed());
+        let counts = (sleeper.timer.stats().pending, self.queue.len(), self.purgatory.delayed());
         let expected = (state.sleeping(), values, delayed);
         if counts == expected {
             Ok(())
@@ -381,10 +512,17 @@ impl State {
 
     /// Returns the number of sleeps in the wheel.
     fn sleeping(&self) -> u64 {
-        let sleeps = |task: &&Task| {
-            matches!(task.work, Some(Work::Sleep(..) | Work::Timeout(..) | Work::Interval(..)))
-        };
-        self.tasks.iter().filter(sleeps).filter(|task| task.is_registered).count() as u64
+        self.tasks.iter().filter(|task| task.is_registered && task.sleeps()).count() as u64
+    }
+
+    /// Returns the phase of the timer, queue or purgatory of a task.
+    fn phase_of(&self, task: &Task) -> Phase {
+        match self.phase {
+            _ if self.is_shut_down => Phase::Ended,
+            Phase::Finishing if task.sleeps() && task.is_kept => Phase::Finishing,
+            Phase::Finishing | Phase::Ended if task.sleeps() => Phase::Ended,
+            _ => Phase::Open,
+        }
     }
 }
 
@@ -394,9 +532,17 @@ impl Task {
         self.work.as_ref()?.due(due)
     }
 
+    fn sleeps(&self) -> bool {
+        self.work.as_ref().is_some_and(Work::sleeps)
+    }
+
     /// Drops the future.
     fn end(&mut self) {
         self.work = None;
-        (self.is_registered, self.is_woken) = (false, false);
+        (self.is_registered, self.is_woken, self.is_kept) = (false, false, false);
     }
+}
+
+fn books(world: &World) -> Books {
+    Books::new(world.now(), world.setup.tick, None, THREADS)
 }

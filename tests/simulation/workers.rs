@@ -68,7 +68,7 @@ impl Worker {
 struct Place {
     world: Arc<World>,
     #[cfg(feature = "future")]
-    tasks: Option<Tasks>,
+    tasks: Option<Arc<Tasks>>,
 }
 
 impl Place {

@@ -347,4 +347,23 @@ mod tests {
             assert_eq!(held, Some(Ok(())), "a call takes the lock of the shard");
         });
     }
+
+    #[test]
+    fn a_sleep_whose_shard_is_locked_takes_another_shard() {
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            let sleeps = Sleeps::new(TimerBuilder::new().clock(ManualClock::new()).shards(2));
+            let (handle, waker) = (sleeps.handle(), Waker::noop());
+            let poll = || {
+                let mut sleep = Registration::new();
+                assert!(handle.poll(&mut sleep, 1_000_000_000, waker).is_pending());
+                sleep.0.expect("it is in the wheel").key
+            };
+            let key = poll();
+            let other = handle.shards().with_value(key, |_| poll().shard());
+            done.send((key.shard(), other))
+        });
+        let (shard, other) = is_done.recv_timeout(LIMIT).expect("the poll waits for the lock");
+        assert_eq!(other, Some(1 - shard));
+    }
 }

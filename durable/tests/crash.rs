@@ -16,7 +16,7 @@ use std::{
     env,
     ffi::OsStr,
     io::{BufRead, BufReader, Write, stdout},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Stdio, exit},
     sync::mpsc,
     thread,
     time::Duration,
@@ -40,11 +40,30 @@ fn tell(line: &str) {
 #[test]
 #[ignore = "the crash test runs it as a process"]
 fn child() {
+    if let Ok(path) = env::var("CRASH_POISONED") {
+        run_poisoned(RedbStore::open(path).expect("open"));
+    }
     if let Ok(path) = env::var("CRASH_FILE") {
         run(RedbStore::open(path).expect("open"));
     }
     #[cfg(feature = "postgres")]
     shared::child();
+}
+
+/// The handler of one timeout always ends the process.
+fn run_poisoned(store: RedbStore) {
+    let timer = builder(store).backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
+        assert_eq!(delivery.id().as_str(), "poison");
+        exit(i32::try_from(delivery.attempt()).expect("small"))
+    });
+    let timer = timer.expect("start");
+    if env::var("CRASH_ROUND").expect("round") == "0" {
+        timer.schedule("poison", Duration::ZERO, b"").expect("schedule");
+    }
+    while timer.count().expect("count").live > 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(timer.finish(Duration::from_secs(60)));
 }
 
 fn run<S: Store>(store: S) {
@@ -171,6 +190,19 @@ fn read(
             child.kill().expect("kill");
         }
     }
+}
+
+/// redb does not count the first kill: only a process that follows a killed one is wary.
+#[test]
+fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_redb() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("timeouts.redb");
+    for (round, attempt) in [1, 1, 2, 3, 0].into_iter().enumerate() {
+        let mut child = start(("CRASH_POISONED", path.as_os_str()), round as u64, false);
+        assert_eq!(child.wait().expect("end").code(), Some(attempt), "round {round}");
+    }
+    let store = RedbStore::open(&path).expect("open");
+    assert_eq!(store.count().expect("count").dead, 1);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The embedded store: one redb file, one process.
 //!
-//! Records and their [order by time](order) are tables of redb. Claims are not written: only this process
-//! can hold one, and all of them end with it. So a claim costs no commit, and after a crash every
-//! record that was not settled is pending.
+//! Records and their [order by time](order) are tables of redb. Claims are not written: only this
+//! process can hold one, and all of them end with it. So a claim costs no commit, and after a crash
+//! every record that was not settled is pending.
 //!
 //! A process that ends without closing the file may have been killed by the handler of a record. So
 //! the next process is wary: before it begins the deliveries of the records that were due at its

@@ -569,3 +569,24 @@ impl Listed {
         self.missing += other.missing;
     }
 }
+
+/// The progress of an advance in a shard. It visits the thresholds of the operations that waited
+/// when it began.
+pub(super) struct ThresholdPass {
+    /// The serial number of the first operation that came later; `None` before the pass begins.
+    next_serial: Option<u64>,
+    /// The last threshold that was left on its list, because its operation came later.
+    pub(super) passed_over: Option<ThresholdKey>,
+}
+
+impl ThresholdPass {
+    pub(super) const fn new() -> Self {
+        Self { next_serial: None, passed_over: None }
+    }
+
+    /// Begins the pass unless it has begun. Returns the serial number of the first operation that
+    /// came later.
+    pub(super) fn begin(&mut self, next_serial: u64) -> u64 {
+        *self.next_serial.get_or_insert(next_serial)
+    }
+}

@@ -22,7 +22,6 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use super::{
-    advance::ThresholdPass,
     batch::{Announced, BATCH, Batch, Out},
     claim::{Claim, Claims, Finished},
     conditions::Conditions,
@@ -31,7 +30,7 @@ use super::{
     filter::Filter,
     hold::{DroppedLater, Hold},
     limits::{Excess, Limits},
-    lists::{HashedKey, ThresholdKey},
+    lists::{HashedKey, ThresholdKey, ThresholdPass},
     operation::Completion,
     slab::Index,
     stats::{Counts, PurgatoryStats},

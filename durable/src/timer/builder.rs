@@ -84,7 +84,8 @@ impl<S: Store> DurableTimerBuilder<S> {
     }
 
     /// Sets the longest time before its due time at which the timer takes a timeout into memory. It
-    /// takes each at the latest half of this time before. At least a millisecond. Default: a minute.
+    /// takes each at the latest half of this time before. At least a millisecond. Default: a
+    /// minute.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.driver.window = window;
@@ -119,8 +120,8 @@ impl<S: Store> DurableTimerBuilder<S> {
     }
 
     /// Sets how often the timer looks for timeouts that other processes have added, in case a
-    /// notification was lost; `None` for never. At least a millisecond. Default: [`Store::recheck`],
-    /// which is a minute for PostgreSQL.
+    /// notification was lost; `None` for never. At least a millisecond. Default:
+    /// [`Store::recheck`], which is a minute for PostgreSQL.
     #[must_use]
     pub fn recheck(mut self, interval: Option<Duration>) -> Self {
         self.driver.recheck = interval;

@@ -1,11 +1,11 @@
-//! The latest cancelled records, whose bits are not cleared yet.
+//! The latest cancelled records, whose bits are not cleared yet, and chunks that wait to be merged.
 //!
 //! A slot holds the position of its record, and reading the slot is a cache miss. The address of
 //! the bit depends on this miss. A store to it at once would stop the processor from starting the
 //! next cancel, so the misses could not overlap. So the wheel collects 16 positions and clears
 //! their bits together. See `docs/decisions/0012-cancelled-in-batches.md`.
 
-use super::chunks::{BATCH, Position};
+use super::chunks::{BATCH, NIL, Position};
 
 /// Up to 16 positions.
 #[derive(Debug)]
@@ -49,5 +49,37 @@ impl Cancelled {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Position> {
         self.positions[..self.len].iter().copied().map(Position::from_number)
+    }
+}
+
+/// Chunks that had few live records when they were noted. They wait to be merged.
+#[derive(Debug)]
+pub(super) struct Worn {
+    chunks: [u32; BATCH],
+    len: usize,
+}
+
+impl Worn {
+    pub(super) const fn new() -> Self {
+        Self { chunks: [NIL; BATCH], len: 0 }
+    }
+
+    /// Adds a chunk, unless the list is full. Then a later cancel in the chunk notes it again.
+    pub(super) fn push(&mut self, chunk: u32) {
+        if let Some(free) = self.chunks.get_mut(self.len) {
+            *free = chunk;
+            self.len += 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Removes the chunk that was added last.
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        self.chunks.get(self.len).copied()
     }
 }

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    cancelled::Cancelled,
+    cancelled::{Cancelled, Worn},
     chunks::{Chunks, NIL, NURSERY, Owner, Position, bits},
     geometry::{BucketId, Geometry},
     level::{Bucket, Level},
@@ -66,6 +66,8 @@ pub(super) struct Hierarchy {
     pub(super) levels: Vec<Level>,
     pub(super) chunks: Chunks,
     pub(super) cancelled: Cancelled,
+    /// Chunks to merge with the next cancels.
+    pub(super) worn: Worn,
     /// The latest timeouts, which are not in a level yet.
     pub(super) nursery: Nursery,
     pub(super) queue: BucketQueue,
@@ -88,6 +90,7 @@ impl Hierarchy {
             levels: Vec::new(),
             chunks: Chunks::new(),
             cancelled: Cancelled::new(),
+            worn: Worn::new(),
             nursery: Nursery::new(),
             queue: BucketQueue::new(),
             runs: Runs::new(),

@@ -3,6 +3,9 @@
 //! Random cancels leave most chunks with a few live records. So when a full chunk has at most
 //! three, the wheel moves them to the newest chunk of their bucket and frees the chunk. A small
 //! wheel does not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
+//!
+//! A merge reads three cache lines, each of which may be a cache miss. So a batch of cancels only
+//! notes the chunks to merge and reads their lines ahead. The next batches merge them, a few each.
 
 use super::{
     TimingWheel,
@@ -15,6 +18,9 @@ use super::{
 /// A wheel with fewer chunks, of 202 bytes each, does not merge them. The limit is lower in debug
 /// builds, so that the model tests merge in small wheels.
 const SMALL: usize = if cfg!(debug_assertions) { 8 } else { 1024 };
+
+/// Maximum number of merges in one cancel.
+const MERGES: usize = 4;
 
 impl<T> TimingWheel<T> {
     /// Removes the record of a cancelled or moved timeout. Its bit is cleared at the latest with
@@ -30,20 +36,40 @@ impl<T> TimingWheel<T> {
 }
 
 impl Hierarchy {
-    /// Clears the bits of all cancelled records, and merges the chunks that are nearly empty now.
+    /// Clears the bits of all cancelled records, and merges chunks of the batches before. Frees the
+    /// chunks that are empty now, and notes those that are nearly empty.
     #[inline(never)]
     fn clear_and_merge<T>(&mut self, arena: &mut Arena<T>) {
         if self.chunks.len() < SMALL {
             return self.clear_cancelled();
         }
         let (worn, count) = self.chunks.clear_all(self.cancelled.drain(), is_worn);
+        for _ in 0..MERGES {
+            let Some(chunk) = self.worn.pop() else { break };
+            self.merge(chunk, arena);
+        }
         let mut previous = NIL;
         for &chunk in &worn[..count] {
             // Cancels in the order of insertion list the same chunk many times in a row.
-            if core::mem::replace(&mut previous, chunk) != chunk {
-                self.merge(chunk, arena);
+            if core::mem::replace(&mut previous, chunk) == chunk {
+                continue;
+            }
+            match (self.chunks.owner(chunk), self.chunks.mask(chunk)) {
+                (Owner::After(newer), live) if live != 0 && has_few(live) => {
+                    self.worn.push(chunk);
+                    self.prefetch_merge(chunk, newer, live, arena);
+                }
+                _ => self.merge(chunk, arena),
             }
         }
+    }
+
+    /// Reads what a merge of a chunk will read, so that the cache misses overlap.
+    fn prefetch_merge<T>(&self, chunk: u32, newer: u32, live: u16, arena: &Arena<T>) {
+        let next = self.chunks.next(chunk);
+        core::hint::black_box(self.chunks.next(newer) ^ self.chunks.next(next));
+        let records = self.chunks.records(chunk);
+        arena.prefetch(bits(live).map(|offset| records[offset as usize].slot));
     }
 
     /// Frees a chunk without live records. Merges a full chunk that has few.
@@ -220,6 +246,42 @@ mod tests {
         wheel.check_invariants();
         assert_eq!(wheel.advance(Tick::new(600)).count(), pending + 3);
         assert_eq!(wheel.next_expiration(), None);
+    }
+
+    #[test]
+    fn a_cancel_moves_at_most_twelve_timeouts() {
+        let (mut wheel, mut keys) = wheel_of(40_000, 60_000);
+        for key in keys.drain(4000..) {
+            wheel.cancel(key).unwrap();
+        }
+        let mut most = 0;
+        for key in keys.split_off(3500) {
+            let before: Vec<_> = keys.iter().map(|&key| wheel.arena.position(key)).collect();
+            wheel.cancel(key).unwrap();
+            let pairs = keys.iter().zip(before);
+            let moved = pairs.filter(|&(&key, before)| wheel.arena.position(key) != before).count();
+            most = most.max(moved);
+        }
+        assert!((1..=12).contains(&most), "a cancel moved {most} timeouts");
+        wheel.check_invariants();
+    }
+
+    #[test]
+    fn a_shrink_forgets_the_chunks_that_wait_for_a_merge() {
+        let (mut wheel, mut keys) = wheel_of(40_000, 60_000);
+        while wheel.hierarchy.worn.is_empty() {
+            wheel.cancel(keys.pop().unwrap()).unwrap();
+        }
+        for key in keys.drain(8000..) {
+            wheel.cancel(key).unwrap();
+        }
+        assert!(!wheel.hierarchy.worn.is_empty());
+        wheel.shrink();
+        for key in keys.drain(100..) {
+            wheel.cancel(key).unwrap();
+        }
+        wheel.check_invariants();
+        assert_eq!(wheel.advance(Tick::new(60_000)).count(), 100);
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts, and moves
-    /// up to 48 others to free memory. If the timeout determined the next expiration, the wheel
+    /// up to 12 others to free memory. If the timeout determined the next expiration, the wheel
     /// searches for the next one, past emptied buckets and cancelled timeouts. It passes each of
     /// these once. Allocates nothing.
     #[inline]

@@ -6,6 +6,7 @@ use core::mem;
 use super::{
     TimingWheel,
     arena::Arena,
+    cancelled::Worn,
     chunks::{Chunks, NIL, Position, bits},
     geometry::BucketId,
     hierarchy::Hierarchy,
@@ -78,6 +79,7 @@ impl Hierarchy {
         self.runs.rewrite(&self.chunks, &mut to, moved);
         self.chunks = to;
         self.prefetched = NIL;
+        self.worn = Worn::new();
         self.sparse = SparseOrder::new();
         for id in emptied {
             self.mark_empty(id);

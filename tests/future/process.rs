@@ -5,8 +5,8 @@ use std::{future::pending, io, task::Poll};
 use delaywheel::{
     Clock, ManualClock, MissedTicks, Timer,
     future::{
-        default_timer, interval, interval_at, set_default_timer, sleep, sleep_until, timeout,
-        timeout_at,
+        DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
+        sleep_until, timeout, timeout_at,
     },
 };
 
@@ -17,7 +17,7 @@ fn the_free_functions_use_the_timer_that_was_set_before() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
     set_default_timer(timer).expect("no test has used it");
-    let error = set_default_timer(Timer::new()).expect_err("it is set");
+    let error: DefaultTimerError = set_default_timer(Timer::new()).expect_err("it is set");
     assert_eq!(error.to_string(), "default timer is set already");
     let refused = error.into_value();
     let error = set_default_timer(refused).expect_err("it is still set");

@@ -10,7 +10,7 @@ use std::{
 
 use delaywheel::{
     Clock,
-    future::{TimeoutError, block_on},
+    future::{Timeout, TimeoutError, block_on},
 };
 
 use crate::support::{Pending, SECOND, Wakes, poll, poll_with, timer};
@@ -121,7 +121,7 @@ fn a_timeout_dropped_at_any_poll_leaves_nothing_behind() {
 #[test]
 fn the_future_can_be_looked_at_and_taken_back() {
     let (timer, _clock) = timer();
-    let mut limited = timer.timeout(SECOND, Pending(3));
+    let mut limited: Timeout<_> = timer.timeout(SECOND, Pending(3));
     assert!(poll(&mut limited).is_pending());
     limited.get_mut().0 = 7;
     assert_eq!(limited.get_ref().0, 7);

@@ -1,5 +1,5 @@
-//! The timer of the async tasks: with a reaper, or with a driver on a runtime whose sleeps follow the
-//! clock of the world.
+//! The timer of the async tasks: with a reaper, or with a driver on a runtime whose sleeps follow
+//! the clock of the world.
 
 use std::{
     future::Future,

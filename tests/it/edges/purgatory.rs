@@ -3,8 +3,8 @@
 use std::{collections::HashMap, thread, time::Duration};
 
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-    Timer, Watch, WatchErrorKind,
+    Checks, Completion, DelayedOperation, ManualClock, OperationGuard, OperationKey, Overload,
+    Purgatory, PurgatoryBuilder, Timer, Watch, WatchError, WatchErrorKind, Watched,
 };
 
 use super::{DELAYS, NUMBERS, PERCENTS};
@@ -55,13 +55,14 @@ fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<Ope
         purgatory.watch_all(Never, [], delay),
         purgatory.watch_all(Never, thresholds().into_iter().chain([Watch::Events(1)]), delay),
     ];
-    watched.map(|watched| watched.unwrap().key().expect("it never completes")).into()
+    let watched = watched.map(Result::unwrap);
+    watched.map(|watched: Watched| watched.key().expect("it never completes")).into()
 }
 
 /// Calls every function that takes a key. Returns whether the operation was waiting.
 fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     let is_waiting = purgatory.is_waiting(key);
-    let guard = purgatory.guard(key);
+    let guard: OperationGuard<_, _> = purgatory.guard(key);
     assert_eq!(guard.key(), key);
     guard.disarm();
     assert_eq!(purgatory.is_waiting(key), is_waiting);
@@ -83,7 +84,7 @@ fn announce(purgatory: &Purgatory<u64, Never>) {
     }
     assert_eq!(purgatory.check_and_complete_all(&[]), 0);
     assert_eq!(purgatory.check_and_complete_all(&NUMBERS), 0);
-    let mut none = purgatory.checks::<u64>([]);
+    let mut none: Checks<'_, _, _> = purgatory.checks::<u64>([]);
     assert!(none.is_done() && none.run(usize::MAX) == 0);
     let mut checks = purgatory.checks(&NUMBERS);
     for budget in [0, 1, usize::MAX] {
@@ -157,7 +158,7 @@ fn a_purgatory_that_has_ended_refuses_everything() {
     clock.advance(SECOND);
     for delay in DELAYS {
         let refused = purgatory.try_complete_else_watch(Never, NUMBERS, delay);
-        let refused = refused.unwrap_err();
+        let refused: WatchError<Never> = refused.unwrap_err();
         assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
         let Never = refused.into_value();
         assert!(purgatory.watch_any(Never, [Watch::Events(0)], delay).is_err());

@@ -3,8 +3,8 @@
 use std::{thread, time::Duration};
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleErrorKind, SystemClock, TimeoutKey, Timer, TimerBuilder,
-    TimerStats, ValueTimer,
+    Clock, ManualClock, ScheduleError, ScheduleErrorKind, SystemClock, Task, TimeoutGuard,
+    TimeoutKey, Timer, TimerBuilder, TimerStats, ValueTimer,
 };
 
 use super::{DELAYS, PERCENTS, instants, must_panic};
@@ -116,7 +116,7 @@ fn a_value_timer_accepts_every_delay_instant_and_key() {
 /// Checks that a timer that has ended refuses every value.
 fn refuse_all(values: &ValueTimer<u64>) {
     for delay in DELAYS {
-        let ended = values.schedule(delay, 5).unwrap_err();
+        let ended: ScheduleError<u64> = values.schedule(delay, 5).unwrap_err();
         assert_eq!((ended.kind(), ended.into_value()), (ScheduleErrorKind::ShutDown, 5));
         let batch = values.schedule_batch([(delay, 6)]).unwrap_err().into_value();
         assert_eq!((batch.scheduled.len(), batch.refused), (0, vec![(delay, 6)]));
@@ -205,12 +205,13 @@ fn a_timer_accepts_every_delay_and_its_handles_work_after_the_end() {
         assert!(instants().into_iter().all(|at| !timeout.reset_at(at)));
         assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay)) && !timeout.cancel());
         assert_eq!(timer.cancel_batch([&timeout]), 0);
-        timeout.cancel_on_drop().disarm();
+        let guard: TimeoutGuard = timeout.cancel_on_drop();
+        guard.disarm();
     }
     assert_eq!(timer.cancel_batch(Vec::<delaywheel::Timeout>::new()), 0);
     assert!(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).is_err());
-    let ended = timer.schedule(Duration::MAX, || ()).unwrap_err();
-    ended.into_value().run();
+    let task: Task = timer.schedule(Duration::MAX, || ()).unwrap_err().into_value();
+    task.run();
     assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
     assert!(instants().into_iter().all(|at| timer.finish_by(at).is_empty()));
     timer.shrink();

@@ -1,7 +1,7 @@
 //! Sleeps and timeouts beside those of tokio.
 //!
-//! Each contestant takes each turn in a process of its own, with a tokio runtime of two workers. The
-//! timed loops run in tasks on these workers, so all contestants see the same wakers.
+//! Each contestant takes each turn in a process of its own, with a tokio runtime of two workers.
+//! The timed loops run in tasks on these workers, so all contestants see the same wakers.
 
 use std::{
     future::{poll_fn, ready},

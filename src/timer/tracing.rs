@@ -20,7 +20,7 @@ mod omitted {
 
     #[expect(clippy::unused_self, reason = "with the feature, they use it")]
     impl Events {
-        pub(in crate::timer) fn new(_name: &str, _late_after: Duration) -> Self {
+        pub(in crate::timer) fn new(_name: &str, _warn_if_later_than: Duration) -> Self {
             Self
         }
 
@@ -47,14 +47,14 @@ mod emitted {
     /// Emits the events of one timer.
     pub(in crate::timer) struct Events {
         name: String,
-        late_after: Duration,
+        warn_if_later_than: Duration,
         /// Whether the latest batch was late. An event is emitted when this changes.
         is_late: AtomicBool,
     }
 
     impl Events {
-        pub(in crate::timer) fn new(name: &str, late_after: Duration) -> Self {
-            Self { name: name.into(), late_after, is_late: AtomicBool::new(false) }
+        pub(in crate::timer) fn new(name: &str, warn_if_later_than: Duration) -> Self {
+            Self { name: name.into(), warn_if_later_than, is_late: AtomicBool::new(false) }
         }
 
         pub(in crate::timer) fn started(&self) {
@@ -76,7 +76,7 @@ mod emitted {
 
         /// A batch was handed off with this lateness, at most.
         pub(in crate::timer) fn expired(&self, lateness: Duration) {
-            let is_late = lateness > self.late_after;
+            let is_late = lateness > self.warn_if_later_than;
             if self.is_late.swap(is_late, Ordering::Relaxed) == is_late {
                 return;
             }

@@ -84,7 +84,7 @@ pub use self::{
         Watched,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, RecvError,
+        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Reaper, RecvError,
         RecvTimeoutError, RepeatBuilder, Repeating, ScheduleError, ScheduleErrorKind, Task,
         Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder,
         TimerStats, TryRecvError, ValueTimer,

@@ -73,6 +73,8 @@ impl PurgatoryBuilder {
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
     /// operations. Default: [`TimerBuilder::new`].
     ///
+    /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
+    ///
     /// A purgatory has as many shards as its timer. Their default is eight for each thread that the
     /// machine runs at once, at most 64; [`TimerBuilder::shards`] sets another number. If the timer
     /// is full, so is the purgatory.

@@ -196,7 +196,7 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared().timer.wake();
+        self.shared().timer.unpark_reaper();
     }
 
     /// Returns the counts of the purgatory.

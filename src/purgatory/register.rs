@@ -299,7 +299,7 @@ where
         hashes: &[u64],
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
-        let shard_index = self.timer.free();
+        let shard_index = self.timer.unlocked();
         let shard = &self.shards[shard_index];
         let times = self.timer.clock().elapsed_and_after(delay.min(self.max_delay));
         let registered = match self.timer.ensure_started() {

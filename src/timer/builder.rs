@@ -7,7 +7,9 @@ use super::{
     annex::Annex,
     backlog::Backlog,
     error::TimerBuildError,
-    executor::{Delivery, Executor, Handler},
+    executor::{Delivery, Executor},
+    handler::Handler,
+    reaper::Reaper,
     shards::Shards,
     shared::{Shared, Starter},
     tick_clock::TickClock,
@@ -15,7 +17,6 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock},
-    sync::Parker,
     tick::Tick,
     wheel::WheelBuilder,
 };
@@ -50,9 +51,11 @@ pub struct TimerBuilder {
     max_pending: Option<u64>,
     execution: Execution,
     clock: Arc<dyn Clock>,
+    /// `None` for a thread of its own.
+    reaper: Option<Reaper>,
     name: String,
     /// Lateness above which a warning is emitted.
-    late_after: Duration,
+    warn_if_later_than: Duration,
 }
 
 #[derive(Clone)]
@@ -76,8 +79,9 @@ impl TimerBuilder {
             max_pending: None,
             execution: Execution::Threads(1),
             clock: Arc::new(SystemClock),
+            reaper: None,
             name: String::from("timer"),
-            late_after: Duration::from_secs(1),
+            warn_if_later_than: Duration::from_secs(1),
         }
     }
 
@@ -152,6 +156,13 @@ impl TimerBuilder {
         self
     }
 
+    /// Makes this reaper serve the timer, together with its other timers. Default: the timer starts
+    /// a reaper of its own. [`Reaper`] has an example.
+    pub fn reaper(mut self, reaper: &Reaper) -> Self {
+        self.reaper = Some(reaper.clone());
+        self
+    }
+
     /// Sets the prefix of the names of the threads. Default "timer". NUL characters are left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().replace('\0', "");
@@ -164,7 +175,7 @@ impl TimerBuilder {
     /// on time again. Lateness ends at hand-off, before a callback waits for an executor thread.
     #[cfg(feature = "tracing")]
     pub fn warn_if_later_than(mut self, bound: Duration) -> Self {
-        self.late_after = bound;
+        self.warn_if_later_than = bound;
         self
     }
 
@@ -209,14 +220,14 @@ impl TimerBuilder {
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
         let wheels = (0..count).map(|_| wheel.clone().build());
         let wheels = wheels.collect::<Result<Vec<_>, _>>()?;
-        let parker = Parker::new();
+        let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
         let clock = TickClock::new(self.clock, self.tick);
-        let unparker = parker.unparker().clone();
+        let unparker = reaper.unparker().clone();
         let wheels = wheels.into_iter().enumerate();
         let wheels = wheels.map(|(index, wheel)| (wheel, annex(index, count)));
         let shards = Shards::new(wheels, clock, unparker, max_pending);
-        let events = Events::new(&self.name, self.late_after);
-        let starter = Starter { parker, executors, name: self.name };
+        let events = Events::new(&self.name, self.warn_if_later_than);
+        let starter = Starter { reaper, executors, name: self.name };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
     }
 

@@ -22,12 +22,15 @@ struct State {
     ids: Vec<ThreadId>,
     /// How many of them wait in a finish.
     waiting: usize,
+    /// The thread of the reaper. It may run callbacks of other timers, which may finish this one.
+    reaper: Option<ThreadId>,
     is_shut_down: bool,
 }
 
 impl CallbackThreads {
     pub(super) fn new() -> Arc<Self> {
-        let state = State { count: 0, ids: Vec::new(), waiting: 0, is_shut_down: false };
+        let state =
+            State { count: 0, ids: Vec::new(), waiting: 0, reaper: None, is_shut_down: false };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -37,6 +40,11 @@ impl CallbackThreads {
         CallbackThread { threads: Arc::clone(self) }
     }
 
+    /// Registers this thread as the reaper.
+    pub(super) fn set_reaper(&self) {
+        self.state.lock().reaper = Some(this_thread());
+    }
+
     /// Ends the wait of every finish.
     pub(super) fn shut_down(&self) {
         self.state.lock().is_shut_down = true;
@@ -44,8 +52,11 @@ impl CallbackThreads {
     }
 
     /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
-    /// no time remains.
+    /// no time remains. Does not wait on the reaper, without which no executor ends.
     pub(super) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
+        if self.state.lock().reaper == Some(this_thread()) {
+            return;
+        }
         let _waiting = self.begin_to_wait();
         loop {
             // This may call a clock of the user, which may panic, so no lock is held.

@@ -18,21 +18,15 @@
 //! that lock before step 1. So the task sees the flag in step 2, and the thread has not loaded the
 //! time of step 4. The protocol of the reaper covers a thread that has loaded an earlier time.
 
-use std::{mem, sync::Arc, task::Waker, time::Duration, vec::Vec};
+use std::{mem, sync::Arc, task::Waker, time::Duration};
 
-use super::{executor::Delivery, reaper::Holds, receivers::wake_all, shared::Shared};
-use crate::{tick::Tick, wheel::Expired};
+use super::{client::TimerClient, reaper::Client, receivers::wake_all, shared::Shared};
 
 /// The sleeps of a timer that a task of the user expires.
 pub(crate) struct Turns {
-    shared: Arc<Shared<Waker>>,
-    batch: Vec<Expired<Waker>>,
-    /// Lateness of the latest sleeps that expired.
-    lateness: Duration,
+    client: TimerClient<Waker>,
     /// Whether the last turn announced a sleep.
     is_asleep: bool,
-    /// The time of the announced sleep, if the task has slept since the last expiration.
-    slept_until: Option<Tick>,
 }
 
 /// The result of a turn.
@@ -51,47 +45,30 @@ impl Turns {
     /// Takes over the sleeps of a timer that has started no thread.
     pub(super) fn new(shared: &Arc<Shared<Waker>>) -> Self {
         shared.leave_to_driver();
-        Self {
-            shared: Arc::clone(shared),
-            batch: Vec::new(),
-            lateness: Duration::ZERO,
-            is_asleep: false,
-            slept_until: None,
-        }
+        Self { client: TimerClient::new(shared), is_asleep: false }
     }
 
     /// Expires due sleeps, in one hold of each shard. The result tells when to turn again.
     pub(crate) fn turn(&mut self, waker: &Waker) -> Turned {
-        let shards = &*self.shared.shards;
-        debug_assert!(self.shared.is_driven(), "the timer has a reaper as well");
+        debug_assert!(self.client.shared.is_driven(), "the timer has a reaper as well");
         if mem::take(&mut self.is_asleep) {
-            shards.wake_up();
-            self.shared.reaper_stats.lock().wakeups += 1;
+            self.client.wake_up(true);
         }
-        shards.store_driver_waker(waker);
-        if self.shared.is_stopped() {
+        self.client.shared.shards.store_driver_waker(waker);
+        if self.client.shared.is_stopped() {
             return Turned::Ended;
         }
-        let Holds { now, lateness, is_drained } =
-            self.shared.expire_some(&Delivery::Inline, &mut self.batch, self.lateness);
-        self.lateness = lateness.unwrap_or_default();
-        if !is_drained {
+        if !self.client.expire() {
             return Turned::Again;
         }
-        if lateness.is_none() && self.slept_until.take().is_some_and(|until| until <= now) {
-            shards.raise_published();
-        }
-        let Some(until) = shards.fall_asleep(now) else { return Turned::Again };
-        debug_assert!(until > now, "it would sleep until {until}, and it is {now}");
+        let Some(pause) = self.client.fall_asleep(Duration::MAX) else { return Turned::Again };
         self.is_asleep = true;
-        self.slept_until = Some(until);
-        let (clock, now) = (shards.clock(), shards.clock().source().now());
-        Turned::Sleep(clock.instant(until).map(|until| until.saturating_duration_since(now)))
+        Turned::Sleep((pause < Duration::MAX).then_some(pause))
     }
 }
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        wake_all(self.shared.shut_down());
+        wake_all(self.client.shared.shut_down());
     }
 }

@@ -1,18 +1,9 @@
 //! Where callbacks run: on the reaper, on executor threads, on a pool, or nowhere for a queue.
 
-use std::{
-    boxed::Box,
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    vec::Vec,
-};
+use std::{boxed::Box, fmt, sync::Arc, vec::Vec};
 
-use super::{backlog::Backlog, tracing::Events};
-use crate::{
-    sync::{AtomicU64, Ordering},
-    wheel::Expired,
-};
+use super::{backlog::Backlog, handler::Handler};
+use crate::wheel::Expired;
 
 /// A pool of threads that runs callbacks for a timer.
 ///
@@ -48,42 +39,6 @@ pub trait Executor: Send + Sync + 'static {
 impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
     fn execute(&self, task: Box<dyn FnOnce() + Send>) {
         self(task);
-    }
-}
-
-/// Runs the user's handler, and catches and counts its panics.
-pub(super) struct Handler<T> {
-    handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
-    panicked: AtomicU64,
-    events: Events,
-}
-
-impl<T> Handler<T> {
-    pub(super) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
-        Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
-    }
-
-    pub(super) fn events(&self) -> &Events {
-        &self.events
-    }
-
-    pub(super) fn call(&self, expired: Expired<T>) {
-        self.catch(|| (self.handle)(expired));
-    }
-
-    pub(super) fn panicked(&self) -> u64 {
-        self.panicked.load(Ordering::Relaxed)
-    }
-
-    /// Runs user code. The drop of a panic's payload is user code too, and may panic.
-    fn catch(&self, user_code: impl FnOnce()) {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
-            self.panicked.fetch_add(1, Ordering::Relaxed);
-            self.events.panicked(&*payload);
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(second);
-            }
-        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Threads are spread over *shards*, each a wheel behind a short lock. One *reaper* thread sleeps
 //! until the earliest expiration of all shards, removes the due timeouts, and hands them off to the
 //! executor. Only a timeout with an earlier deadline wakes it before that time. A cancel wakes no
-//! thread, and without pending timeouts the reaper does not wake.
+//! thread, and without pending timeouts the reaper does not wake. One [`Reaper`] may serve many
+//! timers.
 //!
 //! # Promises
 //!
@@ -30,6 +31,7 @@
 //! |-|-|
 //! | starter | a thread starts the reaper and the executors |
 //! | transfer | expired timeouts move from the shards to the backlog, and during a shutdown |
+//! | joining | a timer joins its reaper |
 //! | shard | an operation of its wheel runs |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 //!
@@ -44,6 +46,8 @@ mod backlog;
 mod batch;
 mod builder;
 mod callback_threads;
+mod choice;
+mod client;
 mod debounce;
 mod delay_queue;
 #[cfg(feature = "future")]
@@ -52,6 +56,8 @@ mod driver;
 mod driver_waker;
 mod error;
 mod executor;
+mod expire;
+mod handler;
 mod key;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -60,6 +66,7 @@ pub(crate) mod models;
 mod occurrences;
 mod permits;
 mod reaper;
+mod reaper_side;
 #[cfg(feature = "future")]
 mod receiver;
 #[cfg(feature = "future")]
@@ -109,6 +116,7 @@ pub use self::{
     executor::Executor,
     key::TimeoutKey,
     occurrences::MissedTicks,
+    reaper::Reaper,
     repeat::{RepeatBuilder, Repeating},
     stats::TimerStats,
     throttle::Throttle,
@@ -118,8 +126,8 @@ pub use self::{
 #[cfg(feature = "future")]
 pub(crate) use self::{
     driver::{Turned, Turns},
+    handler::contain,
     receiver::Receiver,
-    receivers::contain,
 };
 #[cfg(feature = "future")]
 pub(crate) use self::{

@@ -8,6 +8,7 @@ mod backlog;
 #[cfg(feature = "future")]
 mod driver;
 mod finish;
+mod reaper;
 #[cfg(feature = "future")]
 mod receivers;
 #[cfg(feature = "future")]
@@ -30,20 +31,20 @@ use loom::thread;
 use super::{
     backlog::Backlog,
     error::{ScheduleError, ScheduleErrorKind},
-    executor::{Delivery, Handler},
+    executor::Delivery,
+    handler::Handler,
     key::TimeoutKey,
     permits::Permits,
+    reaper::Reaper,
     shards::Shards,
     shared::{Shared, Starter},
     shutdown::Owner,
     tick_clock::TickClock,
     tracing::Events,
 };
-#[cfg(feature = "future")]
-use crate::sync::Unparker;
 use crate::{
     clock::Clock,
-    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, explore},
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
     tick::Tick,
     wheel::{Expired, WheelBuilder},
 };
@@ -89,17 +90,17 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// Returns empty shards, and the parker of their reaper.
 fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<u32>>, Parker) {
     let parker = Parker::new();
-    let shards = shards_with(count, max_pending, &parker);
+    let shards = shards_with(count, max_pending, parker.unparker());
     (Arc::new(shards), parker)
 }
 
-fn shards_with(count: usize, max_pending: Option<u64>, parker: &Parker) -> Shards<u32> {
+fn shards_with(count: usize, max_pending: Option<u64>, reaper: &Unparker) -> Shards<u32> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
     let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
     let max_pending = max_pending.and_then(NonZeroU64::new);
     let wheels = wheels.into_iter().map(|wheel| (wheel, ()));
-    Shards::new(wheels, clock, parker.unparker().clone(), max_pending)
+    Shards::new(wheels, clock, reaper.clone(), max_pending)
 }
 
 fn insert(shards: &Shards<u32>, index: usize, deadline: Tick, value: u32) -> TimeoutKey {
@@ -258,10 +259,10 @@ fn stop_against_sleep(is_flag_first: bool) {
         flag.store(true, Ordering::Release);
     });
     while !is_stopped.load(Ordering::Acquire) {
-        if shards.fall_asleep(DUE).is_some() && !is_stopped.load(Ordering::Acquire) {
+        if shards.fall_asleep(DUE, Tick::MAX).is_some() && !is_stopped.load(Ordering::Acquire) {
             parker.park();
         }
-        shards.wake_up();
+        shards.announce_awake();
     }
     closer.join().expect("no thread panics");
 }
@@ -283,27 +284,50 @@ fn silent() -> Events {
     Events::new("", Duration::MAX)
 }
 
-/// Returns a timer without threads, the parker of its reaper, and the values that the handler gets.
-fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Parker, Log) {
-    let parker = Parker::new();
-    let shards = shards_with(1, None, &parker);
+/// Returns a timer without threads, its reaper, and the values that the handler gets.
+fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Reaper, Log) {
+    let reaper = Reaper::new("");
+    let (timer, log) = timer_of(&reaper, delivery);
+    (timer, reaper, log)
+}
+
+/// Returns a timer of this reaper, and the values that the handler gets.
+fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Log) {
+    let shards = shards_with(1, None, reaper.unparker());
     let log = Log::new(Mutex::new(Vec::new()));
     let ran = Arc::clone(&log);
     let handler =
         Handler::new(silent(), move |expired: Expired<u32>| ran.lock().push(expired.value));
-    let starter = Starter { parker: Parker::new(), executors: 0, name: String::new() };
-    (Shared::new(shards, handler, delivery, starter), parker, log)
+    let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
+    (Shared::new(shards, handler, delivery, starter), log)
+}
+
+/// Makes the reaper serve a timer. Returns its thread, unless that runs already.
+fn serve(reaper: &Reaper, timer: &Arc<Shared<u32>>) -> Option<thread::JoinHandle<()>> {
+    drop(timer.take_starter());
+    let mut started = None;
+    let run = reaper.clone();
+    let start = || {
+        started = Some(thread::spawn(move || run.run()));
+        Ok(())
+    };
+    let served = reaper.join(timer.client(), start);
+    served.expect("the thread starts");
+    started
+}
+
+fn end(reaper: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    reaper.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
 }
 
 /// Shuts a timer with one due timeout down. Returns the values that the handler got and those that
 /// the shutdown returned.
 fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
-    let (timer, parker, log) = new_timer(delivery);
-    let sleeper = Arc::clone(&timer);
-    let reaper = thread::spawn(move || sleeper.reap(&parker, None));
+    let (timer, reaper, log) = new_timer(delivery);
+    let reaper = serve(&reaper, &timer);
     insert(&timer.shards, 0, DUE, 7);
     let mut got = timer.shut_down();
-    reaper.join().expect("no thread panics");
+    end(reaper);
     assert_eq!(timer.shut_down(), [], "returned by the second shutdown");
     got.append(&mut log.lock());
     timer.check_invariants();
@@ -343,11 +367,10 @@ fn broken_a_transfer_without_its_lock_is_lost_in_a_shutdown() {
 #[test]
 fn the_drop_of_the_last_handle_ends_a_reaper_that_sleeps_without_a_deadline() {
     check(|| {
-        let (timer, parker, _log) = new_timer(Delivery::Inline);
-        let owner = Owner(Arc::clone(&timer));
-        let reaper = thread::spawn(move || timer.reap(&parker, None));
-        drop(owner);
-        reaper.join().expect("no thread panics");
+        let (timer, reaper, _log) = new_timer(Delivery::Inline);
+        let reaper = serve(&reaper, &timer);
+        drop(Owner(timer));
+        end(reaper);
     });
 }
 

@@ -1,178 +1,319 @@
-//! The reaper: the thread that expires due timeouts and sleeps until the next expiration.
+//! The reaper: the thread that expires the due timeouts of its timers and sleeps between them.
+//!
+//! A timer that shares no reaper has one of its own. Both run the same loop.
+//!
+//! # Protocol
+//!
+//! In each round, the reaper
+//!
+//! 1. takes in the timers that have joined, and ends if it then serves none,
+//! 2. gives each timer a turn: one bounded hold of each of its shards,
+//! 3. begins the next round if a timer has due timeouts left,
+//! 4. computes the time `w` until the least published expiration of all timers,
+//! 5. for each timer, announces a sleep until the tick `x`, and loads the published expirations of
+//!    that timer again, as [`wakeup`](super::wakeup) describes. `x` is the least of them, or the
+//!    first tick that begins `w` from now or later if that is earlier,
+//! 6. reads the clock of each timer after its announcement, and parks for the least time until an
+//!    `x`.
+//!
+//! A timer joins under the lock of [`Joining`], and then unparks the reaper. In the same hold, it
+//! starts the thread unless one runs. The reaper ends in the hold in which it finds no timer.
+//!
+//! # Why no wake-up is lost
+//!
+//! *Invariant*: while the reaper sleeps, each of its timers has announced an `x`. That is not later
+//! than any expiration that the timer had published, and the sleep ends when the clock of the timer
+//! shows `x`, or earlier. So the argument of [`wakeup`](super::wakeup) holds for each timer alone.
+//! All timers unpark the same parker, which keeps a wake-up that comes before the reaper parks.
+//!
+//! A timer that joins before step 1 takes part in the round. One that joins later has unparked the
+//! reaper, so the reaper begins another round. If the reaper has ended, the timer finds that out
+//! under the lock, and starts a thread.
+//!
+//! # Which inserts wake the reaper
+//!
+//! One that publishes an expiration before `x`. With a tick of that timer, the reaper would wake at
+//! `w` or, rounded up, at `x`. So an insert wakes the reaper only if its timeout is the earliest of
+//! all timers.
 
-use std::{format, io, sync::Arc, thread, time::Duration, vec::Vec};
-
-use crossbeam::channel::{self, Sender};
-
-use super::{
-    annex::Annex, callback_threads::CallbackThread, executor::Delivery, shared::Shared,
-    shutdown::EndOnPanic,
+use std::{
+    boxed::Box,
+    fmt, format, io, mem,
+    panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind},
+    string::String,
+    sync::Arc,
+    thread,
+    time::Duration,
+    vec::Vec,
 };
-use crate::{sync::Parker, tick::Tick, wheel::Expired};
 
-/// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses
-/// the cache.
-const LEAST_STEPS: u32 = 64;
+use super::handler::contain;
+use crate::sync::{Mutex, Parker, Unparker};
 
-/// Steps of one hold at most, however late the reaper is: 100 to 400 us.
-const MOST_STEPS: u32 = 4096;
+/// One thread that expires the timeouts of many timers.
+///
+/// By default, each timer has a reaper thread of its own. A program with dozens of timers, queues
+/// or purgatories passes one `Reaper` to the [builder](crate::TimerBuilder::reaper) of each.
+///
+/// Clones are the same reaper. The first timeout of any of its timers starts the thread. When the
+/// last of these timers has ended, the thread ends; a later timer starts it again. Timers that run
+/// on a [`ManualClock`](crate::ManualClock) need no thread, and do not use it.
+///
+/// - *Each timer for itself.* Every timer keeps its own shards, clock, limits and executor threads.
+///   A shutdown or a finish ends that timer alone. If the clock of a timer panics, only that timer
+///   ends, as [`is_reaper_dead`](crate::Timer::is_reaper_dead) reports.
+/// - *Turns.* A timer with many due timeouts expires a bounded number of them, and then it is the
+///   turn of the next timer.
+/// - *Callbacks that block.* The callbacks of an [inline](crate::TimerBuilder::inline) timer run on
+///   the thread, and so does [`Executor::execute`](crate::Executor::execute). While they block, no
+///   timeout of any of the timers expires. Run them on executor threads or on a pool.
+/// - *Finish.* On the thread itself, a finish of any of its timers does not wait, and is a
+///   shutdown.
+/// - *Fork.* A forked child has no such thread. Make reapers and timers after the fork.
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, Reaper, Timer};
+///
+/// struct Fetch(mpsc::Sender<Completion>);
+///
+/// impl DelayedOperation<u32> for Fetch {
+///     fn complete(self, completion: Completion) {
+///         self.0.send(completion).unwrap();
+///     }
+/// }
+///
+/// let reaper = Reaper::new("broker");
+/// let settings = || Timer::builder().reaper(&reaper).inline();
+/// let timer = settings().build()?;
+/// let fetches = Purgatory::builder().timer(settings()).build()?;
+/// let produces = Purgatory::builder().timer(settings()).build()?;
+///
+/// let (ended, ends) = mpsc::channel();
+/// let delay = Duration::from_millis(1);
+/// fetches.try_complete_else_watch(Fetch(ended.clone()), [1], delay)?;
+/// produces.try_complete_else_watch(Fetch(ended), [1], delay)?;
+/// assert_eq!(ends.iter().collect::<Vec<_>>(), [Completion::Expired, Completion::Expired]);
+/// # drop(timer);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Complexity
+///
+/// Each wake-up reads the clock of each timer, and looks at each of its shards. With dozens of
+/// timers, [`TimerBuilder::shards`](crate::TimerBuilder::shards) can lower that number.
+#[derive(Clone)]
+pub struct Reaper(Arc<Service>);
 
-/// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
-/// each millisecond.
-fn steps_per_hold(lateness: Duration) -> u64 {
-    let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
-    let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
-    let steps = steps.unwrap_or(MOST_STEPS).min(MOST_STEPS);
-    debug_assert!(steps >= LEAST_STEPS, "{steps} steps for a lateness of {lateness:?}");
-    u64::from(steps)
+/// The part of a reaper that its thread shares with its timers.
+struct Service {
+    /// Prefix of the name of the thread.
+    name: String,
+    unparker: Unparker,
+    /// Locked by the thread as long as it runs.
+    parker: Mutex<Parker>,
+    joining: Mutex<Joining>,
 }
 
-/// The work of the reaper between two sleeps.
-pub(super) struct Turn {
-    /// The tick at its end.
-    now: Tick,
-    /// Whether a timeout expired.
-    has_expired: bool,
+/// A timer that a reaper serves.
+pub(super) trait Client: Send {
+    /// Registers this thread as the one that serves the timer.
+    fn begin(&mut self);
+
+    /// Expires due timeouts, in one hold of each shard.
+    fn turn(&mut self) -> Turn;
+
+    /// Returns the time until the least published expiration; [`Duration::MAX`] if there is none.
+    fn until_next(&self) -> Duration;
+
+    /// Announces that the reaper sleeps until the least published expiration, and for at most
+    /// `within`. Returns the time to sleep; `None` if the reaper must not sleep.
+    fn fall_asleep(&mut self, within: Duration) -> Option<Duration>;
+
+    /// Announces that the reaper is awake. `has_slept` tells whether it has slept.
+    fn wake_up(&mut self, has_slept: bool);
+
+    /// Ends the timer after a panic of its clock.
+    fn end_after_panic(&mut self);
 }
 
-/// The work of the reaper in one hold of each shard.
-pub(super) struct Holds {
-    pub(super) now: Tick,
-    /// The greatest lateness; `None` if no timeout expired.
-    pub(super) lateness: Option<Duration>,
-    /// Whether no due timeout is left.
-    pub(super) is_drained: bool,
+/// The result of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// No due timeout is left.
+    Drained,
+    /// Due timeouts are left for the next turn.
+    Again,
+    /// The timer has ended.
+    Ended,
 }
 
-impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
-    /// Starts the reaper, which waits until it receives its parker.
-    ///
-    /// If the thread cannot be started, the caller keeps the parker, and a later call tries again.
-    pub(super) fn start_reaper(self: &Arc<Self>, name: &str) -> io::Result<Sender<Parker>> {
-        let builder = thread::Builder::new().name(format!("{name}-reaper"));
-        let (shared, thread) = (Arc::clone(self), self.register_reaper());
-        let (sender, receiver) = channel::bounded(1);
-        builder.spawn(move || {
-            if let Ok(parker) = receiver.recv() {
-                shared.reap(&parker, thread.as_ref());
-            }
-        })?;
-        Ok(sender)
+pub(super) type Clients = Vec<Box<dyn Client>>;
+
+struct Joining {
+    /// Timers that the thread has not taken in.
+    clients: Clients,
+    /// Whether a thread has been started, and has not decided to end.
+    is_running: bool,
+}
+
+impl Reaper {
+    /// Makes a reaper, which starts its thread with the first timeout. `name` is the prefix of the
+    /// name of the thread; NUL characters are left out.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let parker = Parker::new();
+        Self(Arc::new(Service {
+            name: name.into().replace('\0', ""),
+            unparker: parker.unparker().clone(),
+            parker: Mutex::new(parker),
+            joining: Mutex::new(Joining { clients: Vec::new(), is_running: false }),
+        }))
     }
 
-    /// Registers the reaper as a callback thread if callbacks run on it. A pool may run them there.
-    pub(super) fn register_reaper(&self) -> Option<CallbackThread> {
-        let runs_callbacks = !matches!(self.delivery, Delivery::Threads(_));
-        runs_callbacks.then(|| self.callback_threads.register())
+    /// Returns the unparker of the thread.
+    pub(super) fn unparker(&self) -> &Unparker {
+        &self.0.unparker
     }
 
-    /// The reaper's loop, which ends with the timer.
-    pub(super) fn reap(&self, parker: &Parker, thread: Option<&CallbackThread>) {
-        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
-        let _on_panic = EndOnPanic(self);
-        thread.into_iter().for_each(CallbackThread::begin);
-        let mut batch = Vec::new();
-        let mut slept_until = None;
-        while !self.is_stopped() {
-            let turn = self.expire_due(&self.delivery, &mut batch);
-            if self.shards.has_finished() {
-                self.delivery.close(|| ());
-                break;
-            }
-            if !turn.has_expired && slept_until.take().is_some_and(|until| until <= turn.now) {
-                self.shards.raise_published();
-            }
-            slept_until = self.sleep(parker, turn.now).or(slept_until);
-        }
+    /// Locks the parker of the thread, in place of the thread.
+    #[cfg(all(test, loom))]
+    pub(super) fn parker(&self) -> crate::sync::MutexGuard<'_, Parker> {
+        self.0.parker.lock()
     }
 
-    /// Sleeps until the next expiration or until another thread wakes the reaper. Returns that
-    /// expiration; `None` if there was no reason to sleep.
-    fn sleep(&self, parker: &Parker, now: Tick) -> Option<Tick> {
-        let until = self.shards.fall_asleep(now)?;
-        if self.is_stopped() {
-            return None;
-        }
-        debug_assert!(until > now, "the reaper would sleep until {until}, and it is {now}");
-        match self.shards.clock().pause_until(until) {
-            Some(pause) => parker.park_timeout(pause),
-            None => parker.park(),
-        }
-        self.shards.wake_up();
-        self.reaper_stats.lock().wakeups += 1;
-        Some(until)
+    /// Serves another timer. Starts the thread unless it runs. If that fails, the timer is not
+    /// served.
+    pub(super) fn serve(&self, client: Box<dyn Client>) -> io::Result<()> {
+        self.join(client, || {
+            let builder = thread::Builder::new().name(format!("{}-reaper", self.0.name));
+            let reaper = self.clone();
+            builder.spawn(move || reaper.run()).map(drop)
+        })
     }
 
-    /// Expires all due timeouts and hands them off, a bounded number at a time.
-    pub(super) fn expire_due(
+    /// The same with another way to start the thread.
+    pub(super) fn join(
         &self,
-        delivery: &Delivery<X::Due>,
-        batch: &mut Vec<Expired<X::Due>>,
-    ) -> Turn {
-        let mut has_expired = false;
-        let mut lateness = Duration::ZERO;
-        loop {
-            let holds = self.expire_some(delivery, batch, lateness);
-            has_expired |= holds.lateness.is_some();
-            lateness = holds.lateness.unwrap_or(lateness);
-            if holds.is_drained {
-                return Turn { now: holds.now, has_expired };
+        client: Box<dyn Client>,
+        start: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut joining = self.0.joining.lock();
+        joining.clients.push(client);
+        if joining.is_running {
+            drop(joining);
+            self.0.unparker.unpark();
+        } else if let Err(error) = start() {
+            let refused = joining.clients.pop();
+            drop(joining);
+            drop(refused);
+            return Err(error);
+        } else {
+            joining.is_running = true;
+        }
+        Ok(())
+    }
+
+    /// The loop of the thread, which ends with the last timer.
+    pub(super) fn run(&self) {
+        // A thread that has decided to end may still hold it for a moment.
+        let parker = self.0.parker.lock();
+        let mut clients = Vec::new();
+        while self.take_in(&mut clients) {
+            if round(&mut clients) {
+                sleep(&parker, &mut clients);
             }
         }
     }
 
-    /// Expires due timeouts and hands them off, in one hold of each shard. Its length depends on
-    /// the lateness of the timeouts before.
-    pub(super) fn expire_some(
-        &self,
-        delivery: &Delivery<X::Due>,
-        batch: &mut Vec<Expired<X::Due>>,
-        lateness: Duration,
-    ) -> Holds {
-        let elapsed = self.shards.clock().elapsed();
-        let now = self.shards.clock().floor(elapsed);
-        let mut batch_lateness = None;
-        let is_drained = delivery.hand_off(&self.handler, batch, |batch| {
-            let is_drained = self.shards.expire(elapsed, now, steps_per_hold(lateness), batch);
-            batch_lateness = self.record_lateness(elapsed, batch);
-            is_drained
-        });
-        batch_lateness.inspect(|lateness| self.handler.events().expired(*lateness));
-        Holds { now, lateness: batch_lateness, is_drained }
-    }
-
-    /// Records the lateness of a batch that is handed off `elapsed` nanoseconds after the start of
-    /// the timer. Returns the greatest; `None` if the batch is empty.
-    fn record_lateness(&self, elapsed: u64, batch: &[Expired<X::Due>]) -> Option<Duration> {
-        if batch.is_empty() {
-            return None;
+    /// Takes in the timers that have joined. Returns `false` if the thread has to end.
+    fn take_in(&self, clients: &mut Clients) -> bool {
+        let mut joining = self.0.joining.lock();
+        let mut joined = mem::take(&mut joining.clients);
+        joining.is_running = !clients.is_empty() || !joined.is_empty();
+        drop(joining);
+        for client in &mut joined {
+            client.begin();
         }
-        let elapsed = Duration::from_nanos(elapsed);
-        let mut greatest = Duration::ZERO;
-        let mut stats = self.reaper_stats.lock();
-        // Many timeouts have the same deadline, and these are equally late.
-        for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let deadline = self.shards.clock().since_origin(equal[0].deadline);
-            let lateness = elapsed.saturating_sub(deadline);
-            stats.lateness.record(lateness, equal.len() as u64);
-            greatest = greatest.max(lateness);
-        }
-        debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
-        Some(greatest)
+        clients.append(&mut joined);
+        !clients.is_empty()
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
+/// Gives each timer a turn, and removes those that have ended. Returns whether no due timeout is
+/// left.
+pub(super) fn round(clients: &mut Clients) -> bool {
+    let mut is_drained = true;
+    each(clients, |client| {
+        let turn = client.turn();
+        is_drained &= turn != Turn::Again;
+        turn != Turn::Ended
+    });
+    is_drained
+}
 
-    #[test]
-    fn a_hold_grows_with_the_lateness_and_ends() {
-        let steps = [0, 1, 2, 5, 6, 25, 26, 27, 1000].map(|late| {
-            assert!(steps_per_hold(Duration::from_micros(late * 1000 + 999)) >= 64);
-            steps_per_hold(Duration::from_millis(late))
+/// Sleeps until the next expiration of all timers, or until another thread wakes the reaper.
+pub(super) fn sleep(parker: &Parker, clients: &mut Clients) {
+    let pause = fall_asleep(clients);
+    if clients.is_empty() {
+        return;
+    }
+    pause.inspect(|pause| parker.park_timeout(*pause));
+    for client in clients {
+        client.wake_up(pause.is_some());
+    }
+}
+
+/// Announces a sleep to each timer. Returns the time to sleep; `None` if a timer has work.
+pub(super) fn fall_asleep(clients: &mut Clients) -> Option<Duration> {
+    let mut within = Duration::MAX;
+    // A timer that is alone sleeps until its own expiration.
+    if clients.len() > 1 {
+        each(clients, |client| {
+            within = within.min(client.until_next());
+            true
         });
-        assert_eq!(steps, [64, 128, 256, 2048, 4096, 4096, 4096, 4096, 4096]);
-        assert_eq!(steps_per_hold(Duration::MAX), 4096);
+    }
+    let mut pause = (!within.is_zero()).then_some(Duration::MAX);
+    each(clients, |client| {
+        pause = pause.and_then(|pause| Some(pause.min(client.fall_asleep(within)?)));
+        true
+    });
+    pause
+}
+
+/// Runs a step of each timer, and removes those for which it returns `false` or panics.
+///
+/// Only the user's clock panics. The other timers go on.
+fn each(clients: &mut Clients, mut step: impl FnMut(&mut dyn Client) -> bool) {
+    let mut index = 0;
+    while let Some(client) = clients.get_mut(index) {
+        let stays = catch_unwind(AssertUnwindSafe(|| step(&mut **client)));
+        if matches!(stays, Ok(true)) {
+            index += 1;
+            continue;
+        }
+        let mut client = clients.swap_remove(index);
+        // The payload of the panic and the user's handler are dropped here.
+        contain(|| {
+            if stays.is_err() {
+                client.end_after_panic();
+            }
+            drop(stays);
+        });
+        contain(|| drop(client));
+    }
+}
+
+// User code never runs under a lock of the reaper, so a panic leaves no inconsistent state.
+impl UnwindSafe for Reaper {}
+impl RefUnwindSafe for Reaper {}
+
+impl fmt::Debug for Reaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reaper").field("name", &self.0.name).finish_non_exhaustive()
     }
 }

@@ -15,13 +15,9 @@
 //! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
 //! polled yet. That task takes the value, or passes the wake-up to the next task.
 
-use std::{
-    collections::BTreeMap,
-    mem,
-    panic::{AssertUnwindSafe, catch_unwind},
-    task::Waker,
-    vec::Vec,
-};
+use std::{collections::BTreeMap, task::Waker, vec::Vec};
+
+use super::handler::contain;
 
 /// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
 pub(super) type Ticket = Option<u64>;
@@ -72,13 +68,4 @@ impl Receivers {
 /// Wakes tasks. A waker that panics does not stop the others, and is not counted.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
-}
-
-/// Runs user code, and catches its panic. For a drop, where a second panic would abort.
-pub(crate) fn contain(user_code: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
-        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            mem::forget(second);
-        }
-    }
 }

@@ -120,7 +120,7 @@ impl Registration {
         let due = shards.clock().ceil(deadline);
         let waker = waker.clone();
         let id = WakerId::of(&waker);
-        match shards.insert(shards.free(), shards.clock().latest(), due, waker) {
+        match shards.insert(shards.unlocked(), shards.clock().latest(), due, waker) {
             Ok(key) => {
                 self.0 = Some(HeldWaker { key, due, id });
                 Poll::Pending

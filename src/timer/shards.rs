@@ -1,27 +1,23 @@
 //! The shards of a timer, and the operations on timeouts: insert, cancel, reset, expire.
 
+#[cfg(feature = "future")]
+use std::sync::OnceLock;
 use std::{
     boxed::Box,
-    cell::Cell,
     iter, mem,
     num::NonZeroU64,
     ops::Deref,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering as Relaxation},
-    },
+    sync::Arc,
     time::{Duration, Instant},
     vec::{self, Vec},
 };
-#[cfg(feature = "future")]
-use std::{sync::OnceLock, task::Waker};
 
 use crossbeam::utils::CachePadded;
 
 #[cfg(feature = "future")]
 use super::driver_waker::DriverWaker;
 use super::{
-    annex::Annex,
+    choice::ShardChoice,
     error::ScheduleError,
     key::TimeoutKey,
     permits::Permits,
@@ -33,7 +29,7 @@ use super::{
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
     tick::Tick,
-    wheel::{Expired, Key, TimingWheel},
+    wheel::{Key, TimingWheel},
 };
 
 /// Timeouts of a batch that are inserted or cancelled in one hold of a shard's lock.
@@ -52,46 +48,23 @@ pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<T, X = ()> {
-    all: Box<[CachePadded<Shard<T, X>>]>,
-    /// One less than the number of shards, rounded up to a power of two.
-    mask: usize,
+    pub(super) all: Box<[CachePadded<Shard<T, X>>]>,
+    choice: ShardChoice,
     clock: TickClock,
-    wakeup: Wakeup,
+    pub(super) wakeup: Wakeup,
     /// Wakes the reaper.
-    reaper: Unparker,
+    pub(super) reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     #[cfg(feature = "future")]
-    driver: OnceLock<DriverWaker>,
-    permits: Permits,
+    pub(super) driver: OnceLock<DriverWaker>,
+    pub(super) permits: Permits,
     /// Whether a finish has begun to close the shards.
     #[cfg(feature = "future")]
-    is_closing: AtomicBool,
+    pub(super) is_closing: AtomicBool,
     /// Whether all shards are closed, and the reaper ends once they are empty.
-    is_finishing: AtomicBool,
+    pub(super) is_finishing: AtomicBool,
     /// Set before a shutdown removes the pending timeouts.
-    is_shut_down: AtomicBool,
-}
-
-std::thread_local! {
-    /// The number of this thread, in the order in which threads used a timer.
-    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
-
-    /// The distance of this thread's shard from its first one. It grows when the thread finds the
-    /// lock of its shard taken.
-    static MOVES: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The number of a thread that has used no timer. On systems where local data of a thread needs a
-/// destructor, also that of a thread that exits.
-const UNNUMBERED: usize = usize::MAX;
-
-/// Gives this thread the next number, and returns it.
-#[cold]
-fn number_thread() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    let thread = THREADS.fetch_add(1, Relaxation::Relaxed);
-    _ = THREAD.try_with(|number| number.set(thread));
-    thread
+    pub(super) is_shut_down: AtomicBool,
 }
 
 impl<T, X> Shards<T, X> {
@@ -105,7 +78,7 @@ impl<T, X> Shards<T, X> {
         let all: Box<[_]> = wheels.map(shard).collect();
         debug_assert!(!all.is_empty(), "a timer has a shard");
         Self {
-            mask: all.len().next_power_of_two() - 1,
+            choice: ShardChoice::new(all.len()),
             all,
             clock,
             wakeup: Wakeup::new(),
@@ -134,46 +107,14 @@ impl<T, X> Shards<T, X> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
-        self.moved(0)
+        self.choice.current()
     }
 
     /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
     /// that of the shard that this thread uses.
-    ///
-    /// A thread that finds the lock of its shard taken uses the next free shard from then on. So it
-    /// seldom waits for threads that end operations of its former shard.
     #[inline]
-    pub(crate) fn free(&self) -> usize {
-        let moves = MOVES.try_with(Cell::get).unwrap_or(0);
-        let index = self.moved(moves);
-        if self.mask > 0 && self.all[index].is_locked() {
-            self.move_on(index, moves)
-        } else {
-            index
-        }
-    }
-
-    #[cold]
-    fn move_on(&self, index: usize, moves: usize) -> usize {
-        for moves in (1..self.all.len()).map(|further| moves.wrapping_add(further)) {
-            let next = self.moved(moves);
-            if !self.all[next].is_locked() {
-                _ = MOVES.try_with(|current| current.set(moves));
-                return next;
-            }
-        }
-        index
-    }
-
-    /// Returns the index of the shard at this distance from the first one of this thread.
-    #[inline]
-    fn moved(&self, moves: usize) -> usize {
-        let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
-        let thread = if thread == UNNUMBERED { number_thread() } else { thread };
-        let (place, count) = (thread.wrapping_add(moves), self.all.len());
-        // A remainder takes longer than the rest of this function.
-        let index = place & self.mask;
-        if index < count { index } else { place % count }
+    pub(crate) fn unlocked(&self) -> usize {
+        self.choice.unlocked(|index| self.all[index].is_locked())
     }
 
     /// Adds a timeout to the shard at `index`.
@@ -380,138 +321,6 @@ impl<T, X> Shards<T, X> {
         Some(deadline.saturating_sub(Duration::from_nanos(self.clock.elapsed())))
     }
 
-    /// Appends due timeouts to `expired`, in at most `steps` steps a shard. Returns whether no due
-    /// timeout is left.
-    ///
-    /// The time is `elapsed` in nanoseconds of [`TickClock::elapsed`], which is in the tick `now`.
-    pub(super) fn expire(
-        &self,
-        elapsed: u64,
-        now: Tick,
-        steps: u64,
-        expired: &mut Vec<Expired<X::Due>>,
-    ) -> bool
-    where
-        X: Annex<T>,
-    {
-        let mut is_drained = true;
-        for shard in self.all.iter().filter(|shard| shard.published() <= now) {
-            is_drained &= shard.expire(elapsed, now, steps, &self.permits, expired);
-        }
-        is_drained
-    }
-
-    /// Returns the least published expiration; `Tick::MAX` also stands for none.
-    pub(super) fn next_expiration(&self) -> Tick {
-        self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
-    }
-
-    /// Returns the least tick at which the reaper has work; `None` if no timeout is pending.
-    ///
-    /// Unlike the published expirations, a cancelled timeout does not make it too early. It takes
-    /// each shard's lock for a moment.
-    pub(super) fn next_turn(&self) -> Option<Tick> {
-        self.all.iter().filter_map(|shard| shard.next_turn()).min()
-    }
-
-    /// Announces that the reaper sleeps until the next expiration, and returns that; `None` if the
-    /// reaper must not sleep.
-    pub(super) fn fall_asleep(&self, now: Tick) -> Option<Tick> {
-        let until = self.next_expiration();
-        if until > now {
-            debug_assert!(until > Tick::ZERO, "it stands for a reaper that is awake");
-            self.wakeup.announce(until);
-            if self.next_expiration() >= until {
-                return Some(until);
-            }
-            self.wakeup.stay_awake();
-        }
-        None
-    }
-
-    /// Announces that the reaper is awake.
-    pub(super) fn wake_up(&self) {
-        self.wakeup.stay_awake();
-    }
-
-    /// Makes the reaper read the clock and expire due timeouts.
-    pub(crate) fn wake(&self) {
-        self.reaper.unpark();
-        #[cfg(feature = "future")]
-        self.driver.get().inspect(|driver| driver.wake());
-    }
-
-    /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
-    #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
-        let is_first = self.driver.set(DriverWaker::new()).is_ok();
-        debug_assert!(is_first, "a timer has one driver");
-    }
-
-    /// Stores the waker of the task that takes the place of the reaper.
-    #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
-        self.driver.get().inspect(|driver| driver.store(waker));
-    }
-
-    /// Raises the published expirations to those of the wheels. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
-        self.all.iter().for_each(|shard| shard.raise_published());
-    }
-
-    /// The same with a fault.
-    #[cfg(all(test, loom))]
-    pub(super) fn raise_published_unlocked(&self) {
-        self.all.iter().for_each(|shard| shard.raise_published_unlocked());
-    }
-
-    /// Returns whether every shard refuses new timeouts.
-    pub(super) fn is_closed(&self) -> bool {
-        self.all.iter().all(|shard| shard.is_closed())
-    }
-
-    /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
-    pub(super) fn begin_finish(&self) {
-        // Before the shards refuse, so that a thread that was refused sees it.
-        #[cfg(feature = "future")]
-        self.is_closing.store(true, Ordering::Relaxed);
-        self.all.iter().for_each(|shard| shard.close());
-        self.is_finishing.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Returns whether a finish has begun and no timeout is pending.
-    pub(super) fn has_finished(&self) -> bool {
-        self.is_finishing.load(Ordering::Acquire) && self.all.iter().all(|shard| shard.is_empty())
-    }
-
-    /// Returns whether a shutdown has begun to remove the pending timeouts.
-    #[cfg(feature = "future")]
-    #[inline]
-    pub(super) fn is_shut_down(&self) -> bool {
-        self.is_shut_down.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a finish or a shutdown has begun.
-    #[cfg(feature = "future")]
-    #[inline]
-    pub(super) fn is_ending(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed) || self.is_shut_down()
-    }
-
-    /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
-    pub(super) fn shut_down(&self) -> Vec<T> {
-        self.is_shut_down.store(true, Ordering::Relaxed);
-        let mut values = Vec::new();
-        for shard in &self.all {
-            let mut wheel = shard.shut_down();
-            values.extend(wheel.drain().map(|(_, _, value)| value));
-        }
-        self.permits.release(values.len());
-        self.wake();
-        values
-    }
-
     /// Checks the invariants of the shards, and those between them. No other thread may insert,
     /// cancel or expire meanwhile.
     pub(super) fn check_invariants(&self) {
@@ -549,7 +358,7 @@ impl<T, X> Shards<T, X> {
     fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
         let must_wake = earlier.is_some_and(|expiration| self.wakeup.must_wake(expiration));
         if must_wake || (self.wakeup.is_overdue(now) && self.wakeup.must_wake_overdue()) {
-            self.wake();
+            self.unpark_reaper();
         }
     }
 }
@@ -560,7 +369,7 @@ struct WakeOnPanic<'a, T, X>(&'a Shards<T, X>);
 
 impl<T, X> Drop for WakeOnPanic<'_, T, X> {
     fn drop(&mut self) {
-        self.0.wake();
+        self.0.unpark_reaper();
     }
 }
 

@@ -7,29 +7,30 @@ use std::{
     sync::{Arc, Weak},
     thread,
     time::Instant,
-    vec::Vec,
 };
 
 use super::{
     annex::Annex,
     backlog::Backlog,
     callback_threads::CallbackThreads,
-    executor::{Delivery, Handler},
+    executor::Delivery,
+    handler::Handler,
     key::TimeoutKey,
+    reaper::Reaper,
     shards::{Shards, ShardsRef},
     stats::{ReaperStats, TimerStats},
 };
 use crate::{
     clock::Driven,
-    sync::{AtomicBool, Mutex, Ordering, Parker},
+    sync::{AtomicBool, Mutex, Ordering},
 };
 
 /// A timer without its handles.
 ///
-/// `X` is the type of the annexes of its shards, and `D` that of expired timeouts. `D` is a
-/// parameter, because the type of `X` would need bounds on `T`. With these, a task that keeps a
-/// queue of `&'static str` would not be `Send`: the compiler forgets there that the lifetime is
-/// `'static`.
+/// `X` is the type of the annexes of its shards. `D` is the type that the handler receives: `T`, or
+/// the entry of an annex. `X` decides it, as [`Annex::Due`]. But then this type would need bounds
+/// on `T`, with which a task that keeps a queue of `&'static str` is not `Send`: the compiler
+/// forgets there that the lifetime is `'static`.
 ///
 /// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
 pub(super) struct Shared<T, X = (), D = T> {
@@ -55,8 +56,7 @@ pub(super) struct Shared<T, X = (), D = T> {
 
 /// The parts from which the threads of a timer start.
 pub(super) struct Starter {
-    /// The reaper sleeps with it.
-    pub(super) parker: Parker,
+    pub(super) reaper: Reaper,
     /// Executor threads that have not been started.
     pub(super) executors: usize,
     /// Prefix of the threads' names.
@@ -147,10 +147,8 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
         self.start_executors(parts)?;
         debug_assert_eq!(parts.executors, 0, "an executor thread was not started");
-        let sender = self.start_reaper(&parts.name)?;
-        if let Some(starter) = starter.take() {
-            sender.send(starter.parker).unwrap_or_else(|_| unreachable!("the reaper receives it"));
-        }
+        parts.reaper.serve(self.client())?;
+        *starter = None;
         self.is_started.store(true, Ordering::Release);
         Ok(true)
     }
@@ -240,7 +238,7 @@ impl<T: Send + 'static, X: Annex<T>> Driven for Shared<T, X, X::Due> {
         if !self.is_stopped() {
             let is_queue = matches!(self.delivery, Delivery::Queue(_));
             let delivery = if is_queue { &self.delivery } else { &Delivery::Inline };
-            self.expire_due(delivery, &mut Vec::new());
+            self.expire_due(delivery);
         }
     }
 

@@ -9,6 +9,18 @@
 //!
 //! [`callback_threads`]: super::callback_threads
 //!
+//! # Phases
+//!
+//! | Predicate | True once | Implies |
+//! |-|-|-|
+//! | `is_ending` | a finish or a shutdown has begun | |
+//! | `is_closed` | every shard refuses new timeouts | |
+//! | `has_finished` | a finish has closed every shard, and no timeout is pending | `is_closed`, `is_ending` |
+//! | `is_stopped` | a shutdown has begun: the threads end | |
+//! | `is_shut_down` | it removes the pending timeouts | `is_stopped`, `is_ending` |
+//!
+//! None of them becomes false again. A purgatory closes its shards itself before it shuts down.
+//!
 //! # Protocol
 //!
 //! A finish
@@ -43,15 +55,64 @@
 
 use std::{
     sync::Arc,
-    thread,
     time::{Duration, Instant},
     vec::Vec,
 };
 
 use super::{
-    annex::Annex, backlog::Backlog, executor::Delivery, shared::Shared, tick_clock::after,
+    annex::Annex, backlog::Backlog, executor::Delivery, shards::Shards, shared::Shared,
+    tick_clock::after,
 };
 use crate::{clock::Driven, sync::Ordering};
+
+impl<T, X> Shards<T, X> {
+    /// Returns whether every shard refuses new timeouts.
+    pub(super) fn is_closed(&self) -> bool {
+        self.all.iter().all(|shard| shard.is_closed())
+    }
+
+    /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
+    pub(super) fn begin_finish(&self) {
+        // Before the shards refuse, so that a thread that was refused sees it.
+        #[cfg(feature = "future")]
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.all.iter().for_each(|shard| shard.close());
+        self.is_finishing.store(true, Ordering::Release);
+        self.unpark_reaper();
+    }
+
+    /// Returns whether a finish has begun and no timeout is pending.
+    pub(super) fn has_finished(&self) -> bool {
+        self.is_finishing.load(Ordering::Acquire) && self.all.iter().all(|shard| shard.is_empty())
+    }
+
+    /// Returns whether a shutdown has begun to remove the pending timeouts.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a finish or a shutdown has begun.
+    #[cfg(feature = "future")]
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed) || self.is_shut_down()
+    }
+
+    /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
+    pub(super) fn shut_down(&self) -> Vec<T> {
+        self.is_shut_down.store(true, Ordering::Relaxed);
+        let mut values = Vec::new();
+        for shard in &self.all {
+            let mut wheel = shard.shut_down();
+            values.extend(wheel.drain().map(|(_, _, value)| value));
+        }
+        self.permits.release(values.len());
+        self.unpark_reaper();
+        values
+    }
+}
 
 impl<T: Send + 'static> Shared<T> {
     /// Finishes with a deadline `within` from now.
@@ -117,7 +178,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 
     /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
     /// stay until a shutdown returns them.
-    fn end_after_panic(&self) {
+    pub(super) fn end_after_panic(&self) {
         self.is_reaper_dead.store(true, Ordering::Release);
         self.shards.begin_finish();
         self.delivery.close(|| ());
@@ -132,18 +193,5 @@ pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<T>>);
 impl<T: Send + 'static> Drop for Owner<T> {
     fn drop(&mut self) {
         drop(self.0.shut_down());
-    }
-}
-
-/// Ends the timer if the reaper panics.
-pub(super) struct EndOnPanic<'a, T: Send + 'static, X: Annex<T>>(
-    pub(super) &'a Shared<T, X, X::Due>,
-);
-
-impl<T: Send + 'static, X: Annex<T>> Drop for EndOnPanic<'_, T, X> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.end_after_panic();
-        }
     }
 }

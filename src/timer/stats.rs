@@ -89,6 +89,7 @@ pub struct TimerStats {
     /// Callbacks that panicked, and wakers that panicked when their sleep expired.
     pub panicked: u64,
     /// Wake-ups of the reaper: at the end of its sleep, or earlier because of an insert or `wake`.
+    /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.
     /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
     /// Times that a timeout was moved to a finer level of its wheel.

@@ -208,7 +208,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     ///
     /// [`Timer::wake`](crate::Timer::wake) has the details.
     pub fn wake(&self) {
-        self.shards().wake();
+        self.shards().unpark_reaper();
     }
 
     /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock).

@@ -1,6 +1,8 @@
 //! The wake-up protocol: the reaper never sleeps past an expiration, and wakes only if needed.
 //!
-//! One reaper sleeps on behalf of many shards. Each shard publishes in [`Published`] the least tick
+//! One reaper sleeps on behalf of many shards. It may serve several timers, each with a clock and a
+//! [`Wakeup`] of its own; [`reaper`](super::reaper) describes that. Here is the part of one timer.
+//! Each shard publishes in [`Published`] the least tick
 //! at which the reaper has work there. The reaper publishes in [`Wakeup`] the tick until which it
 //! sleeps. The protocol takes no lock but that of the inserter's shard.
 //!
@@ -14,7 +16,7 @@
 //!
 //! The reaper
 //!
-//! 1. stores `asleep_until = x`, the least published expiration,
+//! 1. stores `asleep_until = x`, the least published expiration or an earlier tick,
 //! 2. executes a fence,
 //! 3. loads the published expirations again, and does not sleep if one is earlier than `x`,
 //! 4. reads the clock,

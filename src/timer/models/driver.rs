@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
     task::Waker,
     time::{Duration, Instant},
-    vec::Vec,
 };
 
 use loom::thread;
@@ -18,6 +17,7 @@ use crate::{
     timer::{
         driver::{Turned, Turns},
         executor::Delivery,
+        reaper::Reaper,
         shards::Shards,
         shared::Shared,
         tick_clock::TickClock,
@@ -27,12 +27,12 @@ use crate::{
 
 /// Returns a timer of wakers without a thread, and its driver.
 fn driven() -> (Arc<Shared<Waker>>, Turns) {
-    let parker = Parker::new();
+    let reaper = Reaper::new("");
     let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
     let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
     let wheels = [(wheel, ())].into_iter();
-    let shards = Shards::new(wheels, clock, parker.unparker().clone(), None);
-    let starter = Starter { parker, executors: 0, name: String::new() };
+    let shards = Shards::new(wheels, clock, reaper.unparker().clone(), None);
+    let starter = Starter { reaper, executors: 0, name: String::new() };
     let handler = Handler::new(silent(), |expired| Waker::wake(expired.value));
     let timer = Shared::new(shards, handler, Delivery::Inline, starter);
     let turns = Turns::new(&timer);
@@ -76,13 +76,13 @@ fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
 /// A turn whose steps are in another order.
 fn turn_by_hand(timer: &Shared<Waker>, store: impl Fn(&Shards<Waker>), is_first: bool) -> Turned {
     let shards = &*timer.shards;
-    shards.wake_up();
+    shards.announce_awake();
     is_first.then(|| store(shards));
     if timer.is_stopped() {
         return Turned::Ended;
     }
-    timer.expire_due(&Delivery::Inline, &mut Vec::new());
-    let until = shards.fall_asleep(Tick::ZERO);
+    timer.expire_due(&Delivery::Inline);
+    let until = shards.fall_asleep(Tick::ZERO, Tick::MAX);
     (!is_first).then(|| store(shards));
     until.map_or(Turned::Again, |_| Turned::Sleep(None))
 }

@@ -12,14 +12,15 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, insert, new_timer, silent};
+use super::{DUE, FAR, Log, check, insert, new_timer, serve, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker},
     timer::{
         backlog::{Backlog, TakeError},
         callback_threads::CallbackThreads,
         error::ScheduleError,
-        executor::{Delivery, Handler},
+        executor::Delivery,
+        handler::Handler,
         shared::Shared,
     },
 };
@@ -27,18 +28,12 @@ use crate::{
 /// Returns a timer that runs callbacks on its reaper, the reaper, and the values that the handler
 /// gets.
 fn started() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Log) {
-    let (timer, parker, log) = new_timer(Delivery::Inline);
-    let reaper = start_reaper(&timer, parker);
+    let (timer, reaper, log) = new_timer(Delivery::Inline);
+    let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
     (timer, reaper, log)
 }
 
-fn start_reaper(timer: &Arc<Shared<u32>>, parker: Parker) -> thread::JoinHandle<()> {
-    drop(timer.take_starter());
-    let (thread, timer) = (timer.register_reaper(), Arc::clone(timer));
-    thread::spawn(move || timer.reap(&parker, thread.as_ref()))
-}
-
-fn finish(timer: &Shared<u32>) -> Vec<u32> {
+pub(super) fn finish(timer: &Shared<u32>) -> Vec<u32> {
     timer.finish_by(Instant::now() + Duration::from_secs(3600))
 }
 
@@ -233,8 +228,8 @@ fn broken_a_callback_thread_that_ends_without_the_lock_is_missed() {
 /// Returns a queue, its reaper, and its backlog.
 fn started_queue() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
     let backlog = Arc::new(Backlog::new());
-    let (timer, parker, _) = new_timer(Delivery::Queue(Arc::clone(&backlog)));
-    let reaper = start_reaper(&timer, parker);
+    let (timer, reaper, _) = new_timer(Delivery::Queue(Arc::clone(&backlog)));
+    let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
     (timer, reaper, backlog)
 }
 

@@ -66,9 +66,9 @@ impl World {
             }
             while !self.is_done.load(Ordering::Acquire) {
                 let now = self.shards.clock().now();
-                if self.shards.fall_asleep(now).is_some() {
+                if self.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
-                    self.shards.wake_up();
+                    self.shards.announce_awake();
                 }
                 self.turn();
             }
@@ -160,7 +160,7 @@ fn against_the_reaper(
         let reaper = world.reap(ticks);
         run(&shards, &task, sleep);
         is_done.store(true, Ordering::Release);
-        shards.wake();
+        shards.unpark_reaper();
         reaper.join().expect("no thread panics");
         assert_eq!(shards.stats().pending, 0, "nothing lingers");
     });

@@ -24,9 +24,9 @@ fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
         if expired.len() == count {
             return values(expired);
         }
-        if shards.fall_asleep(DUE).is_some() {
+        if shards.fall_asleep(DUE, Tick::MAX).is_some() {
             parker.park();
-            shards.wake_up();
+            shards.announce_awake();
         }
     }
 }
@@ -102,13 +102,13 @@ fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
     check(move || {
         let (shards, parker) = new_shards(1, None);
         insert(&shards, 0, FAR, 1);
-        assert!(shards.fall_asleep(DUE).is_some());
+        assert!(shards.fall_asleep(DUE, Tick::MAX).is_some());
         let inserter = Arc::clone(&shards);
         let hour = Duration::from_secs(3600);
         let batch = vec![(Duration::ZERO, 2), (hour, 3), (hour, 4)];
         let inserter = thread::spawn(move || inserter.insert_batch(batch));
         parker.park();
-        shards.wake_up();
+        shards.announce_awake();
         seen.fetch_or(shards.stats().scheduled < 4, atomic::Ordering::Relaxed);
         inserter.join().expect("no thread panics");
     });
@@ -202,11 +202,11 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
         if !expired.is_empty() {
             return values(expired);
         }
-        if let Some(until) = shards.fall_asleep(now) {
+        if let Some(until) = shards.fall_asleep(now, Tick::MAX) {
             if *clock.lock() < until {
                 parker.park();
             }
-            shards.wake_up();
+            shards.announce_awake();
         }
     }
 }
@@ -240,7 +240,7 @@ fn a_reaper_that_falls_asleep_notices_an_insert_into_another_shard_after_the_clo
 
 #[test]
 fn a_reaper_that_falls_asleep_notices_a_wake_after_the_clock_jumped() {
-    jump(|shards, _| shards.wake());
+    jump(|shards, _| shards.unpark_reaper());
 }
 
 #[test]

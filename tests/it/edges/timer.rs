@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleError, ScheduleErrorKind, SystemClock, Task, TimeoutGuard,
+    Clock, ManualClock, Reaper, ScheduleError, ScheduleErrorKind, SystemClock, Task, TimeoutGuard,
     TimeoutKey, Timer, TimerBuilder, TimerStats, ValueTimer,
 };
 
@@ -36,7 +36,7 @@ fn timers_with_settings_at_their_bounds_work() {
             .name("\0")
             .max_pending(u64::MAX)
             .executor(|task: Box<dyn FnOnce() + Send>| task()),
-        Timer::builder().name("x".repeat(10_000)).executor_threads(1),
+        Timer::builder().name("x".repeat(10_000)).executor_threads(1).reaper(&Reaper::new("\0")),
     ];
     for builder in builders {
         let timer = builder.clock(clock.clone()).build().unwrap();

@@ -9,6 +9,7 @@ mod finish;
 mod limits;
 mod order;
 mod reaper;
+mod sharing;
 mod shutdown;
 mod states;
 pub(crate) mod support;

@@ -156,7 +156,7 @@ fn an_idle_reaper_wakes_at_most_once_for_all_cancelled_timeouts() {
 
 /// A clock that panics on the thread of a reaper once the test asks for it.
 #[derive(Debug, Clone)]
-struct Deadly(Arc<AtomicBool>);
+pub(super) struct Deadly(Arc<AtomicBool>);
 
 impl Deadly {
     fn new() -> Self {
@@ -164,7 +164,7 @@ impl Deadly {
     }
 
     /// Makes the reaper of a timer panic.
-    fn kill(&self, mut schedule: impl FnMut(Duration) -> bool) {
+    pub(super) fn kill(&self, mut schedule: impl FnMut(Duration) -> bool) {
         self.0.store(true, Ordering::Relaxed);
         // This is due before the next wake-up of the reaper, so it wakes now.
         wait_until("the reaper is dead", || !schedule(Duration::ZERO));
@@ -179,7 +179,7 @@ impl Clock for Deadly {
     }
 }
 
-fn mortal() -> (Deadly, TimerBuilder) {
+pub(super) fn mortal() -> (Deadly, TimerBuilder) {
     let clock = Deadly::new();
     let builder = Timer::builder().clock(clock.clone()).name("mortal");
     (clock, builder)

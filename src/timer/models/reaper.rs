@@ -1,0 +1,160 @@
+//! A reaper of two timers that falls asleep, ends, or is joined by a timer.
+
+use std::{array, boxed::Box, sync::Arc, vec::Vec};
+
+use loom::thread;
+
+use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of};
+use crate::{
+    sync::{AtomicU64, Mutex, Ordering, Parker, fence},
+    timer::{
+        client::TimerClient,
+        executor::Delivery,
+        reaper::{Clients, Reaper, round, sleep},
+        shared::Shared,
+    },
+};
+
+/// Returns two timers whose callbacks run on one reaper, with the values that their handlers get.
+fn two_timers() -> (Reaper, [(Arc<Shared<u32>>, Log); 2]) {
+    let reaper = Reaper::new("");
+    let timers = array::from_fn(|_| timer_of(&reaper, Delivery::Inline));
+    (reaper, timers)
+}
+
+#[test]
+fn a_reaper_that_falls_asleep_notices_an_insert_into_either_of_two_timers() {
+    for early in [0, 1] {
+        check(move || {
+            let (reaper, timers) = two_timers();
+            let parker = reaper.parker();
+            let mut clients: Clients = Vec::new();
+            for (timer, _) in &timers {
+                clients.push(Box::new(TimerClient::new(timer)));
+            }
+            insert(&timers[1 - early].0.shards, 0, FAR, 1);
+            let timer = Arc::clone(&timers[early].0);
+            let inserter = thread::spawn(move || insert(&timer.shards, 0, DUE, 2));
+            while round(&mut clients) && timers[early].1.lock().is_empty() {
+                sleep(&parker, &mut clients);
+            }
+            inserter.join().expect("no thread panics");
+            assert_eq!(*timers[early].1.lock(), [2]);
+        });
+    }
+}
+
+#[test]
+fn a_timer_that_joins_when_the_last_one_ends_is_served() {
+    check(|| {
+        let (reaper, [(last, _), (next, log)]) = two_timers();
+        let thread = serve(&reaper, &last);
+        assert_eq!(last.shut_down(), []);
+        let second = serve(&reaper, &next);
+        insert(&next.shards, 0, DUE, 7);
+        assert_eq!(finish(&next), []);
+        assert_eq!(*log.lock(), [7]);
+        end(thread.into_iter().chain(second));
+    });
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// The reaper announces its sleep to one timer.
+    AnnouncesToOne,
+    /// The reaper loads the published expiration of one timer again.
+    LoadsOneAgain,
+}
+
+/// The protocol by hand, with a fault: a thread inserts into each of two timers, and the reaper of
+/// both sleeps until then.
+fn inserts_against_sleep(fault: Fault) {
+    const AWAKE: u64 = 0;
+    let timers: [_; 2] = array::from_fn(|_| Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE))));
+    let parker = Parker::new();
+    let inserters = timers.clone().map(|timer| {
+        let unparker = parker.unparker().clone();
+        thread::spawn(move || {
+            timer.0.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if 1 < timer.1.load(Ordering::Relaxed) {
+                unparker.unpark();
+            }
+        })
+    });
+    let published = |timer: &(AtomicU64, AtomicU64)| timer.0.load(Ordering::Relaxed);
+    loop {
+        let waiting = timers.iter().enumerate().filter(|(_, timer)| published(timer) != 1);
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() {
+            break;
+        }
+        let mut may_sleep = true;
+        for (index, timer) in waiting {
+            if index == 0 || fault != Fault::AnnouncesToOne {
+                timer.1.store(9, Ordering::Relaxed);
+            }
+            fence(Ordering::SeqCst);
+            if index == 0 || fault != Fault::LoadsOneAgain {
+                may_sleep &= published(timer) == 9;
+            }
+        }
+        if may_sleep {
+            parker.park();
+        }
+        timers.iter().for_each(|timer| timer.1.store(AWAKE, Ordering::Relaxed));
+    }
+    end(inserters);
+}
+
+#[test]
+fn the_protocol_of_two_timers_by_hand_holds() {
+    check(|| inserts_against_sleep(Fault::None));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_announces_its_sleep_to_one_timer_misses_the_other() {
+    check(|| inserts_against_sleep(Fault::AnnouncesToOne));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_checks_one_timer_again_misses_the_other() {
+    check(|| inserts_against_sleep(Fault::LoadsOneAgain));
+}
+
+/// A timer that joins while the reaper finds no timer, and ends in one hold or in two.
+fn join_against_end(is_one_hold: bool) {
+    // The timers that have joined, and whether the thread runs.
+    let joining = Arc::new(Mutex::new((Vec::new(), true)));
+    let own = Arc::clone(&joining);
+    let reaper = thread::spawn(move || {
+        let mut joining = own.lock();
+        let joined = joining.0.pop();
+        if !is_one_hold {
+            drop(joining);
+            joining = own.lock();
+        }
+        joining.1 = joined.is_some();
+        joined.is_some()
+    });
+    let mut held = joining.lock();
+    held.0.push(7);
+    let starts = !held.1;
+    drop(held);
+    let is_served = reaper.join().expect("no thread panics");
+    assert!(is_served || starts, "no thread serves the timer");
+}
+
+#[test]
+fn a_reaper_that_ends_in_one_hold_serves_a_timer_that_joins() {
+    check(|| join_against_end(true));
+}
+
+#[test]
+#[should_panic(expected = "no thread serves")]
+fn broken_a_reaper_that_ends_in_two_holds_misses_a_timer_that_joins() {
+    check(|| join_against_end(false));
+}

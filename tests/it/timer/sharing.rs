@@ -1,0 +1,125 @@
+//! One reaper thread that serves several timers, queues and purgatories.
+
+use std::{sync::mpsc, thread, time::Duration};
+
+use delaywheel::{
+    Completion, DelayedOperation, ManualClock, Purgatory, Reaper, Timer, TimerBuilder, ValueTimer,
+};
+
+use super::{
+    reaper::mortal,
+    support::{GENEROUS, MS, SECOND, YEAR, must_return, wait_until},
+    threads::threads,
+};
+
+/// Sends its end.
+struct Wait(mpsc::Sender<Completion>);
+
+impl DelayedOperation<u32> for Wait {
+    fn complete(self, completion: Completion) {
+        self.0.send(completion).unwrap();
+    }
+}
+
+fn served(reaper: &Reaper) -> TimerBuilder {
+    Timer::builder().reaper(reaper).inline().name("served")
+}
+
+/// Waits for a callback of the timer.
+fn await_callback(timer: &Timer) {
+    let (ran, runs) = mpsc::channel();
+    timer.schedule(MS, move || ran.send(thread::current().id()).unwrap()).unwrap();
+    runs.recv_timeout(GENEROUS).unwrap();
+}
+
+#[test]
+fn two_purgatories_a_timer_and_a_queue_share_a_thread_that_ends_with_the_last_of_them() {
+    let reaper = Reaper::new("for-all");
+    for _ in 0..2 {
+        let timer = served(&reaper).build().unwrap();
+        let purgatories = [(); 2].map(|()| {
+            Purgatory::builder().timer(served(&reaper)).build::<u32, Wait, ()>().unwrap()
+        });
+        let queue = served(&reaper).build_queue().unwrap();
+        assert_eq!(threads("for-all"), 0, "the first timeout starts the thread");
+
+        await_callback(&timer);
+        for purgatory in &purgatories {
+            let (ended, ends) = mpsc::channel();
+            purgatory.try_complete_else_watch(Wait(ended), [1], MS).unwrap();
+            assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::Expired));
+        }
+        queue.insert(MS, 7).unwrap();
+        assert_eq!(queue.recv_timeout(GENEROUS), Ok(7));
+        assert_eq!((threads("for-all"), threads("served")), (1, 0));
+
+        drop((timer, purgatories));
+        queue.insert(MS, 8).unwrap();
+        assert_eq!(queue.recv_timeout(GENEROUS), Ok(8), "the reaper ended too soon");
+        drop(queue);
+        wait_until("the thread ends", || threads("for-all") == 0);
+    }
+}
+
+#[test]
+fn the_end_of_a_timer_leaves_the_others_on_its_reaper() {
+    let reaper = Reaper::new("goes-on");
+    let ends: [fn(&Timer) -> usize; 2] =
+        [|timer| timer.shutdown().len(), |timer| timer.finish(Duration::ZERO).len()];
+    let other = served(&reaper).build().unwrap();
+    for end in ends {
+        let timer = served(&reaper).build().unwrap();
+        await_callback(&timer);
+        timer.schedule(YEAR, || ()).unwrap();
+        assert_eq!(end(&timer), 1);
+        await_callback(&other);
+    }
+}
+
+#[test]
+fn a_finish_waits_for_its_own_timeouts_and_not_for_those_of_others() {
+    let reaper = Reaper::new("finishes");
+    let [timer, other] = [(); 2].map(|()| served(&reaper).build().unwrap());
+    other.schedule(YEAR, || ()).unwrap();
+    timer.schedule(5 * MS, || ()).unwrap();
+    assert!(must_return(move || timer.finish(YEAR)).is_empty());
+    assert_eq!(other.shutdown().len(), 1);
+}
+
+#[test]
+fn a_clock_that_panics_ends_its_timer_and_no_other_on_the_reaper() {
+    let (clock, builder) = mortal();
+    let reaper = Reaper::new("mortal");
+    let mortal = builder.reaper(&reaper).build().unwrap();
+    let other = served(&reaper).build().unwrap();
+    await_callback(&other);
+    mortal.schedule(YEAR, || ()).unwrap();
+    clock.kill(|delay| mortal.schedule(delay, || ()).is_ok());
+    assert!(mortal.is_reaper_dead() && !other.is_reaper_dead());
+    await_callback(&other);
+    assert!(!mortal.shutdown().is_empty());
+}
+
+#[test]
+fn a_callback_on_the_reaper_that_finishes_another_timer_does_not_wait_for_the_reaper() {
+    let reaper = Reaper::new("finisher");
+    let timer = served(&reaper).build().unwrap();
+    // Its executor would wait for the end of a reaper that runs this callback.
+    let other: ValueTimer<u32> = Timer::builder().reaper(&reaper).build_with(|_| ()).unwrap();
+    other.schedule(YEAR, 1).unwrap();
+    let (finished, left) = mpsc::channel();
+    timer.schedule(Duration::ZERO, move || finished.send(other.finish(YEAR)).unwrap()).unwrap();
+    assert_eq!(left.recv_timeout(GENEROUS), Ok(vec![1]));
+}
+
+#[test]
+fn a_timer_in_virtual_time_does_not_start_its_reaper() {
+    let reaper = Reaper::new("virtual");
+    let clock = ManualClock::new();
+    let timer = served(&reaper).clock(clock.clone()).build().unwrap();
+    let (ran, runs) = mpsc::channel();
+    timer.schedule(SECOND, move || ran.send(()).unwrap()).unwrap();
+    assert_eq!(threads("virtual"), 0);
+    clock.advance(SECOND);
+    assert_eq!(runs.try_recv(), Ok(()));
+}

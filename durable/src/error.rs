@@ -64,7 +64,7 @@ pub enum StoreErrorReason {
     InUse,
     /// The file or directory cannot be written.
     ReadOnly,
-    /// The disk is full.
+    /// The disk is full. Nothing was changed.
     Full,
     /// The file is not a store, or is damaged.
     Corrupt,

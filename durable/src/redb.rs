@@ -17,7 +17,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -80,9 +80,11 @@ pub struct RedbStore {
     shared: Arc<Shared>,
 }
 
+type OpenAgain = Box<dyn Fn() -> Result<(Database, Opened), StoreError> + Send + Sync>;
+
 struct Shared {
-    /// `None` for a database that the user opened.
-    path: Option<PathBuf>,
+    /// Opens the file again; `None` for a backend of the user.
+    open_again: Option<OpenAgain>,
     /// Held for the whole of a transaction, and taken before the others, which are in their order.
     writer: Mutex<()>,
     state: Mutex<Held>,
@@ -152,7 +154,7 @@ impl RedbStore {
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        Ok(Self::new(open_file(path, false)?, Some(path.to_owned())))
+        Ok(Self::new(open_file(path, false)?, Some(open_again(path))))
     }
 
     /// Opens a file like [`open`](Self::open), and verifies the checksums of all its pages first,
@@ -176,7 +178,7 @@ impl RedbStore {
     /// Those of [`open`](Self::open).
     pub fn open_checked(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        Ok(Self::new(open_file(path, true)?, Some(path.to_owned())))
+        Ok(Self::new(open_file(path, true)?, Some(open_again(path))))
     }
 
     /// Opens a store on a storage backend of redb, such as one that injects faults.
@@ -190,9 +192,9 @@ impl RedbStore {
         Ok(Self::new((database, opened), None))
     }
 
-    fn new((database, opened): (Database, Opened), path: Option<PathBuf>) -> Self {
+    fn new((database, opened): (Database, Opened), open_again: Option<OpenAgain>) -> Self {
         let shared = Shared {
-            path,
+            open_again,
             writer: Mutex::new(()),
             state: Mutex::new(Held { was_killed: opened.was_killed, ..Held::default() }),
             database: RwLock::new(Some(database)),
@@ -220,12 +222,18 @@ impl RedbStore {
             return Ok(());
         }
         let mut database = self.shared.database.write();
-        if let (None, Some(path)) = (database.as_ref(), &self.shared.path) {
-            let (file, opened) = open_file(path, false)?;
+        if let (None, Some(open_again)) = (database.as_ref(), &self.shared.open_again) {
+            let (file, opened) = open_again()?;
             *self.shared.order.write() = opened.order;
             *database = Some(file);
         }
         Ok(())
+    }
+
+    /// Returns whether the file, opened again, shows that a transaction was not committed.
+    fn lacks_transaction(&self, number: u64) -> bool {
+        let has_file = self.shared.open_again.is_some() && self.reopen().is_ok();
+        has_file && self.shared.order.read().next_number() == number
     }
 
     /// Writes attempts before their deliveries begin. The caller holds the lock of the writer.
@@ -256,7 +264,7 @@ impl RedbStore {
             use StoreErrorReason::{Full, Other, OutcomeUnknown};
             matches!(error.reason(), Full | Other | OutcomeUnknown)
         };
-        if self.shared.path.is_some() && result.as_ref().is_err_and(broken) {
+        if self.shared.open_again.is_some() && result.as_ref().is_err_and(broken) {
             self.shared.database.write().take();
         }
         result
@@ -282,7 +290,7 @@ impl Store for RedbStore {
         let writer = self.shared.writer.lock();
         let (mut effects, mut token) = self.shared.state.lock().mark(commands);
         let marks = Marks(&self.shared);
-        let mut is_committing = false;
+        let mut committing = None;
         let result = self.with(|database| {
             let transaction = database.begin_write()?;
             let answers = {
@@ -303,16 +311,17 @@ impl Store for RedbStore {
             }
             let order = self.shared.order.read();
             let changes = order.write(&transaction, effects.moves())?;
-            is_committing = true;
+            committing = Some(order.next_number());
             transaction.commit()?;
             Ok((answers, Some(changes)))
         });
+        let result = self.close_if_broken(result);
         // The file may show the changes of a commit that failed.
-        let is_doubtful = is_committing && result.is_err();
-        let result = result.map_err(|error| match error.reason() {
-            StoreErrorReason::Full | StoreErrorReason::ReadOnly => error,
-            _ if is_doubtful => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
-            _ => error,
+        let is_doubtful = committing.is_some() && result.is_err();
+        let result = result.map_err(|error| match (error.reason(), committing) {
+            (StoreErrorReason::ReadOnly, _) | (_, None) => error,
+            (StoreErrorReason::Full, Some(number)) if self.lacks_transaction(number) => error,
+            _ => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
         });
         let result = result.map(|(answers, changes)| {
             let mut state = self.shared.state.lock();
@@ -327,7 +336,6 @@ impl Store for RedbStore {
             self.shared.state.lock().frontiers.clear();
         }
         drop(marks);
-        let result = self.close_if_broken(result);
         drop(writer);
         if result.is_ok() || is_doubtful {
             self.shared.listeners.tell_of(commands);
@@ -523,7 +531,7 @@ impl Store for RedbStore {
 
 impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedbStore").field("path", &self.shared.path).finish_non_exhaustive()
+        f.debug_struct("RedbStore").finish_non_exhaustive()
     }
 }
 
@@ -882,6 +890,11 @@ fn stored_id(id: &str) -> Result<TimeoutId, redb::Error> {
     TimeoutId::new(id).map_err(invalid)
 }
 
+fn open_again(path: &Path) -> OpenAgain {
+    let path = path.to_owned();
+    Box::new(move || open_file(&path, false))
+}
+
 fn open_file(path: &Path, is_checked: bool) -> Result<(Database, Opened), StoreError> {
     let mut builder = Database::builder();
     builder.set_cache_size(64 << 20).set_check_integrity_on_open(is_checked);
@@ -980,16 +993,37 @@ fn store_error(error: redb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
     use redb::backends::InMemoryBackend;
 
     use super::*;
     use crate::store::NewTimeout;
 
-    /// A file whose next sync can fail. Clones are the same file.
-    #[derive(Debug, Clone)]
-    struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
+    const BROKEN_SYNC: u8 = 1;
+    const FULL_AT_SYNC: u8 = 2;
+    const FULL_AT_WRITE: u8 = 3;
+
+    /// A file whose next sync or write can fail. Clones are the same file.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<(InMemoryBackend, AtomicU8)>);
+
+    impl Disk {
+        fn open(&self) -> RedbStore {
+            let disk = self.clone();
+            let open = move || {
+                let database = Database::builder().create_with_backend(disk.clone());
+                let database = database.map_err(database_error)?;
+                let opened = prepare(&database)?;
+                Ok((database, opened))
+            };
+            RedbStore::new(open().expect("open"), Some(Box::new(open)))
+        }
+
+        fn fails(&self, fault: u8) -> bool {
+            self.0.1.compare_exchange(fault, 0, SeqCst, SeqCst).is_ok()
+        }
+    }
 
     impl StorageBackend for Disk {
         fn len(&self) -> io::Result<u64> {
@@ -1005,10 +1039,17 @@ mod tests {
         }
 
         fn sync_data(&self) -> io::Result<()> {
-            if self.0.1.swap(false, SeqCst) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+            match () {
+                () if self.fails(BROKEN_SYNC) => Err(io::ErrorKind::Other.into()),
+                () if self.fails(FULL_AT_SYNC) => Err(io::ErrorKind::StorageFull.into()),
+                () => Ok(()),
+            }
         }
 
         fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            if self.fails(FULL_AT_WRITE) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             self.0.0.write(offset, data)
         }
     }
@@ -1026,8 +1067,8 @@ mod tests {
 
     #[test]
     fn a_file_of_version_1_is_upgraded() {
-        let disk = Disk(Arc::new((InMemoryBackend::new(), AtomicBool::new(false))));
-        let store = RedbStore::open_backend(disk.clone()).expect("open");
+        let disk = Disk::default();
+        let store = disk.open();
         let due = WallTime::from_micros(7).expect("in range");
         let new = NewTimeout::new("a", due, b"").expect("valid");
         store.write(due, &[Command::Schedule(new)]).expect("write");
@@ -1040,7 +1081,7 @@ mod tests {
         });
         write.expect("write");
         drop(store);
-        let store = RedbStore::open_backend(disk).expect("upgrade");
+        let store = disk.open();
         let query = Query::Times { from: due, until: WallTime::MAX, after: None };
         assert_eq!(store.list(&query, 9).expect("list").len(), 1);
         let read = |database: &Database| {
@@ -1053,8 +1094,8 @@ mod tests {
     /// The new record is in the file, below the place up to which the worker has claimed.
     #[test]
     fn a_failed_sync_has_an_unknown_outcome_and_hides_no_record() {
-        let disk = Disk(Arc::new((InMemoryBackend::new(), AtomicBool::new(false))));
-        let store = RedbStore::open_backend(disk.clone()).expect("open");
+        let disk = Disk::default();
+        let store = disk.open();
         let time = |micros| WallTime::from_micros(micros).expect("in range");
         let schedule = |id: &str, due| {
             let new = NewTimeout::new(id, time(due), b"").expect("valid");
@@ -1073,17 +1114,32 @@ mod tests {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&notices);
         store.listen(Arc::new(move |due| told.lock().push(due)));
-        disk.0.1.store(true, SeqCst);
+        disk.0.1.store(BROKEN_SYNC, SeqCst);
         let error = schedule("second", 20).expect_err("the sync fails");
         assert_eq!(error.reason(), StoreErrorReason::OutcomeUnknown);
         assert_eq!(*notices.lock(), [time(20)]);
-        // As a store with a path does it.
-        store.shared.database.write().take();
-        let database = Database::builder().create_with_backend(disk).expect("open again");
-        *store.shared.order.write() = prepare(&database).expect("a store").order;
-        *store.shared.database.write() = Some(database);
         assert_eq!(claim(), ["second"]);
         schedule("third", 10).expect("it goes on");
         assert_eq!(claim(), ["third"]);
+    }
+
+    #[test]
+    fn a_commit_on_a_full_disk_failed_only_if_the_file_says_so() {
+        let disk = Disk::default();
+        let store = disk.open();
+        let schedule = |id| {
+            let new = NewTimeout::new(id, WallTime::MIN, b"").expect("valid");
+            let answer = store.write(WallTime::MIN, &[Command::Schedule(new)]);
+            answer.map(drop).map_err(|error| error.reason())
+        };
+        for (fault, reason, live) in [
+            (FULL_AT_WRITE, StoreErrorReason::Full, 0),
+            (FULL_AT_SYNC, StoreErrorReason::OutcomeUnknown, 1),
+        ] {
+            disk.0.1.store(fault, SeqCst);
+            assert_eq!(schedule("a"), Err(reason));
+            assert_eq!(store.count().expect("count").live, live);
+        }
+        schedule("b").expect("there is room again");
     }
 }

@@ -95,6 +95,11 @@ impl Order {
         }
     }
 
+    /// Returns the number of the next transaction that changes the order.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next
+    }
+
     /// Writes changes to the log, and those of the sweep to the table.
     pub(super) fn write(
         &self,

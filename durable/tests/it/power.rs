@@ -4,10 +4,12 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use delaywheel_durable::{
-    Command, NewTimeout, RedbStore, Store, StoreErrorReason, TimeoutId, WallTime,
+    Claim, ClaimRequest, Command, NewTimeout, Query, Record, RedbStore, Settlement, State, Store,
+    StoreErrorReason, TimeoutId, WallTime,
 };
 use fastrand::Rng;
 use redb::StorageBackend;
@@ -24,19 +26,36 @@ struct Contents {
     synced: Vec<u8>,
     /// Writes since the last sync.
     unsynced: Vec<(u64, Vec<u8>)>,
-    /// Bytes that the disk can hold.
-    size: Option<usize>,
-    /// Number of syncs before the power fails, with unsynced writes under way, and the content that
-    /// remains.
-    failure: Option<(u32, Rng)>,
+    /// Number of changes of the file before the fault.
+    fault: Option<(u32, Fault)>,
+    /// The content that a power failure has left.
     left: Option<Vec<u8>>,
 }
 
+/// A fault at a write, at a sync, or at a change of the file's length.
+#[derive(Debug, Clone)]
+enum Fault {
+    /// The power fails; a part of the unsynced sectors remains.
+    Power(Rng),
+    /// The disk is full from then on.
+    Full,
+}
+
 impl Disk {
-    /// Makes the power fail at one of the next two syncs, or just after them.
-    fn fail_soon(&self, rng: &mut Rng) {
-        let mut contents = self.0.lock().expect("not poisoned");
-        contents.failure = Some((rng.u32(..3), rng.fork()));
+    fn fail_after(&self, changes: u32, fault: Fault) {
+        self.0.lock().expect("not poisoned").fault = Some((changes, fault));
+    }
+
+    /// Returns whether the fault is still to come.
+    fn is_fault_pending(&self) -> bool {
+        matches!(self.0.lock().expect("not poisoned").fault, Some((1.., _)))
+    }
+
+    /// Returns the disk after the end of the process.
+    fn after_kill(&self) -> Self {
+        let seen = self.0.lock().expect("not poisoned").seen.clone();
+        let contents = Contents { seen: seen.clone(), synced: seen, ..Contents::default() };
+        Self(Arc::new(Mutex::new(contents)))
     }
 
     /// Returns the disk after the power failure.
@@ -45,10 +64,6 @@ impl Disk {
         let left = contents.left.take().unwrap_or_else(|| contents.synced.clone());
         let contents = Contents { seen: left.clone(), synced: left, ..Contents::default() };
         Self(Arc::new(Mutex::new(contents)))
-    }
-
-    fn limit(&self, size: Option<usize>) {
-        self.0.lock().expect("not poisoned").size = size;
     }
 }
 
@@ -68,11 +83,22 @@ impl Contents {
         left
     }
 
-    fn check_room(&self, end: usize) -> io::Result<()> {
-        if self.size.is_some_and(|size| end > size) {
-            return Err(io::ErrorKind::StorageFull.into());
+    /// Counts a change of the file. Returns an error if the disk is full.
+    fn change(&mut self) -> io::Result<()> {
+        match &mut self.fault {
+            None => Ok(()),
+            Some((changes @ 1.., _)) => {
+                *changes -= 1;
+                Ok(())
+            }
+            Some((0, Fault::Full)) => Err(io::ErrorKind::StorageFull.into()),
+            Some((0, Fault::Power(rng))) => {
+                let mut rng = rng.fork();
+                self.fault = None;
+                self.left = Some(self.torn(&mut rng));
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 
@@ -91,7 +117,7 @@ impl StorageBackend for Disk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut contents = self.0.lock().expect("not poisoned");
         let len = usize::try_from(len).expect("a length");
-        contents.check_room(len)?;
+        contents.change()?;
         contents.seen.resize(len, 0);
         // The length of a file is kept by the file system's own log.
         contents.synced.resize(len, 0);
@@ -102,13 +128,7 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let contents = &mut *self.0.lock().expect("not poisoned");
-        if let Some((syncs, mut rng)) = contents.failure.take() {
-            if syncs == 0 {
-                contents.left = Some(contents.torn(&mut rng));
-            } else {
-                contents.failure = Some((syncs - 1, rng));
-            }
-        }
+        contents.change()?;
         contents.synced.clone_from(&contents.seen);
         contents.unsynced.clear();
         Ok(())
@@ -119,21 +139,123 @@ impl StorageBackend for Disk {
         let start = usize::try_from(offset).expect("an offset");
         contents.seen[start..start + data.len()].copy_from_slice(data);
         contents.unsynced.push((offset, data.to_vec()));
-        Ok(())
+        contents.change()
     }
 }
 
-fn schedule(store: &RedbStore, number: u32, size: usize) -> Result<(), StoreErrorReason> {
-    let due = WallTime::from_micros(u64::from(number)).expect("in range");
-    let new = NewTimeout::new(number.to_string(), due, vec![7; size]).expect("valid");
-    store.write(due, &[Command::Schedule(new)]).map(drop).map_err(|error| error.reason())
+fn id(number: u32) -> TimeoutId {
+    TimeoutId::new(number.to_string()).expect("valid")
 }
 
-fn check_kept(store: &RedbStore, count: u32) {
-    for number in 0..count {
-        let id = TimeoutId::new(number.to_string()).expect("valid");
-        assert!(store.get(&id).expect("get").is_some(), "{number} of {count} was lost");
+fn at(micros: u32) -> WallTime {
+    WallTime::from_micros(u64::from(micros)).expect("in range")
+}
+
+fn schedule(number: u32, size: usize) -> Command {
+    Command::Schedule(NewTimeout::new(id(number), at(number), vec![7; size]).expect("valid"))
+}
+
+/// Returns all records, and their ids in the order of times.
+fn content(store: &RedbStore) -> (Vec<Record>, Vec<TimeoutId>) {
+    let all = Query::Prefix { prefix: String::new(), after: None };
+    let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
+    let records = store.list(&all, 10_000).expect("list").into_iter();
+    let records = records.map(|record| Record { token: 0, state: State::Pending, ..record });
+    let times = store.list(&times, 10_000).expect("list").into_iter();
+    (records.collect(), times.map(|record| record.id).collect())
+}
+
+/// Returns transactions of each kind, for a store with the timeouts 0 to 39 and claims of 0 to 9.
+fn transactions(claims: &[Claim]) -> [Vec<Command>; 5] {
+    let settle = |settlement: &dyn Fn(usize) -> Settlement| {
+        let claims = claims.iter().enumerate();
+        claims.map(|(number, claim)| Command::Settle(claim.clone(), settlement(number))).collect()
+    };
+    let error = || "error".repeat(50);
+    [
+        (40..80).map(|number| schedule(number, 30 * number as usize)).collect(),
+        (20..40).map(|number| Command::Cancel(id(number))).collect(),
+        (10..30).map(|number| Command::Reschedule(id(number), at(1_000 - number))).collect(),
+        settle(&|_| Settlement::Done),
+        settle(&|number| match number % 2 {
+            0 => Settlement::Retry { at: at(500), error: error() },
+            _ => Settlement::Dead { error: error() },
+        }),
+    ]
+}
+
+/// Opens a store with 40 timeouts, of which 10 are claimed.
+fn filled() -> (Disk, RedbStore, Vec<Claim>) {
+    let disk = Disk::default();
+    let store = RedbStore::open_backend(disk.clone()).expect("open");
+    let commands: Vec<_> = (0..40).map(|number| schedule(number, 50)).collect();
+    store.write(WallTime::MIN, &commands).expect("write");
+    let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+    let (from, until) = (WallTime::MIN, at(10));
+    let request =
+        ClaimRequest { now: from, from, until, limit: 99, max_bytes: 9_999, begin: false };
+    let batch = store.claim(worker, request).expect("claim").expect("lease");
+    (disk, store, batch.records.iter().map(Record::claim).collect())
+}
+
+/// Has a fault come at each change of the file in transactions of each kind. Checks what the disks
+/// that remain hold, by the answer and by the contents before and after the transaction.
+fn fail_at_each_change(
+    fault: &dyn Fn(u32) -> Fault,
+    check: &dyn Fn(Result<(), StoreErrorReason>, &Disk, &dyn Fn(Disk, Expected)),
+) {
+    for kind in 0..5 {
+        let (_, store, claims) = filled();
+        let before = content(&store);
+        store.write(WallTime::MIN, &transactions(&claims)[kind]).expect("write");
+        let after = content(&store);
+        assert_ne!(before, after);
+        for changes in 0.. {
+            let (disk, store, claims) = filled();
+            disk.fail_after(changes, fault(changes));
+            let answer = store.write(WallTime::MIN, &transactions(&claims)[kind]);
+            if disk.is_fault_pending() {
+                assert!(changes > 3, "the transaction changes the file less often");
+                break;
+            }
+            let answer = answer.map(drop).map_err(|error| error.reason());
+            check(answer, &disk, &|disk, expected| {
+                let store = RedbStore::open_backend(disk).expect("open again");
+                let content = content(&store);
+                let is_before = content == before;
+                assert!(is_before || content == after, "{kind}, {changes}: a part is left");
+                assert!(expected.is_none_or(|is_after| is_after != is_before), "{kind}, {changes}");
+                store.write(WallTime::MIN, &[schedule(99, 1_000)]).expect("it goes on");
+            });
+        }
     }
+}
+
+/// Whether the transaction took effect; `None` if that is unknown.
+type Expected = Option<bool>;
+
+#[test]
+fn a_power_failure_leaves_the_whole_transaction_or_nothing_of_it() {
+    for seed in 0..2 {
+        let fault = |changes| Fault::Power(Rng::with_seed(seed << 32 | u64::from(changes)));
+        fail_at_each_change(&fault, &|_, disk, check| check(disk.after_failure(), None));
+    }
+}
+
+#[test]
+fn a_transaction_on_a_full_disk_has_a_true_answer() {
+    fail_at_each_change(&|_| Fault::Full, &|answer, disk, check| {
+        let expected = match answer {
+            Ok(()) => Some(true),
+            Err(StoreErrorReason::OutcomeUnknown) => None,
+            Err(reason) => {
+                assert_eq!(reason, StoreErrorReason::Full);
+                Some(false)
+            }
+        };
+        check(disk.after_kill(), expected);
+        check(disk.after_failure(), expected);
+    });
 }
 
 #[test]
@@ -142,36 +264,19 @@ fn redb_keeps_what_it_acknowledged_through_power_failures() {
         let mut rng = Rng::with_seed(seed);
         let disk = Disk::default();
         let store = RedbStore::open_backend(disk.clone()).expect("open");
-        let count = rng.u32(1..60);
-        for number in 0..count {
-            schedule(&store, number, rng.usize(..2_000)).expect("write");
+        let fault = Fault::Power(rng.fork());
+        disk.fail_after(rng.u32(..300), fault);
+        let mut count = 0;
+        while disk.is_fault_pending() {
+            let command = schedule(count, rng.usize(..2_000));
+            store.write(WallTime::MIN, &[command]).expect("write");
+            count += 1;
         }
-        // The failure comes while the next write is under way, which may be kept or not.
-        disk.fail_soon(&mut rng);
-        schedule(&store, count, 1_000).expect("write");
         let store = RedbStore::open_backend(disk.after_failure()).expect("open after the failure");
-        check_kept(&store, count);
-        schedule(&store, count + 1, 10).expect("it goes on");
-    }
-}
-
-#[test]
-fn a_full_disk_is_a_typed_error_and_loses_nothing() {
-    let disk = Disk::default();
-    let store = RedbStore::open_backend(disk.clone()).expect("open");
-    let size = disk.len().expect("a length");
-    disk.limit(Some(usize::try_from(size).expect("a length")));
-    let mut count = 0;
-    let reason = loop {
-        match schedule(&store, count, 100_000) {
-            Ok(()) => count += 1,
-            Err(reason) => break reason,
+        // The last write was under way.
+        for number in 0..count.saturating_sub(1) {
+            let record = store.get(&id(number)).expect("get");
+            assert!(record.is_some(), "{number} of {count} was lost");
         }
-    };
-    assert_eq!(reason, StoreErrorReason::Full);
-    drop(store);
-    disk.limit(None);
-    let store = RedbStore::open_backend(disk).expect("open");
-    check_kept(&store, count);
-    schedule(&store, count, 100_000).expect("there is room again");
+    }
 }

@@ -6,7 +6,7 @@ use super::{
     Key, TimingWheel,
     chunks::{NIL, Position, Record, bits},
     geometry::BucketId,
-    hierarchy::{First, Hierarchy, Source},
+    hierarchy::{Hierarchy, NextDue, Source},
     sparse,
 };
 use crate::tick::Tick;
@@ -108,7 +108,7 @@ impl<T> TimingWheel<T> {
     /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
     #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        if self.hierarchy.is_first_due() || self.hierarchy.may_nursery_be_due() {
+        if self.hierarchy.is_next_due() || self.hierarchy.may_nursery_be_due() {
             return self.expire_due(steps);
         }
         self.hierarchy.expired_to = self.hierarchy.now;
@@ -126,17 +126,17 @@ impl<T> TimingWheel<T> {
         if self.hierarchy.may_nursery_be_due() {
             self.place_nursery();
         }
-        while let Some(first) = self.hierarchy.first.filter(|_| self.hierarchy.is_first_due()) {
+        while let Some(next) = self.hierarchy.next_due.filter(|_| self.hierarchy.is_next_due()) {
             *steps = steps.checked_sub(1)?;
-            debug_assert!(self.hierarchy.expired_to <= first.expiration, "{first:?} was skipped");
-            self.hierarchy.expired_to = first.expiration;
-            let Some((position, is_sparse)) = self.next_due(first) else { continue };
+            debug_assert!(self.hierarchy.expired_to <= next.expiration, "{next:?} was skipped");
+            self.hierarchy.expired_to = next.expiration;
+            let Some((position, is_sparse)) = self.next_position(next) else { continue };
             let expired = self.expire(position);
             let (hierarchy, chunk) = (&mut self.hierarchy, position.chunk());
-            match first.source {
-                Source::Run(level) => hierarchy.find_next_of_run(level.into(), first.until),
+            match next.source {
+                Source::Run(level) => hierarchy.find_next_of_run(level.into(), next.until),
                 Source::Bucket(id) if is_sparse => {
-                    hierarchy.find_next_of_sparse(id, chunk, first.until);
+                    hierarchy.find_next_of_sparse(id, chunk, next.until);
                 }
                 Source::Bucket(id) => hierarchy.find_next_of_unsorted(id, chunk),
             }
@@ -149,18 +149,18 @@ impl<T> TimingWheel<T> {
     /// Returns the due timeout of a due bucket or run, and whether it is in a sorted sparse bucket.
     /// `None` if the step gathers timeouts or moves one.
     #[inline]
-    fn next_due(&mut self, first: First) -> Option<(Position, bool)> {
-        let id = match first.source {
+    fn next_position(&mut self, next: NextDue) -> Option<(Position, bool)> {
+        let id = match next.source {
             Source::Run(level) => {
                 if self.hierarchy.runs.skip_entry(level.into()) {
                     self.prefetch_run(level.into());
                 }
-                return Some((first.witness, false));
+                return Some((next.witness, false));
             }
             Source::Bucket(id) => id,
         };
         if id.level() > 0 {
-            if let Some(position) = self.hierarchy.due_in_sparse(id, first.witness) {
+            if let Some(position) = self.hierarchy.due_in_sparse(id, next.witness) {
                 return Some((position, true));
             }
             if self.hierarchy.is_sortable(id) {
@@ -168,15 +168,15 @@ impl<T> TimingWheel<T> {
                 return None;
             }
         }
-        if self.hierarchy.prefetched != first.witness.chunk() {
-            self.prefetch(id, first.witness.chunk());
+        if self.hierarchy.prefetched != next.witness.chunk() {
+            self.prefetch(id, next.witness.chunk());
         }
-        let record = self.hierarchy.chunks.record(first.witness);
+        let record = self.hierarchy.chunks.record(next.witness);
         if record.deadline() > self.hierarchy.expired_to {
-            self.cascade_from(id, first.witness, record);
+            self.cascade_from(id, next.witness, record);
             return None;
         }
-        Some((first.witness, false))
+        Some((next.witness, false))
     }
 
     /// Reads the slots of the next 16 timeouts of a run, so that their cache misses overlap.
@@ -203,7 +203,7 @@ impl<T> TimingWheel<T> {
     #[inline(never)]
     fn gather(&mut self, id: BucketId) {
         let hierarchy = &mut self.hierarchy;
-        if hierarchy.runs.gathered() != Some(id) {
+        if hierarchy.runs.gathering() != Some(id) {
             let start = hierarchy.geometry.start(id.level(), hierarchy.expired_to);
             hierarchy.runs.begin(id, start, &mut hierarchy.chunks);
         }
@@ -224,7 +224,7 @@ impl<T> TimingWheel<T> {
         if let Some(id) = emptied {
             self.hierarchy.mark_empty(id);
         }
-        self.hierarchy.keep_first(id);
+        self.hierarchy.keep_next_due(id);
     }
 
     /// Writes a new record for the timeout, into the bucket of its deadline at present.
@@ -288,12 +288,12 @@ impl Hierarchy {
         (deadline <= self.expired_to).then_some(position)
     }
 
-    /// Updates the first after a timeout of a sorted sparse bucket has expired: the next timeout of
-    /// the bucket, or the next bucket of its level, unless another bucket or run may be due before
-    /// it.
+    /// Updates `next_due` after a timeout of a sorted sparse bucket has expired: the next timeout
+    /// of the bucket, or the next bucket of its level, unless another bucket or run may be due
+    /// before it.
     #[inline]
     pub(super) fn find_next_of_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
-        debug_assert!(self.runs.gathered().is_none(), "{id:?} is not the one being gathered");
+        debug_assert!(self.runs.gathering().is_none(), "{id:?} is not the one being gathered");
         self.sparse.skip_entry();
         let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
             self.free_only_chunk(id, chunk);
@@ -301,42 +301,42 @@ impl Hierarchy {
         };
         self.bucket_mut(id).expiration = expiration;
         if expiration > until {
-            return self.find_first();
+            return self.find_next_due();
         }
-        self.first = Some(First { expiration, witness, source: Source::Bucket(id), until });
+        self.next_due = Some(NextDue { expiration, witness, source: Source::Bucket(id), until });
     }
 
-    /// Updates the first after a record of this chunk has left a bucket that is not sorted.
+    /// Updates `next_due` after a record of this chunk has left a bucket that is not sorted.
     #[inline]
     pub(super) fn find_next_of_unsorted(&mut self, id: BucketId, chunk: u32) {
         let live = self.live_in(id, chunk);
-        let Some(first) = &mut self.first else { unreachable!("a bucket is due") };
-        let until = first.until;
+        let Some(next) = &mut self.next_due else { unreachable!("a bucket is due") };
+        let until = next.until;
         if live != 0 {
-            first.witness = Position::new(chunk, live.trailing_zeros());
+            next.witness = Position::new(chunk, live.trailing_zeros());
             return;
         }
         self.free_chunk(chunk);
         if !self.bucket(id).is_empty() {
-            return self.keep_first(id);
+            return self.keep_next_due(id);
         }
         // The last timeout of a bucket above level 0 may have completed a run.
-        if id.level() > 0 { self.find_first() } else { self.find_next_of_level(0, until) }
+        if id.level() > 0 { self.find_next_due() } else { self.find_next_of_level(0, until) }
     }
 
-    /// Makes the next bucket of a level the first, unless another bucket or run may be due before
+    /// Makes the next bucket of a level due next, unless another bucket or run may be due before
     /// it.
     #[inline]
     fn find_next_of_level(&mut self, level: usize, until: Tick) {
-        let Some(next) = self.levels[level].first() else { return self.find_first() };
+        let Some(next) = self.levels[level].first() else { return self.find_next_due() };
         let id = BucketId::new(level, next);
         let bucket = self.bucket(id);
         let (expiration, newest) = (bucket.expiration, bucket.newest());
         let live = self.live_in(id, newest);
         if expiration > until || live == 0 {
-            return self.find_first();
+            return self.find_next_due();
         }
         let (witness, source) = (Position::new(newest, live.trailing_zeros()), Source::Bucket(id));
-        self.first = Some(First { expiration, witness, source, until });
+        self.next_due = Some(NextDue { expiration, witness, source, until });
     }
 }

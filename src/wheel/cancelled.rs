@@ -1,4 +1,5 @@
-//! The latest cancelled records, whose bits are not cleared yet, and chunks that wait to be merged.
+//! The latest cancelled records, whose bits are not cleared yet, and the chunks that wait to be
+//! merged.
 //!
 //! A slot holds the position of its record, and reading the slot is a cache miss. The address of
 //! the bit depends on this miss. A store to it at once would stop the processor from starting the

@@ -3,7 +3,7 @@
 //!
 //! It holds records and no values, so wheels of all types share its code. A record is in a chunk of
 //! a bucket or of a run. A bit of the chunk's mask tells whether it is live. The hierarchy always
-//! knows the *first* bucket or run, the one that is due before the others. It also knows a
+//! knows which bucket or run is due *next*, before the others. It also knows a
 //! *witness*: the position of a live record in it. It searches for the next witness only when this
 //! record leaves.
 
@@ -21,9 +21,9 @@ use super::{
 };
 use crate::tick::Tick;
 
-/// The bucket or run that is due first.
+/// The bucket or run that is due next, before all others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct First {
+pub(super) struct NextDue {
     /// When it is due.
     pub(super) expiration: Tick,
     /// A live record in it.
@@ -34,7 +34,7 @@ pub(super) struct First {
     pub(super) until: Tick,
 }
 
-impl First {
+impl NextDue {
     fn of_run(Head { level, deadline, position }: Head, until: Tick) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
         let source = Source::Run(level as u8);
@@ -51,7 +51,7 @@ pub(super) enum Source {
     Run(u8),
 }
 
-/// The records of a wheel: where each is, and which is due first.
+/// The records of a wheel: where each is, and which is due next.
 #[derive(Debug)]
 pub(super) struct Hierarchy {
     pub(super) geometry: Geometry,
@@ -62,7 +62,7 @@ pub(super) struct Hierarchy {
     /// No bucket or run is due before it.
     pub(super) expired_to: Tick,
     /// `None` if there is no live record in a level.
-    pub(super) first: Option<First>,
+    pub(super) next_due: Option<NextDue>,
     pub(super) levels: Vec<Level>,
     pub(super) chunks: Chunks,
     pub(super) cancelled: Cancelled,
@@ -86,7 +86,7 @@ impl Hierarchy {
             geometry,
             now: start,
             expired_to: start,
-            first: None,
+            next_due: None,
             levels: Vec::new(),
             chunks: Chunks::new(),
             cancelled: Cancelled::new(),
@@ -122,7 +122,7 @@ impl Hierarchy {
     /// The same, if time has passed. Finds the least deadline of the nursery if it is not known.
     #[inline(never)]
     fn update_expired_to_slowly(&mut self) {
-        if self.is_first_due() {
+        if self.is_next_due() {
             return;
         }
         if self.may_nursery_be_due() && !self.nursery.is_exact() {
@@ -137,8 +137,8 @@ impl Hierarchy {
 
     /// Returns whether a bucket or run is due.
     #[inline]
-    pub(super) fn is_first_due(&self) -> bool {
-        self.first.is_some_and(|first| first.expiration <= self.now)
+    pub(super) fn is_next_due(&self) -> bool {
+        self.next_due.is_some_and(|next| next.expiration <= self.now)
     }
 
     /// Returns whether a timeout of the nursery may be due. Also `true` if the one that was due has
@@ -151,7 +151,7 @@ impl Hierarchy {
     /// Returns the least expiration of all buckets, runs and timeouts of the nursery.
     #[inline]
     pub(super) fn next_expiration(&self) -> Option<Tick> {
-        let first = self.first.map(|first| first.expiration);
+        let first = self.next_due.map(|next| next.expiration);
         let Some(bound) = self.nursery.bound() else { return first };
         if first.is_some_and(|first| first <= bound) {
             return first;
@@ -201,9 +201,9 @@ impl Hierarchy {
     #[inline(always)]
     pub(super) fn place(&mut self, deadline: Tick, slot: u32) -> Position {
         debug_assert!(
-            self.first.is_none_or(|first| first.expiration >= self.expired_to),
+            self.next_due.is_none_or(|next| next.expiration >= self.expired_to),
             "{:?} is before {}",
-            self.first,
+            self.next_due,
             self.expired_to
         );
         let id = self.geometry.bucket(self.expired_to, deadline);
@@ -264,7 +264,7 @@ impl Hierarchy {
         }
     }
 
-    /// Updates the queue and the first for a bucket that is due at `expiration` and holds the
+    /// Updates the queue and `next_due` for a bucket that is due at `expiration` and holds the
     /// record `witness`.
     #[inline(never)]
     fn note_expiration(&mut self, id: BucketId, expiration: Tick, witness: Position) {
@@ -278,23 +278,23 @@ impl Hierarchy {
             level.queued = Some(expiration);
             self.queue.set(id.level(), expiration);
         }
-        match &mut self.first {
-            Some(first) if first.expiration <= expiration => {
-                first.until = first.until.min(expiration);
+        match &mut self.next_due {
+            Some(next) if next.expiration <= expiration => {
+                next.until = next.until.min(expiration);
             }
-            first => {
-                let until = first.map_or(Tick::MAX, |first| first.expiration);
+            next => {
+                let until = next.map_or(Tick::MAX, |next| next.expiration);
                 let source = Source::Bucket(id);
-                *first = Some(First { expiration, witness, source, until });
+                *next = Some(NextDue { expiration, witness, source, until });
             }
         }
     }
 
-    /// Updates the nursery's least deadline and the first expiration after a record was removed.
+    /// Updates the nursery's least deadline and `next_due` after a record was removed.
     #[inline]
     pub(super) fn forget(&mut self, position: Position) {
         self.nursery.forget(position);
-        if self.first.is_some_and(|first| first.witness == position) {
+        if self.next_due.is_some_and(|next| next.witness == position) {
             self.replace_witness();
         }
     }
@@ -302,7 +302,7 @@ impl Hierarchy {
     #[cold]
     fn replace_witness(&mut self) {
         self.clear_cancelled();
-        self.find_first();
+        self.find_next_due();
     }
 
     /// Clears the bits of all cancelled records.
@@ -359,7 +359,7 @@ impl Hierarchy {
     /// Marks a bucket as empty. Its level's entry in the queue stays until it reaches the front.
     pub(super) fn mark_empty(&mut self, id: BucketId) {
         self.levels[id.level()].mark_empty(id.index());
-        if self.runs.gathered() == Some(id) {
+        if self.runs.gathering() == Some(id) {
             self.finish_run(id.level());
         }
     }
@@ -372,50 +372,55 @@ impl Hierarchy {
         }
     }
 
-    /// Finds the bucket or run that is due first. The caller has cleared the bits of all cancelled
+    /// Finds the bucket or run that is due next. The caller has cleared the bits of all cancelled
     /// records.
-    pub(super) fn find_first(&mut self) {
+    pub(super) fn find_next_due(&mut self) {
         debug_assert!(self.cancelled.is_empty(), "cancelled records are not cleared");
-        if let Some(id) = self.runs.gathered() {
-            return self.keep_first(id);
+        if let Some(id) = self.runs.gathering() {
+            return self.keep_next_due(id);
         }
         let run = self.runs.first(&mut self.chunks);
-        self.first = loop {
+        self.next_due = loop {
             let (index, queued) = match (run, self.queue.first()) {
                 (Some((head, others)), Some((_, queued))) if head.deadline <= queued => {
-                    break Some(First::of_run(head, others.min(queued)));
+                    break Some(NextDue::of_run(head, others.min(queued)));
                 }
-                (Some((head, others)), None) => break Some(First::of_run(head, others)),
+                (Some((head, others)), None) => break Some(NextDue::of_run(head, others)),
                 (None, None) => break None,
                 (_, Some(queued)) => queued,
             };
-            let level = &mut self.levels[index];
-            let Some(bucket) = level.first() else {
-                level.queued = None;
-                self.queue.pop();
-                continue;
-            };
-            let expiration = level.bucket(bucket).expiration;
-            if expiration > queued {
-                level.queued = Some(expiration);
-                self.queue.set(index, expiration);
-                continue;
-            }
-            debug_assert_eq!(expiration, queued, "level {index} is queued for another expiration");
-            let id = BucketId::new(index, bucket);
-            if self.trim(id) {
-                continue;
-            }
+            let Some(id) = self.first_bucket(index, queued) else { continue };
             let (witness, source) = (self.live_record(id), Source::Bucket(id));
             let until = self.least_of_others(index, run.map(|(head, _)| head.deadline));
-            break Some(First { expiration, witness, source, until });
+            break Some(NextDue { expiration: queued, witness, source, until });
         };
         debug_assert!(
-            self.first.is_none_or(|first| first.expiration >= self.expired_to),
+            self.next_due.is_none_or(|next| next.expiration >= self.expired_to),
             "{:?} is before {}",
-            self.first,
+            self.next_due,
             self.expired_to
         );
+    }
+
+    /// Returns the first bucket of the level that is first in the queue, if it is due at `queued`.
+    /// Otherwise corrects the queue.
+    #[inline]
+    fn first_bucket(&mut self, index: usize, queued: Tick) -> Option<BucketId> {
+        let level = &mut self.levels[index];
+        let Some(bucket) = level.first() else {
+            level.queued = None;
+            self.queue.pop();
+            return None;
+        };
+        let expiration = level.bucket(bucket).expiration;
+        if expiration > queued {
+            level.queued = Some(expiration);
+            self.queue.set(index, expiration);
+            return None;
+        }
+        debug_assert_eq!(expiration, queued, "level {index} is queued for another expiration");
+        let id = BucketId::new(index, bucket);
+        (!self.trim(id)).then_some(id)
     }
 
     /// Returns a tick before which no bucket of another level and no run is due. The first run is
@@ -442,30 +447,32 @@ impl Hierarchy {
         self.bucket(id).is_empty()
     }
 
-    /// Keeps a due bucket as the first, with another witness. If it is empty, finds the next first.
-    pub(super) fn keep_first(&mut self, id: BucketId) {
+    /// Keeps a due bucket as the next, with another witness. If it is empty, finds the next one.
+    pub(super) fn keep_next_due(&mut self, id: BucketId) {
         if self.bucket(id).is_empty() || self.trim(id) {
-            return self.find_first();
+            return self.find_next_due();
         }
         let expiration = self.bucket(id).expiration;
         let (witness, source) = (self.live_record(id), Source::Bucket(id));
-        self.first = Some(First { expiration, witness, source, until: expiration });
+        self.next_due = Some(NextDue { expiration, witness, source, until: expiration });
     }
 
-    /// Makes the next entry of the run of `level` the first, unless another bucket or run may be
+    /// Makes the next entry of the run of `level` due next, unless another bucket or run may be
     /// due before it.
     #[inline]
     pub(super) fn find_next_of_run(&mut self, level: usize, until: Tick) {
         match self.runs.head(level, &mut self.chunks) {
-            Some(head) if head.deadline <= until => self.first = Some(First::of_run(head, until)),
-            _ => self.find_first(),
+            Some(head) if head.deadline <= until => {
+                self.next_due = Some(NextDue::of_run(head, until))
+            }
+            _ => self.find_next_due(),
         }
     }
 
     /// Returns whether the wheel must sort a due bucket into a run.
     pub(super) fn is_sortable(&self, id: BucketId) -> bool {
         let level = id.level();
-        let is_begun = self.runs.gathered() == Some(id);
+        let is_begun = self.runs.gathering() == Some(id);
         level > 0 && self.geometry.shift(level) <= WIDEST && (!is_begun || self.runs.has_room())
     }
 

@@ -16,7 +16,7 @@ impl<T> TimingWheel<T> {
     /// Checks the clauses of the [contract](crate::wheel#contract) that one state of the wheel
     /// shows. Also checks the invariants of the implementation. Every timeout has one live record,
     /// in a bucket or run that is not due after its deadline. The wheel knows the bucket or run
-    /// that is due first. Masks, lists and queue agree.
+    /// that is due next. Masks, lists and queue agree.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl Hierarchy {
         }
         for level in 0..self.runs.levels() {
             self.check_run(level);
-            let gathered = self.runs.gathered().filter(|id| id.level() == level);
+            let gathered = self.runs.gathering().filter(|id| id.level() == level);
             for (deadline, position) in self.runs.iter(level) {
                 let expiration = gathered.map_or(deadline, |id| self.bucket(id).expiration);
                 note(usize::from(self.is_live(position)), expiration);
@@ -68,8 +68,8 @@ impl Hierarchy {
         self.chunks.check_invariants(used);
         self.check_sparse();
         self.check_queue();
-        let first = self.first.map(|first| first.expiration);
-        assert_eq!(first, least, "the first is not the bucket or run with the least expiration");
+        let next = self.next_due.map(|next| next.expiration);
+        assert_eq!(next, least, "`next_due` is not the bucket or run with the least expiration");
         self.check_witness();
         live + in_nursery
     }
@@ -223,17 +223,17 @@ impl Hierarchy {
     }
 
     fn check_witness(&self) {
-        let Some(first) = self.first else { return };
-        assert!(self.is_live(first.witness), "the witness of {first:?} was removed");
-        match first.source {
+        let Some(next) = self.next_due else { return };
+        assert!(self.is_live(next.witness), "the witness of {next:?} was removed");
+        match next.source {
             Source::Bucket(id) => {
-                let found = self.live_in_bucket(id).any(|position| position == first.witness);
-                assert!(found, "the witness of {first:?} is elsewhere");
-                assert_eq!(self.bucket(id).expiration, first.expiration);
+                let found = self.live_in_bucket(id).any(|position| position == next.witness);
+                assert!(found, "the witness of {next:?} is elsewhere");
+                assert_eq!(self.bucket(id).expiration, next.expiration);
             }
             Source::Run(level) => {
                 let mut live = self.runs.iter(level.into()).filter(|&(_, at)| self.is_live(at));
-                assert_eq!(live.next(), Some((first.expiration, first.witness)));
+                assert_eq!(live.next(), Some((next.expiration, next.witness)));
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{
     arena::Arena,
     chunks::{NIL, Owner, Position, bits},
     geometry::BucketId,
-    hierarchy::{First, Hierarchy, Source},
+    hierarchy::{Hierarchy, NextDue, Source},
 };
 
 /// A wheel with fewer chunks, of 202 bytes each, does not merge them. The limit is lower in debug
@@ -88,7 +88,7 @@ impl Hierarchy {
 
     /// Frees a chunk if it is the only one of its bucket and has no live record.
     ///
-    /// Otherwise a search for the first bucket might pass many buckets without a live record.
+    /// Otherwise a search for the next bucket might pass many buckets without a live record.
     fn trim_last(&mut self, chunk: u32) {
         if let Owner::Newest(id) = self.chunks.owner(chunk) {
             if self.chunks.next(chunk) == NIL {
@@ -114,17 +114,17 @@ impl Hierarchy {
             let to = bucket.reserve_or_allocate(id, &mut self.chunks);
             self.chunks.write(to, record.deadline(), record.slot);
             arena.set_position(record.slot, to);
-            if let Some(first) = self.first.as_mut().filter(|first| first.witness == from) {
-                first.witness = to;
+            if let Some(next) = self.next_due.as_mut().filter(|next| next.witness == from) {
+                next.witness = to;
             }
         }
     }
 
     /// Returns whether one of these records of a chunk is the witness of another bucket than `id`.
     ///
-    /// It has to stay in that bucket: without it, the first could be a bucket that is empty.
+    /// It has to stay in that bucket: without it, `next_due` could be a bucket that is empty.
     fn has_witness_of_other(&self, id: BucketId, chunk: u32, live: u16) -> bool {
-        self.first.is_some_and(|First { witness, source, .. }| {
+        self.next_due.is_some_and(|NextDue { witness, source, .. }| {
             let is_here = witness.chunk() == chunk && live & witness.bit() != 0;
             is_here && !matches!(source, Source::Bucket(first) if first == id)
         })
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_leaves_the_first_bucket_its_witness() {
+    fn a_merge_leaves_the_next_bucket_its_witness() {
         let mut wheel = TimingWheel::new(Tick::ZERO);
         let insert = |wheel: &mut TimingWheel<u64>, at| wheel.insert(Tick::new(at), at).unwrap();
         let mut pending = 0;
@@ -228,8 +228,8 @@ mod tests {
         wheel.place_nursery();
         wheel.hierarchy.nursery.close();
         let keys: Vec<_> = (0..40).map(|_| insert(&mut wheel, 300)).collect();
-        let first = wheel.hierarchy.first.unwrap();
-        assert_eq!(wheel.arena.position(keys[16]), Some(first.witness));
+        let next = wheel.hierarchy.next_due.unwrap();
+        assert_eq!(wheel.arena.position(keys[16]), Some(next.witness));
         // A batch of 16 leaves three timeouts in the second chunk, which belong to another bucket.
         for &key in &keys[16..19] {
             wheel.reset(key, Tick::new(600)).unwrap();

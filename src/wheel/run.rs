@@ -58,7 +58,7 @@ pub(super) struct Runs {
     /// A bit for each level whose run is sorted and has entries left.
     active: u64,
     /// The bucket whose timeouts are being gathered for the run of its level.
-    gathered: Option<BucketId>,
+    gathering: Option<BucketId>,
     /// Output buffer of the counting sort.
     scratch: Vec<Entry>,
 }
@@ -101,30 +101,30 @@ impl Run {
 
 impl Runs {
     pub(super) const fn new() -> Self {
-        Self { levels: Vec::new(), active: 0, gathered: None, scratch: Vec::new() }
+        Self { levels: Vec::new(), active: 0, gathering: None, scratch: Vec::new() }
     }
 
     /// Starts to gather a bucket, whose first tick is `start`, into the run of its level.
     pub(super) fn begin(&mut self, id: BucketId, start: Tick, chunks: &mut Chunks) {
         let level = id.level();
-        debug_assert!(self.gathered.is_none(), "{:?} is being gathered", self.gathered);
+        debug_assert!(self.gathering.is_none(), "{:?} is being gathered", self.gathering);
         if self.levels.len() <= level {
             self.levels.resize_with(level + 1, Run::default);
         }
         self.end(level, chunks);
         self.levels[level].start = start;
-        self.gathered = Some(id);
+        self.gathering = Some(id);
     }
 
     /// Returns the bucket whose timeouts are being gathered.
     #[inline]
-    pub(super) fn gathered(&self) -> Option<BucketId> {
-        self.gathered
+    pub(super) fn gathering(&self) -> Option<BucketId> {
+        self.gathering
     }
 
     /// Returns whether the run that is being gathered has room for the timeouts of another chunk.
     pub(super) fn has_room(&self) -> bool {
-        let len = self.gathered.map_or(0, |id| self.levels[id.level()].entries.len());
+        let len = self.gathering.map_or(0, |id| self.levels[id.level()].entries.len());
         len + CHUNK as usize <= LONGEST
     }
 
@@ -132,7 +132,7 @@ impl Runs {
     /// Skips the records whose deadline is `span` ticks after the run's start or later, and returns
     /// their mask.
     pub(super) fn gather(&mut self, chunk: u32, span: TickSpan, chunks: &mut Chunks) -> u16 {
-        let Some(id) = self.gathered else { unreachable!("no run is being gathered") };
+        let Some(id) = self.gathering else { unreachable!("no run is being gathered") };
         let run = &mut self.levels[id.level()];
         chunks.set_owner(chunk, Owner::Run);
         chunks.set_next(chunk, run.first_chunk);
@@ -155,7 +155,7 @@ impl Runs {
     /// Sorts the gathered run. The ticks of its entries are less than `span`. Returns its length
     /// and the deadline of its first timeout, or `None` if it is empty.
     pub(super) fn finish(&mut self, span: TickSpan, chunks: &mut Chunks) -> Option<(usize, Tick)> {
-        let level = self.gathered.take()?.level();
+        let level = self.gathering.take()?.level();
         let run = &mut self.levels[level];
         if run.entries.len() > COUNTED && span.get() <= COUNTERS as u64 {
             sort_by_counting(&mut run.entries, &mut self.scratch);
@@ -200,8 +200,8 @@ impl Runs {
         None
     }
 
-    fn gathered_level(&self) -> Option<usize> {
-        self.gathered.map(BucketId::level)
+    fn gathering_level(&self) -> Option<usize> {
+        self.gathering.map(BucketId::level)
     }
 
     /// Ends a run. None of its entries may be live.
@@ -255,7 +255,7 @@ impl Runs {
         let mut count = 0;
         for (level, run) in self.levels.iter().enumerate() {
             let is_active = self.active >> level & 1 != 0;
-            let is_gathered = self.gathered_level() == Some(level);
+            let is_gathered = self.gathering_level() == Some(level);
             assert!(
                 !is_active || run.rest().is_sorted_by_key(|entry| entry >> 32),
                 "the run of level {level} is not in order"
@@ -284,7 +284,7 @@ impl Runs {
             }
         }
         let last = self.levels.iter().rposition(|run| !run.entries.is_empty());
-        let kept = last.max(self.gathered_level()).map_or(0, |last| last + 1);
+        let kept = last.max(self.gathering_level()).map_or(0, |last| last + 1);
         self.levels.truncate(kept);
         self.levels.shrink_to_fit();
         self.scratch = Vec::new();

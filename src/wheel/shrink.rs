@@ -43,7 +43,7 @@ impl<T> TimingWheel<T> {
         arena.shrink();
         hierarchy.rewrite(arena);
         hierarchy.shrink_levels();
-        hierarchy.find_first();
+        hierarchy.find_next_due();
     }
 
     /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys

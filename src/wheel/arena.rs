@@ -97,7 +97,7 @@ pub(super) struct Arena<T> {
     len: u32,
     /// The most timeouts it may hold.
     max_pending: u32,
-    /// NextDue generation of a new slot. It is not less than the next generation of any released
+    /// First generation of a new slot. It is not less than the next generation of any released
     /// slot.
     first_generation: NonZeroU32,
 }

@@ -463,7 +463,7 @@ impl Hierarchy {
     pub(super) fn find_next_of_run(&mut self, level: usize, until: Tick) {
         match self.runs.head(level, &mut self.chunks) {
             Some(head) if head.deadline <= until => {
-                self.next_due = Some(NextDue::of_run(head, until))
+                self.next_due = Some(NextDue::of_run(head, until));
             }
             _ => self.find_next_due(),
         }

@@ -283,9 +283,8 @@ fn bars(
         (name, series.iter().filter_map(bar).collect::<Vec<_>>())
     };
     let mut groups: Vec<_> = CONTESTANTS.iter().map(|one| of(one.name)).collect();
-    groups.retain(|(name, bars)| {
-        !bars.is_empty() && !(is_linear && SLOWER_THAN_ORIGINAL.contains(name))
-    });
+    let is_drawn = |name: &str| !is_linear || !SLOWER_THAN_ORIGINAL.contains(&name);
+    groups.retain(|(name, bars)| !bars.is_empty() && is_drawn(name));
     let order = |(_, bars): &(_, Vec<(&Figure, _)>)| bars.last().map_or(0.0, |bar| value(bar.0));
     groups.sort_by(|one, other| order(one).total_cmp(&order(other)));
     let values = || groups.iter().flat_map(|(_, bars)| bars).map(|(figure, _)| value(figure));
@@ -300,11 +299,11 @@ fn bars(
         let middle = top + BAR * i32::try_from(bars.len()).ok()? / 2;
         let ink = if is_ours(one) { &color } else { "#24292f" };
         shapes += &name([NAMES - 10, middle], "end", one, ink);
-        let last = bars.len() - 1;
+        let length = bars.len();
         for (index, (figure, label)) in bars.into_iter().enumerate() {
             let end = scaled(value(figure), range, [NAMES + 1, WIDTH - 189]);
             // The last bar is the one by which contestants are sorted.
-            let strength = if index == last { 1.0 } else { 0.45 };
+            let strength = if index + 1 == length { 1.0 } else { 0.45 };
             let _ = writeln!(
                 shapes,
                 "<rect x=\"{NAMES}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill=\"{color}\" \

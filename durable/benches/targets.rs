@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The measures of the embedded store are compared with a sync of the same disk. Those of
-//! PostgreSQL are compared with `graphile_worker`, if `PEER` names the program of `benches/peers`.
+//! PostgreSQL are compared with other programs, if `PEER` names the program of `benches/peers`.
 //! `--check` fails if a target is missed; without it, targets are reported.
 //!
 //! `--rows=10000000` instead measures the memory of timers whose stores hold this many pending
@@ -352,8 +352,15 @@ fn shared(span: Duration, report: &mut Report) {
     let delivered = deliveries(store, 30_000);
     let store = PostgresStore::connect_schema(&server.parameters(), "lateness").expect("connect");
     let late = lateness(store);
+    let noticed = notices(&server);
+    report.line(
+        "postgres: noticed by another process, slowest of 20",
+        &format!("{noticed:.1?}"),
+        noticed <= Duration::from_millis(100),
+        "<= 100 ms",
+    );
     note("postgres: one caller, schedules a second", &format!("{one:.0}"));
-    let Some(theirs) = Peer::measure(&server) else {
+    let Some(theirs) = Peer::measure(&server, "graphile_worker") else {
         note("postgres: 32 callers, schedules a second", &format!("{many:.0}"));
         note("postgres: batches of 1000, schedules a second", &format!("{batches:.0}"));
         note("postgres: deliveries a second", &format!("{delivered:.0}"));
@@ -380,6 +387,48 @@ fn shared(span: Duration, report: &mut Report) {
         p99 <= theirs.p99_ms,
         &format!("p99 <= {:.1} ms (p50 {:.1})", theirs.p99_ms, theirs.p50_ms),
     );
+    for name in ["apalis-postgres", "underway"] {
+        let theirs = Peer::measure(&server, name).expect("PEER is set");
+        let [by_callers, by_batches, by_deliveries] =
+            [many / theirs.callers, batches / theirs.batches, delivered / theirs.deliveries];
+        let Peer { callers, batches, deliveries, p50_ms, p99_ms } = theirs;
+        note(
+            &format!("{name}: callers, batches, deliveries a second; lateness"),
+            &format!(
+                "{callers:.0} ({by_callers:.1}x), {batches:.0} ({by_batches:.1}x), \
+                 {deliveries:.0} ({by_deliveries:.1}x); {p50_ms:.1} / {p99_ms:.1} ms"
+            ),
+        );
+    }
+}
+
+/// Returns the longest time from a commit of one process to the begin of the delivery in another
+/// one, which waits for a later timeout.
+#[cfg(feature = "postgres")]
+fn notices(server: &server::Server) -> Duration {
+    use delaywheel_durable::{Command, PostgresStore};
+
+    let open = || PostgresStore::connect_schema(&server.parameters(), "notices").expect("connect");
+    let (sender, seen) = std::sync::mpsc::channel();
+    let timer = DurableTimer::builder(open())
+        .recheck(None)
+        .build_with(move |delivery| {
+            sender.send(Instant::now()).expect("the bench waits");
+            delivery.acknowledge();
+        })
+        .expect("start");
+    timer.schedule("far", YEAR, b"").expect("schedule");
+    let other = open();
+    let noticed = |_| {
+        let now = timer.now();
+        let new = NewTimeout::new(TimeoutId::generate(), now, b"").expect("valid");
+        other.write(now, &[Command::Schedule(new)]).expect("write");
+        let written = Instant::now();
+        seen.recv().expect("a delivery").saturating_duration_since(written)
+    };
+    let slowest = (0..20).map(noticed).max().expect("20 tries");
+    assert!(timer.finish(Duration::from_secs(60)));
+    slowest
 }
 
 /// Delivers timeouts that are due one by one in the next seconds, and returns how late they are.
@@ -414,11 +463,15 @@ struct Peer {
 
 #[cfg(feature = "postgres")]
 impl Peer {
-    /// Runs the program that the variable `PEER` names. Its last line has the figures.
-    fn measure(server: &server::Server) -> Option<Self> {
+    /// Runs the program that the variable `PEER` names, which measures another program in a
+    /// database of its own. Its last line has the figures.
+    fn measure(server: &server::Server, name: &str) -> Option<Self> {
         let program = env::var("PEER").ok()?;
-        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
-        let output = std::process::Command::new(program).arg(url).output().expect("peer");
+        let mut client =
+            postgres::Client::connect(&server.parameters(), postgres::NoTls).expect("connect");
+        client.batch_execute(&format!("CREATE DATABASE \"{name}\"")).expect("database");
+        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", server.port);
+        let output = std::process::Command::new(program).args([name, &url]).output().expect("peer");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         let last = text.lines().last().expect("figures");

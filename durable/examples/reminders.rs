@@ -207,6 +207,9 @@ mod shared {
 
     const WORKERS: usize = 3;
 
+    /// Half of the share of a worker.
+    const KILL_AT: u32 = REMINDERS / 6 / BATCH * BATCH;
+
     pub(super) fn parent() -> Result<()> {
         let Some(server) = Server::start() else { return Ok(()) };
         let start = Instant::now();
@@ -214,7 +217,7 @@ mod shared {
         let readers = (0..WORKERS).map(|number| {
             let share = batches().skip(number).step_by(WORKERS);
             let mut child = spawn("worker", &server.parameters(), share)?;
-            let kill_at = (number == 0).then_some(REMINDERS / WORKERS as u32 / 2 / BATCH * BATCH);
+            let kill_at = (number == 0).then_some(KILL_AT);
             Ok(thread::spawn(move || -> Result<_> {
                 let mut ledger = Ledger::default();
                 ledger.read(&mut child, kill_at)?;

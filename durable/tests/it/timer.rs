@@ -589,7 +589,8 @@ fn many_callers_share_commits_and_none_is_lost_by_a_restart() {
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
     type Builder = DurableTimerBuilder<MemoryStore>;
-    let wrong: [(&str, fn(Builder) -> Builder); 8] = [
+    type Setting = fn(Builder) -> Builder;
+    let wrong: [(&str, Setting); 8] = [
         ("window", |builder| builder.window(Duration::from_micros(999))),
         ("window_capacity", |builder| builder.window_capacity(0, 1)),
         ("window_capacity", |builder| builder.window_capacity((1 << 24) + 1, 1)),

@@ -160,36 +160,6 @@ fn a_transaction_of_the_user_decides() {
     assert!(timer.finish(LONG));
 }
 
-/// The timer never looks just because some time has passed, so nothing but a notification can make
-/// it claim.
-#[test]
-fn another_process_is_notified_of_a_nearer_timeout_and_nothing_polls() {
-    let Some(server) = Server::start() else { return };
-    let (sender, seen) = mpsc::channel();
-    let first = start_without_polls(&server.parameters(), sender);
-    first.schedule("far", 3_000 * SECOND, b"").expect("schedule");
-    // A store without a timer, as another process has one.
-    let other = PostgresStore::connect(&server.parameters()).expect("connect");
-    let now = other.clock().expect("clock").now();
-    let deliver = |id: &str| {
-        let new = NewTimeout::new(id, now, b"").expect("valid");
-        other.write(now, &[Command::Schedule(new)]).expect("write");
-        let written = Instant::now();
-        assert_eq!(seen.recv_timeout(LONG).expect("delivery"), id);
-        println!("{id} was delivered {:?} after it was durable", written.elapsed());
-    };
-    // Also the begin of listening has the timer look: this may find the first timeout, and no
-    // later.
-    deliver("a");
-    let before = first.stats().claims;
-    for id in ["b", "c", "d"] {
-        deliver(id);
-    }
-    let made = first.stats().claims - before;
-    assert!(made <= 12, "{made} claims for three notifications, each for two lanes");
-    assert!(first.finish(LONG));
-}
-
 #[test]
 fn a_connection_lost_during_a_commit_leaves_one_consistent_state() {
     let Some(server) = Server::start() else { return };

@@ -1,152 +1,130 @@
-//! The work of the bench `targets` on `graphile_worker`, at the URL of a PostgreSQL server.
+//! The work of the bench `targets` on another program, in a PostgreSQL database of its own.
 //!
 //! Prints one line: jobs a second by 32 callers, in batches of 1,000, and delivered; lateness in
-//! milliseconds, median and p99.
+//! milliseconds, median and p99, which is NaN if the times of the program are too coarse.
+
+mod apalis;
+mod graphile;
+mod underway;
 
 use std::{
+    error::Error,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
 };
 
-use chrono::{DateTime, Utc};
-use graphile_worker::{
-    IntoTaskHandlerResult, JobSpec, JobSpecBuilder, LocalQueueConfig, TaskHandler, WorkerContext,
-    WorkerOptions,
-};
-use serde::{Deserialize, Serialize};
+use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::{Instant, sleep};
 
-const SPAN: Duration = Duration::from_secs(3);
-const DELIVERIES: u64 = 30_000;
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-static DONE: AtomicU64 = AtomicU64::new(0);
+const SPAN: Duration = Duration::from_secs(3);
+
+/// Jobs that are due one by one.
+const SOON: i64 = 1_000;
+
+static DONE: AtomicU32 = AtomicU32::new(0);
 static LATE: Mutex<Vec<f64>> = Mutex::new(Vec::new());
 
-/// A job that is not due during the measurement.
-#[derive(Clone, Serialize, Deserialize)]
-struct Later {
-    payload: String,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Now {
-    payload: String,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Soon {
-    due: DateTime<Utc>,
-}
-
-impl TaskHandler for Later {
-    const IDENTIFIER: &'static str = "later";
-
-    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
-        Ok::<(), String>(())
-    }
-}
-
-impl TaskHandler for Now {
-    const IDENTIFIER: &'static str = "now";
-
-    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
-        DONE.fetch_add(1, SeqCst);
-        Ok::<(), String>(())
-    }
-}
-
-impl TaskHandler for Soon {
-    const IDENTIFIER: &'static str = "soon";
-
-    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
-        let late = (Utc::now() - self.due).to_std().unwrap_or_default();
-        LATE.lock().expect("not poisoned").push(late.as_secs_f64() * 1_000.0);
-        Ok::<(), String>(())
-    }
-}
-
-fn at(due: DateTime<Utc>) -> JobSpec {
-    JobSpecBuilder::new().run_at(due).build()
-}
-
-/// Returns a time after the end of the measurement, as in `targets`.
-fn someday() -> JobSpec {
-    at(Utc::now() + chrono::Duration::seconds(fastrand::i64(3_600..365 * 86_400)))
+struct Figures {
+    callers: f64,
+    batches: f64,
+    deliveries: f64,
+    late: Vec<f64>,
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: peers URL")?;
-    let worker = WorkerOptions::default()
-        .database_url(&url)
-        .max_pg_conn(32)
-        .concurrency(16)
-        .poll_interval(Duration::from_millis(100))
-        .local_queue(LocalQueueConfig::default().with_size(500))
-        .define_job::<Later>()
-        .define_job::<Now>()
-        .define_job::<Soon>()
-        .init()
-        .await?;
-    let utils = worker.create_utils();
+async fn main() -> Result<()> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [name, url] = &arguments[..] else { return Err("usage: peers NAME URL".into()) };
+    let Figures { callers, batches, deliveries, mut late } = match name.as_str() {
+        "graphile_worker" => graphile::measure(url).await?,
+        "apalis-postgres" => apalis::measure(url).await?,
+        "underway" => underway::measure(url).await?,
+        _ => return Err("unknown name".into()),
+    };
+    late.sort_unstable_by(f64::total_cmp);
+    let at = |percent| late.get(late.len() * percent / 100).copied().unwrap_or(f64::NAN);
+    println!("{callers:.3} {batches:.3} {deliveries:.3} {:.3} {:.3}", at(50), at(99));
+    Ok(())
+}
 
+/// Returns the number of jobs a second that 32 callers schedule one at a time.
+async fn rate_of_callers<F>(schedule: impl Fn() -> F + Clone + Send + 'static) -> Result<f64>
+where
+    F: Future<Output = ()> + Send,
+{
     let start = Instant::now();
-    let callers = (0..32).map(|_| {
-        let utils = utils.clone();
-        tokio::spawn(async move {
-            let mut count = 0;
-            while start.elapsed() < SPAN {
-                let job = Later { payload: "payload".to_owned() };
-                utils.add_job(job, someday()).await.expect("job");
-                count += 1;
-            }
-            count
+    let callers: Vec<_> = (0..32)
+        .map(|_| {
+            let schedule = schedule.clone();
+            tokio::spawn(async move {
+                let mut count = 0;
+                while start.elapsed() < SPAN {
+                    schedule().await;
+                    count += 1;
+                }
+                count
+            })
         })
-    });
+        .collect();
     let mut count = 0;
-    for caller in callers.collect::<Vec<_>>() {
+    for caller in callers {
         count += caller.await?;
     }
-    let callers = f64::from(count) / start.elapsed().as_secs_f64();
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
 
+/// Returns the number of jobs a second that one caller schedules in batches of 1,000.
+async fn rate_of_batches(mut schedule: impl AsyncFnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < SPAN {
-        let specs: Vec<_> = (0..1_000).map(|_| someday()).collect();
-        let new = |spec| (Later { payload: "payload".to_owned() }, spec);
-        utils.add_jobs(&specs.iter().map(new).collect::<Vec<_>>()).await?;
+        schedule().await?;
         count += 1_000;
     }
-    let batches = f64::from(count) / start.elapsed().as_secs_f64();
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
 
-    let now = JobSpec::default();
-    for _ in 0..DELIVERIES / 1_000 {
-        let jobs: Vec<_> =
-            (0..1_000).map(|_| (Now { payload: "payload".to_owned() }, &now)).collect();
-        utils.add_jobs(&jobs).await?;
-    }
+/// Waits until a number of jobs is done, and returns how many were in a second.
+async fn rate_of_deliveries(count: u32) -> f64 {
     let start = Instant::now();
-    tokio::spawn(async move { worker.run().await });
-    while DONE.load(SeqCst) < DELIVERIES {
+    while DONE.load(SeqCst) < count {
         sleep(Duration::from_millis(1)).await;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let deliveries = DELIVERIES as f64 / start.elapsed().as_secs_f64();
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
 
-    let first = Utc::now() + chrono::Duration::seconds(2);
-    let dues: Vec<_> = (0..1_000).map(|n| first + chrono::Duration::milliseconds(4 * n)).collect();
-    let specs: Vec<_> = dues.iter().map(|&due| at(due)).collect();
-    let jobs: Vec<_> = dues.iter().zip(&specs).map(|(&due, spec)| (Soon { due }, spec)).collect();
-    utils.add_jobs(&jobs).await?;
-    while LATE.lock().expect("not poisoned").len() < dues.len() {
+fn delivered() {
+    DONE.fetch_add(1, SeqCst);
+}
+
+/// Returns the times of the jobs whose lateness counts.
+fn soon() -> impl Iterator<Item = DateTime<Utc>> {
+    let first = Utc::now() + TimeDelta::seconds(3);
+    (0..SOON).map(move |number| first + TimeDelta::milliseconds(4 * number))
+}
+
+fn note_lateness(due: DateTime<Utc>) {
+    let late = (Utc::now() - due).to_std().unwrap_or_default();
+    LATE.lock().expect("not poisoned").push(late.as_secs_f64() * 1_000.0);
+}
+
+/// Waits until all jobs of [`soon`] have run. Returns how late each was.
+async fn lateness() -> Vec<f64> {
+    loop {
         sleep(Duration::from_millis(20)).await;
+        let late = LATE.lock().expect("not poisoned");
+        if late.len() >= SOON as usize {
+            return late.clone();
+        }
     }
-    let mut late = LATE.lock().expect("not poisoned").clone();
-    late.sort_unstable_by(f64::total_cmp);
-    let (p50, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
-    println!("{callers:.3} {batches:.3} {deliveries:.3} {p50:.3} {p99:.3}");
-    Ok(())
+}
+
+/// Returns a delay in seconds until after the end of the measurement, as in `targets`.
+fn someday() -> u32 {
+    fastrand::u32(3_600..365 * 86_400)
 }

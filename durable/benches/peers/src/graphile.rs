@@ -1,0 +1,111 @@
+//! `graphile_worker`, with a local queue and ten polls a second.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use graphile_worker::{
+    IntoTaskHandlerResult, JobSpec, JobSpecBuilder, LocalQueueConfig, TaskHandler, WorkerContext,
+    WorkerOptions,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Figures, Result, delivered, lateness, note_lateness, rate_of_batches, rate_of_callers,
+    rate_of_deliveries, someday, soon,
+};
+
+const DELIVERIES: u32 = 30_000;
+
+/// A job that is not due during the measurement.
+#[derive(Clone, Serialize, Deserialize)]
+struct Later {
+    payload: String,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Now {
+    payload: String,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Soon {
+    due: DateTime<Utc>,
+}
+
+impl TaskHandler for Later {
+    const IDENTIFIER: &'static str = "later";
+
+    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
+        Ok::<(), String>(())
+    }
+}
+
+impl TaskHandler for Now {
+    const IDENTIFIER: &'static str = "now";
+
+    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
+        delivered();
+        Ok::<(), String>(())
+    }
+}
+
+impl TaskHandler for Soon {
+    const IDENTIFIER: &'static str = "soon";
+
+    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
+        note_lateness(self.due);
+        Ok::<(), String>(())
+    }
+}
+
+fn at(due: DateTime<Utc>) -> JobSpec {
+    JobSpecBuilder::new().run_at(due).build()
+}
+
+fn later() -> (Later, JobSpec) {
+    let due = Utc::now() + TimeDelta::seconds(someday().into());
+    (Later { payload: "payload".to_owned() }, at(due))
+}
+
+pub(crate) async fn measure(url: &str) -> Result<Figures> {
+    let worker = WorkerOptions::default()
+        .database_url(url)
+        .max_pg_conn(32)
+        .concurrency(16)
+        .poll_interval(Duration::from_millis(100))
+        .local_queue(LocalQueueConfig::default().with_size(500))
+        .define_job::<Later>()
+        .define_job::<Now>()
+        .define_job::<Soon>()
+        .init()
+        .await?;
+    let utils = worker.create_utils();
+    let caller = utils.clone();
+    let callers = rate_of_callers(move || {
+        let utils = caller.clone();
+        async move {
+            let (job, spec) = later();
+            utils.add_job(job, spec).await.expect("job");
+        }
+    });
+    let callers = callers.await?;
+    let batches = rate_of_batches(async || {
+        let jobs: Vec<_> = (0..1_000).map(|_| later()).collect();
+        let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
+        utils.add_jobs(&jobs).await?;
+        Ok(())
+    });
+    let batches = batches.await?;
+    let now = JobSpec::default();
+    for _ in 0..DELIVERIES / 1_000 {
+        let jobs: Vec<_> =
+            (0..1_000).map(|_| (Now { payload: "payload".to_owned() }, &now)).collect();
+        utils.add_jobs(&jobs).await?;
+    }
+    tokio::spawn(async move { worker.run().await });
+    let deliveries = rate_of_deliveries(DELIVERIES).await;
+    let jobs: Vec<_> = soon().map(|due| (Soon { due }, at(due))).collect();
+    let jobs: Vec<_> = jobs.iter().map(|(job, spec)| (job.clone(), spec)).collect();
+    utils.add_jobs(&jobs).await?;
+    Ok(Figures { callers, batches, deliveries, late: lateness().await })
+}

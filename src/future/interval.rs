@@ -82,7 +82,7 @@ impl Interval {
         let deadline = self.sleep.deadline();
         let instant = deadline.and_then(|time| time.checked_sub(Duration::from_nanos(before)));
         let Some(instant) = instant else {
-            unreachable!("a deadline that no instant can tell does not elapse");
+            unreachable!("a sleep past the last `Instant` never elapses");
         };
         // The clock may have stepped back within its tick since the poll read it.
         let now = self.sleep.handle().elapsed().max(planned);

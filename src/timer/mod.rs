@@ -127,12 +127,10 @@ pub use self::{
 pub(crate) use self::{
     driver::{Turned, Turns},
     handler::contain,
+    occurrences::next_tick,
     receiver::Receiver,
-};
-#[cfg(feature = "future")]
-pub(crate) use self::{
     registration::Registration,
-    sleeps::{SleepHandle, next_tick},
+    sleeps::SleepHandle,
 };
 
 /// A callback that a timer handed back; from [`Timer::shutdown`] or an error.

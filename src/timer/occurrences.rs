@@ -105,3 +105,10 @@ impl Occurrences {
         u64::try_from(scaled).expect("it is at most the jitter")
     }
 }
+
+/// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must
+/// not be 0.
+#[cfg(feature = "future")]
+pub(crate) fn next_tick(missed: MissedTicks, period: u64, instant: u64, now: u64) -> u64 {
+    Occurrences::new(Rhythm::Rate(missed), period, instant, 0, 0).next_start(now)
+}

@@ -18,11 +18,9 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use super::{
-    MissedTicks,
     builder::TimerBuilder,
     driver::Turns,
     error::ScheduleError,
-    occurrences::{Occurrences, Rhythm},
     receivers::wake_all,
     registration::{Registration, wake_each},
     shards::Shards,
@@ -268,12 +266,6 @@ impl SleepHandle {
     pub(crate) fn cancel(&self, registration: &mut Registration) {
         registration.cancel(self.shards());
     }
-}
-
-/// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must
-/// not be 0.
-pub(crate) fn next_tick(missed: MissedTicks, period: u64, instant: u64, now: u64) -> u64 {
-    Occurrences::new(Rhythm::Rate(missed), period, instant, 0, 0).next_start(now)
 }
 
 // User code never runs under a lock of the timer, so a panic leaves no inconsistent state.

@@ -6,8 +6,10 @@
 //! fail. The twins are written out by hand, because the real protocol cannot be broken from
 //! outside.
 
+mod executors;
 mod expiry;
 mod limits;
+mod shards;
 
 use std::{
     collections::BTreeMap,
@@ -38,18 +40,17 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock of which the models move the time once, past [`DELAY`]. It adopts timers, so they start
-/// no threads. Not part of any protocol, so the model checker does not track it.
+/// A clock of which the models move the time, each time past [`DELAY`]. It adopts timers, so they
+/// start no threads. Not part of any protocol, so the model checker does not track it.
 #[derive(Debug, Clone)]
 struct Still {
     start: Instant,
-    is_past_delay: Arc<atomic::AtomicBool>,
+    moves: Arc<atomic::AtomicU32>,
 }
 
 impl Clock for Still {
     fn now(&self) -> Instant {
-        let is_past_delay = self.is_past_delay.load(atomic::Ordering::Relaxed);
-        self.start + if is_past_delay { 2 * DELAY } else { Duration::ZERO }
+        self.start + 2 * DELAY * self.moves.load(atomic::Ordering::Relaxed)
     }
 
     fn adopt(&self, _: Weak<dyn Driven>) -> bool {
@@ -115,8 +116,12 @@ impl World {
     }
 
     fn with(limits: Limits) -> Self {
-        let clock = Still { start: Instant::now(), is_past_delay: Arc::default() };
-        let timer = TimerBuilder::new().clock(clock.clone()).shards(1).wheel_size(2).inline();
+        Self::with_timer(limits, |timer| timer.shards(1).inline())
+    }
+
+    fn with_timer(limits: Limits, set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
+        let clock = Still { start: Instant::now(), moves: Arc::default() };
+        let timer = set_up(TimerBuilder::new().clock(clock.clone()).wheel_size(2));
         let shared = Shared::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
             .expect("the settings are in range");
         Self { shared, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
@@ -148,7 +153,7 @@ impl World {
 
     /// Moves the clock past [`DELAY`], and expires due operations, as the reaper does.
     fn expire(&self) {
-        self.clock.is_past_delay.store(true, atomic::Ordering::Relaxed);
+        self.clock.moves.fetch_add(1, atomic::Ordering::Relaxed);
         self.shared.timer.turn();
         self.check_shard();
     }
@@ -187,10 +192,12 @@ impl World {
         completed
     }
 
-    /// Checks the invariants that hold whenever the lock is free, also during other calls.
+    /// Checks the invariants that hold whenever a lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            self.shared.shards[0].check_invariants(&mut BTreeMap::new());
+            for shard in &self.shared.shards {
+                shard.check_invariants(&mut BTreeMap::new());
+            }
         }
     }
 

@@ -60,7 +60,18 @@ impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
     /// Expires due timeouts on this thread, as the reaper does.
     #[cfg(all(test, loom))]
     pub(crate) fn turn(&self) {
-        crate::clock::Driven::turn(&*self.shared);
+        if !self.shared.is_stopped() {
+            self.shared.expire_due(&self.shared.delivery, &mut Vec::new());
+        }
+    }
+
+    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
+    #[cfg(all(test, loom))]
+    pub(crate) fn run_executor(&self) {
+        let backlog = self.shared.delivery.backlog().expect("the timer has executor threads");
+        while let Some(expired) = backlog.take() {
+            self.shared.handler.call(expired);
+        }
     }
 }
 

@@ -5,6 +5,13 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+// In models, all threads begin with the first shard, and each execution begins anew.
+#[cfg(loom)]
+loom::thread_local! {
+    static THREAD: Cell<usize> = Cell::new(0);
+    static MOVES: Cell<Moves> = Cell::new(Moves::NONE);
+}
+#[cfg(not(loom))]
 std::thread_local! {
     /// The number of this thread, in the order in which threads used a timer.
     static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };

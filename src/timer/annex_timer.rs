@@ -61,7 +61,7 @@ impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
     #[cfg(all(test, loom))]
     pub(crate) fn turn(&self) {
         if !self.shared.is_stopped() {
-            self.shared.expire_due(&self.shared.delivery, &mut Vec::new());
+            self.shared.expire_due(&self.shared.delivery);
         }
     }
 

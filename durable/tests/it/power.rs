@@ -198,12 +198,9 @@ fn filled() -> (Disk, RedbStore, Vec<Claim>) {
     (disk, store, batch.records.iter().map(Record::claim).collect())
 }
 
-/// Has a fault come at each change of the file in transactions of each kind. Checks what the disks
-/// that remain hold, by the answer and by the contents before and after the transaction.
-fn fail_at_each_change(
-    fault: &dyn Fn(u32) -> Fault,
-    check: &dyn Fn(Result<(), StoreErrorReason>, &Disk, &dyn Fn(Disk, Expected)),
-) {
+/// Causes a fault at each change of the file, in transactions of each kind. `check` gets the answer
+/// and the disk, and passes on the disks that remain.
+fn fail_at_each_change(fault: impl Fn(u32) -> Fault, check: impl Fn(Answer, &Disk, Check<'_>)) {
     for kind in 0..5 {
         let (_, store, claims) = filled();
         let before = content(&store);
@@ -234,28 +231,36 @@ fn fail_at_each_change(
 /// Whether the transaction took effect; `None` if that is unknown.
 type Expected = Option<bool>;
 
+type Answer = Result<(), StoreErrorReason>;
+
+/// Checks what a disk holds.
+type Check<'a> = &'a dyn Fn(Disk, Expected);
+
 #[test]
 fn a_power_failure_leaves_the_whole_transaction_or_nothing_of_it() {
     for seed in 0..2 {
         let fault = |changes| Fault::Power(Rng::with_seed(seed << 32 | u64::from(changes)));
-        fail_at_each_change(&fault, &|_, disk, check| check(disk.after_failure(), None));
+        fail_at_each_change(fault, |_, disk, check| check(disk.after_failure(), None));
     }
 }
 
 #[test]
 fn a_transaction_on_a_full_disk_has_a_true_answer() {
-    fail_at_each_change(&|_| Fault::Full, &|answer, disk, check| {
-        let expected = match answer {
-            Ok(()) => Some(true),
-            Err(StoreErrorReason::OutcomeUnknown) => None,
-            Err(reason) => {
-                assert_eq!(reason, StoreErrorReason::Full);
-                Some(false)
-            }
-        };
-        check(disk.after_kill(), expected);
-        check(disk.after_failure(), expected);
-    });
+    fail_at_each_change(
+        |_| Fault::Full,
+        |answer, disk, check| {
+            let expected = match answer {
+                Ok(()) => Some(true),
+                Err(StoreErrorReason::OutcomeUnknown) => None,
+                Err(reason) => {
+                    assert_eq!(reason, StoreErrorReason::Full);
+                    Some(false)
+                }
+            };
+            check(disk.after_kill(), expected);
+            check(disk.after_failure(), expected);
+        },
+    );
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn run<S: Store>(store: S) {
 
 /// On a server the records of a killed process are free when its lease ends.
 fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
-    let backoff = Backoff::new(Duration::from_millis(1)).attempts(u32::MAX);
+    let short = Duration::from_millis(1);
+    let backoff = Backoff::new(short).max(50 * short).attempts(u32::MAX);
     DurableTimer::builder(store).lease(Duration::from_secs(2)).backoff(backoff)
 }
 

@@ -13,7 +13,7 @@ impl<T, X> Shards<T, X> {
     /// Appends due timeouts to `expired`, in at most `steps` steps a shard. Returns whether no due
     /// timeout is left.
     ///
-    /// The time is `elapsed` in nanoseconds of [`TickClock::elapsed`], which is in the tick `now`.
+    /// The time is `elapsed` nanoseconds after the start of tick 0, which is in the tick `now`.
     pub(super) fn expire(
         &self,
         elapsed: u64,

@@ -160,7 +160,9 @@ mod tests {
             schedule(late, 8997);
             assert!(!late.shards().is_asleep(), "not woken");
             assert!(early.shards().is_asleep());
-            clients.iter_mut().for_each(|client| client.wake_up(true));
+            for client in &mut clients {
+                client.wake_up(true);
+            }
             assert_eq!(fall_asleep(&mut clients), Some(Duration::from_millis(8997)));
         }
     }

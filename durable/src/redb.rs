@@ -4,9 +4,9 @@
 //! process can hold one, and all of them end with it. So a claim costs no commit, and after a crash
 //! every record that was not settled is pending.
 //!
-//! A process that ends without closing the file may have been killed by the handler of a record. So
-//! the next process is wary: before it begins the deliveries of the records that were due at its
-//! start, it writes their attempts. All other attempts are written when they are settled.
+//! If a process ends without closing the file, the handler of a record may have killed it. So the
+//! next process is *wary* of the records that were due at its start: it writes their attempts
+//! before it begins their deliveries. All other attempts are written when they are settled.
 //!
 //! A claim must not look at the records that are held already. For each range that is claimed from,
 //! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
@@ -141,9 +141,9 @@ impl RedbStore {
     /// Opens a file, or creates it with all its tables.
     ///
     /// After a crash, redb verifies the checksums of the file. It trusts a file that was closed in
-    /// order: if another program or the disk changed this, reads may return changed data, and an
-    /// operation that meets a page without sense fails with `Corrupt`. To verify such a file as
-    /// well, use [`open_checked`](Self::open_checked).
+    /// order. If another program or the disk has changed such a file, reads may return changed
+    /// data, and an operation that reads an invalid page fails with `Corrupt`. To verify such a
+    /// file as well, use [`open_checked`](Self::open_checked).
     ///
     /// # Errors
     ///

@@ -19,7 +19,8 @@
 //! timeout is the waker of the task that polled the sleep last. The timer needs no runtime: its
 //! *reaper*, one thread, wakes the tasks. The same future works on `tokio`, `smol` and every other
 //! executor. A [`Driver`] expires the sleeps on a task of your runtime, in place of the thread. A
-//! timer with both callbacks and sleeps has two reapers, so that neither delays the other.
+//! timer with both callbacks and sleeps has two reapers, so that neither delays the other. With a
+//! [`Reaper`](crate::Reaper), one thread serves both.
 //!
 //! The feature `future` is not on by default, because it adds the crates `futures-core` and
 //! `pin-project-lite`.

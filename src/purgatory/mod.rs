@@ -20,10 +20,10 @@
 //! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
 //!   later. If a thread is checking the operation, it expires after that batch of at most 32
 //!   checks. Neither completions nor further events delay this.
-//! - *Bounded holds.* A lock is held for the keys of 32 operations, or for 256 steps along a list;
-//!   by a late reaper, for the keys of up to 4096. An operation has at most
-//!   [`max_keys`](PurgatoryBuilder::max_keys) keys. [`shrink`](Purgatory::shrink) holds a lock for
-//!   longer.
+//! - *Bounded holds.* A thread holds a lock for the keys of 32 operations, or for 256 steps along a
+//!   list. A late reaper holds it until operations have left up to 4096 lists. An operation has at
+//!   most [`max_keys`](PurgatoryBuilder::max_keys) keys. [`shrink`](Purgatory::shrink) holds a lock
+//!   for longer.
 //! - *Bounded stack.* A completion that another completion causes on the same thread runs after
 //!   that one has returned. Checks run within checks at most eight deep; further ones run when the
 //!   outermost one has returned. So chains of any length end.

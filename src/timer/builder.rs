@@ -104,8 +104,9 @@ impl TimerBuilder {
     /// Sets the number of wheels, each with a lock of its own, over which threads are spread; 1 to
     /// 65536.
     ///
-    /// Default: the number of threads that the machine runs at once, at most 16. A purgatory has
-    /// another default: see [`PurgatoryBuilder::timer`](crate::PurgatoryBuilder::timer).
+    /// Default: the number of threads that the machine runs at once, at most 16. A
+    /// [`DelayQueue`](crate::DelayQueue) has one by default, and a purgatory more: see
+    /// [`PurgatoryBuilder::timer`](crate::PurgatoryBuilder::timer).
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
@@ -156,8 +157,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Makes this reaper serve the timer, together with its other timers. Default: the timer starts
-    /// a reaper of its own. [`Reaper`] has an example.
+    /// Sets the reaper whose thread serves the timer, together with its other timers. Default: the
+    /// timer has a reaper of its own. [`Reaper`] has an example.
     pub fn reaper(mut self, reaper: &Reaper) -> Self {
         self.reaper = Some(reaper.clone());
         self

@@ -52,7 +52,7 @@ impl CallbackThreads {
     }
 
     /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
-    /// no time remains. Does not wait on the reaper, without which no executor ends.
+    /// no time remains. Does not wait if this thread is the reaper: without it, no executor ends.
     pub(super) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
         if self.state.lock().reaper == Some(this_thread()) {
             return;

@@ -33,7 +33,8 @@ impl Moves {
     const NONE: Self = Self { distance: 0, taken: 0 };
 }
 
-/// A thread leaves its shard if it finds the lock taken more often than once in this number.
+/// A thread leaves its shard if it finds the lock free fewer times than this for each time that it
+/// finds the lock taken.
 const TAKEN: u32 = 8;
 
 /// The most of [`Moves::taken`] at which a thread stays.

@@ -1,4 +1,4 @@
-//! A timer as its reaper sees it: it takes turns, falls asleep, and ends.
+//! The work of a reaper for one timer: its turns, its part of a sleep, and its end.
 
 use std::{boxed::Box, mem, sync::Arc, time::Duration, vec::Vec};
 

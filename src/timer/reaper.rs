@@ -12,7 +12,7 @@
 //! 4. computes the time `w` until the least published expiration of all timers,
 //! 5. for each timer, announces a sleep until the tick `x`, and loads the published expirations of
 //!    that timer again, as [`wakeup`](super::wakeup) describes. `x` is the least of them, or the
-//!    first tick that begins `w` from now or later if that is earlier,
+//!    time `w` from now, rounded up to a tick, if that is earlier,
 //! 6. reads the clock of each timer after its announcement, and parks for the least time until an
 //!    `x`.
 //!
@@ -21,10 +21,11 @@
 //!
 //! # Why no wake-up is lost
 //!
-//! *Invariant*: while the reaper sleeps, each of its timers has announced an `x`. That is not later
-//! than any expiration that the timer had published, and the sleep ends when the clock of the timer
-//! shows `x`, or earlier. So the argument of [`wakeup`](super::wakeup) holds for each timer alone.
-//! All timers unpark the same parker, which keeps a wake-up that comes before the reaper parks.
+//! *Invariant*: while the reaper sleeps, it has announced an `x` to each of its timers. This `x` is
+//! not later than any expiration that the timer had published. The sleep ends when the clock of the
+//! timer shows `x`, or earlier. So the argument of [`wakeup`](super::wakeup) holds for each timer
+//! alone. All timers unpark the same parker, which keeps a wake-up that comes before the reaper
+//! parks.
 //!
 //! A timer that joins before step 1 takes part in the round. One that joins later has unparked the
 //! reaper, so the reaper begins another round. If the reaper has ended, the timer finds that out
@@ -32,9 +33,9 @@
 //!
 //! # Which inserts wake the reaper
 //!
-//! One that publishes an expiration before `x`. With a tick of that timer, the reaper would wake at
-//! `w` or, rounded up, at `x`. So an insert wakes the reaper only if its timeout is the earliest of
-//! all timers.
+//! An insert wakes the reaper if it publishes an expiration before `x`. The reaper wakes at `w`
+//! anyway, and `x` is at most `w`, rounded up to a tick of the timer. So an insert wakes the reaper
+//! only if its timeout is the earliest of all timers.
 
 use std::{
     boxed::Box,
@@ -59,17 +60,18 @@ use crate::sync::{Mutex, Parker, Unparker};
 /// last of these timers has ended, the thread ends; a later timer starts it again. Timers that run
 /// on a [`ManualClock`](crate::ManualClock) need no thread, and do not use it.
 ///
-/// - *Each timer for itself.* Every timer keeps its own shards, clock, limits and executor threads.
-///   A shutdown or a finish ends that timer alone. If the clock of a timer panics, only that timer
+/// - *Independent timers.* Every timer keeps its own shards, clock, limits and executor threads. A
+///   shutdown or a finish ends that timer alone. If the clock of a timer panics, only that timer
 ///   ends, as [`is_reaper_dead`](crate::Timer::is_reaper_dead) reports.
-/// - *Turns.* A timer with many due timeouts expires a bounded number of them, and then it is the
-///   turn of the next timer.
+/// - *Turns.* A timer with many due timeouts expires a bounded number of them. Then the next timer
+///   has its turn.
 /// - *Callbacks that block.* The callbacks of an [inline](crate::TimerBuilder::inline) timer run on
 ///   the thread, and so does [`Executor::execute`](crate::Executor::execute). While they block, no
 ///   timeout of any of the timers expires. Run them on executor threads or on a pool.
-/// - *Finish.* On the thread itself, a finish of any of its timers does not wait, and is a
-///   shutdown.
-/// - *Fork.* A forked child has no such thread. Make reapers and timers after the fork.
+/// - *Finish.* On the reaper's thread, the finish of any of its timers acts as a shutdown: it does
+///   not wait.
+/// - *Fork.* A forked child process does not have the thread. Make reapers and timers after the
+///   fork.
 ///
 /// # Examples
 ///
@@ -195,7 +197,7 @@ impl Reaper {
         })
     }
 
-    /// The same with another way to start the thread.
+    /// Serves another timer, and starts the thread by `start`.
     pub(super) fn join(
         &self,
         client: Box<dyn Client>,

@@ -4,8 +4,9 @@
 //! pending and no callback runs, or until its deadline.
 //!
 //! A finish has to know when no callback runs any more. A count of running callbacks would slow
-//! each of them down. Instead, threads end: the reaper once no timeout is left, and then each
-//! executor once its backlog is empty. A finish waits for the end of these [`callback_threads`].
+//! each of them down. Instead, threads end: the reaper stops serving the timer once no timeout is
+//! left, and then each executor ends once its backlog is empty. A finish waits for the end of these
+//! [`callback_threads`].
 //!
 //! [`callback_threads`]: super::callback_threads
 //!
@@ -34,9 +35,10 @@
 //! The others follow these rules:
 //!
 //! - Before it sleeps, the reaper loads `is_finishing`. If it is set and every shard is empty, the
-//!   reaper closes the backlog, and ends.
+//!   reaper closes the backlog, and stops serving the timer.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
-//! - A reaper that panics performs steps 1 to 3 itself, and closes the backlog.
+//! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
+//!   backlog.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
 //!   lock of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every
 //!   finish.

@@ -1,5 +1,5 @@
 //! The hierarchy of levels: places records, removes them, and finds the bucket or run that is due
-//! first.
+//! next.
 //!
 //! It holds records and no values, so wheels of all types share its code. A record is in a chunk of
 //! a bucket or of a run. A bit of the chunk's mask tells whether it is live. The hierarchy always

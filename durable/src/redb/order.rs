@@ -3,10 +3,10 @@
 //! A transaction copies each page that it touches, and random times touch a page for each record.
 //! So a transaction appends its changes of the order to the log, and memory overlays the table with
 //! them. Once the log has [`MAX_LOG`] changes, transactions also sweep through memory in the order
-//! of times: they write the changes that come next to the table, many of each page at once. A sweep
-//! through all of memory makes the older part of the log superfluous.
+//! of times: they write the changes that come next to the table, many of each page at once. After a
+//! sweep through all of memory, the older part of the log is no longer needed.
 //!
-//! To write a change twice has no effect. So memory after a restart is the whole log, in order.
+//! Writing a change twice has no effect. So after a restart, memory has all changes of the log.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -21,7 +21,7 @@ use crate::record::TimeoutId;
 /// Time of the next attempt and id, of records that are not dead. The log overlays it.
 pub(super) const TIMES: TableDefinition<'static, PlaceKey, ()> = TableDefinition::new("times");
 
-/// Changes of the order: whether a record has the place from then on.
+/// Changes of the order: time, id, and whether the record has this place after the change.
 type Entry<'a> = Vec<(u64, &'a str, bool)>;
 
 /// Changes of a transaction, by its number.
@@ -108,8 +108,8 @@ impl Order {
     ) -> Result<Changes, redb::Error> {
         let mut log = transaction.open_table(LOG)?;
         let mut changes = Changes { swept: Vec::new(), removed: 0, credit: self.credit, new };
-        // Deliveries only remove, and at the front of the order. They are not delayed by a sweep
-        // that schedules have left to do, unless the log becomes much longer.
+        // Deliveries only remove, and at the front of the order. They leave the sweep to
+        // transactions that schedule, unless the log becomes much longer.
         if self.logged > 2 * MAX_LOG {
             changes.credit += 2 * changes.new.len();
         } else if self.logged > MAX_LOG {

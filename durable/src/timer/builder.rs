@@ -83,9 +83,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the longest time before its due time at which the timer takes a timeout into memory. It
-    /// takes each at the latest half of this time before. At least a millisecond. Default: a
-    /// minute.
+    /// Sets how long before its due time the timer takes a timeout into memory: at most this time,
+    /// and at least half of it. At least a millisecond. Default: a minute.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.driver.window = window;
@@ -135,8 +134,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets after how long a delivery that has not ended counts as failed, at least a millisecond;
-    /// `None` for never. Default: 15 minutes.
+    /// Sets the time after which a delivery that has not ended counts as failed, at least a
+    /// millisecond; `None` for never. Default: 15 minutes.
     ///
     /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
     /// handler keeps its thread until then: as many of them as there are

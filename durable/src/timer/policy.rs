@@ -51,7 +51,8 @@ impl Backoff {
     ///
     /// An attempt counts when its delivery begins. So the limit also holds for a handler that
     /// exceeds its time, and for one that ends its process. The embedded store does not count the
-    /// first of these ends. On PostgreSQL, a begin counts whose reply was lost with the connection.
+    /// first of these ends. On PostgreSQL, a begin also counts if its reply was lost with the
+    /// connection.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);

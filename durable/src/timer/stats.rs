@@ -17,9 +17,9 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
         ///
-        /// They do not include other processes. Of the store,
-        /// [`DurableTimer::count`](crate::DurableTimer::count) and
-        /// [`DurableTimer::count_due`](crate::DurableTimer::count_due) return numbers.
+        /// They do not include other processes. [`DurableTimer::count`](crate::DurableTimer::count)
+        /// and [`DurableTimer::count_due`](crate::DurableTimer::count_due) return numbers of the
+        /// store.
         #[derive(Debug, Clone, Default)]
         #[non_exhaustive]
         pub struct DurableStats {

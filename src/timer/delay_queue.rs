@@ -292,8 +292,9 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.wake();
     }
 
-    /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock). Then
-    /// no further value becomes due, and receivers get the error for a queue that is shut down.
+    /// Returns whether the reaper has stopped serving this queue after a panic of the user's
+    /// [`Clock`](crate::Clock). Then no further value becomes due, and receivers get the error for
+    /// a queue that is shut down.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
         self.timer.is_reaper_dead()

@@ -211,7 +211,8 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().unpark_reaper();
     }
 
-    /// Returns whether the reaper has ended by a panic of the user's [`Clock`](crate::Clock).
+    /// Returns whether the reaper has stopped serving this timer after a panic of the user's
+    /// [`Clock`](crate::Clock).
     ///
     /// Then nothing expires any more. The timer refuses timeouts as if it were shut down, and
     /// `shutdown` hands back those that are pending.

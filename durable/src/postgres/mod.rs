@@ -62,7 +62,7 @@ const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=of
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
 
-/// How often a worker looks for records that no notification told of.
+/// How often a worker looks for records without a notification.
 const RECHECK: Duration = Duration::from_secs(60);
 
 /// Timeouts that are due later than this are found by the next look.

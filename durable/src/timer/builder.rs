@@ -138,8 +138,8 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// millisecond; `None` for never. Default: 15 minutes.
     ///
     /// The timer does not interrupt the handler, and ignores its end, if it comes. A blocking
-    /// handler keeps its thread until then: as many of them as there are
-    /// [`threads`](Self::threads), if they never return, stop all deliveries.
+    /// handler keeps its thread until then. If as many handlers as there are
+    /// [`threads`](Self::threads) never return, all deliveries stop.
     #[must_use]
     pub fn handler_limit(mut self, limit: Option<Duration>) -> Self {
         self.driver.handler_limit = limit;

@@ -13,7 +13,7 @@ use crate::{
 /// [`acknowledged_in_transaction`](Self::acknowledged_in_transaction). A delivery that is dropped
 /// counts as failed, as with `retry`.
 ///
-/// None of these waits. The end is written with the next group commit; if the process is killed
+/// None of these methods blocks. The next group commit writes the end. If the process is killed
 /// before that, the timeout is delivered again.
 #[must_use = "a delivery that is dropped counts as failed"]
 pub struct Delivery {

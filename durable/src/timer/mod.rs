@@ -72,7 +72,7 @@ impl<S: Store> Drop for Owner<S> {
     }
 }
 
-/// An answer that is on its way: a future, and a thing to wait for on a thread.
+/// The answer to a command that is under way: a future, for which a thread can also wait.
 ///
 /// The command is carried out even if the receipt is dropped.
 #[derive(Debug)]
@@ -360,7 +360,7 @@ impl<S: Store> DurableTimer<S> {
     }
 
     /// Returns the counts of the timer, and the numbers of records in its memory. Does not ask the
-    /// store, as [`count`](Self::count) and [`count_due`](Self::count_due) do.
+    /// store, unlike [`count`](Self::count) and [`count_due`](Self::count_due).
     #[must_use]
     pub fn stats(&self) -> DurableStats {
         self.core().stats()

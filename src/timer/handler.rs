@@ -36,7 +36,7 @@ impl<T> Handler<T> {
         self.panicked.load(Ordering::Relaxed)
     }
 
-    /// Runs user code, and counts its panic.
+    /// Runs user code, and catches and counts its panic.
     pub(super) fn catch(&self, user_code: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
             self.panicked.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,8 @@ impl<T> Handler<T> {
     }
 }
 
-/// Runs user code, and catches its panic. The drop of the payload is user code too, and may panic.
+/// Runs user code, and catches its panic without counting it. The drop of the payload is user code
+/// too, and may panic.
 pub(crate) fn contain(user_code: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

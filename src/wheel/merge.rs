@@ -1,7 +1,7 @@
 //! Merging: frees chunks that have few live records.
 //!
-//! Random cancels leave most chunks with a few live records. So when a full chunk has at most
-//! three, the wheel moves them to the newest chunk of their bucket and frees the chunk. A small
+//! Random cancels leave most chunks with a few live records. A full chunk with at most three is
+//! *worn*: the wheel moves these to the newest chunk of their bucket and frees the chunk. A small
 //! wheel does not, since it would save little. See `docs/decisions/0011-records-in-chunks.md`.
 //!
 //! A merge reads three cache lines, each of which may be a cache miss. So a batch of cancels only

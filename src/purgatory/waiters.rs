@@ -115,8 +115,8 @@ impl Record {
 /// Number of slots in a block of memory.
 const BLOCK: usize = 128;
 
-/// Number of slots above which a shard without operations frees its memory.
-const SPACIOUS: u32 = 1024;
+/// Number of operations at once after which a shard frees its memory when the last of them ends.
+const CROWD: u32 = 1024;
 
 /// The operations of a shard that have not ended.
 pub(super) struct Waiters<K, O, R> {
@@ -125,6 +125,8 @@ pub(super) struct Waiters<K, O, R> {
     records: Blocks<Record, BLOCK>,
     /// Number of operations whose end is not decided.
     len: u32,
+    /// The greatest `len` since the shard freed its memory.
+    most: u32,
     pub(super) lists: Lists<K>,
     /// Serial number of the next operation.
     serial: u64,
@@ -145,6 +147,7 @@ impl<K, O, R> Waiters<K, O, R> {
             slots: Blocks::new(),
             records: Blocks::new(),
             len: 0,
+            most: 0,
             lists: Lists::new(),
             serial: 0,
             passes: 0,
@@ -179,6 +182,7 @@ where
         let serial = self.serial;
         self.serial += 1;
         self.len += 1;
+        self.most = self.most.max(self.len);
         let is_timed = wait_weight(serial) > 0;
         let waiter = self.slots.at_or_grow(key.index(), || Waiter::VACANT);
         debug_assert!(waiter.generation.is_none(), "the slot of {key:?} has an operation");
@@ -504,15 +508,19 @@ where
             hold.limits().release();
         }
         self.newest = self.newest.max(key.generation());
-        if self.len == 0 && self.slots.end() > SPACIOUS {
+        if self.len == 0 && self.most > CROWD {
             self.discard_memory(hold);
         }
         operation
     }
 
     /// Frees the memory of the shard and of its wheel, after the last operation has ended.
+    ///
+    /// The wheel keeps its slots once their generations are half used up. Further operations may
+    /// then be at high positions, so the number of these does not tell whether there was a crowd.
     #[cold]
     fn discard_memory(&mut self, hold: &mut Hold<'_, K>) {
+        self.most = 0;
         let slots = mem::replace(&mut self.slots, Blocks::new());
         let records = mem::replace(&mut self.records, Blocks::new());
         hold.discard_memory((slots, records, self.lists.clear()));
@@ -574,6 +582,7 @@ where
             }
         }
         assert_eq!(waiting, self.len, "the count of operations is wrong");
+        assert!(self.len <= self.most, "{} operations, at most {}", self.len, self.most);
         let in_order = if hold.limits().needs_order() { waiting } else { 0 };
         assert_eq!(listed.in_order, u64::from(in_order), "an operation is not on the list of all");
         let ended = self.stats.ended();
@@ -591,5 +600,53 @@ where
         }
         self.lists.check_invariants(listed, hold.filter);
         in_total
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use foldhash::fast::SeedableRandomState;
+
+    use super::*;
+    use crate::{
+        clock::ManualClock,
+        purgatory::{
+            DelayedOperation, conditions::Conditions, operation::OperationKey, shared::Shared,
+        },
+        timer::Timer,
+    };
+
+    struct Endless;
+
+    impl DelayedOperation<u32> for Endless {
+        fn complete(self, _: Completion) {}
+    }
+
+    #[test]
+    fn a_shard_frees_its_memory_once_after_a_crowd_also_if_the_wheel_keeps_its_slots() {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let limits = Limits::new(None, None, 8);
+        let hasher = SeedableRandomState::fixed();
+        let shared = Shared::<u32, Endless, ()>::new(timer, Duration::MAX, limits, hasher);
+        let shared = shared.expect("the settings are in range");
+        let watch = || {
+            let watched = shared.watch(Endless, &mut Conditions::new(8), Duration::MAX);
+            watched.expect("there is room").key().expect("it waits")
+        };
+        let end = |key: OperationKey| assert!(shared.claim(key, Completion::Satisfied));
+        let slots = || shared.shards[0].hold(|waiters, _| waiters.end());
+        // The keys that follow use up half of the generations.
+        let newest = u32::MAX / 2 - 1;
+        let old = shared.shards[0].hold(|_, hold| hold.timeouts().take_memory(newest));
+        assert!(old.is_some());
+        let crowd: std::vec::Vec<_> = (0..=CROWD).map(|_| watch()).collect();
+        crowd.into_iter().for_each(end);
+        assert_eq!(slots(), 0);
+        let next = watch();
+        assert!(next.in_shard().index() >= CROWD, "the wheel has freed its slots");
+        end(next);
+        assert!(slots() > CROWD, "an operation that was alone frees memory");
     }
 }

@@ -308,6 +308,7 @@ impl<T> Arena<T> {
     /// Returns an arena without slots, in which the keys of this one are dead. `newest` is the
     /// highest generation that they had. Returns `None` if a timeout is pending, or if that is more
     /// than half of all generations.
+    #[cfg(feature = "std")]
     pub(super) fn without_slots(&self, newest: u32) -> Option<Self> {
         let first_generation = self.first_generation.max(NonZeroU32::MIN.saturating_add(newest));
         if self.len > 0 || first_generation.get() > u32::MAX / 2 {

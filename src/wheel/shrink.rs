@@ -1,7 +1,6 @@
 //! `shrink`: frees memory that no pending timeout uses.
 
 use alloc::vec::Vec;
-use core::mem;
 
 use super::{
     TimingWheel,
@@ -51,12 +50,13 @@ impl<T> TimingWheel<T> {
     ///
     /// `newest` is the highest generation that a key ever had. Returns `None` if a timeout is
     /// pending, or if `newest` is more than half of all generations.
+    #[cfg(feature = "std")]
     pub(crate) fn take_memory(&mut self, newest: u32) -> Option<Self> {
         let arena = self.arena.without_slots(newest)?;
         let Hierarchy { geometry, now, expired_to, cascades, .. } = &self.hierarchy;
         let mut hierarchy = Hierarchy::new(geometry.clone(), *now);
         (hierarchy.expired_to, hierarchy.cascades) = (*expired_to, *cascades);
-        Some(mem::replace(self, Self { arena, hierarchy }))
+        Some(core::mem::replace(self, Self { arena, hierarchy }))
     }
 }
 

@@ -230,10 +230,11 @@ impl RedbStore {
         Ok(())
     }
 
-    /// Returns whether the file, opened again, shows that a transaction was not committed.
-    fn lacks_transaction(&self, number: u64) -> bool {
+    /// Returns whether the file, opened again, shows the changes of a transaction; `None` if it
+    /// cannot be opened.
+    fn shows_transaction(&self, number: u64) -> Option<bool> {
         let has_file = self.shared.open_again.is_some() && self.reopen().is_ok();
-        has_file && self.shared.order.read().next_number() == number
+        has_file.then(|| self.shared.order.read().next_number() > number)
     }
 
     /// Writes attempts before their deliveries begin. The caller holds the lock of the writer.
@@ -258,13 +259,35 @@ impl RedbStore {
         self.close_if_broken(result)
     }
 
-    /// Closes the file if an operation failed in a way after which redb refuses all others.
+    /// Runs an operation that only reads. `is_writer` says that the caller has the lock of the
+    /// writer.
+    fn read<R>(
+        &self,
+        is_writer: bool,
+        run: impl FnOnce(&Database) -> Result<R, redb::Error>,
+    ) -> Result<R, StoreError> {
+        let result = self.with(run);
+        if is_writer {
+            return self.close_if_broken(result);
+        }
+        match self.shared.writer.try_lock() {
+            Some(_writer) => self.close_if_broken(result),
+            // The transaction that is under way needs the file, or the next operation closes it.
+            None => result,
+        }
+    }
+
+    /// Closes the file if an operation failed in a way after which redb refuses all others. The
+    /// caller holds the lock of the writer.
     fn close_if_broken<R>(&self, result: Result<R, StoreError>) -> Result<R, StoreError> {
-        let broken = |error: &StoreError| {
-            use StoreErrorReason::{Full, Other, OutcomeUnknown};
-            matches!(error.reason(), Full | Other | OutcomeUnknown)
-        };
-        if self.shared.open_again.is_some() && result.as_ref().is_err_and(broken) {
+        use StoreErrorReason::{Full, Other, OutcomeUnknown};
+
+        let reason = result.as_ref().err().map(StoreError::reason);
+        self.close_if(matches!(reason, Some(Full | Other | OutcomeUnknown)), result)
+    }
+
+    fn close_if<R>(&self, is_broken: bool, result: R) -> R {
+        if is_broken && self.shared.open_again.is_some() {
             self.shared.database.write().take();
         }
         result
@@ -315,13 +338,17 @@ impl Store for RedbStore {
             transaction.commit()?;
             Ok((answers, Some(changes)))
         });
-        let result = self.close_if_broken(result);
         // The file may show the changes of a commit that failed.
         let is_doubtful = committing.is_some() && result.is_err();
-        let result = result.map_err(|error| match (error.reason(), committing) {
-            (StoreErrorReason::ReadOnly, _) | (_, None) => error,
-            (StoreErrorReason::Full, Some(number)) if self.lacks_transaction(number) => error,
-            _ => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
+        let result = self.close_if(is_doubtful, self.close_if_broken(result));
+        let committing = committing.filter(|_| is_doubtful);
+        let is_shown = committing.and_then(|number| self.shows_transaction(number));
+        let result = result.map_err(|error| match error.reason() {
+            StoreErrorReason::Full if is_shown == Some(false) => error,
+            reason if is_doubtful && reason != StoreErrorReason::ReadOnly => {
+                StoreError::with_source(StoreErrorReason::OutcomeUnknown, error)
+            }
+            _ => error,
         });
         let result = result.map(|(answers, changes)| {
             let mut state = self.shared.state.lock();
@@ -332,12 +359,22 @@ impl Store for RedbStore {
             answers
         });
         if is_doubtful {
+            let mut state = self.shared.state.lock();
             // New records may lie below the frontiers.
-            self.shared.state.lock().frontiers.clear();
+            state.frontiers.clear();
+            if self.shared.open_again.is_some() && is_shown != Some(false) {
+                // These claims are of records that the file may not have any more.
+                for (id, ..) in &effects.changes {
+                    state.holds.remove(id);
+                }
+            }
         }
         drop(marks);
         drop(writer);
-        if result.is_ok() || is_doubtful {
+        if is_doubtful && is_shown.is_none() {
+            // Records of these claims may be pending.
+            self.shared.listeners.tell(WallTime::MIN);
+        } else if result.is_ok() || is_doubtful {
             self.shared.listeners.tell_of(commands);
         }
         result
@@ -345,7 +382,7 @@ impl Store for RedbStore {
 
     fn get(&self, id: &TimeoutId) -> Result<Option<Record>, StoreError> {
         let state = self.shared.state.lock();
-        self.with(|database| {
+        self.read(false, |database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
             let row = records.get(id.as_str())?;
@@ -357,7 +394,7 @@ impl Store for RedbStore {
         // Between the commit of a transaction and its end, the order differs from the records.
         let _writer = self.shared.writer.lock();
         let state = self.shared.state.lock();
-        self.with(|database| {
+        self.read(true, |database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
             match query {
@@ -396,7 +433,7 @@ impl Store for RedbStore {
     }
 
     fn count(&self) -> Result<Counts, StoreError> {
-        self.with(|database| {
+        self.read(false, |database| {
             let transaction = database.begin_read()?;
             let dead = transaction.open_table(DEAD)?.len()?;
             let live = transaction.open_table(RECORDS)?.len()? - dead;
@@ -443,11 +480,11 @@ impl Store for RedbStore {
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
         let may_count = |state: &Held| request.begin && state.is_wary(request.from);
-        let (_writer, mut state) = self.shared.lock_for(may_count);
+        let (writer, mut state) = self.shared.lock_for(may_count);
         if !state.workers.contains_key(&worker) {
             return Ok(None);
         }
-        let result = self.with(|database| {
+        let result = self.read(writer.is_some(), |database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
             let order = self.shared.order.read();
@@ -993,7 +1030,10 @@ fn store_error(error: redb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+    use std::{
+        slice,
+        sync::atomic::{AtomicU8, Ordering::SeqCst},
+    };
 
     use redb::backends::InMemoryBackend;
 
@@ -1003,16 +1043,24 @@ mod tests {
     const BROKEN_SYNC: u8 = 1;
     const FULL_AT_SYNC: u8 = 2;
     const FULL_AT_WRITE: u8 = 3;
+    const BROKEN_READ: u8 = 4;
+    /// Not only once, but until the test ends it.
+    const BROKEN: u8 = 5;
 
-    /// A file whose next sync or write can fail. Clones are the same file.
+    /// A file whose next sync, write or read can fail. Clones are the same file.
     #[derive(Debug, Clone, Default)]
     struct Disk(Arc<(InMemoryBackend, AtomicU8)>);
 
     impl Disk {
         fn open(&self) -> RedbStore {
+            self.open_with_cache(1 << 20)
+        }
+
+        fn open_with_cache(&self, bytes: usize) -> RedbStore {
             let disk = self.clone();
             let open = move || {
-                let database = Database::builder().create_with_backend(disk.clone());
+                let mut builder = Database::builder();
+                let database = builder.set_cache_size(bytes).create_with_backend(disk.clone());
                 let database = database.map_err(database_error)?;
                 let opened = prepare(&database)?;
                 Ok((database, opened))
@@ -1021,7 +1069,8 @@ mod tests {
         }
 
         fn fails(&self, fault: u8) -> bool {
-            self.0.1.compare_exchange(fault, 0, SeqCst, SeqCst).is_ok()
+            self.0.1.load(SeqCst) == BROKEN
+                || self.0.1.compare_exchange(fault, 0, SeqCst, SeqCst).is_ok()
         }
     }
 
@@ -1031,6 +1080,9 @@ mod tests {
         }
 
         fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            if self.fails(BROKEN_READ) {
+                return Err(io::ErrorKind::Other.into());
+            }
             self.0.0.read(offset, out)
         }
 
@@ -1123,23 +1175,102 @@ mod tests {
         assert_eq!(claim(), ["third"]);
     }
 
+    /// The log of the longer transaction is emptied when the file is opened again.
     #[test]
     fn a_commit_on_a_full_disk_failed_only_if_the_file_says_so() {
-        let disk = Disk::default();
-        let store = disk.open();
-        let schedule = |id| {
-            let new = NewTimeout::new(id, WallTime::MIN, b"").expect("valid");
-            let answer = store.write(WallTime::MIN, &[Command::Schedule(new)]);
-            answer.map(drop).map_err(|error| error.reason())
-        };
-        for (fault, reason, live) in [
-            (FULL_AT_WRITE, StoreErrorReason::Full, 0),
-            (FULL_AT_SYNC, StoreErrorReason::OutcomeUnknown, 1),
-        ] {
-            disk.0.1.store(fault, SeqCst);
-            assert_eq!(schedule("a"), Err(reason));
-            assert_eq!(store.count().expect("count").live, live);
+        for count in [1, 100] {
+            let disk = Disk::default();
+            let store = disk.open();
+            let schedule = |name: &str| {
+                let new = |number| NewTimeout::new(format!("{name}{number}"), WallTime::MIN, b"");
+                let new = |number| Command::Schedule(new(number).expect("valid"));
+                let commands: Vec<_> = (0..count).map(new).collect();
+                let answer = store.write(WallTime::MIN, &commands);
+                answer.map(drop).map_err(|error| error.reason())
+            };
+            for (fault, reason, live) in [
+                (FULL_AT_WRITE, StoreErrorReason::Full, 0),
+                (FULL_AT_SYNC, StoreErrorReason::OutcomeUnknown, count),
+            ] {
+                disk.0.1.store(fault, SeqCst);
+                assert_eq!(schedule("a"), Err(reason));
+                assert_eq!(store.count().expect("count").live, live);
+            }
+            schedule("b").expect("there is room again");
         }
-        schedule("b").expect("there is room again");
+    }
+
+    /// A worker has claimed the record ahead of time.
+    #[test]
+    fn a_change_of_unknown_outcome_voids_a_claim_unless_the_file_lacks_the_change() {
+        let time = |micros| WallTime::from_micros(micros).expect("in range");
+        let id = TimeoutId::new("a").expect("valid");
+        let schedule =
+            |due| Command::Schedule(NewTimeout::new("a", time(due), b"").expect("valid"));
+        let cancel = Command::Cancel(id.clone());
+        let reschedule = Command::Reschedule(id, time(90));
+        let check = |command: &Command, fault, begins, free| {
+            let disk = Disk::default();
+            let store = disk.open();
+            store.write(WallTime::MIN, &[schedule(10)]).expect("write");
+            let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+            let claim = || {
+                let (now, from, until) = (WallTime::MIN, WallTime::MIN, time(100));
+                let request =
+                    ClaimRequest { now, from, until, limit: 9, max_bytes: 9, begin: false };
+                store.claim(worker, request).expect("claim").expect("lease").records
+            };
+            let claims = [claim()[0].claim()];
+            let notices = Arc::new(Mutex::new(Vec::new()));
+            let told = Arc::clone(&notices);
+            store.listen(Arc::new(move |due| told.lock().push(due)));
+            disk.0.1.store(fault, SeqCst);
+            store.write(WallTime::MIN, slice::from_ref(command)).expect_err("the disk fails");
+            disk.0.1.store(0, SeqCst);
+            assert_eq!(store.begin(time(20), &claims).expect("begin"), [begins], "{command:?}");
+            let due = claim().first().map(|record| record.next.as_micros());
+            assert_eq!(due, free, "{command:?}");
+            let known = command.due().into_iter().collect::<Vec<_>>();
+            let expected = if fault == BROKEN { vec![WallTime::MIN] } else { known };
+            assert_eq!(*notices.lock(), expected, "{command:?}");
+        };
+        for (command, moved) in [(cancel, None), (reschedule, Some(90)), (schedule(90), Some(90))] {
+            check(&command, BROKEN_SYNC, false, moved);
+            check(&command, FULL_AT_WRITE, true, None);
+            check(&command, BROKEN, false, Some(10));
+        }
+    }
+
+    /// No caller writes, so no transaction opens the file again.
+    #[test]
+    fn a_failed_read_fails_no_later_read() {
+        type Read<'r> = &'r dyn Fn(&RedbStore) -> Result<usize, StoreError>;
+
+        for was_killed in [false, true] {
+            let disk = Disk::default();
+            let new = NewTimeout::new("a", WallTime::MIN, [7; 10_000]).expect("valid");
+            disk.open().write(WallTime::MIN, &[Command::Schedule(new)]).expect("write");
+            let (id, all) = (TimeoutId::new("a").expect("valid"), WallTime::MAX);
+            let from = WallTime::MIN;
+            let get = |store: &RedbStore| store.get(&id).map(|found| usize::from(found.is_some()));
+            let list = |store: &RedbStore| {
+                let query = Query::Times { from, until: all, after: None };
+                store.list(&query, 9).map(|found| found.len())
+            };
+            let claim = |store: &RedbStore| {
+                let (now, until, limit, begin) = (from, all, 1, was_killed);
+                let request = ClaimRequest { now, from, until, limit, max_bytes: 1, begin };
+                let worker = store.enter(now, Duration::MAX)?;
+                store.claim(worker, request).map(|batch| batch.expect("lease").records.len())
+            };
+            let reads: [Read<'_>; 3] = [&get, &list, &claim];
+            for read in reads {
+                let store = disk.open_with_cache(0);
+                store.shared.state.lock().was_killed = was_killed;
+                disk.0.1.store(BROKEN_READ, SeqCst);
+                read(&store).expect_err("the read fails");
+                assert_eq!(read(&store).expect("read"), 1);
+            }
+        }
     }
 }

@@ -102,7 +102,8 @@ impl ShardChoice {
         let is_left = taken > MOST_TAKEN;
         // The shards beside this one are those of other threads.
         let start = if is_left { 1 } else { self.count / 2 };
-        for further in start..start + self.count {
+        // So many places cover all shards, also if their number is no power of two.
+        for further in start..=start + self.mask {
             let distance = moves.distance.wrapping_add(further);
             let next = self.moved(distance);
             if !is_locked(next) {
@@ -148,5 +149,18 @@ mod tests {
         let second = while_taken();
         assert!(second != first && free() == second);
         assert_eq!(choice.unlocked(|_| true), second, "all are taken");
+    }
+
+    #[test]
+    fn a_thread_finds_the_only_shard_that_is_free() {
+        for count in 1..20 {
+            let choice = ShardChoice::new(count);
+            for place in 0..4 * count {
+                THREAD.set(place);
+                for free in 0..count {
+                    assert_eq!(choice.unlocked(|index| index != free), free, "of {count}");
+                }
+            }
+        }
     }
 }

@@ -7,21 +7,21 @@ pub(crate) use self::model::explore;
 #[cfg(loom)]
 pub(crate) use self::model::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
-    Unparker, fence, this_thread, unlock_fair,
+    Unparker, fence, this_thread, thread, unlock_fair,
 };
 #[cfg(not(loom))]
 pub(crate) use self::real::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
-    Unparker, fence, this_thread, unlock_fair,
+    Unparker, fence, this_thread, thread, unlock_fair,
 };
 
 #[cfg(not(loom))]
 mod real {
+    use std::time::Duration;
     pub(crate) use std::{
         sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
-        thread::ThreadId,
+        thread::{self, ThreadId},
     };
-    use std::{thread, time::Duration};
 
     pub(crate) use crossbeam::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -80,7 +80,7 @@ mod model {
     pub(crate) use loom::{
         sync::MutexGuard,
         sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
-        thread::ThreadId,
+        thread::{self, ThreadId},
     };
 
     #[derive(Debug)]
@@ -135,7 +135,7 @@ mod model {
     }
 
     pub(crate) fn this_thread() -> ThreadId {
-        loom::thread::current().id()
+        thread::current().id()
     }
 
     #[derive(Debug)]

@@ -40,9 +40,9 @@ impl CallbackThreads {
         CallbackThread { threads: Arc::clone(self) }
     }
 
-    /// Registers this thread as the reaper.
-    pub(super) fn set_reaper(&self) {
-        self.state.lock().reaper = Some(this_thread());
+    /// Registers a thread as the reaper.
+    pub(super) fn set_reaper(&self, thread: ThreadId) {
+        self.state.lock().reaper = Some(thread);
     }
 
     /// Ends the wait of every finish.
@@ -116,10 +116,10 @@ pub(super) struct CallbackThread {
 }
 
 impl CallbackThread {
-    /// Stores the id of this thread, which is the registered one.
-    pub(super) fn begin(&self) {
+    /// Stores the id of the registered thread.
+    pub(super) fn begin(&self, thread: ThreadId) {
         let mut state = self.threads.state.lock();
-        state.ids.push(this_thread());
+        state.ids.push(thread);
         debug_assert!(state.ids.len() <= state.count, "a thread began without registration");
     }
 }

@@ -10,7 +10,7 @@ use super::{
     reaper::{Client, Turn},
     shared::Shared,
 };
-use crate::{tick::Tick, wheel::Expired};
+use crate::{sync::ThreadId, tick::Tick, wheel::Expired};
 
 /// What a reaper or a driver keeps for a timer.
 pub(super) struct TimerClient<T, X: Annex<T> = ()> {
@@ -71,9 +71,9 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 }
 
 impl<T: Send + 'static, X: Annex<T>> Client for TimerClient<T, X> {
-    fn begin(&mut self) {
-        self.shared.callback_threads.set_reaper();
-        self.thread.iter().for_each(CallbackThread::begin);
+    fn begin(&mut self, thread: ThreadId) {
+        self.shared.callback_threads.set_reaper(thread);
+        self.thread.iter().for_each(|callbacks| callbacks.begin(thread));
     }
 
     fn turn(&mut self) -> Turn {

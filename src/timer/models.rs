@@ -293,26 +293,34 @@ fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Reaper, Log) {
 
 /// Returns a timer of this reaper, and the values that the handler gets.
 fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Log) {
-    let shards = shards_with(1, None, reaper.unparker());
     let log = Log::new(Mutex::new(Vec::new()));
     let ran = Arc::clone(&log);
-    let handler =
-        Handler::new(silent(), move |expired: Expired<u32>| ran.lock().push(expired.value));
+    (timer_with(reaper, delivery, move |expired| ran.lock().push(expired.value)), log)
+}
+
+fn timer_with(
+    reaper: &Reaper,
+    delivery: Delivery<u32>,
+    handle: impl Fn(Expired<u32>) + Send + Sync + 'static,
+) -> Arc<Shared<u32>> {
+    let shards = shards_with(1, None, reaper.unparker());
     let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
-    (Shared::new(shards, handler, delivery, starter), log)
+    Shared::new(shards, Handler::new(silent(), handle), delivery, starter)
 }
 
 /// Makes the reaper serve a timer. Returns its thread, unless that runs already.
 fn serve(reaper: &Reaper, timer: &Arc<Shared<u32>>) -> Option<thread::JoinHandle<()>> {
-    drop(timer.take_starter());
     let mut started = None;
     let run = reaper.clone();
     let start = || {
-        started = Some(thread::spawn(move || run.run()));
-        Ok(())
+        let thread = thread::spawn(move || run.run());
+        let id = thread.thread().id();
+        started = Some(thread);
+        Ok(id)
     };
     let served = reaper.join(timer.client(), start);
     served.expect("the thread starts");
+    drop(timer.take_starter());
     started
 }
 

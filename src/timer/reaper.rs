@@ -17,7 +17,9 @@
 //!    `x`.
 //!
 //! A timer joins under the lock of [`Joining`], and then unparks the reaper. In the same hold, it
-//! starts the thread unless one runs. The reaper ends in the hold in which it finds no timer.
+//! starts the thread unless one runs, and registers the id of the thread. So if a callback on the
+//! thread finishes the timer before step 1, the finish does not wait for the thread. The reaper ends
+//! in the hold in which it finds no timer.
 //!
 //! # Why no wake-up is lost
 //!
@@ -39,17 +41,16 @@
 
 use std::{
     boxed::Box,
-    fmt, format, io, mem,
+    fmt, format, io,
     panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind},
     string::String,
     sync::Arc,
-    thread,
     time::Duration,
     vec::Vec,
 };
 
 use super::handler::contain;
-use crate::sync::{Mutex, Parker, Unparker};
+use crate::sync::{Mutex, Parker, ThreadId, Unparker, thread};
 
 /// One thread that expires the timeouts of many timers.
 ///
@@ -122,8 +123,8 @@ struct Service {
 
 /// A timer that a reaper serves.
 pub(super) trait Client: Send {
-    /// Registers this thread as the one that serves the timer.
-    fn begin(&mut self);
+    /// Registers the thread that serves the timer.
+    fn begin(&mut self, thread: ThreadId);
 
     /// Expires due timeouts, in one hold of each shard.
     fn turn(&mut self) -> Turn;
@@ -158,8 +159,8 @@ pub(super) type Clients = Vec<Box<dyn Client>>;
 struct Joining {
     /// Timers that the thread has not taken in.
     clients: Clients,
-    /// Whether a thread has been started, and has not decided to end.
-    is_running: bool,
+    /// The thread that has been started, and has not decided to end.
+    thread: Option<ThreadId>,
 }
 
 impl Reaper {
@@ -172,7 +173,7 @@ impl Reaper {
             name: name.into().replace('\0', ""),
             unparker: parker.unparker().clone(),
             parker: Mutex::new(parker),
-            joining: Mutex::new(Joining { clients: Vec::new(), is_running: false }),
+            joining: Mutex::new(Joining { clients: Vec::new(), thread: None }),
         }))
     }
 
@@ -193,28 +194,25 @@ impl Reaper {
         self.join(client, || {
             let builder = thread::Builder::new().name(format!("{}-reaper", self.0.name));
             let reaper = self.clone();
-            builder.spawn(move || reaper.run()).map(drop)
+            builder.spawn(move || reaper.run()).map(|handle| handle.thread().id())
         })
     }
 
     /// Serves another timer, and starts the thread by `start`.
     pub(super) fn join(
         &self,
-        client: Box<dyn Client>,
-        start: impl FnOnce() -> io::Result<()>,
+        mut client: Box<dyn Client>,
+        start: impl FnOnce() -> io::Result<ThreadId>,
     ) -> io::Result<()> {
         let mut joining = self.0.joining.lock();
+        let running = joining.thread;
+        let thread = running.map_or_else(start, Ok)?;
+        client.begin(thread);
         joining.clients.push(client);
-        if joining.is_running {
-            drop(joining);
+        joining.thread = Some(thread);
+        drop(joining);
+        if running.is_some() {
             self.0.unparker.unpark();
-        } else if let Err(error) = start() {
-            let refused = joining.clients.pop();
-            drop(joining);
-            drop(refused);
-            return Err(error);
-        } else {
-            joining.is_running = true;
         }
         Ok(())
     }
@@ -234,13 +232,10 @@ impl Reaper {
     /// Takes in the timers that have joined. Returns `false` if the thread has to end.
     fn take_in(&self, clients: &mut Clients) -> bool {
         let mut joining = self.0.joining.lock();
-        let mut joined = mem::take(&mut joining.clients);
-        joining.is_running = !clients.is_empty() || !joined.is_empty();
-        drop(joining);
-        for client in &mut joined {
-            client.begin();
+        clients.append(&mut joining.clients);
+        if clients.is_empty() {
+            joining.thread = None;
         }
-        clients.append(&mut joined);
         !clients.is_empty()
     }
 }

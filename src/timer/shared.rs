@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::Driven,
-    sync::{AtomicBool, Mutex, Ordering},
+    sync::{AtomicBool, Mutex, Ordering, this_thread},
 };
 
 /// A timer without its handles.
@@ -161,7 +161,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
             let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
             let thread = self.callback_threads.register();
             let run = move || {
-                thread.begin();
+                thread.begin(this_thread());
                 while let Some(expired) = backlog.take() {
                     handler.call(expired);
                 }

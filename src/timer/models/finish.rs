@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::{DUE, FAR, Log, check, insert, new_timer, serve, silent};
 use crate::{
-    sync::{AtomicBool, Condvar, Mutex, Ordering, Parker},
+    sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
         backlog::{Backlog, TakeError},
         callback_threads::CallbackThreads,
@@ -100,7 +100,7 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
     let executor = |finishes| {
         let (threads, this) = (Arc::clone(threads), threads.register());
         thread::spawn(move || {
-            this.begin();
+            this.begin(this_thread());
             let handler = Handler::new(silent(), move |_| {
                 if finishes {
                     threads.wait_for_end(|| Duration::MAX);

@@ -4,7 +4,7 @@ use std::{array, boxed::Box, sync::Arc, vec::Vec};
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of};
+use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of, timer_with};
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     timer::{
@@ -54,6 +54,21 @@ fn a_timer_that_joins_when_the_last_one_ends_is_served() {
         insert(&next.shards, 0, DUE, 7);
         assert_eq!(finish(&next), []);
         assert_eq!(*log.lock(), [7]);
+        end(thread.into_iter().chain(second));
+    });
+}
+
+#[test]
+fn a_callback_that_finishes_a_timer_that_joins_does_not_wait_for_its_own_thread() {
+    check(|| {
+        let reaper = Reaper::new("");
+        let (joining, _) = timer_of(&reaper, Delivery::Inline);
+        let other = Arc::clone(&joining);
+        let timer = timer_with(&reaper, Delivery::Inline, move |_| drop(finish(&other)));
+        let thread = serve(&reaper, &timer);
+        insert(&timer.shards, 0, DUE, 7);
+        let second = serve(&reaper, &joining);
+        assert_eq!(finish(&timer), []);
         end(thread.into_iter().chain(second));
     });
 }

@@ -116,7 +116,7 @@ impl Record {
 const BLOCK: usize = 128;
 
 /// Number of operations at once after which a shard frees its memory when the last of them ends.
-const CROWD: u32 = 1024;
+pub(super) const CROWD: u32 = 1024;
 
 /// The operations of a shard that have not ended.
 pub(super) struct Waiters<K, O, R> {
@@ -600,53 +600,5 @@ where
         }
         self.lists.check_invariants(listed, hold.filter);
         in_total
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::time::Duration;
-
-    use foldhash::fast::SeedableRandomState;
-
-    use super::*;
-    use crate::{
-        clock::ManualClock,
-        purgatory::{
-            DelayedOperation, conditions::Conditions, operation::OperationKey, shared::Shared,
-        },
-        timer::Timer,
-    };
-
-    struct Endless;
-
-    impl DelayedOperation<u32> for Endless {
-        fn complete(self, _: Completion) {}
-    }
-
-    #[test]
-    fn a_shard_frees_its_memory_once_after_a_crowd_also_if_the_wheel_keeps_its_slots() {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let limits = Limits::new(None, None, 8);
-        let hasher = SeedableRandomState::fixed();
-        let shared = Shared::<u32, Endless, ()>::new(timer, Duration::MAX, limits, hasher);
-        let shared = shared.expect("the settings are in range");
-        let watch = || {
-            let watched = shared.watch(Endless, &mut Conditions::new(8), Duration::MAX);
-            watched.expect("there is room").key().expect("it waits")
-        };
-        let end = |key: OperationKey| assert!(shared.claim(key, Completion::Satisfied));
-        let slots = || shared.shards[0].hold(|waiters, _| waiters.end());
-        // The keys that follow use up half of the generations.
-        let newest = u32::MAX / 2 - 1;
-        let old = shared.shards[0].hold(|_, hold| hold.timeouts().take_memory(newest));
-        assert!(old.is_some());
-        let crowd: std::vec::Vec<_> = (0..=CROWD).map(|_| watch()).collect();
-        crowd.into_iter().for_each(end);
-        assert_eq!(slots(), 0);
-        let next = watch();
-        assert!(next.in_shard().index() >= CROWD, "the wheel has freed its slots");
-        end(next);
-        assert!(slots() > CROWD, "an operation that was alone frees memory");
     }
 }

@@ -18,8 +18,8 @@
 //!
 //! A timer joins under the lock of [`Joining`], and then unparks the reaper. In the same hold, it
 //! starts the thread unless one runs, and registers the id of the thread. So if a callback on the
-//! thread finishes the timer before step 1, the finish does not wait for the thread. The reaper ends
-//! in the hold in which it finds no timer.
+//! thread finishes the timer before step 1, the finish does not wait for the thread. The reaper
+//! ends in the hold in which it finds no timer.
 //!
 //! # Why no wake-up is lost
 //!

@@ -26,7 +26,6 @@ pub(crate) trait Subject {
     /// expiration in a wheel.
     fn pass(&mut self, clock: &ManualClock, millis: u64);
 
-    #[allow(dead_code, reason = "the counts of instructions do not use it")]
     fn pending(&self) -> u64;
 }
 

@@ -4,6 +4,7 @@
 //! keeps the latest time that the library read. Reads of the load do not count.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering::SeqCst},
@@ -46,9 +47,11 @@ impl FaultyClock {
         }))
     }
 
-    /// Prevents faults while the load schedules. A thread must not hold two guards.
-    pub(crate) fn calm(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.weather.read()
+    /// Prevents faults while the load schedules. A call that runs within another one of the thread
+    /// has the guard of that one.
+    pub(crate) fn calm(&self) -> Calm<'_> {
+        let is_outer = !IS_CALM.replace(true);
+        Calm(is_outer.then(|| self.0.weather.read()))
     }
 
     /// The present, in nanoseconds since the clock was made.
@@ -91,6 +94,23 @@ impl FaultyClock {
     /// Ends a standstill.
     pub(crate) fn go_on(&self) {
         self.0.stopped.store(0, SeqCst);
+    }
+}
+
+thread_local! {
+    /// Whether this thread has a guard against faults. A second one could wait for a fault that
+    /// waits for the first.
+    static IS_CALM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Guard against faults.
+pub(crate) struct Calm<'a>(Option<RwLockReadGuard<'a, ()>>);
+
+impl Drop for Calm<'_> {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            IS_CALM.set(false);
+        }
     }
 }
 

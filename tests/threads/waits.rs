@@ -72,7 +72,6 @@ impl Waits {
             .collect();
         let calm = self.books().clock().calm();
         let entry = self.books().open(after(self.books().clock().look(), delay))?;
-        drop(calm);
         let op = Op {
             state: Arc::clone(&self.state),
             waits: self.own.clone(),
@@ -92,6 +91,7 @@ impl Waits {
             1 => self.purgatory.watch_any(op, demands, delay),
             _ => self.purgatory.watch_all(op, demands, delay),
         };
+        drop(calm);
         self.note(watched, entry)
     }
 

@@ -71,12 +71,7 @@ pub use self::{
     iter::Iter,
     shape::{BucketShape, LevelShape, Shape},
 };
-use self::{
-    arena::Arena,
-    chunks::{Owner, Position},
-    hierarchy::Hierarchy,
-    nursery::Nursery,
-};
+use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy, nursery::Nursery};
 use crate::{error::InsertError, tick::Tick};
 
 /// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
@@ -253,19 +248,11 @@ impl<T> TimingWheel<T> {
             hierarchy.sparse.drop_order(position.chunk());
             hierarchy.chunks.write(position, deadline, record.slot);
         } else if deadline != previous {
-            self.move_record(position, deadline);
+            let moved = hierarchy.place_again(deadline, record.slot);
+            arena.set_position(record.slot, moved);
+            self.remove_record(position);
         }
         Some(previous)
-    }
-
-    /// Places a timeout again whose deadline became earlier, or whose bucket is sorted. A function
-    /// of its own, since most resets only store a later deadline.
-    #[inline(never)]
-    fn move_record(&mut self, position: Position, deadline: Tick) {
-        let slot = self.hierarchy.chunks.record(position).slot;
-        let moved = self.hierarchy.place_again(deadline, slot);
-        self.arena.set_position(slot, moved);
-        self.remove_record(position);
     }
 
     /// Returns the value of a timeout, or `None` if the key is dead. Takes *O*(1) time.

@@ -377,35 +377,20 @@ where
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Duration;
-
-    use foldhash::fast::SeedableRandomState;
-
     use super::*;
     use crate::{
-        clock::ManualClock,
-        purgatory::{Completion, conditions::Conditions, limits::Limits},
+        purgatory::{
+            conditions::Conditions,
+            shared::tests::{Endless, in_one_shard},
+        },
         tick::Tick,
-        timer::{Timer, Times},
+        timer::Times,
     };
-
-    struct Endless;
-
-    impl DelayedOperation<u32> for Endless {
-        fn complete(self, _: Completion) {}
-    }
 
     #[test]
     fn a_walk_takes_256_steps_in_a_hold() {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
-        let limits = Limits::new(None, None, 8);
-        let purgatory = Shared::<u32, Endless, ()>::new(
-            timer,
-            Duration::MAX,
-            limits,
-            SeedableRandomState::fixed(),
-        );
-        let shard = &purgatory.expect("the settings are in range").shards[0];
+        let purgatory = in_one_shard();
+        let shard = &purgatory.shards[0];
         let begun = Times { elapsed: 0, now: Tick::ZERO, deadline: Tick::MAX };
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);

@@ -177,26 +177,31 @@ where
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
         purgatory::{conditions::Conditions, operation::OperationKey, waiters::CROWD},
     };
 
-    struct Endless;
+    /// An operation that only ends by a call.
+    pub(in crate::purgatory) struct Endless;
 
     impl DelayedOperation<u32> for Endless {
         fn complete(self, _: Completion) {}
     }
 
+    /// Returns a purgatory with one shard, in virtual time.
+    pub(in crate::purgatory) fn in_one_shard() -> Arc<Shared<u32, Endless, ()>> {
+        let timer = TimerBuilder::new().clock(ManualClock::new()).shards(1);
+        let (limits, hasher) = (Limits::new(None, None, 8), SeedableRandomState::fixed());
+        let shared = Shared::new(timer, Duration::MAX, limits, hasher);
+        shared.expect("the settings are in range")
+    }
+
     #[test]
     fn a_shard_frees_its_memory_once_after_a_crowd_also_if_the_wheel_keeps_its_slots() {
-        let timer = TimerBuilder::new().clock(ManualClock::new()).shards(1);
-        let limits = Limits::new(None, None, 8);
-        let hasher = SeedableRandomState::fixed();
-        let shared = Shared::<u32, Endless, ()>::new(timer, Duration::MAX, limits, hasher);
-        let shared = shared.expect("the settings are in range");
+        let shared = in_one_shard();
         let watch = || {
             let watched = shared.watch(Endless, &mut Conditions::new(8), Duration::MAX);
             watched.expect("there is room").key().expect("it waits")

@@ -37,10 +37,7 @@ impl Server {
         };
         let folder = tempfile::tempdir().expect("folder");
         let user = unprivileged_user(folder.path());
-        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = socket.local_addr().expect("an address").port();
-        drop(socket);
-        let mut server = Self { folder, programs, user, port, process: None };
+        let mut server = Self { folder, programs, user, port: 0, process: None };
         let data = server.data();
         let mut initdb = server.command("initdb");
         initdb.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D"]).arg(data);
@@ -65,22 +62,52 @@ impl Server {
         }
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it is ready; after a crash, on the same port.
     pub(crate) fn resume(&mut self) {
+        let is_new = self.port == 0;
+        for _ in 0..20 {
+            if is_new {
+                let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+                self.port = socket.local_addr().expect("an address").port();
+            }
+            if self.try_resume() {
+                return;
+            }
+            // Another test or program has taken the port before the server did.
+            thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the server does not start: {}", self.log());
+    }
+
+    /// Starts the server and waits until it is ready. Returns `false` if it ends instead.
+    fn try_resume(&mut self) -> bool {
         let (data, log) = (self.data(), self.folder.path().join("log"));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("log");
         let mut command = self.command("postgres");
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k", ""]);
         command.arg("-D").arg(data).stderr(log).stdout(Stdio::null());
-        self.process = Some(command.spawn().expect("postgres"));
+        let mut process = command.spawn().expect("postgres");
         for _ in 0..600 {
-            if postgres::Client::connect(&self.parameters(), postgres::NoTls).is_ok() {
-                return;
+            if process.try_wait().expect("a child").is_some() {
+                return false;
             }
-            // There is nothing to wait on but its answer.
+            if self.is_ready(&process) {
+                self.process = Some(process);
+                return true;
+            }
+            // There is nothing to wait on but its file.
             thread::sleep(Duration::from_millis(100));
         }
-        panic!("the server does not answer: {}", self.log());
+        self.process = Some(process);
+        panic!("the server is not ready: {}", self.log());
+    }
+
+    /// Returns whether the server says in its file of the process that it is ready. Another program
+    /// may answer on the same port.
+    fn is_ready(&self, process: &Child) -> bool {
+        let file = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let mut lines = file.lines().map(str::trim);
+        lines.next() == Some(&*process.id().to_string()) && lines.nth(6) == Some("ready")
     }
 
     /// Returns the log of the server.

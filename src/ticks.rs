@@ -42,6 +42,8 @@ pub struct Ticks {
     origin: Duration,
     /// Nanoseconds in a tick.
     length: NonZeroU64,
+    /// `u64::MAX / length`. To multiply by it takes less time than to divide by `length`.
+    reciprocal: u64,
 }
 
 impl Ticks {
@@ -58,7 +60,7 @@ impl Ticks {
         let Some(length) = NonZeroU64::new(nanos(tick)) else {
             panic!("a tick of {tick:?} has no length")
         };
-        Self { origin, length }
+        Self { origin, length, reciprocal: u64::MAX / length }
     }
 
     /// Returns the time at which tick 0 begins.
@@ -169,7 +171,8 @@ impl Ticks {
     /// Returns the tick that has begun `nanos` nanoseconds after the origin.
     #[inline]
     pub(crate) fn floor(&self, nanos: u64) -> Tick {
-        Tick::new(nanos / self.length)
+        let (whole, rest) = self.divide(nanos);
+        Tick::new(whole + u64::from(rest >= self.length()))
     }
 
     /// Returns the first tick that begins `nanos` nanoseconds after the origin or later; the
@@ -179,9 +182,22 @@ impl Ticks {
         if nanos == u64::MAX {
             return Tick::MAX;
         }
-        // One division yields both.
-        let (whole, rest) = (nanos / self.length, nanos % self.length);
-        Tick::new(whole + u64::from(rest > 0))
+        let (whole, rest) = self.divide(nanos);
+        Tick::new(whole + u64::from(rest > 0) + u64::from(rest > self.length()))
+    }
+
+    /// Divides by the length of a tick. The quotient may be one too small; the rest is less than
+    /// two ticks.
+    ///
+    /// The reciprocal is at least `2^64 / length - 1`. So the product, before it is rounded down,
+    /// is more than `nanos / length - 1`.
+    #[inline]
+    fn divide(&self, nanos: u64) -> (u64, u64) {
+        let product = u128::from(nanos) * u128::from(self.reciprocal);
+        let whole = (product >> 64) as u64;
+        let rest = nanos - whole * self.length();
+        debug_assert!(rest / 2 < self.length(), "{nanos} ns are {whole} ticks and {rest} ns");
+        (whole, rest)
     }
 
     /// Returns the nanoseconds from the origin to the start of a tick; `None` if it never comes.
@@ -211,4 +227,35 @@ impl fmt::Debug for Ticks {
 pub(crate) fn nanos(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(u64::from(duration.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_equals_division_for_every_length_and_time() {
+        let around = |number: u64| [number.wrapping_sub(1), number, number.wrapping_add(1)];
+        let powers = (0..64).map(|bits| 1 << bits);
+        let decimals = (0..20).map(|digits| 10_u64.pow(digits));
+        let numbers: alloc::vec::Vec<_> = powers.chain(decimals).flat_map(around).collect();
+        let mut random = 1_u64;
+        for &length in numbers.iter().filter(|&&length| length > 0) {
+            let ticks = Ticks::new(Duration::ZERO, Duration::from_nanos(length));
+            let check = |time: u64| {
+                let time = time.min(u64::MAX - 1);
+                assert_eq!(ticks.floor(time), Tick::new(time / length), "{time} / {length}");
+                assert_eq!(ticks.ceil(time), Tick::new(time.div_ceil(length)), "{time} / {length}");
+            };
+            for &number in &numbers {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(number);
+                // The quotient changes at multiples of the length.
+                for count in [number, random] {
+                    around(count - count % length).into_iter().for_each(check);
+                }
+                [number, random].into_iter().for_each(check);
+            }
+        }
+        assert_eq!(Ticks::new(Duration::ZERO, Duration::MAX).ceil(u64::MAX), Tick::MAX);
+    }
 }

@@ -43,12 +43,7 @@ where
     }
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     /// Completes the operations whose thresholds on a key `value` has reached, in order. Returns
     /// their number.
     pub(super) fn advance<Q>(&self, key: &Q, value: u64) -> usize
@@ -65,7 +60,7 @@ where
         // A check may lead to new operations in any shard, which this call does not reach. No check
         // has run when the first hold of the first shard begins the pass there.
         for (shard_index, pass) in passes.iter_mut().skip(1) {
-            pass.begin(self.shards[*shard_index].next_serial());
+            pass.begin(self.shard(*shard_index).next_serial());
         }
         let mut due = Vec::new();
         let mut completed = 0;
@@ -98,7 +93,7 @@ where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = &self.shards[shard_index];
+        let shard = self.shard(shard_index);
         let mut completed = 0;
         let mut is_timed = false;
         loop {
@@ -112,7 +107,7 @@ where
             completed += reached.decided;
             is_timed |= reached.needs_time;
             if !reached.batch.is_empty() {
-                completed += self.check_batch(shard_index, &mut reached.batch);
+                completed += self.check_or_defer(shard_index, &mut reached.batch);
             }
             if !reached.is_more {
                 return completed;

@@ -155,7 +155,7 @@ where
             let pass = &mut self.passes[turn.shard_index];
             let walk = turn.walk.take();
             let mut walk =
-                walk.unwrap_or_else(|| Walk::new(&self.shared.shards[turn.shard_index], *pass));
+                walk.unwrap_or_else(|| Walk::new(self.shared.shard(turn.shard_index), *pass));
             let share = TURN.min(budget);
             let checked = self.shared.check_walk(turn.shard_index, &mut walk, key, share);
             budget -= checked.operations;
@@ -191,12 +191,7 @@ struct Checked {
     completed: usize,
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     /// Checks the operations on a key after an event, and completes those that can complete.
     /// Returns their number.
     #[inline]
@@ -211,7 +206,7 @@ where
         self.filters.for_each(key.hash, |shard_index| passes.push((shard_index, 0)));
         // As in `begin_passes`: no check has run when the first walk begins its pass.
         for (shard_index, pass) in passes.iter_mut().skip(1) {
-            *pass = self.shards[*shard_index].begin_pass();
+            *pass = self.shard(*shard_index).begin_pass();
         }
         let check = |(shard_index, pass): &mut _| self.check_in_pass(*shard_index, pass, key);
         passes.iter_mut().map(check).sum()
@@ -244,11 +239,11 @@ where
     /// All passes begin before the first check, which may lead to new operations in any shard: the
     /// event does not check these.
     fn begin_passes(&self, mut shards: impl Iterator<Item = usize>) -> SmallVec<[u64; 16]> {
-        let mut passes = SmallVec::from_elem(0, self.shards.len());
+        let mut passes = SmallVec::from_elem(0, self.timer.count());
         let first = shards.next();
         for shard_index in shards.filter(|shard_index| Some(*shard_index) != first) {
             if passes[shard_index] == 0 {
-                passes[shard_index] = self.shards[shard_index].begin_pass();
+                passes[shard_index] = self.shard(shard_index).begin_pass();
             }
         }
         passes
@@ -268,7 +263,7 @@ where
         if *pass > 0 && !self.filters.may_have(key.hash, shard_index) {
             return 0;
         }
-        let mut walk = Walk::new(&self.shards[shard_index], *pass);
+        let mut walk = Walk::new(self.shard(shard_index), *pass);
         let Checked { completed, .. } = self.check_walk(shard_index, &mut walk, key, usize::MAX);
         *pass = walk.pass();
         completed
@@ -295,7 +290,7 @@ where
             shard.take_out(walk, key, size, &mut batch);
             checked.operations += batch.len();
             if !batch.is_empty() {
-                checked.completed += self.check_batch(shard_index, &mut batch);
+                checked.completed += self.check_or_defer(shard_index, &mut batch);
             }
         }
         checked
@@ -311,7 +306,7 @@ where
     /// If checks on this thread are nested too deep, all operations wait again. The thread checks
     /// them when the outermost check has returned.
     #[inline]
-    pub(super) fn check_batch(&self, shard_index: usize, batch: &mut Batch<O, R>) -> usize {
+    pub(super) fn check_or_defer(&self, shard_index: usize, batch: &mut Batch<O, R>) -> usize {
         if deferral::is_too_deep() {
             self.defer_checks(shard_index, batch);
             return 0;
@@ -323,23 +318,24 @@ where
 
     #[cold]
     fn defer_checks(&self, shard_index: usize, batch: &mut Batch<O, R>) {
-        let announced = self.shards[shard_index].bring_back_unchecked(batch);
+        let announced = self.shard(shard_index).bring_back_unchecked(batch);
         self.complete_finished(batch);
         let shared = self.upgrade();
         deferral::defer_checks(move || {
             let Some(shared) = shared else { return };
             let mut batch = Batch::new();
-            shared.shards[shard_index]
+            shared
+                .shard(shard_index)
                 .hold(|waiters, _| waiters.take_out_again(&announced, &mut batch));
             if !batch.is_empty() {
-                shared.check_batch(shard_index, &mut batch);
+                shared.check_or_defer(shard_index, &mut batch);
             }
         });
     }
 
     #[inline]
     fn check_now(&self, shard_index: usize, batch: &mut Batch<O, R>) -> usize {
-        let shard = &self.shards[shard_index];
+        let shard = self.shard(shard_index);
         let mut completed = 0;
         loop {
             debug_assert!(batch.len() <= BATCH, "{} operations are out at once", batch.len());
@@ -390,7 +386,7 @@ mod tests {
     #[test]
     fn a_walk_takes_256_steps_in_a_hold() {
         let purgatory = in_one_shard();
-        let shard = &purgatory.shards[0];
+        let shard = purgatory.shard(0);
         let begun = Times { elapsed: 0, now: Tick::ZERO, deadline: Tick::MAX };
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);

@@ -226,12 +226,7 @@ where
     }
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     /// Cancels all operations that watch a key. Returns their number.
     pub(super) fn cancel_key<Q>(&self, key: &Q, reason: &impl Fn() -> R) -> usize
     where
@@ -244,8 +239,9 @@ where
         // twice.
         let mut watched = SmallVec::<[_; 16]>::new();
         self.filters.for_each(key.hash, |shard_index| {
-            let shard = &self.shards[shard_index];
-            watched.push((shard, shard.next_serial()));
+            let shard = self.shard(shard_index);
+            let next_serial = shard.next_serial();
+            watched.push((shard, next_serial));
         });
         let mut cancelled = 0;
         for (shard, next_serial) in watched {
@@ -259,7 +255,7 @@ where
     /// `next_serial`.
     fn cancel_events<Q>(
         &self,
-        shard: &Shard<K, O, R>,
+        shard: Shard<'_, K, O, R>,
         key: HashedKey<'_, Q>,
         next_serial: u64,
         reason: &impl Fn() -> R,
@@ -278,7 +274,7 @@ where
     /// Like [`cancel_events`](Self::cancel_events) for the operations that wait for a key's value.
     fn cancel_thresholds<Q>(
         &self,
-        shard: &Shard<K, O, R>,
+        shard: Shard<'_, K, O, R>,
         key: HashedKey<'_, Q>,
         next_serial: u64,
         reason: &impl Fn() -> R,
@@ -306,7 +302,10 @@ where
             // Each operation gets its own reason, made and dropped without a lock.
             let completion = Completion::Cancelled(reason());
             let (is_more, claim) = claim_next(completion, self.timer.clock().elapsed());
-            cancelled += usize::from(claim.is_some_and(|claim| self.complete_claimed(claim)));
+            if let Some(claim) = claim {
+                cancelled += 1;
+                self.complete_claimed(claim);
+            }
             if !is_more {
                 return cancelled;
             }
@@ -315,10 +314,13 @@ where
 
     /// Ends an operation. Returns `false` if it has ended, or if its end was decided before.
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
-        let Some(shard) = self.shards.get(key.shard()) else { return false };
+        let Some(shard) = self.shard_of(key) else { return false };
         // The clock is read only if the wait is measured.
         let now = if key.is_timed() { self.timer.clock().elapsed() } else { 0 };
-        self.complete_claimed(shard.claim(key.in_shard(), completion, now))
+        shard
+            .claim(key.in_shard(), completion, now)
+            .map(|claim| self.complete_claimed(claim))
+            .is_ok()
     }
 
     /// Ends operations as satisfied. Returns how many ends this call decided.
@@ -326,7 +328,7 @@ where
         keys.sort_by_key(|key| key.shard());
         let mut claimed = 0;
         for of_shard in keys.chunk_by(|one, next| one.shard() == next.shard()) {
-            let Some(shard) = self.shards.get(of_shard[0].shard()) else { continue };
+            let Some(shard) = self.shard_of(of_shard[0]) else { continue };
             for of_hold in of_shard.chunks(BATCH) {
                 let is_timed = of_hold.iter().any(|key| key.is_timed());
                 let now = if is_timed { self.timer.clock().elapsed() } else { 0 };
@@ -339,22 +341,16 @@ where
         claimed
     }
 
-    /// Completes a claimed operation, unless another thread has it out. Returns whether the claim
-    /// was won.
+    /// Completes a claimed operation, unless another thread has it out.
     #[inline]
-    pub(super) fn complete_claimed(&self, claim: Claim<O, R>) -> bool {
-        match claim {
-            Claim::Finished(Finished { operation, completion }) => {
-                self.complete(operation, completion);
-            }
-            Claim::Decided => {}
-            Claim::Lost(_) => return false,
+    pub(super) fn complete_claimed(&self, claim: Claim<O, R>) {
+        if let Claim::Finished(Finished { operation, completion }) = claim {
+            self.complete(operation, completion);
         }
-        true
     }
 
     pub(super) fn is_waiting(&self, key: OperationKey) -> bool {
-        let shard = self.shards.get(key.shard());
+        let shard = self.shard_of(key);
         shard.is_some_and(|shard| shard.hold(|_, hold| hold.timeouts().has(key.in_shard())))
     }
 
@@ -362,8 +358,8 @@ where
     /// left the timer and the limits. Also decides the end of the operations that are out, and
     /// takes back those that have expired and whose completion has not begun.
     pub(super) fn shut_down(&self, mut take: impl FnMut(O)) {
-        self.shards.iter().for_each(Shard::close);
-        for shard in &self.shards {
+        self.shards().for_each(|shard| shard.close());
+        for shard in self.shards() {
             let mut position = Some(0);
             while let Some(start) = position {
                 let (claims, next) = shard.shut_down_some(start, self.timer.clock().elapsed());

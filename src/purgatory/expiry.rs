@@ -26,12 +26,15 @@ use super::{
     operation::Completion,
     waiters::Waiters,
 };
-use crate::{timer::Annex, wheel::Expired};
+use crate::{
+    timer::{Annex, HeldTimeouts},
+    wheel::Expired,
+};
 
 /// The state of a shard, beside its timeouts under one lock.
 pub(super) struct ShardState<K, O, R> {
-    pub(super) waiters: Waiters<K, O, R>,
-    pub(super) filter: Filter,
+    waiters: Waiters<K, O, R>,
+    filter: Filter,
     limits: Arc<Limits>,
     panics: Panics,
     /// Completes an expired operation.
@@ -47,14 +50,20 @@ impl<K, O, R> ShardState<K, O, R> {
     ) -> Self {
         Self { waiters: Waiters::new(), filter, limits, panics, complete }
     }
+
+    /// Begins a hold of the lock. `timeouts` is `None` while the reaper expires them.
+    #[inline]
+    pub(super) fn begin_hold<'a>(
+        &'a mut self,
+        timeouts: Option<HeldTimeouts<'a, ()>>,
+        dropped_later: &'a mut DroppedLater<K>,
+    ) -> (&'a mut Waiters<K, O, R>, Hold<'a, K>) {
+        let hold = Hold::new(&self.filter, &self.limits, timeouts, dropped_later);
+        (&mut self.waiters, hold)
+    }
 }
 
-impl<K, O, R> Annex<()> for ShardState<K, O, R>
-where
-    K: Send + 'static,
-    O: Send + 'static,
-    R: Send + 'static,
-{
+impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Annex<()> for ShardState<K, O, R> {
     type Due = Due<K, O>;
 
     /// Returns the number of watchers.
@@ -71,13 +80,12 @@ where
 
     fn expire(&mut self, expired: Expired<()>, elapsed: u64) -> Expired<Due<K, O>> {
         let mut dropped_later = DroppedLater::new();
-        let mut hold = Hold::new(&self.filter, &self.limits, None, &mut dropped_later);
+        let (waiters, mut hold) = self.begin_hold(None, &mut dropped_later);
         let (key, completion) = (expired.key, Completion::Expired);
-        let claim = self.waiters.claim_without_timeout(key, completion, elapsed, &mut hold);
+        let claim = waiters.claim_without_timeout(key, completion, elapsed, &mut hold);
         let operation = match claim {
             Claim::Finished(Finished { operation, .. }) => Some(operation),
             Claim::Decided => None,
-            Claim::Lost(_) => unreachable!("an operation whose end is decided has no timeout"),
         };
         let due =
             Due { operation, dropped_later, panics: self.panics.clone(), complete: self.complete };

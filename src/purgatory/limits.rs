@@ -14,7 +14,6 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    claim::Claim,
     operation::{DelayedOperation, OperationKey},
     shared::Shared,
 };
@@ -318,12 +317,7 @@ impl PerKey {
     }
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     /// Displaces one operation for each limit that a newcomer exceeds.
     #[inline]
     pub(super) fn displace_for(&self, newcomer: OperationKey, excess: &Excess) {
@@ -361,14 +355,7 @@ where
         let turn = self.displacing.lock();
         while displaced.is_none() && is_exceeded() {
             let Some((shard_index, key)) = find() else { break };
-            let (claim, dropped_later) = self.shards[shard_index].displace(key, now);
-            debug_assert!(
-                dropped_later.is_empty() || !matches!(claim, Claim::Lost(_)),
-                "a lost claim removed a key"
-            );
-            if !matches!(claim, Claim::Lost(_)) {
-                displaced = Some((claim, dropped_later));
-            }
+            displaced = self.shard(shard_index).displace(key, now);
         }
         drop(turn);
         if let Some((claim, dropped_later)) = displaced {
@@ -379,7 +366,7 @@ where
 
     /// Returns the operation that has waited longest, except the newcomer, and its shard.
     fn oldest(&self, newcomer: OperationKey) -> Option<(usize, Key)> {
-        let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+        let oldest = self.shards().enumerate().filter_map(|(shard_index, shard)| {
             let oldest = shard.hold(|waiters, _| waiters.oldest(newcomer.index_in(shard_index)))?;
             Some((oldest.since, (shard_index, oldest.waiter)))
         });
@@ -389,14 +376,14 @@ where
     /// Returns the operation that has watched a key's events longest, except the newcomer. If all
     /// others wait for the key's value, returns the one with the greatest threshold.
     fn oldest_on_key(&self, hash: u64, newcomer: OperationKey) -> Option<(usize, Key)> {
-        let oldest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+        let oldest = self.shards().enumerate().filter_map(|(shard_index, shard)| {
             let except = newcomer.index_in(shard_index);
             let oldest = shard.hold(|waiters, _| waiters.oldest_on_key(hash, except))?;
             Some((oldest.since, (shard_index, oldest.waiter)))
         });
         let oldest = oldest.min_by_key(|&(since, _)| since).map(|(_, key)| key);
         oldest.or_else(|| {
-            let greatest = self.shards.iter().enumerate().filter_map(|(shard_index, shard)| {
+            let greatest = self.shards().enumerate().filter_map(|(shard_index, shard)| {
                 let except = newcomer.index_in(shard_index);
                 let (at, key) = shard.hold(|waiters, _| waiters.greatest_on_key(hash, except))?;
                 Some((at, (shard_index, key)))

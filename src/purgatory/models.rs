@@ -195,7 +195,7 @@ impl World {
     /// Checks the invariants that hold whenever a lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            for shard in &self.shared.shards {
+            for shard in self.shared.shards() {
                 shard.check_invariants(&mut BTreeMap::new());
             }
         }

@@ -213,12 +213,7 @@ where
     }
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     /// Completes an operation if it can complete. Otherwise registers it.
     #[inline]
     pub(super) fn watch(
@@ -300,7 +295,7 @@ where
         delay: Duration,
     ) -> Result<Watched, WatchError<O>> {
         let shard_index = self.timer.unlocked();
-        let shard = &self.shards[shard_index];
+        let shard = self.shard(shard_index);
         let times = self.timer.clock().elapsed_and_after(delay.min(self.max_delay));
         let registered = match self.timer.ensure_started() {
             Ok(()) => shard.register(conditions, times).map_err(ScheduleError::into_reason),
@@ -325,7 +320,7 @@ where
     #[inline]
     fn check_again(
         &self,
-        shard: &Shard<K, O, R>,
+        shard: Shard<'_, K, O, R>,
         out: &mut Out<O, R>,
         conditions: &mut Conditions<K>,
     ) {
@@ -353,7 +348,7 @@ where
     /// operation.
     #[inline]
     fn begin_to_wait(&self, key: OperationKey, mut out: Out<O, R>, since: u64) {
-        let shard = &self.shards[key.shard()];
+        let shard = self.shard(key.shard());
         let is_timed = out.is_satisfied && out.is_timed;
         let now = if is_timed { self.timer.clock().elapsed() } else { since };
         let (excess, is_announced) = shard.begin_to_wait(&mut out, now);
@@ -364,7 +359,7 @@ where
         if is_announced {
             let mut batch = Batch::new();
             shard.hold(|waiters, _| waiters.take_out_again(&[key.in_shard()], &mut batch));
-            self.check_batch(key.shard(), &mut batch);
+            self.check_or_defer(key.shard(), &mut batch);
         }
     }
 }

@@ -19,7 +19,7 @@
 //! No thread holds two shards. A check may wait for a user's lock, even if a thread holds that lock
 //! while it announces an event.
 
-use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, vec::Vec};
+use std::{borrow::Borrow, collections::BTreeMap, vec::Vec};
 
 use super::{
     batch::{Announced, BATCH, Batch, Out},
@@ -27,9 +27,8 @@ use super::{
     conditions::Conditions,
     deferral::Panics,
     expiry::{Due, ShardState},
-    filter::Filter,
     hold::{DroppedLater, Hold},
-    limits::{Excess, Limits},
+    limits::Excess,
     lists::{HashedKey, ThresholdKey, ThresholdPass},
     operation::Completion,
     slab::Index,
@@ -38,7 +37,7 @@ use super::{
     walk::Walk,
 };
 use crate::{
-    timer::{AnnexTimer, HeldTimeouts, ScheduleError, Times},
+    timer::{AnnexTimer, ScheduleError, Times},
     wheel::Key,
 };
 
@@ -48,14 +47,23 @@ pub(super) const STEPS_PER_HOLD: u32 = 256;
 /// The timer of a purgatory. Its shards are those of the purgatory.
 pub(super) type Timer<K, O, R> = AnnexTimer<(), ShardState<K, O, R>, Due<K, O>>;
 
-/// A part of a purgatory. An operation is in the shard of the thread that registered it.
-pub(super) struct Shard<K, O, R> {
+/// A part of a purgatory, borrowed from it. An operation is in the shard of the thread that
+/// registered it.
+pub(super) struct Shard<'a, K, O, R> {
     /// Its index in the timer, whose shard holds the operations.
     index: usize,
-    limits: Arc<Limits>,
-    panics: Panics,
-    timer: Timer<K, O, R>,
+    timer: &'a Timer<K, O, R>,
+    panics: &'a Panics,
 }
+
+impl<K, O, R> Clone for Shard<'_, K, O, R> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, O, R> Copy for Shard<'_, K, O, R> {}
 
 /// Operations that reached thresholds in one hold.
 pub(super) struct Reached<O, R> {
@@ -69,14 +77,10 @@ pub(super) struct Reached<O, R> {
     pub(super) needs_time: bool,
 }
 
-impl<K, O, R> Shard<K, O, R> {
-    pub(super) fn new(
-        index: usize,
-        limits: Arc<Limits>,
-        panics: Panics,
-        timer: Timer<K, O, R>,
-    ) -> Self {
-        Self { index, limits, panics, timer }
+impl<'a, K, O, R> Shard<'a, K, O, R> {
+    #[inline]
+    pub(super) const fn new(index: usize, timer: &'a Timer<K, O, R>, panics: &'a Panics) -> Self {
+        Self { index, timer, panics }
     }
 
     /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
@@ -89,7 +93,7 @@ impl<K, O, R> Shard<K, O, R> {
     ) -> V {
         let mut dropped_later = DroppedLater::new();
         let result = self.hold_and_keep(&mut dropped_later, act);
-        dropped_later.discard(&self.panics);
+        dropped_later.discard(self.panics);
         result
     }
 
@@ -101,27 +105,13 @@ impl<K, O, R> Shard<K, O, R> {
         act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
     ) -> V {
         self.timer.hold(self.index, |timeouts, state| {
-            act(&mut state.waiters, &mut self.begin_hold(&state.filter, timeouts, dropped_later))
+            let (waiters, mut hold) = state.begin_hold(Some(timeouts), dropped_later);
+            act(waiters, &mut hold)
         })
-    }
-
-    #[inline]
-    fn begin_hold<'a>(
-        &'a self,
-        filter: &'a Filter,
-        timeouts: HeldTimeouts<'a, ()>,
-        dropped_later: &'a mut DroppedLater<K>,
-    ) -> Hold<'a, K> {
-        Hold::new(filter, &self.limits, Some(timeouts), dropped_later)
     }
 }
 
-impl<K, O, R> Shard<K, O, R>
-where
-    K: Send + 'static,
-    O: Send + 'static,
-    R: Send + 'static,
-{
+impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R> {
     /// Adds an operation that is out to all of its lists, and its timeout to the timer. Returns its
     /// key, and whether the shard measures how long it waits. If the timer refuses the timeout,
     /// nothing is added.
@@ -138,20 +128,19 @@ where
         let mut dropped_later = DroppedLater::new();
         let registered =
             self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
-                let hold = &mut self.begin_hold(&state.filter, timeouts, &mut dropped_later);
-                let waiters = &mut state.waiters;
+                let (waiters, mut hold) = state.begin_hold(Some(timeouts), &mut dropped_later);
                 let events = conditions.events.drain(..);
-                let is_timed = waiters.add(key, since, conditions.rule, events, hold);
+                let is_timed = waiters.add(key, since, conditions.rule, events, &mut hold);
                 let index = Index::at(key.index());
                 for threshold in &mut conditions.thresholds {
-                    waiters.watch_threshold(index, threshold, hold);
+                    waiters.watch_threshold(index, threshold, &mut hold);
                 }
                 if hold.limits().needs_order() {
                     waiters.append_to_all(index);
                 }
                 (key, is_timed)
             });
-        dropped_later.discard(&self.panics);
+        dropped_later.discard(self.panics);
         registered
     }
 
@@ -229,6 +218,7 @@ where
     /// operations that came after the pass began. Adds the operations that this ends to `due`, with
     /// their thresholds. Without the present time it stops before an operation whose wait is
     /// measured.
+    #[inline]
     pub(super) fn reach<Q>(
         &self,
         pass: &mut ThresholdPass,
@@ -263,7 +253,7 @@ where
                     match waiters.on_threshold(threshold, waiter, now, batch, hold) {
                         Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
                         Some(Claim::Decided) => reached.decided += 1,
-                        Some(Claim::Lost(_)) | None => {}
+                        None => {}
                     }
                 } else {
                     pass.passed_over = Some(threshold);
@@ -278,18 +268,26 @@ where
         reached
     }
 
-    /// Decides how an operation ends, unless its end is decided.
-    pub(super) fn claim(&self, key: Key, completion: Completion<R>, now: u64) -> Claim<O, R> {
+    /// Decides how an operation ends. Returns the completion if its end is decided.
+    #[inline]
+    pub(super) fn claim(
+        &self,
+        key: Key,
+        completion: Completion<R>,
+        now: u64,
+    ) -> Result<Claim<O, R>, Completion<R>> {
         self.hold(|waiters, hold| waiters.claim(key, completion, now, hold))
     }
 
-    /// The same for a caller that holds a lock. It drops the values after that.
-    pub(super) fn displace(&self, key: Key, now: u64) -> (Claim<O, R>, DroppedLater<K>) {
+    /// Displaces an operation, unless its end is decided. The caller holds a lock, and drops the
+    /// values after that.
+    pub(super) fn displace(&self, key: Key, now: u64) -> Option<(Claim<O, R>, DroppedLater<K>)> {
         let mut dropped_later = DroppedLater::new();
         let claim = self.hold_and_keep(&mut dropped_later, |waiters, hold| {
             waiters.claim(key, Completion::Displaced, now, hold)
         });
-        (claim, dropped_later)
+        debug_assert!(claim.is_ok() || dropped_later.is_empty(), "a lost claim removed a key");
+        Some((claim.ok()?, dropped_later))
     }
 
     /// Decides the end of the next operation of a walk that has a serial number below
@@ -313,7 +311,7 @@ where
                     return true;
                 }
                 let Some(completion) = completion.take() else { return false };
-                claim = Some(waiters.claim_at(waiter, completion, now, hold));
+                claim = Some(waiters.claim_listed(waiter, completion, now, hold));
                 true
             });
         });
@@ -342,7 +340,7 @@ where
             let Some((threshold, waiter)) = next else { return (None, None) };
             let completion = completion.take_if(|_| waiters.is_before(waiter, next_serial));
             let claim =
-                completion.map(|completion| waiters.claim_at(waiter, completion, now, hold));
+                completion.map(|completion| waiters.claim_listed(waiter, completion, now, hold));
             (Some(threshold), claim)
         })
     }
@@ -363,7 +361,9 @@ where
         let mut claims = Claims::new();
         self.hold(|waiters, hold| {
             for key in keys {
-                claims.add(waiters.claim(key, Completion::Satisfied, now, hold));
+                if let Ok(claim) = waiters.claim(key, Completion::Satisfied, now, hold) {
+                    claims.add(claim);
+                }
             }
         });
         claims
@@ -378,7 +378,7 @@ where
             let mut position = start;
             while position < end && claims.len() < BATCH {
                 if let Some(key) = waiters.at(position) {
-                    claims.add(waiters.claim(key, Completion::ShutDown, now, hold));
+                    claims.add(waiters.claim_pending(key, Completion::ShutDown, now, hold));
                 }
                 position += 1;
             }

@@ -18,7 +18,7 @@ use super::{
     hold::DroppedLater,
     limits::Limits,
     lists::HashedKey,
-    operation::{Completion, DelayedOperation},
+    operation::{Completion, DelayedOperation, OperationKey},
     shard::{Shard, Timer},
     stats::{Counts, PurgatoryStats},
 };
@@ -31,7 +31,6 @@ use crate::{
 pub(super) struct Shared<K, O, R> {
     /// A reference to itself, for deferred checks.
     this: Weak<Self>,
-    pub(super) shards: Box<[Shard<K, O, R>]>,
     /// Shows which shards may have watchers of a key.
     pub(super) filters: Filters,
     hasher: SeedableRandomState,
@@ -47,12 +46,7 @@ pub(super) struct Shared<K, O, R> {
     panics: Panics,
 }
 
-impl<K, O, R> Shared<K, O, R>
-where
-    K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
     pub(super) fn new(
         timer: TimerBuilder,
         max_delay: Duration,
@@ -70,20 +64,17 @@ where
         };
         // The drop of an expired operation completes it.
         let timer = timer.build_with_annex(state, drop)?;
-        let count = timer.count();
-        let shard = |index| Shard::new(index, Arc::clone(&limits), panics.clone(), timer.clone());
-        let shards = (0..count).map(shard).collect();
         let filters = filters.expect("a timer has a shard");
+        let at_once = (0..timer.count()).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            shards,
             filters,
             hasher,
             timer,
             max_delay,
             limits,
             displacing: Mutex::new(()),
-            at_once: (0..count).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            at_once,
             taken_back: AtomicU64::new(0),
             panics,
         }))
@@ -92,6 +83,22 @@ where
     /// Returns a strong reference to itself, or `None` after the last handle was dropped.
     pub(super) fn upgrade(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
+    }
+
+    /// Returns the shard with an index.
+    #[inline]
+    pub(super) fn shard(&self, index: usize) -> Shard<'_, K, O, R> {
+        Shard::new(index, &self.timer, &self.panics)
+    }
+
+    /// Returns the shard of an operation; `None` for a key of another purgatory.
+    #[inline]
+    pub(super) fn shard_of(&self, key: OperationKey) -> Option<Shard<'_, K, O, R>> {
+        (key.shard() < self.timer.count()).then(|| self.shard(key.shard()))
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = Shard<'_, K, O, R>> {
+        (0..self.timer.count()).map(|index| self.shard(index))
     }
 
     #[inline]
@@ -105,7 +112,7 @@ where
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.shards.iter().map(Shard::counts).fold(Counts::default(), |sum, of_shard| Counts {
+        self.shards().map(|shard| shard.counts()).fold(Counts::default(), |sum, of_shard| Counts {
             delayed: sum.delayed + of_shard.delayed,
             watched: sum.watched + of_shard.watched,
         })
@@ -115,7 +122,7 @@ where
         let mut stats = PurgatoryStats::new();
         // Loaded before the counts of the shards, which include these.
         let taken_back = self.taken_back.load(Ordering::Acquire);
-        self.shards.iter().for_each(|shard| shard.add_stats(&mut stats));
+        self.shards().for_each(|shard| shard.add_stats(&mut stats));
         stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = self.limits.refused();
         stats.panicked = self.panics.count();
@@ -131,7 +138,7 @@ where
 
     /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
-        self.shards.iter().for_each(|shard| shard.hold(|waiters, _| waiters.shrink()));
+        self.shards().for_each(|shard| shard.hold(|waiters, _| waiters.shrink()));
         self.timer.shrink();
         self.limits.shrink();
     }
@@ -143,7 +150,7 @@ where
     /// Panics if an invariant is broken, or if a call is in progress.
     pub(super) fn check_invariants(&self) {
         let mut on_keys = BTreeMap::new();
-        let in_total = self.shards.iter().map(|shard| shard.check_invariants(&mut on_keys)).sum();
+        let in_total = self.shards().map(|shard| shard.check_invariants(&mut on_keys)).sum();
         self.limits.check_invariants(in_total, &on_keys);
     }
 
@@ -181,7 +188,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         clock::ManualClock,
-        purgatory::{conditions::Conditions, operation::OperationKey, waiters::CROWD},
+        purgatory::{conditions::Conditions, waiters::CROWD},
     };
 
     /// An operation that only ends by a call.
@@ -207,10 +214,10 @@ pub(super) mod tests {
             watched.expect("there is room").key().expect("it waits")
         };
         let end = |key: OperationKey| assert!(shared.claim(key, Completion::Satisfied));
-        let slots = || shared.shards[0].hold(|waiters, _| waiters.end());
+        let slots = || shared.shard(0).hold(|waiters, _| waiters.end());
         // The keys that follow use up half of the generations.
         let newest = u32::MAX / 2 - 1;
-        let old = shared.shards[0].hold(|_, hold| hold.timeouts().take_memory(newest));
+        let old = shared.shard(0).hold(|_, hold| hold.timeouts().take_memory(newest));
         assert!(old.is_some());
         let crowd: std::vec::Vec<_> = (0..=CROWD).map(|_| watch()).collect();
         crowd.into_iter().for_each(end);

@@ -159,12 +159,7 @@ impl<K, O, R> Waiters<K, O, R> {
     }
 }
 
-impl<K, O, R> Waiters<K, O, R>
-where
-    K: Send + 'static,
-    O: Send + 'static,
-    R: Send + 'static,
-{
+impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
     /// Adds an operation that is out, with the key of its timeout, to the lists of events of keys.
     /// Returns whether the shard measures how long it waits.
     #[inline]
@@ -310,7 +305,7 @@ where
                 waiter.take_out(index, batch);
                 None
             }
-            Effect::Satisfied => Some(self.claim_at(index, Completion::Satisfied, now, hold)),
+            Effect::Satisfied => Some(self.claim_listed(index, Completion::Satisfied, now, hold)),
         }
     }
 
@@ -332,32 +327,44 @@ where
         rule.on_event()
     }
 
-    /// Ends the operation with a key, unless its end is decided.
+    /// Ends the operation with a key. If its end is decided, returns the completion, because the
+    /// drop of a reason is user code.
     pub(super) fn claim(
         &mut self,
         key: Key,
         completion: Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
-    ) -> Claim<O, R> {
+    ) -> Result<Claim<O, R>, Completion<R>> {
         match hold.timeouts().cancel(key) {
-            Some(()) => self.claim_without_timeout(key, completion, now, hold),
-            None => Claim::Lost(completion),
+            Some(()) => Ok(self.claim_without_timeout(key, completion, now, hold)),
+            None => Err(completion),
         }
     }
 
-    /// Ends an operation that a list names.
-    pub(super) fn claim_at(
+    /// Ends an operation that a list names, so its end is not decided.
+    pub(super) fn claim_listed(
         &mut self,
         index: Index,
         completion: Completion<R>,
         now: u64,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
-        match self.at(index.position()) {
-            Some(key) => self.claim(key, completion, now, hold),
-            None => Claim::Lost(completion),
-        }
+        let key = self.at(index.position()).expect("a listed operation has a key");
+        self.claim_pending(key, completion, now, hold)
+    }
+
+    /// Ends an operation whose end is not decided.
+    pub(super) fn claim_pending(
+        &mut self,
+        key: Key,
+        completion: Completion<R>,
+        now: u64,
+        hold: &mut Hold<'_, K>,
+    ) -> Claim<O, R> {
+        let timeout = hold.timeouts().cancel(key);
+        debug_assert_eq!(timeout, Some(()), "{key:?} waits without a timeout");
+        self.claim_without_timeout(key, completion, now, hold)
     }
 
     /// Ends an operation whose timeout has left the timer.

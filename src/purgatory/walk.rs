@@ -25,24 +25,19 @@ enum Progress {
 
 /// A walk along the watchers of a key's events, in one shard.
 pub(super) struct Walk<'a, K, O, R> {
-    shard: &'a Shard<K, O, R>,
+    shard: Shard<'a, K, O, R>,
     /// The number of the pass; 0 if it has not begun.
     pass: u64,
     progress: Progress,
 }
 
-impl<'a, K, O, R> Walk<'a, K, O, R>
-where
-    K: Send + 'static,
-    O: Send + 'static,
-    R: Send + 'static,
-{
+impl<'a, K: Send + 'static, O: Send + 'static, R: Send + 'static> Walk<'a, K, O, R> {
     #[inline]
-    pub(super) fn new(shard: &'a Shard<K, O, R>, pass: u64) -> Self {
+    pub(super) fn new(shard: Shard<'a, K, O, R>, pass: u64) -> Self {
         Self { shard, pass, progress: Progress::Start }
     }
 
-    pub(super) fn shard(&self) -> &'a Shard<K, O, R> {
+    pub(super) fn shard(&self) -> Shard<'a, K, O, R> {
         self.shard
     }
 

@@ -19,7 +19,7 @@ fn two_shards() -> World {
 impl World {
     /// Registers an operation while the first shard is locked, so the thread uses the second one.
     fn watch_in_second_shard(&self, keys: &[usize]) -> OperationKey {
-        let key = self.shared.shards[0].hold(|_, _| self.watch(keys)).expect("it waits");
+        let key = self.shared.shard(0).hold(|_, _| self.watch(keys)).expect("it waits");
         assert_eq!(key.shard(), 1, "the shard is locked");
         key
     }

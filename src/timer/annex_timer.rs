@@ -3,8 +3,12 @@
 use std::{io, ops::Deref, sync::Arc, vec::Vec};
 
 use super::{
-    annex::Annex, builder::TimerBuilder, error::TimerBuildError, shards::Shards, shared::Shared,
-    shutdown::Unfinished, stats::TimerStats,
+    builder::TimerBuilder,
+    error::TimerBuildError,
+    reaper::shared::Shared,
+    shards::{Shards, annex::Annex},
+    shutdown::Unfinished,
+    stats::TimerStats,
 };
 use crate::wheel::Expired;
 

@@ -5,7 +5,9 @@
 
 use std::{borrow::Borrow, boxed::Box, fmt, time::Duration, vec::Vec};
 
-use super::{Task, Timeout, Timer, error::ScheduleError, key::TimeoutKey, value::ValueTimer};
+use super::{
+    Task, Timeout, Timer, error::ScheduleError, shards::key::TimeoutKey, value::ValueTimer,
+};
 
 /// The two parts of a batch of which only the first was scheduled; in a [`BatchError`].
 ///

@@ -4,14 +4,13 @@ use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duratio
 
 use super::{
     Timer,
-    annex::Annex,
-    backlog::Backlog,
     error::TimerBuildError,
-    executor::{Delivery, Executor},
-    handler::Handler,
-    reaper::Reaper,
-    shards::Shards,
-    shared::{Shared, Starter},
+    executor::{Delivery, Executor, backlog::Backlog, handler::Handler},
+    reaper::{
+        Reaper,
+        shared::{Shared, Starter},
+    },
+    shards::{Shards, annex::Annex},
     tick_clock::TickClock,
     tracing::Events,
 };

@@ -14,11 +14,13 @@ use std::{
 };
 
 use super::{
-    backlog::{Backlog, TakeError},
     builder::TimerBuilder,
     error::{RecvError, RecvTimeoutError, ScheduleError, TimerBuildError, TryRecvError},
-    executor::Delivery,
-    key::TimeoutKey,
+    executor::{
+        Delivery,
+        backlog::{Backlog, TakeError},
+    },
+    shards::key::TimeoutKey,
     stats::TimerStats,
     tick_clock::after,
     value::ValueTimer,
@@ -80,8 +82,8 @@ impl<T: Send + 'static> DelayQueue<T> {
 
     /// Returns a receiver for a task.
     #[cfg(feature = "future")]
-    pub(crate) fn receiver(&self) -> super::receiver::Receiver<T> {
-        super::receiver::Receiver::new(Arc::clone(&self.due))
+    pub(crate) fn receiver(&self) -> super::executor::receiver::Receiver<T> {
+        super::executor::receiver::Receiver::new(Arc::clone(&self.due))
     }
 
     /// Adds a value that can be received when `delay` is over.

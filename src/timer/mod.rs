@@ -40,53 +40,27 @@
 //! A forked child has only the thread that forked. A timer that was made before the fork does not
 //! run in the child, and its locks may stay locked. Make timers after the fork.
 
-mod annex;
 mod annex_timer;
-mod backlog;
 mod batch;
 mod builder;
-mod callback_threads;
-mod choice;
-mod client;
-mod debounce;
 mod delay_queue;
-#[cfg(feature = "future")]
-mod driver;
-#[cfg(feature = "future")]
-mod driver_waker;
 mod error;
 mod executor;
-mod expire;
-mod handler;
-mod key;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(all(test, loom))]
 pub(crate) mod models;
-mod occurrences;
-mod permits;
 mod reaper;
-mod reaper_side;
-#[cfg(feature = "future")]
-mod receiver;
-#[cfg(feature = "future")]
-mod receivers;
-#[cfg(feature = "future")]
-mod registration;
 mod repeat;
-mod shard;
 mod shards;
-mod shared;
 mod shutdown;
 #[cfg(feature = "future")]
-mod sleeps;
+mod sleep;
 mod stats;
-mod throttle;
 mod tick_clock;
 mod timeout;
 mod tracing;
 mod value;
-mod wakeup;
 
 #[cfg(feature = "future")]
 use std::sync::Arc;
@@ -100,37 +74,40 @@ use std::{
 #[cfg(feature = "metrics")]
 pub use self::metrics::TimerMetrics;
 #[cfg(feature = "future")]
-use self::sleeps::Sleeps;
+use self::sleep::Sleeps;
 pub(crate) use self::{
-    annex::Annex, annex_timer::AnnexTimer, error::Reason, shard::HeldTimeouts, tick_clock::Times,
+    annex_timer::AnnexTimer,
+    error::Reason,
+    shards::{annex::Annex, shard::HeldTimeouts},
+    tick_clock::Times,
 };
 pub use self::{
     batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
-    debounce::Debounce,
     delay_queue::{DelayQueue, QueueIter},
     error::{
         RecvError, RecvTimeoutError, ScheduleError, ScheduleErrorKind, TimerBuildError,
         TryRecvError,
     },
     executor::Executor,
-    key::TimeoutKey,
-    occurrences::MissedTicks,
     reaper::Reaper,
-    repeat::{RepeatBuilder, Repeating},
+    repeat::{
+        RepeatBuilder, Repeating, debounce::Debounce, occurrences::MissedTicks, throttle::Throttle,
+    },
+    shards::key::TimeoutKey,
     stats::TimerStats,
-    throttle::Throttle,
     timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
 };
 #[cfg(feature = "future")]
 pub(crate) use self::{
-    driver::{Turned, Turns},
-    handler::contain,
-    occurrences::next_tick,
-    receiver::Receiver,
-    registration::Registration,
-    sleeps::SleepHandle,
+    executor::{handler::contain, receiver::Receiver},
+    repeat::occurrences::next_tick,
+    sleep::{
+        SleepHandle,
+        driver::{Turned, Turns},
+        registration::Registration,
+    },
 };
 
 /// A callback that a timer handed back; from [`Timer::shutdown`] or an error.

@@ -29,15 +29,13 @@ use std::{
 use loom::thread;
 
 use super::{
-    backlog::Backlog,
     error::{ScheduleError, ScheduleErrorKind},
-    executor::Delivery,
-    handler::Handler,
-    key::TimeoutKey,
-    permits::Permits,
-    reaper::Reaper,
-    shards::Shards,
-    shared::{Shared, Starter},
+    executor::{Delivery, backlog::Backlog, handler::Handler},
+    reaper::{
+        Reaper,
+        shared::{Shared, Starter},
+    },
+    shards::{Shards, key::TimeoutKey, permits::Permits},
     shutdown::Owner,
     tick_clock::TickClock,
     tracing::Events,

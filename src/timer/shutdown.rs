@@ -8,7 +8,7 @@
 //! left, and then each executor ends once its backlog is empty. A finish waits for the end of these
 //! [`callback_threads`].
 //!
-//! [`callback_threads`]: super::callback_threads
+//! [`callback_threads`]: super::executor::callback_threads
 //!
 //! # Phases
 //!
@@ -40,8 +40,7 @@
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
 //!   backlog.
 //! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
-//!   lock of [`CallbackThreads`](super::callback_threads::CallbackThreads), and then notify every
-//!   finish.
+//!   lock of [`callback_threads`], and then notify every finish.
 //!
 //! # Why no finish waits for too long
 //!
@@ -62,7 +61,9 @@ use std::{
 };
 
 use super::{
-    annex::Annex, backlog::Backlog, executor::Delivery, shards::Shards, shared::Shared,
+    executor::{Delivery, backlog::Backlog},
+    reaper::shared::Shared,
+    shards::{Shards, annex::Annex},
     tick_clock::after,
 };
 use crate::{clock::Driven, sync::Ordering};

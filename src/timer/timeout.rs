@@ -10,8 +10,7 @@ use std::{
 
 use super::{
     Task,
-    key::TimeoutKey,
-    shards::{Shards, ShardsRef},
+    shards::{Shards, ShardsRef, key::TimeoutKey},
 };
 
 /// Handle of a timeout of a [`Timer`](crate::Timer). It cancels the timeout or moves its deadline.

@@ -11,9 +11,8 @@ use std::{
 use super::{
     builder::TimerBuilder,
     error::{ScheduleError, TimerBuildError},
-    key::TimeoutKey,
-    shards::Shards,
-    shared::Shared,
+    reaper::shared::Shared,
+    shards::{Shards, key::TimeoutKey},
     shutdown::Owner,
     stats::TimerStats,
     tick_clock::after,

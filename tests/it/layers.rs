@@ -69,6 +69,9 @@ fn a_circle_is_found() {
         "of three files"
     );
     assert_eq!(of(&[a.clone(), b.clone(), source("m/c.rs", "")]), 0, "no circle");
+    let within = source("m/d/e.rs", "use super::super::a::A;");
+    let from = source("m/a.rs", "use super::d::f::F;");
+    assert_eq!(of(&[from, within, source("m/d/f.rs", "")]), 2, "of a file and a folder");
     let tests = "#[cfg(test)]\nmod tests { use super::super::a::A; }";
     assert_eq!(of(&[a, b, source("m/c.rs", tests)]), 0, "tests may import every file");
 }
@@ -131,10 +134,10 @@ fn faults(path: &Path, text: &str, exports: &BTreeMap<String, String>) -> Vec<St
     names.iter().map(|name| format!("{}: {name}", path.display())).collect()
 }
 
-/// Which file imports from which other file of its folder, without tests and models.
+/// Which file or folder imports from which other one of its folder, without tests and models.
 fn imports(sources: &[(PathBuf, String)]) -> BTreeSet<(String, String)> {
     let files: BTreeSet<_> =
-        sources.iter().map(|(path, _)| module_of(path)).filter(|home| home.len() == 2).collect();
+        sources.iter().map(|(path, _)| module_of(path)).filter(|home| home.len() >= 2).collect();
     let mut found = BTreeSet::new();
     for (path, text) in sources {
         let home = module_of(path);
@@ -142,9 +145,14 @@ fn imports(sources: &[(PathBuf, String)]) -> BTreeSet<(String, String)> {
             continue;
         }
         let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-        for path in paths(code, &home).iter().filter(|path| path.len() >= 2) {
-            if path[..2] != home && files.contains(&path[..2]) {
-                found.insert((home.join("::"), path[..2].join("::")));
+        for path in paths(code, &home) {
+            let depth = (2..=path.len()).rev().find(|&depth| files.contains(&path[..depth]));
+            let to = depth.map_or(&[][..], |depth| &path[..depth]);
+            // Of two files in different folders, the folders import each other.
+            let common = to.iter().zip(&home).take_while(|(to, home)| to == home).count();
+            let at = |path: &[String]| path[..path.len().min((common + 1).max(2))].join("::");
+            if !to.is_empty() && to != home {
+                found.insert((at(&home), at(to)));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{DUE, check};
 use crate::{
     sync::{Condvar, Mutex},
     tick::Tick,
-    timer::backlog::Backlog,
+    timer::executor::backlog::Backlog,
     wheel::{Expired, TimingWheel},
 };
 

@@ -15,11 +15,10 @@ use crate::{
     sync::Parker,
     tick::Tick,
     timer::{
-        driver::{Turned, Turns},
         executor::Delivery,
-        reaper::Reaper,
+        reaper::{Reaper, shared::Shared},
         shards::Shards,
-        shared::Shared,
+        sleep::driver::{Turned, Turns},
         tick_clock::TickClock,
     },
     wheel::WheelBuilder,

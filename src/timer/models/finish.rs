@@ -16,12 +16,14 @@ use super::{DUE, FAR, Log, check, insert, new_timer, serve, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
-        backlog::{Backlog, TakeError},
-        callback_threads::CallbackThreads,
         error::ScheduleError,
-        executor::Delivery,
-        handler::Handler,
-        shared::Shared,
+        executor::{
+            Delivery,
+            backlog::{Backlog, TakeError},
+            callback_threads::CallbackThreads,
+            handler::Handler,
+        },
+        reaper::shared::Shared,
     },
 };
 

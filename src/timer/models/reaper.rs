@@ -8,10 +8,8 @@ use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of, 
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     timer::{
-        client::TimerClient,
         executor::Delivery,
-        reaper::{Clients, Reaper, round, sleep},
-        shared::Shared,
+        reaper::{Clients, Reaper, client::TimerClient, round, shared::Shared, sleep},
     },
 };
 

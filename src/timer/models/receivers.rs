@@ -12,7 +12,7 @@ use super::{DUE, check, waker};
 use crate::{
     sync::Parker,
     tick::Tick,
-    timer::{
+    timer::executor::{
         backlog::{Backlog, TakeError},
         receiver::Receiver,
     },

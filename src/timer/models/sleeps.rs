@@ -9,17 +9,17 @@ use std::{
 
 use loom::thread;
 
-use super::super::{
-    error::ScheduleError,
-    registration::{HeldWaker, Registration, wake_each},
-    shards::Shards,
-    tick_clock::TickClock,
-};
 use super::waker;
 use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
     tick::Tick,
+    timer::{
+        error::ScheduleError,
+        shards::Shards,
+        sleep::registration::{HeldWaker, Registration, wake_each},
+        tick_clock::TickClock,
+    },
     wheel::WheelBuilder,
 };
 

@@ -6,33 +6,33 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use super::tracing::Events;
 use crate::{
     sync::{AtomicU64, Ordering},
+    timer::tracing::Events,
     wheel::Expired,
 };
 
 /// Runs the user's handler, and catches and counts its panics.
-pub(super) struct Handler<T> {
+pub(crate) struct Handler<T> {
     handle: Box<dyn Fn(Expired<T>) + Send + Sync>,
     panicked: AtomicU64,
     events: Events,
 }
 
 impl<T> Handler<T> {
-    pub(super) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
         Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
     }
 
-    pub(super) fn events(&self) -> &Events {
+    pub(crate) fn events(&self) -> &Events {
         &self.events
     }
 
-    pub(super) fn call(&self, expired: Expired<T>) {
+    pub(crate) fn call(&self, expired: Expired<T>) {
         self.catch(|| (self.handle)(expired));
     }
 
-    pub(super) fn panicked(&self) -> u64 {
+    pub(crate) fn panicked(&self) -> u64 {
         self.panicked.load(Ordering::Relaxed)
     }
 

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 #[cfg(feature = "future")]
 use super::driver_waker::DriverWaker;
-use super::{annex::Annex, shards::Shards};
+use super::{Shards, annex::Annex};
 use crate::{tick::Tick, wheel::Expired};
 
 impl<T, X> Shards<T, X> {
@@ -14,7 +14,7 @@ impl<T, X> Shards<T, X> {
     /// timeout is left.
     ///
     /// The time is `elapsed` nanoseconds after the start of tick 0, which is in the tick `now`.
-    pub(super) fn expire(
+    pub(crate) fn expire(
         &self,
         elapsed: u64,
         now: Tick,
@@ -32,7 +32,7 @@ impl<T, X> Shards<T, X> {
     }
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
-    pub(super) fn next_expiration(&self) -> Tick {
+    pub(crate) fn next_expiration(&self) -> Tick {
         self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
@@ -40,13 +40,13 @@ impl<T, X> Shards<T, X> {
     ///
     /// Unlike the published expirations, a cancelled timeout does not make it too early. It takes
     /// each shard's lock for a moment.
-    pub(super) fn next_turn(&self) -> Option<Tick> {
+    pub(crate) fn next_turn(&self) -> Option<Tick> {
         self.all.iter().filter_map(|shard| shard.next_turn()).min()
     }
 
     /// Announces that the reaper sleeps until the next expiration, or until `latest` if that is
     /// earlier. Returns that tick; `None` if the reaper must not sleep.
-    pub(super) fn fall_asleep(&self, now: Tick, latest: Tick) -> Option<Tick> {
+    pub(crate) fn fall_asleep(&self, now: Tick, latest: Tick) -> Option<Tick> {
         let until = self.next_expiration().min(latest);
         if until > now {
             debug_assert!(until > Tick::ZERO, "it stands for a reaper that is awake");
@@ -60,13 +60,13 @@ impl<T, X> Shards<T, X> {
     }
 
     /// Announces that the reaper is awake.
-    pub(super) fn announce_awake(&self) {
+    pub(crate) fn announce_awake(&self) {
         self.wakeup.stay_awake();
     }
 
     /// Returns whether the reaper has announced a sleep, and no thread has woken it.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn is_asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         self.wakeup.asleep_until() > Tick::ZERO
     }
 
@@ -79,25 +79,25 @@ impl<T, X> Shards<T, X> {
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
     #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
+    pub(crate) fn leave_to_driver(&self) {
         let is_first = self.driver.set(DriverWaker::new()).is_ok();
         debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
     #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
+    pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         self.driver.get().inspect(|driver| driver.store(waker));
     }
 
     /// Raises the published expirations to those of the wheels. Only the reaper calls this.
-    pub(super) fn raise_published(&self) {
+    pub(crate) fn raise_published(&self) {
         self.all.iter().for_each(|shard| shard.raise_published());
     }
 
     /// The same with a fault.
     #[cfg(all(test, loom))]
-    pub(super) fn raise_published_unlocked(&self) {
+    pub(crate) fn raise_published_unlocked(&self) {
         self.all.iter().for_each(|shard| shard.raise_published_unlocked());
     }
 }

@@ -66,6 +66,6 @@ impl Receivers {
 }
 
 /// Wakes tasks. A waker that panics does not stop the others, and is not counted.
-pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
 }

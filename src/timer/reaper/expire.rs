@@ -2,8 +2,12 @@
 
 use std::{time::Duration, vec::Vec};
 
-use super::{annex::Annex, executor::Delivery, shared::Shared};
-use crate::{tick::Tick, wheel::Expired};
+use super::shared::Shared;
+use crate::{
+    tick::Tick,
+    timer::{executor::Delivery, shards::annex::Annex},
+    wheel::Expired,
+};
 
 /// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses
 /// the cache.
@@ -33,7 +37,7 @@ pub(super) struct Holds {
 
 impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Expires all due timeouts and hands them off, a bounded number at a time.
-    pub(super) fn expire_due(&self, delivery: &Delivery<X::Due>) {
+    pub(crate) fn expire_due(&self, delivery: &Delivery<X::Due>) {
         let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
         loop {
             let holds = self.expire_some(delivery, &mut batch, lateness);

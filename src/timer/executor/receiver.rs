@@ -6,7 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{backlog::Backlog, error::RecvError, receivers::Ticket};
+use super::{backlog::Backlog, receivers::Ticket};
+use crate::timer::error::RecvError;
 
 /// A task that receives values of a queue.
 pub(crate) struct Receiver<T> {
@@ -15,7 +16,7 @@ pub(crate) struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    pub(super) const fn new(backlog: Arc<Backlog<T>>) -> Self {
+    pub(crate) const fn new(backlog: Arc<Backlog<T>>) -> Self {
         Self { backlog, ticket: None }
     }
 
@@ -29,7 +30,7 @@ impl<T> Receiver<T> {
 #[cfg(all(test, loom))]
 impl<T> Receiver<T> {
     /// Drops it with a fault: a woken task does not wake the next one.
-    pub(super) fn forget_ticket(mut self) {
+    pub(crate) fn forget_ticket(mut self) {
         drop(self.backlog.remove_receiver(&mut self.ticket));
     }
 }

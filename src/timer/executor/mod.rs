@@ -1,8 +1,16 @@
 //! Where callbacks run: on the reaper, on executor threads, on a pool, or nowhere for a queue.
 
+pub(super) mod backlog;
+pub(super) mod callback_threads;
+pub(super) mod handler;
+#[cfg(feature = "future")]
+pub(super) mod receiver;
+#[cfg(feature = "future")]
+pub(super) mod receivers;
+
 use std::{boxed::Box, fmt, sync::Arc, vec::Vec};
 
-use super::{backlog::Backlog, handler::Handler};
+use self::{backlog::Backlog, handler::Handler};
 use crate::wheel::Expired;
 
 /// A pool of threads that runs callbacks for a timer.
@@ -103,7 +111,7 @@ impl<T: Send + 'static> Delivery<T> {
         backlog.inspect(|backlog| backlog.close());
         drop(transfer);
         #[cfg(feature = "future")]
-        backlog.inspect(|backlog| super::receivers::wake_all(backlog.take_wakers(usize::MAX)));
+        backlog.inspect(|backlog| receivers::wake_all(backlog.take_wakers(usize::MAX)));
         result
     }
 

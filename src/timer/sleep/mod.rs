@@ -6,6 +6,9 @@
 //!
 //! [`Registration`] is the protocol between a sleep and the expiration of its waker.
 
+pub(super) mod driver;
+pub(super) mod registration;
+
 use std::{
     boxed::Box,
     fmt,
@@ -17,16 +20,13 @@ use std::{
 
 use crossbeam::utils::CachePadded;
 
-use super::{
-    builder::TimerBuilder,
+use self::{
     driver::Turns,
-    error::ScheduleError,
-    receivers::wake_all,
     registration::{Registration, wake_each},
-    shards::Shards,
-    shared::Shared,
-    stats::TimerStats,
-    value::ValueTimer,
+};
+use super::{
+    builder::TimerBuilder, error::ScheduleError, executor::receivers::wake_all,
+    reaper::shared::Shared, shards::Shards, stats::TimerStats, value::ValueTimer,
 };
 use crate::sync::Mutex;
 

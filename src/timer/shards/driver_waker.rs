@@ -1,10 +1,10 @@
-//! The waker of the task that expires sleeps in place of the reaper. [`driver`](super::driver)
-//! describes the protocol.
+//! The waker of the task that expires sleeps in place of the reaper.
+//!
+//! [`driver`](crate::timer::sleep::driver) describes the protocol.
 
 use std::task::Waker;
 
-use super::receivers::wake_all;
-use crate::sync::Mutex;
+use crate::{sync::Mutex, timer::executor::receivers::wake_all};
 
 /// The waker of the task, unless a thread has taken it to wake the task.
 #[derive(Debug)]

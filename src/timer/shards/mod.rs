@@ -1,5 +1,15 @@
 //! The shards of a timer, and the operations on timeouts: insert, cancel, reset, expire.
 
+pub(super) mod annex;
+mod choice;
+#[cfg(feature = "future")]
+mod driver_waker;
+pub(super) mod key;
+pub(super) mod permits;
+mod reaper_side;
+pub(super) mod shard;
+pub(super) mod wakeup;
+
 #[cfg(feature = "future")]
 use std::sync::OnceLock;
 use std::{
@@ -15,17 +25,15 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 #[cfg(feature = "future")]
-use super::driver_waker::DriverWaker;
-use super::{
+use self::driver_waker::DriverWaker;
+use self::{
     choice::ShardChoice,
-    error::ScheduleError,
     key::TimeoutKey,
     permits::Permits,
     shard::{HeldTimeouts, Shard},
-    stats::ShardStats,
-    tick_clock::TickClock,
     wakeup::{Earlier, Wakeup},
 };
+use super::{error::ScheduleError, stats::ShardStats, tick_clock::TickClock};
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
     tick::Tick,

@@ -2,21 +2,22 @@
 
 use std::{boxed::Box, mem, sync::Arc, time::Duration, vec::Vec};
 
-use super::{
-    annex::Annex,
-    callback_threads::CallbackThread,
-    executor::Delivery,
-    expire::Holds,
-    reaper::{Client, Turn},
-    shared::Shared,
+use super::{Client, Turn, expire::Holds, shared::Shared};
+use crate::{
+    sync::ThreadId,
+    tick::Tick,
+    timer::{
+        executor::{Delivery, callback_threads::CallbackThread},
+        shards::annex::Annex,
+    },
+    wheel::Expired,
 };
-use crate::{sync::ThreadId, tick::Tick, wheel::Expired};
 
 /// What a reaper or a driver keeps for a timer.
-pub(super) struct TimerClient<T, X: Annex<T> = ()> {
+pub(crate) struct TimerClient<T, X: Annex<T> = ()> {
     /// Deregistered before the reference to the timer is dropped.
     thread: Option<CallbackThread>,
-    pub(super) shared: Arc<Shared<T, X, X::Due>>,
+    pub(crate) shared: Arc<Shared<T, X, X::Due>>,
     batch: Vec<Expired<X::Due>>,
     /// Lateness of the latest timeouts that expired; zero once no due timeout is left.
     lateness: Duration,
@@ -29,7 +30,7 @@ pub(super) struct TimerClient<T, X: Annex<T> = ()> {
 }
 
 impl<T: Send + 'static, X: Annex<T>> TimerClient<T, X> {
-    pub(super) fn new(shared: &Arc<Shared<T, X, X::Due>>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared<T, X, X::Due>>) -> Self {
         Self {
             thread: None,
             shared: Arc::clone(shared),
@@ -42,7 +43,7 @@ impl<T: Send + 'static, X: Annex<T>> TimerClient<T, X> {
     }
 
     /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
-    pub(super) fn expire(&mut self) -> bool {
+    pub(crate) fn expire(&mut self) -> bool {
         let Holds { now, lateness, is_drained } =
             self.shared.expire_some(&self.shared.delivery, &mut self.batch, self.lateness);
         self.lateness = lateness.unwrap_or(self.lateness);
@@ -62,7 +63,7 @@ impl<T: Send + 'static, X: Annex<T>> TimerClient<T, X> {
 impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
     /// it. A pool may run them there.
-    pub(super) fn client(self: &Arc<Self>) -> Box<dyn Client> {
+    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
         let runs_callbacks = !matches!(self.delivery, Delivery::Threads(_));
         let thread = runs_callbacks.then(|| self.callback_threads.register());

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A queue from the reaper to the executor threads or receivers.
-pub(super) struct Backlog<T> {
+pub(crate) struct Backlog<T> {
     transfer: Mutex<()>,
     state: Mutex<State<T>>,
     arrived: Condvar,
@@ -40,7 +40,7 @@ struct State<T> {
 
 /// Why there is no timeout to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TakeError {
+pub(crate) enum TakeError {
     /// The backlog is empty.
     Empty,
     /// The backlog is empty, and no more timeouts come.
@@ -67,7 +67,7 @@ impl<T> State<T> {
 }
 
 impl<T> Backlog<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let state = State {
             waiting: VecDeque::new(),
             sleepers: 0,
@@ -80,12 +80,12 @@ impl<T> Backlog<T> {
 
     /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard
     /// is dropped.
-    pub(super) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
         self.transfer.lock()
     }
 
     /// Adds a batch, which it leaves empty with its memory. The caller holds the transfer lock.
-    pub(super) fn put(&self, batch: &mut Vec<Expired<T>>) {
+    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) {
         if batch.is_empty() {
             return;
         }
@@ -98,13 +98,13 @@ impl<T> Backlog<T> {
     }
 
     /// Takes the timeout that has waited longest.
-    pub(super) fn try_take(&self) -> Result<Expired<T>, TakeError> {
+    pub(crate) fn try_take(&self) -> Result<Expired<T>, TakeError> {
         self.state.lock().take()
     }
 
     /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
     /// closed and empty.
-    pub(super) fn take(&self) -> Option<Expired<T>> {
+    pub(crate) fn take(&self) -> Option<Expired<T>> {
         let mut state = self.state.lock();
         loop {
             match state.take() {
@@ -119,7 +119,7 @@ impl<T> Backlog<T> {
     }
 
     /// Takes the timeout that has waited longest, or waits for one until `deadline`.
-    pub(super) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TakeError> {
+    pub(crate) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TakeError> {
         let mut state = self.state.lock();
         loop {
             let taken = state.take();
@@ -134,12 +134,12 @@ impl<T> Backlog<T> {
     }
 
     /// Makes the threads that take timeouts end once the backlog is empty. No more timeouts come.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.arrived.notify_all();
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
     }
 
@@ -196,7 +196,7 @@ impl<T> Backlog<T> {
 
     /// Adds a waker with a fault: a value may have come since the caller looked.
     #[cfg(all(test, loom, feature = "future"))]
-    pub(super) fn register(&self, ticket: &mut Ticket, waker: Waker) {
+    pub(crate) fn register(&self, ticket: &mut Ticket, waker: Waker) {
         drop(self.state.lock().receivers.insert(ticket, waker));
     }
 
@@ -209,19 +209,19 @@ impl<T> Backlog<T> {
     /// Removes the wakers of at most `count` tasks. The caller wakes these without a lock: one for
     /// each timeout after a put, and all after a close.
     #[cfg(feature = "future")]
-    pub(super) fn take_wakers(&self, count: usize) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&self, count: usize) -> Vec<Waker> {
         if count == 0 { Vec::new() } else { self.state.lock().receivers.pop_up_to(count) }
     }
 
     /// Takes all timeouts.
-    pub(super) fn take_all(&self) -> VecDeque<Expired<T>> {
+    pub(crate) fn take_all(&self) -> VecDeque<Expired<T>> {
         let mut state = self.state.lock();
         debug_assert!(state.is_closed, "a timeout may come after all were taken");
         mem::take(&mut state.waiting)
     }
 
     /// Returns the number of timeouts.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.state.lock().waiting.len()
     }
 }

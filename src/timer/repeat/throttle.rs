@@ -14,8 +14,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, error::ScheduleError, key::TimeoutKey};
-use crate::{sync::Mutex, ticks::nanos};
+use crate::{
+    sync::Mutex,
+    ticks::nanos,
+    timer::{Task, Timer, error::ScheduleError, shards::key::TimeoutKey},
+};
 
 /// Runs a callback at most once in a period.
 ///

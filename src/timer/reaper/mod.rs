@@ -2,6 +2,8 @@
 //!
 //! A timer that shares no reaper has one of its own. Both run the same loop.
 //!
+//! [`wakeup`]: super::shards::wakeup
+//!
 //! # Protocol
 //!
 //! In each round, the reaper
@@ -11,8 +13,8 @@
 //! 3. begins the next round if a timer has due timeouts left,
 //! 4. computes the time `w` until the least published expiration of all timers,
 //! 5. for each timer, announces a sleep until the tick `x`, and loads the published expirations of
-//!    that timer again, as [`wakeup`](super::wakeup) describes. `x` is the least of them, or the
-//!    time `w` from now, rounded up to a tick, if that is earlier,
+//!    that timer again, as [`wakeup`] describes. `x` is the least of them, or the time `w` from
+//!    now, rounded up to a tick, if that is earlier,
 //! 6. reads the clock of each timer after its announcement, and parks for the least time until an
 //!    `x`.
 //!
@@ -25,9 +27,8 @@
 //!
 //! *Invariant*: while the reaper sleeps, it has announced an `x` to each of its timers. This `x` is
 //! not later than any expiration that the timer had published. The sleep ends when the clock of the
-//! timer shows `x`, or earlier. So the argument of [`wakeup`](super::wakeup) holds for each timer
-//! alone. All timers unpark the same parker, which keeps a wake-up that comes before the reaper
-//! parks.
+//! timer shows `x`, or earlier. So the argument of [`wakeup`] holds for each timer alone. All
+//! timers unpark the same parker, which keeps a wake-up that comes before the reaper parks.
 //!
 //! A timer that joins before step 1 takes part in the round. One that joins later has unparked the
 //! reaper, so the reaper begins another round. If the reaper has ended, the timer finds that out
@@ -39,6 +40,10 @@
 //! anyway, and `x` is at most `w`, rounded up to a tick of the timer. So an insert wakes the reaper
 //! only if its timeout is the earliest of all timers.
 
+pub(super) mod client;
+mod expire;
+pub(super) mod shared;
+
 use std::{
     boxed::Box,
     fmt, format, io,
@@ -49,7 +54,7 @@ use std::{
     vec::Vec,
 };
 
-use super::handler::contain;
+use super::executor::handler::contain;
 use crate::sync::{Mutex, Parker, ThreadId, Unparker, thread};
 
 /// One thread that expires the timeouts of many timers.

@@ -12,8 +12,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Task, Timer, error::ScheduleError, key::TimeoutKey, shards::Shards};
-use crate::sync::Mutex;
+use crate::{
+    sync::Mutex,
+    timer::{
+        Task, Timer,
+        error::ScheduleError,
+        shards::{Shards, key::TimeoutKey},
+    },
+};
 
 /// Runs a callback after a quiet period without calls.
 ///

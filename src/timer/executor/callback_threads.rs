@@ -3,14 +3,14 @@
 //! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes
 //! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all
 //! remaining callback threads wait in a finish themselves. The protocol is that of
-//! [`shutdown`](super::shutdown).
+//! [`shutdown`](crate::timer::shutdown).
 
 use std::{sync::Arc, time::Duration, vec::Vec};
 
 use crate::sync::{Condvar, Mutex, ThreadId, this_thread};
 
 /// The callback threads of a timer, and the threads that wait for their end.
-pub(super) struct CallbackThreads {
+pub(crate) struct CallbackThreads {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -28,32 +28,32 @@ struct State {
 }
 
 impl CallbackThreads {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let state =
             State { count: 0, ids: Vec::new(), waiting: 0, reaper: None, is_shut_down: false };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
     /// Registers a callback thread, before it begins, until the result is dropped.
-    pub(super) fn register(self: &Arc<Self>) -> CallbackThread {
+    pub(crate) fn register(self: &Arc<Self>) -> CallbackThread {
         self.state.lock().count += 1;
         CallbackThread { threads: Arc::clone(self) }
     }
 
     /// Registers a thread as the reaper.
-    pub(super) fn set_reaper(&self, thread: ThreadId) {
+    pub(crate) fn set_reaper(&self, thread: ThreadId) {
         self.state.lock().reaper = Some(thread);
     }
 
     /// Ends the wait of every finish.
-    pub(super) fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         self.state.lock().is_shut_down = true;
         self.changed.notify_all();
     }
 
     /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
     /// no time remains. Does not wait if this thread is the reaper: without it, no executor ends.
-    pub(super) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
+    pub(crate) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
         if self.state.lock().reaper == Some(this_thread()) {
             return;
         }
@@ -69,7 +69,7 @@ impl CallbackThreads {
         }
     }
 
-    pub(super) fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         self.state.lock().check_invariants();
     }
 
@@ -111,13 +111,13 @@ impl Drop for Waiting<'_> {
 }
 
 /// The registration of a callback thread.
-pub(super) struct CallbackThread {
+pub(crate) struct CallbackThread {
     threads: Arc<CallbackThreads>,
 }
 
 impl CallbackThread {
     /// Stores the id of the registered thread.
-    pub(super) fn begin(&self, thread: ThreadId) {
+    pub(crate) fn begin(&self, thread: ThreadId) {
         let mut state = self.threads.state.lock();
         state.ids.push(thread);
         debug_assert!(state.ids.len() <= state.count, "a thread began without registration");

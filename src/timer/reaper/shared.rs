@@ -9,20 +9,17 @@ use std::{
     time::Instant,
 };
 
-use super::{
-    annex::Annex,
-    backlog::Backlog,
-    callback_threads::CallbackThreads,
-    executor::Delivery,
-    handler::Handler,
-    key::TimeoutKey,
-    reaper::Reaper,
-    shards::{Shards, ShardsRef},
-    stats::{ReaperStats, TimerStats},
-};
+use super::Reaper;
 use crate::{
     clock::Driven,
     sync::{AtomicBool, Mutex, Ordering, this_thread},
+    timer::{
+        executor::{
+            Delivery, backlog::Backlog, callback_threads::CallbackThreads, handler::Handler,
+        },
+        shards::{Shards, ShardsRef, annex::Annex, key::TimeoutKey},
+        stats::{ReaperStats, TimerStats},
+    },
 };
 
 /// A timer without its handles.
@@ -32,39 +29,40 @@ use crate::{
 /// on `T`, with which a task that keeps a queue of `&'static str` is not `Send`: the compiler
 /// forgets there that the lifetime is `'static`.
 ///
-/// The threads hold it until they end. [`Owner`](super::shutdown::Owner) counts the user's handles.
-pub(super) struct Shared<T, X = (), D = T> {
-    pub(super) shards: Arc<Shards<T, X>>,
+/// The threads hold it until they end. [`Owner`](crate::timer::shutdown::Owner) counts the user's
+/// handles.
+pub(crate) struct Shared<T, X = (), D = T> {
+    pub(crate) shards: Arc<Shards<T, X>>,
     /// A reference for the handles of each shard.
     references: Box<[ShardsRef<T, X>]>,
-    pub(super) handler: Arc<Handler<D>>,
-    pub(super) delivery: Delivery<D>,
+    pub(crate) handler: Arc<Handler<D>>,
+    pub(crate) delivery: Delivery<D>,
     /// `None` once the threads have been started, or if the timer needs none.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
-    pub(super) is_stopped: AtomicBool,
+    pub(crate) is_stopped: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_driven: AtomicBool,
     /// Whether the reaper has panicked, which only the user's clock can cause.
-    pub(super) is_reaper_dead: AtomicBool,
-    pub(super) callback_threads: Arc<CallbackThreads>,
+    pub(crate) is_reaper_dead: AtomicBool,
+    pub(crate) callback_threads: Arc<CallbackThreads>,
     pub(super) reaper_stats: Mutex<ReaperStats>,
     /// Called when the reaper panics.
     #[cfg(feature = "future")]
-    pub(super) on_panic: std::sync::OnceLock<fn(&Self)>,
+    pub(crate) on_panic: std::sync::OnceLock<fn(&Self)>,
 }
 
 /// The parts from which the threads of a timer start.
-pub(super) struct Starter {
-    pub(super) reaper: Reaper,
+pub(crate) struct Starter {
+    pub(crate) reaper: Reaper,
     /// Executor threads that have not been started.
-    pub(super) executors: usize,
+    pub(crate) executors: usize,
     /// Prefix of the threads' names.
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
-    pub(super) fn new(
+    pub(crate) fn new(
         shards: Shards<T, X>,
         handler: Handler<X::Due>,
         delivery: Delivery<X::Due>,
@@ -103,7 +101,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
     /// started a thread.
     #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
+    pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
         self.shards.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
@@ -112,12 +110,12 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 
     /// Returns a reference for the handle of a timeout.
     #[inline]
-    pub(super) fn reference(&self, key: TimeoutKey) -> ShardsRef<T, X> {
+    pub(crate) fn reference(&self, key: TimeoutKey) -> ShardsRef<T, X> {
         self.references[key.shard()].clone()
     }
 
     /// Marks the threads as started and returns the starter, if no thread has taken it before.
-    pub(super) fn take_starter(&self) -> Option<Starter> {
+    pub(crate) fn take_starter(&self) -> Option<Starter> {
         let starter = self.starter.lock().take();
         self.is_started.store(true, Ordering::Release);
         starter
@@ -125,7 +123,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 
     /// Starts the threads unless they have been started.
     #[inline]
-    pub(super) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
+    pub(crate) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
         if self.is_started() { Ok(()) } else { self.start() }
     }
 
@@ -173,24 +171,24 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     }
 
     #[inline]
-    pub(super) fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.is_started.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_driven(&self) -> bool {
+    pub(crate) fn is_driven(&self) -> bool {
         self.is_driven.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_reaper_dead(&self) -> bool {
+    pub(crate) fn is_reaper_dead(&self) -> bool {
         self.is_reaper_dead.load(Ordering::Acquire)
     }
 
     /// Returns the number of timeouts that are pending or in the backlog.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let backlog = self.delivery.backlog();
         let _transfer = backlog.map(|backlog| backlog.lock_transfer());
         let pending = usize::try_from(self.shards.stats().pending).unwrap_or(usize::MAX);
@@ -199,7 +197,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 
     /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
     /// may run.
-    pub(super) fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         // The reaper expires under this lock, if there is a backlog.
         let backlog = self.delivery.backlog();
         let _transfer = backlog.map(|backlog| backlog.lock_transfer());
@@ -215,7 +213,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         );
     }
 
-    pub(super) fn stats(&self) -> TimerStats {
+    pub(crate) fn stats(&self) -> TimerStats {
         let shards = self.shards.stats();
         let reaper = self.reaper_stats.lock();
         TimerStats {

@@ -1,10 +1,10 @@
 //! The wake-up protocol: the reaper never sleeps past an expiration, and wakes only if needed.
 //!
 //! One reaper sleeps on behalf of many shards. It may serve several timers, each with a clock and a
-//! [`Wakeup`] of its own; [`reaper`](super::reaper) describes that. This module describes one
-//! timer. Each shard publishes in [`Published`] the least tick at which the reaper has work there.
-//! The reaper publishes in [`Wakeup`] the tick until which it sleeps. The protocol takes no lock
-//! but that of the inserter's shard.
+//! [`Wakeup`] of its own; [`reaper`](crate::timer::reaper) describes that. This module describes
+//! one timer. Each shard publishes in [`Published`] the least tick at which the reaper has work
+//! there. The reaper publishes in [`Wakeup`] the tick until which it sleeps. The protocol takes no
+//! lock but that of the inserter's shard.
 //!
 //! # Protocol
 //!
@@ -102,7 +102,7 @@ impl Published {
 
 /// The tick until which the reaper sleeps.
 #[derive(Debug)]
-pub(super) struct Wakeup {
+pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
 }
 

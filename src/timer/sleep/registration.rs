@@ -47,16 +47,22 @@ use std::{
     task::{Poll, Waker},
 };
 
-use super::{error::ScheduleError, key::TimeoutKey, receivers::wake_all, shards::Shards};
-use crate::tick::Tick;
+use crate::{
+    tick::Tick,
+    timer::{
+        error::ScheduleError,
+        executor::receivers::wake_all,
+        shards::{Shards, key::TimeoutKey},
+    },
+};
 
 /// The waker of a sleep in the wheel; none before the first pending poll and after the end.
 #[derive(Debug)]
-pub(crate) struct Registration(pub(super) Option<HeldWaker>);
+pub(crate) struct Registration(pub(crate) Option<HeldWaker>);
 
 /// A waker that the wheel holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeldWaker {
+pub(crate) struct HeldWaker {
     pub(super) key: TimeoutKey,
     /// The tick at which the wheel expires the key; not after the deadline's tick.
     pub(super) due: Tick,
@@ -89,7 +95,7 @@ impl Registration {
 
     /// Polls the sleep. Calls `start` to start the reaper before it inserts the first waker.
     #[inline]
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         shards: &Shards<Waker>,
         deadline: u64,
@@ -110,7 +116,7 @@ impl Registration {
 
     /// Inserts the waker of a sleep that is not registered.
     #[inline]
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         shards: &Shards<Waker>,
         deadline: u64,
@@ -189,7 +195,7 @@ impl Registration {
     /// Moves the deadline of the sleep. If the new deadline has passed, the key is due at once, and
     /// the next poll is ready.
     #[inline]
-    pub(super) fn reset(&mut self, shards: &Shards<Waker>, deadline: u64) {
+    pub(crate) fn reset(&mut self, shards: &Shards<Waker>, deadline: u64) {
         let can_wait = |held: HeldWaker| shards.clock().start(held.due) <= deadline;
         if self.0.is_some_and(|held| !can_wait(held) || shards.has_limit() || shards.is_ending()) {
             let due = shards.clock().ceil(deadline);
@@ -215,7 +221,7 @@ impl Registration {
     /// Removes the waker from the wheel. Takes no lock if there is none, or if the shard shows that
     /// the key has expired.
     #[inline]
-    pub(super) fn cancel(&mut self, shards: &Shards<Waker>) {
+    pub(crate) fn cancel(&mut self, shards: &Shards<Waker>) {
         let Some(HeldWaker { key, due, .. }) = self.0.take() else { return };
         if !shards.is_past(key, due) {
             drop(shards.cancel(key));
@@ -231,7 +237,7 @@ fn must_move(shards: &Shards<Waker>, held: HeldWaker) -> bool {
 }
 
 /// Wakes the task of each sleep, after a finish has begun. The keys stay in the wheel.
-pub(super) fn wake_each(shards: &Shards<Waker>) {
+pub(crate) fn wake_each(shards: &Shards<Waker>) {
     debug_assert!(shards.is_ending(), "a poll without the lock would miss the wake-up");
     let take = |key| shards.with_value(key, |held| mem::replace(held, Waker::noop().clone()));
     wake_all(shards.keys().into_iter().filter_map(take));

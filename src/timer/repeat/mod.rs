@@ -6,6 +6,10 @@
 //! A repetition has a lock for its state. A thread takes the callback out before it runs it, so the
 //! lock covers no user code. No other lock is taken within it.
 
+pub(super) mod debounce;
+pub(super) mod occurrences;
+pub(super) mod throttle;
+
 use std::{
     boxed::Box,
     collections::hash_map::RandomState,
@@ -16,13 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Task, Timer,
-    error::ScheduleError,
-    key::TimeoutKey,
-    occurrences::{MissedTicks, Occurrences, Rhythm},
-    shared::Shared,
-};
+use self::occurrences::{MissedTicks, Occurrences, Rhythm};
+use super::{Task, Timer, error::ScheduleError, reaper::shared::Shared, shards::key::TimeoutKey};
 use crate::{sync::Mutex, ticks::nanos};
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.

@@ -39,14 +39,13 @@ use std::{mem, time::Duration, vec::Vec};
 
 use super::{
     annex::Annex,
-    error::ScheduleError,
     permits::Permits,
-    stats::ShardStats,
     wakeup::{Earlier, Published},
 };
 use crate::{
     sync::{Mutex, Unparker, unlock_fair},
     tick::Tick,
+    timer::{error::ScheduleError, stats::ShardStats},
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -59,7 +58,7 @@ use crate::{
 const INSERTS_PER_CHECK: u64 = 64;
 
 /// A wheel behind a lock, and the expiration that it publishes to the reaper.
-pub(super) struct Shard<T, X = ()> {
+pub(crate) struct Shard<T, X = ()> {
     state: Mutex<State<T, X>>,
     published: Published,
 }
@@ -317,16 +316,16 @@ impl<T, X> Shard<T, X> {
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().timeouts.is_closed = true;
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().timeouts.is_closed
     }
 
     /// Closes the shard and returns its wheel. The caller empties it, without the lock.
-    pub(super) fn shut_down(&self) -> TimingWheel<T> {
+    pub(crate) fn shut_down(&self) -> TimingWheel<T> {
         let mut state = self.state.lock();
         let wheel = mem::take(&mut state.timeouts.wheel);
         state.timeouts.is_closed = true;
@@ -337,7 +336,7 @@ impl<T, X> Shard<T, X> {
         wheel
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().timeouts.wheel.is_empty()
     }
 

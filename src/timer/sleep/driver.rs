@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //!
-//! The task follows the rules of the reaper in [`wakeup`](super::wakeup). Where the reaper parks,
-//! the task returns `Pending`, and where another thread unparks the reaper, it wakes the task. In
-//! each turn the task
+//! The task follows the rules of the reaper in [`wakeup`](crate::timer::shards::wakeup). Where the
+//! reaper parks, the task returns `Pending`, and where another thread unparks the reaper, it wakes
+//! the task. In each turn the task
 //!
 //! 1. stores its waker,
 //! 2. ends if the timer has shut down,
@@ -20,7 +20,10 @@
 
 use std::{mem, sync::Arc, task::Waker, time::Duration};
 
-use super::{client::TimerClient, reaper::Client, receivers::wake_all, shared::Shared};
+use crate::timer::{
+    executor::receivers::wake_all,
+    reaper::{Client, client::TimerClient, shared::Shared},
+};
 
 /// The sleeps of a timer that a task of the user expires.
 pub(crate) struct Turns {
@@ -43,7 +46,7 @@ pub(crate) enum Turned {
 
 impl Turns {
     /// Takes over the sleeps of a timer that has started no thread.
-    pub(super) fn new(shared: &Arc<Shared<Waker>>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared<Waker>>) -> Self {
         shared.leave_to_driver();
         Self { client: TimerClient::new(shared), is_asleep: false }
     }

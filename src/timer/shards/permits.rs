@@ -6,7 +6,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// A fixed number of permits. Each pending timeout holds one.
 #[derive(Debug)]
-pub(super) struct Permits {
+pub(crate) struct Permits {
     /// Number of permits; `None` without a limit.
     limit: Option<NonZeroU64>,
     /// Permits that are free; not used without a limit.
@@ -17,7 +17,7 @@ pub(super) struct Permits {
 
 impl Permits {
     /// Makes `limit` permits; without a number there is no limit.
-    pub(super) fn new(limit: Option<NonZeroU64>) -> Self {
+    pub(crate) fn new(limit: Option<NonZeroU64>) -> Self {
         let free = AtomicU64::new(limit.map_or(0, NonZeroU64::get));
         Self { limit, free, refused: AtomicU64::new(0) }
     }
@@ -30,7 +30,7 @@ impl Permits {
 
     /// Takes a permit. Returns whether one was free.
     #[inline]
-    pub(super) fn acquire(&self) -> bool {
+    pub(crate) fn acquire(&self) -> bool {
         if self.limit.is_none() {
             return true;
         }
@@ -59,7 +59,7 @@ impl Permits {
 
     /// Releases permits.
     #[inline]
-    pub(super) fn release(&self, permits: usize) {
+    pub(crate) fn release(&self, permits: usize) {
         let Some(limit) = self.limit else { return };
         let free = self.free.fetch_add(permits as u64, Ordering::Relaxed);
         debug_assert!(free + permits as u64 <= limit.get(), "a permit was released twice");

@@ -24,7 +24,7 @@ impl TimeoutKey {
 
     /// Returns the index of its shard.
     #[inline]
-    pub(super) const fn shard(self) -> usize {
+    pub(crate) const fn shard(self) -> usize {
         self.shard as usize
     }
 

@@ -61,14 +61,10 @@ pub trait Timers {
     }
 }
 
-/// Structure and limits of a contestant. Times are in milliseconds.
+/// Limits of a contestant. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
     pub name: &'static str,
-    /// The structure by its usual name, and its owner.
-    pub scheme: &'static str,
-    /// Surprising properties, as a phrase for a table cell; empty if there are none.
-    pub describes: &'static str,
     /// The longest delay; `None` if there is no limit below a thousand years.
     pub max_delay: Option<u64>,
     /// By how much a timeout may expire before its deadline.
@@ -101,8 +97,6 @@ impl Promises {
     /// No limits: any delay, any number, never early, never late, in order.
     pub const STRICT: Self = Self {
         name: "",
-        scheme: "",
-        describes: "",
         max_delay: None,
         earliness: 0,
         lateness: 0,

@@ -100,11 +100,10 @@ pub fn markdown(results: &Results) -> String {
             few.extend_from_slice(rows);
         }
     }
-    let (few, contestants) = (rows_table(results, &few), contestants());
-    let (targets, missed) = (target_table(results), missed(results));
+    let (few, targets) = (rows_table(results, &few), target_table(results));
+    let missed = missed(results);
     text + &format!(
-        "Rows of few contestants:\n\n{few}\nContestants:\n\n{contestants}\n\
-         Targets, of which {missed} are missed:\n\n{targets}"
+        "Rows of few contestants:\n\n{few}\nTargets, of which {missed} are missed:\n\n{targets}"
     )
 }
 
@@ -160,15 +159,6 @@ fn rows_table(results: &Results, rows: &[&str]) -> String {
     markdown_table(&["Row", "", "Figures"], rows.iter().map(line))
 }
 
-fn contestants() -> String {
-    let line = |one: &Promises| {
-        let longest = one.max_delay.map_or_else(|| "any".to_owned(), span);
-        vec![strong(one.name), one.scheme.to_owned(), longest, one.describes.to_owned()]
-    };
-    let head = ["", "Structure", "Longest delay", "Besides"];
-    markdown_table(&head, CONTESTANTS.iter().map(line))
-}
-
 fn target_table(results: &Results) -> String {
     let line = |(target, value, is_met): (&Target, f64, bool)| {
         let word = if is_met { "met" } else { "**missed**" };
@@ -201,14 +191,6 @@ pub fn number(value: f64) -> String {
         size if size >= 0.01 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
     }
-}
-
-/// Milliseconds in the greatest unit of which there are two or more.
-fn span(millis: u64) -> String {
-    let units = [(1, "ms"), (1_000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "days")];
-    let units = units.into_iter().chain([(365 * 86_400_000, "years")]);
-    let (unit, name) = units.rev().find(|(unit, _)| millis >= 2 * unit).unwrap_or((1, "ms"));
-    format!("{} {name}", (millis + unit / 2) / unit)
 }
 
 /// Replaces the generated parts of `docs/benchmarks.md`, and the pictures beside it.
@@ -258,7 +240,5 @@ mod tests {
         let expected =
             ["0", "2", "0.0042", "1.23", "12.3", "5399", "19.7k", "117.0k", "31.5M", "-0.79"];
         assert_eq!(numbers.map(number), expected);
-        let spans = [1, 100, 4_096, 300_000, 2 * 86_400_000, (1 << 36) - 1].map(span);
-        assert_eq!(spans, ["1 ms", "100 ms", "4 s", "5 min", "2 days", "2 years"]);
     }
 }

@@ -175,6 +175,13 @@ mod tests {
     }
 
     #[test]
+    fn the_page_describes_every_contestant() {
+        let described = table::<4>("| Contestant | Structure | Longest delay | Besides |");
+        let described = described.map(|[name, ..]| name.trim_matches('*'));
+        assert!(described.eq(CONTESTANTS.iter().map(|one| one.name)));
+    }
+
+    #[test]
     fn the_longest_path_defines_a_row() {
         assert_eq!(definition("timer/burst/p99").unit, "ms");
         assert_eq!(definition("timer/burst/cpu").unit, "ns");

@@ -120,11 +120,7 @@ pub struct AsyncIoSleeps;
 impl Sleeps for AsyncIoSleeps {
     type Sleep = Timer;
 
-    const PROMISES: Promises = Promises {
-        name: "async_io",
-        scheme: "scheme 3: tree behind one lock, async-io's Timer",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "async_io", ..Promises::STRICT };
 
     fn start() -> Executor {
         Executor::own(|run| async_io::block_on(run))
@@ -144,12 +140,7 @@ pub struct FuturesSleeps;
 impl Sleeps for FuturesSleeps {
     type Sleep = Delay;
 
-    const PROMISES: Promises = Promises {
-        name: "futures_timer",
-        scheme: "scheme 3: heap of a helper thread, futures-timer",
-        describes: "every operation wakes its thread",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "futures_timer", ..Promises::STRICT };
 
     fn start() -> Executor {
         Executor::own(|run| future::block_on(run))
@@ -180,9 +171,6 @@ impl Sleeps for PingoraSleeps {
 
     const PROMISES: Promises = Promises {
         name: "pingora",
-        scheme: "a tree a thread in steps of 10 ms, pingora-timeout",
-        describes: "early by up to 1 ms and late by up to 20; wakes every 10 ms; cancelled timeouts \
-                    stay",
         earliness: 1,
         lateness: 20,
         wakes: Wakes::Every(10),

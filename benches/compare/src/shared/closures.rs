@@ -21,11 +21,7 @@ impl Closures {
 impl SharedTimer for Closures {
     type Timeout = Timeout;
 
-    const PROMISES: Promises = Promises {
-        name: "delaywheel closures",
-        scheme: "this crate, a closure for each timeout",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "delaywheel closures", ..Promises::STRICT };
 
     fn start() -> Self {
         Self::new(Timer::builder())

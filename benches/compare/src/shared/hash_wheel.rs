@@ -45,9 +45,6 @@ impl SharedTimer for HashWheelThread {
 
     const PROMISES: Promises = Promises {
         name: "hash_wheel_thread",
-        scheme: "scheme 7: hierarchical wheel that ticks, of one thread",
-        describes: "early by up to 2 ms; spins while anything is within 256 ms; cancel does not tell \
-                    whether it did",
         earliness: 2,
         lateness: 1,
         wakes: Wakes::ForCancelled,

@@ -171,9 +171,6 @@ impl SharedTimer for KafkaTimer {
 
     const PROMISES: Promises = Promises {
         name: "kafka_timer",
-        scheme: "hierarchical wheel with a bucket delay queue, a reaper and an executor, as Kafka's",
-        describes: "early by up to 1 ms, since it rounds down; wakes every 200 ms, and for what was \
-                    cancelled",
         earliness: 1,
         lateness: 1,
         wakes: Wakes::Every(200),

@@ -75,15 +75,8 @@ impl NettyTimer {
 impl SharedTimer for NettyTimer {
     type Timeout = Arc<Timeout>;
 
-    const PROMISES: Promises = Promises {
-        name: "netty_timer",
-        scheme: "scheme 6: hashed wheel with rounds, of one thread, as Netty's",
-        describes: "late by up to two ticks of 1 ms; wakes at every tick; slower than the original \
-                    on the JVM",
-        lateness: 2,
-        wakes: Wakes::Every(1),
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises =
+        Promises { name: "netty_timer", lateness: 2, wakes: Wakes::Every(1), ..Promises::STRICT };
 
     fn start() -> Self {
         let queues = Arc::new(Queues {

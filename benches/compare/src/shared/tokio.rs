@@ -29,13 +29,7 @@ impl Tokio {
 impl SharedTimer for Tokio {
     type Timeout = Pin<Box<Option<Sleep>>>;
 
-    const PROMISES: Promises = Promises {
-        name: "tokio",
-        scheme: "hierarchical wheel behind one lock, tokio's sleep",
-        describes: "rounds up to a millisecond; needs its runtime",
-        lateness: 1,
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "tokio", lateness: 1, ..Promises::STRICT };
 
     fn start() -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build();

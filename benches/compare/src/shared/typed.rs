@@ -36,11 +36,7 @@ impl Typed {
 impl SharedTimer for Typed {
     type Timeout = TimeoutKey;
 
-    const PROMISES: Promises = Promises {
-        name: "delaywheel typed",
-        scheme: "this crate, a value for each timeout",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "delaywheel typed", ..Promises::STRICT };
 
     fn start() -> Self {
         Self::new(Timer::builder())

@@ -70,9 +70,6 @@ impl Timers for BitWheel {
 
     const PROMISES: Promises = Promises {
         name: "bitwheel",
-        scheme: "hierarchical wheel that never cascades, bitwheel",
-        describes: "early by up to 4 s and late by up to 29 s, by the slot it finds; beyond 4 \
-                    minutes it wraps round and is earlier still",
         max_delay: Some(RANGE - 1),
         earliness: COARSEST - 1,
         lateness: (PROBES - 1) * COARSEST,

@@ -96,9 +96,6 @@ impl Timers for DelayQueue {
 
     const PROMISES: Promises = Promises {
         name: "delay_queue",
-        scheme: "hierarchical wheel over a slab, tokio-util's DelayQueue",
-        describes: "a key is used again once its timeout is gone; panics beyond two years, counted \
-                    from when it last had something to do",
         max_delay: Some(MAX_DELAY),
         safe_keys: false,
         ..Promises::STRICT

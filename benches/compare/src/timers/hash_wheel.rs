@@ -89,9 +89,6 @@ impl Timers for HashWheel {
 
     const PROMISES: Promises = Promises {
         name: "hash_wheel",
-        scheme: "scheme 7: hierarchical wheel that ticks, hierarchical_hash_wheel_timer",
-        describes: "between 49.5 and 49.7 days, fires after hours or panics; ticks while anything is \
-                    within 256 ticks; wakes for what was cancelled; rounds delays down",
         max_delay: Some(MAX_DELAY),
         wakes: Wakes::ForCancelled,
         ..Promises::STRICT

@@ -134,14 +134,8 @@ fn index(bucket: u64) -> usize {
 impl Timers for Kafka {
     type Key = DefaultKey;
 
-    const PROMISES: Promises = Promises {
-        name: "kafka",
-        scheme: "hierarchical wheel with a bucket delay queue, as Kafka's",
-        describes: "early by up to a tick, since it rounds down; wakes for what was cancelled",
-        earliness: 1,
-        wakes: Wakes::ForCancelled,
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises =
+        Promises { name: "kafka", earliness: 1, wakes: Wakes::ForCancelled, ..Promises::STRICT };
 
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let list = self.list(deadline);

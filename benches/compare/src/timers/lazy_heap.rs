@@ -30,11 +30,7 @@ impl LazyHeap {
 impl Timers for LazyHeap {
     type Key = DefaultKey;
 
-    const PROMISES: Promises = Promises {
-        name: "lazy_heap",
-        scheme: "scheme 3: binary heap with lazy cancel",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "lazy_heap", ..Promises::STRICT };
 
     fn insert(&mut self, deadline: u64, payload: u64) -> DefaultKey {
         let key = self.payloads.insert(payload);

@@ -97,9 +97,6 @@ impl Timers for Netty {
 
     const PROMISES: Promises = Promises {
         name: "netty",
-        scheme: "scheme 6: hashed wheel with rounds, as Netty's",
-        describes: "late by a tick, and one more for every 100,000 new ones in a tick; wakes at \
-                    every tick, even if nothing is pending",
         lateness: 1 + LARGEST as u64 / TRANSFERS_PER_TICK as u64,
         ordered: false,
         wakes: Wakes::Every(1),

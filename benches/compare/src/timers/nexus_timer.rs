@@ -72,8 +72,6 @@ impl Timers for NexusTimer {
 
     const PROMISES: Promises = Promises {
         name: "nexus_timer",
-        scheme: "hierarchical wheel, nexus-timer",
-        describes: "early by up to a tick, since it rounds down; not in order",
         max_delay: Some(MAX_DELAY),
         earliness: 1,
         ordered: false,

@@ -20,11 +20,7 @@ pub struct IndexedHeap {
 impl Timers for IndexedHeap {
     type Key = u64;
 
-    const PROMISES: Promises = Promises {
-        name: "priority_queue",
-        scheme: "scheme 3: indexed binary heap, priority-queue",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "priority_queue", ..Promises::STRICT };
 
     fn insert(&mut self, deadline: u64, payload: u64) -> u64 {
         let key = self.inserted;

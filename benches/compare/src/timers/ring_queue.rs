@@ -62,8 +62,6 @@ impl Timers for RingQueue {
 
     const PROMISES: Promises = Promises {
         name: "ring_queue",
-        scheme: "ring of sets for keep-alives, a slot a second",
-        describes: "late by up to a second; refuses what lies beyond a minute",
         max_delay: Some((SLOTS - 1) * SECOND),
         lateness: SECOND - 1,
         ordered: false,

@@ -140,14 +140,8 @@ pub type UnorderedList = Listed<Unordered>;
 pub struct Unordered;
 
 impl Scheme for Unordered {
-    const PROMISES: Promises = Promises {
-        name: "unordered_list",
-        scheme: "scheme 1: unordered list",
-        describes: "looks at every timeout each time",
-        ordered: false,
-        largest: 10_000,
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises =
+        Promises { name: "unordered_list", ordered: false, largest: 10_000, ..Promises::STRICT };
     const LISTS: usize = 1;
     const TICKS: bool = false;
 
@@ -162,13 +156,8 @@ pub type OrderedList = Listed<Ordered>;
 pub struct Ordered;
 
 impl Scheme for Ordered {
-    const PROMISES: Promises = Promises {
-        name: "ordered_list",
-        scheme: "scheme 2: ordered list",
-        describes: "searches for the position of each timeout",
-        largest: 10_000,
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises =
+        Promises { name: "ordered_list", largest: 10_000, ..Promises::STRICT };
     const LISTS: usize = 1;
     const IS_SORTED: bool = true;
     const TICKS: bool = false;
@@ -193,8 +182,6 @@ pub struct Simple;
 impl Scheme for Simple {
     const PROMISES: Promises = Promises {
         name: "simple_wheel",
-        scheme: "scheme 4: simple wheel",
-        describes: "refuses delays beyond its 65,536 slots; wakes at every tick",
         max_delay: Some(SLOTS - 1),
         wakes: Wakes::Every(1),
         ..Promises::STRICT
@@ -215,8 +202,6 @@ pub struct SortedHashed;
 impl Scheme for SortedHashed {
     const PROMISES: Promises = Promises {
         name: "sorted_hashed_wheel",
-        scheme: "scheme 5: hashed wheel with sorted buckets",
-        describes: "searches a bucket for the position of each timeout; wakes at every tick",
         wakes: Wakes::Every(1),
         largest: 1_000_000,
         ..Promises::STRICT
@@ -257,8 +242,6 @@ impl Ticking {
 impl Scheme for Ticking {
     const PROMISES: Promises = Promises {
         name: "ticking_wheel",
-        scheme: "scheme 7: hierarchical wheel that ticks, as Linux's until 2015",
-        describes: "refuses delays beyond 49 days; wakes at every tick",
         max_delay: Some((1 << (FIRST_BITS + (WHEELS - 1) * BITS)) - 1),
         wakes: Wakes::Every(1),
         ..Promises::STRICT

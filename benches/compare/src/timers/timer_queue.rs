@@ -11,13 +11,8 @@ pub struct TimerQueue(timer_queue::TimerQueue<u64>);
 impl Timers for TimerQueue {
     type Key = Timer;
 
-    const PROMISES: Promises = Promises {
-        name: "timer_queue",
-        scheme: "hierarchical wheel over a slab, timer-queue",
-        describes: "the key of a timeout that is gone panics or is another's",
-        safe_keys: false,
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises =
+        Promises { name: "timer_queue", safe_keys: false, ..Promises::STRICT };
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Timer {
         self.0.insert(deadline, payload)

@@ -18,11 +18,7 @@ impl Wheel {
 impl Timers for Wheel {
     type Key = Key;
 
-    const PROMISES: Promises = Promises {
-        name: "delaywheel",
-        scheme: "hierarchical wheel with a bucket delay queue",
-        ..Promises::STRICT
-    };
+    const PROMISES: Promises = Promises { name: "delaywheel", ..Promises::STRICT };
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Key {
         self.0.insert(Tick::new(deadline), payload).expect("the wheel takes 2^32 timeouts")

@@ -6,7 +6,7 @@
 use std::{alloc::System, env, error::Error};
 
 use cap::Cap;
-use delaywheel_compare::measure::memory::{Heap, Turn};
+use delaywheel_compare::measure::{Turn, memory::Heap};
 use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait};
 
 /// Counts the peak of live bytes.
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         peak: || PEAK.get_peak_memory(),
         reset_peak: || PEAK.reset_peak_memory(),
     };
-    let figures = serde_json::from_str::<Turn>(&turn)?.run(&heap);
+    let figures = serde_json::from_str::<Turn>(&turn)?.run_counted(&heap);
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())
 }

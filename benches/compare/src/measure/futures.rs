@@ -19,7 +19,7 @@ use tokio::{
     time,
 };
 
-use crate::measure;
+use super::Turn;
 use crate::prelude::*;
 
 /// The workers of a runtime.
@@ -124,103 +124,60 @@ impl Source for Tokio {
     }
 }
 
-/// A turn of one contestant in a process of its own.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct Turn {
-    contestant: Contestant,
-    what: What,
-    /// Duration of loops without an end of their own.
-    millis: u64,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-enum Contestant {
-    Free,
-    Driven,
-    Tokio,
-}
-
-/// Rows that are measured together, with the number of sleeps or connections.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-enum What {
-    Ready,
-    Once(u32),
-    Sleep(u32),
-    Workers,
-    Reset(u32),
-    Elapse(u32),
-    Echo(u32),
-}
-
 /// All rows.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let (some, many) = bench.full((1_000, 10_000), (100_000, 1_000_000));
-    let whats = [
-        What::Ready,
-        What::Once(some),
-        What::Sleep(1_000),
-        What::Sleep(some),
-        What::Sleep(many),
-        What::Workers,
-        What::Reset(some),
-        What::Elapse(many),
-        What::Echo(bench.full(20, 1_000)),
+    let turns = [
+        ("ready".to_owned(), 0),
+        (format!("once/{}", size(some)), some),
+        ("sleep/1e3".to_owned(), 1_000),
+        (format!("sleep/{}", size(some)), some),
+        (format!("sleep/{}", size(many)), many),
+        ("workers/2".to_owned(), 1_000),
+        (format!("reset/{}", size(some)), some),
+        (format!("elapse/{}", size(many)), many),
+        ("echo".to_owned(), bench.full(20, 1_000)),
     ];
     let (program, millis) = (env::current_exe()?, bench.full(10, 300));
-    for what in whats {
+    for (row, number) in turns {
+        let row = format!("future/{row}");
         for _ in 0..bench.rounds() {
-            for contestant in [Contestant::Free, Contestant::Driven, Contestant::Tokio] {
-                bench.delegate(
-                    &program,
-                    &measure::Turn::Futures(Turn { contestant, what, millis }),
-                )?;
+            for contestant in [Free::NAME, Driven::NAME, Tokio::NAME] {
+                bench.delegate(&program, &row, contestant, [1, number], millis, 0)?;
             }
         }
     }
     Ok(())
 }
 
-impl Turn {
-    pub fn run(self) -> io::Result<Vec<Figure>> {
-        match self.contestant {
-            Contestant::Free => self.take::<Free>(),
-            Contestant::Driven => self.take::<Driven>(),
-            Contestant::Tokio => self.take::<Tokio>(),
-        }
+pub(super) fn take(turn: &Turn) -> io::Result<Vec<Figure>> {
+    match &*turn.contestant {
+        Free::NAME => take_of::<Free>(turn),
+        Driven::NAME => take_of::<Driven>(turn),
+        _ => take_of::<Tokio>(turn),
     }
+}
 
-    fn take<S: Source>(self) -> io::Result<Vec<Figure>> {
-        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-        let source = {
-            let _entered = runtime.enter();
-            S::start()
-        };
-        let span = Duration::from_millis(self.millis);
-        let one = |row: String, work: fn(&S, &mut Context<'_>, u32, Duration) -> f64, number| {
-            let figure =
-                on_workers(&runtime, &source, 1, move |source, cx| work(source, cx, number, span));
-            Ok(vec![Figure::new(row, S::NAME, figure[0])])
-        };
-        match self.what {
-            What::Ready => one("future/ready".to_owned(), ready_at_once, 0),
-            What::Once(number) => {
-                one(format!("future/once/{}", size(number)), pending_once, number)
-            }
-            What::Sleep(number) => {
-                one(format!("future/sleep/{}", size(number)), create_and_drop, number)
-            }
-            What::Reset(number) => one(format!("future/reset/{}", size(number)), reset, number),
-            What::Workers => {
-                let costs = on_workers(&runtime, &source, WORKERS, move |source, cx| {
-                    create_and_drop(source, cx, 1_000, span)
-                });
-                let rate = costs.iter().map(|cost| 1e3 / cost).sum();
-                Ok(vec![Figure::new("future/workers/2", S::NAME, rate)])
-            }
-            What::Elapse(number) => Ok(elapse(&source, &runtime, number)),
-            What::Echo(connections) => runtime.block_on(echo(&source, connections, span)),
-        }
-    }
+fn take_of<S: Source>(turn: &Turn) -> io::Result<Vec<Figure>> {
+    let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let source = {
+        let _entered = runtime.enter();
+        S::start()
+    };
+    let (number, span) = (turn.number, turn.time());
+    let costs = |workers, work: fn(&S, &mut Context<'_>, u32, Duration) -> f64| {
+        on_workers(&runtime, &source, workers, move |source, cx| work(source, cx, number, span))
+    };
+    let figure = match turn.row.split('/').nth(1) {
+        Some("ready") => costs(1, ready_at_once)[0],
+        Some("once") => costs(1, pending_once)[0],
+        Some("sleep") => costs(1, create_and_drop)[0],
+        Some("reset") => costs(1, reset)[0],
+        Some("workers") => costs(WORKERS, create_and_drop).iter().map(|cost| 1e3 / cost).sum(),
+        Some("elapse") => return Ok(elapse(&source, &runtime, number)),
+        _ => return runtime.block_on(echo(&source, number, span)),
+    };
+    Ok(vec![Figure::new(&*turn.row, S::NAME, figure)])
 }
 
 /// Runs the same work in a task on each of so many workers, which begin together.

@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::traffic::{Steady, Traffic};
+use super::{
+    Turn,
+    traffic::{Steady, Traffic},
+};
 use crate::prelude::*;
 
 /// The counters of the allocator.
@@ -16,16 +19,6 @@ pub struct Heap {
     /// Greatest number of live bytes since the last reset, above those at the reset.
     pub peak: fn() -> usize,
     pub reset_peak: fn(),
-}
-
-/// A turn in a process of its own.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Turn {
-    row: String,
-    contestant: String,
-    number: u32,
-    ticks: u32,
-    seed: u64,
 }
 
 const PENDING: &str = "wheel/memory/pending";
@@ -67,9 +60,8 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     turns.extend([(BARE, Typed::NAME, pending), (BARE, Closures::NAME, pending)]);
     turns.push((PURGATORY, Wheel::NAME, pending));
     for (row, contestant, number) in turns {
-        let (row, contestant) = (row.to_owned(), contestant.to_owned());
-        let (ticks, seed) = (bench.full(400, 4_000), bench.options.seed);
-        bench.delegate(&program, &Turn { row, contestant, number, ticks, seed })?;
+        let millis = bench.full(400, 4_000);
+        bench.delegate(&program, row, contestant, [1, number], millis, 0)?;
     }
     Ok(())
 }
@@ -92,7 +84,7 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 impl Turn {
-    pub fn run(&self, heap: &Heap) -> Vec<Figure> {
+    pub fn run_counted(&self, heap: &Heap) -> Vec<Figure> {
         let still = || Timer::builder().clock(ManualClock::new());
         match &*self.row {
             LEFT => vec![self.left(heap)],
@@ -120,7 +112,7 @@ impl Turn {
         let before = (heap.live)();
         let mut steady = Steady::new(Wheel::default(), &traffic);
         steady.ramp_up();
-        steady.pass(u64::from(self.ticks), LIMIT);
+        steady.pass(u64::from(self.millis), LIMIT);
         let (mut wheel, keys) = steady.into_parts();
         assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()), "a request was not pending");
         drop(keys);
@@ -203,7 +195,7 @@ pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
         let mut steady = Steady::new(T::default(), &traffic);
         (heap.reset_peak)();
         steady.ramp_up();
-        let is_whole = steady.pass(turn.ticks.into(), LIMIT);
+        let is_whole = steady.pass(turn.millis.into(), LIMIT);
         return turn.each((heap.peak)(), unless(is_whole));
     }
     let deadlines = Spread::Minute.delays(&mut Rng::with_seed(turn.seed), turn.number);
@@ -259,7 +251,7 @@ fn answer<S: SharedTimer>(timer: &S, turn: &Turn, requests: &[Victim]) -> bool {
         }
     }
     let start = Instant::now();
-    for (tick, requests) in (0..turn.ticks).zip(requests.chunks(per_tick).cycle()) {
+    for (tick, requests) in (0..turn.millis).zip(requests.chunks(per_tick).cycle()) {
         sleep_until(start + tick * Duration::from_millis(1));
         replace_all(timer, &mut timeouts, requests);
         timer.catch_up();

@@ -15,18 +15,31 @@ use std::io;
 
 use crate::prelude::*;
 
-/// A turn that a process takes for its parent.
-#[derive(Serialize, Deserialize)]
-pub enum Turn {
-    Shared(shared::Turn),
-    Futures(futures::Turn),
+/// A turn of one contestant in a process of its own.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Turn {
+    /// The row, or the path above rows that are measured together.
+    pub row: String,
+    pub contestant: String,
+    /// Threads that use the contestant.
+    pub threads: u32,
+    /// Timeouts, sleeps, operations or connections.
+    pub number: u32,
+    /// Length of the timed part. In virtual time, its number of ticks.
+    pub millis: u32,
+    pub seed: u64,
 }
 
 impl Turn {
-    pub fn run(self) -> io::Result<Vec<Figure>> {
-        match self {
-            Self::Shared(turn) => Ok(turn.run()),
-            Self::Futures(turn) => turn.run(),
+    /// Takes the turn, unless it needs the allocator of the program `memory`.
+    pub fn run(&self) -> io::Result<Vec<Figure>> {
+        if self.row.starts_with("future/") {
+            return futures::take(self);
         }
+        Ok((crate::shared::find(&self.contestant).take)(self))
+    }
+
+    fn time(&self) -> Duration {
+        self.millis * MILLI
     }
 }

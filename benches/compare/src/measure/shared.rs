@@ -1,60 +1,36 @@
 //! Contestants with threads of their own. Each takes each turn in a process of its own.
 
+use super::Turn;
 use crate::prelude::*;
-use crate::{measure, os::other_threads, shared::schedule_all_noted};
+use crate::{os::other_threads, shared::schedule_all_noted};
 
-/// A turn of one contestant in a process of its own.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Turn {
-    contestant: String,
-    what: What,
-    /// Threads that use the timer.
-    threads: u32,
-    number: u32,
-    millis: u64,
-    seed: u64,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-enum What {
-    Pairs,
-    Idle,
-    Lateness,
-    Oversubscribed,
-}
+const PAIRS: &str = "timer/pair";
+const IDLE: &str = "timer/idle";
+const LATENESS: &str = "timer/lateness";
+const OVERSUBSCRIBED: &str = "timer/oversubscribed";
 
 impl Turn {
-    pub fn run(&self) -> Vec<Figure> {
-        (shared::find(&self.contestant).take)(self)
-    }
-
     pub fn take<S: SharedTimer>(&self) -> Vec<Figure> {
-        match self.what {
-            What::Pairs => self.pairs::<S>(),
-            What::Idle => self.idle::<S>(),
-            What::Lateness => self.lateness::<S>(),
-            What::Oversubscribed => self.oversubscribed::<S>(),
+        match &*self.row {
+            PAIRS => self.pairs::<S>(),
+            IDLE => self.idle::<S>(),
+            LATENESS => self.lateness::<S>(),
+            _ => self.oversubscribed::<S>(),
         }
-    }
-
-    fn time(&self) -> Duration {
-        Duration::from_millis(self.millis)
     }
 }
 
 /// Makes every contestant take a turn.
 fn delegate(
     bench: &mut Bench,
-    what: What,
+    row: &str,
     [threads, number]: [u32; 2],
-    millis: u64,
+    millis: u32,
     round: usize,
 ) -> Done {
     let program = env::current_exe()?;
     for one in shared::all() {
-        let (contestant, seed) = (one.name().to_owned(), bench.options.seed + round as u64);
-        let turn = Turn { contestant, what, threads, number, millis, seed };
-        bench.delegate(&program, &measure::Turn::Shared(turn))?;
+        bench.delegate(&program, row, one.name(), [threads, number], millis, round)?;
     }
     Ok(())
 }
@@ -66,11 +42,11 @@ pub(crate) fn pairs(bench: &mut Bench) -> Done {
     for round in 0..bench.rounds() {
         for &number in sizes {
             bench.tell(&format!("pairs, {number} pending"));
-            delegate(bench, What::Pairs, [1, number], millis, round)?;
+            delegate(bench, PAIRS, [1, number], millis, round)?;
         }
         for threads in [2, 4] {
             bench.tell(&format!("{threads} threads"));
-            delegate(bench, What::Pairs, [threads, 100_000], millis, round)?;
+            delegate(bench, PAIRS, [threads, 100_000], millis, round)?;
         }
     }
     if sizes.len() > 1 {
@@ -82,13 +58,13 @@ pub(crate) fn pairs(bench: &mut Bench) -> Done {
 
 /// Context switches with one timeout far ahead.
 pub(crate) fn idle(bench: &mut Bench) -> Done {
-    delegate(bench, What::Idle, [1, 1], bench.full(200, 3_000), 0)
+    delegate(bench, IDLE, [1, 1], bench.full(200, 3_000), 0)
 }
 
 pub(crate) fn lateness(bench: &mut Bench) -> Done {
     for round in 0..bench.rounds() {
         let (number, millis) = bench.full((200, 200), (2_000, 2_000));
-        delegate(bench, What::Lateness, [1, number], millis, round)?;
+        delegate(bench, LATENESS, [1, number], millis, round)?;
     }
     Ok(())
 }
@@ -96,7 +72,7 @@ pub(crate) fn lateness(bench: &mut Bench) -> Done {
 /// Lateness and pairs with more threads than processors.
 pub(crate) fn oversubscribed(bench: &mut Bench) -> Done {
     let threads = bench.full(4, 16);
-    delegate(bench, What::Oversubscribed, [threads, 1_000], bench.pick(200, 2_000, 4_000), 0)
+    delegate(bench, OVERSUBSCRIBED, [threads, 1_000], bench.pick(200, 2_000, 4_000), 0)
 }
 
 /// Pairs between two reads of the clock.

@@ -149,49 +149,6 @@ const FEW: [&str; 2] = [Wheel::NAME, LazyHeap::NAME];
 const FRESH: [&str; 5] =
     [Wheel::NAME, LazyHeap::NAME, BTree::NAME, DelayQueue::NAME, TimerQueue::NAME];
 
-/// Cancel and insert while time stands still.
-struct Churn<T: Timers> {
-    timers: T,
-    keys: Vec<T::Key>,
-    deadlines: Vec<u64>,
-}
-
-/// Cancel and insert; the type is hidden.
-pub trait Churning {
-    /// Performs pairs. Returns their time.
-    fn churn(&mut self, pairs: &[Pair]) -> Duration;
-
-    /// Asserts that exactly the timeouts that were not cancelled expire.
-    fn check(&mut self);
-}
-
-/// Fills a contestant.
-pub fn churning<T: Timers + 'static>(make: fn() -> T, deadlines: Vec<u64>) -> Box<dyn Churning> {
-    let mut timers = make();
-    let keys = insert_all(&mut timers, &deadlines);
-    Box::new(Churn { timers, keys, deadlines })
-}
-
-impl<T: Timers> Churning for Churn<T> {
-    fn churn(&mut self, pairs: &[Pair]) -> Duration {
-        let (time, ()) = timed(|| {
-            for pair in pairs {
-                let key = &mut self.keys[pair.victim as usize];
-                assert!(self.timers.cancel(*key).is_some(), "a victim was not pending");
-                *key = self.timers.insert(pair.delay, pair.delay);
-            }
-        });
-        for pair in pairs {
-            self.deadlines[pair.victim as usize] = pair.delay;
-        }
-        time
-    }
-
-    fn check(&mut self) {
-        drain(&mut self.timers, Duration::from_secs(20)).check(&self.deadlines, T::NAME);
-    }
-}
-
 /// Moves every timeout to a later deadline. Returns nanoseconds of one move.
 pub fn reset_once<T: Timers + Default>(deadlines: &[u64], moves: &[Pair]) -> f64 {
     let mut timers = T::default();
@@ -220,33 +177,16 @@ pub(crate) fn fresh(bench: &mut Bench) -> Done {
 
 fn fresh_at(bench: &mut Bench, spread: Spread, pending: u32) {
     let name = format!("{}/{}", spread.name(), size(pending));
+    let traffic = Traffic::fresh(spread, pending, bench.options.seed);
+    steady(bench, "wheel/churn_fresh", &format!("/{name}"), pending, &traffic);
     let mut rng = Rng::with_seed(bench.options.seed);
     let deadlines = spread.delays(&mut rng, pending);
-    let entrants = || timers::all().into_iter().filter(|one| FRESH.contains(&one.name()));
-    bench.tell(&format!("churn, fresh, {name}"));
-    let warm_up = spread.pairs(&mut rng, pending, 4 * pending);
-    let start = |one: Entrant| {
-        let mut churning = (one.churning)(deadlines.clone());
-        churning.churn(&warm_up);
-        (one.name(), churning)
-    };
-    let mut turns: Vec<_> = entrants().map(start).collect();
-    for _ in 0..bench.rounds_at(pending) {
-        let pairs = spread.pairs(&mut rng, pending, bench.pick(10_000, 500_000, 1_000_000));
-        for (one, churning) in &mut turns {
-            churning.churn(&pairs[..pairs.len() / 4]);
-            let value = nanos_per(churning.churn(&pairs), pairs.len() as u64);
-            bench.add(&format!("wheel/churn_fresh/{name}"), one, value);
-        }
-    }
-    turns.iter_mut().for_each(|(_, churning)| churning.check());
-    drop(turns);
     let mut order: Vec<_> = (0..pending).collect();
     rng.shuffle(&mut order);
     let later = |victim| Pair { victim, delay: deadlines[victim as usize] + Spread::Minute.max() };
     let moves: Vec<_> = order.into_iter().map(later).collect();
     for _ in 0..bench.rounds_at(pending) {
-        for one in entrants() {
+        for one in timers::all().iter().filter(|one| FRESH.contains(&one.name())) {
             let value = (one.reset)(&deadlines, &moves);
             bench.add(&format!("wheel/reset_fresh/{name}"), one.name(), value);
         }
@@ -263,7 +203,7 @@ pub fn at_work<T: Timers + Default + 'static>(
 ) -> (bool, Box<dyn AtWork + '_>) {
     let mut steady = Steady::new(T::default(), traffic);
     steady.ramp_up();
-    let is_steady = steady.pass(traffic.max_delay.min(60 * SECOND), limit);
+    let is_steady = steady.warm_up(limit);
     (is_steady, Box::new(steady))
 }
 
@@ -273,7 +213,10 @@ fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: 
     bench.tell(&path);
     let mut turns = Vec::new();
     for one in timers::all() {
-        if one.promises.admits(pending, traffic.max_delay) && bench.admits(row, one.name()) {
+        if one.promises.admits(pending, traffic.max_delay)
+            && bench.admits(row, one.name())
+            && (!traffic.is_fresh || FRESH.contains(&one.name()))
+        {
             let (time, (is_steady, at_work)) = timed(|| (one.at_work)(traffic, limit));
             // The limit itself does not make a contestant slow.
             bench.took(row, one.name(), time.saturating_sub(limit / 2));
@@ -387,17 +330,17 @@ pub(crate) fn sizes(bench: &mut Bench) -> Done {
     for pending in [1_000, bench.full(10_000, 1_000_000)] {
         for spread in [Spread::Minute, Spread::Month] {
             let name = format!("{}/{}", spread.name(), size(pending));
-            let mut rng = Rng::with_seed(bench.options.seed);
-            let deadlines = spread.delays(&mut rng, pending);
-            let pairs = spread.pairs(&mut rng, pending, 4 * pending.max(100_000));
+            let deadlines = spread.delays(&mut Rng::with_seed(bench.options.seed), pending);
+            let traffic = Traffic::fresh(spread, pending, bench.options.seed);
             for _ in 0..bench.rounds() {
                 bench.tell(&format!("sizes, {name}"));
                 for (wheel, make) in WHEELS {
                     let filled = fill_once(make, &deadlines, long);
                     bench.add(&format!("wheel/size/insert/{name}"), wheel, filled.insert);
                     bench.add(&format!("wheel/size/expire/{name}"), wheel, filled.expire);
-                    let time = churning(make, deadlines.clone()).churn(&pairs);
-                    let value = nanos_per(time, pairs.len() as u64);
+                    let mut steady = Steady::new(make(), &traffic);
+                    steady.ramp_up();
+                    let value = steady.measure(4 * u64::from(pending.max(100_000)), WARM_UP);
                     bench.add(&format!("wheel/size/churn/{name}"), wheel, value);
                 }
             }
@@ -412,29 +355,4 @@ pub(crate) fn sizes(bench: &mut Bench) -> Done {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_expires_and_wake_ups_are_counted() {
-        let deadlines = Spread::Year.delays(&mut Rng::with_seed(3), 1_000);
-        let patience = Duration::from_mins(10);
-        let (_, exact) = drain_once(BTree::default, &deadlines, patience);
-        // Two timeouts in one tick share a wake-up.
-        assert!((990..=1_000).contains(&exact.wakeups), "{exact:?}");
-        let (_, ours) = drain_once(Wheel::default, &deadlines, patience);
-        assert!((exact.wakeups..1_200).contains(&ours.wakeups), "{ours:?}");
-        assert_eq!(ours.now, deadlines.into_iter().max().unwrap());
-    }
-
-    #[test]
-    #[expect(clippy::float_cmp, reason = "the figures are exact")]
-    fn a_part_is_extrapolated() {
-        let drained = Drained { now: 250, is_cut_off: true, ..Drained::default() };
-        assert_eq!(drained.factor(1_000), 4.0);
-        assert_eq!(Drained { is_cut_off: false, ..drained }.factor(1_000), 1.0);
-    }
 }

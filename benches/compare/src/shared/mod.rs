@@ -10,7 +10,7 @@ mod typed;
 
 use delaywheel::TimerStats;
 
-use crate::measure::{memory, shared as measure};
+use crate::measure::{Turn, memory};
 use crate::prelude::*;
 
 pub use self::{
@@ -146,13 +146,13 @@ fn settle_own(name: &str, returned: usize, stats: &TimerStats, ran: Counter, exp
 #[derive(Clone, Copy)]
 pub struct Entrant {
     pub promises: Promises,
-    pub take: fn(&measure::Turn) -> Vec<Figure>,
-    pub memory: fn(&memory::Turn, &memory::Heap) -> Vec<Figure>,
+    pub take: fn(&Turn) -> Vec<Figure>,
+    pub memory: fn(&Turn, &memory::Heap) -> Vec<Figure>,
 }
 
 impl Entrant {
     const fn of<S: SharedTimer>() -> Self {
-        let (take, memory) = (measure::Turn::take::<S>, memory::of_shared::<S>);
+        let (take, memory) = (Turn::take::<S>, memory::of_shared::<S>);
         Self { promises: S::PROMISES, take, memory }
     }
 

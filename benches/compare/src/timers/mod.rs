@@ -18,11 +18,11 @@ mod timer_queue;
 mod wheel;
 
 use crate::measure::{
-    memory,
+    Turn, memory,
     seen::{self, Seen},
     traffic::{AtWork, Traffic},
     wheel as measure,
-    wheel::{Churning, Drained, Filled},
+    wheel::{Drained, Filled},
 };
 use crate::prelude::*;
 
@@ -47,12 +47,11 @@ pub use self::{
 pub struct Entrant {
     pub promises: Promises,
     pub fill: fn(&[u64], Duration) -> Filled,
-    pub churning: fn(Vec<u64>) -> Box<dyn Churning>,
     pub reset: fn(&[u64], &[Pair]) -> f64,
     pub at_work: for<'a> fn(&'a Traffic, Duration) -> (bool, Box<dyn AtWork + 'a>),
     pub drain: fn(&[u64], Duration) -> (Duration, Drained),
     pub seen: fn(u32, u64) -> Seen,
-    pub memory: fn(&memory::Turn, &memory::Heap) -> Vec<Figure>,
+    pub memory: fn(&Turn, &memory::Heap) -> Vec<Figure>,
 }
 
 impl Entrant {
@@ -60,7 +59,6 @@ impl Entrant {
         Self {
             promises: T::PROMISES,
             fill: |deadlines, long| measure::fill_once(T::default, deadlines, long),
-            churning: |deadlines| measure::churning(T::default, deadlines),
             reset: measure::reset_once::<T>,
             at_work: measure::at_work::<T>,
             drain: |deadlines, patience| measure::drain_once(T::default, deadlines, patience),

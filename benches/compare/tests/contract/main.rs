@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod limits;
-mod oracle;
 mod purgatory;
 mod scripts;
 mod shared;

@@ -1,15 +1,10 @@
 //! The purgatories: each request ends once and for the right reason, and no event is missed.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use delaywheel_compare::{
     os::wait_until,
-    purgatory::{
-        Announce, Answer, ClosedLoop, KafkaPurgatory, Requests, Share, SharedPurgatory, demands,
-    },
+    purgatory::{Answer, KafkaPurgatory, Requests, SharedPurgatory},
 };
 
 const LONG: Duration = Duration::from_hours(1);
@@ -30,7 +25,6 @@ each! {
     a_request_that_is_ready_at_once_does_not_wait
     a_handle_completes_its_request_once
     a_request_expires_once_and_not_early
-    no_event_is_missed_on_two_threads
     a_request_that_completes_while_it_expires_ends_once
 }
 
@@ -81,27 +75,6 @@ mod check {
         assert!(handles.into_iter().all(|handle| !purgatory.complete(handle)), "{}", P::NAME);
         assert_eq!(purgatory.check_all(&[1, 2, 3]), 0, "{}", P::NAME);
         purgatory.settle(0, 100, 0);
-    }
-
-    /// Each request can complete before its event comes. If the event misses it, it never
-    /// completes.
-    pub(super) fn no_event_is_missed_on_two_threads<P: SharedPurgatory>() {
-        let purgatory = P::start();
-        let work = |seed| {
-            let demands = demands::<3>(seed, 0..5, 5_000);
-            let mut requests = ClosedLoop::new(&purgatory, Announce::One, &demands[..3]);
-            requests.run(&demands);
-            requests.finish()
-        };
-        let shares: [Share; 2] = thread::scope(|scope| {
-            let work = &work;
-            let workers = [1, 2].map(|seed| scope.spawn(move || work(seed)));
-            workers.map(|worker| worker.join().unwrap())
-        });
-        let [watched, completed] = [|share: &Share| share.watched, |share: &Share| share.completed]
-            .map(|count| shares.iter().map(count).sum::<u64>());
-        assert_eq!((watched, completed), (10_006, 10_006), "{}", P::NAME);
-        purgatory.settle(watched, 0, 0);
     }
 
     pub(super) fn a_request_that_completes_while_it_expires_ends_once<P: SharedPurgatory>() {

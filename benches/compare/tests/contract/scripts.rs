@@ -1,6 +1,7 @@
-//! The same random scripts for every contestant.
+//! The same random scripts for every contestant, beside an ordered map. Each call is checked as far
+//! as the contestant promises.
 
-use std::thread;
+use std::collections::BTreeMap;
 
 use delaywheel_compare::{
     Promises, Timers, Wakes,
@@ -8,7 +9,7 @@ use delaywheel_compare::{
 };
 use fastrand::Rng;
 
-use crate::{hold_paused_clock, oracle::Checked};
+use crate::{hold_paused_clock, panics};
 
 const SEEDS: u64 = 100;
 
@@ -24,8 +25,8 @@ fn every_contestant_keeps_its_promises() {
     impl Visitor for Scripts {
         fn visit<T: Timers + Default + 'static>(&mut self) {
             for seed in 0..SEEDS {
-                let _printed = Printed { contestant: T::NAME, seed };
-                Script::new(seed, &T::PROMISES).run::<T>();
+                let has_failed = panics(|| Script::<T>::new(seed).run());
+                assert!(!has_failed, "{} failed with seed {seed}", T::NAME);
             }
         }
     }
@@ -33,62 +34,164 @@ fn every_contestant_keeps_its_promises() {
     timers::visit_all(&mut Scripts);
 }
 
-/// Prints the failed script when a test panics.
-struct Printed {
-    contestant: &'static str,
-    seed: u64,
-}
-
-impl Drop for Printed {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("{} failed with seed {}", self.contestant, self.seed);
-        }
-    }
-}
-
-struct Script {
+/// A contestant and its expected timeouts. A payload is the number of its timeout.
+struct Script<T: Timers> {
+    timers: T,
     rng: Rng,
     /// The longest delay.
     reach: u64,
+    now: u64,
+    inserted: u64,
+    pending: BTreeMap<u64, Pending<T::Key>>,
+    /// Keys of timeouts that have ended.
+    dead: Vec<T::Key>,
 }
 
-impl Script {
-    fn new(seed: u64, promises: &Promises) -> Self {
-        let reach = match promises.wakes {
+struct Pending<K> {
+    key: K,
+    deadline: u64,
+    /// The deadline, or the time of its insert or move if that was later: no contestant can be
+    /// sooner.
+    due: u64,
+}
+
+impl<T: Timers + Default> Script<T> {
+    const PROMISES: Promises = T::PROMISES;
+
+    fn new(seed: u64) -> Self {
+        let reach = match Self::PROMISES.wakes {
             Wakes::Every(_) => STEPPED,
             Wakes::WhenBusy | Wakes::ForCancelled => FORTY_YEARS,
         };
-        let reach = promises.max_delay.map_or(reach, |max_delay| max_delay.min(reach));
-        Self { rng: Rng::with_seed(seed), reach }
+        Self {
+            timers: T::default(),
+            rng: Rng::with_seed(seed),
+            reach: Self::PROMISES.max_delay.map_or(reach, |longest| longest.min(reach)),
+            now: 0,
+            inserted: 0,
+            pending: BTreeMap::new(),
+            dead: Vec::new(),
+        }
     }
 
-    fn run<T: Timers + Default>(mut self) {
-        let mut checked = Checked::<T>::new();
+    fn run(mut self) {
         for _ in 0..STEPS {
-            self.step(&mut checked);
+            match self.rng.u32(0..100) {
+                0..45 => self.insert(),
+                45..57 => self.cancel(),
+                57..69 => self.reset(),
+                69..75 => self.disturb_dead(),
+                75..85 => {
+                    let span = self.span() / 128;
+                    self.advance(self.now + span);
+                }
+                _ => drop(self.wake()),
+            }
+            assert_eq!(self.timers.len(), self.pending.len(), "pending");
+            assert_eq!(self.timers.is_empty(), self.pending.is_empty());
         }
-        while checked.wake() {}
+        while self.wake() {}
     }
 
-    fn step<T: Timers + Default>(&mut self, checked: &mut Checked<T>) {
-        let nth = self.rng.usize(..);
-        match self.rng.u32(0..100) {
-            0..45 => checked.insert(self.deadline(checked.now())),
-            45..57 => checked.cancel(nth),
-            57..69 => checked.reset(nth, self.deadline(checked.now())),
-            69..75 => checked.disturb_dead(nth),
-            75..85 => checked.advance(checked.now() + self.span() / 128),
-            _ => drop(checked.wake()),
+    fn insert(&mut self) {
+        let deadline = self.deadline();
+        let key = self.timers.insert(deadline, self.inserted);
+        self.expect(self.inserted, key, deadline);
+        self.inserted += 1;
+    }
+
+    fn cancel(&mut self) {
+        let Some((number, key)) = self.any() else { return };
+        match self.timers.cancel(key) {
+            Some(payload) => {
+                assert_eq!(payload, number);
+                self.pending.remove(&number);
+                self.dead.push(key);
+            }
+            None => self.check_late(number),
         }
+    }
+
+    fn reset(&mut self) {
+        let Some((number, key)) = self.any() else { return };
+        let deadline = self.deadline();
+        match self.timers.reset(key, deadline) {
+            Some(moved) => self.expect(number, moved, deadline),
+            None => self.check_late(number),
+        }
+    }
+
+    /// Cancels and moves a timeout that has ended.
+    fn disturb_dead(&mut self) {
+        if Self::PROMISES.safe_keys && !self.dead.is_empty() {
+            let key = self.dead[self.rng.usize(..self.dead.len())];
+            assert!(self.timers.cancel(key).is_none(), "a timeout that had ended was cancelled");
+            assert!(self.timers.reset(key, self.now + 1).is_none(), "one that had ended was moved");
+        }
+    }
+
+    fn advance(&mut self, now: u64) {
+        self.now = now;
+        let (mut expired, mut last) = (Vec::new(), 0);
+        self.timers.advance(now, |number| expired.push(number));
+        for number in expired {
+            let timeout = self.pending.remove(&number);
+            let Pending { key, deadline, due } =
+                timeout.unwrap_or_else(|| panic!("{number} expired, but was not pending"));
+            let earliest = deadline.saturating_sub(Self::PROMISES.earliness);
+            assert!(earliest <= now, "{number}, due at {deadline}, expired at {now}");
+            assert!(!Self::PROMISES.ordered || last <= due, "{number} expired after {last}");
+            last = due;
+            self.dead.push(key);
+        }
+        if let Some((due, number)) = self.first() {
+            let latest = due + Self::PROMISES.lateness;
+            assert!(latest > now, "{number}, due at {due}, was held at {now}");
+        }
+    }
+
+    /// Advances to the next expiration. Returns whether there was one.
+    fn wake(&mut self) -> bool {
+        let next = self.timers.next_expiration().map(|next| next.max(self.now));
+        match self.first() {
+            Some((due, number)) => {
+                let next = next.expect("a timeout is pending");
+                let latest = (due + Self::PROMISES.lateness).max(self.now);
+                assert!(next <= latest, "woken at {next} for {number}, due at {due}");
+            }
+            None => assert!(next.is_none() || Self::PROMISES.wakes == Wakes::ForCancelled),
+        }
+        next.inspect(|&next| self.advance(next)).is_some()
+    }
+
+    /// Only a timeout that is late by design may be neither pending nor expired.
+    fn check_late(&self, number: u64) {
+        let is_late = self.pending[&number].deadline <= self.now && Self::PROMISES.lateness > 0;
+        assert!(is_late, "{number} was pending");
+    }
+
+    fn expect(&mut self, number: u64, key: T::Key, deadline: u64) {
+        let due = deadline.max(self.now);
+        self.pending.insert(number, Pending { key, deadline, due });
+    }
+
+    /// The pending timeout that is due first.
+    fn first(&self) -> Option<(u64, u64)> {
+        self.pending.iter().map(|(&number, timeout)| (timeout.due, number)).min()
+    }
+
+    /// A random pending timeout.
+    fn any(&mut self) -> Option<(u64, T::Key)> {
+        let nth = self.rng.usize(..self.pending.len().max(1));
+        self.pending.iter().nth(nth).map(|(&number, timeout)| (number, timeout.key))
     }
 
     /// Mostly ahead, at times just past or at the longest delay.
-    fn deadline(&mut self, now: u64) -> u64 {
+    fn deadline(&mut self) -> u64 {
         match self.rng.u32(0..20) {
-            0 => now.saturating_sub(self.rng.u64(0..3)),
-            1 => now + self.reach,
-            _ => now + self.span(),
+            0 => self.now.saturating_sub(self.rng.u64(0..3)),
+            1 => self.now + self.reach,
+            _ => self.now + self.span(),
         }
     }
 

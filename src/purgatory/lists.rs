@@ -15,7 +15,7 @@ use super::{
     hold::Hold,
     slab::{Index, Slab},
     table::Table,
-    watchers::{Chunks, FEW, Gathered, Home, Position, Positions},
+    watchers::{Chunks, FEW, Gathered, Home, Position, Positions, Step},
 };
 
 /// A watcher of a value.
@@ -302,27 +302,8 @@ impl<K> Lists<K> {
     /// Returns the first watcher of a list from a position on: its position and its operation.
     #[inline]
     pub(super) fn seek(&self, position: Position) -> Option<(Position, Index)> {
-        let mut chunk = match position.home() {
-            (Home::Key(index), start) => {
-                let list = &self.keys[index];
-                for slot in start..FEW {
-                    if let Some(waiter) = list.few[slot] {
-                        return Some((Position::in_key(index, slot), waiter));
-                    }
-                }
-                self.chunks.first(list.last_chunk)?
-            }
-            (Home::Chunk(chunk), start) => match self.chunks.seek(chunk, start) {
-                Ok(found) => return Some(found),
-                Err((list, next)) => self.after(chunk, list, next)?,
-            },
-        };
-        loop {
-            match self.chunks.seek(chunk, 0) {
-                Ok(found) => return Some(found),
-                Err((list, next)) => chunk = self.after(chunk, list, next)?,
-            }
-        }
+        let here = self.gather(position, 0, &mut Gathered::new())?;
+        Some((here, self.waiter_at(here)?))
     }
 
     /// Appends the operations of a list from a position on to `waiters`, up to `len` in all.
@@ -334,7 +315,7 @@ impl<K> Lists<K> {
         len: usize,
         waiters: &mut Gathered,
     ) -> Option<Position> {
-        let mut next = match start.home() {
+        let (mut chunk, mut slot) = match start.home() {
             (Home::Key(index), start) => {
                 let list = &self.keys[index];
                 for slot in start..FEW {
@@ -349,17 +330,25 @@ impl<K> Lists<K> {
             (Home::Chunk(chunk), start) => (chunk, start),
         };
         loop {
-            match self.chunks.gather(next.0, next.1, len, waiters) {
-                Ok(position) => return Some(position),
-                Err((list, chunk)) => next = (self.after(next.0, list, chunk)?, 0),
+            match self.chunks.gather(chunk, slot, len, waiters) {
+                Step::At(position) => return Some(position),
+                Step::After { list, next } => {
+                    let tail = list.map_or(self.last_of_all, |list| self.keys[list].last_chunk);
+                    if tail == Some(chunk) {
+                        return None;
+                    }
+                    (chunk, slot) = (next, 0);
+                }
             }
         }
     }
 
-    /// Returns the chunk after one; `None` after the last.
-    fn after(&self, chunk: Index, list: Option<Index>, next: Index) -> Option<Index> {
-        let tail = list.map_or(self.last_of_all, |list| self.keys[list].last_chunk);
-        (tail != Some(chunk)).then_some(next)
+    /// Returns the operation at a position, unless the position is a hole.
+    fn waiter_at(&self, position: Position) -> Option<Index> {
+        match position.home() {
+            (Home::Key(list), slot) => self.keys[list].few[slot],
+            (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),
+        }
     }
 
     /// Returns the key whose events a position watches; `None` for the list of all operations.
@@ -483,10 +472,7 @@ impl<K> Lists<K> {
     ) -> Listed {
         let mut listed = Listed::default();
         for position in positions.iter() {
-            let here = match position.home() {
-                (Home::Key(list), slot) => self.keys[list].few[slot],
-                (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),
-            };
+            let here = self.waiter_at(position);
             assert_eq!(here, Some(waiter), "another watcher is at a position of {waiter:?}");
             let count = if self.list_at(position).is_some() {
                 &mut listed.events

@@ -81,6 +81,15 @@ impl Position {
 /// Operations that a walk found in one hold.
 pub(super) type Gathered = SmallVec<[Index; BATCH]>;
 
+/// The next step of a walk.
+pub(super) enum Step {
+    /// The next watcher is at this position.
+    At(Position),
+    /// The chunk has no further watcher. The next chunk of its list follows; the first one after
+    /// the last.
+    After { list: Option<Index>, next: Index },
+}
+
 /// The watchers of a cache line.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -199,24 +208,8 @@ impl Chunks {
         tail.map(|tail| self.0[tail].next)
     }
 
-    /// Returns the first watcher of a chunk from a slot on. If there is none, returns the list and
-    /// the next chunk, or the first chunk if this is the last one.
-    #[inline]
-    pub(super) fn seek(
-        &self,
-        index: Index,
-        start: usize,
-    ) -> Result<(Position, Index), (Option<Index>, Index)> {
-        let chunk = &self.0[index];
-        let slots = (0..).zip(&chunk.waiters).skip(start);
-        let mut watchers = slots.filter_map(|(slot, waiter)| Some((slot, (*waiter)?)));
-        let found = watchers.next().ok_or((chunk.list, chunk.next));
-        found.map(|(slot, waiter)| (Position::in_chunk(index, slot), waiter))
-    }
-
     /// Appends the operations of a chunk from a slot on to `waiters`, up to `len` in all. Returns
-    /// the position of the next one if there is one left, and otherwise the list and the next
-    /// chunk, as [`seek`](Self::seek) does.
+    /// the next step of the walk.
     #[inline]
     pub(super) fn gather(
         &self,
@@ -224,16 +217,16 @@ impl Chunks {
         start: usize,
         len: usize,
         waiters: &mut Gathered,
-    ) -> Result<Position, (Option<Index>, Index)> {
+    ) -> Step {
         let chunk = &self.0[index];
         for (slot, waiter) in (0..).zip(&chunk.waiters).skip(start) {
             let Some(waiter) = *waiter else { continue };
             if waiters.len() == len {
-                return Ok(Position::in_chunk(index, slot));
+                return Step::At(Position::in_chunk(index, slot));
             }
             waiters.push(waiter);
         }
-        Err((chunk.list, chunk.next))
+        Step::After { list: chunk.list, next: chunk.next }
     }
 
     /// Frees the memory of removed chunks. *O*(capacity).
@@ -339,17 +332,14 @@ mod tests {
     use super::*;
 
     /// Returns the operations of a list, by steps of a walk.
-    fn walk(chunks: &Chunks, last: Option<Index>) -> Vec<u32> {
-        let mut waiters = Vec::new();
+    fn walk(chunks: &Chunks, last: Option<Index>) -> Gathered {
+        let mut waiters = Gathered::new();
         let mut position = chunks.first(last).map(Position::start_of);
         while let Some(here) = position {
             let (Home::Chunk(chunk), slot) = here.home() else { unreachable!("it has no key") };
-            position = match chunks.seek(chunk, slot) {
-                Ok((found, waiter)) => {
-                    waiters.push(waiter.position());
-                    Some(found.next())
-                }
-                Err((_, next)) => (Some(chunk) != last).then(|| Position::start_of(next)),
+            position = match chunks.gather(chunk, slot, waiters.len() + 1, &mut waiters) {
+                Step::At(next) => Some(next),
+                Step::After { next, .. } => (Some(chunk) != last).then(|| Position::start_of(next)),
             };
         }
         waiters
@@ -374,7 +364,7 @@ mod tests {
             }
             let chunk_count = chunks.count();
             assert_eq!(chunks.check_invariants(None, last), (chunk_count, present.len() as u64));
-            assert!(present.iter().map(|(waiter, _)| waiter.position()).eq(walk(&chunks, last)));
+            assert!(present.iter().map(|(waiter, _)| *waiter).eq(walk(&chunks, last)));
         }
     }
 

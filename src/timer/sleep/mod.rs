@@ -52,10 +52,18 @@ struct Wakers {
 /// `None` stands for the default timer of the process, which is never dropped. So its sleeps count
 /// no references.
 #[derive(Clone)]
-pub(crate) struct SleepHandle(Option<Arc<CachePadded<Arc<Shared<Waker>>>>>);
+pub(crate) struct SleepHandle(Option<Arc<CachePadded<Parts>>>);
+
+/// The parts of the timer of wakers that sleeps use.
+struct Parts {
+    /// Those of `shared`. A pointer of its own saves each drop of a sleep a load, for which the
+    /// lock of the shard would wait.
+    shards: Arc<Shards<Waker>>,
+    shared: Arc<Shared<Waker>>,
+}
 
 /// The sleeps of the default timer of the process.
-static DEFAULT: OnceLock<Arc<Shared<Waker>>> = OnceLock::new();
+static DEFAULT: OnceLock<Parts> = OnceLock::new();
 
 impl Sleeps {
     pub(super) fn new(settings: TimerBuilder) -> Self {
@@ -81,8 +89,8 @@ impl Sleeps {
     pub(super) fn set_default(&self) -> SleepHandle {
         // This may read the clock, which is user code, so it runs outside of the initialization.
         let shared = self.wakers().timer.shared();
-        let default = DEFAULT.get_or_init(|| Arc::clone(shared));
-        debug_assert!(Arc::ptr_eq(default, shared), "the process has two default timers");
+        let default = DEFAULT.get_or_init(|| Parts::of(shared));
+        debug_assert!(Arc::ptr_eq(&default.shared, shared), "the process has two default timers");
         SleepHandle(None)
     }
 
@@ -183,9 +191,15 @@ impl Wakers {
             Err(error) => unreachable!("the timer has been built with these settings: {error}"),
         };
         timer.shared().on_panic.get_or_init(|| |shared| wake_all(shared.shut_down()));
-        let handle = |_| SleepHandle(Some(Arc::new(CachePadded::new(Arc::clone(timer.shared())))));
+        let handle = |_| SleepHandle(Some(Arc::new(CachePadded::new(Parts::of(timer.shared())))));
         let handles = (0..timer.shard_count()).map(handle).collect();
         Self { timer, handles }
+    }
+}
+
+impl Parts {
+    fn of(shared: &Arc<Shared<Waker>>) -> Self {
+        Self { shards: Arc::clone(&shared.shards), shared: Arc::clone(shared) }
     }
 }
 
@@ -197,16 +211,16 @@ impl SleepHandle {
     }
 
     #[inline]
-    fn shared(&self) -> &Arc<Shared<Waker>> {
+    fn parts(&self) -> &Parts {
         match &self.0 {
-            Some(shared) => shared,
+            Some(parts) => parts,
             None => DEFAULT.get().expect("the default timer exists before its handles"),
         }
     }
 
     #[inline]
     fn shards(&self) -> &Shards<Waker> {
-        &self.shared().shards
+        &self.parts().shards
     }
 
     /// Returns the nanoseconds since the sleeps' timer was made, on its clock.
@@ -252,8 +266,8 @@ impl SleepHandle {
         deadline: u64,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
-        let shared = self.shared();
-        registration.poll(&shared.shards, deadline, waker, || shared.ensure_started())
+        let Parts { shards, shared } = self.parts();
+        registration.poll(shards, deadline, waker, || shared.ensure_started())
     }
 
     /// Moves the deadline of the sleep with this registration.

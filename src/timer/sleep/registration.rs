@@ -124,9 +124,10 @@ impl Registration {
     ) -> Poll<Result<(), ScheduleError<()>>> {
         debug_assert!(self.is_none(), "a sleep would be in the wheel twice");
         let due = shards.clock().ceil(deadline);
+        let (index, now) = (shards.unlocked(), shards.clock().latest());
         let waker = waker.clone();
         let id = WakerId::of(&waker);
-        match shards.insert(shards.unlocked(), shards.clock().latest(), due, waker) {
+        match shards.insert(index, now, due, waker) {
             Ok(key) => {
                 self.0 = Some(HeldWaker { key, due, id });
                 Poll::Pending

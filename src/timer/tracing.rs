@@ -45,7 +45,7 @@ mod emitted {
     use super::{Any, Duration};
 
     /// Emits the events of one timer.
-    pub(in crate::timer) struct Events {
+    pub(crate) struct Events {
         name: String,
         warn_if_later_than: Duration,
         /// Whether the latest batch was late. An event is emitted when this changes.

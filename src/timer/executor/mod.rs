@@ -51,7 +51,7 @@ impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync + 'static> Executor for F {
 }
 
 /// Where expired timeouts go.
-pub(super) enum Delivery<T> {
+pub(crate) enum Delivery<T> {
     /// The handler runs on the thread of the reaper, or of the clock.
     Inline,
     /// Executor threads of the timer take the timeouts from the backlog.

@@ -127,7 +127,7 @@ struct Service {
 }
 
 /// A timer that a reaper serves.
-pub(super) trait Client: Send {
+pub(crate) trait Client: Send {
     /// Registers the thread that serves the timer.
     fn begin(&mut self, thread: ThreadId);
 
@@ -150,7 +150,7 @@ pub(super) trait Client: Send {
 
 /// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// No due timeout is left.
     Drained,
     /// Due timeouts are left for the next turn.

@@ -59,12 +59,12 @@ pub(crate) struct Shards<T, X = ()> {
     pub(super) all: Box<[CachePadded<Shard<T, X>>]>,
     choice: ShardChoice,
     clock: TickClock,
-    pub(super) wakeup: Wakeup,
+    wakeup: Wakeup,
     /// Wakes the reaper.
     pub(super) reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     #[cfg(feature = "future")]
-    pub(super) driver: OnceLock<DriverWaker>,
+    driver: OnceLock<DriverWaker>,
     pub(super) permits: Permits,
     /// Whether a finish has begun to close the shards.
     #[cfg(feature = "future")]
@@ -386,7 +386,7 @@ impl<T, X> Drop for WakeOnPanic<'_, T, X> {
 /// It does not keep the timer running. Each shard has a reference count of its own: if all handles
 /// shared one count, threads that schedule and cancel would contend for its cache line. The shards
 /// stay in memory as long as a reference exists, empty once the timer has shut down.
-pub(super) struct ShardsRef<T, X = ()>(Arc<CachePadded<Arc<Shards<T, X>>>>);
+pub(crate) struct ShardsRef<T, X = ()>(Arc<CachePadded<Arc<Shards<T, X>>>>);
 
 impl<T, X> ShardsRef<T, X> {
     /// Makes a reference for each shard.

@@ -63,9 +63,9 @@ pub(crate) struct Registration(pub(crate) Option<HeldWaker>);
 /// A waker that the wheel holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeldWaker {
-    pub(super) key: TimeoutKey,
+    pub(crate) key: TimeoutKey,
     /// The tick at which the wheel expires the key; not after the deadline's tick.
-    pub(super) due: Tick,
+    pub(crate) due: Tick,
     id: WakerId,
 }
 

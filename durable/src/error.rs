@@ -62,7 +62,7 @@ impl From<BuildError> for io::Error {
 pub enum StoreErrorReason {
     /// Another process has the file open.
     InUse,
-    /// The file or directory cannot be written.
+    /// The file or directory cannot be written. Nothing was changed.
     ReadOnly,
     /// The disk is full. Nothing was changed.
     Full,

@@ -15,7 +15,9 @@ mod order;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io, mem,
+    fmt,
+    fs::{File, TryLockError},
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Arc,
@@ -24,8 +26,9 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use redb::{
-    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
+    AccessGuard, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
     ReadableTableMetadata, StorageBackend, StorageError, TableDefinition, TableHandle,
+    backends::FileBackend,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -34,11 +37,11 @@ use crate::{
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query, Store,
-        WorkerId,
+        Answer, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners, Notice, Query,
+        Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply, is_due_by},
+    transition::{Change, apply, is_due_by, pending_record},
 };
 
 use order::Order;
@@ -64,6 +67,9 @@ const IS_OPEN: &str = "is_open";
 const FRONTIERS: usize = 2;
 
 /// A store in one file, for one process. Clones are the same store.
+///
+/// After a failure of the file, the next operation opens it again, which writes to it. So while the
+/// disk is full or read-only, reads fail as well. The file stays locked meanwhile.
 ///
 /// # Examples
 ///
@@ -153,8 +159,7 @@ impl RedbStore {
     /// [`Corrupt`](StoreErrorReason::Corrupt) if it is not a store, and
     /// [`NewerVersion`](StoreErrorReason::NewerVersion) if a newer version of this crate wrote it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let path = path.as_ref();
-        Ok(Self::new(open_file(path, false)?, Some(open_again(path))))
+        Self::open_locked(path.as_ref(), false)
     }
 
     /// Opens a file like [`open`](Self::open), and verifies the checksums of all its pages first,
@@ -177,8 +182,13 @@ impl RedbStore {
     ///
     /// Those of [`open`](Self::open).
     pub fn open_checked(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let path = path.as_ref();
-        Ok(Self::new(open_file(path, true)?, Some(open_again(path))))
+        Self::open_locked(path.as_ref(), true)
+    }
+
+    fn open_locked(path: &Path, is_checked: bool) -> Result<Self, StoreError> {
+        let file = LockedFile::open(path)?;
+        let opened = file.database(is_checked)?;
+        Ok(Self::new(opened, Some(Box::new(move || file.database(false)))))
     }
 
     /// Opens a store on a storage backend of redb, such as one that injects faults.
@@ -280,10 +290,10 @@ impl RedbStore {
     /// Closes the file if an operation failed in a way after which redb refuses all others. The
     /// caller holds the lock of the writer.
     fn close_if_broken<R>(&self, result: Result<R, StoreError>) -> Result<R, StoreError> {
-        use StoreErrorReason::{Full, Other, OutcomeUnknown};
+        use StoreErrorReason::{Full, Other, OutcomeUnknown, ReadOnly};
 
         let reason = result.as_ref().err().map(StoreError::reason);
-        self.close_if(matches!(reason, Some(Full | Other | OutcomeUnknown)), result)
+        self.close_if(matches!(reason, Some(Full | Other | OutcomeUnknown | ReadOnly)), result)
     }
 
     fn close_if<R>(&self, is_broken: bool, result: R) -> R {
@@ -344,10 +354,8 @@ impl Store for RedbStore {
         let committing = committing.filter(|_| is_doubtful);
         let is_shown = committing.and_then(|number| self.shows_transaction(number));
         let result = result.map_err(|error| match error.reason() {
-            StoreErrorReason::Full if is_shown == Some(false) => error,
-            reason if is_doubtful && reason != StoreErrorReason::ReadOnly => {
-                StoreError::with_source(StoreErrorReason::OutcomeUnknown, error)
-            }
+            StoreErrorReason::Full | StoreErrorReason::ReadOnly if is_shown == Some(false) => error,
+            _ if is_doubtful => StoreError::with_source(StoreErrorReason::OutcomeUnknown, error),
             _ => error,
         });
         let result = result.map(|(answers, changes)| {
@@ -438,6 +446,18 @@ impl Store for RedbStore {
             let dead = transaction.open_table(DEAD)?.len()?;
             let live = transaction.open_table(RECORDS)?.len()? - dead;
             Ok(Counts { live, dead })
+        })
+    }
+
+    fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
+        self.read(false, |database| {
+            let order = self.shared.order.read();
+            let mut places = order.places(&database.begin_read()?, order::lowest())?;
+            let mut count = 0;
+            while places.next()?.is_some_and(|place| place.0 <= now.as_micros()) {
+                count += 1;
+            }
+            Ok(count)
         })
     }
 
@@ -640,10 +660,16 @@ impl Tables<'_> {
     ) -> Result<Answer, redb::Error> {
         let id = command.id();
         let hold = effects.holds.get(id).copied();
-        let old = match self.records.get(id.as_str())? {
-            None => None,
-            Some(row) => Some(read_row(id.clone(), &row.value(), hold.as_ref())?),
+        // An insert returns the row that it replaces, so a schedule need not read it first.
+        let new = match command {
+            Command::Schedule(new) if new.conflict == Conflict::Replace => Some(new),
+            _ => None,
         };
+        let row = match new {
+            Some(new) => self.put(&pending_record(new, token))?,
+            None => self.records.get(id.as_str())?,
+        };
+        let old = row.map(|row| read_row(id.clone(), &row.value(), hold.as_ref())).transpose()?;
         let before = old.as_ref().map(|old| (old.next, old.state == State::Dead));
         let (change, answer) = apply(old, command, token);
         let record = match change {
@@ -660,7 +686,8 @@ impl Tables<'_> {
         }
         match &record {
             None => drop(self.records.remove(id.as_str())?),
-            Some(record) => self.put(record)?,
+            Some(_) if new.is_some() => (),
+            Some(record) => drop(self.put(record)?),
         }
         effects.holds.remove(id);
         let live = |place: Option<(WallTime, bool)>| {
@@ -670,7 +697,11 @@ impl Tables<'_> {
         Ok(answer)
     }
 
-    fn put(&mut self, record: &Record) -> Result<(), redb::Error> {
+    /// Returns the row that the record replaces.
+    fn put(
+        &mut self,
+        record: &Record,
+    ) -> Result<Option<AccessGuard<'_, Row<'static>>>, redb::Error> {
         let repeat = record.repeat.as_ref().map(Repeat::to_text);
         let row = (
             record.due.as_micros(),
@@ -681,8 +712,7 @@ impl Tables<'_> {
             record.error.as_deref(),
             &*record.payload,
         );
-        self.records.insert(record.id.as_str(), row)?;
-        Ok(())
+        Ok(self.records.insert(record.id.as_str(), row)?)
     }
 }
 
@@ -862,6 +892,60 @@ impl Places<'_> {
     }
 }
 
+/// A file that this process has locked. It stays locked when a database on it is closed and another
+/// one opened, so no other process changes records that this one has claimed.
+#[derive(Debug, Clone)]
+struct LockedFile(Arc<FileBackend>);
+
+impl LockedFile {
+    fn open(path: &Path) -> Result<Self, StoreError> {
+        let open = || -> Result<_, redb::Error> {
+            let mut options = File::options();
+            let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => Err(redb::Error::DatabaseAlreadyOpen),
+                Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
+                    Err(error.into())
+                }
+                _ => Ok(Self(Arc::new(FileBackend::new(file)?))),
+            }
+        };
+        open().map_err(store_error)
+    }
+
+    fn database(&self, is_checked: bool) -> Result<(Database, Opened), StoreError> {
+        let mut builder = Database::builder();
+        builder.set_cache_size(64 << 20).set_check_integrity_on_open(is_checked);
+        contain(|| {
+            let database = builder.create_with_backend(self.clone()).map_err(database_error)?;
+            let opened = prepare(&database)?;
+            Ok((database, opened))
+        })
+    }
+}
+
+impl StorageBackend for LockedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
 /// Returns the least place after another.
 fn after(place: &Place) -> Place {
     (place.0, place.1.successor())
@@ -925,21 +1009,6 @@ fn read_row(id: TimeoutId, row: &Row<'_>, hold: Option<&Hold>) -> Result<Record,
 
 fn stored_id(id: &str) -> Result<TimeoutId, redb::Error> {
     TimeoutId::new(id).map_err(invalid)
-}
-
-fn open_again(path: &Path) -> OpenAgain {
-    let path = path.to_owned();
-    Box::new(move || open_file(&path, false))
-}
-
-fn open_file(path: &Path, is_checked: bool) -> Result<(Database, Opened), StoreError> {
-    let mut builder = Database::builder();
-    builder.set_cache_size(64 << 20).set_check_integrity_on_open(is_checked);
-    contain(|| {
-        let database = builder.create(path).map_err(database_error)?;
-        let opened = prepare(&database)?;
-        Ok((database, opened))
-    })
 }
 
 /// Calls redb, which may panic on a file that another program changed.
@@ -1046,6 +1115,7 @@ mod tests {
     const BROKEN_READ: u8 = 4;
     /// Not only once, but until the test ends it.
     const BROKEN: u8 = 5;
+    const READ_ONLY_AT_SYNC: u8 = 6;
 
     /// A file whose next sync, write or read can fail. Clones are the same file.
     #[derive(Debug, Clone, Default)]
@@ -1094,6 +1164,9 @@ mod tests {
             match () {
                 () if self.fails(BROKEN_SYNC) => Err(io::ErrorKind::Other.into()),
                 () if self.fails(FULL_AT_SYNC) => Err(io::ErrorKind::StorageFull.into()),
+                () if self.fails(READ_ONLY_AT_SYNC) => {
+                    Err(io::ErrorKind::ReadOnlyFilesystem.into())
+                }
                 () => Ok(()),
             }
         }
@@ -1115,6 +1188,19 @@ mod tests {
             store
         };
         crate::conformance::check(open, 1_500);
+    }
+
+    #[test]
+    fn a_file_stays_locked_while_its_database_is_closed() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.redb");
+        let store = RedbStore::open(&path).expect("open");
+        store.shared.database.write().take();
+        let refused = RedbStore::open(&path).expect_err("the first store has claims");
+        assert_eq!(refused.reason(), StoreErrorReason::InUse);
+        store.count().expect("it opens the file again");
+        drop(store);
+        RedbStore::open(&path).expect("it is free");
     }
 
     #[test]
@@ -1177,7 +1263,7 @@ mod tests {
 
     /// The log of the longer transaction is emptied when the file is opened again.
     #[test]
-    fn a_commit_on_a_full_disk_failed_only_if_the_file_says_so() {
+    fn a_commit_on_a_full_or_read_only_disk_failed_only_if_the_file_says_so() {
         for count in [1, 100] {
             let disk = Disk::default();
             let store = disk.open();
@@ -1191,6 +1277,7 @@ mod tests {
             for (fault, reason, live) in [
                 (FULL_AT_WRITE, StoreErrorReason::Full, 0),
                 (FULL_AT_SYNC, StoreErrorReason::OutcomeUnknown, count),
+                (READ_ONLY_AT_SYNC, StoreErrorReason::OutcomeUnknown, count),
             ] {
                 disk.0.1.store(fault, SeqCst);
                 assert_eq!(schedule("a"), Err(reason));

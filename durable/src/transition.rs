@@ -71,7 +71,12 @@ fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Sche
         }
         (Some(_), Conflict::Replace) => Scheduled::Replaced,
     };
-    let record = Record {
+    (Change::Put(pending_record(new, token)), answer)
+}
+
+/// Returns the record of a new timeout.
+pub(crate) fn pending_record(new: &NewTimeout, token: u64) -> Record {
+    Record {
         id: new.id.clone(),
         due: new.due,
         next: new.due,
@@ -81,8 +86,7 @@ fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Sche
         state: State::Pending,
         token,
         error: None,
-    };
-    (Change::Put(record), answer)
+    }
 }
 
 fn reschedule(old: Option<Record>, due: WallTime, token: u64) -> (Change, Rescheduled) {

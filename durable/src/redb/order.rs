@@ -216,7 +216,8 @@ fn write_places<'o>(
     Ok(())
 }
 
-fn lowest() -> Place {
+/// Returns the least place of all, which no record has.
+pub(super) fn lowest() -> Place {
     (0, TimeoutId::lowest())
 }
 

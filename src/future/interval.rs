@@ -166,7 +166,8 @@ impl Timer {
     /// Returns an interval whose first tick is at `start`.
     ///
     /// If `start` has passed, the first tick comes at once and returns `start`. The policy decides
-    /// on the missed ticks.
+    /// on the missed ticks. A start more than 292 years before the first sleep of the timer counts
+    /// as 292 years before it.
     ///
     /// # Cancel safety
     ///

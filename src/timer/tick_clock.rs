@@ -180,10 +180,11 @@ impl TickClock {
         nanos(instant.saturating_duration_since(self.origin))
     }
 
-    /// Returns the nanoseconds from `instant` to the start of tick 0; 0 for a later instant.
+    /// Returns the nanoseconds from `instant` to the start of tick 0; 0 for a later instant, and
+    /// 292 years at most, so that the sum with a present time is one.
     #[cfg(feature = "future")]
     pub(super) fn until_origin(&self, instant: Instant) -> u64 {
-        nanos(self.origin.saturating_duration_since(instant))
+        nanos(self.origin.saturating_duration_since(instant)).min(1 << 63)
     }
 
     /// Returns the instant `elapsed` nanoseconds after the start of tick 0; `None` for `u64::MAX`,

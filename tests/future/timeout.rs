@@ -1,9 +1,11 @@
 //! Timeouts around futures.
 
 use std::{
-    future::{pending, ready},
+    future::{Future, pending, ready},
     io,
-    pin::pin,
+    panic::{AssertUnwindSafe, catch_unwind, panic_any},
+    pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -116,6 +118,29 @@ fn a_timeout_dropped_at_any_poll_leaves_nothing_behind() {
         drop(limited);
         assert_eq!(timer.stats().pending, 0, "after {polls} polls");
     }
+}
+
+#[test]
+fn a_timeout_whose_future_panics_when_it_is_dropped_leaves_nothing_behind() {
+    struct Faulty;
+    impl Future for Faulty {
+        type Output = ();
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+    }
+    impl Drop for Faulty {
+        fn drop(&mut self) {
+            panic_any("a future panics");
+        }
+    }
+    let (timer, _clock) = timer();
+    let (woken, waker) = Wakes::new();
+    let mut limited = timer.timeout(SECOND, Faulty);
+    assert!(poll_with(&mut limited, &waker).is_pending());
+    drop(waker);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(limited))).is_err());
+    assert_eq!((timer.stats().pending, Arc::strong_count(&woken)), (0, 1));
 }
 
 #[test]

@@ -251,6 +251,27 @@ fn a_waker_is_cloned_woken_and_dropped_without_a_lock() {
 }
 
 #[test]
+fn a_waker_may_drop_the_last_handle_of_its_timer() {
+    let (timer, handle) = (Timer::new(), Arc::new(Mutex::new(None)));
+    let (inner, (done, dones)) = (Arc::clone(&handle), mpsc::channel());
+    let last = waker(move || {
+        drop(inner.lock().expect("no test panics with it").take());
+        done.send(()).expect("the test waits");
+    });
+    let mut held = handle.lock().expect("no test panics with it");
+    let mut near = timer.sleep(Duration::from_millis(1));
+    assert!(poll_with(&mut near, &last).is_pending(), "no other thread has read the clock");
+    let (woken, waker) = Wakes::new();
+    let mut far = timer.sleep(Duration::from_secs(3600));
+    assert!(poll_with(&mut far, &waker).is_pending());
+    *held = Some(timer);
+    drop(held);
+    dones.recv().expect("the drop returns on the thread of the reaper");
+    assert_eq!(woken.count(), 1);
+    assert!(block_on(far).is_err());
+}
+
+#[test]
 fn a_waker_that_blocks_delays_no_callback() {
     let timer = Timer::new();
     let (release, released) = mpsc::channel::<()>();

@@ -234,7 +234,8 @@ impl SleepHandle {
         self.shards().clock().elapsed_at(instant)
     }
 
-    /// Returns the nanoseconds from `instant` to the start of the timer; 0 for a later one.
+    /// Returns the nanoseconds from `instant` to the start of the timer; 0 for a later one, and 292
+    /// years at most.
     pub(crate) fn until_origin(&self, instant: Instant) -> u64 {
         self.shards().clock().until_origin(instant)
     }

@@ -202,14 +202,18 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     {
         let key = self.hashed(key);
         fence_event();
-        let mut passes = SmallVec::<[_; 4]>::new();
-        self.filters.for_each(key.hash, |shard_index| passes.push((shard_index, 0)));
+        let (mut first, mut further) = (None, SmallVec::<[_; 4]>::new());
+        self.filters.for_each(key.hash, |shard_index| match first {
+            None => first = Some(shard_index),
+            Some(_) => further.push((shard_index, 0)),
+        });
+        let Some(first) = first else { return 0 };
         // As in `begin_passes`: no check has run when the first walk begins its pass.
-        for (shard_index, pass) in passes.iter_mut().skip(1) {
+        for (shard_index, pass) in &mut further {
             *pass = self.shard(*shard_index).begin_pass();
         }
         let check = |(shard_index, pass): &mut _| self.check_in_pass(*shard_index, pass, key);
-        passes.iter_mut().map(check).sum()
+        self.check_in_pass(first, &mut 0, key) + further.iter_mut().map(check).sum::<usize>()
     }
 
     /// Like [`check_key`](Self::check_key) for several keys. Checks each operation once.

@@ -59,6 +59,8 @@ const DEPTH: u32 = 8;
 struct Queue {
     /// Whether a call of this kind runs.
     is_running: Cell<bool>,
+    /// Whether calls are deferred. So a call that defers none does not look at the queue.
+    is_deferred: Cell<bool>,
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
 }
 
@@ -167,23 +169,32 @@ fn run_deferred_checks() {
 impl Queue {
     #[cfg(not(loom))]
     const fn new() -> Self {
-        Self { is_running: Cell::new(false), deferred: RefCell::new(VecDeque::new()) }
+        let deferred = RefCell::new(VecDeque::new());
+        Self { is_running: Cell::new(false), is_deferred: Cell::new(false), deferred }
     }
 
     fn push(&self, deferred: Box<dyn FnOnce()>) {
         self.deferred.borrow_mut().push_back(deferred);
+        self.is_deferred.set(true);
     }
 
     /// Runs the deferred calls, and those that they defer.
     #[inline]
     fn run(&self) {
-        while let Some(deferred) = self.next() {
-            deferred();
+        if self.is_deferred.get() {
+            self.run_deferred();
         }
         self.is_running.set(false);
     }
 
-    #[inline]
+    #[cold]
+    fn run_deferred(&self) {
+        while let Some(deferred) = self.next() {
+            deferred();
+        }
+        self.is_deferred.set(false);
+    }
+
     fn next(&self) -> Option<Box<dyn FnOnce()>> {
         self.deferred.borrow_mut().pop_front()
     }

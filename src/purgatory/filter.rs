@@ -15,7 +15,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::sync::Arc;
+use std::{sync::Arc, vec::Vec};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -23,8 +23,14 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// threads with different keys seldom write the same line.
 const CELLS: usize = if cfg!(loom) { 1 } else { 1024 };
 
+/// Number of shards whose bits are in a word.
+const BLOCK: usize = 64;
+
 /// Counts in a cache line.
 const LINE: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// The bit of a count that is set once its shard is among those that events read.
+const USED: u32 = 1 << 31;
 
 /// The counts of a cell in 16 shards, which an event reads as one cache line. Another thread writes
 /// this line only for keys of the same cell.
@@ -32,26 +38,37 @@ const LINE: usize = if cfg!(loom) { 1 } else { 16 };
 #[repr(align(64))]
 struct Line([AtomicU32; LINE]);
 
-/// The numbers of watched keys in all shards, by hash. Clones share the counts.
-#[derive(Debug, Clone)]
-pub(super) struct Filters {
-    /// For each cell, the counts of the shards.
-    lines: Arc<[Line]>,
-    /// Lines of a cell.
-    width: usize,
+/// The counts of up to 64 shards.
+#[derive(Debug)]
+struct Block {
     /// For each cell, a bit for each shard that ever had a watched key there. Bits are not cleared,
     /// so these words are seldom written. An event reads the counts of these shards only.
-    used: Arc<[AtomicU64]>,
-    /// Words of a cell.
-    words: usize,
+    used: Arc<[AtomicU64; CELLS]>,
+    /// For each sixteen shards, a line for each cell.
+    lines: Vec<Arc<[Line; CELLS]>>,
 }
+
+impl Block {
+    fn new(shards: usize) -> Self {
+        let lines = (0..shards.div_ceil(LINE)).map(|_| for_each_cell(Line::default));
+        Self { used: for_each_cell(AtomicU64::default), lines: lines.collect() }
+    }
+}
+
+fn for_each_cell<V>(make: impl Fn() -> V) -> Arc<[V; CELLS]> {
+    let all: Arc<[V]> = (0..CELLS).map(|_| make()).collect();
+    let Ok(all) = all.try_into() else { unreachable!("there is one for each cell") };
+    all
+}
+
+/// The numbers of watched keys in all shards, by hash. Clones share the counts.
+#[derive(Debug, Clone)]
+pub(super) struct Filters(Arc<[Block]>);
 
 impl Filters {
     pub(super) fn new(shards: usize) -> Self {
-        let (width, words) = (shards.div_ceil(LINE), shards.div_ceil(64));
-        let lines = (0..CELLS * width).map(|_| Line::default()).collect();
-        let used = (0..CELLS * words).map(|_| AtomicU64::new(0)).collect();
-        Self { lines, width, used, words }
+        let blocks = (0..shards).step_by(BLOCK).map(|start| BLOCK.min(shards - start));
+        Self(blocks.map(Block::new).collect())
     }
 
     /// Calls `act` with each shard that may have a watcher of a key. The caller has executed
@@ -59,14 +76,13 @@ impl Filters {
     #[inline]
     pub(super) fn for_each(&self, hash: u64, mut act: impl FnMut(usize)) {
         let cell = cell(hash);
-        let words = &self.used[cell * self.words..(cell + 1) * self.words];
-        for (word, used) in words.iter().enumerate() {
-            let mut bits = used.load(Ordering::Relaxed);
+        for (number, block) in self.0.iter().enumerate() {
+            let mut bits = block.used[cell].load(Ordering::Relaxed);
             while bits != 0 {
-                let shard = word * 64 + bits.trailing_zeros() as usize;
+                let shard = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if self.may_have(hash, shard) {
-                    act(shard);
+                if block.lines[shard / LINE][cell].0[shard % LINE].load(Ordering::Relaxed) > USED {
+                    act(number * BLOCK + shard);
                 }
             }
         }
@@ -76,17 +92,15 @@ impl Filters {
     /// [`fence_event`].
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
-        self.count(cell(hash), shard).load(Ordering::Relaxed) > 0
-    }
-
-    #[inline]
-    fn count(&self, cell: usize, shard: usize) -> &AtomicU32 {
-        &self.lines[cell * self.width + shard / LINE].0[shard % LINE]
+        let lines = &self.0[shard / BLOCK].lines[shard % BLOCK / LINE];
+        lines[cell(hash)].0[shard % LINE].load(Ordering::Relaxed) > USED
     }
 
     /// Returns the counts of a shard.
     pub(super) fn of(&self, shard: usize) -> Filter {
-        Filter { filters: self.clone(), shard }
+        let Block { used, lines } = &self.0[shard / BLOCK];
+        let lines = Arc::clone(&lines[shard % BLOCK / LINE]);
+        Filter { used: Arc::clone(used), lines, shard }
     }
 }
 
@@ -99,29 +113,34 @@ const fn cell(hash: u64) -> usize {
 /// The numbers of watched keys in a shard, by hash. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Filter {
-    pub(super) filters: Filters,
+    used: Arc<[AtomicU64; CELLS]>,
+    lines: Arc<[Line; CELLS]>,
     shard: usize,
 }
 
 impl Filter {
     #[inline]
     pub(super) fn add(&self, hash: u64) {
-        let count = self.count(hash);
-        let before = count.load(Ordering::Relaxed);
+        let count = self.count(cell(hash));
+        let mut before = count.load(Ordering::Relaxed);
         if before == 0 {
-            let used = &self.filters.used[cell(hash) * self.filters.words + self.shard / 64];
-            if used.load(Ordering::Relaxed) >> (self.shard % 64) & 1 == 0 {
-                used.fetch_or(1 << (self.shard % 64), Ordering::Relaxed);
-            }
+            before = self.begin_to_use(cell(hash));
         }
         count.store(before + 1, Ordering::Relaxed);
     }
 
+    /// Lets events read the count of a cell. Returns the count.
+    #[cold]
+    fn begin_to_use(&self, cell: usize) -> u32 {
+        self.used[cell].fetch_or(1 << (self.shard % BLOCK), Ordering::Relaxed);
+        USED
+    }
+
     #[inline]
     pub(super) fn remove(&self, hash: u64) {
-        let count = self.count(hash);
+        let count = self.count(cell(hash));
         let before = count.load(Ordering::Relaxed);
-        debug_assert_ne!(before, 0, "hash {hash:x} was removed twice");
+        debug_assert!(before > USED, "hash {hash:x} was removed twice");
         count.store(before - 1, Ordering::Relaxed);
     }
 
@@ -136,17 +155,20 @@ impl Filter {
             keys[cell(hash)] += 1;
         }
         for (cell, keys) in keys.into_iter().enumerate() {
-            let count = self.filters.count(cell, self.shard).load(Ordering::Relaxed);
-            assert_eq!(count, keys, "the count of cell {cell} is wrong");
-            let used = &self.filters.used[cell * self.filters.words + self.shard / 64];
-            let is_used = used.load(Ordering::Relaxed) >> (self.shard % 64) & 1 == 1;
-            assert!(is_used || count == 0, "events pass over the {count} keys of cell {cell}");
+            let count = self.count(cell).load(Ordering::Relaxed);
+            assert_eq!(count & !USED, keys, "the count of cell {cell} is wrong");
+            let is_used = self.used[cell].load(Ordering::Relaxed) >> (self.shard % BLOCK) & 1 == 1;
+            assert_eq!(
+                is_used,
+                count & USED > 0,
+                "events pass over the {count} keys of cell {cell}"
+            );
         }
     }
 
     #[inline]
-    fn count(&self, hash: u64) -> &AtomicU32 {
-        self.filters.count(cell(hash), self.shard)
+    fn count(&self, cell: usize) -> &AtomicU32 {
+        &self.lines[cell].0[self.shard % LINE]
     }
 }
 

@@ -135,10 +135,10 @@ impl<K> Lists<K> {
     where
         K: Eq,
     {
-        let (index, list) = Self::list_of(&mut self.keys, hash, key, hold);
+        let (index, list, is_new) = Self::list_of(&mut self.keys, hash, key, hold);
         debug_assert!(!list.few.contains(&Some(waiter)), "{waiter:?} watches the key already");
         self.watching += 1;
-        if let Some(slot) = list.vacant_slot() {
+        if let Some(slot) = if is_new { Some(0) } else { list.vacant_slot() } {
             list.few[slot] = Some(waiter);
             Position::in_key(index, slot)
         } else {
@@ -159,7 +159,7 @@ impl<K> Lists<K> {
     {
         let at = threshold.at;
         let key = threshold.listed.take().expect("an operation is registered once");
-        let (index, list) = Self::list_of(&mut self.keys, threshold.hash, key, hold);
+        let (index, list, _) = Self::list_of(&mut self.keys, threshold.hash, key, hold);
         let node = ThresholdNode { waiter, list: Some(index), sibling, at };
         let (node, _) = self.thresholds.insert(node);
         list.thresholds.get_or_insert_default().insert(ThresholdKey { at, node });
@@ -375,23 +375,24 @@ impl<K> Lists<K> {
         std::mem::replace(self, Self { cursors, ..Self::new() })
     }
 
-    /// Returns the list of a key. Adds an empty one if there is none.
+    /// Returns the list of a key. Adds an empty one if there is none. Also returns whether it did.
     #[inline]
     fn list_of<'t>(
         keys: &'t mut Table<K, List>,
         hash: u64,
         key: K,
         hold: &mut Hold<'_, K>,
-    ) -> (Index, &'t mut List)
+    ) -> (Index, &'t mut List, bool)
     where
         K: Eq,
     {
         let (index, list, unused) = keys.find_or_insert(hash, key);
+        let is_new = unused.is_none();
         match unused {
             Some(key) => hold.discard(key),
             None => hold.filter.add(hash),
         }
-        (index, list)
+        (index, list, is_new)
     }
 
     /// Removes a watcher of events.

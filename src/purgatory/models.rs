@@ -298,23 +298,23 @@ enum Fault {
 
 /// The protocol of the filter with a fault: one thread registers, the other announces.
 fn watch_against_event(fault: Fault) {
-    let shared = Arc::new((AtomicBool::new(false), Filters::new(1).of(0), Mutex::new(false)));
+    let shared = Arc::new((AtomicBool::new(false), Filters::new(1), Mutex::new(false)));
     let other = Arc::clone(&shared);
     let announcer = thread::spawn(move || {
-        let (is_ready, filter, list) = &*other;
+        let (is_ready, filters, list) = &*other;
         is_ready.store(true, Ordering::Relaxed);
         if fault != Fault::NoFences {
             fence_event();
         }
         let mut is_found = false;
-        filter.filters.for_each(0, |_| is_found = true);
+        filters.for_each(0, |_| is_found = true);
         is_found && *list.lock()
     });
-    let (is_ready, filter, list) = &*shared;
+    let (is_ready, filters, list) = &*shared;
     let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);
     {
         let mut list = list.lock();
-        filter.add(0);
+        filters.of(0).add(0);
         *list = true;
     }
     if fault != Fault::NoFences {

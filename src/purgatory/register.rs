@@ -227,8 +227,9 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             self.complete(operation, Completion::Satisfied);
             Ok(Watched::Completed)
         } else {
-            let waiting = match self.admit(conditions) {
-                Ok(hashes) => self.wait(operation, conditions, &hashes, delay),
+            let mut hashes = SmallVec::new();
+            let waiting = match self.admit(conditions, &mut hashes) {
+                Ok(()) => self.wait(operation, conditions, &hashes, delay),
                 Err(reason) => Err(WatchError::new(reason, operation)),
             };
             waiting.inspect_err(|_| self.limits.refuse())
@@ -237,25 +238,34 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         watched
     }
 
-    /// Takes the permits that an operation needs before it waits. Returns the hashes of the keys
-    /// whose permits it holds.
+    /// Takes the permits that an operation needs before it waits. Sets `hashes` to those of the
+    /// keys whose permits it holds.
     #[inline]
-    fn admit(&self, conditions: &Conditions<K>) -> Result<SmallVec<[u64; 4]>, Reason> {
+    fn admit(
+        &self,
+        conditions: &Conditions<K>,
+        hashes: &mut SmallVec<[u64; 4]>,
+    ) -> Result<(), Reason> {
         if conditions.is_too_large {
             return Err(Reason::TooManyKeys);
         }
         if !self.limits.admit() {
             return Err(Reason::Full);
         }
-        if !self.limits.is_per_key() {
-            return Ok(SmallVec::new());
-        }
-        let mut hashes = conditions.hashes();
-        if self.limits.admit_to_keys(&hashes) {
+        if self.limits.is_per_key() { self.admit_to_keys(conditions, hashes) } else { Ok(()) }
+    }
+
+    fn admit_to_keys(
+        &self,
+        conditions: &Conditions<K>,
+        hashes: &mut SmallVec<[u64; 4]>,
+    ) -> Result<(), Reason> {
+        *hashes = conditions.hashes();
+        if self.limits.admit_to_keys(hashes) {
             if !self.limits.counted_first().on_keys {
                 hashes.clear();
             }
-            return Ok(hashes);
+            return Ok(());
         }
         self.limits.give_back(&[]);
         Err(Reason::KeyFull)

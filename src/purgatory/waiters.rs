@@ -448,9 +448,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         hold: &mut Hold<'_, K>,
     ) -> bool {
         let Some(waiter) = self.slot(out.key) else {
-            out.completion = self.decided.remove(&out.key);
-            debug_assert!(out.completion.is_some(), "{:?} has neither waited nor ended", out.key);
-            out.is_satisfied = false;
+            self.bring_back_decided(out);
             return false;
         };
         debug_assert!(waiter.operation.is_none(), "{:?} is brought back twice", out.key);
@@ -465,6 +463,14 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         debug_assert!(operation.is_none(), "{:?} is out and waits", out.key);
         out.completion = Some(completion);
         false
+    }
+
+    /// Gives an operation that is out the completion that another thread has decided.
+    #[cold]
+    fn bring_back_decided(&mut self, out: &mut Out<O, R>) {
+        out.completion = self.decided.remove(&out.key);
+        debug_assert!(out.completion.is_some(), "{:?} has neither waited nor ended", out.key);
+        out.is_satisfied = false;
     }
 
     /// Counts an operation that begins to wait in the limits that displace others. Returns the

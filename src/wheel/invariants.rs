@@ -225,16 +225,27 @@ impl Hierarchy {
     fn check_witness(&self) {
         let Some(next) = self.next_due else { return };
         assert!(self.is_live(next.witness), "the witness of {next:?} was removed");
-        match next.source {
+        let (of_level, of_run) = match next.source {
             Source::Bucket(id) => {
                 let found = self.live_in_bucket(id).any(|position| position == next.witness);
                 assert!(found, "the witness of {next:?} is elsewhere");
                 assert_eq!(self.bucket(id).expiration, next.expiration);
+                (Some(id.level()), None)
             }
             Source::Run(level) => {
                 let mut live = self.runs.iter(level.into()).filter(|&(_, at)| self.is_live(at));
                 assert_eq!(live.next(), Some((next.expiration, next.witness)));
+                (None, Some(level.into()))
             }
+        };
+        for id in self.occupied().filter(|id| Some(id.level()) != of_level) {
+            let expiration = self.bucket(id).expiration;
+            assert!(next.until <= expiration, "{id:?} is due at {expiration}, before {next:?}");
+        }
+        for level in (0..self.runs.levels()).filter(|&level| Some(level) != of_run) {
+            let mut live = self.runs.iter(level).filter(|&(_, at)| self.is_live(at));
+            let is_after = live.all(|(deadline, _)| next.until <= deadline);
+            assert!(is_after, "the run of level {level} is due before {next:?}");
         }
     }
 }

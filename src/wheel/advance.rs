@@ -4,6 +4,7 @@ use core::iter::FusedIterator;
 
 use super::{
     Key, TimingWheel,
+    arena::Arena,
     chunks::{NIL, Position, Record, bits},
     geometry::BucketId,
     hierarchy::{Hierarchy, NextDue, Source},
@@ -108,6 +109,10 @@ impl<T> TimingWheel<T> {
     /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
     #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
+        if let Some(level) = self.hierarchy.due_run() {
+            *steps = steps.checked_sub(1)?;
+            return Some(self.expire_of_run(level));
+        }
         if self.hierarchy.is_next_due() || self.hierarchy.may_nursery_be_due() {
             return self.expire_due(steps);
         }
@@ -130,15 +135,19 @@ impl<T> TimingWheel<T> {
             *steps = steps.checked_sub(1)?;
             debug_assert!(self.hierarchy.expired_to <= next.expiration, "{next:?} was skipped");
             self.hierarchy.expired_to = next.expiration;
-            let Some((position, is_sparse)) = self.next_position(next) else { continue };
+            let id = match next.source {
+                Source::Run(level) => return Some(self.expire_of_run(level.into())),
+                Source::Bucket(id) => id,
+            };
+            let Some((position, is_sparse)) = self.next_position(id, next.witness) else {
+                continue;
+            };
             let expired = self.expire(position);
             let (hierarchy, chunk) = (&mut self.hierarchy, position.chunk());
-            match next.source {
-                Source::Run(level) => hierarchy.find_next_of_run(level.into(), next.until),
-                Source::Bucket(id) if is_sparse => {
-                    hierarchy.find_next_of_sparse(id, chunk, next.until);
-                }
-                Source::Bucket(id) => hierarchy.find_next_of_unsorted(id, chunk),
+            if is_sparse {
+                hierarchy.find_next_of_sparse(id, chunk, next.until);
+            } else {
+                hierarchy.find_next_of_unsorted(id, chunk);
             }
             return Some(expired);
         }
@@ -146,21 +155,12 @@ impl<T> TimingWheel<T> {
         None
     }
 
-    /// Returns the due timeout of a due bucket or run, and whether it is in a sorted sparse bucket.
-    /// `None` if the step gathers timeouts or moves one.
+    /// Returns the due timeout of a due bucket, and whether the bucket is sparse and sorted. `None`
+    /// if the step gathers timeouts or moves one.
     #[inline]
-    fn next_position(&mut self, next: NextDue) -> Option<(Position, bool)> {
-        let id = match next.source {
-            Source::Run(level) => {
-                if self.hierarchy.runs.skip_entry(level.into()) {
-                    self.prefetch_run(level.into());
-                }
-                return Some((next.witness, false));
-            }
-            Source::Bucket(id) => id,
-        };
+    fn next_position(&mut self, id: BucketId, witness: Position) -> Option<(Position, bool)> {
         if id.level() > 0 {
-            if let Some(position) = self.hierarchy.due_in_sparse(id, next.witness) {
+            if let Some(position) = self.hierarchy.due_in_sparse(id, witness) {
                 return Some((position, true));
             }
             if self.hierarchy.is_sortable(id) {
@@ -168,23 +168,33 @@ impl<T> TimingWheel<T> {
                 return None;
             }
         }
-        if self.hierarchy.prefetched != next.witness.chunk() {
-            self.prefetch(id, next.witness.chunk());
+        if self.hierarchy.prefetched != witness.chunk() {
+            self.prefetch(id, witness.chunk());
         }
-        let record = self.hierarchy.chunks.record(next.witness);
+        let record = self.hierarchy.chunks.record(witness);
         if record.deadline() > self.hierarchy.expired_to {
-            self.cascade_from(id, next.witness, record);
+            self.cascade_from(id, witness, record);
             return None;
         }
-        Some((next.witness, false))
+        Some((witness, false))
     }
 
-    /// Reads the slots of the next 16 timeouts of a run, so that their cache misses overlap.
+    /// Removes the timeout that is due next, in the run of a level.
     #[inline(never)]
-    fn prefetch_run(&self, level: usize) {
+    fn expire_of_run(&mut self, level: usize) -> Expired<T> {
         let Self { arena, hierarchy } = self;
-        let ahead = hierarchy.runs.ahead(level);
-        arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
+        let Some(NextDue { expiration: deadline, witness, until, .. }) = hierarchy.next_due else {
+            unreachable!("a run is due")
+        };
+        hierarchy.expired_to = deadline;
+        if hierarchy.runs.skip_entry(level) {
+            prefetch_run(arena, hierarchy, level);
+        }
+        let slot = hierarchy.chunks.record(witness).slot;
+        let (key, value) = arena.remove_at(slot).expect("a live record has a timeout");
+        hierarchy.chunks.clear(witness);
+        hierarchy.find_next_of_run(level, until);
+        Expired { key, deadline, value }
     }
 
     /// Moves a timeout of a due bucket to a finer level. Such a bucket spans too many ticks to be
@@ -258,7 +268,26 @@ impl<T> TimingWheel<T> {
     }
 }
 
+/// Reads the slots of the next 16 timeouts of a run, so that their cache misses overlap.
+#[inline(never)]
+fn prefetch_run<T>(arena: &Arena<T>, hierarchy: &Hierarchy, level: usize) {
+    let ahead = hierarchy.runs.ahead(level);
+    arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
+}
+
 impl Hierarchy {
+    /// Returns the level whose run is due next. `None` if another part of the wheel may be due
+    /// before it, or if it is not due.
+    #[inline]
+    fn due_run(&self) -> Option<usize> {
+        let Some(NextDue { source: Source::Run(level), expiration, .. }) = self.next_due else {
+            return None;
+        };
+        let is_due = expiration <= self.now;
+        let is_first = self.cancelled.is_empty() && !self.may_nursery_be_due();
+        (is_due && is_first).then_some(level.into())
+    }
+
     /// Returns the due timeout of a due sparse bucket, which it sorts unless the order is known.
     /// `None` if the bucket must be sorted into a run or cascade: because it is crowded or too
     /// wide, because a deadline is beyond its range, or because the timeout that was the earliest

@@ -42,6 +42,17 @@ impl NextDue {
     }
 }
 
+/// Returns whether a bucket of a level queued for `queued` can be due at `expiration` without any
+/// change of the queue and `next_due`.
+#[inline]
+fn excludes(next: Option<NextDue>, queued: Option<Tick>, id: BucketId, expiration: Tick) -> bool {
+    let (Some(next), Some(queued)) = (next, queued) else { return false };
+    let is_of_level = matches!(next.source, Source::Bucket(next) if next.level() == id.level());
+    queued <= expiration
+        && next.expiration <= expiration
+        && (is_of_level || next.until <= expiration)
+}
+
 /// The part of the wheel from which timeouts expire.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
@@ -206,20 +217,35 @@ impl Hierarchy {
             self.next_due,
             self.expired_to
         );
-        let id = self.geometry.bucket(self.expired_to, deadline);
-        let bucket = self.levels.get_mut(id.level()).and_then(|level| level.get_mut(id.index()));
-        let position = match bucket {
-            Some(bucket) if !bucket.is_full() && bucket.expiration <= deadline => bucket.reserve(),
-            Some(bucket) if !bucket.is_full() => {
-                bucket.expiration = deadline;
-                let position = bucket.reserve();
-                self.note_expiration(id, deadline, position);
-                position
-            }
-            _ => self.reserve_slowly(id, deadline),
+        let position = match self.reserve(deadline) {
+            Some(position) => position,
+            None => self.reserve_slowly(deadline),
         };
         self.chunks.write(position, deadline, slot);
         position
+    }
+
+    /// Returns whether new timeouts go into the levels and no time has passed.
+    #[inline]
+    pub(super) fn takes_records(&self) -> bool {
+        self.expired_to >= self.now && !self.nursery.is_open()
+    }
+
+    /// Reserves a position for a record with this deadline, if its bucket has room, and if neither
+    /// the queue nor `next_due` changes.
+    #[inline]
+    pub(super) fn reserve(&mut self, deadline: Tick) -> Option<Position> {
+        let id = self.geometry.bucket(self.expired_to, deadline);
+        let level = self.levels.get_mut(id.level())?;
+        let queued = level.queued;
+        let bucket = level.get_mut(id.index()).filter(|bucket| !bucket.is_full())?;
+        if deadline < bucket.expiration {
+            if !excludes(self.next_due, queued, id, deadline) {
+                return None;
+            }
+            bucket.expiration = deadline;
+        }
+        Some(bucket.reserve())
     }
 
     /// Like [`place`](Self::place), for moved timeouts. Not inlined, because they are less
@@ -229,13 +255,14 @@ impl Hierarchy {
         self.place(deadline, slot)
     }
 
-    /// Reserves a position for a record whose bucket is missing, empty or full.
+    /// Reserves a position for a record whose bucket is missing, empty or full, or due later.
     #[inline(never)]
-    fn reserve_slowly(&mut self, id: BucketId, deadline: Tick) -> Position {
-        if self.nursery.count_down() {
+    fn reserve_slowly(&mut self, deadline: Tick) -> Position {
+        let id = self.geometry.bucket(self.expired_to, deadline);
+        let needs_chunk = self.ensure_bucket(id).is_full();
+        if needs_chunk && self.nursery.count_down() {
             self.open_nursery();
         }
-        self.ensure_bucket(id);
         let level = &mut self.levels[id.level()];
         let bucket = level.bucket_mut(id.index());
         if bucket.is_empty() {
@@ -248,13 +275,16 @@ impl Hierarchy {
         let position = bucket.reserve_or_allocate(id, &mut self.chunks);
         bucket.expiration = bucket.expiration.min(deadline);
         let expiration = bucket.expiration;
-        level.mark_occupied(id.index());
+        if needs_chunk {
+            level.mark_occupied(id.index());
+        }
         self.note_expiration(id, expiration, position);
         position
     }
 
     /// Makes a bucket and its level, unless they exist.
-    fn ensure_bucket(&mut self, id: BucketId) {
+    #[inline]
+    fn ensure_bucket(&mut self, id: BucketId) -> &mut Bucket {
         while self.levels.len() <= id.level() {
             self.levels.push(Level::new());
         }
@@ -262,17 +292,27 @@ impl Hierarchy {
         if level.get_mut(id.index()).is_none() {
             level.ensure_bucket(id.index(), self.geometry.size());
         }
+        level.bucket_mut(id.index())
     }
 
     /// Updates the queue and `next_due` for a bucket that is due at `expiration` and holds the
     /// record `witness`.
-    #[inline(never)]
+    #[inline]
     fn note_expiration(&mut self, id: BucketId, expiration: Tick, witness: Position) {
         debug_assert!(
             self.expired_to <= expiration,
             "{id:?} is due at {expiration}, before {}",
             self.expired_to
         );
+        let queued = self.levels[id.level()].queued;
+        if !excludes(self.next_due, queued, id, expiration) {
+            self.note_earlier(id, expiration, witness);
+        }
+    }
+
+    /// The same, if something changes.
+    #[inline(never)]
+    fn note_earlier(&mut self, id: BucketId, expiration: Tick, witness: Position) {
         let level = &mut self.levels[id.level()];
         if level.queued.is_none_or(|queued| expiration < queued) {
             level.queued = Some(expiration);
@@ -294,13 +334,20 @@ impl Hierarchy {
     #[inline]
     pub(super) fn forget(&mut self, position: Position) {
         self.nursery.forget(position);
-        if self.next_due.is_some_and(|next| next.witness == position) {
+        if self.is_witness(position) {
             self.replace_witness();
         }
     }
 
+    /// Returns whether a record is the witness of `next_due`.
+    #[inline]
+    pub(super) fn is_witness(&self, position: Position) -> bool {
+        self.next_due.is_some_and(|next| next.witness == position)
+    }
+
+    /// Finds the bucket or run that is due next, after the witness was cancelled.
     #[cold]
-    fn replace_witness(&mut self) {
+    pub(super) fn replace_witness(&mut self) {
         self.clear_cancelled();
         self.find_next_due();
     }
@@ -461,9 +508,9 @@ impl Hierarchy {
     /// due before it.
     #[inline]
     pub(super) fn find_next_of_run(&mut self, level: usize, until: Tick) {
-        match self.runs.head(level, &mut self.chunks) {
-            Some(head) if head.deadline <= until => {
-                self.next_due = Some(NextDue::of_run(head, until));
+        match (self.runs.head(level, &mut self.chunks), &mut self.next_due) {
+            (Some(head), Some(next)) if head.deadline <= until => {
+                (next.expiration, next.witness) = (head.deadline, head.position);
             }
             _ => self.find_next_due(),
         }

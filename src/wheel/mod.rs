@@ -71,7 +71,12 @@ pub use self::{
     iter::Iter,
     shape::{BucketShape, LevelShape, Shape},
 };
-use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy, nursery::Nursery};
+use self::{
+    arena::Arena,
+    chunks::{Owner, Position},
+    hierarchy::Hierarchy,
+    nursery::Nursery,
+};
 use crate::{error::InsertError, tick::Tick};
 
 /// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
@@ -163,17 +168,32 @@ impl<T> TimingWheel<T> {
     #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
     #[inline(always)]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
+        // The only call is the last, so the compiler saves no registers.
+        let Self { arena, hierarchy } = self;
+        if arena.has_room() && hierarchy.takes_records() {
+            let deadline = deadline.max(hierarchy.expired_to);
+            if let Some(position) = hierarchy.reserve(deadline) {
+                let vacancy = arena.vacancy();
+                hierarchy.chunks.write(position, deadline, vacancy.index);
+                return Ok(vacancy.fill(value, position));
+            }
+        }
+        self.insert_slowly(deadline, value)
+    }
+
+    /// Like [`insert`](Self::insert). Also makes room, opens buckets and notes the next expiration.
+    #[inline(never)]
+    fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
         if !self.arena.has_room() && !self.make_room() {
             return Err(InsertError::full(value));
         }
         self.hierarchy.update_expired_to();
-        let Self { arena, hierarchy } = self;
-        let deadline = deadline.max(hierarchy.expired_to);
-        if hierarchy.nursery.is_open() {
+        let deadline = deadline.max(self.hierarchy.expired_to);
+        if self.hierarchy.nursery.is_open() {
             return Ok(self.insert_into_nursery(deadline, value));
         }
-        let vacancy = arena.vacancy();
-        let position = hierarchy.place(deadline, vacancy.index);
+        let vacancy = self.arena.vacancy();
+        let position = self.hierarchy.place(deadline, vacancy.index);
         Ok(vacancy.fill(value, position))
     }
 
@@ -201,8 +221,32 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;
-        self.remove_record(position);
+        // Each call is the last, as in `insert`. Only the second branch waits for the position,
+        // which may be a cache miss.
+        if self.hierarchy.cancelled.push(position) {
+            return Some(self.clear_for(position, value));
+        }
+        self.hierarchy.nursery.forget(position);
+        if self.hierarchy.is_witness(position) {
+            return Some(self.replace_witness_for(value));
+        }
         Some(value)
+    }
+
+    /// Clears the full batch of cancelled records, of which `position` is the last. Returns the
+    /// value.
+    #[inline(never)]
+    fn clear_for(&mut self, position: Position, value: T) -> T {
+        self.hierarchy.clear_and_merge(&mut self.arena);
+        self.hierarchy.forget(position);
+        value
+    }
+
+    /// Finds another witness. Returns the value.
+    #[cold]
+    fn replace_witness_for(&mut self, value: T) -> T {
+        self.hierarchy.replace_witness();
+        value
     }
 
     /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the

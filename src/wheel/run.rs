@@ -64,10 +64,12 @@ pub(super) struct Runs {
 }
 
 impl Run {
+    #[inline]
     fn deadline(&self, entry: Entry) -> Tick {
         Tick::new(self.start.get() + (entry >> 32))
     }
 
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the position is the lower half")]
     fn position(entry: Entry) -> Position {
         Position::from_number(entry as u32)

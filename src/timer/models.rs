@@ -308,10 +308,19 @@ fn timer_with(
 
 /// Makes the reaper serve a timer. Returns its thread, unless that runs already.
 fn serve(reaper: &Reaper, timer: &Arc<Shared<u32>>) -> Option<thread::JoinHandle<()>> {
-    let mut started = None;
     let run = reaper.clone();
+    serve_by(reaper, timer, move || run.run())
+}
+
+/// Like [`serve`], with a thread that runs `act` instead of the loop of the reaper.
+fn serve_by<V: 'static>(
+    reaper: &Reaper,
+    timer: &Arc<Shared<u32>>,
+    act: impl FnOnce() -> V + 'static,
+) -> Option<thread::JoinHandle<V>> {
+    let mut started = None;
     let start = || {
-        let thread = thread::spawn(move || run.run());
+        let thread = thread::spawn(act);
         let id = thread.thread().id();
         started = Some(thread);
         Ok(id)

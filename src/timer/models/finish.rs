@@ -12,7 +12,7 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, insert, new_timer, serve, silent};
+use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
@@ -68,15 +68,16 @@ fn a_finish_ends_when_the_last_timeout_is_cancelled() {
 #[test]
 fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
     check(|| {
-        let (timer, reaper, log) = started();
+        let (timer, reaper, log) = new_timer(Delivery::Inline);
         insert(&timer.shards, 0, FAR, 7);
+        // The thread of the reaper only shuts down, so its end cannot end the finish.
         let closer = Arc::clone(&timer);
-        let closer = thread::spawn(move || closer.shut_down());
+        let closer = serve_by(&reaper, &timer, move || closer.shut_down());
         let mut left = finish(&timer);
+        let closer = closer.expect("its thread does not run yet");
         left.append(&mut closer.join().expect("no thread panics"));
         assert_eq!((left, &**log.lock()), (Vec::from([7]), &[][..]));
-        reaper.join().expect("no thread panics");
-        timer.check_invariants();
+        timer.shards.check_invariants();
     });
 }
 

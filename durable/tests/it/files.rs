@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fmt, fs, io,
     ops::Range,
     path::Path,
     sync::{
@@ -18,23 +18,33 @@ use delaywheel_durable::{
 };
 use redb::{StorageBackend, backends::InMemoryBackend};
 
-/// A file that can be made read-only.
-#[derive(Debug, Clone, Default)]
-struct File {
-    content: Arc<InMemoryBackend>,
-    is_read_only: Arc<AtomicBool>,
+/// A change of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Write,
+    Sync,
 }
 
-impl File {
-    fn check(&self) -> io::Result<()> {
-        if self.is_read_only.load(SeqCst) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        Ok(())
+/// A file in memory that asks before each change. Clones are the same file.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    content: Arc<InMemoryBackend>,
+    guard: Arc<dyn Fn(Change) -> io::Result<()> + Send + Sync>,
+}
+
+impl Guarded {
+    pub(crate) fn new(guard: impl Fn(Change) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { content: Arc::default(), guard: Arc::new(guard) }
     }
 }
 
-impl StorageBackend for File {
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").finish_non_exhaustive()
+    }
+}
+
+impl StorageBackend for Guarded {
     fn len(&self) -> io::Result<u64> {
         self.content.len()
     }
@@ -44,18 +54,30 @@ impl StorageBackend for File {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.check()?;
+        (self.guard)(Change::Write)?;
         self.content.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        (self.guard)(Change::Sync)?;
         self.content.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.check()?;
+        (self.guard)(Change::Write)?;
         self.content.write(offset, data)
     }
+}
+
+/// Returns a file, and the switch that makes it read-only.
+fn file() -> (Guarded, Arc<AtomicBool>) {
+    let is_read_only = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_read_only);
+    let file = Guarded::new(move |change| match change {
+        Change::Write if is_read_only.load(SeqCst) => Err(io::ErrorKind::PermissionDenied.into()),
+        _ => Ok(()),
+    });
+    (file, switch)
 }
 
 fn schedule(store: &RedbStore, numbers: Range<u32>) -> Result<(), StoreError> {
@@ -73,14 +95,14 @@ fn payload(number: u32) -> Vec<u8> {
 
 #[test]
 fn a_file_that_cannot_be_written_is_read_only() {
-    let file = File::default();
-    file.is_read_only.store(true, SeqCst);
+    let (file, is_read_only) = file();
+    is_read_only.store(true, SeqCst);
     let error = RedbStore::open_backend(file.clone()).expect_err("it cannot be created");
     assert_eq!(error.reason(), StoreErrorReason::ReadOnly);
-    file.is_read_only.store(false, SeqCst);
+    is_read_only.store(false, SeqCst);
     let store = RedbStore::open_backend(file.clone()).expect("open");
     schedule(&store, 1..2).expect("write");
-    file.is_read_only.store(true, SeqCst);
+    is_read_only.store(true, SeqCst);
     let error = schedule(&store, 2..3).expect_err("it cannot be written");
     assert_eq!(
         error.reason(),
@@ -88,7 +110,7 @@ fn a_file_that_cannot_be_written_is_read_only() {
         "the store cannot read the outcome"
     );
     drop(store);
-    file.is_read_only.store(false, SeqCst);
+    is_read_only.store(false, SeqCst);
     let store = RedbStore::open_backend(file).expect("open again");
     assert_eq!(store.count().expect("count").live, 1);
 }
@@ -106,13 +128,13 @@ fn a_folder_that_cannot_be_written_is_read_only() {
 fn a_failed_commit_is_a_warning() {
     use delaywheel_durable::{DurableTimer, ManualWallClock};
 
-    let file = File::default();
-    let store = RedbStore::open_backend(file.clone()).expect("open");
+    let (file, is_read_only) = file();
+    let store = RedbStore::open_backend(file).expect("open");
     let timer = DurableTimer::builder(store)
         .clock(ManualWallClock::new())
         .build_blocking(|_| Ok(()))
         .expect("start");
-    file.is_read_only.store(true, SeqCst);
+    is_read_only.store(true, SeqCst);
     let warnings = crate::timer::Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), || {
         timer.schedule("a", Duration::from_secs(1), b"").expect_err("read-only");

@@ -262,26 +262,3 @@ fn a_transaction_on_a_full_disk_has_a_true_answer() {
         },
     );
 }
-
-#[test]
-fn redb_keeps_what_it_acknowledged_through_power_failures() {
-    for seed in 0..60 {
-        let mut rng = Rng::with_seed(seed);
-        let disk = Disk::default();
-        let store = RedbStore::open_backend(disk.clone()).expect("open");
-        let fault = Fault::Power(rng.fork());
-        disk.fail_after(rng.u32(..300), fault);
-        let mut count = 0;
-        while disk.is_fault_pending() {
-            let command = schedule(count, rng.usize(..2_000));
-            store.write(WallTime::MIN, &[command]).expect("write");
-            count += 1;
-        }
-        let store = RedbStore::open_backend(disk.after_failure()).expect("open after the failure");
-        // The last write was under way.
-        for number in 0..count.saturating_sub(1) {
-            let record = store.get(&id(number)).expect("get");
-            assert!(record.is_some(), "{number} of {count} was lost");
-        }
-    }
-}

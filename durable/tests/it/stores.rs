@@ -10,7 +10,7 @@ fn memory_conforms() {
 #[cfg(feature = "redb")]
 mod embedded {
     use std::{
-        fs, io,
+        fs,
         sync::{
             Arc, Mutex,
             mpsc::{self, Receiver, Sender},
@@ -23,23 +23,14 @@ mod embedded {
         ClaimRequest, Command, Conflict, NewTimeout, Record, RedbStore, Store, StoreErrorReason,
         TimeoutId, WallTime, WorkerId, conformance,
     };
-    use redb::{StorageBackend, backends::InMemoryBackend};
+    use redb::backends::InMemoryBackend;
+
+    use crate::files::{Change, Guarded};
 
     #[test]
     fn redb_conforms() {
         let open = || RedbStore::open_backend(InMemoryBackend::new()).expect("open");
         conformance::check(open, 4_000);
-    }
-
-    #[test]
-    fn redb_refuses_a_second_user_of_the_file() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("timeouts.redb");
-        let store = RedbStore::open(&path).expect("open");
-        let error = RedbStore::open(&path).expect_err("in use");
-        assert_eq!(error.reason(), StoreErrorReason::InUse);
-        drop(store);
-        RedbStore::open(&path).expect("free again");
     }
 
     #[test]
@@ -53,32 +44,20 @@ mod embedded {
     }
 
     #[test]
-    fn redb_refuses_the_database_of_another_program() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("other.redb");
-        let database = redb::Database::create(&path).expect("create");
-        let transaction = database.begin_write().expect("begin");
-        let other = redb::TableDefinition::<u64, u64>::new("other");
-        transaction.open_table(other).expect("table");
-        transaction.commit().expect("commit");
-        drop(database);
-        let error = RedbStore::open(&path).expect_err("foreign");
-        assert_eq!(error.reason(), StoreErrorReason::Corrupt);
-    }
-
-    #[test]
-    fn redb_refuses_a_newer_version() {
+    fn redb_refuses_the_database_of_another_program_and_a_newer_version() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("timeouts.redb");
-        drop(RedbStore::open(&path).expect("open"));
-        let database = redb::Database::open(&path).expect("open");
-        let transaction = database.begin_write().expect("begin");
-        let meta = redb::TableDefinition::<&str, u64>::new("delaywheel");
-        transaction.open_table(meta).expect("table").insert("version", 3).expect("insert");
-        transaction.commit().expect("commit");
-        drop(database);
-        let error = RedbStore::open(&path).expect_err("newer");
-        assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
+        for (table, reason) in
+            [("other", StoreErrorReason::Corrupt), ("delaywheel", StoreErrorReason::NewerVersion)]
+        {
+            let database = redb::Database::create(&path).expect("create");
+            let transaction = database.begin_write().expect("begin");
+            let table = redb::TableDefinition::<&str, u64>::new(table);
+            transaction.open_table(table).expect("table").insert("version", 3).expect("insert");
+            transaction.commit().expect("commit");
+            drop(database);
+            assert_eq!(RedbStore::open(&path).expect_err("refused").reason(), reason);
+        }
     }
 
     #[test]
@@ -91,37 +70,6 @@ mod embedded {
 
     /// Tells of a sync, and waits for the test. Panics if the test drops its side.
     type Gate = (Sender<()>, Receiver<()>);
-
-    /// Memory with a gate before the next sync.
-    #[derive(Debug)]
-    struct Gated(InMemoryBackend, Arc<Mutex<Option<Gate>>>);
-
-    impl StorageBackend for Gated {
-        fn len(&self) -> io::Result<u64> {
-            self.0.len()
-        }
-
-        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            self.0.read(offset, out)
-        }
-
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.0.set_len(len)
-        }
-
-        fn sync_data(&self) -> io::Result<()> {
-            let gate = self.1.lock().expect("not poisoned").take();
-            if let Some((reached, go)) = gate {
-                reached.send(()).expect("the test waits");
-                go.recv().expect("the disk works");
-            }
-            self.0.sync_data()
-        }
-
-        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            self.0.write(offset, data)
-        }
-    }
 
     fn at(seconds: u64) -> WallTime {
         WallTime::from_micros(seconds * 1_000_000).expect("in range")
@@ -146,9 +94,17 @@ mod embedded {
 
     /// Returns a store with the timeout `a` at 10 s, a worker, and the slot for a gate.
     fn gated() -> (RedbStore, WorkerId, Arc<Mutex<Option<Gate>>>) {
-        let slot = Arc::default();
-        let backend = Gated(InMemoryBackend::new(), Arc::clone(&slot));
-        let store = RedbStore::open_backend(backend).expect("open");
+        let slot: Arc<Mutex<Option<Gate>>> = Arc::default();
+        let gate = Arc::clone(&slot);
+        let file = Guarded::new(move |change| {
+            let gate = gate.lock().expect("not poisoned").take_if(|_| change == Change::Sync);
+            if let Some((reached, go)) = gate {
+                reached.send(()).expect("the test waits");
+                go.recv().expect("the disk works");
+            }
+            Ok(())
+        });
+        let store = RedbStore::open_backend(file).expect("open");
         store.write(at(0), &[schedule("a", at(10), Conflict::Refuse)]).expect("write");
         let worker = store.enter(at(0), Duration::from_secs(600)).expect("enter");
         (store, worker, slot)
@@ -196,37 +152,5 @@ mod embedded {
         thread::spawn(move || sender.send(store.begin(at(10), &claims)));
         let begun = begun.recv_timeout(Duration::from_secs(20)).expect("begin has returned");
         assert_eq!(begun.expect("begin"), [true]);
-    }
-
-    #[test]
-    fn redb_keeps_records_and_forgets_claims() {
-        use delaywheel_durable::State;
-
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("timeouts.redb");
-        let store = RedbStore::open(&path).expect("open");
-        let id = TimeoutId::new("a").expect("valid");
-        let new = NewTimeout {
-            id: id.clone(),
-            due: WallTime::from_micros(5).expect("valid"),
-            payload: b"x"[..].into(),
-            repeat: None,
-            conflict: Conflict::Replace,
-        };
-        store.write(WallTime::MIN, &[Command::Schedule(new)]).expect("write");
-        let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
-        let request = ClaimRequest {
-            now: WallTime::MAX,
-            from: WallTime::MIN,
-            until: WallTime::MAX,
-            limit: 1,
-            max_bytes: 1,
-            begin: true,
-        };
-        assert_eq!(store.claim(worker, request).expect("claim").expect("lease").records.len(), 1);
-        assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Delivering);
-        drop(store);
-        let store = RedbStore::open(&path).expect("open");
-        assert_eq!(store.get(&id).expect("get").expect("kept").state, State::Pending);
     }
 }

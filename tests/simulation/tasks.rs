@@ -4,15 +4,18 @@
 //! not woken, change their wakers, reset their sleeps and drop them. After each step, the model
 //! checks that every due task was woken, that no other was, and that a dropped task left nothing.
 
+mod task;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard},
-    task::{Context, Wake, Waker},
+    task::{Context, Waker},
 };
 
 use delaywheel::{AsyncPurgatory, DelayQueue, PurgatoryBuilder, Watch};
 
+use self::task::{Number, Signal, State, Task, Wakes};
 use crate::{
-    books::{Books, Tick},
+    books::Books,
     driver::Sleeper,
     fronts::duration,
     futures::{Alarm, Gate, Moment, Phase, Polled, Values, Waits, Work},
@@ -20,12 +23,6 @@ use crate::{
     task_steps::{Job, TaskStep},
     world::{World, lock},
 };
-
-/// A task, by its index.
-type Number = usize;
-
-/// The wake-ups since the last check: a task, and the generation of the waker.
-type Wakes = Arc<Mutex<Vec<(Number, u64)>>>;
 
 pub(crate) struct Tasks {
     /// The timer of the sleeps. A finish replaces it.
@@ -40,46 +37,6 @@ pub(crate) struct Tasks {
     wakes: Wakes,
     /// The values of the purgatory's keys.
     values: Values,
-}
-
-#[derive(Default)]
-struct State {
-    tasks: Vec<Task>,
-    /// The deadline of each value of the queue; `None` once it was received.
-    values: Vec<Option<Tick>>,
-    is_shut_down: bool,
-    phase: Phase,
-}
-
-struct Task {
-    /// `None` after its end.
-    work: Option<Work>,
-    waker: Waker,
-    /// Number of the waker.
-    generation: u64,
-    /// Whether the task must be polled.
-    is_woken: bool,
-    /// Whether the last poll was pending, and nothing has woken the task since.
-    is_registered: bool,
-    /// Whether it was registered when a finish began. Then its polls may be pending until the end.
-    is_kept: bool,
-}
-
-/// Records wake-ups.
-struct Signal {
-    wakes: Wakes,
-    task: Number,
-    generation: u64,
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        lock(&self.wakes).push((self.task, self.generation));
-    }
 }
 
 impl Tasks {
@@ -496,50 +453,6 @@ impl Tasks {
         } else {
             Err(format!("sleeps, values and waits: {counts:?}, not {expected:?}"))
         }
-    }
-}
-
-impl State {
-    fn numbers(&self, is_one: impl Fn(&Task) -> bool) -> impl DoubleEndedIterator<Item = Number> {
-        let all = self.tasks.iter().enumerate();
-        let found = all.filter(|(_, task)| task.work.is_some() && is_one(task));
-        found.map(|(number, _)| number).collect::<Vec<_>>().into_iter()
-    }
-
-    fn pick(&self, back: Back) -> Option<Number> {
-        self.numbers(|_| true).rev().nth(back)
-    }
-
-    /// Returns the number of sleeps in the wheel.
-    fn sleeping(&self) -> u64 {
-        self.tasks.iter().filter(|task| task.is_registered && task.sleeps()).count() as u64
-    }
-
-    /// Returns the phase of the timer, queue or purgatory of a task.
-    fn phase_of(&self, task: &Task) -> Phase {
-        match self.phase {
-            _ if self.is_shut_down => Phase::Ended,
-            Phase::Finishing if task.sleeps() && task.is_kept => Phase::Finishing,
-            Phase::Finishing | Phase::Ended if task.sleeps() => Phase::Ended,
-            _ => Phase::Open,
-        }
-    }
-}
-
-impl Task {
-    /// Returns the tick at which it is due; `None` if it does not wait for a time.
-    fn due(&self, due: impl Fn(&Alarm) -> Tick) -> Option<Tick> {
-        self.work.as_ref()?.due(due)
-    }
-
-    fn sleeps(&self) -> bool {
-        self.work.as_ref().is_some_and(Work::sleeps)
-    }
-
-    /// Drops the future.
-    fn end(&mut self) {
-        self.work = None;
-        (self.is_registered, self.is_woken, self.is_kept) = (false, false, false);
     }
 }
 

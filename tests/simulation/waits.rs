@@ -1,5 +1,7 @@
 //! The purgatory of a world, and the model of its operations.
 
+mod operation;
+
 use std::{
     mem,
     panic::{self, AssertUnwindSafe},
@@ -11,9 +13,10 @@ use delaywheel::{
     WatchError, WatchErrorKind, Watched,
 };
 
+use self::operation::Op;
 use crate::{
     books::{Books, Tick},
-    fronts::{duration, panic_as_planned},
+    fronts::duration,
     ledger::{Ledger, Number, Operation, State},
     script::{Action, Announce, Back, Delay, KEYS, Kind, THREADS, Wait},
     world::{World, this_thread},
@@ -30,63 +33,6 @@ pub(crate) struct Waits {
     /// Converts times to ticks.
     books: Mutex<Books>,
     ledger: Mutex<Ledger>,
-}
-
-/// An operation.
-#[derive(Debug)]
-pub(crate) struct Op {
-    world: Arc<World>,
-    waits: Arc<Waits>,
-    number: Number,
-}
-
-impl DelayedOperation<u32, u32> for Op {
-    fn try_complete(&mut self) -> bool {
-        let (on_check, is_ready) = {
-            let mut ledger = self.waits.ledger();
-            let operation = &mut ledger.operations[self.number];
-            operation.checks += 1;
-            let (nth, action) = operation.wait.on_check;
-            ((operation.checks == nth).then_some(action), operation.is_ready)
-        };
-        let panics = on_check.is_some_and(|action| self.world.act(calm(action), None));
-        self.waits.begin_delay(&self.world, self.number);
-        if panics {
-            self.waits.ledger().counts.panicked += 1;
-            panic_as_planned();
-        }
-        is_ready
-    }
-
-    fn has_reached(&mut self, key: &u32, threshold: u64) -> bool {
-        self.waits.ledger().values[*key as usize] >= threshold
-    }
-
-    fn complete(self, completion: Completion<u32>) {
-        let action = self.waits.end(&self.world, self.number, completion);
-        if self.world.act(calm(action), None) {
-            self.waits.ledger().counts.panicked += 1;
-            drop(self);
-            panic_as_planned();
-        }
-    }
-}
-
-impl Drop for Op {
-    fn drop(&mut self) {
-        self.waits.ledger().operations[self.number].is_dropped = true;
-    }
-}
-
-/// Returns an action that is safe in an operation. As documented, an operation that announces its
-/// own event, or that waits again after it was displaced, may loop without end.
-fn calm(action: Action) -> Action {
-    match action {
-        Action::Wait(..) | Action::Check(_) | Action::Grow(..) | Action::CancelKey(_) => {
-            Action::Nothing
-        }
-        action => action,
-    }
 }
 
 impl Waits {

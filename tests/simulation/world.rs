@@ -4,6 +4,8 @@
 //! ends. Timers with reapers are the exception, because their threads run at any time. A fault is
 //! recorded and does not panic: callbacks find most faults, and a timer catches their panics.
 
+mod steps;
+
 use std::{
     cell::Cell,
     hash::{DefaultHasher, Hash, Hasher},
@@ -23,7 +25,7 @@ use crate::{
     clock::{Time, WorldClock},
     fronts::{Facade, Front, Planned, Token},
     rhythms::Rhythms,
-    script::{Action, Drive, Front as Place, Kind, Setup, Step, Wait},
+    script::{Action, Drive, Front as Place, Setup, Step},
     waits::Waits,
 };
 
@@ -318,56 +320,6 @@ impl World {
         panics
     }
 
-    fn act_now(&self, action: Action, own: Option<(Arc<Front>, Number)>) -> bool {
-        let this = self.this();
-        match action {
-            Action::Panic => return true,
-            Action::Schedule(front, delay) => {
-                self.front(front).schedule(&this, delay, Action::Nothing);
-            }
-            Action::ScheduleAndPanic(front, delay) => {
-                self.front(front).schedule(&this, delay, Action::Panic);
-                return true;
-            }
-            Action::Cancel(front, back) => self.front(front).cancel(self, back),
-            Action::CancelSelf => {
-                if let Some((front, number)) = own {
-                    front.cancel_number(self, number);
-                }
-            }
-            Action::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
-            Action::Query(front, back) => self.front(front).query(self, back),
-            Action::Debounce => self.rhythms().call_debounce(self),
-            Action::EndDebounce => self.rhythms().end_debounce(self),
-            Action::Throttle => self.rhythms().call_throttle(self),
-            Action::EndThrottle => self.rhythms().end_throttle(self),
-            Action::StopRepeat(back) => self.rhythms().stop(self, back),
-            Action::Wait(events, delay) => self.waits().wait(&this, plain_wait(events, delay)),
-            Action::Check(key) => self.waits().check(key),
-            Action::Grow(key, by) => self.waits().grow(key, by),
-            Action::Complete(back) => self.waits().complete(self, back),
-            Action::CancelOperation(back) => self.waits().cancel(self, back),
-            Action::CancelKey(key) => self.waits().cancel_key(self, key),
-            Action::Pass(span) if self.clock.is_exact() => {
-                self.exactness(false);
-                if self.is_in_turn() {
-                    self.in_turn(|| self.clock.pass(span));
-                    self.is_ahead.store(true, Relaxed);
-                } else {
-                    self.pass(|| self.clock.pass(span));
-                    // This user code may next schedule a timeout that is due at once.
-                    *lock(&self.is_swept) = false;
-                }
-            }
-            // A callback moves only an exact clock.
-            Action::Nothing | Action::Pass(_) => {}
-            Action::ShutDown(front) => self.front(front).shut_down(self),
-            Action::Drain(front) => self.front(front).drain(self, 0),
-            Action::ShutDownPurgatory => self.waits().shut_down(),
-        }
-        false
-    }
-
     /// Sets whether the clock stops at each deadline. It does not if a callback moves it.
     fn exactness(&self, is_exact: bool) {
         for front in self.fronts() {
@@ -419,64 +371,6 @@ impl World {
 
     fn reaped(&self) -> Vec<Arc<Front>> {
         self.fronts().into_iter().filter(|front| front.is_reaped).collect()
-    }
-
-    fn step(&self, step: Step) {
-        let this = self.this();
-        match step {
-            Step::Schedule(front, delay, action) => {
-                self.front(front).schedule(&this, delay, action);
-            }
-            Step::ScheduleAt(front, delay, action) => {
-                let time = self.instant_for(delay);
-                self.front(front).schedule_at(&this, time, action);
-            }
-            Step::Guard(delay, action) => self.front(0).schedule_guarded(&this, delay, action),
-            Step::Batch(front, count, delay, action) => {
-                self.front(front).schedule_batch(&this, (count, delay), action);
-            }
-            Step::Cancel(front, back) => self.front(front).cancel(self, back),
-            Step::CancelBatch(front, back, count) => {
-                self.front(front).cancel_batch(self, back, count);
-            }
-            Step::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
-            Step::Query(front, back) => self.front(front).query(self, back),
-            Step::Receive(count) => self.front(2).receive(self, count),
-            Step::Shrink(front) => self.front(front).shrink(),
-            Step::ShutDown(front) => self.front(front).shut_down(self),
-            Step::Drain(front, patience) => self.front(front).drain(self, patience),
-            Step::Renew(front) => self.renew(front),
-            Step::Repeat(period, rhythm, times, action) => {
-                self.rhythms().repeat(&this, period, rhythm, (times, action));
-            }
-            Step::StopRepeat(back) => self.rhythms().stop(self, back),
-            Step::Debounce => self.rhythms().call_debounce(self),
-            Step::EndDebounce => self.rhythms().end_debounce(self),
-            Step::Throttle => self.rhythms().call_throttle(self),
-            Step::EndThrottle => self.rhythms().end_throttle(self),
-            Step::Pass(span) => self.pass(|| self.clock.pass(span)),
-            Step::PassToNext => self.pass(|| self.clock.pass_to_next()),
-            Step::Still(count) => {
-                (0..count).for_each(|_| self.pass(|| self.clock.stand_still()));
-            }
-            Step::GoBack(span) => self.pass(|| self.clock.step_back(span)),
-            Step::RunJobs(count, order) => self.run_jobs(count, order),
-            Step::Wait(wait) => self.waits().wait(&this, wait),
-            Step::Announce(announce) => self.waits().announce(&this, announce),
-            #[cfg(feature = "future")]
-            Step::Task(_) => unreachable!("the tasks are beside the world"),
-        }
-    }
-
-    /// Returns a time 50 ms before the end of the delay, so a short delay gives a past time.
-    fn instant_for(&self, delay: crate::script::Delay) -> Time {
-        const BACK: Time = 50_000_000;
-        match delay {
-            crate::script::Delay::Nanos(nanos) => {
-                (self.now() + Time::from(nanos)).saturating_sub(BACK)
-            }
-            crate::script::Delay::Endless => self.now(),
-        }
     }
 
     fn run_jobs(&self, count: u32, order: u64) {
@@ -554,20 +448,5 @@ impl World {
         }
         let nanos = self.now().saturating_sub(crate::clock::BEGIN);
         Ok(Yield { nanos, operations, digest: lock(&self.digest).finish() })
-    }
-}
-
-/// Returns an operation of user code.
-fn plain_wait(events: u32, delay: crate::script::Delay) -> Wait {
-    Wait {
-        kind: Kind::Plain,
-        events,
-        values: 0,
-        growth: 0,
-        delay,
-        is_ready: false,
-        on_check: (0, Action::Nothing),
-        on_end: Action::Nothing,
-        is_guarded: false,
     }
 }

@@ -60,8 +60,8 @@ impl<'a, T> Advance<'a, T> {
     /// Ends the iteration after `steps` steps, even if more timeouts are due.
     ///
     /// A step expires one timeout, moves one to a finer level, or gathers up to 16 of one bucket to
-    /// be sorted. A step takes constant time, with one exception: the last gathering step of a
-    /// bucket sorts up to 8192 timeouts.
+    /// be sorted. A step takes constant time, with one exception: one gathering step of a bucket
+    /// sorts up to 8192 timeouts.
     ///
     /// # Examples
     ///

@@ -109,39 +109,34 @@ pub(super) enum Owner {
     Newest(BucketId),
     /// The list of a bucket; the chunk with this number is the next newer one.
     After(u32),
-    /// The list of a run.
-    Run,
-    /// The free list.
-    Free,
+    /// The list of a run, or the free list.
+    NoBucket,
 }
 
 /// A chunk's owner and the next chunk of the same list, which is older.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// `NEWEST` combined with the id of a bucket, the number of the next newer chunk, `RUN`, or
-    /// `FREE`.
+    /// `NEWEST` combined with the id of a bucket, the number of the next newer chunk, or
+    /// `NO_BUCKET`.
     owner: u32,
     next: u32,
 }
 
 const NEWEST: u32 = 1 << 31;
-const RUN: u32 = u32::MAX;
-const FREE: u32 = u32::MAX - 1;
+const NO_BUCKET: u32 = u32::MAX;
 
 impl Owner {
     fn encoded(self) -> u32 {
         match self {
             Self::Newest(id) => NEWEST | id.number(),
             Self::After(chunk) => chunk,
-            Self::Run => RUN,
-            Self::Free => FREE,
+            Self::NoBucket => NO_BUCKET,
         }
     }
 
     const fn decoded(owner: u32) -> Self {
         match owner {
-            RUN => Self::Run,
-            FREE => Self::Free,
+            NO_BUCKET => Self::NoBucket,
             _ if owner & NEWEST != 0 => Self::Newest(BucketId::from_number(owner & !NEWEST)),
             _ => Self::After(owner),
         }
@@ -173,12 +168,13 @@ impl Chunks {
             self.grow();
         }
         let chunk = self.free;
-        debug_assert_eq!(self.owner(chunk), Owner::Free, "chunk {chunk} is in use");
+        debug_assert_eq!(self.owner(chunk), Owner::NoBucket, "chunk {chunk} is in use");
+        debug_assert_eq!(self.mask(chunk), 0, "chunk {chunk} has live records");
         let link = self.links.at_mut(chunk);
         self.free = link.next;
         *link = Link { owner: owner.encoded(), next };
         *self.mask_mut(chunk) = u16::MAX;
-        if next != NIL && owner != Owner::Run {
+        if next != NIL && owner != Owner::NoBucket {
             self.set_owner(next, Owner::After(chunk));
         }
         chunk
@@ -188,7 +184,7 @@ impl Chunks {
     fn grow(&mut self) {
         let added = self.records.grow(|_| Record::EMPTY);
         added.expect("there are more positions than timeouts");
-        let added = self.links.grow(|id| Link { owner: FREE, next: id + 1 });
+        let added = self.links.grow(|id| Link { owner: NO_BUCKET, next: id + 1 });
         let added = added.expect("there are fewer chunks than positions");
         self.masks.resize(added.end as usize, 0);
         self.links.at_mut(added.end - 1).next = NIL;
@@ -216,18 +212,19 @@ impl Chunks {
     /// Adds a chunk that is in no list to the free list.
     pub(super) fn free(&mut self, chunk: u32) {
         debug_assert!(chunk >= NURSERY, "chunk {chunk} belongs to the nursery");
-        debug_assert!(self.owner(chunk) != Owner::Free, "chunk {chunk} is free already");
+        debug_assert!(self.owner(chunk) != Owner::NoBucket, "chunk {chunk} is free already");
         *self.mask_mut(chunk) = 0;
-        *self.links.at_mut(chunk) = Link { owner: FREE, next: self.free };
+        *self.links.at_mut(chunk) = Link { owner: NO_BUCKET, next: self.free };
         self.free = chunk;
     }
 
-    /// Adds all chunks of a list to the free list.
-    pub(super) fn free_all(&mut self, mut chunk: u32) {
-        while chunk != NIL {
-            let next = self.next(chunk);
-            self.free(chunk);
-            chunk = next;
+    /// Adds all chunks of a run's list to the free list. None of their records may be live.
+    pub(super) fn free_all(&mut self, first: u32, last: u32) {
+        debug_assert!(self.list(first).all(|chunk| self.mask(chunk) == 0), "a record is live");
+        if first != NIL {
+            debug_assert_eq!(self.list(first).last(), Some(last), "{last} is not the last chunk");
+            self.set_next(last, self.free);
+            self.free = first;
         }
     }
 
@@ -331,7 +328,7 @@ impl Chunks {
         for chunk in self.list(self.free) {
             assert_eq!(
                 self.owner(chunk),
-                Owner::Free,
+                Owner::NoBucket,
                 "chunk {chunk} is listed as free but in use"
             );
             assert_eq!(self.mask(chunk), 0, "free chunk {chunk} has live records");

@@ -355,9 +355,11 @@ impl Hierarchy {
     /// Clears the bits of all cancelled records.
     #[inline(never)]
     pub(super) fn clear_cancelled(&mut self) {
-        let (emptied, count) = self.chunks.clear_all(self.cancelled.drain(), |mask| mask == 0);
+        let cancelled = self.cancelled.drain();
+        let (emptied, count) = self.chunks.clear_all(cancelled, |mask| mask == 0);
+        self.runs.remove_dead(cancelled.len(), &self.chunks);
         for &chunk in &emptied[..count] {
-            if chunk >= NURSERY && self.chunks.owner(chunk) != Owner::Run {
+            if chunk >= NURSERY && self.chunks.owner(chunk) != Owner::NoBucket {
                 self.free_chunk(chunk);
             }
         }
@@ -398,7 +400,7 @@ impl Hierarchy {
                 self.bucket_mut(id).set_newest(next);
                 return (next == NIL).then_some(id);
             }
-            Owner::Run | Owner::Free => debug_assert!(false, "chunk {chunk} is in no bucket"),
+            Owner::NoBucket => debug_assert!(false, "chunk {chunk} is in no bucket"),
         }
         None
     }
@@ -519,8 +521,11 @@ impl Hierarchy {
     /// Returns whether the wheel must sort a due bucket into a run.
     pub(super) fn is_sortable(&self, id: BucketId) -> bool {
         let level = id.level();
-        let is_begun = self.runs.gathering() == Some(id);
-        level > 0 && self.geometry.shift(level) <= WIDEST && (!is_begun || self.runs.has_room())
+        let has_room = || {
+            let is_begun = self.runs.gathering() == Some(id);
+            !is_begun || self.runs.has_room(self.geometry.bucket_span(level))
+        };
+        level > 0 && self.geometry.shift(level) <= WIDEST && has_room()
     }
 
     /// Returns a live record of a bucket that is not empty.

@@ -43,7 +43,9 @@ impl Hierarchy {
         if self.chunks.len() < SMALL {
             return self.clear_cancelled();
         }
-        let (worn, count) = self.chunks.clear_all(self.cancelled.drain(), is_worn);
+        let cancelled = self.cancelled.drain();
+        let (worn, count) = self.chunks.clear_all(cancelled, is_worn);
+        self.runs.remove_dead(cancelled.len(), &self.chunks);
         for _ in 0..MERGES {
             let Some(chunk) = self.worn.pop() else { break };
             self.merge(chunk, arena);
@@ -79,7 +81,7 @@ impl Hierarchy {
             Owner::Newest(_) | Owner::After(_) if live == 0 => self.free_chunk(chunk),
             Owner::Newest(_) => self.trim_last(chunk),
             Owner::After(_) if has_few(live) => self.move_records(chunk, live, arena),
-            Owner::After(_) | Owner::Run | Owner::Free => {}
+            Owner::After(_) | Owner::NoBucket => {}
         }
         if let Owner::After(newer) = owner {
             self.trim_last(newer);

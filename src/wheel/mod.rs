@@ -18,9 +18,9 @@
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
 //! 5. *Bounded.* A step expires one timeout, moves one to a finer level, or gathers up to 16 of one
-//!    bucket to be sorted. The step that gathers the last of a bucket sorts at most 8192. The first
-//!    step of an `advance` also places up to 60 of the latest timeouts in levels. No step is
-//!    proportional to the time skipped or to the number of empty buckets.
+//!    bucket to be sorted. One step for each bucket sorts at most 8192. The first step of an
+//!    `advance` also places up to 60 of the latest timeouts in levels. No step is proportional to
+//!    the time skipped or to the number of empty buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
 //!    sort a timeout. It is never later than the least deadline, and `None` if and only if the
 //!    wheel is empty. An emptied bucket leaves no wake-up behind.
@@ -57,6 +57,7 @@ mod iter;
 mod level;
 mod merge;
 mod nursery;
+mod parts;
 mod queue;
 mod run;
 mod shape;
@@ -287,7 +288,7 @@ impl<T> TimingWheel<T> {
             hierarchy.nursery.move_to(position, deadline);
             return Some(previous);
         }
-        let is_sorted = hierarchy.chunks.owner(position.chunk()) == Owner::Run;
+        let is_sorted = hierarchy.chunks.owner(position.chunk()) == Owner::NoBucket;
         if deadline >= previous && !is_sorted {
             hierarchy.sparse.drop_order(position.chunk());
             hierarchy.chunks.write(position, deadline, record.slot);
@@ -379,9 +380,9 @@ impl<T> TimingWheel<T> {
     /// # Complexity
     ///
     /// Takes *O*(1) time when no timeout is due. A timeout that expires costs *O*(log r) when r
-    /// timeouts are sorted together, at most 8192. If its bucket held more, the timeout first moves
-    /// to a finer level. It moves at most once for each level below the one that `insert` or the
-    /// last `reset` placed it in.
+    /// timeouts are sorted together, at most 8192. If its bucket held more, the timeout may first
+    /// move to a finer level. It moves at most once for each level below the one that `insert` or
+    /// the last `reset` placed it in.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         // `Advance::next` advances `expired_to`.

@@ -6,19 +6,16 @@
 //! set.
 //!
 //! One run for each level is enough: a bucket becomes due when expiry has reached its range, and
-//! then the run before it has ended.
+//! then the run before it has ended. The timeouts of a long run are in [parts](super::parts).
 
 use alloc::vec::Vec;
 
 use super::{
     chunks::{CHUNK, Chunks, NIL, Owner, Position, bits},
     geometry::BucketId,
+    parts::{self, Entry, LONGEST, Parts, position_of},
 };
 use crate::tick::{Tick, TickSpan};
-
-/// Maximum number of timeouts of a run. Sorting them takes about 40 us. Further timeouts of the
-/// bucket cascade.
-pub(super) const LONGEST: usize = 8192;
 
 /// Logarithm of the widest bucket, in ticks, that can be sorted: half an entry holds the ticks.
 pub(super) const WIDEST: u32 = 32;
@@ -29,9 +26,6 @@ const COUNTED: usize = 48;
 /// Ticks of the widest bucket that uses the counting sort.
 const COUNTERS: usize = 256;
 
-/// Ticks since the start of the bucket in the upper half, position of the record in the lower half.
-type Entry = u64;
-
 #[derive(Debug, Default)]
 struct Run {
     entries: Vec<Entry>,
@@ -41,6 +35,8 @@ struct Run {
     start: Tick,
     /// Head of the list of chunks that the entries are in, or `NIL`.
     first_chunk: u32,
+    /// The last chunk of that list, if there is one.
+    last_chunk: u32,
 }
 
 /// The first live entry of a run.
@@ -61,6 +57,8 @@ pub(super) struct Runs {
     gathering: Option<BucketId>,
     /// Output buffer of the counting sort.
     scratch: Vec<Entry>,
+    /// The parts of the long run.
+    parts: Parts,
 }
 
 impl Run {
@@ -69,41 +67,58 @@ impl Run {
         Tick::new(self.start.get() + (entry >> 32))
     }
 
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the position is the lower half")]
-    fn position(entry: Entry) -> Position {
-        Position::from_number(entry as u32)
-    }
-
     fn rest(&self) -> &[Entry] {
         &self.entries[self.next..]
     }
 
-    /// Moves the live entries to new chunks, without gaps.
-    fn rewrite(&mut self, from: &Chunks, to: &mut Chunks, moved: &mut impl FnMut(u32, Position)) {
-        self.entries.drain(..core::mem::take(&mut self.next));
-        self.entries.retain(|&entry| from.is_live(Self::position(entry)));
-        self.entries.shrink_to_fit();
-        self.first_chunk = NIL;
-        for entries in self.entries.chunks_mut(CHUNK as usize) {
-            self.first_chunk = to.allocate(Owner::Run, self.first_chunk);
-            let mut mask = 0;
-            for (offset, entry) in (0..).zip(entries) {
-                let record = from.record(Self::position(*entry));
-                let position = Position::new(self.first_chunk, offset);
-                to.write(position, record.deadline(), record.slot);
-                moved(record.slot, position);
-                mask |= 1 << offset;
-                *entry = *entry >> 32 << 32 | u64::from(position.number());
+    /// Puts a chunk in front of the list of chunks.
+    fn add_chunk(&mut self, chunk: u32, chunks: &mut Chunks) {
+        if self.first_chunk == NIL {
+            self.last_chunk = chunk;
+        }
+        chunks.set_owner(chunk, Owner::NoBucket);
+        chunks.set_next(chunk, self.first_chunk);
+        self.first_chunk = chunk;
+    }
+
+    /// Moves the live records of some entries to new chunks, from position `next` on.
+    fn rewrite(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        next: &mut u32,
+        from: &Chunks,
+        to: &mut Chunks,
+        moved: &mut impl FnMut(u32, Position),
+    ) {
+        entries.retain(|&entry| from.is_live(position_of(entry)));
+        entries.shrink_to_fit();
+        for entry in entries {
+            if *next % CHUNK == 0 {
+                let chunk = to.allocate(Owner::NoBucket, NIL);
+                self.add_chunk(chunk, to);
+                to.set_mask(chunk, 0);
+                *next = chunk * CHUNK;
             }
-            to.set_mask(self.first_chunk, mask);
+            let (record, position) =
+                (from.record(position_of(*entry)), Position::from_number(*next));
+            *next += 1;
+            to.write(position, record.deadline(), record.slot);
+            to.set_mask(position.chunk(), to.mask(position.chunk()) | position.bit());
+            moved(record.slot, position);
+            *entry = *entry >> 32 << 32 | u64::from(position.number());
         }
     }
 }
 
 impl Runs {
     pub(super) const fn new() -> Self {
-        Self { levels: Vec::new(), active: 0, gathering: None, scratch: Vec::new() }
+        Self {
+            levels: Vec::new(),
+            active: 0,
+            gathering: None,
+            scratch: Vec::new(),
+            parts: Parts::new(),
+        }
     }
 
     /// Starts to gather a bucket, whose first tick is `start`, into the run of its level.
@@ -124,21 +139,38 @@ impl Runs {
         self.gathering
     }
 
+    /// Returns whether a run of a level has parts.
+    #[inline]
+    fn is_long(&self, level: usize) -> bool {
+        level == parts::LEVEL && self.parts.are_used()
+    }
+
     /// Returns whether the run that is being gathered has room for the timeouts of another chunk.
-    pub(super) fn has_room(&self) -> bool {
-        let len = self.gathering.map_or(0, |id| self.levels[id.level()].entries.len());
-        len + CHUNK as usize <= LONGEST
+    /// Its bucket spans `span` ticks.
+    pub(super) fn has_room(&self, span: TickSpan) -> bool {
+        let Some(level) = self.gathering_level() else { return true };
+        if self.is_long(level) {
+            return self.parts.have_room();
+        }
+        self.fits_unsorted(level) || Parts::may_hold(level, span.get())
+    }
+
+    /// Returns whether the entries of a run and those of another chunk may be sorted together.
+    fn fits_unsorted(&self, level: usize) -> bool {
+        self.levels[level].entries.len() + CHUNK as usize <= LONGEST
     }
 
     /// Adds the live records of a chunk, which is in no list, to the run that is being gathered.
     /// Skips the records whose deadline is `span` ticks after the run's start or later, and returns
     /// their mask.
     pub(super) fn gather(&mut self, chunk: u32, span: TickSpan, chunks: &mut Chunks) -> u16 {
-        let Some(id) = self.gathering else { unreachable!("no run is being gathered") };
-        let run = &mut self.levels[id.level()];
-        chunks.set_owner(chunk, Owner::Run);
-        chunks.set_next(chunk, run.first_chunk);
-        run.first_chunk = chunk;
+        let Some(level) = self.gathering_level() else { unreachable!("no run is being gathered") };
+        let is_long = self.is_long(level) || !self.fits_unsorted(level);
+        let run = &mut self.levels[level];
+        if is_long && !self.parts.are_used() {
+            self.parts.begin(&mut run.entries, span.get(), chunks);
+        }
+        run.add_chunk(chunk, chunks);
         let records = chunks.records(chunk);
         let mut beyond = 0;
         for offset in bits(chunks.mask(chunk)) {
@@ -146,7 +178,8 @@ impl Runs {
             debug_assert!(deadline >= run.start, "{deadline:?} is before {:?}", run.start);
             let ticks = deadline.get() - run.start.get();
             if ticks < span.get() {
-                run.entries.push(ticks << 32 | u64::from(Position::new(chunk, offset).number()));
+                let entry = ticks << 32 | u64::from(Position::new(chunk, offset).number());
+                if is_long { self.parts.add(entry) } else { run.entries.push(entry) }
             } else {
                 beyond |= 1 << offset;
             }
@@ -154,12 +187,15 @@ impl Runs {
         beyond
     }
 
-    /// Sorts the gathered run. The ticks of its entries are less than `span`. Returns its length
-    /// and the deadline of its first timeout, or `None` if it is empty.
+    /// Sorts the gathered run, unless it is long. The ticks of its entries are less than `span`.
+    /// Returns its length and the deadline of its first timeout, or `None` if it is empty.
     pub(super) fn finish(&mut self, span: TickSpan, chunks: &mut Chunks) -> Option<(usize, Tick)> {
         let level = self.gathering.take()?.level();
+        let is_long = self.is_long(level);
         let run = &mut self.levels[level];
-        if run.entries.len() > COUNTED && span.get() <= COUNTERS as u64 {
+        if is_long {
+            self.parts.take_next(&mut run.entries);
+        } else if run.entries.len() > COUNTED && span.get() <= COUNTERS as u64 {
             sort_by_counting(&mut run.entries, &mut self.scratch);
         } else {
             run.entries.sort_unstable();
@@ -169,7 +205,17 @@ impl Runs {
             return None;
         };
         self.active |= 1 << level;
-        Some((run.entries.len(), run.deadline(first)))
+        let len = if is_long { self.parts.added() } else { run.entries.len() };
+        Some((len, run.deadline(first)))
+    }
+
+    /// Removes dead entries of the long run, after so many timeouts were cancelled.
+    #[inline]
+    pub(super) fn remove_dead(&mut self, cancelled: usize, chunks: &Chunks) {
+        if self.parts.are_used() {
+            let run = &mut self.levels[parts::LEVEL];
+            self.parts.remove_dead(cancelled, &mut run.entries, run.next, chunks);
+        }
     }
 
     /// Returns the live entry that is due first, and the least deadline of the other runs. Ends
@@ -191,12 +237,18 @@ impl Runs {
     #[inline]
     pub(super) fn head(&mut self, level: usize, chunks: &mut Chunks) -> Option<Head> {
         let run = &mut self.levels[level];
-        while let Some(&entry) = run.entries.get(run.next) {
-            let position = Run::position(entry);
-            if chunks.is_live(position) {
-                return Some(Head { level, deadline: run.deadline(entry), position });
+        loop {
+            while let Some(&entry) = run.entries.get(run.next) {
+                let position = position_of(entry);
+                if chunks.is_live(position) {
+                    return Some(Head { level, deadline: run.deadline(entry), position });
+                }
+                run.next += 1;
             }
-            run.next += 1;
+            if level != parts::LEVEL || !self.parts.take_next(&mut run.entries) {
+                break;
+            }
+            run.next = 0;
         }
         self.end(level, chunks);
         None
@@ -208,12 +260,15 @@ impl Runs {
 
     /// Ends a run. None of its entries may be live.
     fn end(&mut self, level: usize, chunks: &mut Chunks) {
-        let run = &mut self.levels[level];
         debug_assert!(
-            run.rest().iter().all(|&entry| !chunks.is_live(Run::position(entry))),
+            self.iter(level).all(|(_, position)| !chunks.is_live(position)),
             "the run of level {level} has live entries"
         );
-        chunks.free_all(core::mem::replace(&mut run.first_chunk, NIL));
+        if self.is_long(level) {
+            self.parts.end();
+        }
+        let run = &mut self.levels[level];
+        chunks.free_all(core::mem::replace(&mut run.first_chunk, NIL), run.last_chunk);
         run.entries.clear();
         run.next = 0;
         self.active &= !(1 << level);
@@ -231,19 +286,26 @@ impl Runs {
 
     /// Returns the positions of the next 16 entries of a run.
     pub(super) fn ahead(&self, level: usize) -> impl Iterator<Item = Position> {
-        self.levels[level].rest().iter().take(16).map(|&entry| Run::position(entry))
+        self.levels[level].rest().iter().take(16).map(|&entry| position_of(entry))
     }
 
     /// Returns the deadlines and positions of the entries of a level that have not been visited.
     pub(super) fn iter(&self, level: usize) -> impl Iterator<Item = (Tick, Position)> {
         let run = self.levels.get(level);
         let rest = run.map_or(&[][..], Run::rest);
-        rest.iter().filter_map(move |&entry| Some((run?.deadline(entry), Run::position(entry))))
+        let parts = self.is_long(level).then(|| self.parts.rest());
+        let entries = rest.iter().chain(parts.into_iter().flatten());
+        entries.filter_map(move |&entry| Some((run?.deadline(entry), position_of(entry))))
     }
 
     /// Returns the chunks of the run of a level.
     pub(super) fn chunks(&self, level: usize, chunks: &Chunks) -> impl Iterator<Item = u32> {
         chunks.list(self.levels[level].first_chunk)
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_parts(&self) -> bool {
+        self.parts.are_used()
     }
 
     /// Returns the number of levels that may have a run.
@@ -265,10 +327,12 @@ impl Runs {
             let len = run.entries.len();
             assert!(is_active || is_gathered || len == 0, "level {level} has {len} old entries");
             for chunk in chunks.list(run.first_chunk) {
-                assert_eq!(chunks.owner(chunk), Owner::Run, "chunk {chunk} of level {level}");
+                assert_eq!(chunks.owner(chunk), Owner::NoBucket, "chunk {chunk} of level {level}");
                 count += 1;
             }
         }
+        let dead = self.iter(parts::LEVEL).filter(|&(_, position)| !chunks.is_live(position));
+        self.parts.check_invariants(dead.count());
         count
     }
 
@@ -280,12 +344,23 @@ impl Runs {
         mut moved: impl FnMut(u32, Position),
     ) {
         for (level, run) in self.levels.iter_mut().enumerate() {
-            run.rewrite(from, to, &mut moved);
-            if run.entries.is_empty() {
+            run.first_chunk = NIL;
+            run.entries.drain(..core::mem::take(&mut run.next));
+            let (mut entries, mut next) = (core::mem::take(&mut run.entries), 0);
+            run.rewrite(&mut entries, &mut next, from, to, &mut moved);
+            run.entries = entries;
+            if level == parts::LEVEL {
+                let lists = self.parts.lists_mut();
+                lists.for_each(|list| run.rewrite(list, &mut next, from, to, &mut moved));
+            }
+            if run.first_chunk == NIL {
                 self.active &= !(1 << level);
             }
         }
-        let last = self.levels.iter().rposition(|run| !run.entries.is_empty());
+        if self.active >> parts::LEVEL & 1 == 0 && self.gathering_level() != Some(parts::LEVEL) {
+            self.parts = Parts::new();
+        }
+        let last = self.levels.iter().rposition(|run| run.first_chunk != NIL);
         let kept = last.max(self.gathering_level()).map_or(0, |last| last + 1);
         self.levels.truncate(kept);
         self.levels.shrink_to_fit();

@@ -218,3 +218,20 @@ fn fill(wheel: &mut TimingWheel<()>, count: usize, deadline: u64) {
         wheel.insert(Tick::new(deadline), ()).unwrap();
     }
 }
+
+#[test]
+fn a_late_cancel_skips_few_dead_entries() {
+    let mut wheel = wheel_of(256, 0);
+    let insert = |i: u64| wheel.insert(Tick::new(256 + i % 256), i).unwrap();
+    let keys: Vec<_> = (0..2000).map(insert).collect();
+    assert_eq!(drain_at(&mut wheel, 256).len(), 8);
+    for (count, &key) in keys.iter().enumerate().skip(1000) {
+        wheel.cancel(key);
+        if count % 100 == 0 {
+            // A long run has few dead entries.
+            wheel.check_invariants();
+        }
+    }
+    wheel.check_invariants();
+    assert_eq!(drain_at(&mut wheel, 511).len(), 1000 - 4);
+}

@@ -49,14 +49,16 @@ fn missed_occurrences_run_as_the_table_of_the_policies_says() {
     }
 }
 
+/// Returns a value, and a callback that owns it too.
+fn held() -> (Arc<()>, impl FnMut(&Repeating) + Send + 'static) {
+    let value = Arc::new(());
+    (Arc::clone(&value), move |_: &Repeating| drop(Arc::clone(&value)))
+}
+
 #[test]
 fn a_stopped_repetition_drops_its_callback_and_its_timeout() {
     let (clock, timer) = manual();
-    let value = Arc::new(());
-    let kept = Arc::clone(&value);
-    let hold = move |_: &Repeating| {
-        let _ = &kept;
-    };
+    let (value, hold) = held();
     let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
     clock.advance(3 * MS);
     assert!(repeating.stop());
@@ -67,11 +69,7 @@ fn a_stopped_repetition_drops_its_callback_and_its_timeout() {
 #[test]
 fn a_repetition_ends_with_its_timer() {
     let (clock, timer) = manual();
-    let value = Arc::new(());
-    let kept = Arc::clone(&value);
-    let hold = move |_: &Repeating| {
-        let _ = &kept;
-    };
+    let (value, hold) = held();
     let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Skip, hold).unwrap();
     drop(timer);
     clock.advance(10 * MS);
@@ -406,9 +404,7 @@ fn a_stop_between_two_occurrences_drops_the_callback_and_its_timeout() {
             countdown: Arc::default(),
         };
         let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        let value = Arc::new(());
-        let kept = Arc::clone(&value);
-        let hold = move |_: &Repeating| drop(Arc::clone(&kept));
+        let (value, hold) = held();
         let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
         *clock.repeating.lock().unwrap() = Some(repeating);
         clock.countdown.store(asked, Ordering::Relaxed);

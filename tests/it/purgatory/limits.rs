@@ -207,33 +207,6 @@ fn a_refused_operation_displaces_no_other() {
 }
 
 #[test]
-fn of_newcomers_at_once_each_displaces_one_and_none_is_refused() {
-    const THREADS: u64 = 4;
-    const ROUNDS: u64 = 500;
-    must_return(|| {
-        let timer = Timer::builder().clock(ManualClock::new()).shards(3);
-        let purgatory = PurgatoryBuilder::new()
-            .timer(timer)
-            .max_delayed(3, Overload::DisplaceOldest)
-            .build::<u32, Idle, ()>()
-            .expect("the settings are valid");
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    for round in 0..ROUNDS {
-                        let keys = [1, u32::try_from(round % 3).unwrap()];
-                        assert!(purgatory.try_complete_else_watch(Idle, keys, HOUR).is_ok());
-                    }
-                });
-            }
-        });
-        let stats = purgatory.stats();
-        assert_eq!((stats.delayed, stats.displaced), (3, THREADS * ROUNDS - 3));
-        assert_eq!(purgatory.timer_stats().pending, 3);
-    });
-}
-
-#[test]
 fn new_operations_at_once_never_exceed_the_limit_of_a_key() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(3);

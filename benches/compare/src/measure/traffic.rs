@@ -124,8 +124,8 @@ impl<'a, T: Timers> Steady<'a, T> {
         (done, start.elapsed())
     }
 
-    /// Goes on until the steady state, or until the real time is over. Returns whether the state was
-    /// reached.
+    /// Goes on until the steady state, or until the real time is over. Returns whether it reached
+    /// the state.
     pub fn warm_up(&mut self, limit: Duration) -> bool {
         if self.traffic.is_fresh {
             let replaced = 4 * self.keys.len() as u64;

@@ -14,14 +14,16 @@ mod requests;
 mod subject;
 
 use delaywheel::{ManualClock, PurgatoryBuilder, Timer, TimerBuilder};
-use fastrand::Rng;
 use gungraun::prelude::*;
 
 use crate::{
     requests::{
         KEY, NEVER, Requests, crowd, crowd_on_key, crowd_on_value, draw, watch, watch_and_complete,
     },
-    subject::{Subject, Values, Wheel},
+    subject::{
+        Operation::{self, Cancel, Expire, Insert, ResetLater},
+        Setting, Subject, Values, Wheel,
+    },
 };
 
 /// Seed of all random numbers.
@@ -39,90 +41,25 @@ const SHORT: u64 = 100;
 /// Other timeouts or operations.
 const OTHERS: u32 = 1_000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Insert,
-    Cancel,
-    ResetLater,
-    Expire,
-}
-
-use Operation::{Cancel, Expire, Insert, ResetLater};
-
-/// A subject with timeouts, and the next operations.
-struct Setting<S: Subject> {
-    subject: S,
-    clock: ManualClock,
-    rng: Rng,
-    keys: Vec<S::Key>,
-    delays: Vec<u64>,
-}
-
-impl<S: Subject> Setting<S> {
-    /// Brings a subject into its steady state, before this many operations.
-    fn new(operation: Operation, count: usize) -> Self {
-        let (clock, mut rng) = (ManualClock::new(), Rng::with_seed(SEED));
-        let mut subject = S::new(settings(&clock));
-        let others = if operation == Expire { 0 } else { OTHERS };
-        for _ in 0..others {
-            subject.insert(rng.u64(1..=MINUTE));
-        }
-        let (keys, delays) = (Vec::with_capacity(TWICE), Vec::with_capacity(TWICE));
-        let mut setting = Self { subject, clock, rng, keys, delays };
-        for _ in 0..3 {
-            // More than is counted, so that the counted operations allocate no segment.
-            setting.prepare(operation, 2 * TWICE);
-            setting.perform(operation);
-        }
-        setting.prepare(operation, count);
-        setting
+/// Brings a subject into its steady state, before this many operations.
+fn steady<S: Subject>(operation: Operation, count: usize) -> Setting<S> {
+    let clock = ManualClock::new();
+    let (others, longest) = if operation == Expire { (0, SHORT) } else { (OTHERS, MINUTE) };
+    let mut setting = Setting::new((settings(&clock), clock), others, longest, SEED);
+    for _ in 0..3 {
+        // More than is counted, so that the counted operations allocate no segment.
+        setting.prepare(operation, 2 * TWICE);
+        setting.perform(operation);
     }
-
-    fn prepare(&mut self, operation: Operation, count: usize) {
-        self.perform(Cancel);
-        let longest = if operation == Expire { SHORT } else { MINUTE };
-        self.delays.clear();
-        self.delays.extend((0..count).map(|_| self.rng.u64(1..=longest)));
-        if operation == Insert {
-            return;
-        }
-        self.perform(Insert);
-        match operation {
-            Cancel => self.rng.shuffle(&mut self.keys),
-            Expire => self.keys.clear(),
-            _ => {
-                let mut timeouts: Vec<_> = self.keys.drain(..).zip(self.delays.drain(..)).collect();
-                self.rng.shuffle(&mut timeouts);
-                let later = timeouts.into_iter().map(|(key, delay)| (key, delay + MINUTE));
-                (self.keys, self.delays) = later.unzip();
-            }
-        }
-    }
-
-    #[inline]
-    fn perform(&mut self, operation: Operation) {
-        match operation {
-            Insert => self.keys.extend(self.delays.iter().map(|&delay| self.subject.insert(delay))),
-            Cancel => {
-                self.keys
-                    .drain(..)
-                    .for_each(|key| assert!(self.subject.cancel(&key), "not pending"));
-            }
-            ResetLater => {
-                for (key, &delay) in self.keys.iter().zip(&self.delays) {
-                    assert!(self.subject.reset(key, delay), "not pending");
-                }
-            }
-            Expire => self.subject.pass(&self.clock, SHORT),
-        }
-    }
+    setting.prepare(operation, count);
+    setting
 }
 
 macro_rules! operations {
     ($($name:ident: $subject:ident $operation:ident;)*) => {$(
         #[library_benchmark]
-        #[bench::once(Setting::new($operation, ONCE))]
-        #[bench::twice(Setting::new($operation, TWICE))]
+        #[bench::once(steady($operation, ONCE))]
+        #[bench::twice(steady($operation, TWICE))]
         fn $name(mut setting: Setting<$subject>) -> Setting<$subject> {
             setting.perform($operation);
             setting

@@ -1,10 +1,12 @@
-//! Sets of timeouts whose caller lets time pass: the wheel, and timers of values and of closures.
+//! Sets of timeouts whose caller lets time pass: the wheel, and timers of values and of closures; and
+//! operations on them.
 
 use std::{hint::black_box, time::Duration};
 
 use delaywheel::{
     Key, ManualClock, Tick, Timeout, TimeoutKey, Timer, TimerBuilder, TimingWheel, ValueTimer,
 };
+use fastrand::Rng;
 
 // Each benchmark uses some of the subjects, which leaves the others without a use.
 const _: [usize; 3] = [size_of::<Wheel>(), size_of::<Values>(), size_of::<Closures>()];
@@ -138,5 +140,82 @@ impl Subject for Closures {
 
     fn pending(&self) -> u64 {
         self.0.stats().pending
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Insert,
+    Cancel,
+    ResetLater,
+    Expire,
+}
+
+use Operation::{Cancel, Expire, Insert, ResetLater};
+
+/// A subject with timeouts, and the next operations.
+pub(crate) struct Setting<S: Subject> {
+    pub(crate) subject: S,
+    clock: ManualClock,
+    rng: Rng,
+    /// Milliseconds of the longest delay.
+    longest: u64,
+    keys: Vec<S::Key>,
+    delays: Vec<u64>,
+}
+
+impl<S: Subject> Setting<S> {
+    /// Makes a subject with some timeouts that no operation touches. Its settings have the clock.
+    pub(crate) fn new(
+        (settings, clock): (TimerBuilder, ManualClock),
+        others: u32,
+        longest: u64,
+        seed: u64,
+    ) -> Self {
+        let (mut subject, mut rng) = (S::new(settings), Rng::with_seed(seed));
+        for _ in 0..others {
+            subject.insert(rng.u64(1..=longest));
+        }
+        Self { subject, clock, rng, longest, keys: Vec::new(), delays: Vec::new() }
+    }
+
+    /// Cancels the timeouts of the last operations, and prepares this many.
+    pub(crate) fn prepare(&mut self, operation: Operation, count: usize) {
+        self.perform(Cancel);
+        self.delays.clear();
+        self.delays.extend((0..count).map(|_| self.rng.u64(1..=self.longest)));
+        self.keys.reserve(count);
+        if operation == Insert {
+            return;
+        }
+        self.perform(Insert);
+        match operation {
+            Cancel => self.rng.shuffle(&mut self.keys),
+            Expire => self.keys.clear(),
+            _ => {
+                let mut timeouts: Vec<_> = self.keys.drain(..).zip(self.delays.drain(..)).collect();
+                self.rng.shuffle(&mut timeouts);
+                let later = timeouts.into_iter().map(|(key, delay)| (key, delay + self.longest));
+                (self.keys, self.delays) = later.unzip();
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn perform(&mut self, operation: Operation) {
+        match operation {
+            Insert => self.keys.extend(self.delays.iter().map(|&delay| self.subject.insert(delay))),
+            Cancel => {
+                self.keys
+                    .drain(..)
+                    .for_each(|key| assert!(self.subject.cancel(&key), "not pending"));
+            }
+            ResetLater => {
+                for (key, &delay) in self.keys.iter().zip(&self.delays) {
+                    assert!(self.subject.reset(key, delay), "not pending");
+                }
+            }
+            Expire => self.subject.pass(&self.clock, self.longest),
+        }
     }
 }

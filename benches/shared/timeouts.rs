@@ -9,42 +9,48 @@ use criterion::{Bencher, Criterion};
 use delaywheel::{ManualClock, Timer};
 use fastrand::Rng;
 
-use self::subject::Subject;
+use self::subject::{Operation, Setting, Subject};
 use crate::shared::{SEED, SIZES, per_operation};
 
 const MINUTE: u64 = 60_000;
 
 /// Benchmarks a kind of timeouts with every size, at the paths `LAYER/OPERATION/SIZE/KIND`.
 pub(crate) fn run<S: Subject>(criterion: &mut Criterion, layer: &str, pair: &str, kind: &str) {
-    for (name, run) in [
-        ("insert", insert::<S> as fn(&mut Bencher<'_>, u32)),
-        (pair, replace::<S>),
-        ("expire", expire::<S>),
-        ("reset_later", reset_later::<S>),
+    for (name, operation) in [
+        ("insert", Operation::Insert),
+        ("expire", Operation::Expire),
+        ("reset_later", Operation::ResetLater),
     ] {
         for (pending, size) in SIZES {
             let path = format!("{layer}/{name}/{size}{kind}");
-            criterion.bench_function(&path, |bencher| run(bencher, pending));
+            criterion.bench_function(&path, |bencher| alone::<S>(bencher, operation, pending));
         }
     }
+    for (pending, size) in SIZES {
+        let path = format!("{layer}/{pair}/{size}{kind}");
+        criterion.bench_function(&path, |bencher| replace::<S>(bencher, pending));
+    }
+}
+
+/// Performs operations on a subject that has no other timeouts, on a manual clock.
+fn alone<S: Subject>(bencher: &mut Bencher<'_>, operation: Operation, count: u32) {
+    per_operation(bencher, count, || {
+        let clock = ManualClock::new();
+        let settings = Timer::builder().clock(clock.clone());
+        let mut setting = Setting::<S>::new((settings, clock), 0, MINUTE, SEED);
+        setting.prepare(operation, count as usize);
+        let start = Instant::now();
+        setting.perform(operation);
+        let time = start.elapsed();
+        let pending = if operation == Operation::Expire { 0 } else { u64::from(count) };
+        assert_eq!(setting.subject.pending(), pending);
+        time
+    });
 }
 
 /// Draws delays of 1 ms to 60 s.
 fn draw(rng: &mut Rng, count: u32) -> Vec<u64> {
     (0..count).map(|_| rng.u64(1..=MINUTE)).collect()
-}
-
-/// Inserts into an empty subject.
-fn insert<S: Subject>(bencher: &mut Bencher<'_>, pending: u32) {
-    let delays = draw(&mut Rng::with_seed(SEED), pending);
-    per_operation(bencher, pending, || {
-        let start = Instant::now();
-        let mut subject = S::new(Timer::builder().clock(ManualClock::new()));
-        let _keys: Vec<_> = delays.iter().map(|&delay| subject.insert(delay)).collect();
-        let time = start.elapsed();
-        assert_eq!(subject.pending(), u64::from(pending));
-        time
-    });
 }
 
 /// Cancels a random timeout and inserts another, on the system clock; a wheel lets a millisecond
@@ -67,43 +73,5 @@ fn replace<S: Subject>(bencher: &mut Bencher<'_>, pending: u32) {
             subject.pass(&clock, 1);
         }
         start.elapsed()
-    });
-}
-
-/// Expires everything.
-fn expire<S: Subject>(bencher: &mut Bencher<'_>, pending: u32) {
-    let delays = draw(&mut Rng::with_seed(SEED), pending);
-    per_operation(bencher, pending, || {
-        let clock = ManualClock::new();
-        let mut subject = S::new(Timer::builder().clock(clock.clone()));
-        let _keys: Vec<_> = delays.iter().map(|&delay| subject.insert(delay)).collect();
-        let start = Instant::now();
-        subject.pass(&clock, MINUTE);
-        let time = start.elapsed();
-        assert_eq!(subject.pending(), 0);
-        time
-    });
-}
-
-/// Moves every deadline a minute ahead, in random order.
-fn reset_later<S: Subject>(bencher: &mut Bencher<'_>, pending: u32) {
-    let mut rng = Rng::with_seed(SEED);
-    let delays = draw(&mut rng, pending);
-    let mut order: Vec<_> = (0..delays.len()).collect();
-    rng.shuffle(&mut order);
-    per_operation(bencher, pending, || {
-        let clock = ManualClock::new();
-        let mut subject = S::new(Timer::builder().clock(clock.clone()));
-        let keys: Vec<_> = delays.iter().map(|&delay| subject.insert(delay)).collect();
-        let start = Instant::now();
-        for &index in &order {
-            subject.reset(&keys[index], MINUTE + delays[index]);
-        }
-        let time = start.elapsed();
-        subject.pass(&clock, MINUTE);
-        assert_eq!(subject.pending(), u64::from(pending), "a timeout expired too early");
-        subject.pass(&clock, MINUTE);
-        assert_eq!(subject.pending(), 0);
-        time
     });
 }

@@ -268,18 +268,6 @@ impl Bench {
         self.add_all(dividends.filter_map(quotient).collect());
     }
 
-    /// Adds percentiles of durations; see [`Figure::percentiles`].
-    pub fn add_percentiles(
-        &mut self,
-        row: &str,
-        contestant: &str,
-        durations: &Histogram<u64>,
-        percentiles: &[&str],
-        unit: Duration,
-    ) {
-        self.add_all(Figure::percentiles(row, contestant, durations, percentiles, unit));
-    }
-
     /// Adds figures of one round, such as those of a child process.
     pub fn add_all(&mut self, figures: Vec<Figure>) {
         eprint!(".");

@@ -1,41 +1,34 @@
-//! Pictures, drawn from results alone: lines of cost by size, bars, and percentiles of lateness.
+//! Pictures, drawn from results alone: lines of cost by size, and percentiles of lateness.
 
 use std::{fmt::Write, io};
 
 use crate::prelude::*;
 use crate::{
     measure::shared::PERCENTILES,
-    report::{cell, is_ours, number, position},
+    report::{is_ours, number, position},
 };
 
 const WIDTH: i32 = 960;
+const HEIGHT: i32 = 620;
 /// Height of the title and the line below it.
 const HEAD: i32 = 64;
 const OURS: [&str; 3] = ["#d91e36", "#f07c12", "#9d1255"];
-
-/// Contestants that are slower than the programs they were written after; pictures of throughput
-/// leave them out.
-const SLOWER_THAN_ORIGINAL: [&str; 1] = ["netty_timer"];
 
 /// The form of a picture.
 #[derive(Clone, Copy)]
 enum Kind {
     /// A line for each contestant over the sizes below a row.
     Lines(&'static str),
-    /// Bars for each contestant, each with a label; sorted by the last, the least first.
-    Logarithmic(&'static [(&'static str, &'static str)]),
-    /// The same on a linear axis, the greatest first.
-    Linear(&'static [(&'static str, &'static str)]),
     /// A line for each contestant over the percentiles of lateness.
     Percentiles,
 }
 
-use Kind::{Linear, Lines, Logarithmic, Percentiles};
+use Kind::{Lines, Percentiles};
 
 const COST: &str = "nanoseconds of one operation by pending timeouts; less is better";
 
 /// Files, titles, the lines below the titles, and forms.
-const PICTURES: [(&str, &str, &str, Kind); 9] = [
+const PICTURES: [(&str, &str, &str, Kind); 5] = [
     (
         "insert.svg",
         "Insert into an empty contestant, 1 ms to 60 s ahead",
@@ -56,35 +49,6 @@ const PICTURES: [(&str, &str, &str, Kind); 9] = [
         Lines("wheel/churn/log-uniform"),
     ),
     (
-        "server.svg",
-        "A request server, and connections that are kept alive, in the steady state",
-        "nanoseconds of one request or message; less is better",
-        Logarithmic(&[("wheel/keep_alive", "message"), ("wheel/server/random", "request")]),
-    ),
-    (
-        "sparse.svg",
-        "Wake-ups to expire 1000 timeouts within a year",
-        "wake-ups of one timeout; less is better, 1 is needed; ≈ is estimated from a part of the year",
-        Logarithmic(&[("wheel/sparse/wakeups", "")]),
-    ),
-    (
-        "memory.svg",
-        "Memory of one timeout of 8 bytes",
-        "bytes; with the key or handle, of contestants with threads; less is better",
-        Logarithmic(&[
-            ("wheel/memory/peak/random", "peak of a server"),
-            ("wheel/memory/pending", "pending"),
-            ("timer/memory/peak", "peak of a server"),
-            ("timer/memory/pending", "pending"),
-        ]),
-    ),
-    (
-        "threads.svg",
-        "Threads that cancel and schedule at once",
-        "million pairs a second, of all threads together, 100,000 pending; more is better",
-        Linear(&[("timer/threads/1", "1 thread"), ("timer/threads/2", "2 threads")]),
-    ),
-    (
         "lateness.svg",
         "When timeouts run, in real time",
         "milliseconds after the instant that was asked for; below 0 is early",
@@ -97,17 +61,15 @@ pub fn draw_all(results: &Results, folder: &Path) -> io::Result<Vec<(&'static st
     fs::create_dir_all(folder)?;
     let mut drawn = Vec::new();
     for (file, title, below, kind) in PICTURES {
-        let picture = match kind {
-            Lines(row) => chart(sizes(results, row)),
-            Percentiles => chart(percentiles(results)),
-            Logarithmic(series) => bars(results, series, false),
-            Linear(series) => bars(results, series, true),
+        let lines = match kind {
+            Lines(row) => sizes(results, row),
+            Percentiles => percentiles(results),
         };
-        if let Some((height, shapes)) = picture {
+        if let Some(shapes) = chart(lines) {
             let svg = format!(
-                "<svg width=\"{WIDTH}\" height=\"{height}\" xmlns=\"http://www.w3.org/2000/svg\" \
+                "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\" \
                  font-family=\"sans-serif\" font-size=\"10.5\" fill=\"#24292f\">\n\
-                 <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fdfdfc\"/>\n\
+                 <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fdfdfc\"/>\n\
                  <text x=\"20\" y=\"28\" font-size=\"16\" font-weight=\"bold\">{title}</text>\n\
                  <text x=\"20\" y=\"50\" font-size=\"11.3\" fill=\"#6a737d\">{below}</text>\n\
                  {shapes}</svg>\n"
@@ -132,18 +94,9 @@ fn color(contestant: &str) -> String {
     format!("hsl({hue:.0},55%,{}%)", [33, 45, 57][index % 3])
 }
 
-/// A text, from, around or up to a position.
-fn text([x, y]: [i32; 2], anchor: &str, style: &str, text: &str) -> String {
-    let (y, style) = (y + 4, style.trim());
-    format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" {style}>{text}</text>\n")
-        .replace(" text-anchor=\"start\"", "")
-        .replace(" >", ">")
-}
-
-/// The name of a contestant, ours in bold.
-fn name(at: [i32; 2], anchor: &str, name: &str, color: &str) -> String {
-    let weight = if is_ours(name) { " font-weight=\"bold\"" } else { "" };
-    text(at, anchor, &format!("fill=\"{color}\"{weight}"), name)
+/// A text at a position, which `style` aligns and colours.
+fn text([x, y]: [i32; 2], style: &str, text: &str) -> String {
+    format!("<text x=\"{x}\" y=\"{}\" {style}>{text}</text>\n", y + 4)
 }
 
 fn line(points: &[[i32; 2]], style: &str) -> String {
@@ -159,9 +112,8 @@ struct Chart<'a> {
     marks: [Vec<(f64, String)>; 2],
 }
 
-/// Height and shapes of lines, with a name at the end of each.
-fn chart(Chart { mut curves, marks }: Chart<'_>) -> Option<(i32, String)> {
-    const HEIGHT: i32 = 620;
+/// The shapes of lines, with a name at the end of each.
+fn chart(Chart { mut curves, marks }: Chart<'_>) -> Option<String> {
     const AREA: [[i32; 2]; 2] = [[90, WIDTH - 230], [HEIGHT - 50, HEAD + 12]];
     let [[left, right], [bottom, top]] = AREA;
     // Ours are drawn last, above the others.
@@ -184,7 +136,7 @@ fn chart(Chart { mut curves, marks }: Chart<'_>) -> Option<(i32, String)> {
                 _ => ([[left, at], [right, at]], [left - 8, at], "end"),
             };
             shapes += &line(&ends, "stroke=\"#e3e6e9\"");
-            shapes += &text(label_at, anchor, "", label);
+            shapes += &text(label_at, &format!("text-anchor=\"{anchor}\""), label);
         }
     }
     let mut ends = Vec::new();
@@ -205,9 +157,11 @@ fn chart(Chart { mut curves, marks }: Chart<'_>) -> Option<(i32, String)> {
     for ((end, one, color), height) in ends.iter().zip(heights) {
         let style = format!("stroke=\"{color}\" stroke-opacity=\"0.4\"");
         shapes += &line(&[*end, [right + 14, height]], &style);
-        shapes += &name([right + 18, height], "start", one, color);
+        let weight = if is_ours(one) { "bold" } else { "normal" };
+        let style = format!("fill=\"{color}\" font-weight=\"{weight}\"");
+        shapes += &text([right + 18, height], &style, one);
     }
-    (!curves.is_empty()).then_some((HEIGHT, shapes))
+    (!curves.is_empty()).then_some(shapes)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a picture is less than 1000 pixels wide")]
@@ -249,59 +203,4 @@ fn percentiles(results: &Results) -> Chart<'static> {
     let millis = millis.map(|millis| (bent(millis), format!("{millis} ms")));
     let curves = CONTESTANTS.iter().filter_map(|one| curve(one.name)).collect();
     Chart { curves, marks: [names.collect(), millis.into()] }
-}
-
-/// Height and shapes of bars.
-fn bars(
-    results: &Results,
-    series: &[(&'static str, &'static str)],
-    is_linear: bool,
-) -> Option<(i32, String)> {
-    const NAMES: i32 = 200;
-    const BAR: i32 = 14;
-    const GAP: i32 = 8;
-    let value = |figure: &Figure| match figure.value() {
-        value if is_linear => value,
-        value => value.max(0.1).log10(),
-    };
-    let of = |name: &'static str| {
-        let bar = |(row, label): &(&str, &'static str)| Some((results.find(row, name)?, *label));
-        (name, series.iter().filter_map(bar).collect::<Vec<_>>())
-    };
-    let mut groups: Vec<_> = CONTESTANTS.iter().map(|one| of(one.name)).collect();
-    let is_drawn = |name: &str| !is_linear || !SLOWER_THAN_ORIGINAL.contains(&name);
-    groups.retain(|(name, bars)| !bars.is_empty() && is_drawn(name));
-    let order = |(_, bars): &(_, Vec<(&Figure, _)>)| bars.last().map_or(0.0, |bar| value(bar.0));
-    groups.sort_by(|one, other| order(one).total_cmp(&order(other)));
-    let values = || groups.iter().flat_map(|(_, bars)| bars).map(|(figure, _)| value(figure));
-    let least = values().reduce(f64::min)?;
-    let range = [if is_linear { 0.0 } else { least.floor() - 0.1 }, values().fold(least, f64::max)];
-    if is_linear {
-        groups.reverse();
-    }
-    let (mut shapes, mut top) = (String::new(), HEAD);
-    for (one, bars) in groups {
-        let color = color(one);
-        let middle = top + BAR * i32::try_from(bars.len()).ok()? / 2;
-        let ink = if is_ours(one) { &color } else { "#24292f" };
-        shapes += &name([NAMES - 10, middle], "end", one, ink);
-        let length = bars.len();
-        for (index, (figure, label)) in bars.into_iter().enumerate() {
-            let end = scaled(value(figure), range, [NAMES + 1, WIDTH - 189]);
-            // The last bar is the one by which contestants are sorted.
-            let strength = if index + 1 == length { 1.0 } else { 0.45 };
-            let _ = writeln!(
-                shapes,
-                "<rect x=\"{NAMES}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill=\"{color}\" \
-                 fill-opacity=\"{strength}\"/>",
-                end - NAMES,
-                BAR - 2,
-            );
-            let label = format!("{} {label}", cell(figure));
-            shapes += &text([end + 6, top + BAR / 2 - 1], "start", "fill=\"#6a737d\"", &label);
-            top += BAR;
-        }
-        top += GAP;
-    }
-    Some((top + 4, shapes))
 }

@@ -56,7 +56,13 @@ fn longest(bench: &mut Bench, row: &str, percentile: &str, turns: &[Turn<'_>]) {
     }
     for ((name, _), least) in turns.iter().zip(&least) {
         let histogram = histogram(least.iter().map(|&nanos| u64::from(nanos)));
-        bench.add_percentiles(row, name, &histogram, &["p50", percentile, "max"], MICRO);
+        bench.add_all(Figure::percentiles(
+            row,
+            name,
+            &histogram,
+            &["p50", percentile, "max"],
+            MICRO,
+        ));
     }
 }
 

@@ -153,6 +153,14 @@ impl<'a, T: Timers> Steady<'a, T> {
             .then(|| format!("{lost} could not be cancelled, {pending} of {all} pending"))
     }
 
+    /// Nanoseconds of an operation, measured over this many, but no longer than the limit.
+    pub fn measure(&mut self, operations: u64, limit: Duration) -> f64 {
+        // Other contestants have used the caches meanwhile.
+        self.run(operations / 4, limit / 4);
+        let (done, time) = self.run(operations, limit);
+        nanos_per(time, done)
+    }
+
     /// The contestant, and the keys of its timeouts.
     pub fn into_parts(self) -> (T, Vec<T::Key>) {
         (self.timers, self.keys)
@@ -200,27 +208,6 @@ impl<'a, T: Timers> Steady<'a, T> {
             let index = usize::try_from(request).expect("requests are counted in u32");
             self.keys[index] = self.timers.insert(self.now + self.traffic.delays[index], request);
         }
-    }
-}
-
-/// A contestant at work whose type is hidden.
-pub trait AtWork {
-    /// Nanoseconds of an operation, measured over this many, but no longer than the limit.
-    fn measure(&mut self, count: u64, limit: Duration) -> f64;
-
-    fn fault(&self) -> Option<String>;
-}
-
-impl<T: Timers> AtWork for Steady<'_, T> {
-    fn measure(&mut self, count: u64, limit: Duration) -> f64 {
-        // Other contestants have used the caches meanwhile.
-        self.run(count / 4, limit / 4);
-        let (done, time) = self.run(count, limit);
-        time.as_secs_f64() * 1e9 / crate::workload::count(done)
-    }
-
-    fn fault(&self) -> Option<String> {
-        self.fault()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operations of the contestants in virtual time.
 
-use super::traffic::{AtWork, Steady, Traffic};
+use super::traffic::{Steady, Traffic};
 use crate::prelude::*;
 use crate::timers::{DelayQueue, Entrant, TimerQueue};
 
@@ -196,15 +196,20 @@ fn fresh_at(bench: &mut Bench, spread: Spread, pending: u32) {
 /// Limit of the time in which a contestant reaches its steady state, besides the inserts.
 const WARM_UP: Duration = Duration::from_secs(8);
 
-/// Starts a contestant and brings it into its steady state. Returns whether it was reached.
-pub fn at_work<T: Timers + Default + 'static>(
-    traffic: &Traffic,
-    limit: Duration,
-) -> (bool, Box<dyn AtWork + '_>) {
+/// Measures a contestant at work over so many operations, but no longer than a limit. Returns the
+/// nanoseconds of one, and a caveat.
+pub type AtWork<'a> = Box<dyn FnMut(u64, Duration) -> (f64, Option<String>) + 'a>;
+
+/// Starts a contestant and brings it into its steady state.
+pub fn at_work<T: Timers + Default + 'static>(traffic: &Traffic, limit: Duration) -> AtWork<'_> {
     let mut steady = Steady::new(T::default(), traffic);
     steady.ramp_up();
     let is_steady = steady.warm_up(limit);
-    (is_steady, Box::new(steady))
+    Box::new(move |operations, limit| {
+        let value = steady.measure(operations, limit);
+        let not_steady = || (!is_steady).then(|| "not steady: too slow".to_owned());
+        (value, steady.fault().or_else(not_steady))
+    })
 }
 
 fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: &Traffic) {
@@ -217,19 +222,17 @@ fn steady(bench: &mut Bench, row: &str, parameter: &str, pending: u32, traffic: 
             && bench.admits(row, one.name())
             && (!traffic.is_fresh || FRESH.contains(&one.name()))
         {
-            let (time, (is_steady, at_work)) = timed(|| (one.at_work)(traffic, limit));
+            let (time, at_work) = timed(|| (one.at_work)(traffic, limit));
             // The limit itself does not make a contestant slow.
             bench.took(row, one.name(), time.saturating_sub(limit / 2));
             eprint!("-");
-            turns.push((one.name(), is_steady, at_work));
+            turns.push((one.name(), at_work));
         }
     }
     let (operations, limit) = (bench.pick(20_000, 500_000, 1_000_000), bench.millis(50, 500));
     for _ in 0..bench.rounds_at(pending) {
-        for (name, is_steady, at_work) in &mut turns {
-            let value = at_work.measure(operations, limit);
-            let not_steady = || (!*is_steady).then(|| "not steady: too slow".to_owned());
-            let note = at_work.fault().or_else(not_steady);
+        for (name, at_work) in &mut turns {
+            let (value, note) = at_work(operations, limit);
             bench.add_noted(&path, name, value, note);
         }
     }

@@ -6,8 +6,7 @@
 //! allocation.
 //!
 //! The original on the JVM is about twice as fast: a caller allocates a timeout and the worker
-//! frees it, which costs less there. So pictures of throughput leave this contestant out, and
-//! `docs/benchmarks.md` has figures of the original.
+//! frees it, which costs less there. `docs/benchmarks.md` has figures of the original.
 
 use crossbeam_queue::SegQueue;
 

@@ -20,9 +20,9 @@ mod wheel;
 use crate::measure::{
     Turn, memory,
     seen::{self, Seen},
-    traffic::{AtWork, Traffic},
+    traffic::Traffic,
     wheel as measure,
-    wheel::{Drained, Filled},
+    wheel::{AtWork, Drained, Filled},
 };
 use crate::prelude::*;
 
@@ -48,7 +48,7 @@ pub struct Entrant {
     pub promises: Promises,
     pub fill: fn(&[u64], Duration) -> Filled,
     pub reset: fn(&[u64], &[Pair]) -> f64,
-    pub at_work: for<'a> fn(&'a Traffic, Duration) -> (bool, Box<dyn AtWork + 'a>),
+    pub at_work: for<'a> fn(&'a Traffic, Duration) -> AtWork<'a>,
     pub drain: fn(&[u64], Duration) -> (Duration, Drained),
     pub seen: fn(u32, u64) -> Seen,
     pub memory: fn(&Turn, &memory::Heap) -> Vec<Figure>,

@@ -1,6 +1,6 @@
 //! Waiting in real time, and the counters of the operating system.
 //!
-//! Counters are known on Linux only; elsewhere they are `None`.
+//! Counters of threads and of the machine are known on Linux only; elsewhere they are `None`.
 
 use std::process;
 
@@ -65,27 +65,15 @@ fn counters(task: &Path) -> Option<(Duration, u64)> {
     Some((Duration::from_nanos(nanos), status.lines().find_map(line)?))
 }
 
-#[cfg(target_os = "linux")]
 pub fn process_cpu() -> Option<Duration> {
     nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok().map(Duration::from)
 }
 
-#[cfg(not(target_os = "linux"))]
-pub fn process_cpu() -> Option<Duration> {
-    None
-}
-
 /// Number of context switches of this process, voluntary and involuntary.
-#[cfg(target_os = "linux")]
 pub fn switches() -> Option<u64> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
     let all = usage.voluntary_context_switches() + usage.involuntary_context_switches();
     u64::try_from(all).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub fn switches() -> Option<u64> {
-    None
 }
 
 /// Processor time of the process, and of a timer's threads, whose names start with `prefix`. Waits

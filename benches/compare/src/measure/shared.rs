@@ -148,7 +148,7 @@ impl Turn {
         let _entered = timer.enter();
         let _timeout = timer.schedule(Duration::from_millis(far));
         // Threads start and fall asleep.
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(self.time().min(Duration::from_secs(1)));
         let Some(before) = other_threads() else { return Vec::new() };
         thread::sleep(self.time());
         let Some(after) = other_threads() else { return Vec::new() };

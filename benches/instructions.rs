@@ -45,7 +45,8 @@ const OTHERS: u32 = 1_000;
 fn steady<S: Subject>(operation: Operation, count: usize) -> Setting<S> {
     let clock = ManualClock::new();
     let (others, longest) = if operation == Expire { (0, SHORT) } else { (OTHERS, MINUTE) };
-    let mut setting = Setting::new((settings(&clock), clock), others, longest, SEED);
+    let mut setting = Setting::<S>::new((settings(&clock), clock), others, longest, SEED);
+    assert_eq!(setting.subject.pending(), u64::from(others));
     for _ in 0..3 {
         // More than is counted, so that the counted operations allocate no segment.
         setting.prepare(operation, 2 * TWICE);

@@ -1,5 +1,5 @@
-//! Kafka's purgatory: each request ends once and for the right reason. The tests of the library show
-//! the same of ours, and smoke runs that neither misses an event on two threads.
+//! Kafka's purgatory: each request ends once and for the right reason. The tests of the library
+//! show the same of ours. Smoke runs show that neither misses an event on two threads.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Sets of timeouts whose caller lets time pass, and operations on them. The sets are the wheel, and
-//! timers of values and of closures.
+//! Sets of timeouts whose caller lets time pass, and operations on them. The sets are the wheel,
+//! timers of values and timers of closures.
 
 use std::{hint::black_box, time::Duration};
 

@@ -15,7 +15,11 @@
 
 use std::{
     f64::consts::TAU,
-    sync::mpsc::{self, Receiver, Sender},
+    hint,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -44,8 +48,9 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Offered rates in thousands a second. Three steps are a factor of 1.5, and five one of 2.
-const LADDER: [u32; 18] = [
-    229, 262, 300, 343, 393, 450, 515, 590, 675, 773, 884, 1013, 1159, 1327, 1519, 1739, 1991, 2279,
+const LADDER: [u32; 21] = [
+    229, 262, 300, 343, 393, 450, 515, 590, 675, 773, 884, 1013, 1159, 1327, 1519, 1739, 1991,
+    2279, 2610, 2989, 3423,
 ];
 
 /// How requests are completed.
@@ -79,6 +84,9 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
                 }
             }
         }
+        if is_asked("purgatory/load/busy") {
+            beside_busy_threads(bench, slot);
+        }
         if is_asked("purgatory/load/cpu") {
             let rate = bench.full(20_000, 400_000);
             for (row, rate, by) in [
@@ -97,6 +105,26 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
         }
     }
     Ok(())
+}
+
+/// Offers 200,000 requests a second while eight threads compute.
+fn beside_busy_threads(bench: &mut Bench, slot: Duration) {
+    let schedule = Schedule::new(bench.full(20_000, 200_000), slot, PUBLISHED[0]);
+    let has_ended = AtomicBool::new(false);
+    let compute = || {
+        while !has_ended.load(Ordering::Relaxed) {
+            hint::spin_loop();
+        }
+    };
+    thread::scope(|scope| {
+        (0..8).for_each(|_| _ = scope.spawn(compute));
+        for (name, attempt) in CONTESTANTS {
+            let outcome = attempt(&schedule, By::Handle);
+            bench.add("purgatory/load/busy/created", name, outcome.created);
+            bench.add("purgatory/load/busy/missed", name, outcome.missed);
+        }
+        has_ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Lets the contestants take turns at the rates of the ladder.

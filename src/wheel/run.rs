@@ -6,7 +6,7 @@
 //! set.
 //!
 //! One run for each level is enough: a bucket becomes due when expiry has reached its range, and
-//! then the run before it has ended. The timeouts of a long run are in [parts](super::parts).
+//! then the run before it has ended. The timeouts of a long run are in [parts].
 
 use alloc::vec::Vec;
 

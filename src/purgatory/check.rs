@@ -384,18 +384,17 @@ mod tests {
             shared::tests::{Endless, in_one_shard},
         },
         tick::Tick,
-        timer::Times,
+        timer::Reading,
     };
 
     #[test]
     fn a_walk_takes_256_steps_in_a_hold() {
         let purgatory = in_one_shard();
         let shard = purgatory.shard(0);
-        let begun = Times { elapsed: 0, now: Tick::ZERO, deadline: Tick::MAX };
         for _ in 0..600 {
             let mut conditions = Conditions::new(8);
             assert_eq!(conditions.add_events(7, 1), None);
-            let registered = shard.register(&mut conditions, begun);
+            let registered = shard.register(&mut conditions, Reading::ZERO, Tick::MAX);
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
             let mut out = Out::new(registered.0, true, Endless);
             let _ = shard.begin_to_wait(&mut out, 0);

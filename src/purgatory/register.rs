@@ -306,9 +306,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     ) -> Result<Watched, WatchError<O>> {
         let shard_index = self.timer.unlocked();
         let shard = self.shard(shard_index);
-        let times = self.timer.clock().elapsed_and_after(delay.min(self.max_delay));
+        let read = self.timer.clock().read();
+        let deadline = self.timer.clock().deadline(read, delay.min(self.max_delay));
         let registered = match self.timer.ensure_started() {
-            Ok(()) => shard.register(conditions, times).map_err(ScheduleError::into_reason),
+            Ok(()) => {
+                shard.register(conditions, read, deadline).map_err(ScheduleError::into_reason)
+            }
             Err(cause) => Err(timer::Reason::NoThread(cause)),
         };
         let (key, is_timed) = match registered {
@@ -322,7 +325,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let mut out = Out::new(key, is_timed, operation);
         self.check_again(shard, &mut out, conditions);
         let key = OperationKey::new(shard_index, key, is_timed);
-        self.begin_to_wait(key, out, times.elapsed);
+        self.begin_to_wait(key, out, read.elapsed);
         Ok(Watched::Waiting(key))
     }
 

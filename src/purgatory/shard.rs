@@ -37,7 +37,8 @@ use super::{
     walk::Walk,
 };
 use crate::{
-    timer::{AnnexTimer, ScheduleError, Times},
+    tick::Tick,
+    timer::{AnnexTimer, Reading, ScheduleError},
     wheel::Key,
 };
 
@@ -119,12 +120,13 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
     pub(super) fn register(
         &self,
         conditions: &mut Conditions<K>,
-        times: Times,
+        read: Reading,
+        deadline: Tick,
     ) -> Result<(Key, bool), ScheduleError<()>>
     where
         K: Eq,
     {
-        let Times { elapsed: since, now, deadline } = times;
+        let Reading { elapsed: since, now } = read;
         let mut dropped_later = DroppedLater::new();
         let registered =
             self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {

@@ -79,7 +79,7 @@ pub(crate) use self::{
     annex_timer::AnnexTimer,
     error::Reason,
     shards::{annex::Annex, shard::HeldTimeouts},
-    tick_clock::Times,
+    tick_clock::Reading,
 };
 pub use self::{
     batch::{BatchError, PartialBatch},

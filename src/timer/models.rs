@@ -37,7 +37,7 @@ use super::{
     },
     shards::{Shards, key::TimeoutKey, permits::Permits},
     shutdown::Owner,
-    tick_clock::TickClock,
+    tick_clock::{Reading, TickClock},
     tracing::Events,
 };
 use crate::{
@@ -108,7 +108,7 @@ fn insert(shards: &Shards<u32>, index: usize, deadline: Tick, value: u32) -> Tim
 /// Expires due timeouts and returns their values, sorted.
 fn expire(shards: &Shards<u32>) -> Vec<u32> {
     let mut expired = Vec::new();
-    shards.expire(0, DUE, 64, &mut expired);
+    shards.expire(Reading::ZERO, 64, &mut expired);
     values(expired)
 }
 
@@ -159,9 +159,10 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         let is_moved = resetter.join().expect("no thread panics");
         assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
-        shards.expire(0, Tick::new(4), 64, &mut later);
+        let at = |tick| Reading { elapsed: 0, now: Tick::new(tick) };
+        shards.expire(at(4), 64, &mut later);
         assert!(later.is_empty(), "early");
-        shards.expire(0, Tick::new(5), 64, &mut later);
+        shards.expire(at(5), 64, &mut later);
         assert_eq!(later.len(), usize::from(is_moved));
         shards.check_invariants();
     });

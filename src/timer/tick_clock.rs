@@ -34,15 +34,18 @@ enum Source {
     User(Arc<dyn Clock>),
 }
 
-/// A reading of the clock, and a deadline that is counted from it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
+/// A reading of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reading {
     /// Nanoseconds since the start of tick 0.
     pub(crate) elapsed: u64,
-    /// The current tick.
+    /// The tick that was current.
     pub(crate) now: Tick,
-    /// The first tick that begins at the deadline or later.
-    pub(crate) deadline: Tick,
+}
+
+impl Reading {
+    /// A reading at the start of tick 0.
+    pub(crate) const ZERO: Self = Self { elapsed: 0, now: Tick::ZERO };
 }
 
 impl TickClock {
@@ -71,13 +74,13 @@ impl TickClock {
     /// Returns the nanoseconds since the start of tick 0; 584 years at most.
     #[inline]
     pub(crate) fn elapsed(&self) -> u64 {
-        self.read().0
+        self.read().elapsed
     }
 
     /// Returns the current tick.
     #[inline]
     pub(super) fn now(&self) -> Tick {
-        self.read().1
+        self.read().now
     }
 
     /// Returns the latest tick that a thread has seen, without reading the clock.
@@ -110,10 +113,9 @@ impl TickClock {
         tick.get().saturating_mul(self.ticks.length())
     }
 
-    /// Returns the nanoseconds since the start of tick 0, and the current tick. Divides only if no
-    /// thread has seen that tick.
+    /// Reads the clock. Divides only if no thread has seen the current tick.
     #[inline]
-    fn read(&self) -> (u64, Tick) {
+    pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
             Source::System(clock) => clock.elapsed(),
             // `u64::MAX` stands for a time that never comes.
@@ -123,51 +125,29 @@ impl TickClock {
         let begun = latest * self.ticks.length();
         if elapsed.wrapping_sub(begun) < self.ticks.length() {
             debug_assert_eq!(self.floor(elapsed), Tick::new(latest));
-            return (elapsed, Tick::new(latest));
+            return Reading { elapsed, now: Tick::new(latest) };
         }
         self.leave_tick(elapsed, begun, latest)
     }
 
     /// The same for a time outside the latest tick, which began at `begun`.
     #[cold]
-    fn leave_tick(&self, elapsed: u64, begun: u64, latest: u64) -> (u64, Tick) {
+    fn leave_tick(&self, elapsed: u64, begun: u64, latest: u64) -> Reading {
         if elapsed < begun {
-            return (begun, Tick::new(latest));
+            return Reading { elapsed: begun, now: Tick::new(latest) };
         }
         let tick = self.floor(elapsed);
         debug_assert!(tick.get() > latest, "the clock left tick {latest} for tick {tick}");
         self.latest.fetch_max(tick.get(), Ordering::Relaxed);
-        (elapsed, tick)
+        Reading { elapsed, now: tick }
     }
 
-    /// Returns the current tick, and the first that begins `delay` from now or later.
+    /// Returns the first tick that begins `delay` after a reading or later.
     #[inline]
-    pub(super) fn now_and_after(&self, delay: Duration) -> (Tick, Tick) {
-        let Times { now, deadline, .. } = self.elapsed_and_after(delay);
-        debug_assert!(now <= deadline, "a deadline lies before the call");
-        (now, deadline)
-    }
-
-    /// Returns the present time, and the deadline `delay` from now.
-    #[inline]
-    pub(crate) fn elapsed_and_after(&self, delay: Duration) -> Times {
-        let (elapsed, now) = self.read();
-        Times { elapsed, now, deadline: self.ceil(elapsed.saturating_add(nanos(delay))) }
-    }
-
-    /// Returns the tick of an earlier time, `elapsed` nanoseconds after the start of tick 0, and
-    /// the first tick that begins `delay` after that or later.
-    pub(super) fn at_and_after(&self, elapsed: u64, delay: Duration) -> (Tick, Tick) {
-        let (now, deadline) =
-            (self.floor(elapsed), self.ceil(elapsed.saturating_add(nanos(delay))));
-        debug_assert!(now <= deadline, "a deadline lies before its call");
-        (now, deadline)
-    }
-
-    /// Returns the current tick, and a function from a delay to its deadline, counted from now.
-    pub(super) fn now_and_deadlines(&self) -> (Tick, impl Fn(Duration) -> Tick) {
-        let (elapsed, now) = self.read();
-        (now, move |delay| self.ceil(elapsed.saturating_add(nanos(delay))))
+    pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
+        let deadline = self.ceil(read.elapsed.saturating_add(nanos(delay)));
+        debug_assert!(read.now <= deadline, "a deadline lies before the call");
+        deadline
     }
 
     /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.

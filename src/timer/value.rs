@@ -122,8 +122,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
         let shards = self.shards();
-        let (now, deadline) = shards.clock().now_and_after(delay);
-        shards.insert(shards.current(), now, deadline, value)
+        let read = shards.clock().read();
+        shards.insert(shards.current(), read.now, shards.clock().deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -319,13 +319,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Panics if an invariant is broken. Other threads must not use the timer meanwhile.
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
-    }
-
-    /// Returns the nanoseconds since the timer was made. They step back by less than a tick, if the
-    /// clock does.
-    #[inline]
-    pub(super) fn elapsed(&self) -> u64 {
-        self.shards().clock().elapsed()
     }
 
     /// Returns the number of shards.

@@ -77,7 +77,7 @@ impl World {
 
     fn turn(&self) {
         let mut expired = Vec::new();
-        self.shards.expire(0, self.shards.clock().now(), 64, &mut expired);
+        self.shards.expire(self.shards.clock().read(), 64, &mut expired);
         expired.into_iter().for_each(|expired| expired.value.wake());
     }
 }

@@ -13,14 +13,14 @@ use super::{DUE, FAR, check, insert, new_shards, values};
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
-    timer::shards::Shards,
+    timer::{shards::Shards, tick_clock::Reading},
 };
 
 /// Runs the loop of the reaper until `count` timeouts have expired. The time stands still.
 fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        shards.expire(0, DUE, 64, &mut expired);
+        shards.expire(Reading::ZERO, 64, &mut expired);
         if expired.len() == count {
             return values(expired);
         }
@@ -198,7 +198,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        shards.expire(0, now, 64, &mut expired);
+        shards.expire(Reading { elapsed: 0, now }, 64, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }

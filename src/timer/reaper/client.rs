@@ -98,8 +98,8 @@ impl<T: Send + 'static, X: Annex<T>> Client for TimerClient<T, X> {
 
     fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
         let (shards, clock) = (&*self.shared.shards, self.shared.shards.clock());
-        let latest =
-            if within == Duration::MAX { Tick::MAX } else { clock.now_and_after(within).1 };
+        let after = |span| clock.deadline(clock.read(), span);
+        let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
         let until = shards.fall_asleep(self.now, latest)?;
         debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
         self.slept_until = Some(until);

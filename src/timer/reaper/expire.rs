@@ -5,7 +5,7 @@ use std::{time::Duration, vec::Vec};
 use super::shared::Shared;
 use crate::{
     tick::Tick,
-    timer::{executor::Delivery, shards::annex::Annex},
+    timer::{executor::Delivery, shards::annex::Annex, tick_clock::Reading},
     wheel::Expired,
 };
 
@@ -56,11 +56,10 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         batch: &mut Vec<Expired<X::Due>>,
         lateness: Duration,
     ) -> Holds {
-        let elapsed = self.shards.clock().elapsed();
-        let now = self.shards.clock().floor(elapsed);
+        let read @ Reading { elapsed, now } = self.shards.clock().read();
         let mut batch_lateness = None;
         let is_drained = delivery.hand_off(&self.handler, batch, |batch| {
-            let is_drained = self.shards.expire(elapsed, now, steps_per_hold(lateness), batch);
+            let is_drained = self.shards.expire(read, steps_per_hold(lateness), batch);
             batch_lateness = self.record_lateness(elapsed, batch);
             is_drained
         });

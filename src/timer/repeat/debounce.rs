@@ -18,6 +18,7 @@ use crate::{
         Task, Timer,
         error::ScheduleError,
         shards::{Shards, key::TimeoutKey},
+        tick_clock::Reading,
     },
 };
 
@@ -60,8 +61,8 @@ pub struct Debounce {
 }
 
 struct State {
-    /// Time of the latest call, in nanoseconds of the timer.
-    called: u64,
+    /// Time of the latest call.
+    called: Reading,
     /// The scheduled run; it may have ended since.
     run: Option<TimeoutKey>,
 }
@@ -74,7 +75,7 @@ impl Debounce {
         quiet: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = Mutex::new(State { called: 0, run: None });
+        let state = Mutex::new(State { called: Reading::ZERO, run: None });
         Self { timer: timer.clone(), quiet, callback: Arc::new(callback), state }
     }
 
@@ -86,22 +87,22 @@ impl Debounce {
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let values = &self.timer.values;
-        let (shards, elapsed) = (values.shards(), values.elapsed());
-        if self.state.lock().postpone(shards, elapsed, self.quiet) {
+        let (shards, read) = (values.shards(), values.shards().clock().read());
+        if self.state.lock().postpone(shards, read, self.quiet) {
             return Ok(());
         }
         let callback = Arc::clone(&self.callback);
         let task = values.ensure_started(Task(Box::new(move || callback())))?;
         let mut state = self.state.lock();
         // Another thread may have scheduled a run since. The task is dropped without the lock.
-        if state.postpone(shards, elapsed, self.quiet) {
+        if state.postpone(shards, read, self.quiet) {
             drop(state);
             drop(task);
             return Ok(());
         }
-        debug_assert!(state.called >= elapsed, "a later call shortens the quiet period");
-        let (now, deadline) = shards.clock().at_and_after(state.called, self.quiet);
-        state.run = Some(shards.insert(shards.current(), now, deadline, task)?);
+        debug_assert!(state.called >= read, "a later call shortens the quiet period");
+        let deadline = shards.clock().deadline(state.called, self.quiet);
+        state.run = Some(shards.insert(shards.current(), state.called.now, deadline, task)?);
         Ok(())
     }
 
@@ -115,11 +116,11 @@ impl Debounce {
 }
 
 impl State {
-    /// Moves the scheduled run to a quiet period after `elapsed`. Returns whether there was one.
-    fn postpone(&mut self, shards: &Shards<Task>, elapsed: u64, quiet: Duration) -> bool {
-        self.called = self.called.max(elapsed);
-        let (now, deadline) = shards.clock().at_and_after(self.called, quiet);
-        self.run.is_some_and(|run| shards.reset_to(run, now, deadline))
+    /// Moves the scheduled run to a quiet period after a call. Returns whether there was one.
+    fn postpone(&mut self, shards: &Shards<Task>, call: Reading, quiet: Duration) -> bool {
+        self.called = self.called.max(call);
+        let deadline = shards.clock().deadline(self.called, quiet);
+        self.run.is_some_and(|run| shards.reset_to(run, self.called.now, deadline))
     }
 }
 

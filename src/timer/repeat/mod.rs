@@ -254,11 +254,11 @@ impl RepeatBuilder<'_> {
     fn start(self, rhythm: Rhythm, callback: Callback) -> Result<Repeating, ScheduleError<Task>> {
         let values = &self.timer.values;
         let clock = values.shards().clock();
-        let now = clock.elapsed();
+        let read = clock.read();
         let period = if self.period.is_zero() { clock.tick() } else { self.period };
         let first = match self.first {
-            First::AfterPeriod => now.saturating_add(nanos(period)),
-            First::After(delay) => now.saturating_add(nanos(delay)),
+            First::AfterPeriod => read.elapsed.saturating_add(nanos(period)),
+            First::After(delay) => read.elapsed.saturating_add(nanos(delay)),
             First::At(instant) => clock.elapsed_at(instant),
         };
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
@@ -270,7 +270,7 @@ impl RepeatBuilder<'_> {
         let repetition = Arc::new(Repetition { timer, rhythm, period, state });
         let repeating = Repeating { repetition };
         let task = values.ensure_started(repeating.task())?;
-        let key = values.shards().insert_at_elapsed(now, next.start, task)?;
+        let key = values.shards().insert_at_elapsed(read, next.start, task)?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -353,11 +353,11 @@ impl Repeating {
             self.stop();
             return;
         };
-        let now = timer.shards.clock().elapsed();
-        let start = work.occurrences.next_start(now);
+        let read = timer.shards.clock().read();
+        let start = work.occurrences.next_start(read.elapsed);
         let next = Next { number: number + 1, start, key: None };
         if self.resume(work, next) {
-            match timer.shards.insert_at_elapsed(now, start, self.task()) {
+            match timer.shards.insert_at_elapsed(read, start, self.task()) {
                 Ok(key) => drop(self.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

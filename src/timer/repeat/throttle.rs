@@ -92,7 +92,7 @@ impl Throttle {
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
         let Some(number) = self.state.lock().next_number() else { return Ok(()) };
         let values = &self.timer.values;
-        let elapsed = values.elapsed();
+        let read = values.shards().clock().read();
         let task = values.ensure_started(self.task(number))?;
         let mut state = self.state.lock();
         // Another thread may have scheduled a run since. The drop of the task takes the lock.
@@ -103,8 +103,7 @@ impl Throttle {
         }
         let deadline = state.last.map_or(0, |last| last.saturating_add(nanos(self.period)));
         debug_assert!(number <= state.number, "the number of a run comes from this state");
-        state.scheduled =
-            Some((number, values.shards().insert_at_elapsed(elapsed, deadline, task)?));
+        state.scheduled = Some((number, values.shards().insert_at_elapsed(read, deadline, task)?));
         Ok(())
     }
 

@@ -33,7 +33,11 @@ use self::{
     shard::{HeldTimeouts, Shard},
     wakeup::{Earlier, Wakeup},
 };
-use super::{error::ScheduleError, stats::ShardStats, tick_clock::TickClock};
+use super::{
+    error::ScheduleError,
+    stats::ShardStats,
+    tick_clock::{Reading, TickClock},
+};
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
     tick::Tick,
@@ -158,16 +162,15 @@ impl<T, X> Shards<T, X> {
         Ok(result)
     }
 
-    /// Adds a timeout to the current shard, without reading the clock. Both times are in
+    /// Adds a timeout to the current shard, without reading the clock again. The deadline is in
     /// nanoseconds of [`TickClock::elapsed`].
     pub(super) fn insert_at_elapsed(
         &self,
-        now: u64,
+        read: Reading,
         deadline: u64,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
-        let now = self.clock.floor(now);
-        self.insert(self.current(), now, self.clock.ceil(deadline), value)
+        self.insert(self.current(), read.now, self.clock.ceil(deadline), value)
     }
 
     /// Adds timeouts to the current shard, in order, until one is refused. Returns their keys, and
@@ -176,7 +179,8 @@ impl<T, X> Shards<T, X> {
     /// It reads the clock once, and wakes the reaper after each hold of the lock if needed, so that
     /// the first timeouts of a long batch are not late.
     pub(super) fn insert_batch(&self, batch: Vec<(Duration, T)>) -> (Vec<TimeoutKey>, Rest<T>) {
-        let (now, deadline) = self.clock.now_and_deadlines();
+        let read = self.clock.read();
+        let deadline = |delay| self.clock.deadline(read, delay);
         let permits = self.permits.acquire_up_to(batch.len());
         let index = self.current();
         let mut keys = Vec::with_capacity(batch.len());
@@ -187,8 +191,8 @@ impl<T, X> Shards<T, X> {
             let timeouts = batch.by_ref().take(count);
             let timeouts = timeouts.map(|(delay, value)| (delay, deadline(delay), value));
             let inserted = |key| keys.push(TimeoutKey::new(index, key));
-            let (earlier, stopped) = self.all[index].insert_batch(now, timeouts, inserted);
-            self.wake_if_needed(now, earlier);
+            let (earlier, stopped) = self.all[index].insert_batch(read.now, timeouts, inserted);
+            self.wake_if_needed(read.now, earlier);
             refused = stopped;
         }
         debug_assert!(refused.is_some() || keys.len() == permits, "a timeout was not inserted");
@@ -259,8 +263,8 @@ impl<T, X> Shards<T, X> {
 
     /// Moves a timeout to `delay` from now. Returns whether it was pending.
     pub(super) fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
-        let (now, deadline) = self.clock.now_and_after(delay);
-        self.reset_to(key, now, deadline)
+        let read = self.clock.read();
+        self.reset_to(key, read.now, self.clock.deadline(read, delay))
     }
 
     /// Moves a timeout to `instant`. Returns whether it was pending.

@@ -7,17 +7,14 @@ use std::vec::Vec;
 #[cfg(feature = "future")]
 use super::driver_waker::DriverWaker;
 use super::{Shards, annex::Annex};
-use crate::{tick::Tick, wheel::Expired};
+use crate::{tick::Tick, timer::tick_clock::Reading, wheel::Expired};
 
 impl<T, X> Shards<T, X> {
     /// Appends due timeouts to `expired`, in at most `steps` steps a shard. Returns whether no due
     /// timeout is left.
-    ///
-    /// The time is `elapsed` nanoseconds after the start of tick 0, which is in the tick `now`.
     pub(crate) fn expire(
         &self,
-        elapsed: u64,
-        now: Tick,
+        read: Reading,
         steps: u64,
         expired: &mut Vec<Expired<X::Due>>,
     ) -> bool
@@ -25,8 +22,8 @@ impl<T, X> Shards<T, X> {
         X: Annex<T>,
     {
         let mut is_drained = true;
-        for shard in self.all.iter().filter(|shard| shard.published() <= now) {
-            is_drained &= shard.expire(elapsed, now, steps, &self.permits, expired);
+        for shard in self.all.iter().filter(|shard| shard.published() <= read.now) {
+            is_drained &= shard.expire(read, steps, &self.permits, expired);
         }
         is_drained
     }

@@ -45,7 +45,7 @@ use super::{
 use crate::{
     sync::{Mutex, Unparker, unlock_fair},
     tick::Tick,
-    timer::{error::ScheduleError, stats::ShardStats},
+    timer::{error::ScheduleError, stats::ShardStats, tick_clock::Reading},
     wheel::{Expired, Key, TimingWheel},
 };
 
@@ -247,11 +247,10 @@ impl<T, X> Shard<T, X> {
     }
 
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
-    /// is left. Only the reaper calls this, `elapsed` nanoseconds after the start of the timer.
+    /// is left. Only the reaper calls this.
     pub(super) fn expire(
         &self,
-        elapsed: u64,
-        now: Tick,
+        Reading { elapsed, now }: Reading,
         steps: u64,
         permits: &Permits,
         expired: &mut Vec<Expired<X::Due>>,

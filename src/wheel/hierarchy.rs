@@ -255,7 +255,8 @@ impl Hierarchy {
         self.place(deadline, slot)
     }
 
-    /// Reserves a position for a record whose bucket is missing, empty or full, or due later.
+    /// Reserves a position for a record with this deadline. Makes the bucket, or allocates a chunk,
+    /// if that is needed.
     #[inline(never)]
     fn reserve_slowly(&mut self, deadline: Tick) -> Position {
         let id = self.geometry.bucket(self.expired_to, deadline);
@@ -347,7 +348,7 @@ impl Hierarchy {
 
     /// Finds the bucket or run that is due next, after the witness was cancelled.
     #[cold]
-    pub(super) fn replace_witness(&mut self) {
+    fn replace_witness(&mut self) {
         self.clear_cancelled();
         self.find_next_due();
     }

@@ -39,7 +39,7 @@ impl Hierarchy {
     /// Clears the bits of all cancelled records, and merges chunks of the batches before. Frees the
     /// chunks that are empty now, and notes those that are nearly empty.
     #[inline(never)]
-    pub(super) fn clear_and_merge<T>(&mut self, arena: &mut Arena<T>) {
+    fn clear_and_merge<T>(&mut self, arena: &mut Arena<T>) {
         if self.chunks.len() < SMALL {
             return self.clear_cancelled();
         }

@@ -72,12 +72,7 @@ pub use self::{
     iter::Iter,
     shape::{BucketShape, LevelShape, Shape},
 };
-use self::{
-    arena::Arena,
-    chunks::{Owner, Position},
-    hierarchy::Hierarchy,
-    nursery::Nursery,
-};
+use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy, nursery::Nursery};
 use crate::{error::InsertError, tick::Tick};
 
 /// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
@@ -222,32 +217,8 @@ impl<T> TimingWheel<T> {
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;
-        // Each call is the last, as in `insert`. Only the second branch waits for the position,
-        // which may be a cache miss.
-        if self.hierarchy.cancelled.push(position) {
-            return Some(self.clear_for(position, value));
-        }
-        self.hierarchy.nursery.forget(position);
-        if self.hierarchy.is_witness(position) {
-            return Some(self.replace_witness_for(value));
-        }
+        self.remove_record(position);
         Some(value)
-    }
-
-    /// Clears the full batch of cancelled records, of which `position` is the last. Returns the
-    /// value.
-    #[inline(never)]
-    fn clear_for(&mut self, position: Position, value: T) -> T {
-        self.hierarchy.clear_and_merge(&mut self.arena);
-        self.hierarchy.forget(position);
-        value
-    }
-
-    /// Finds another witness. Returns the value.
-    #[cold]
-    fn replace_witness_for(&mut self, value: T) -> T {
-        self.hierarchy.replace_witness();
-        value
     }
 
     /// Moves a timeout to a new deadline, earlier or later, and returns the old one; `None` if the

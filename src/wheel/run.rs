@@ -245,7 +245,8 @@ impl Runs {
                 }
                 run.next += 1;
             }
-            if level != parts::LEVEL || !self.parts.take_next(&mut run.entries) {
+            let is_long = level == parts::LEVEL && self.parts.are_used();
+            if !is_long || !self.parts.take_next(&mut run.entries) {
                 break;
             }
             run.next = 0;

@@ -1,5 +1,7 @@
 //! The purgatory of a world, and the model of its operations.
 
+// The fuzz target names this file by its path, and looks for the module beside it.
+#[path = "waits/operation.rs"]
 mod operation;
 
 use std::{

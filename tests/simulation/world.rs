@@ -4,6 +4,8 @@
 //! ends. Timers with reapers are the exception, because their threads run at any time. A fault is
 //! recorded and does not panic: callbacks find most faults, and a timer catches their panics.
 
+// The fuzz target names this file by its path, and looks for the module beside it.
+#[path = "world/steps.rs"]
 mod steps;
 
 use std::{

@@ -20,7 +20,10 @@ pub(crate) struct Handler<T> {
 }
 
 impl<T> Handler<T> {
-    pub(in crate::timer) fn new(events: Events, handle: impl Fn(Expired<T>) + Send + Sync + 'static) -> Self {
+    pub(in crate::timer) fn new(
+        events: Events,
+        handle: impl Fn(Expired<T>) + Send + Sync + 'static,
+    ) -> Self {
         Self { handle: Box::new(handle), panicked: AtomicU64::new(0), events }
     }
 

@@ -895,19 +895,32 @@ impl Places<'_> {
 /// A file that this process has locked. It stays locked when a database on it is closed and another
 /// one opened, so no other process changes records that this one has claimed.
 #[derive(Debug, Clone)]
-struct LockedFile(Arc<FileBackend>);
+struct LockedFile(Arc<Locked>);
+
+#[derive(Debug)]
+struct Locked {
+    backend: FileBackend,
+    file: File,
+}
 
 impl LockedFile {
     fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        Self::new(file.map_err(|error| store_error(error.into()))?)
+    }
+
+    fn new(file: File) -> Result<Self, StoreError> {
         let open = || -> Result<_, redb::Error> {
-            let mut options = File::options();
-            let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => Err(redb::Error::DatabaseAlreadyOpen),
                 Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
                     Err(error.into())
                 }
-                _ => Ok(Self(Arc::new(FileBackend::new(file)?))),
+                _ => {
+                    let backend = FileBackend::new(file.try_clone()?)?;
+                    Ok(Self(Arc::new(Locked { backend, file })))
+                }
             }
         };
         open().map_err(store_error)
@@ -924,25 +937,33 @@ impl LockedFile {
     }
 }
 
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // To close the file is not enough: a new child process has it open as well, until it
+        // starts its program.
+        let _ = self.file.unlock();
+    }
+}
+
 impl StorageBackend for LockedFile {
     fn len(&self) -> io::Result<u64> {
-        self.0.len()
+        self.0.backend.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
+        self.0.backend.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.0.backend.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.backend.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
+        self.0.backend.write(offset, data)
     }
 }
 
@@ -1201,6 +1222,22 @@ mod tests {
         store.count().expect("it opens the file again");
         drop(store);
         RedbStore::open(&path).expect("it is free");
+    }
+
+    /// A child process has such a copy until it starts its program.
+    #[test]
+    fn a_store_releases_its_file_although_a_copy_of_the_handle_is_open() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("timeouts.redb");
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.expect("open");
+        let copy = file.try_clone().expect("copy");
+        let file = LockedFile::new(file).expect("it is free");
+        let opened = file.database(false).expect("database");
+        drop((opened, file));
+        RedbStore::open(&path).expect("it is free");
+        drop(copy);
     }
 
     #[test]

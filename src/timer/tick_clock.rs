@@ -161,7 +161,7 @@ impl TickClock {
     }
 
     /// Returns the nanoseconds from `instant` to the start of tick 0; 0 for a later instant, and
-    /// 292 years at most, so that the sum with a present time is one.
+    /// 292 years at most. So the sum with the present time stays below `u64::MAX`, for 292 years.
     #[cfg(feature = "future")]
     pub(super) fn until_origin(&self, instant: Instant) -> u64 {
         nanos(self.origin.saturating_duration_since(instant)).min(1 << 63)

@@ -97,7 +97,8 @@ impl Hierarchy {
             }
         }
         let last = self.levels.iter().rposition(|level| level.queued.is_some());
-        self.levels.truncate(last.map_or(0, |last| last + 1));
+        // The level of a run stays, although it may have no bucket: `shape` reports the run there.
+        self.levels.truncate(last.map_or(0, |last| last + 1).max(self.runs.levels()));
         self.levels.shrink_to_fit();
     }
 }

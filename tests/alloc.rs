@@ -75,6 +75,20 @@ fn churn_takes_at_most_56_bytes_for_a_live_timeout() {
 }
 
 #[test]
+fn bursts_at_other_ticks_of_their_buckets_keep_little_more_memory_than_one() {
+    let count = if cfg!(debug_assertions) { 2048 } else { 262_144 };
+    let mut wheel = TimingWheel::new(Tick::ZERO);
+    let mut burst = |number: u64| {
+        let at = Tick::new(number * 1000);
+        (0..count).for_each(|value| drop(wheel.insert(at, value)));
+        assert_eq!(wheel.advance(at).map(|expired| expired.value).max(), Some(count - 1));
+    };
+    let first = measure(|| burst(1)).bytes_current;
+    let others = measure(|| (2..=64).for_each(&mut burst)).bytes_current;
+    assert!(others < first / 4 + 100_000, "one burst keeps {first} bytes, 63 others {others}");
+}
+
+#[test]
 fn shrink_gives_back_everything_when_nothing_is_pending() {
     for size in [2, 64, 4096] {
         let mut wheel = WheelBuilder::new().size(size).build().unwrap();

@@ -30,6 +30,10 @@ const TICKS: u64 = 256;
 /// Maximum number of timeouts of a long run. Further timeouts of the bucket cascade.
 const MOST: usize = 32 * LONGEST;
 
+/// Maximum number of entries for which an empty list keeps memory. Otherwise bursts at different
+/// ticks would leave each list with memory for all entries of a run.
+const KEPT: usize = if cfg!(debug_assertions) { 256 } else { 4096 };
+
 /// Entries that are visited for each cancelled timeout.
 const VISITS: usize = 16;
 
@@ -48,7 +52,7 @@ pub(super) fn position_of(entry: Entry) -> Position {
     Position::from_number(entry as u32)
 }
 
-/// The lists of the long run. They keep their memory for the next one.
+/// The lists of the long run. They keep memory for the next one, at most for `KEPT` entries each.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     are_used: bool,
@@ -110,19 +114,28 @@ impl Parts {
     pub(super) fn take_next(&mut self, entries: &mut Vec<Entry>) -> bool {
         while let Some(list) = self.lists.get_mut(self.taken) {
             self.taken += 1;
-            if !list.is_empty() {
+            let is_found = !list.is_empty();
+            if is_found {
                 entries.clear();
                 core::mem::swap(entries, list);
+            }
+            list.shrink_to(KEPT);
+            if is_found {
                 return true;
             }
         }
         false
     }
 
-    /// Ends the long run, whose entries are all dead.
+    /// Ends the long run, whose entries are all dead. It holds `entries`.
     #[cold]
-    pub(super) fn end(&mut self) {
-        self.lists[self.taken..].iter_mut().for_each(Vec::clear);
+    pub(super) fn end(&mut self, entries: &mut Vec<Entry>) {
+        entries.clear();
+        entries.shrink_to(KEPT.max(LONGEST));
+        for list in &mut self.lists[self.taken..] {
+            list.clear();
+            list.shrink_to(KEPT);
+        }
         *self = Self { lists: core::mem::take(&mut self.lists), ..Self::new() };
     }
 
@@ -221,6 +234,9 @@ mod tests {
                 wheel.check_invariants();
                 if random.u8(..8) == 0 {
                     wheel.shrink();
+                    let levels = wheel.shape().levels;
+                    let buckets = levels.iter().flat_map(|level| &level.buckets);
+                    assert_eq!(buckets.map(|bucket| bucket.pending).sum::<usize>(), wheel.len());
                 }
                 now += random.u64(..16);
             }

@@ -66,6 +66,9 @@ const IS_OPEN: &str = "is_open";
 /// Ranges of claims: overdue records, and the window.
 const FRONTIERS: usize = 2;
 
+/// Places that a count reads in one hold of the order.
+const COUNTED_AT_ONCE: usize = if cfg!(test) { 6 } else { 1_000 };
+
 /// A store in one file, for one process. Clones are the same store.
 ///
 /// After a failure of the file, the next operation opens it again, which writes to it. So while the
@@ -450,15 +453,22 @@ impl Store for RedbStore {
     }
 
     fn count_due(&self, now: WallTime) -> Result<u64, StoreError> {
-        self.read(false, |database| {
-            let order = self.shared.order.read();
-            let mut places = order.places(&database.begin_read()?, order::lowest())?;
-            let mut count = 0;
-            while places.next()?.is_some_and(|place| place.0 <= now.as_micros()) {
-                count += 1;
-            }
-            Ok(count)
-        })
+        let (mut count, mut next) = (0, Some(order::lowest()));
+        while let Some(start) = next.take() {
+            // A transaction that ends waits for this lock, and claims wait for the transaction.
+            next = self.read(false, |database| {
+                let order = self.shared.order.read();
+                let mut places = order.places(&database.begin_read()?, start)?;
+                for _ in 0..COUNTED_AT_ONCE {
+                    if places.next()?.is_none_or(|place| place.0 > now.as_micros()) {
+                        return Ok(None);
+                    }
+                    count += 1;
+                }
+                places.next()
+            })?;
+        }
+        Ok(count)
     }
 
     fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {

@@ -332,7 +332,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn count(&self) -> Result<Counts, StoreError>;
 
     /// Returns the number of live records whose next attempt is at `now` or before: those that wait
-    /// for a worker, and those that are being delivered. The default reads all of them.
+    /// for a worker, and those that are being delivered. The default reads all of them. A store may
+    /// read them in parts, so that it delays no other call: what changes meanwhile counts or not.
     ///
     /// # Errors
     ///

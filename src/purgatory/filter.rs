@@ -53,6 +53,12 @@ impl Block {
         let lines = (0..shards.div_ceil(LINE)).map(|_| for_each_cell(Line::default));
         Self { used: for_each_cell(AtomicU64::default), lines: lines.collect() }
     }
+
+    /// Returns whether one of these shards may have a watched key in a cell.
+    #[inline]
+    fn may_have(&self, cell: usize, shard: usize) -> bool {
+        self.lines[shard / LINE][cell].0[shard % LINE].load(Ordering::Relaxed) > USED
+    }
 }
 
 fn for_each_cell<V>(make: impl Fn() -> V) -> Arc<[V; CELLS]> {
@@ -81,7 +87,7 @@ impl Filters {
             while bits != 0 {
                 let shard = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if block.lines[shard / LINE][cell].0[shard % LINE].load(Ordering::Relaxed) > USED {
+                if block.may_have(cell, shard) {
                     act(number * BLOCK + shard);
                 }
             }
@@ -92,8 +98,7 @@ impl Filters {
     /// [`fence_event`].
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
-        let lines = &self.0[shard / BLOCK].lines[shard % BLOCK / LINE];
-        lines[cell(hash)].0[shard % LINE].load(Ordering::Relaxed) > USED
+        self.0[shard / BLOCK].may_have(cell(hash), shard % BLOCK)
     }
 
     /// Returns the counts of a shard.

@@ -147,7 +147,7 @@ impl<T> TimingWheel<T> {
             if is_sparse {
                 hierarchy.find_next_of_sparse(id, chunk, next.until);
             } else {
-                hierarchy.find_next_of_unsorted(id, chunk);
+                hierarchy.find_next_of_chunk(id, chunk);
             }
             return Some(expired);
         }
@@ -204,7 +204,7 @@ impl<T> TimingWheel<T> {
         self.hierarchy.sparse.drop_order(position.chunk());
         self.cascade(record);
         self.hierarchy.chunks.clear(position);
-        self.hierarchy.find_next_of_unsorted(id, position.chunk());
+        self.hierarchy.find_next_of_chunk(id, position.chunk());
     }
 
     /// Adds one chunk of a due bucket to the run of its level, and sorts the run after the last
@@ -234,7 +234,7 @@ impl<T> TimingWheel<T> {
         if let Some(id) = emptied {
             self.hierarchy.mark_empty(id);
         }
-        self.hierarchy.keep_next_due(id);
+        self.hierarchy.find_next_of_bucket(id);
     }
 
     /// Writes a new record for the timeout, into the bucket of its deadline at present.
@@ -276,18 +276,6 @@ fn prefetch_run<T>(arena: &Arena<T>, hierarchy: &Hierarchy, level: usize) {
 }
 
 impl Hierarchy {
-    /// Returns the level whose run is due next. `None` if another part of the wheel may be due
-    /// before it, or if it is not due.
-    #[inline]
-    fn due_run(&self) -> Option<usize> {
-        let Some(NextDue { source: Source::Run(level), expiration, .. }) = self.next_due else {
-            return None;
-        };
-        let is_due = expiration <= self.now;
-        let is_first = self.cancelled.is_empty() && !self.may_nursery_be_due();
-        (is_due && is_first).then_some(level.into())
-    }
-
     /// Returns the due timeout of a due sparse bucket, which it sorts unless the order is known.
     /// `None` if the bucket must be sorted into a run or cascade: because it is crowded or too
     /// wide, because a deadline is beyond its range, or because the timeout that was the earliest
@@ -315,57 +303,5 @@ impl Hierarchy {
         }
         let (deadline, position) = self.sparse.head(&self.chunks)?;
         (deadline <= self.expired_to).then_some(position)
-    }
-
-    /// Updates `next_due` after a timeout of a sorted sparse bucket has expired: the next timeout
-    /// of the bucket, or the next bucket of its level, unless another bucket or run may be due
-    /// before it.
-    #[inline]
-    pub(super) fn find_next_of_sparse(&mut self, id: BucketId, chunk: u32, until: Tick) {
-        debug_assert!(self.runs.gathering().is_none(), "{id:?} is not the one being gathered");
-        self.sparse.skip_entry();
-        let Some((expiration, witness)) = self.sparse.head(&self.chunks) else {
-            self.free_only_chunk(id, chunk);
-            return self.find_next_of_level(id.level(), until);
-        };
-        self.bucket_mut(id).expiration = expiration;
-        if expiration > until {
-            return self.find_next_due();
-        }
-        self.next_due = Some(NextDue { expiration, witness, source: Source::Bucket(id), until });
-    }
-
-    /// Updates `next_due` after a record of this chunk has left a bucket that is not sorted.
-    #[inline]
-    pub(super) fn find_next_of_unsorted(&mut self, id: BucketId, chunk: u32) {
-        let live = self.live_in(id, chunk);
-        let Some(next) = &mut self.next_due else { unreachable!("a bucket is due") };
-        let until = next.until;
-        if live != 0 {
-            next.witness = Position::new(chunk, live.trailing_zeros());
-            return;
-        }
-        self.free_chunk(chunk);
-        if !self.bucket(id).is_empty() {
-            return self.keep_next_due(id);
-        }
-        // The last timeout of a bucket above level 0 may have completed a run.
-        if id.level() > 0 { self.find_next_due() } else { self.find_next_of_level(0, until) }
-    }
-
-    /// Makes the next bucket of a level due next, unless another bucket or run may be due before
-    /// it.
-    #[inline]
-    fn find_next_of_level(&mut self, level: usize, until: Tick) {
-        let Some(next) = self.levels[level].first() else { return self.find_next_due() };
-        let id = BucketId::new(level, next);
-        let bucket = self.bucket(id);
-        let (expiration, newest) = (bucket.expiration, bucket.newest());
-        let live = self.live_in(id, newest);
-        if expiration > until || live == 0 {
-            return self.find_next_due();
-        }
-        let (witness, source) = (Position::new(newest, live.trailing_zeros()), Source::Bucket(id));
-        self.next_due = Some(NextDue { expiration, witness, source, until });
     }
 }

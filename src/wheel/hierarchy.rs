@@ -1,11 +1,7 @@
-//! The hierarchy of levels: places records, removes them, and finds the bucket or run that is due
-//! next.
+//! The hierarchy of levels: places records and removes them.
 //!
 //! It holds records and no values, so wheels of all types share its code. A record is in a chunk of
-//! a bucket or of a run. A bit of the chunk's mask tells whether it is live. The hierarchy always
-//! knows which bucket or run is due *next*, before the others. It also knows a
-//! *witness*: the position of a live record in it. It searches for the next witness only when this
-//! record leaves.
+//! a bucket or of a run. A bit of the chunk's mask tells whether it is live.
 
 use alloc::vec::Vec;
 
@@ -16,12 +12,12 @@ use super::{
     level::{Bucket, Level},
     nursery::Nursery,
     queue::BucketQueue,
-    run::{Head, Runs, WIDEST},
+    run::{Runs, WIDEST},
     sparse::SparseOrder,
 };
 use crate::tick::Tick;
 
-/// The bucket or run that is due next, before all others.
+/// The bucket or run that is due next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NextDue {
     /// When it is due.
@@ -32,25 +28,6 @@ pub(super) struct NextDue {
     pub(super) source: Source,
     /// No bucket of another level, and no other run, is due before this.
     pub(super) until: Tick,
-}
-
-impl NextDue {
-    fn of_run(Head { level, deadline, position }: Head, until: Tick) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
-        let source = Source::Run(level as u8);
-        Self { expiration: deadline, witness: position, source, until }
-    }
-}
-
-/// Returns whether a bucket of a level queued for `queued` can be due at `expiration` without any
-/// change of the queue and `next_due`.
-#[inline]
-fn excludes(next: Option<NextDue>, queued: Option<Tick>, id: BucketId, expiration: Tick) -> bool {
-    let (Some(next), Some(queued)) = (next, queued) else { return false };
-    let is_of_level = matches!(next.source, Source::Bucket(next) if next.level() == id.level());
-    queued <= expiration
-        && next.expiration <= expiration
-        && (is_of_level || next.until <= expiration)
 }
 
 /// The part of the wheel from which timeouts expire.
@@ -146,12 +123,6 @@ impl Hierarchy {
         }
     }
 
-    /// Returns whether a bucket or run is due.
-    #[inline]
-    pub(super) fn is_next_due(&self) -> bool {
-        self.next_due.is_some_and(|next| next.expiration <= self.now)
-    }
-
     /// Returns whether a timeout of the nursery may be due. Also `true` if the one that was due has
     /// been cancelled or reset since.
     #[inline]
@@ -240,7 +211,7 @@ impl Hierarchy {
         let queued = level.queued;
         let bucket = level.get_mut(id.index()).filter(|bucket| !bucket.is_full())?;
         if deadline < bucket.expiration {
-            if !excludes(self.next_due, queued, id, deadline) {
+            if !self.next_due.is_some_and(|next| next.excludes(queued, id, deadline)) {
                 return None;
             }
             bucket.expiration = deadline;
@@ -296,41 +267,6 @@ impl Hierarchy {
         level.bucket_mut(id.index())
     }
 
-    /// Updates the queue and `next_due` for a bucket that is due at `expiration` and holds the
-    /// record `witness`.
-    #[inline]
-    fn note_expiration(&mut self, id: BucketId, expiration: Tick, witness: Position) {
-        debug_assert!(
-            self.expired_to <= expiration,
-            "{id:?} is due at {expiration}, before {}",
-            self.expired_to
-        );
-        let queued = self.levels[id.level()].queued;
-        if !excludes(self.next_due, queued, id, expiration) {
-            self.note_earlier(id, expiration, witness);
-        }
-    }
-
-    /// The same, if something changes.
-    #[inline(never)]
-    fn note_earlier(&mut self, id: BucketId, expiration: Tick, witness: Position) {
-        let level = &mut self.levels[id.level()];
-        if level.queued.is_none_or(|queued| expiration < queued) {
-            level.queued = Some(expiration);
-            self.queue.set(id.level(), expiration);
-        }
-        match &mut self.next_due {
-            Some(next) if next.expiration <= expiration => {
-                next.until = next.until.min(expiration);
-            }
-            next => {
-                let until = next.map_or(Tick::MAX, |next| next.expiration);
-                let source = Source::Bucket(id);
-                *next = Some(NextDue { expiration, witness, source, until });
-            }
-        }
-    }
-
     /// Updates the nursery's least deadline and `next_due` after a record was removed.
     #[inline]
     pub(super) fn forget(&mut self, position: Position) {
@@ -338,19 +274,6 @@ impl Hierarchy {
         if self.is_witness(position) {
             self.replace_witness();
         }
-    }
-
-    /// Returns whether a record is the witness of `next_due`.
-    #[inline]
-    pub(super) fn is_witness(&self, position: Position) -> bool {
-        self.next_due.is_some_and(|next| next.witness == position)
-    }
-
-    /// Finds the bucket or run that is due next, after the witness was cancelled.
-    #[cold]
-    fn replace_witness(&mut self) {
-        self.clear_cancelled();
-        self.find_next_due();
     }
 
     /// Clears the bits of all cancelled records.
@@ -422,66 +345,6 @@ impl Hierarchy {
         }
     }
 
-    /// Finds the bucket or run that is due next. The caller has cleared the bits of all cancelled
-    /// records.
-    pub(super) fn find_next_due(&mut self) {
-        debug_assert!(self.cancelled.is_empty(), "cancelled records are not cleared");
-        if let Some(id) = self.runs.gathering() {
-            return self.keep_next_due(id);
-        }
-        let run = self.runs.first(&mut self.chunks);
-        self.next_due = loop {
-            let (index, queued) = match (run, self.queue.first()) {
-                (Some((head, others)), Some((_, queued))) if head.deadline <= queued => {
-                    break Some(NextDue::of_run(head, others.min(queued)));
-                }
-                (Some((head, others)), None) => break Some(NextDue::of_run(head, others)),
-                (None, None) => break None,
-                (_, Some(queued)) => queued,
-            };
-            let Some(id) = self.first_bucket(index, queued) else { continue };
-            let (witness, source) = (self.live_record(id), Source::Bucket(id));
-            let until = self.least_of_others(index, run.map(|(head, _)| head.deadline));
-            break Some(NextDue { expiration: queued, witness, source, until });
-        };
-        debug_assert!(
-            self.next_due.is_none_or(|next| next.expiration >= self.expired_to),
-            "{:?} is before {}",
-            self.next_due,
-            self.expired_to
-        );
-    }
-
-    /// Returns the first bucket of the level that is first in the queue, if it is due at `queued`.
-    /// Otherwise corrects the queue.
-    #[inline]
-    fn first_bucket(&mut self, index: usize, queued: Tick) -> Option<BucketId> {
-        let level = &mut self.levels[index];
-        let Some(bucket) = level.first() else {
-            level.queued = None;
-            self.queue.pop();
-            return None;
-        };
-        let expiration = level.bucket(bucket).expiration;
-        if expiration > queued {
-            level.queued = Some(expiration);
-            self.queue.set(index, expiration);
-            return None;
-        }
-        debug_assert_eq!(expiration, queued, "level {index} is queued for another expiration");
-        let id = BucketId::new(index, bucket);
-        (!self.trim(id)).then_some(id)
-    }
-
-    /// Returns a tick before which no bucket of another level and no run is due. The first run is
-    /// due at `run`.
-    #[inline]
-    fn least_of_others(&self, level: usize, run: Option<Tick>) -> Tick {
-        let queued = self.levels.iter().map(|level| level.queued).enumerate();
-        let others = queued.filter(|&(other, _)| other != level).filter_map(|(_, queued)| queued);
-        others.chain(run).min().unwrap_or(Tick::MAX)
-    }
-
     /// Frees the newest chunk of a bucket if it has no live record. Returns whether the bucket is
     /// empty.
     ///
@@ -497,28 +360,6 @@ impl Hierarchy {
         self.bucket(id).is_empty()
     }
 
-    /// Keeps a due bucket as the next, with another witness. If it is empty, finds the next one.
-    pub(super) fn keep_next_due(&mut self, id: BucketId) {
-        if self.bucket(id).is_empty() || self.trim(id) {
-            return self.find_next_due();
-        }
-        let expiration = self.bucket(id).expiration;
-        let (witness, source) = (self.live_record(id), Source::Bucket(id));
-        self.next_due = Some(NextDue { expiration, witness, source, until: expiration });
-    }
-
-    /// Makes the next entry of the run of `level` due next, unless another bucket or run may be
-    /// due before it.
-    #[inline]
-    pub(super) fn find_next_of_run(&mut self, level: usize, until: Tick) {
-        match (self.runs.head(level, &mut self.chunks), &mut self.next_due) {
-            (Some(head), Some(next)) if head.deadline <= until => {
-                (next.expiration, next.witness) = (head.deadline, head.position);
-            }
-            _ => self.find_next_due(),
-        }
-    }
-
     /// Returns whether the wheel must sort a due bucket into a run.
     pub(super) fn is_sortable(&self, id: BucketId) -> bool {
         let level = id.level();
@@ -527,15 +368,6 @@ impl Hierarchy {
             !is_begun || self.runs.has_room(self.geometry.bucket_span(level))
         };
         level > 0 && self.geometry.shift(level) <= WIDEST && has_room()
-    }
-
-    /// Returns a live record of a bucket that is not empty.
-    #[inline]
-    pub(super) fn live_record(&self, id: BucketId) -> Position {
-        let newest = self.bucket(id).newest();
-        let live = self.live_in(id, newest);
-        debug_assert!(live != 0, "{id:?} has a chunk without a live record");
-        Position::new(newest, live.trailing_zeros())
     }
 
     /// Returns the mask of the live records in a chunk of a bucket.

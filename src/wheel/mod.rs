@@ -1,8 +1,8 @@
 //! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
 //!
 //! Time is an argument. The wheel reads no clock, takes no lock and starts no thread. The owner
-//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns when to
-//! call it next.
+//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns the time
+//! of the next call.
 //!
 //! # Contract
 //!
@@ -56,6 +56,7 @@ mod invariants;
 mod iter;
 mod level;
 mod merge;
+mod next_due;
 mod nursery;
 mod parts;
 mod queue;

@@ -1,10 +1,10 @@
 //! Waits in a [`Purgatory`], as futures.
 //!
 //! A wait registers an operation at its first poll. The operation and the future share the
-//! completion and the waker, in the one allocation of a wait: the future may be moved or dropped
-//! while another thread ends the operation, and the completion outlives the operation. When the
-//! operation ends, or is dropped, it stores its completion and wakes the task. When the future is
-//! dropped, its guard cancels the operation.
+//! completion and the waker, in the one allocation of a wait. It outlives both: the future may be
+//! moved or dropped while another thread ends the operation, and the task reads the completion
+//! after that. When the operation ends, or is dropped, it stores its completion and wakes the task.
+//! When the future is dropped, its guard cancels the operation.
 
 use std::{
     boxed::Box,

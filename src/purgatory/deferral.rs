@@ -10,7 +10,7 @@
 //! - A check may use the number of operations that its own event has completed. So checks run
 //!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
 //!   unchecked, and push their ids onto the queue. The thread runs the queue when the outermost
-//!   check has returned and the operations that it had out wait again or have ended.
+//!   check has returned, and the thread has no operation out.
 
 use std::{
     boxed::Box,

@@ -71,8 +71,8 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Annex<()> for Shar
         self.waiters.lists.watching()
     }
 
-    /// On time, 32 operations expire in one hold. The later the reaper is, the more may follow, as
-    /// long as fewer watchers than steps have left.
+    /// If the reaper is on time, at most 32 operations expire in one hold. If it is late, more may
+    /// follow until as many watchers have left as the hold has steps.
     fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool {
         let further = steps.saturating_sub(BATCH as u64);
         count < BATCH || (count as u64) < further && size_before - self.size() < steps

@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //!
-//! - A thread that registers a watcher (1) counts those of its keys that had no watcher in the
-//!   filter, and adds the watcher to the lists of its keys, all under the shard's lock; (2)
-//!   executes a fence; (3) checks the operation once more.
+//! - A thread that registers a watcher (1) adds the watcher to the lists of its keys, and counts
+//!   each key that had no watcher in the filter, all under the shard's lock; (2) executes a fence;
+//!   (3) checks the operation once more.
 //! - A thread that announces an event (1) has changed the state that the check reads; (2) executes
 //!   a fence; (3) reads the filter. Unless the filter rules the key out, it takes the lock and
 //!   checks the operations on the key.

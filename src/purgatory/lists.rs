@@ -499,7 +499,8 @@ impl<K> Lists<K> {
         listed
     }
 
-    /// Checks the lists against the sum of what [`check_watchers`](Self::check_watchers) returned.
+    /// Checks the lists against the sum of the numbers from
+    /// [`check_watchers`](Self::check_watchers).
     ///
     /// # Panics
     ///

@@ -25,8 +25,8 @@ const CHUNK: usize = if cfg!(loom) { 1 } else { 12 };
 /// The position of a watcher in a list. `Option<Position>` takes four bytes as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Position(
-    /// One more than a number: four times the index of the key plus the slot, or `CHUNKS` plus
-    /// sixteen times the index of the chunk plus the slot. A slot may be just past the last one.
+    /// The number of the position plus one. The number is 4 * key index + slot, or `CHUNKS` + 16 *
+    /// chunk index + slot. A slot may be just past the last one.
     NonZeroU32,
 );
 

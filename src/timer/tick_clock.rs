@@ -49,8 +49,8 @@ impl Reading {
 }
 
 impl TickClock {
-    /// Starts tick 0 now. A tick has at least a nanosecond, and at most 292 years, so that the
-    /// wrapped difference between a time and a later start of the latest tick exceeds a tick.
+    /// Starts tick 0 now. A tick has 1 ns to 292 years. So if a time is before the start of the
+    /// latest tick, their wrapped difference exceeds a tick.
     pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
         let (origin, source) = if source.is_system() {
             let (origin, clock) = Monotonic::start();

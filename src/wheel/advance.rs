@@ -277,9 +277,8 @@ fn prefetch_run<T>(arena: &Arena<T>, hierarchy: &Hierarchy, level: usize) {
 
 impl Hierarchy {
     /// Returns the due timeout of a due sparse bucket, which it sorts unless the order is known.
-    /// `None` if the bucket must be sorted into a run or cascade: because it is crowded or too
-    /// wide, because a deadline is beyond its range, or because the timeout that was the earliest
-    /// has left.
+    /// `None` if the bucket must become a run or cascade: it is crowded or too wide, a deadline is
+    /// beyond its range, or the timeout that was the earliest has left.
     ///
     /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
     #[inline]

@@ -1,9 +1,9 @@
 //! The arithmetic of the wheels: the level and the bucket of a deadline, and the range of a bucket.
 //!
 //! Read ticks as numbers in base `size`. A deadline belongs to the level of the highest digit in
-//! which it differs from the tick up to which timeouts have expired, and that digit of the deadline
-//! is its bucket. So one exclusive or gives level and bucket. Within a level the occupied buckets
-//! are in time order. None is before the bucket of that tick. See
+//! which it differs from the tick up to which timeouts have expired. That digit of the deadline is
+//! its bucket. So one exclusive or gives level and bucket. Within a level the occupied buckets are
+//! in time order. None is before the bucket of that tick. See
 //! `docs/decisions/0013-due-buckets-are-sorted.md`.
 
 use crate::{

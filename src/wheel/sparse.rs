@@ -1,9 +1,9 @@
 //! The order of the sparse bucket that expires at present: its timeouts, sorted by deadline.
 //!
 //! The records of a sparse bucket fit into one chunk, so their order takes 16 words. To sort it
-//! costs less than to set up a run, and the records stay in the bucket. The order is a cache: when
-//! the wheel writes a record of the chunk again or frees the chunk, it drops the order, and sorts
-//! the bucket again if it is still due.
+//! costs less than to set up a run, and the records stay in the bucket. The order is a cache. The
+//! wheel drops it when it writes a record of the chunk again or frees the chunk. If the bucket is
+//! still due, the wheel then sorts it again.
 
 use super::chunks::{CHUNK, Chunks, NIL, Position, bits};
 use crate::tick::Tick;

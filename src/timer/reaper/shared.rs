@@ -25,9 +25,9 @@ use crate::{
 /// A timer without its handles.
 ///
 /// `X` is the type of the annexes of its shards. `D` is the type that the handler receives: `T`, or
-/// the entry of an annex. `X` decides it, as [`Annex::Due`]. But then this type would need bounds
-/// on `T`, with which a task that keeps a queue of `&'static str` is not `Send`: the compiler
-/// forgets there that the lifetime is `'static`.
+/// the entry of an annex. It is always [`Annex::Due`] of `X`. A parameter of its own spares this
+/// type bounds on `T`: with them, the compiler rejects as not `Send` a task that keeps a queue of
+/// `&'static str`.
 ///
 /// The threads hold it until they end. [`Owner`](crate::timer::shutdown::Owner) counts the user's
 /// handles.

@@ -16,8 +16,8 @@ pub(crate) trait Annex<T>: Send + 'static {
     fn size(&self) -> u64;
 
     /// Returns whether another timeout may expire in this hold of `steps` steps, after `count`
-    /// others. At the start of the hold, the size was `size_before`. The number must grow with the
-    /// steps: otherwise threads that insert starve a late reaper.
+    /// others. At the start of the hold, the size was `size_before`. An annex must allow more with
+    /// more steps: otherwise threads that insert starve a late reaper.
     fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool;
 
     /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`

@@ -11,11 +11,10 @@
 //!   after the release. A shutdown sets its flag, removes all wakers, and wakes their tasks. A
 //!   finish sets its flag, replaces each waker by one that does nothing, and wakes its task. The
 //!   keys stay.
-//! - A later poll returns `Pending` without the lock if three conditions hold: the waker of the
-//!   poll has the identity of the clone in the wheel; the latest tick is before that of the
-//!   registration; and neither a finish nor a shutdown has begun. Otherwise, in one hold of the
-//!   lock, it checks that the key is live and stores the waker under it. If the key is dead, the
-//!   poll returns `Ready`, or inserts the waker again.
+//! - A later poll returns `Pending` without the lock if its waker has the identity of the clone in
+//!   the wheel, the latest tick is before that of the registration, and no finish or shutdown has
+//!   begun. Otherwise, in one hold of the lock, it checks that the key is live and stores the waker
+//!   under it. If the key is dead, the poll returns `Ready`, or inserts the waker again.
 //! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
 //!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
 //!   moves a live key. It clears a dead key, so the next poll inserts.
@@ -231,8 +230,8 @@ impl Registration {
     }
 }
 
-/// Returns whether the key of a sleep with a later deadline must move to that deadline: the tick of
-/// the key has begun, or the timer would refuse to insert the waker again.
+/// Returns whether the key of a sleep must move to a later deadline now: its tick has begun, or the
+/// timer would refuse a later insert of the waker.
 fn must_move(shards: &Shards<Waker>, held: HeldWaker) -> bool {
     shards.clock().has_begun(held.due) || shards.is_ending()
 }

@@ -24,7 +24,7 @@ use delaywheel::ValueTimer;
 /// Measurements of the threads of one run.
 #[derive(Default)]
 struct Measured {
-    /// Time from the deadline that was asked for to the handler, in nanoseconds.
+    /// Time from the requested deadline to the handler, in nanoseconds.
     late: Vec<u64>,
     /// Time of each pair of `schedule` and `cancel`, in nanoseconds.
     pairs: Vec<u64>,

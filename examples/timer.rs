@@ -79,7 +79,7 @@ fn requests() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Handles: look at a timeout, put it off, have it cancelled with the scope.
+/// Handles: inspect a timeout, postpone it, cancel it at the end of a scope.
 fn sessions() -> Result<(), Box<dyn Error>> {
     let section = Section::new("a session: a handle that is reset, and a guard");
     let timer = Timer::new();

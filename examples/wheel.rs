@@ -26,7 +26,7 @@ const ANSWERS_PER_TICK: usize = 1_000;
 const REQUEST_TIMEOUT: TickSpan = TickSpan::new(2 * SECOND);
 const REMINDERS: u32 = 1_000;
 
-/// Of how many requests one gets no answer.
+/// One request in this many gets no answer.
 const LOST_OF: u32 = 1_000;
 
 fn main() {

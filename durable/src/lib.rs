@@ -72,34 +72,33 @@
 //! 4. *Lapse.* When a lease has ended, another worker makes the records of its holder pending, and
 //!    their old tokens void.
 //!
-//! Invariant: at most one worker holds the token of a record, and every change of a record that is
-//! not a begin gives it another token or removes it.
+//! Invariant: at most one worker holds the token of a record. Every change of a record, except
+//! *begin*, gives it another token or removes it.
 //!
 //! Clocks: the workers of one PostgreSQL database follow the clock of the server. Leases, due times
 //! and begins are compared with that clock only, so workers whose own clocks differ by minutes
 //! agree. A worker reads it with each claim, and counts on from there by the monotonic clock of its
 //! own machine. So it notices a step of the server's clock with its next claim: after a minute at
-//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). When the worker's own
-//! machine was suspended or its clock was set, Linux says so, and the worker claims at once; on
-//! other systems that minute is the limit here as well.
+//! the latest, or the interval of [`recheck`](DurableTimerBuilder::recheck). On Linux, the worker
+//! also claims at once after its own machine was suspended or the clock there was set. On other
+//! systems it notices both within that minute.
 //!
 //! # Waiting
 //!
-//! A worker sleeps until the earliest of these: the first due time in its wheel, half a window
-//! before the next record in the store is due, the renewal of a lease that is in use, and the end
-//! of another worker's lease. A change that makes a record due earlier wakes it. Nothing polls,
-//! except on a PostgreSQL database, in case a notification or the connection was lost: a worker
-//! renews its lease and claims every minute, and the connection that listens sends an empty query
-//! every 30 seconds.
+//! A worker sleeps until the first of these times: a due time in its wheel, half a window before
+//! the next record in the store is due, the renewal of a lease that is in use, or the end of
+//! another worker's lease. A change that makes a record due earlier wakes it. With redb, nothing
+//! polls. With PostgreSQL, a notification or a connection may be lost. So a worker renews its lease
+//! and claims every minute, and the connection that listens sends an empty query every 30 seconds.
 //!
 //! # Limits
 //!
 //! Ids have 1 to 255 bytes, payloads at most 1 MiB, times lie between 1970 and 9999 and are rounded
 //! up to a microsecond. A recurring timeout whose occurrence is dead does not recur until it is
 //! requeued. PostgreSQL counts an attempt when it begins. The embedded store counts it when it is
-//! settled. After a process that was killed, it counts the attempts of timeouts that were due at
-//! the start when they begin. So a timeout whose handler always ends the process is attempted once
-//! more than the limit says.
+//! settled. After a crash, it counts the attempts of timeouts that were due at the next start when
+//! they begin. So a timeout whose handler always ends the process is attempted once more than the
+//! limit says.
 //!
 //! # Features
 //!

@@ -40,7 +40,7 @@ pub(super) struct Session {
     avoided: u32,
 }
 
-/// Batches that do without COPY after one that met an id which was scheduled already.
+/// Number of batches written without COPY after a COPY failed because an id was scheduled already.
 const AVOIDED: u32 = 16;
 
 impl Connection {

@@ -92,9 +92,9 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// # Crashes of the server
 ///
 /// The store's own commits are durable, also if the database's default of `synchronous_commit` is
-/// `off`. A transaction of the caller has the caller's setting. The begin of a delivery is the
-/// exception: its commit does not wait for the disk. If the server crashes within a moment after a
-/// begin, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.
+/// `off`. A transaction of the caller has the caller's setting. The exception is the commit with
+/// which a delivery begins, which does not wait for the disk. If the server crashes within a moment
+/// after it, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,

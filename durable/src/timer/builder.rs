@@ -91,8 +91,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
-    /// Sets the most timeouts in memory whose delivery has not begun, from 1 to 2^24, and the bytes
-    /// of payload above which the timer takes no more, at least 1. Default: 16384, and 64 MiB.
+    /// Sets the limits of the timeouts in memory whose delivery has not begun: their number, from 1
+    /// to 2^24, and the bytes of their payloads, at least 1. Default: 16384, and 64 MiB.
     #[must_use]
     pub fn window_capacity(mut self, timeouts: usize, bytes: usize) -> Self {
         self.driver.window_capacity = timeouts;

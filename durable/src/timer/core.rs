@@ -158,7 +158,7 @@ impl<S: Store> Core<S> {
         self.ring();
     }
 
-    /// A record became due, says the store.
+    /// Handles a notice of the store that a record became due.
     pub(super) fn notice(&self, due: WallTime) {
         self.take_in(Outcome { ended: Vec::new(), due: Some(due) });
     }

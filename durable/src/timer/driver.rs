@@ -415,8 +415,8 @@ impl Driver {
         self.drop_held(now);
     }
 
-    /// Becomes another worker after a claim or begin that failed: the store may have carried it
-    /// out, and then this worker holds records that it does not know.
+    /// Becomes another worker after a claim or begin that failed. The store may have carried it
+    /// out, so this worker may hold records that it does not know.
     fn abandon(&mut self, now: WallTime) {
         self.abandoned.extend(self.worker.take());
         self.drop_held(now);
@@ -429,7 +429,7 @@ impl Driver {
         self.claim_soon(now);
     }
 
-    /// Has the caller claim with a good lease, which the driver gets if need be.
+    /// Asks the caller for a claim. Before that, renews a lease that may be about to end.
     fn claim(
         &mut self,
         lane: Lane,
@@ -710,8 +710,8 @@ impl Driver {
     }
 }
 
-/// Returns how long to wait after a claim that found no record although there are more: claims
-/// without a pause would keep the server busy until the locks of other transactions end.
+/// Returns how long to wait after a claim that found all records locked by other transactions.
+/// Without a pause, claims would keep the server busy until these locks end.
 fn pause_after_claim(batch: &ClaimedBatch, has_more: bool) -> Duration {
     if has_more && batch.records.is_empty() { LOCKED } else { Duration::ZERO }
 }

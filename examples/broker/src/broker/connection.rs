@@ -17,11 +17,12 @@ use tokio::{
 use super::{Broker, Ends, Reply, frame};
 use crate::prelude::*;
 
-/// Requests of a connection that may be unanswered. Beyond that it is not read.
+/// Maximum number of unanswered requests of a connection. At this number, the broker stops reading
+/// it.
 const MAX_UNANSWERED: usize = 64;
 
-/// Bytes of answers of a connection that may be ready and not written. Beyond that it is not read.
-/// Answers to fetches do not count, as each is made just before it is written.
+/// Maximum bytes of answers of a connection that are ready and not written. Above this, the broker
+/// stops reading it. Answers to fetches do not count, as each is made just before it is written.
 const MAX_READY_BYTES: usize = 1 << 20;
 
 /// How the reading half has ended.

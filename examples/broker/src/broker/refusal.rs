@@ -37,7 +37,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Kinds of refusals that are counted apart; garbage has no end of versions.
+/// Maximum number of kinds of refusals that are counted separately, since garbage may name any
+/// version.
 const MAX_KINDS: usize = 1_000;
 
 /// Prints refusals, each kind at most once a second.

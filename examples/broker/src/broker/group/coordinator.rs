@@ -341,8 +341,8 @@ impl Coordinator {
         }
     }
 
-    /// Lets a round of joins wait for its members, for the initial delay at first, of all the time
-    /// that is left.
+    /// Lets a round of joins wait for its members, for at most `left`. A first round waits in parts
+    /// of the initial delay.
     fn watch_round(&self, group: Name, round: Round, left: Duration) {
         let delay = if round.is_first { left.min(self.initial_delay) } else { left };
         let (coordinator, key) = (Weak::clone(&self.this), group.clone());

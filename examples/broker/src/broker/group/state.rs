@@ -368,8 +368,8 @@ impl Group {
         chosen.map(|(name, _)| name.clone())
     }
 
-    /// Takes the assignments, if they come from the leader. Answers with the member's own when it
-    /// is there.
+    /// Takes the assignments, if they come from the leader. Answers with the member's own
+    /// assignment once it exists.
     pub(crate) fn sync(&mut self, who: &Identity, all: Assignments, answer: &Answer) -> Result<()> {
         self.check_generation(who)?;
         match self.phase {

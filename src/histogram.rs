@@ -5,6 +5,8 @@
 
 use std::{boxed::Box, fmt, time::Duration};
 
+use crate::ticks::Nanos;
+
 /// Buckets per power of two. The width of a bucket is at most an eighth of its least value.
 const STEPS: usize = 8;
 const STEP_BITS: u32 = STEPS.ilog2();
@@ -47,13 +49,9 @@ impl Histogram {
     }
 
     /// Records a duration, `times` times.
-    pub(crate) fn record(&mut self, duration: Duration, times: u64) {
-        self.record_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
-    }
-
-    /// Records a duration in nanoseconds, `times` times.
     #[inline]
-    pub(crate) fn record_nanos(&mut self, nanos: u64, times: u64) {
+    pub(crate) fn record(&mut self, duration: impl Into<Nanos>, times: u64) {
+        let nanos = duration.into().get();
         self.counts[bucket_of(nanos)] += times;
         self.count += times;
         self.max = self.max.max(nanos);

@@ -8,6 +8,73 @@ use core::{fmt, num::NonZeroU64, time::Duration};
 
 use crate::tick::Tick;
 
+/// A number of nanoseconds: a span, or a time since the start of tick 0. At most 584 years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Nanos(u64);
+
+impl Nanos {
+    /// A time that never comes, or a span without end.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    #[inline]
+    pub(crate) const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the duration; `None` for [`NEVER`](Self::NEVER).
+    #[inline]
+    pub(crate) fn finite(self) -> Option<Duration> {
+        (self < Self::NEVER).then(|| self.into())
+    }
+}
+
+#[cfg(feature = "std")]
+impl Nanos {
+    pub(crate) const ZERO: Self = Self(0);
+
+    /// The last time that comes.
+    pub(crate) const LAST: Self = Self(u64::MAX - 1);
+
+    #[inline]
+    pub(crate) const fn new(count: u64) -> Self {
+        Self(count)
+    }
+
+    /// Returns the sum; [`NEVER`](Self::NEVER) past the end.
+    #[inline]
+    pub(crate) const fn saturating_add(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// Returns the difference; zero if `earlier` is the greater.
+    #[inline]
+    pub(crate) const fn saturating_sub(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the rest of a division by `span`, which must not be zero.
+    #[inline]
+    pub(crate) const fn rest_of(self, span: Self) -> Self {
+        Self(self.0 % span.0)
+    }
+}
+
+/// [`Nanos::NEVER`] for a duration of 584 years or more.
+impl From<Duration> for Nanos {
+    #[inline]
+    fn from(duration: Duration) -> Self {
+        let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+        Self(seconds.saturating_add(u64::from(duration.subsec_nanos())))
+    }
+}
+
+impl From<Nanos> for Duration {
+    #[inline]
+    fn from(Nanos(count): Nanos) -> Self {
+        Self::from_nanos(count)
+    }
+}
+
 /// Converts the time of a clock into ticks of a fixed length, and back.
 ///
 /// It is for programs that own a [`TimingWheel`](crate::TimingWheel) and read the clock themselves.
@@ -57,7 +124,7 @@ impl Ticks {
     #[must_use]
     #[track_caller]
     pub fn new(origin: Duration, tick: Duration) -> Self {
-        let Some(length) = NonZeroU64::new(nanos(tick)) else {
+        let Some(length) = NonZeroU64::new(Nanos::from(tick).get()) else {
             panic!("a tick of {tick:?} has no length")
         };
         Self { origin, length, reciprocal: u64::MAX / length }
@@ -72,7 +139,7 @@ impl Ticks {
     /// Returns the length of a tick.
     #[must_use]
     pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.length())
+        Duration::from_nanos(self.length.get())
     }
 
     /// Returns the tick that has begun at `time`: rounded down, for
@@ -92,7 +159,7 @@ impl Ticks {
     /// ```
     #[must_use]
     pub fn now(&self, time: Duration) -> Tick {
-        self.floor(nanos(time.saturating_sub(self.origin)))
+        self.floor(time.saturating_sub(self.origin).into())
     }
 
     /// Returns the first tick that begins at `time` or later: rounded up, for
@@ -112,14 +179,15 @@ impl Ticks {
     /// ```
     #[must_use]
     pub fn deadline(&self, time: Duration) -> Tick {
-        self.ceil(nanos(time.saturating_sub(self.origin)))
+        self.ceil(time.saturating_sub(self.origin).into())
     }
 
     /// Returns the time at which `tick` begins; [`Duration::MAX`] if it never comes.
     #[must_use]
     pub fn start(&self, tick: Tick) -> Duration {
-        let start = self.nanos_until(tick).map(Duration::from_nanos);
-        start.map_or(Duration::MAX, |start| self.origin.saturating_add(start))
+        self.until_start(tick)
+            .finite()
+            .map_or(Duration::MAX, |start| self.origin.saturating_add(start))
     }
 
     /// Returns how long to wait from `time` until `tick` begins; zero if it has begun, and
@@ -168,22 +236,21 @@ impl Ticks {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
-    /// Returns the tick that has begun `nanos` nanoseconds after the origin.
+    /// Returns the tick that has begun at `time` after the origin.
     #[inline]
-    pub(crate) fn floor(&self, nanos: u64) -> Tick {
-        let (whole, rest) = self.divide(nanos);
-        Tick::new(whole + u64::from(rest >= self.length()))
+    pub(crate) fn floor(&self, time: Nanos) -> Tick {
+        let (whole, rest) = self.divide(time);
+        Tick::new(whole + u64::from(rest >= self.length.get()))
     }
 
-    /// Returns the first tick that begins `nanos` nanoseconds after the origin or later; the
-    /// horizon for `u64::MAX`.
+    /// Returns the first tick that begins at `time` after the origin or later.
     #[inline]
-    pub(crate) fn ceil(&self, nanos: u64) -> Tick {
-        if nanos == u64::MAX {
+    pub(crate) fn ceil(&self, time: Nanos) -> Tick {
+        if time == Nanos::NEVER {
             return Tick::MAX;
         }
-        let (whole, rest) = self.divide(nanos);
-        Tick::new(whole + u64::from(rest > 0) + u64::from(rest > self.length()))
+        let (whole, rest) = self.divide(time);
+        Tick::new(whole + u64::from(rest > 0) + u64::from(rest > self.length.get()))
     }
 
     /// Divides by the length of a tick. The quotient may be one too small; the rest is less than
@@ -192,24 +259,26 @@ impl Ticks {
     /// The reciprocal is at least `2^64 / length - 1`. So the product, before it is rounded down,
     /// is more than `nanos / length - 1`.
     #[inline]
-    fn divide(&self, nanos: u64) -> (u64, u64) {
+    fn divide(&self, Nanos(nanos): Nanos) -> (u64, u64) {
         let product = u128::from(nanos) * u128::from(self.reciprocal);
         let whole = (product >> 64) as u64;
-        let rest = nanos - whole * self.length();
-        debug_assert!(rest / 2 < self.length(), "{nanos} ns are {whole} ticks and {rest} ns");
+        let rest = nanos - whole * self.length.get();
+        debug_assert!(rest / 2 < self.length.get(), "{nanos} ns are {whole} ticks and {rest} ns");
         (whole, rest)
     }
 
-    /// Returns the nanoseconds from the origin to the start of a tick; `None` if it never comes.
+    /// Returns the time from the origin to the start of a tick.
     #[inline]
-    pub(crate) fn nanos_until(&self, tick: Tick) -> Option<u64> {
-        tick.get().checked_mul(self.length()).filter(|&nanos| nanos < u64::MAX)
+    pub(crate) const fn until_start(&self, tick: Tick) -> Nanos {
+        Nanos(tick.get().saturating_mul(self.length.get()))
     }
 
-    /// Returns the nanoseconds in a tick.
+    /// Returns whether `time` lies in a tick that begins less than 2^64 ns after the origin. A tick
+    /// has at most 2^63 ns: so the wrapped difference to a later start is more than a tick.
+    #[cfg(feature = "std")]
     #[inline]
-    pub(crate) const fn length(&self) -> u64 {
-        self.length.get()
+    pub(crate) const fn is_in(&self, Nanos(time): Nanos, tick: Tick) -> bool {
+        time.wrapping_sub(tick.get() * self.length.get()) < self.length.get()
     }
 }
 
@@ -220,13 +289,6 @@ impl fmt::Debug for Ticks {
             .field("tick", &self.tick())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the nanoseconds of a duration; `u64::MAX` if it is longer than 584 years.
-#[inline]
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
-    seconds.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 #[cfg(test)]
@@ -244,8 +306,9 @@ mod tests {
             let ticks = Ticks::new(Duration::ZERO, Duration::from_nanos(length));
             let check = |time: u64| {
                 let time = time.min(u64::MAX - 1);
-                assert_eq!(ticks.floor(time), Tick::new(time / length), "{time} / {length}");
-                assert_eq!(ticks.ceil(time), Tick::new(time.div_ceil(length)), "{time} / {length}");
+                let [floor, ceil] = [time / length, time.div_ceil(length)].map(Tick::new);
+                assert_eq!(ticks.floor(Nanos(time)), floor, "{time} / {length}");
+                assert_eq!(ticks.ceil(Nanos(time)), ceil, "{time} / {length}");
             };
             for &number in &numbers {
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(number);
@@ -256,6 +319,6 @@ mod tests {
                 [number, random].into_iter().for_each(check);
             }
         }
-        assert_eq!(Ticks::new(Duration::ZERO, Duration::MAX).ceil(u64::MAX), Tick::MAX);
+        assert_eq!(Ticks::new(Duration::ZERO, Duration::MAX).ceil(Nanos::NEVER), Tick::MAX);
     }
 }

@@ -8,6 +8,8 @@ use std::time::Instant;
 #[cfg(target_os = "linux")]
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::ticks::Nanos;
+
 /// The time since an instant, on the clock of [`Instant`].
 #[derive(Debug)]
 pub(crate) struct Monotonic {
@@ -28,9 +30,9 @@ impl Monotonic {
         (instant, Self { origin })
     }
 
-    /// Returns the nanoseconds since the start; 584 years at most.
+    /// Returns the time since the start.
     #[inline]
-    pub(crate) fn elapsed(&self) -> u64 {
+    pub(crate) fn elapsed(&self) -> Nanos {
         Reading::now().since(&self.origin)
     }
 }
@@ -38,7 +40,7 @@ impl Monotonic {
 /// Nanoseconds of the clock that [`Instant`] uses on Linux.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-struct Reading(u64);
+struct Reading(Nanos);
 
 #[cfg(target_os = "linux")]
 impl Reading {
@@ -46,11 +48,12 @@ impl Reading {
     #[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]
     fn now() -> Self {
         let time = clock_gettime(ClockId::Monotonic);
-        Self((time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))
+        let seconds = (time.tv_sec as u64).wrapping_mul(1_000_000_000);
+        Self(Nanos::new(seconds.wrapping_add(time.tv_nsec as u64)))
     }
 
     #[inline]
-    fn since(&self, earlier: &Self) -> u64 {
+    fn since(&self, earlier: &Self) -> Nanos {
         self.0.saturating_sub(earlier.0)
     }
 }
@@ -67,26 +70,28 @@ impl Reading {
     }
 
     #[inline]
-    fn since(&self, earlier: &Self) -> u64 {
-        crate::ticks::nanos(self.0.saturating_duration_since(earlier.0))
+    fn since(&self, earlier: &Self) -> Nanos {
+        self.0.saturating_duration_since(earlier.0).into()
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::ticks::nanos;
 
     #[test]
     fn the_clock_counts_the_time_of_instants_and_is_never_ahead_of_it() {
         let (origin, clock) = Monotonic::start();
         for _ in 0..1000 {
-            let before = nanos(origin.elapsed());
-            let elapsed = clock.elapsed();
-            let after = nanos(origin.elapsed());
-            assert!(elapsed <= after, "{elapsed} ns have passed at {after} ns");
+            let before = origin.elapsed();
+            let elapsed = Duration::from(clock.elapsed());
+            let after = origin.elapsed();
+            assert!(elapsed <= after, "{elapsed:?} have passed after {after:?}");
             // The clock is behind by the shortest of 16 pauses between two readings.
-            assert!(elapsed + 1_000_000_000 > before, "{elapsed} ns have passed at {before} ns");
+            let latest = elapsed + Duration::from_secs(1);
+            assert!(latest > before, "{elapsed:?} have passed after {before:?}");
         }
     }
 }

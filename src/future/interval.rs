@@ -11,7 +11,7 @@ use futures_core::Stream;
 
 use super::{Sleep, SleepError};
 use crate::{
-    ticks::nanos,
+    ticks::Nanos,
     timer::{MissedTicks, Timer, next_tick},
 };
 
@@ -44,17 +44,17 @@ pub struct Interval {
     sleep: Sleep,
     /// Nanoseconds by which the next tick lies before the start of the sleeps' clock. If they are
     /// not 0, that start is the deadline of the sleep.
-    before_origin: u64,
-    /// In nanoseconds, not 0.
-    period: u64,
+    before_origin: Nanos,
+    /// Not zero.
+    period: Nanos,
     missed: MissedTicks,
 }
 
 impl Interval {
     fn new(sleep: Sleep, period: Duration, missed: MissedTicks) -> Self {
-        let period = nanos(period).max(nanos(sleep.handle().tick()));
-        debug_assert!(period > 0, "an interval would tick without end");
-        Self { sleep, before_origin: 0, period, missed }
+        let period = Nanos::from(period.max(sleep.handle().tick()));
+        debug_assert!(period > Nanos::ZERO, "an interval would tick without end");
+        Self { sleep, before_origin: Nanos::ZERO, period, missed }
     }
 
     /// Waits for the next tick. Returns the instant of the tick on the grid.
@@ -78,9 +78,12 @@ impl Interval {
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
         let (planned, before) = (self.sleep.deadline_nanos(), self.before_origin);
-        debug_assert!(planned == 0 || before == 0, "a tick is before and after the origin");
+        debug_assert!(
+            planned == Nanos::ZERO || before == Nanos::ZERO,
+            "a tick is before and after the origin"
+        );
         let deadline = self.sleep.deadline();
-        let instant = deadline.and_then(|time| time.checked_sub(Duration::from_nanos(before)));
+        let instant = deadline.and_then(|time| time.checked_sub(before.into()));
         let Some(instant) = instant else {
             unreachable!("a sleep past the last `Instant` never elapses");
         };
@@ -92,12 +95,12 @@ impl Interval {
         debug_assert!(planned < next, "a tick comes twice");
         debug_assert!(
             self.missed == MissedTicks::Delay
-                || next == u64::MAX
-                || (next - planned) % self.period == 0,
-            "the tick at {next} is not on the grid of {planned}"
+                || next == Nanos::NEVER
+                || next.saturating_sub(planned).rest_of(self.period) == Nanos::ZERO,
+            "the tick at {next:?} is not on the grid of {planned:?}"
         );
         self.before_origin = before.saturating_sub(next);
-        let is_never = next == u64::MAX;
+        let is_never = next == Nanos::NEVER;
         self.sleep.set_deadline(if is_never { next } else { next.saturating_sub(before) });
         Poll::Ready(Ok(instant))
     }
@@ -109,7 +112,7 @@ impl Interval {
 
     /// Restarts the grid: the next tick is `delay` from now.
     pub fn reset_after(&mut self, delay: Duration) {
-        self.before_origin = 0;
+        self.before_origin = Nanos::ZERO;
         self.sleep.reset(delay);
     }
 
@@ -127,7 +130,7 @@ impl Interval {
     /// Returns the period.
     #[must_use]
     pub const fn period(&self) -> Duration {
-        Duration::from_nanos(self.period)
+        Duration::from_nanos(self.period.get())
     }
 
     /// Returns the policy for missed ticks.

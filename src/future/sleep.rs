@@ -11,7 +11,7 @@ use std::{
 
 use super::SleepError;
 use crate::{
-    ticks::nanos,
+    ticks::Nanos,
     timer::{Registration, SleepHandle, Timer},
 };
 
@@ -54,8 +54,8 @@ use crate::{
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     handle: SleepHandle,
-    /// In nanoseconds of the timer; `u64::MAX` for never.
-    deadline: u64,
+    /// On the clock of the timer.
+    deadline: Nanos,
     registration: Registration,
     /// Whether `deadline` still holds a delay, which [`start`](Self::start) turns into a deadline.
     is_delay: bool,
@@ -66,7 +66,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    pub(super) const fn new(handle: SleepHandle, deadline: u64) -> Self {
+    pub(super) const fn new(handle: SleepHandle, deadline: Nanos) -> Self {
         let registration = Registration::new();
         Self { handle, deadline, registration, is_delay: false, reads_clock: true }
     }
@@ -74,7 +74,7 @@ impl Sleep {
     /// Makes a sleep whose delay begins with [`start`](Self::start). Does not read the clock.
     #[inline]
     pub(super) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
-        let (deadline, registration) = (nanos(delay), Registration::new());
+        let (deadline, registration) = (delay.into(), Registration::new());
         Self { handle, deadline, registration, is_delay: true, reads_clock: delay.is_zero() }
     }
 
@@ -114,7 +114,7 @@ impl Sleep {
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {
-        self.set_deadline(self.handle.elapsed().saturating_add(nanos(delay)));
+        self.set_deadline(self.handle.elapsed().saturating_add(delay.into()));
     }
 
     /// Moves the deadline to `deadline`, like [`reset`](Self::reset).
@@ -122,7 +122,7 @@ impl Sleep {
         self.set_deadline(self.handle.elapsed_at(deadline));
     }
 
-    pub(super) fn set_deadline(&mut self, deadline: u64) {
+    pub(super) fn set_deadline(&mut self, deadline: Nanos) {
         self.deadline = deadline;
         self.reads_clock = true;
         self.handle.reset(&mut self.registration, deadline);
@@ -148,7 +148,7 @@ impl Sleep {
         &self.handle
     }
 
-    pub(super) const fn deadline_nanos(&self) -> u64 {
+    pub(super) const fn deadline_nanos(&self) -> Nanos {
         self.deadline
     }
 }
@@ -168,7 +168,7 @@ impl Future for Sleep {
         *reads_clock = true;
         // The clock may have stepped back within its tick since the poll read it.
         debug_assert!(
-            result.is_err() || handle.elapsed().saturating_add(nanos(handle.tick())) >= *deadline,
+            result.is_err() || handle.elapsed().saturating_add(handle.tick().into()) >= *deadline,
             "a sleep ends early"
         );
         Poll::Ready(result)

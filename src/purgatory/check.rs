@@ -15,6 +15,7 @@ use super::{
     shared::Shared,
     walk::Walk,
 };
+use crate::ticks::Nanos;
 
 impl<K, O, R> Purgatory<K, O, R>
 where
@@ -350,7 +351,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
                 is_timed |= out.is_satisfied && out.is_timed;
             });
             // The clock is read only if the wait of one of the operations is measured.
-            let now = if is_timed { self.timer.clock().elapsed() } else { 0 };
+            let now = if is_timed { self.timer.clock().elapsed() } else { Nanos::ZERO };
             let announced = shard.bring_back(batch, now);
             completed += self.complete_finished(batch);
             if announced.is_empty() {
@@ -397,7 +398,7 @@ mod tests {
             let registered = shard.register(&mut conditions, Reading::ZERO, Tick::MAX);
             let registered = registered.unwrap_or_else(|_| panic!("it is open"));
             let mut out = Out::new(registered.0, true, Endless);
-            let _ = shard.begin_to_wait(&mut out, 0);
+            let _ = shard.begin_to_wait(&mut out, Nanos::ZERO);
         }
         let mut walk = Walk::new(shard, 0);
         let mut holds = std::vec::Vec::new();

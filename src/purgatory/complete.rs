@@ -16,7 +16,7 @@ use super::{
     shared::Shared,
     walk::Walk,
 };
-use crate::sync::Ordering;
+use crate::{sync::Ordering, ticks::Nanos};
 
 impl<K, O, R> Purgatory<K, O, R>
 where
@@ -295,7 +295,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     fn cancel_each(
         &self,
         reason: &impl Fn() -> R,
-        mut claim_next: impl FnMut(Completion<R>, u64) -> (bool, Option<Claim<O, R>>),
+        mut claim_next: impl FnMut(Completion<R>, Nanos) -> (bool, Option<Claim<O, R>>),
     ) -> usize {
         let mut cancelled = 0;
         loop {
@@ -316,7 +316,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     pub(super) fn claim(&self, key: OperationKey, completion: Completion<R>) -> bool {
         let Some(shard) = self.shard_of(key) else { return false };
         // The clock is read only if the wait is measured.
-        let now = if key.is_timed() { self.timer.clock().elapsed() } else { 0 };
+        let now = if key.is_timed() { self.timer.clock().elapsed() } else { Nanos::ZERO };
         shard
             .claim(key.in_shard(), completion, now)
             .map(|claim| self.complete_claimed(claim))
@@ -331,7 +331,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             let Some(shard) = self.shard_of(of_shard[0]) else { continue };
             for of_hold in of_shard.chunks(BATCH) {
                 let is_timed = of_hold.iter().any(|key| key.is_timed());
-                let now = if is_timed { self.timer.clock().elapsed() } else { 0 };
+                let now = if is_timed { self.timer.clock().elapsed() } else { Nanos::ZERO };
                 let claims = shard.claim_all(of_hold.iter().map(|key| key.in_shard()), now);
                 claimed += claims.len();
                 let finished = claims.finished.into_iter();

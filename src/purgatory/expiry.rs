@@ -27,6 +27,7 @@ use super::{
     waiters::Waiters,
 };
 use crate::{
+    ticks::Nanos,
     timer::{Annex, HeldTimeouts},
     wheel::Expired,
 };
@@ -78,7 +79,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Annex<()> for Shar
         count < BATCH || (count as u64) < further && size_before - self.size() < steps
     }
 
-    fn expire(&mut self, expired: Expired<()>, elapsed: u64) -> Expired<Due<K, O>> {
+    fn expire(&mut self, expired: Expired<()>, elapsed: Nanos) -> Expired<Due<K, O>> {
         let mut dropped_later = DroppedLater::new();
         let (waiters, mut hold) = self.begin_hold(None, &mut dropped_later);
         let (key, completion) = (expired.key, Completion::Expired);

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
+    ticks::Nanos,
     wheel::Key,
 };
 
@@ -77,7 +78,7 @@ pub(super) struct Excess {
 /// The operation that has waited longest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Oldest {
-    pub(super) since: u64,
+    pub(super) since: Nanos,
     pub(super) waiter: Key,
 }
 

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     sync::Ordering,
+    ticks::Nanos,
     timer::{self, ScheduleError},
 };
 
@@ -360,7 +361,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     /// Otherwise it is checked again, or it has ended. If it exceeds a limit, it displaces another
     /// operation.
     #[inline]
-    fn begin_to_wait(&self, key: OperationKey, mut out: Out<O, R>, since: u64) {
+    fn begin_to_wait(&self, key: OperationKey, mut out: Out<O, R>, since: Nanos) {
         let shard = self.shard(key.shard());
         let is_timed = out.is_satisfied && out.is_timed;
         let now = if is_timed { self.timer.clock().elapsed() } else { since };

@@ -38,6 +38,7 @@ use super::{
 };
 use crate::{
     tick::Tick,
+    ticks::Nanos,
     timer::{AnnexTimer, Reading, ScheduleError},
     wheel::Key,
 };
@@ -150,7 +151,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
     /// count it from now on. Returns the limits that it exceeds, and whether it waits and an event
     /// was announced meanwhile.
     #[inline]
-    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: u64) -> (Excess, bool) {
+    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: Nanos) -> (Excess, bool) {
         let mut excess = Excess::default();
         let is_announced = self.hold(|waiters, hold| {
             if !out.is_satisfied && hold.limits().displace() {
@@ -183,20 +184,20 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
 
     /// Brings back checked operations. Returns those that need another check.
     #[inline]
-    pub(super) fn bring_back(&self, batch: &mut Batch<O, R>, now: u64) -> Announced {
+    pub(super) fn bring_back(&self, batch: &mut Batch<O, R>, now: Nanos) -> Announced {
         self.bring_back_each(batch, now, |_, _| {})
     }
 
     /// Brings back operations that were not checked. Returns those that wait again.
     pub(super) fn bring_back_unchecked(&self, batch: &mut Batch<O, R>) -> Announced {
-        self.bring_back_each(batch, 0, Waiters::announce)
+        self.bring_back_each(batch, Nanos::ZERO, Waiters::announce)
     }
 
     #[inline]
     fn bring_back_each(
         &self,
         batch: &mut Batch<O, R>,
-        now: u64,
+        now: Nanos,
         before: impl Fn(&mut Waiters<K, O, R>, Key),
     ) -> Announced {
         let mut announced = Announced::new();
@@ -226,7 +227,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
         value: u64,
-        now: Option<u64>,
+        now: Option<Nanos>,
         due: &mut Vec<(u64, Finished<O, R>)>,
     ) -> Reached<O, R>
     where
@@ -251,7 +252,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
                         (reached.is_more, reached.needs_time) = (true, true);
                         break;
                     }
-                    let (now, batch) = (now.unwrap_or(0), &mut reached.batch);
+                    let (now, batch) = (now.unwrap_or(Nanos::ZERO), &mut reached.batch);
                     match waiters.on_threshold(threshold, waiter, now, batch, hold) {
                         Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
                         Some(Claim::Decided) => reached.decided += 1,
@@ -276,14 +277,14 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         &self,
         key: Key,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
     ) -> Result<Claim<O, R>, Completion<R>> {
         self.hold(|waiters, hold| waiters.claim(key, completion, now, hold))
     }
 
     /// Displaces an operation, unless its end is decided. The caller holds a lock, and drops the
     /// values after that.
-    pub(super) fn displace(&self, key: Key, now: u64) -> Option<(Claim<O, R>, DroppedLater<K>)> {
+    pub(super) fn displace(&self, key: Key, now: Nanos) -> Option<(Claim<O, R>, DroppedLater<K>)> {
         let mut dropped_later = DroppedLater::new();
         let claim = self.hold_and_keep(&mut dropped_later, |waiters, hold| {
             waiters.claim(key, Completion::Displaced, now, hold)
@@ -300,7 +301,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         key: HashedKey<'_, Q>,
         next_serial: u64,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
     ) -> Option<Claim<O, R>>
     where
         K: Borrow<Q>,
@@ -328,7 +329,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         next_serial: u64,
         after: Option<ThresholdKey>,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
     ) -> (Option<ThresholdKey>, Option<Claim<O, R>>)
     where
         K: Borrow<Q>,
@@ -357,7 +358,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
     pub(super) fn claim_all(
         &self,
         keys: impl ExactSizeIterator<Item = Key>,
-        now: u64,
+        now: Nanos,
     ) -> Claims<O, R> {
         debug_assert!(keys.len() <= BATCH, "{} operations in one hold", keys.len());
         let mut claims = Claims::new();
@@ -373,7 +374,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
 
     /// Ends operations from a position on, because the purgatory shuts down. Returns the next
     /// position, or `None` after the last.
-    pub(super) fn shut_down_some(&self, start: u32, now: u64) -> (Claims<O, R>, Option<u32>) {
+    pub(super) fn shut_down_some(&self, start: u32, now: Nanos) -> (Claims<O, R>, Option<u32>) {
         let mut claims = Claims::new();
         let next = self.hold(|waiters, hold| {
             let end = waiters.end().min(start + STEPS_PER_HOLD);

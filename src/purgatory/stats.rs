@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::operation::Completion;
-use crate::histogram::Histogram;
+use crate::{histogram::Histogram, ticks::Nanos};
 
 /// The first operations of a shard, whose waits are all measured.
 const MEASURED: u64 = 1024;
@@ -59,10 +59,9 @@ impl ShardStats {
         self.satisfied + self.expired + self.cancelled + self.displaced + self.shut_down
     }
 
-    /// Counts an operation that ended after `waited` nanoseconds. Its wait counts as `weight`
-    /// waits.
+    /// Counts an operation that waited this long. Its wait counts as `weight` waits.
     #[inline]
-    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: u64, weight: u64) {
+    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: Nanos, weight: u64) {
         let outcome = match completion {
             Completion::Satisfied => &mut self.satisfied,
             Completion::Expired => &mut self.expired,
@@ -72,7 +71,7 @@ impl ShardStats {
         };
         *outcome += 1;
         if weight > 0 {
-            self.waits.record_nanos(waited, weight);
+            self.waits.record(waited, weight);
         }
     }
 

@@ -37,7 +37,7 @@ use super::{
     stats::{ShardStats, wait_weight},
     watchers::{Position, Positions},
 };
-use crate::wheel::Key;
+use crate::{ticks::Nanos, wheel::Key};
 
 /// The part of a slot that an event reads.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ struct Record {
     /// Its number in the order of registration.
     serial: u64,
     /// The time of its registration, in nanoseconds of the timer.
-    since: u64,
+    since: Nanos,
     /// Where the lists of events name it.
     positions: Positions,
     /// The first of its nodes that wait for thresholds.
@@ -105,7 +105,7 @@ impl<O> Waiter<O> {
 impl Record {
     const NONE: Self = Self {
         serial: u64::MAX,
-        since: 0,
+        since: Nanos::ZERO,
         positions: Positions::EMPTY,
         thresholds: None,
         counted: Counted::NOWHERE,
@@ -166,7 +166,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
     pub(super) fn add(
         &mut self,
         key: Key,
-        since: u64,
+        since: Nanos,
         rule: Rule,
         events: impl Iterator<Item = (u64, K)>,
         hold: &mut Hold<'_, K>,
@@ -293,7 +293,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         threshold: ThresholdKey,
         index: Index,
-        now: u64,
+        now: Nanos,
         batch: &mut Batch<O, R>,
         hold: &mut Hold<'_, K>,
     ) -> Option<Claim<O, R>> {
@@ -333,7 +333,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         key: Key,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> Result<Claim<O, R>, Completion<R>> {
         match hold.timeouts().cancel(key) {
@@ -347,7 +347,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         index: Index,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
         let key = self.at(index.position()).expect("a listed operation has a key");
@@ -359,7 +359,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         key: Key,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
         let timeout = hold.timeouts().cancel(key);
@@ -373,7 +373,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         key: Key,
         completion: Completion<R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> Claim<O, R> {
         let operation = self.leave(key, &completion, now, hold);
@@ -444,7 +444,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
     pub(super) fn bring_back(
         &mut self,
         out: &mut Out<O, R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> bool {
         let Some(waiter) = self.slot(out.key) else {
@@ -501,7 +501,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         &mut self,
         key: Key,
         completion: &Completion<R>,
-        now: u64,
+        now: Nanos,
         hold: &mut Hold<'_, K>,
     ) -> Option<O> {
         let waiter = self.slots.at_mut(key.index());

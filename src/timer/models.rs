@@ -44,6 +44,7 @@ use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
     tick::Tick,
+    ticks::Nanos,
     wheel::{Expired, WheelBuilder},
 };
 
@@ -159,7 +160,7 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         let is_moved = resetter.join().expect("no thread panics");
         assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
-        let at = |tick| Reading { elapsed: 0, now: Tick::new(tick) };
+        let at = |tick| Reading { elapsed: Nanos::ZERO, now: Tick::new(tick) };
         shards.expire(at(4), 64, &mut later);
         assert!(later.is_empty(), "early");
         shards.expire(at(5), 64, &mut later);

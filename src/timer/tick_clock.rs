@@ -12,7 +12,7 @@ use crate::{
     clock::{Clock, Monotonic, SystemClock},
     sync::{AtomicU64, Ordering},
     tick::Tick,
-    ticks::{Ticks, nanos},
+    ticks::{Nanos, Ticks},
 };
 
 /// A clock divided into ticks.
@@ -37,20 +37,19 @@ enum Source {
 /// A reading of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reading {
-    /// Nanoseconds since the start of tick 0.
-    pub(crate) elapsed: u64,
+    /// The time since the start of tick 0.
+    pub(crate) elapsed: Nanos,
     /// The tick that was current.
     pub(crate) now: Tick,
 }
 
 impl Reading {
     /// A reading at the start of tick 0.
-    pub(crate) const ZERO: Self = Self { elapsed: 0, now: Tick::ZERO };
+    pub(crate) const ZERO: Self = Self { elapsed: Nanos::ZERO, now: Tick::ZERO };
 }
 
 impl TickClock {
-    /// Starts tick 0 now. A tick has 1 ns to 292 years. So if a time is before the start of the
-    /// latest tick, their wrapped difference exceeds a tick.
+    /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
     pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
         let (origin, source) = if source.is_system() {
             let (origin, clock) = Monotonic::start();
@@ -71,9 +70,9 @@ impl TickClock {
         }
     }
 
-    /// Returns the nanoseconds since the start of tick 0; 584 years at most.
+    /// Returns the time since the start of tick 0.
     #[inline]
-    pub(crate) fn elapsed(&self) -> u64 {
+    pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }
 
@@ -101,16 +100,14 @@ impl TickClock {
     /// the clock. So if it returns `true`, that time has passed.
     #[cfg(feature = "future")]
     #[inline]
-    pub(super) fn has_passed(&self, elapsed: u64) -> bool {
+    pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
         self.start(self.latest()) >= elapsed
     }
 
-    /// Returns the nanoseconds from the start of tick 0 to that of `tick`; `u64::MAX` for any later
-    /// time.
-    #[cfg(feature = "future")]
+    /// Returns the time from the start of tick 0 to that of `tick`.
     #[inline]
-    pub(super) fn start(&self, tick: Tick) -> u64 {
-        tick.get().saturating_mul(self.ticks.length())
+    pub(super) fn start(&self, tick: Tick) -> Nanos {
+        self.ticks.until_start(tick)
     }
 
     /// Reads the clock. Divides only if no thread has seen the current tick.
@@ -118,34 +115,33 @@ impl TickClock {
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
             Source::System(clock) => clock.elapsed(),
-            // `u64::MAX` stands for a time that never comes.
-            Source::User(clock) => self.elapsed_at(clock.now()).min(u64::MAX - 1),
+            Source::User(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
         };
-        let latest = self.latest.load(Ordering::Relaxed);
-        let begun = latest * self.ticks.length();
-        if elapsed.wrapping_sub(begun) < self.ticks.length() {
-            debug_assert_eq!(self.floor(elapsed), Tick::new(latest));
-            return Reading { elapsed, now: Tick::new(latest) };
+        let latest = Tick::new(self.latest.load(Ordering::Relaxed));
+        if self.ticks.is_in(elapsed, latest) {
+            debug_assert_eq!(self.floor(elapsed), latest);
+            return Reading { elapsed, now: latest };
         }
-        self.leave_tick(elapsed, begun, latest)
+        self.leave_tick(elapsed, latest)
     }
 
-    /// The same for a time outside the latest tick, which began at `begun`.
+    /// The same for a time outside the latest tick.
     #[cold]
-    fn leave_tick(&self, elapsed: u64, begun: u64, latest: u64) -> Reading {
+    fn leave_tick(&self, elapsed: Nanos, latest: Tick) -> Reading {
+        let begun = self.start(latest);
         if elapsed < begun {
-            return Reading { elapsed: begun, now: Tick::new(latest) };
+            return Reading { elapsed: begun, now: latest };
         }
-        let tick = self.floor(elapsed);
-        debug_assert!(tick.get() > latest, "the clock left tick {latest} for tick {tick}");
-        self.latest.fetch_max(tick.get(), Ordering::Relaxed);
-        Reading { elapsed, now: tick }
+        let now = self.floor(elapsed);
+        debug_assert!(now > latest, "the clock left tick {latest} for tick {now}");
+        self.latest.fetch_max(now.get(), Ordering::Relaxed);
+        Reading { elapsed, now }
     }
 
     /// Returns the first tick that begins `delay` after a reading or later.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        let deadline = self.ceil(read.elapsed.saturating_add(nanos(delay)));
+        let deadline = self.ceil(read.elapsed.saturating_add(delay.into()));
         debug_assert!(read.now <= deadline, "a deadline lies before the call");
         deadline
     }
@@ -155,23 +151,22 @@ impl TickClock {
         self.ceil(self.elapsed_at(instant))
     }
 
-    /// Returns the nanoseconds from the start of tick 0 to `instant`; 0 for an earlier instant.
-    pub(super) fn elapsed_at(&self, instant: Instant) -> u64 {
-        nanos(instant.saturating_duration_since(self.origin))
+    /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
+    pub(super) fn elapsed_at(&self, instant: Instant) -> Nanos {
+        instant.saturating_duration_since(self.origin).into()
     }
 
-    /// Returns the nanoseconds from `instant` to the start of tick 0; 0 for a later instant, and
-    /// 292 years at most. So the sum with the present time stays below `u64::MAX`, for 292 years.
+    /// Returns the time from `instant` to the start of tick 0; zero for a later instant, and 292
+    /// years at most. So the sum with the present time is not [`Nanos::NEVER`], for 292 years.
     #[cfg(feature = "future")]
-    pub(super) fn until_origin(&self, instant: Instant) -> u64 {
-        nanos(self.origin.saturating_duration_since(instant)).min(1 << 63)
+    pub(super) fn until_origin(&self, instant: Instant) -> Nanos {
+        Nanos::from(self.origin.saturating_duration_since(instant)).min(Nanos::new(1 << 63))
     }
 
-    /// Returns the instant `elapsed` nanoseconds after the start of tick 0; `None` for `u64::MAX`,
-    /// which stands for any later time.
-    pub(super) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
-        let is_exact = elapsed < u64::MAX;
-        is_exact.then(|| self.origin.checked_add(Duration::from_nanos(elapsed))).flatten()
+    /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
+    /// represent it.
+    pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
+        self.origin.checked_add(elapsed.finite()?)
     }
 
     /// Returns the length of a tick.
@@ -184,10 +179,9 @@ impl TickClock {
         let pause = match &self.source {
             // The clock that decides which tick is current. An `Instant` may be ahead of it, and a
             // pause that an `Instant` measures may end before the tick.
-            Source::System(clock) => self
-                .ticks
-                .nanos_until(tick)
-                .map(|start| Duration::from_nanos(start.saturating_sub(clock.elapsed()))),
+            Source::System(clock) => {
+                self.start(tick).finite().map(|start| start.saturating_sub(clock.elapsed().into()))
+            }
             Source::User(clock) => {
                 self.instant(tick).map(|start| start.saturating_duration_since(clock.now()))
             }
@@ -197,7 +191,7 @@ impl TickClock {
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
-        self.origin.checked_add(Duration::from_nanos(self.ticks.nanos_until(tick)?))
+        self.instant_at(self.start(tick))
     }
 
     /// Returns the time from the start of tick 0 to that of `tick`.
@@ -207,13 +201,13 @@ impl TickClock {
 
     /// Rounds a time down to a tick.
     #[inline]
-    pub(super) fn floor(&self, elapsed: u64) -> Tick {
+    pub(super) fn floor(&self, elapsed: Nanos) -> Tick {
         self.ticks.floor(elapsed)
     }
 
     /// Rounds a deadline up to a tick.
     #[inline]
-    pub(super) fn ceil(&self, elapsed: u64) -> Tick {
+    pub(super) fn ceil(&self, elapsed: Nanos) -> Tick {
         self.ticks.ceil(elapsed)
     }
 }
@@ -260,7 +254,7 @@ mod tests {
         let earliest = clock.elapsed();
         let pause = clock.pause_until(until);
         let end = clock.since_origin(until);
-        assert!(Duration::from_nanos(earliest) + pause <= end, "it ends late");
-        assert!(pause + Duration::from_nanos(clock.elapsed()) >= end, "it ends before its tick");
+        assert!(Duration::from(earliest) + pause <= end, "it ends late");
+        assert!(pause + Duration::from(clock.elapsed()) >= end, "it ends before its tick");
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     clock::Clock,
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
     tick::Tick,
+    ticks::Nanos,
     timer::{
         error::ScheduleError,
         shards::Shards,
@@ -23,8 +24,9 @@ use crate::{
     wheel::WheelBuilder,
 };
 
-/// A tick, in nanoseconds.
-const TICK: u64 = 1_000_000;
+/// The length of a tick.
+const TICK: Nanos = Nanos::new(1_000_000);
+const TWO_TICKS: Nanos = Nanos::new(2 * TICK.get());
 
 /// A clock that a model sets.
 #[derive(Debug, Clone)]
@@ -48,7 +50,7 @@ impl World {
     fn new() -> Self {
         let parker = Parker::new();
         let clock = Set(Instant::now(), Arc::new(AtomicU64::new(0)));
-        let tick_clock = TickClock::new(Arc::new(clock.clone()), Duration::from_nanos(TICK));
+        let tick_clock = TickClock::new(Arc::new(clock.clone()), TICK.into());
         let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
         let unparker = parker.unparker().clone();
         let wheels = [(wheel, ())].into_iter();
@@ -61,7 +63,7 @@ impl World {
     fn reap(self, ticks: &'static [u64]) -> thread::JoinHandle<()> {
         thread::spawn(move || {
             for tick in ticks {
-                self.clock.1.store(tick * TICK, Ordering::SeqCst);
+                self.clock.1.store(tick * TICK.get(), Ordering::SeqCst);
                 self.turn();
             }
             while !self.is_done.load(Ordering::Acquire) {
@@ -86,7 +88,7 @@ impl World {
 fn poll(
     shards: &Shards<Waker>,
     sleep: &mut Registration,
-    deadline: u64,
+    deadline: Nanos,
     waker: &Waker,
 ) -> Poll<Result<(), ScheduleError<()>>> {
     sleep.poll(shards, deadline, waker, || Ok(()))
@@ -113,7 +115,7 @@ type Poller =
     fn(&Shards<Waker>, &mut Registration, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
 
 /// Runs a task until its sleep has ended, which must not be early.
-fn run(shards: &Shards<Waker>, task: &Task, sleep: Registration, deadline: u64, poll: Poller) {
+fn run(shards: &Shards<Waker>, task: &Task, sleep: Registration, deadline: Nanos, poll: Poller) {
     let ended = run_until(shards, task, sleep, deadline, poll);
     assert!(ended.is_ok(), "the timer runs");
     assert!(shards.clock().elapsed() >= deadline, "early");
@@ -124,7 +126,7 @@ fn run_until(
     shards: &Shards<Waker>,
     task: &Task,
     mut sleep: Registration,
-    deadline: u64,
+    deadline: Nanos,
     poll: Poller,
 ) -> Result<(), ScheduleError<()>> {
     loop {
@@ -298,7 +300,7 @@ fn against_a_finish(poll: Poller) {
         let finishing = thread::spawn(move || {
             world.shards.begin_finish();
             wake_each(&world.shards);
-            world.clock.1.store(TICK, Ordering::SeqCst);
+            world.clock.1.store(TICK.get(), Ordering::SeqCst);
             world.turn();
         });
         run(&shards, &task, sleep, TICK, poll);
@@ -310,8 +312,8 @@ fn against_a_finish(poll: Poller) {
 #[test]
 fn a_sleep_that_is_moved_later_ends_at_its_new_deadline() {
     against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
-        sleep.reset(shards, 2 * TICK);
-        run(shards, task, sleep, 2 * TICK, poll);
+        sleep.reset(shards, TWO_TICKS);
+        run(shards, task, sleep, TWO_TICKS, poll);
     });
 }
 
@@ -319,8 +321,8 @@ fn a_sleep_that_is_moved_later_ends_at_its_new_deadline() {
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key() {
     against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
-        sleep.reset(shards, 2 * TICK);
-        run(shards, task, sleep, 2 * TICK, |shards, sleep, deadline, waker| {
+        sleep.reset(shards, TWO_TICKS);
+        run(shards, task, sleep, TWO_TICKS, |shards, sleep, deadline, waker| {
             if shards.clock().has_passed(deadline) {
                 return poll(shards, sleep, deadline, waker);
             }
@@ -332,7 +334,7 @@ fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key(
 #[test]
 fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
     against_the_reaper(First::None, &[1, 2], |shards, task, mut sleep| {
-        let first = sleep.insert(shards, 2 * TICK, &task.waker);
+        let first = sleep.insert(shards, TWO_TICKS, &task.waker);
         assert!(first.is_pending(), "it is due only when the task is done");
         sleep.reset(shards, TICK);
         run(shards, task, sleep, TICK, poll);

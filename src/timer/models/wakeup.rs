@@ -13,6 +13,7 @@ use super::{DUE, FAR, check, insert, new_shards, values};
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
+    ticks::Nanos,
     timer::{shards::Shards, tick_clock::Reading},
 };
 
@@ -198,7 +199,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        shards.expire(Reading { elapsed: 0, now }, 64, &mut expired);
+        shards.expire(Reading { elapsed: Nanos::ZERO, now }, 64, &mut expired);
         if !expired.is_empty() {
             return values(expired);
         }

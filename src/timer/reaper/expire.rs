@@ -5,6 +5,7 @@ use std::{time::Duration, vec::Vec};
 use super::shared::Shared;
 use crate::{
     tick::Tick,
+    ticks::Nanos,
     timer::{executor::Delivery, shards::annex::Annex, tick_clock::Reading},
     wheel::Expired,
 };
@@ -67,13 +68,13 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         Holds { now, lateness: batch_lateness, is_drained }
     }
 
-    /// Records the lateness of a batch that is handed off `elapsed` nanoseconds after the start of
-    /// the timer. Returns the greatest; `None` if the batch is empty.
-    fn record_lateness(&self, elapsed: u64, batch: &[Expired<X::Due>]) -> Option<Duration> {
+    /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.
+    /// Returns the greatest; `None` if the batch is empty.
+    fn record_lateness(&self, elapsed: Nanos, batch: &[Expired<X::Due>]) -> Option<Duration> {
         if batch.is_empty() {
             return None;
         }
-        let elapsed = Duration::from_nanos(elapsed);
+        let elapsed = Duration::from(elapsed);
         let mut greatest = Duration::ZERO;
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.

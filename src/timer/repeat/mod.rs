@@ -22,7 +22,7 @@ use std::{
 
 use self::occurrences::{MissedTicks, Occurrences, Rhythm};
 use super::{Task, Timer, error::ScheduleError, reaper::shared::Shared, shards::key::TimeoutKey};
-use crate::{sync::Mutex, ticks::nanos};
+use crate::{sync::Mutex, ticks::Nanos};
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
@@ -88,8 +88,8 @@ type Callback = Box<dyn FnMut(&Repeating) + Send>;
 struct Next {
     /// Number of the occurrence, from 0.
     number: u64,
-    /// When it starts, in nanoseconds of the timer.
-    start: u64,
+    /// When it starts, on the clock of the timer.
+    start: Nanos,
     /// Its timeout; `None` until the timer has accepted it.
     key: Option<TimeoutKey>,
 }
@@ -257,13 +257,13 @@ impl RepeatBuilder<'_> {
         let read = clock.read();
         let period = if self.period.is_zero() { clock.tick() } else { self.period };
         let first = match self.first {
-            First::AfterPeriod => read.elapsed.saturating_add(nanos(period)),
-            First::After(delay) => read.elapsed.saturating_add(nanos(delay)),
+            First::AfterPeriod => read.elapsed.saturating_add(period.into()),
+            First::After(delay) => read.elapsed.saturating_add(delay.into()),
             First::At(instant) => clock.elapsed_at(instant),
         };
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let mut occurrences =
-            Occurrences::new(rhythm, nanos(period), first, nanos(self.jitter), seed);
+            Occurrences::new(rhythm, period.into(), first, self.jitter.into(), seed);
         let next = Next { number: 0, start: occurrences.start(), key: None };
         let state = Mutex::new(State::Waiting { work: Work { callback, occurrences }, next });
         let timer = Arc::downgrade(values.shared());

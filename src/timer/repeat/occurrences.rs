@@ -1,7 +1,9 @@
-//! The planned times of a repeated callback: arithmetic on nanoseconds of the timer.
+//! The planned times of a repeated callback, on the clock of the timer.
 //!
-//! Each occurrence has an instant on the grid, and starts at most the jitter after it. The next
-//! instant follows from this one and not from the start, so jitter does not add up.
+//! Each occurrence has a time on the grid, and starts at most the jitter after it. The next time
+//! follows from this one and not from the start, so jitter does not add up.
+
+use crate::ticks::Nanos;
 
 /// Policy for occurrences that were due before the previous one ended.
 ///
@@ -28,10 +30,10 @@ pub enum MissedTicks {
     Skip,
 }
 
-/// How the next instant of the grid follows from the last.
+/// How the next time of the grid follows from the last.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rhythm {
-    /// A period after the last instant.
+    /// A period after the last time.
     Rate(MissedTicks),
     /// A period after the callback returned.
     Delay,
@@ -41,74 +43,80 @@ pub(super) enum Rhythm {
 #[derive(Debug)]
 pub(super) struct Occurrences {
     pub(super) rhythm: Rhythm,
-    /// Not 0.
-    pub(super) period: u64,
-    /// The most by which an occurrence starts after its instant; at most the period.
-    jitter: u64,
+    /// Not zero.
+    period: Nanos,
+    /// The most by which an occurrence starts after its time on the grid; at most the period.
+    jitter: Nanos,
     /// State of the random generator.
     random: u64,
-    /// Instant of the latest planned occurrence on the grid, without jitter.
-    instant: u64,
+    /// The time of the latest planned occurrence, without jitter.
+    on_grid: Nanos,
 }
 
 impl Occurrences {
     /// Starts the grid at `first`.
-    pub(super) fn new(rhythm: Rhythm, period: u64, first: u64, jitter: u64, seed: u64) -> Self {
-        debug_assert!(period > 0, "occurrences have a distance");
+    pub(super) fn new(
+        rhythm: Rhythm,
+        period: Nanos,
+        first: Nanos,
+        jitter: Nanos,
+        seed: u64,
+    ) -> Self {
+        debug_assert!(period > Nanos::ZERO, "occurrences have a distance");
         let jitter = jitter.min(period);
-        Self { rhythm, period, jitter, random: seed, instant: first }
+        Self { rhythm, period, jitter, random: seed, on_grid: first }
     }
 
     /// Returns when the planned occurrence starts. Draws its jitter, so once per occurrence.
-    pub(super) fn start(&mut self) -> u64 {
-        self.instant.saturating_add(self.draw())
+    pub(super) fn start(&mut self) -> Nanos {
+        self.on_grid.saturating_add(self.draw())
     }
 
     /// Plans the next occurrence when one has ended at `now`, and returns when it starts.
-    pub(super) fn next_start(&mut self, now: u64) -> u64 {
-        let next = self.next_instant(now);
+    pub(super) fn next_start(&mut self, now: Nanos) -> Nanos {
+        let next = self.next_on_grid(now);
         debug_assert!(
             matches!(self.rhythm, Rhythm::Delay | Rhythm::Rate(MissedTicks::Delay))
-                || next == u64::MAX
-                || (next - self.instant) % self.period == 0,
-            "{next} is not on the grid of {} and {}",
-            self.instant,
-            self.period
+                || next == Nanos::NEVER
+                || next.saturating_sub(self.on_grid).rest_of(self.period) == Nanos::ZERO,
+            "{next:?} is not on the grid of {self:?}",
         );
-        self.instant = next;
+        self.on_grid = next;
         self.start()
     }
 
-    fn next_instant(&self, now: u64) -> u64 {
-        let next = self.instant.saturating_add(self.period);
+    fn next_on_grid(&self, now: Nanos) -> Nanos {
+        let next = self.on_grid.saturating_add(self.period);
         // Jitter alone does not make an occurrence count as missed.
         let is_missed = next.saturating_add(self.jitter) < now;
         match self.rhythm {
             Rhythm::Delay => now.saturating_add(self.period),
             Rhythm::Rate(MissedTicks::Delay) if is_missed => now.saturating_add(self.period),
             Rhythm::Rate(MissedTicks::Skip) if is_missed => {
-                now.saturating_add(self.period - (now - next) % self.period)
+                let late = now.saturating_sub(next).rest_of(self.period);
+                now.saturating_add(self.period.saturating_sub(late))
             }
             Rhythm::Rate(_) => next,
         }
     }
 
-    /// Returns a number from 0 to the jitter, by splitmix64.
-    fn draw(&mut self) -> u64 {
+    /// Returns a span from zero to the jitter, by splitmix64.
+    fn draw(&mut self) -> Nanos {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^= mixed >> 31;
-        let scaled = (u128::from(mixed) * (u128::from(self.jitter) + 1)) >> 64;
-        debug_assert!(scaled <= u128::from(self.jitter), "{scaled} exceeds the jitter");
-        u64::try_from(scaled).expect("it is at most the jitter")
+        let jitter = u128::from(self.jitter.get());
+        let scaled = (u128::from(mixed) * (jitter + 1)) >> 64;
+        debug_assert!(scaled <= jitter, "{scaled} exceeds the jitter");
+        Nanos::new(u64::try_from(scaled).expect("it is at most the jitter"))
     }
 }
 
-/// Returns the tick of an interval that follows a tick at `instant` taken at `now`. The period must
-/// not be 0.
+/// Returns the tick of an interval that follows `tick`, taken at `now`. The period must not be
+/// zero.
 #[cfg(feature = "future")]
-pub(crate) fn next_tick(missed: MissedTicks, period: u64, instant: u64, now: u64) -> u64 {
-    Occurrences::new(Rhythm::Rate(missed), period, instant, 0, 0).next_start(now)
+pub(crate) fn next_tick(missed: MissedTicks, period: Nanos, tick: Nanos, now: Nanos) -> Nanos {
+    Occurrences::new(Rhythm::Rate(missed), period, tick, Nanos::ZERO, 0).next_start(now)
 }

@@ -16,7 +16,7 @@ use std::{
 
 use crate::{
     sync::Mutex,
-    ticks::nanos,
+    ticks::Nanos,
     timer::{Task, Timer, error::ScheduleError, shards::key::TimeoutKey},
 };
 
@@ -61,8 +61,8 @@ pub struct Throttle {
 }
 
 struct State {
-    /// Start of the latest run, in nanoseconds of the timer; `None` before the first.
-    last: Option<u64>,
+    /// Start of the latest run, on the clock of the timer; `None` before the first.
+    last: Option<Nanos>,
     /// Number and key of the scheduled run, until its callback begins or its task is dropped.
     scheduled: Option<(u64, TimeoutKey)>,
     /// Number of the latest run that a call tried to schedule.
@@ -101,7 +101,8 @@ impl Throttle {
             drop(task);
             return Ok(());
         }
-        let deadline = state.last.map_or(0, |last| last.saturating_add(nanos(self.period)));
+        let period = self.period.into();
+        let deadline = state.last.map_or(Nanos::ZERO, |last| last.saturating_add(period));
         debug_assert!(number <= state.number, "the number of a run comes from this state");
         state.scheduled = Some((number, values.shards().insert_at_elapsed(read, deadline, task)?));
         Ok(())
@@ -150,7 +151,7 @@ struct Run {
 
 impl Run {
     /// Stores the start of the run.
-    fn begin(self, elapsed: Option<u64>) {
+    fn begin(self, elapsed: Option<Nanos>) {
         let mut state = self.state.lock();
         state.last = state.last.max(elapsed);
         drop(state);

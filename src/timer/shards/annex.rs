@@ -1,6 +1,6 @@
 //! The annex of a shard: the state of another layer, under the lock of the shard.
 
-use crate::wheel::Expired;
+use crate::{ticks::Nanos, wheel::Expired};
 
 /// State that shares the lock of a shard with its timeouts. `T` is the type of their values.
 ///
@@ -20,9 +20,9 @@ pub(crate) trait Annex<T>: Send + 'static {
     /// more steps: otherwise threads that insert starve a late reaper.
     fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool;
 
-    /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed`
-    /// nanoseconds after the start of the timer. It must neither run nor drop anything of the user.
-    fn expire(&mut self, expired: Expired<T>, elapsed: u64) -> Expired<Self::Due>;
+    /// Ends the entry of an expired timeout. The reaper calls this under the lock, `elapsed` after
+    /// the start of the timer. It must neither run nor drop anything of the user.
+    fn expire(&mut self, expired: Expired<T>, elapsed: Nanos) -> Expired<Self::Due>;
 
     /// Returns the highest generation that a timeout's key ever had, if the last entry of a crowd
     /// has expired since the last call. The shard then frees the memory of its wheel.
@@ -43,7 +43,7 @@ impl<T: Send + 'static> Annex<T> for () {
     }
 
     #[inline]
-    fn expire(&mut self, expired: Expired<T>, _: u64) -> Expired<T> {
+    fn expire(&mut self, expired: Expired<T>, _: Nanos) -> Expired<T> {
         expired
     }
 

@@ -41,6 +41,7 @@ use super::{
 use crate::{
     sync::{AtomicBool, Ordering, Unparker},
     tick::Tick,
+    ticks::Nanos,
     wheel::{Key, TimingWheel},
 };
 
@@ -162,12 +163,11 @@ impl<T, X> Shards<T, X> {
         Ok(result)
     }
 
-    /// Adds a timeout to the current shard, without reading the clock again. The deadline is in
-    /// nanoseconds of [`TickClock::elapsed`].
+    /// Adds a timeout to the current shard, without reading the clock again.
     pub(super) fn insert_at_elapsed(
         &self,
         read: Reading,
-        deadline: u64,
+        deadline: Nanos,
         value: T,
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         self.insert(self.current(), read.now, self.clock.ceil(deadline), value)
@@ -330,7 +330,7 @@ impl<T, X> Shards<T, X> {
     /// Returns the time until a timeout expires; `None` if it has ended.
     pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
         let deadline = self.clock.since_origin(self.deadline(key)?);
-        Some(deadline.saturating_sub(Duration::from_nanos(self.clock.elapsed())))
+        Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
     /// Checks the invariants of the shards, and those between them. No other thread may insert,

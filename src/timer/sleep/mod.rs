@@ -28,7 +28,7 @@ use super::{
     builder::TimerBuilder, error::ScheduleError, executor::receivers::wake_all,
     reaper::shared::Shared, shards::Shards, stats::TimerStats, value::ValueTimer,
 };
-use crate::sync::Mutex;
+use crate::{sync::Mutex, ticks::Nanos};
 
 /// The part of a timer that its sleeps use. Its drop ends the pending sleeps.
 pub(super) struct Sleeps {
@@ -223,26 +223,26 @@ impl SleepHandle {
         &self.parts().shards
     }
 
-    /// Returns the nanoseconds since the sleeps' timer was made, on its clock.
+    /// Returns the time since the sleeps' timer was made, on its clock.
     #[inline]
-    pub(crate) fn elapsed(&self) -> u64 {
+    pub(crate) fn elapsed(&self) -> Nanos {
         self.shards().clock().elapsed()
     }
 
-    /// Returns the nanoseconds from the start of the timer to `instant`; 0 for an earlier one.
-    pub(crate) fn elapsed_at(&self, instant: Instant) -> u64 {
+    /// Returns the time from the start of the timer to `instant`; zero for an earlier one.
+    pub(crate) fn elapsed_at(&self, instant: Instant) -> Nanos {
         self.shards().clock().elapsed_at(instant)
     }
 
-    /// Returns the nanoseconds from `instant` to the start of the timer; 0 for a later one, and 292
+    /// Returns the time from `instant` to the start of the timer; zero for a later one, and 292
     /// years at most.
-    pub(crate) fn until_origin(&self, instant: Instant) -> u64 {
+    pub(crate) fn until_origin(&self, instant: Instant) -> Nanos {
         self.shards().clock().until_origin(instant)
     }
 
-    /// Returns the instant `elapsed` nanoseconds after the start, or `None` for `u64::MAX`, which
-    /// stands for any later time.
-    pub(crate) fn instant_at(&self, elapsed: u64) -> Option<Instant> {
+    /// Returns the instant at `elapsed` after the start; `None` if an [`Instant`] cannot represent
+    /// it.
+    pub(crate) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
         self.shards().clock().instant_at(elapsed)
     }
 
@@ -264,7 +264,7 @@ impl SleepHandle {
     pub(crate) fn poll(
         &self,
         registration: &mut Registration,
-        deadline: u64,
+        deadline: Nanos,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
         let Parts { shards, shared } = self.parts();
@@ -272,7 +272,7 @@ impl SleepHandle {
     }
 
     /// Moves the deadline of the sleep with this registration.
-    pub(crate) fn reset(&self, registration: &mut Registration, deadline: u64) {
+    pub(crate) fn reset(&self, registration: &mut Registration, deadline: Nanos) {
         registration.reset(self.shards(), deadline);
     }
 
@@ -318,7 +318,9 @@ mod tests {
         let settings = TimerBuilder::new().clock(clock.clone()).shards(1);
         let sleeps = Sleeps::new(settings);
         // A clone, as the first waker may have another identity than its clones.
-        let (waker, second) = (Waker::from(Arc::new(Idle)).clone(), 1_000_000_000);
+        let waker = Waker::from(Arc::new(Idle)).clone();
+        let [second, after_two, after_three] =
+            [1, 2, 3].map(|count| Nanos::from(Duration::from_secs(count)));
         let new = |deadline| {
             let (handle, mut sleep) = (sleeps.handle(), Registration::new());
             assert!(handle.poll(&mut sleep, deadline, &waker).is_pending());
@@ -327,7 +329,7 @@ mod tests {
         let (fired, mut ended) = (new(second), new(second));
         clock.advance(Duration::from_secs(1));
         assert!(ended.0.poll(&mut ended.1, second, &waker).is_ready());
-        let (handle, mut pending) = new(2 * second);
+        let (handle, mut pending) = new(after_two);
 
         let key = pending.0.expect("it is in the wheel").key;
         let shards = handle.shards();
@@ -335,9 +337,9 @@ mod tests {
             let (handle, mut unpolled) = (sleeps.handle(), Registration::new());
             handle.cancel(&mut unpolled);
             assert!(handle.poll(&mut unpolled, second, &waker).is_ready(), "it has passed");
-            assert!(handle.poll(&mut pending, 2 * second, &waker).is_pending());
-            handle.reset(&mut pending, 3 * second);
-            assert!(handle.poll(&mut pending, 3 * second, &waker).is_pending());
+            assert!(handle.poll(&mut pending, after_two, &waker).is_pending());
+            handle.reset(&mut pending, after_three);
+            assert!(handle.poll(&mut pending, after_three, &waker).is_pending());
             ended.0.cancel(&mut ended.1);
             let held = fired.1.0.expect("it was not polled");
             assert!(shards.is_past(held.key, held.due), "its drop would take the lock");
@@ -363,7 +365,7 @@ mod tests {
             let (handle, waker) = (sleeps.handle(), Waker::noop());
             let poll = || {
                 let mut sleep = Registration::new();
-                assert!(handle.poll(&mut sleep, 1_000_000_000, waker).is_pending());
+                assert!(handle.poll(&mut sleep, Nanos::new(1_000_000_000), waker).is_pending());
                 sleep.0.expect("it is in the wheel").key
             };
             let key = poll();

@@ -48,6 +48,7 @@ use std::{
 
 use crate::{
     tick::Tick,
+    ticks::Nanos,
     timer::{
         error::ScheduleError,
         executor::receivers::wake_all,
@@ -97,7 +98,7 @@ impl Registration {
     pub(crate) fn poll(
         &mut self,
         shards: &Shards<Waker>,
-        deadline: u64,
+        deadline: Nanos,
         waker: &Waker,
         start: impl FnOnce() -> io::Result<()>,
     ) -> Poll<Result<(), ScheduleError<()>>> {
@@ -118,7 +119,7 @@ impl Registration {
     pub(crate) fn insert(
         &mut self,
         shards: &Shards<Waker>,
-        deadline: u64,
+        deadline: Nanos,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
         debug_assert!(self.is_none(), "a sleep would be in the wheel twice");
@@ -142,7 +143,7 @@ impl Registration {
         &mut self,
         held: HeldWaker,
         shards: &Shards<Waker>,
-        deadline: u64,
+        deadline: Nanos,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
         debug_assert!(held.due <= shards.clock().ceil(deadline), "the wake-up would be late");
@@ -158,7 +159,7 @@ impl Registration {
     fn renew(
         &mut self,
         shards: &Shards<Waker>,
-        deadline: u64,
+        deadline: Nanos,
         waker: &Waker,
     ) -> Poll<Result<(), ScheduleError<()>>> {
         if has_elapsed(shards, deadline) {
@@ -195,7 +196,7 @@ impl Registration {
     /// Moves the deadline of the sleep. If the new deadline has passed, the key is due at once, and
     /// the next poll is ready.
     #[inline]
-    pub(crate) fn reset(&mut self, shards: &Shards<Waker>, deadline: u64) {
+    pub(crate) fn reset(&mut self, shards: &Shards<Waker>, deadline: Nanos) {
         let can_wait = |held: HeldWaker| shards.clock().start(held.due) <= deadline;
         if self.0.is_some_and(|held| !can_wait(held) || shards.has_limit() || shards.is_ending()) {
             let due = shards.clock().ceil(deadline);
@@ -244,7 +245,7 @@ pub(crate) fn wake_each(shards: &Shards<Waker>) {
 }
 
 /// Returns whether a deadline has passed. Reads the clock if no thread has seen that yet.
-fn has_elapsed(shards: &Shards<Waker>, deadline: u64) -> bool {
+fn has_elapsed(shards: &Shards<Waker>, deadline: Nanos) -> bool {
     let clock = shards.clock();
     let is_seen = clock.has_passed(deadline);
     debug_assert!(!is_seen || clock.elapsed() >= deadline, "a sleep ends early");

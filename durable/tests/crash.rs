@@ -82,8 +82,8 @@ fn builder<S: Store>(store: S) -> DurableTimerBuilder<S> {
     DurableTimer::builder(store).lease(Duration::from_secs(2)).backoff(backoff)
 }
 
-/// Schedules and cancels until the process is killed. The last process delivers what is left; it
-/// gets a message after each delivery.
+/// Schedules and cancels until the process is killed. The last process delivers the rest; it gets a
+/// message after each delivery.
 fn use_timer<S: Store>(timer: &DurableTimer<S>, drained: &mpsc::Receiver<()>) {
     let round: u64 = env::var("CRASH_ROUND").expect("round").parse().expect("a number");
     if env::var("CRASH_LAST").is_ok() {
@@ -227,7 +227,7 @@ fn check(store: (&str, &OsStr), default_rounds: u64) {
     assert!(delivered > 0);
 }
 
-/// Kills one child after the other, lets the last one deliver what is left, and returns the ledger.
+/// Kills one child after the other, lets the last one deliver the rest, and returns the ledger.
 fn crash(store: (&str, &OsStr), default_rounds: u64, disturb: &mut dyn FnMut()) -> Entries {
     let rounds = env::var("CRASH_ROUNDS");
     let rounds = rounds.map_or(default_rounds, |rounds| rounds.parse().expect("a number"));

@@ -27,7 +27,7 @@ const EXPIRING: u64 = 1_000;
 /// Longest delay of these, in microseconds.
 const LONGEST: u64 = 100_000;
 
-/// The delay of what the threads add and remove.
+/// The delay of the timeouts that the threads add and remove.
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run() -> bool {

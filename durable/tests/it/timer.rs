@@ -638,7 +638,7 @@ fn every_count_is_published_through_the_facade_metrics() {
         Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     };
 
-    /// The names of what was published.
+    /// The names of the published metrics.
     #[derive(Default)]
     struct Names(std::sync::Mutex<std::collections::BTreeSet<String>>);
 

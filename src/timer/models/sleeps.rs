@@ -58,7 +58,7 @@ impl World {
         Self { shards, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Starts a reaper that expires what is due at each of these ticks, and sleeps at the last one
+    /// Starts a reaper that expires due sleeps at each of these ticks, and sleeps at the last one
     /// until the task is done.
     fn reap(self, ticks: &'static [u64]) -> thread::JoinHandle<()> {
         thread::spawn(move || {

@@ -2,16 +2,16 @@
 //! of offered rates.
 //!
 //! Requests arrive as a Poisson process and wait on 3 keys out of 100, with a timeout of 200 ms.
-//! Latencies are log-normal. A request whose latency is shorter than the timeout is completed that
-//! long after it arrived, by another thread, through its handle. (The published program has all
-//! requests watch the same three keys; here each draws its own.) Both threads process what is due
-//! and then sleep for half a millisecond.
+//! Latencies are log-normal. If the latency of a request is shorter than the timeout, another
+//! thread completes it through its handle after this latency. In the published program all requests
+//! watch the same three keys; here each draws its own. Both threads process due requests and then
+//! sleep for half a millisecond.
 //!
 //! At each rate the contestants take turns, with the same requests, for a slot of half a second
 //! each. A contestant sustains a rate if it creates 0.99 of the requests that arrive in the slot,
-//! which is the published criterion, and if it misses at most 0.01 of them: these should complete
-//! within the slot, and have not completed 20 ms after it. A contestant stops after three rates in
-//! a row that it does not sustain.
+//! which is the published criterion, and misses at most 0.01 of them. A missed request should
+//! complete within the slot, and has not completed 20 ms after it. A contestant stops after three
+//! rates in a row that it does not sustain.
 
 use std::{
     f64::consts::TAU,

@@ -22,8 +22,8 @@ use tokio_util::time::delay_queue::{self, Expired};
 
 use crate::prelude::*;
 
-/// A leap year. The queue's wheel of six levels of 64 slots panics beyond 2^36 ticks, and counts
-/// from the time when it last had something to do, which may be as long ago.
+/// A leap year. The queue's wheel of six levels of 64 slots panics beyond 2^36 ticks. It counts
+/// them from its last wake-up, which may be as long ago.
 const MAX_DELAY: u64 = 366 * DAY;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

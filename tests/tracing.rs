@@ -20,16 +20,6 @@ use tracing::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All events, one a line.
-#[derive(Debug, Default, Clone)]
-struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
-
-impl Lines {
-    fn take(&self) -> Vec<(Level, String)> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
 /// The fields of one event.
 struct Line(String);
 
@@ -43,15 +33,16 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Lines {
+/// A subscriber that calls a function for each event.
+struct OnEvent<F>(F);
+
+impl<F: Fn(&Event<'_>) + 'static> Subscriber for OnEvent<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "delaywheel"
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        self.0.lock().unwrap().push((*event.metadata().level(), line.0));
+        (self.0)(event);
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -69,9 +60,15 @@ impl Subscriber for Lines {
 
 /// Runs a closure, and returns the events that this thread emits meanwhile.
 fn events_of(run: impl FnOnce()) -> Vec<(Level, String)> {
-    let lines = Lines::default();
-    tracing::subscriber::with_default(lines.clone(), run);
-    lines.take()
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let stored = Arc::clone(&lines);
+    let store = move |event: &Event<'_>| {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        stored.lock().unwrap().push((*event.metadata().level(), line.0));
+    };
+    tracing::subscriber::with_default(OnEvent(store), run);
+    std::mem::take(&mut lines.lock().unwrap())
 }
 
 fn line(level: Level, text: &str) -> (Level, String) {
@@ -157,39 +154,17 @@ fn lateness_emits_an_event_when_it_begins_and_when_it_ends() {
 
 #[test]
 fn a_subscriber_that_panics_or_uses_the_timer_stops_nothing() {
-    /// Does both.
-    struct Meddler(Timer);
-
-    impl Subscriber for Meddler {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            metadata.target() == "delaywheel"
-        }
-
-        fn event(&self, _: &Event<'_>) {
-            assert!(self.0.stats().panicked > 0);
-            drop(self.0.schedule(SECOND, || ()));
-            panic!("by the subscriber");
-        }
-
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            panic!("there are no spans");
-        }
-
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-        fn enter(&self, _: &span::Id) {}
-
-        fn exit(&self, _: &span::Id) {}
-    }
-
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     timer.schedule(SECOND, || panic!("by a callback")).unwrap();
     timer.schedule(3 * SECOND, || ()).unwrap();
-    let meddler = Meddler(timer.clone());
-    tracing::subscriber::with_default(meddler, || {
+    let used = timer.clone();
+    let meddle = move |_: &Event<'_>| {
+        assert!(used.stats().panicked > 0);
+        drop(used.schedule(SECOND, || ()));
+        panic!("by the subscriber");
+    };
+    tracing::subscriber::with_default(OnEvent(meddle), || {
         clock.advance(5 * SECOND);
         assert_eq!(timer.stats().expired, 3);
         timer.shutdown();

@@ -17,21 +17,6 @@ fn debounced(timer: &Timer, clock: &ManualClock) -> (Debounce, Log<u128>) {
 }
 
 #[test]
-fn a_debounced_run_can_be_cancelled_and_scheduled_again() {
-    let (clock, timer) = manual();
-    let (debounce, runs) = debounced(&timer, &clock);
-    debounce.call().unwrap();
-    assert!(debounce.cancel() && !debounce.cancel());
-    clock.advance(20 * MS);
-    assert_eq!(runs.take(), []);
-    debounce.call().unwrap();
-    clock.advance(10 * MS);
-    assert_eq!(runs.take(), [30]);
-    timer.shutdown();
-    assert!(debounce.call().is_err());
-}
-
-#[test]
 fn a_clock_may_call_the_debounce_that_reads_it() {
     let runs = must_return(|| {
         let clock = HookedClock::new();

@@ -17,6 +17,8 @@ use crate::timer::{
     support::{GENEROUS, Log, MS, SECOND, manual},
 };
 
+const NANO: Duration = Duration::from_nanos(1);
+
 /// When a callback runs, in milliseconds, if its second occurrence, planned for 20 ms, takes this
 /// long.
 fn runs_when_held_up_by(millis: u32, missed: MissedTicks) -> Vec<u128> {
@@ -56,17 +58,6 @@ fn held() -> (Arc<()>, impl FnMut(&Repeating) + Send + 'static) {
 }
 
 #[test]
-fn a_stopped_repetition_drops_its_callback_and_its_timeout() {
-    let (clock, timer) = manual();
-    let (value, hold) = held();
-    let repeating = timer.schedule_at_fixed_rate(MS, MissedTicks::Burst, hold).unwrap();
-    clock.advance(3 * MS);
-    assert!(repeating.stop());
-    assert_eq!(Arc::strong_count(&value), 1);
-    assert_eq!(timer.stats().pending, 0);
-}
-
-#[test]
 fn a_repetition_ends_with_its_timer() {
     let (clock, timer) = manual();
     let (value, hold) = held();
@@ -95,24 +86,28 @@ fn the_longest_and_the_shortest_periods_work() {
         clock.advance(4 * century);
         assert_eq!(count.load(Ordering::Relaxed), 4);
     }
-    for missed in [MissedTicks::Delay, MissedTicks::Skip] {
+    // A period of zero counts as one tick.
+    let zero = policies.map(|missed| (Duration::ZERO, Some(missed)));
+    let shortest = [MissedTicks::Delay, MissedTicks::Skip].map(Some).map(|some| (NANO, some));
+    for (period, missed) in zero.into_iter().chain(shortest).chain([(Duration::ZERO, None)]) {
         let (clock, timer) = manual();
-        let count = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&count);
-        let count_up = move |_: &Repeating| {
-            counted.fetch_add(1, Ordering::Relaxed);
+        let runs = Log::new();
+        let (log, shown) = (runs.clone(), clock.clone());
+        let note = move |_: &Repeating| log.push(shown.elapsed());
+        match missed {
+            Some(missed) => timer.schedule_at_fixed_rate(period, missed, note).unwrap(),
+            None => timer.schedule_with_fixed_delay(period, note).unwrap(),
         };
-        timer.schedule_at_fixed_rate(Duration::from_nanos(1), missed, count_up).unwrap();
-        clock.advance(5 * MS);
-        assert_eq!(count.load(Ordering::Relaxed), 5, "once a tick, with {missed:?}");
+        clock.advance(4 * MS);
+        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS], "{period:?}, {missed:?}");
     }
 }
 
 /// Number of runs after which a test stops a repetition that runs too often.
 const TOO_OFTEN: usize = 1_000;
 
-#[test]
-fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
+/// A repetition of 10 s on a clock that its first run moves back by some seconds, and its runs.
+fn stepping_back(seconds: u32, missed: Option<MissedTicks>) -> (Set, Timer, Log<()>) {
     let clock = Set::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
     let runs = Log::new();
@@ -122,13 +117,22 @@ fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
         log.push(());
         count += 1;
         if count == 1 {
-            shown.step_back(3_600 * SECOND);
+            shown.step_back(seconds * SECOND);
         }
         if count == TOO_OFTEN {
             itself.stop();
         }
     };
-    timer.schedule_with_fixed_delay(10 * SECOND, callback).unwrap();
+    match missed {
+        Some(missed) => timer.schedule_at_fixed_rate(10 * SECOND, missed, callback).unwrap(),
+        None => timer.schedule_with_fixed_delay(10 * SECOND, callback).unwrap(),
+    };
+    (clock, timer, runs)
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
+    let (clock, _timer, runs) = stepping_back(3_600, None);
     clock.show(10 * SECOND);
     for seconds in 0..20 {
         clock.show(seconds * SECOND);
@@ -141,19 +145,7 @@ fn a_clock_that_steps_back_does_not_shorten_a_fixed_delay() {
 #[test]
 fn a_clock_that_steps_back_does_not_hide_missed_occurrences() {
     for (missed, next) in [(MissedTicks::Skip, 100), (MissedTicks::Delay, 105)] {
-        let clock = Set::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        let runs = Log::new();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let mut count = 0;
-        let callback = move |_: &Repeating| {
-            log.push(());
-            count += 1;
-            if count == 1 {
-                shown.step_back(90 * SECOND);
-            }
-        };
-        timer.schedule_at_fixed_rate(10 * SECOND, missed, callback).unwrap();
+        let (clock, _timer, runs) = stepping_back(90, Some(missed));
         clock.show(95 * SECOND);
         clock.show((next * 1_000 - 1) * MS);
         assert_eq!(runs.take().len(), 1, "{missed:?}: those before 95 s were missed");
@@ -320,26 +312,6 @@ fn next_run_returns_none_while_the_callback_runs_and_after_the_end() {
     assert_eq!(repeating.next_run(), Some(begin + 30 * MS));
     drop(timer);
     assert_eq!(repeating.next_run(), None);
-}
-
-#[test]
-fn a_period_of_zero_is_one_tick() {
-    for missed in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
-        let (clock, timer) = manual();
-        let runs = Log::new();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let note = move |_: &Repeating| log.push(shown.elapsed());
-        timer.schedule_at_fixed_rate(Duration::ZERO, missed, note.clone()).unwrap();
-        clock.advance(4 * MS);
-        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS], "{missed:?}");
-        timer.shutdown();
-        let (clock, timer) = manual();
-        let (log, shown) = (runs.clone(), clock.clone());
-        let note = move |_: &Repeating| log.push(shown.elapsed());
-        timer.schedule_with_fixed_delay(Duration::ZERO, note).unwrap();
-        clock.advance(4 * MS);
-        assert_eq!(runs.take(), [MS, 2 * MS, 3 * MS, 4 * MS]);
-    }
 }
 
 #[test]

@@ -115,14 +115,6 @@ fn values_can_be_zero_sized_or_large_or_not_send() {
     assert!(drain_at(&mut unsend, 1000).iter().map(|cell| *cell.borrow()).eq(0..100));
 }
 
-#[test]
-fn a_value_can_be_changed_in_place() {
-    let mut wheel = wheel_of(64, 0);
-    let key = wheel.insert(Tick::new(5), String::from("a")).unwrap();
-    wheel.get_mut(key).unwrap().push('b');
-    assert_eq!(drain_at(&mut wheel, 5), ["ab"]);
-}
-
 /// The wheel and its iterators are `Send` and `Sync` if their values are.
 const _: () = {
     is_send_and_sync::<TimingWheel<u64>>();

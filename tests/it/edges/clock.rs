@@ -8,7 +8,7 @@ use std::{
 use delaywheel::{Clock, ManualClock, SystemClock, Timer, clock::Driven};
 
 use super::{DELAYS, must_panic};
-use crate::timer::support::{YEAR, must_return};
+use crate::timer::support::YEAR;
 
 /// A timer without timeouts.
 struct Idle;
@@ -53,25 +53,4 @@ fn only_a_manual_clock_adopts_timers() {
     idle.turn();
     assert!(idle.next_turn().is_none() && clock.advance_to_next().is_none());
     clock.advance(YEAR);
-}
-
-#[test]
-fn a_callback_can_advance_the_clock() {
-    must_return(|| {
-        let clock = ManualClock::new();
-        let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-        timer.schedule(Duration::from_secs(5), || ()).unwrap();
-        let own = clock.clone();
-        timer
-            .schedule(Duration::from_secs(1), move || {
-                own.advance(Duration::ZERO);
-                own.advance(Duration::from_secs(9));
-                own.advance_to_next();
-                assert!(own.run_until_idle(9));
-            })
-            .unwrap();
-        clock.advance(Duration::from_secs(1));
-        assert_eq!((timer.stats().expired, timer.stats().panicked), (2, 0));
-        assert!(clock.elapsed() >= Duration::from_secs(10));
-    });
 }

@@ -43,29 +43,6 @@ fn a_run_makes_as_many_checks_as_its_budget() {
 }
 
 #[test]
-fn checks_without_watchers_end() {
-    let world = World::new();
-    assert!(world.purgatory.checks::<u32>([]).is_done());
-    let mut checks = world.purgatory.checks(&[1, 2, 3]);
-    assert_eq!(checks.run(1), 0);
-    assert!(checks.is_done());
-    assert!(format!("{checks:?}").starts_with("Checks"));
-}
-
-#[test]
-fn a_key_with_few_watchers_is_checked_before_one_with_many_is_finished() {
-    let world = crowd(10_000);
-    world.watch(20_000, [2]);
-    world.watch(20_001, [3]);
-    world.checked();
-    let mut checks = world.purgatory.checks(&[1, 2, 3]);
-    checks.run(100);
-    let checked = world.checked();
-    assert_eq!(checked.len(), 100);
-    assert!(checked.contains(&20_000) && checked.contains(&20_001), "{checked:?}");
-}
-
-#[test]
 fn keys_take_turns() {
     let world = World::new();
     for name in 0..3000 {

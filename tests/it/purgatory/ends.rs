@@ -6,14 +6,14 @@ use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied, ShutDown},
     DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
     Watch::{Events, Threshold},
-    purgatory::WatchErrorKind,
+    purgatory::{OperationKey, WatchErrorKind},
 };
 
-use super::support::{End, HOUR, MS, Op, Reason, World, YEAR, all, wait_until};
+use super::support::{End, HOUR, MS, Op, SECOND, Shared, World, YEAR, all, wait_until};
 use crate::timer::support::GENEROUS;
 
 /// Checks that no call ends another operation on keys 1 and 2.
-fn check_that_nothing_ends_again(world: &World, key: Option<delaywheel::purgatory::OperationKey>) {
+fn check_that_nothing_ends_again(world: &World, key: Option<OperationKey>) {
     world.check_empty();
     let purgatory = &world.purgatory;
     world.state().ready.extend(0..100);
@@ -33,28 +33,105 @@ fn check_that_nothing_ends_again(world: &World, key: Option<delaywheel::purgator
     world.check_empty();
 }
 
-/// Ends an operation on the events of keys 1 and 2 with `call`, and checks the counts.
-fn ends_by(call: impl FnOnce(&World, delaywheel::purgatory::OperationKey), end: End) {
-    let world = World::new();
-    let key = world.watch(7, [1, 2]);
-    assert!(world.purgatory.is_waiting(key));
-    world.check_books();
-    call(&world, key);
-    assert_eq!(world.ended(), [(7, end)]);
-    let stats = world.purgatory.stats();
-    let counts =
-        [stats.satisfied, stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
-    let mut expected = [0; 5];
-    expected[match end {
-        Satisfied => 0,
-        Expired => 1,
-        Cancelled(_) => 2,
-        Displaced => 3,
-        _ => 4,
-    }] = 1;
-    assert_eq!(counts, expected);
-    assert_eq!(stats.waits.count(), 1);
-    check_that_nothing_ends_again(&world, Some(key));
+type Call = fn(&World, OperationKey);
+
+fn made_ready(world: &World) -> &Shared {
+    world.make_ready(7);
+    &world.purgatory
+}
+
+/// Announces events on key `by`, and on one that the operation does not watch.
+fn event_on(world: &World, by: u32) {
+    assert_eq!(world.purgatory.check_and_complete(&by), 0, "it cannot complete yet");
+    assert_eq!(made_ready(world).check_and_complete(&3), 0, "not one of its keys");
+    assert_eq!(world.purgatory.check_and_complete(&by), 1);
+}
+
+/// Ways to end operation 7 on the events of keys 1 and 2, the completion of each, and the number of
+/// checks, of which two are those of the registration.
+const WAYS: [(Call, End, usize); 14] = [
+    (|world, _| event_on(world, 1), Satisfied, 4),
+    (|world, _| event_on(world, 2), Satisfied, 4),
+    (
+        |world, _| assert_eq!(made_ready(world).check_and_complete_all([&3, &2, &1]), 1),
+        Satisfied,
+        3,
+    ),
+    (|world, _| assert_eq!(made_ready(world).checks(&[3, 2, 1]).run(1), 1), Satisfied, 3),
+    (|world, key| assert!(world.purgatory.complete(key)), Satisfied, 2),
+    (|world, key| assert!(world.purgatory.cancel(key)), Cancelled(""), 2),
+    (|world, key| assert!(world.purgatory.cancel_with(key, "moved")), Cancelled("moved"), 2),
+    (|world, _| world.clock.advance(HOUR), Expired, 2),
+    (
+        |world, _| {
+            world.make_ready(7);
+            world.clock.advance(YEAR);
+        },
+        Expired,
+        2,
+    ),
+    (|world, _| assert_eq!(world.purgatory.cancel_for_key(&1), 1), Cancelled(""), 2),
+    (|world, _| assert_eq!(world.purgatory.cancel_for_key(&2), 1), Cancelled(""), 2),
+    (
+        |world, _| assert_eq!(world.purgatory.cancel_for_key_with(&1, &"gone"), 1),
+        Cancelled("gone"),
+        2,
+    ),
+    (
+        |world, _| assert_eq!(world.purgatory.cancel_for_key_with(&2, &"gone"), 1),
+        Cancelled("gone"),
+        2,
+    ),
+    (
+        |world, _| {
+            let operations = world.purgatory.shutdown();
+            assert_eq!(operations.len(), 1);
+            for op in operations {
+                op.complete(ShutDown);
+            }
+        },
+        ShutDown,
+        2,
+    ),
+];
+
+#[test]
+fn each_way_to_end_an_operation_ends_it_once_and_is_counted() {
+    for (call, end, checks) in WAYS {
+        let world = World::new();
+        let key = world.watch(7, [1, 2]);
+        assert!(world.purgatory.is_waiting(key));
+        assert_eq!(world.purgatory.cancel_for_key(&3), 0, "not one of its keys");
+        world.check_books();
+        call(&world, key);
+        assert_eq!((world.ended(), world.checked().len()), (vec![(7, end)], checks));
+        let stats = world.purgatory.stats();
+        let counts =
+            [stats.satisfied, stats.expired, stats.cancelled, stats.displaced, stats.shut_down];
+        let is_end = [
+            end == Satisfied,
+            end == Expired,
+            matches!(end, Cancelled(_)),
+            end == Displaced,
+            end == ShutDown,
+        ];
+        assert_eq!(counts, is_end.map(u64::from));
+        assert_eq!(stats.waits.count(), 1);
+        check_that_nothing_ends_again(&world, Some(key));
+    }
+}
+
+#[test]
+fn an_operation_expires_exactly_at_its_tick() {
+    for delay in [MS, 7 * MS, SECOND, 64 * SECOND, HOUR, YEAR] {
+        let world = World::new();
+        let key = world.watch_for(1, [1], delay);
+        world.clock.advance(delay.saturating_sub(Duration::from_nanos(1)));
+        assert!(world.purgatory.is_waiting(key) && world.ended().is_empty(), "early: {delay:?}");
+        world.clock.advance(Duration::from_nanos(1));
+        assert_eq!(world.ended(), [(1, Expired)]);
+        world.check_empty();
+    }
 }
 
 #[test]
@@ -129,95 +206,6 @@ fn a_second_check_that_succeeds_completes_the_operation() {
     assert_eq!((world.ended(), world.checked()), (vec![(7, Satisfied)], vec![1, 2]));
     assert_eq!(world.purgatory.stats().satisfied, 1);
     check_that_nothing_ends_again(&world, Some(key));
-}
-
-#[test]
-fn an_event_satisfies_an_operation_by_any_of_its_keys() {
-    for by in [1, 2] {
-        let call = |world: &World, key| {
-            world.checked();
-            assert_eq!(world.purgatory.check_and_complete(&by), 0, "it cannot complete yet");
-            assert_eq!(world.purgatory.check_and_complete(&3), 0, "not one of its keys");
-            assert!(world.purgatory.is_waiting(key));
-            world.make_ready(7);
-            assert_eq!(world.purgatory.check_and_complete(&3), 0, "not one of its keys");
-            assert_eq!(world.purgatory.check_and_complete(&by), 1);
-            assert_eq!(world.checked(), [7, 7]);
-        };
-        ends_by(call, Satisfied);
-    }
-}
-
-#[test]
-fn an_event_on_several_keys_satisfies_an_operation() {
-    let call = |world: &World, _| {
-        world.make_ready(7);
-        assert_eq!(world.purgatory.check_and_complete_all([&3, &2, &1]), 1);
-    };
-    ends_by(call, Satisfied);
-    let call = |world: &World, _| {
-        world.make_ready(7);
-        assert_eq!(world.purgatory.checks(&[3, 2, 1]).run(1), 1);
-    };
-    ends_by(call, Satisfied);
-}
-
-#[test]
-fn the_handle_completes_and_cancels_without_a_check() {
-    let unchecked =
-        |world: &World| assert_eq!(world.checked(), [7, 7], "the call checked the operation");
-    let call = |world: &World, key| {
-        assert!(world.purgatory.complete(key));
-        unchecked(world);
-    };
-    ends_by(call, Satisfied);
-    let call = |world: &World, key| {
-        assert!(world.purgatory.cancel(key));
-        unchecked(world);
-    };
-    ends_by(call, Cancelled(Reason::default()));
-    let call = |world: &World, key| {
-        assert!(world.purgatory.cancel_with(key, "moved"));
-        unchecked(world);
-    };
-    ends_by(call, Cancelled("moved"));
-}
-
-#[test]
-fn an_operation_expires_when_its_delay_is_over() {
-    ends_by(|world, _| world.clock.advance(HOUR), Expired);
-    let call = |world: &World, _| {
-        world.make_ready(7);
-        world.clock.advance(YEAR);
-    };
-    ends_by(call, Expired);
-}
-
-#[test]
-fn an_operation_is_cancelled_through_any_of_its_keys() {
-    for by in [1, 2] {
-        let call = |world: &World, _| {
-            assert_eq!(world.purgatory.cancel_for_key(&3), 0);
-            assert_eq!(world.purgatory.cancel_for_key(&by), 1);
-        };
-        ends_by(call, Cancelled(""));
-        let call = |world: &World, _| {
-            assert_eq!(world.purgatory.cancel_for_key_with(&by, &"deleted"), 1);
-        };
-        ends_by(call, Cancelled("deleted"));
-    }
-}
-
-#[test]
-fn the_caller_of_a_shutdown_completes_the_returned_operations() {
-    let call = |world: &World, _| {
-        let operations = world.purgatory.shutdown();
-        assert_eq!(operations.len(), 1);
-        for op in operations {
-            op.complete(ShutDown);
-        }
-    };
-    ends_by(call, ShutDown);
 }
 
 #[test]

@@ -1,42 +1,14 @@
-//! Keys of an operation: none, duplicates, a thousand, and keys that own memory.
+//! Keys of an operation: duplicates, a thousand, and keys that own memory.
 
 use std::time::Duration;
 
 use delaywheel::{
-    Completion::{self, Cancelled, Expired, Satisfied},
+    Completion::{self, Cancelled, Satisfied},
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
     Watch::{Events, Threshold},
 };
 
 use super::support::{HOUR, Log, World, all};
-
-#[test]
-fn an_operation_without_keys_waits_for_its_delay_or_its_handle() {
-    let world = World::new();
-    let first = world.watch(1, []);
-    world.any(2, []);
-    world.all(3, []);
-    assert_eq!((world.purgatory.delayed(), world.purgatory.watched()), (3, 0));
-    world.state().ready.extend(1..4);
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    let none: [&u32; 0] = [];
-    assert_eq!(world.purgatory.check_and_complete_all(none), 0);
-    assert!(world.purgatory.checks::<u32>([]).is_done());
-    assert!(world.purgatory.complete(first));
-    world.clock.advance(HOUR);
-    assert_eq!(world.ended(), [(1, Satisfied), (2, Expired), (3, Expired)]);
-    world.check_empty();
-}
-
-#[test]
-fn an_operation_without_keys_completes_at_once_if_it_can() {
-    let world = World::new();
-    world.make_ready(1);
-    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(1), [], HOUR)));
-    assert!(world.at_once(world.purgatory.watch_any(world.op(1), [], HOUR)));
-    assert!(world.at_once(world.purgatory.watch_all(world.op(1), [], HOUR)));
-    assert_eq!(world.ended().len(), 3);
-}
 
 #[test]
 fn a_key_that_is_given_many_times_is_watched_once() {
@@ -51,20 +23,6 @@ fn a_key_that_is_given_many_times_is_watched_once() {
     world.make_ready(1);
     assert_eq!(world.purgatory.check_and_complete_all(&keys), 1);
     assert_eq!(world.purgatory.cancel_for_key(&0), 1);
-    assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
-    world.check_empty();
-}
-
-#[test]
-fn a_key_can_be_watched_for_events_and_thresholds() {
-    let world = World::new();
-    let watches = [Events(1), Threshold(1, 5), Threshold(1, 5), Threshold(1, 9), Events(1)];
-    world.any(1, watches);
-    assert_eq!(world.purgatory.watched(), 4);
-    assert_eq!(world.advance(1, 5), 1);
-    world.all(2, watches);
-    assert_eq!(world.purgatory.watched(), 2, "the event, and the remaining threshold");
-    assert_eq!(world.purgatory.cancel_for_key(&1), 1);
     assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
     world.check_empty();
 }

@@ -4,7 +4,10 @@
 use std::{
     error::Error,
     io,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,6 +20,7 @@ use delaywheel::{
 };
 
 use super::support::{HOUR, MS, Op, Reason, World, YEAR, all, must_return};
+use crate::timer::support::HookedClock;
 
 #[test]
 fn the_builder_refuses_limits_of_0() {
@@ -86,17 +90,24 @@ fn the_same_key_twice_takes_one_permit() {
 
 #[test]
 fn the_displaced_operation_is_the_oldest_of_all_threads() {
-    let world = World::with(|builder| builder.max_delayed(8, Overload::DisplaceOldest));
-    for name in 0..30 {
-        // Threads are spread over the shards.
-        std::thread::scope(|scope| {
-            let watch = || world.watch_for(name, [name % 2], YEAR);
-            scope.spawn(watch).join().unwrap();
-        });
-        world.clock.advance(MS);
-        let displaced = name.checked_sub(8).map(|name| (name, Displaced));
-        assert!(world.ended().into_iter().eq(displaced));
-        world.check_books();
+    // The operations alternate between two keys.
+    let limits: [fn(PurgatoryBuilder) -> PurgatoryBuilder; 2] = [
+        |builder| builder.max_delayed(8, Overload::DisplaceOldest),
+        |builder| builder.max_delayed_per_key(4, Overload::DisplaceOldest),
+    ];
+    for limit in limits {
+        let world = World::with(limit);
+        for name in 0..30 {
+            // Threads are spread over the shards.
+            std::thread::scope(|scope| {
+                let watch = || world.watch_for(name, [name % 2], YEAR);
+                scope.spawn(watch).join().unwrap();
+            });
+            world.clock.advance(MS);
+            let displaced = name.checked_sub(8).map(|name| (name, Displaced));
+            assert!(world.ended().into_iter().eq(displaced));
+            world.check_books();
+        }
     }
 }
 
@@ -207,23 +218,30 @@ fn a_refused_operation_displaces_no_other() {
 }
 
 #[test]
-fn new_operations_at_once_never_exceed_the_limit_of_a_key() {
+fn new_operations_at_once_never_exceed_the_limit_of_a_key_and_each_displaced_one_is_counted() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(3);
         let purgatory = PurgatoryBuilder::new()
             .timer(timer)
             .max_delayed_per_key(2, Overload::DisplaceOldest)
-            .build::<u32, Idle, ()>()
+            .build::<u32, Op<()>, ()>()
             .expect("the settings are valid");
+        let displaced = Arc::new(AtomicU64::new(0));
+        let op = || {
+            let displaced = Arc::clone(&displaced);
+            Op::new().end(move |end| {
+                displaced.fetch_add(u64::from(end == Displaced), Ordering::Relaxed);
+            })
+        };
         std::thread::scope(|scope| {
             for thread in 0..4_u32 {
-                let purgatory = &purgatory;
+                let (purgatory, op) = (&purgatory, &op);
                 scope.spawn(move || {
                     for round in 0..500_u32 {
                         let keys = [round % 5, thread % 3, (round + 1) % 5];
                         let watches = keys
                             .map(|key| if thread == 3 { Threshold(key, 9) } else { Events(key) });
-                        assert!(purgatory.watch_any(Idle, watches, HOUR).is_ok());
+                        assert!(purgatory.watch_any(op(), watches, HOUR).is_ok());
                         if round % 7 == 0 {
                             purgatory.cancel_for_key(&(round % 5));
                         }
@@ -236,10 +254,11 @@ fn new_operations_at_once_never_exceed_the_limit_of_a_key() {
         }
         assert_eq!((purgatory.delayed(), purgatory.stats().refused), (0, 0));
         // Every permit is free: ten operations wait again without displacing any.
-        let displaced = purgatory.stats().displaced;
         for key in 0..10 {
-            assert!(purgatory.try_complete_else_watch(Idle, [key / 2], HOUR).is_ok());
+            assert!(purgatory.try_complete_else_watch(op(), [key / 2], HOUR).is_ok());
         }
+        let displaced = displaced.load(Ordering::Relaxed);
+        assert!(displaced > 0, "each of three shards counts the operations that it displaces");
         assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (10, displaced));
     });
 }
@@ -291,6 +310,27 @@ fn the_limit_of_the_timer_also_limits_the_purgatory() {
         assert!(purgatory.cancel(first.key().expect("it waits")));
     }
     assert_eq!(purgatory.stats().refused, 3);
+}
+
+#[test]
+fn a_clock_may_register_an_operation_that_displaces_another() {
+    must_return(|| {
+        let clock = HookedClock::new();
+        let timer = Timer::builder().clock(clock.clone()).shards(1);
+        let builder = PurgatoryBuilder::new().timer(timer);
+        let builder = builder.max_delayed(1, Overload::DisplaceOldest);
+        let purgatory = builder.build::<u32, Op<()>, ()>().unwrap();
+        let watch = |purgatory: &Purgatory<u32, Op<()>>| {
+            purgatory.try_complete_else_watch(Op::new(), [1], HOUR).expect("it displaces another");
+        };
+        watch(&purgatory);
+        let again = purgatory.clone();
+        clock.set(move || watch(&again));
+        watch(&purgatory);
+        clock.set(|| ());
+        purgatory.check_invariants();
+        assert_eq!(purgatory.delayed(), 1);
+    });
 }
 
 /// Waits, and ignores its end.

@@ -2,10 +2,8 @@
 //! for time to pass.
 
 mod checks;
-mod clocks;
 mod crowds;
 mod deadlocks;
-mod delays;
 mod ends;
 mod holds;
 mod keys;
@@ -13,7 +11,6 @@ mod limits;
 mod lingering;
 mod model;
 mod panics;
-mod permits;
 mod reentry;
 mod support;
 mod thresholds;

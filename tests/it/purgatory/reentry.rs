@@ -107,82 +107,52 @@ fn an_event_does_not_complete_operations_that_wait_again() {
     world.check_empty();
 }
 
-/// Returns an operation that the first event after its registration completes. Then another one
-/// begins to wait, up to `further` times.
-fn after_an_event(purgatory: &Shared, further: u32) -> Op {
-    let (purgatory, mut checks) = (purgatory.clone(), 0);
+/// Makes an operation wait for an event on two keys, or for an advance of key 1 to 5. If `again`,
+/// its completion makes another one wait in the same way.
+fn wait(purgatory: &Shared, is_for_value: bool, again: bool) {
+    let (other, mut checks) = (purgatory.clone(), 0);
     let check = move || {
         checks += 1;
-        checks > 2
+        is_for_value || checks > 2
     };
-    Op::new().check(check).end(move |_| {
-        if let Some(further) = further.checked_sub(1) {
-            let next = after_an_event(&purgatory, further);
-            assert!(purgatory.try_complete_else_watch(next, [1, 2], HOUR).is_ok());
+    let end = move |_| {
+        if again {
+            wait(&other, is_for_value, false);
         }
-    })
+    };
+    let op = Op::new().check(check).end(end);
+    let watched = if is_for_value {
+        purgatory.watch_all(op, [Threshold(1, 5), Events(2)], HOUR)
+    } else {
+        purgatory.try_complete_else_watch(op, [1, 2], HOUR)
+    };
+    assert!(watched.is_ok());
 }
 
 #[test]
-fn an_event_does_not_check_operations_that_it_adds_to_other_shards() {
+fn an_event_or_an_advance_does_not_end_operations_that_it_adds_to_other_shards() {
     type Way = fn(&Shared) -> usize;
-    let ways: [Way; 3] = [
-        |purgatory| purgatory.check_and_complete(&1),
-        |purgatory| purgatory.check_and_complete_all([&2, &1]),
-        |purgatory| purgatory.checks(&[1, 2]).run(usize::MAX),
+    let ways: [(Way, bool); 4] = [
+        (|purgatory| purgatory.check_and_complete(&1), false),
+        (|purgatory| purgatory.check_and_complete_all([&2, &1]), false),
+        (|purgatory| purgatory.checks(&[1, 2]).run(usize::MAX), false),
+        (|purgatory| purgatory.advance(&1, 5), true),
     ];
-    // In the rounds, the thread that announces the event has different shards.
-    for way in ways.into_iter().cycle().take(48) {
-        must_return(move || {
-            let purgatory = World::new().purgatory;
-            for _ in 0..8 {
-                let other = purgatory.clone();
-                let watch = move || {
-                    let op = after_an_event(&other, 1);
-                    assert!(other.try_complete_else_watch(op, [1, 2], HOUR).is_ok());
-                };
-                std::thread::spawn(watch).join().unwrap();
-            }
-            assert_eq!((way(&purgatory), purgatory.delayed()), (8, 8));
-            assert_eq!(purgatory.stats().panicked, 0);
-            assert_eq!((way(&purgatory), purgatory.delayed()), (8, 0));
-        });
-    }
-}
-
-/// Returns an operation that an advance completes after a check. Then another one begins to wait,
-/// up to `further` times.
-fn after_an_advance(purgatory: &Shared, further: u32) -> Op {
-    let purgatory = purgatory.clone();
-    Op::new().check(|| true).end(move |_| {
-        if let Some(further) = further.checked_sub(1) {
-            watch_value(&purgatory, further);
-        }
-    })
-}
-
-fn watch_value(purgatory: &Shared, further: u32) {
-    let watches = [Threshold(1, 5), Events(2)];
-    let op = after_an_advance(purgatory, further);
-    assert!(purgatory.watch_all(op, watches, HOUR).is_ok());
-}
-
-#[test]
-fn an_advance_does_not_reach_thresholds_that_it_adds() {
-    // In the rounds, the thread that advances has different shards. In the last one, there are more
+    // In the rounds, the calling thread has different shards. In the last ones, there are more
     // operations in each shard than one hold ends.
-    for count in std::iter::repeat_n(1, 15).chain([20]) {
+    for (round, (way, is_for_value)) in ways.into_iter().cycle().take(64).enumerate() {
+        let count = if round < 60 { 1 } else { 20 };
         must_return(move || {
             let purgatory = World::new().purgatory;
             for _ in 0..8 {
                 let other = purgatory.clone();
-                let watch = move || (0..count).for_each(|_| watch_value(&other, 1));
+                let watch = move || (0..count).for_each(|_| wait(&other, is_for_value, true));
                 std::thread::spawn(watch).join().unwrap();
             }
             let all = 8 * count;
-            assert_eq!((purgatory.advance(&1, 5), purgatory.delayed()), (all, all as u64));
+            assert_eq!((way(&purgatory), purgatory.delayed()), (all, all as u64));
             assert_eq!(purgatory.stats().panicked, 0);
-            assert_eq!((purgatory.advance(&1, 5), purgatory.delayed()), (all, 0));
+            assert_eq!((way(&purgatory), purgatory.delayed()), (all, 0));
         });
     }
 }
@@ -214,37 +184,15 @@ fn an_operation_that_ends_during_its_check_leaves_its_slot_to_the_next() {
     }
 }
 
-#[test]
-fn a_long_chain_of_completions_runs_to_its_end() {
-    must_return(|| {
-        let world = World::new();
-        let length = 50_000;
-        for name in 0..length {
-            let (purgatory, state) = (world.purgatory.clone(), world.state.clone());
-            let op = world.op(name).end(move |end| {
-                let mut locked = state.lock().unwrap();
-                locked.ended.push((name, end));
-                locked.ready.insert(name + 1);
-                drop(locked);
-                purgatory.check_and_complete(&(name + 1));
-            });
-            world.waits(world.purgatory.try_complete_else_watch(op, [name], HOUR));
-        }
-        world.make_ready(0);
-        assert_eq!(world.purgatory.check_and_complete(&0), 1);
-        assert_eq!(world.ended(), all(0..length, Satisfied));
-        world.check_empty();
-    });
-}
-
 /// Ends an operation that watches the key of its name, in a way that depends on the name.
 fn end_one(purgatory: &Shared, name: u32, key: OperationKey) {
-    match name % 6 {
+    match name % 7 {
         0 => assert!(purgatory.complete(key)),
         1 => assert!(purgatory.cancel(key)),
         2 => assert_eq!(purgatory.advance(&name, 5), 1),
         3 => assert_eq!(purgatory.cancel_for_key(&name), 1),
         4 => drop(purgatory.guard(key)),
+        5 => assert_eq!(purgatory.check_and_complete(&name), 1),
         _ => {
             // By the completion of an operation that completes at once.
             let by = purgatory.clone();
@@ -271,6 +219,7 @@ fn a_completion_that_another_one_causes_runs_after_the_first_returns() {
                     "a completion runs inside another"
                 );
                 state.lock().unwrap().ended.push((name, end));
+                state.lock().unwrap().ready.insert(name + 1);
                 let next = others.lock().unwrap().get(name as usize + 1).copied();
                 if let Some(next) = next {
                     end_one(&purgatory, name + 1, next);
@@ -571,25 +520,15 @@ fn the_drop_of_an_operation_can_use_the_purgatory() {
 }
 
 #[test]
-fn the_drop_of_a_delivered_reason_can_use_the_purgatory() {
+fn the_drop_of_a_reason_that_is_delivered_or_comes_too_late_can_use_the_purgatory() {
     let dropped = meddle(|_, purgatory, meddler| {
-        let watched =
-            purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
-        assert!(purgatory.cancel_with(watched.key().unwrap(), Some(meddler("told"))));
-    });
-    assert_eq!(dropped, ["told"]);
-}
-
-#[test]
-fn the_drop_of_a_reason_that_came_too_late_can_use_the_purgatory() {
-    let dropped = meddle(|_, purgatory, meddler| {
-        let watched =
-            purgatory.try_complete_else_watch(MeddlingOp { _meddler: None }, [2], SECOND).unwrap();
+        let op = MeddlingOp { _meddler: None };
+        let watched = purgatory.try_complete_else_watch(op, [2], SECOND).unwrap();
         let key = watched.key().unwrap();
-        assert!(purgatory.cancel_with(key, None));
+        assert!(purgatory.cancel_with(key, Some(meddler("told"))));
         assert!(!purgatory.cancel_with(key, Some(meddler("late"))));
     });
-    assert_eq!(dropped, ["late"]);
+    assert_eq!(dropped, ["told", "late"]);
 }
 
 /// A reason that uses the purgatory when it is cloned or dropped.

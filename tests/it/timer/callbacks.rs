@@ -6,66 +6,9 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{ManualClock, ScheduleErrorKind, Timeout, Timer, ValueTimer};
+use delaywheel::ScheduleErrorKind;
 
 use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, must_return};
-
-/// Holds the handle of a timeout for its own callback.
-type Slot = Arc<Mutex<Option<Timeout>>>;
-
-fn take(slot: &Slot) -> Timeout {
-    slot.lock().unwrap().take().expect("the test has stored the handle")
-}
-
-#[test]
-fn a_callback_scheduled_by_a_callback_runs_in_the_same_advance() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let (again, second) = (timer.clone(), log.note("second"));
-    let first = move || drop(again.schedule(SECOND, second).unwrap());
-    timer.schedule(SECOND, first).unwrap();
-    timer.schedule(3 * SECOND, log.note("third")).unwrap();
-    clock.advance(3 * SECOND);
-    assert_eq!(log.take(), ["second", "third"]);
-}
-
-#[test]
-fn a_callback_finds_its_own_timeout_ended() {
-    let (clock, timer) = manual();
-    let (slot, log) = (Slot::default(), Log::new());
-    let (own, seen) = (Arc::clone(&slot), log.clone());
-    let timeout = timer.schedule(SECOND, move || {
-        let own = take(&own);
-        seen.push([own.is_pending(), own.cancel(), own.reset(SECOND)]);
-    });
-    *slot.lock().unwrap() = Some(timeout.unwrap());
-    clock.advance(YEAR);
-    assert_eq!(log.take(), [[false; 3]]);
-}
-
-#[test]
-fn a_callback_can_cancel_and_reset_others_but_none_of_its_own_batch() {
-    let (clock, timer) = manual();
-    let (slot, log) = (Slot::default(), Log::new());
-    let together = Arc::clone(&slot);
-    let later = [2, 3].map(|delay| timer.schedule(delay * SECOND, log.note("later")).unwrap());
-    let seen = log.clone();
-    timer
-        .schedule(SECOND, move || {
-            seen.push(if later[0].cancel() { "cancelled" } else { "too late" });
-            seen.push(if later[1].reset(9 * SECOND) { "reset" } else { "too late" });
-            seen.push(if take(&together).cancel() { "cancelled" } else { "too late" });
-        })
-        .unwrap();
-    clock.advance(999 * MS);
-    *slot.lock().unwrap() = Some(timer.schedule(MS, log.note("together")).unwrap());
-    clock.advance(9 * SECOND);
-    let mut ran = log.take();
-    ran.sort_unstable();
-    assert_eq!(ran, ["cancelled", "reset", "together", "too late"]);
-    clock.advance(MS);
-    assert_eq!(log.take(), ["later"]);
-}
 
 #[test]
 fn a_callback_can_shut_its_timer_down_and_the_others_of_its_batch_still_run() {
@@ -138,18 +81,6 @@ impl Drop for Captured {
 }
 
 #[test]
-fn a_handler_that_panics_is_counted_for_each_value() {
-    let clock = ManualClock::new();
-    let handler = |value: u32| assert!(value % 3 != 0, "no multiples of three");
-    let timer = ValueTimer::builder().clock(clock.clone()).build_with(handler).unwrap();
-    for value in 0..99 {
-        timer.schedule(SECOND, value).unwrap();
-    }
-    clock.advance(SECOND);
-    assert_eq!((timer.stats().panicked, timer.stats().expired), (33, 99));
-}
-
-#[test]
 fn a_callback_that_advances_the_clock_runs_newly_due_callbacks_within_the_call() {
     must_return(|| {
         let (clock, timer) = manual();
@@ -173,18 +104,6 @@ fn a_callback_that_advances_the_clock_runs_newly_due_callbacks_within_the_call()
         assert_eq!(clock.advance_to_next(), Some(9 * SECOND));
         assert_eq!(log.take(), [("runs", 20 * SECOND)]);
     });
-}
-
-#[test]
-fn a_callback_can_use_another_timer_on_the_same_clock() {
-    let (clock, timer) = manual();
-    let other = Timer::builder().clock(clock.clone()).build().unwrap();
-    let log = Log::new();
-    let (note, to) = (log.note("by the other"), other.clone());
-    timer.schedule(SECOND, move || drop(to.schedule(SECOND, note).unwrap())).unwrap();
-    clock.advance(2 * SECOND);
-    assert_eq!(log.take(), ["by the other"]);
-    assert_eq!((timer.stats().expired, other.stats().expired), (1, 1));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use delaywheel::{
     BuildError, ManualClock, ScheduleErrorKind, Timer, TimerBuildError, TimerBuilder, ValueTimer,
 };
 
-use super::support::{Log, SECOND, manual_with};
+use super::support::SECOND;
 
 fn of_three() -> (ManualClock, ValueTimer<u32>) {
     let clock = ManualClock::new();
@@ -61,16 +61,6 @@ fn every_end_of_a_timeout_releases_its_permit() {
         "a timer that is shut down is not full"
     );
     assert_eq!(refused.into_value(), 9);
-}
-
-#[test]
-fn a_callback_finds_its_own_permit_free() {
-    let (clock, timer) = manual_with(|builder| builder.max_pending(1));
-    let log = Log::new();
-    let (own, again) = (timer.clone(), log.note("again"));
-    timer.schedule(SECOND, move || drop(own.schedule(SECOND, again).unwrap())).unwrap();
-    clock.advance(2 * SECOND);
-    assert_eq!(log.take(), ["again"]);
 }
 
 fn refusal(change: impl FnOnce(TimerBuilder) -> TimerBuilder) -> TimerBuildError {

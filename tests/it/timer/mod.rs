@@ -10,7 +10,6 @@ mod limits;
 mod order;
 mod reaper;
 mod sharing;
-mod shutdown;
 mod states;
 pub(crate) mod support;
 mod threads;

@@ -60,15 +60,11 @@ fn assert_noticed(shards: usize, notice: impl Fn(&Timer)) {
 }
 
 #[test]
-fn an_insert_after_the_clock_has_jumped_wakes_the_reaper() {
+fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
     for shards in [1, 3] {
         assert_noticed(shards, |timer| drop(timer.schedule(YEAR, || ()).unwrap()));
     }
-}
-
-#[test]
-fn an_insert_on_another_shard_after_the_clock_has_jumped_wakes_the_reaper() {
-    // The shard of this insert has no expiration before the next wake-up of the reaper.
+    // The shards of these inserts have no expiration before the next wake-up of the reaper.
     assert_noticed(3, |timer| {
         thread::scope(|scope| {
             for _ in 0..3 {
@@ -76,15 +72,7 @@ fn an_insert_on_another_shard_after_the_clock_has_jumped_wakes_the_reaper() {
             }
         });
     });
-}
-
-#[test]
-fn a_batch_after_the_clock_has_jumped_wakes_the_reaper() {
     assert_noticed(1, |timer| drop(timer.schedule_batch([(YEAR, || ())]).unwrap()));
-}
-
-#[test]
-fn a_reset_after_the_clock_has_jumped_wakes_the_reaper() {
     let put_off = Mutex::new(None);
     assert_noticed(1, |timer| {
         let mut put_off = put_off.lock().unwrap();
@@ -97,10 +85,6 @@ fn a_reset_after_the_clock_has_jumped_wakes_the_reaper() {
         }
         assert!(timeout.reset(YEAR));
     });
-}
-
-#[test]
-fn a_wake_after_the_clock_has_jumped_wakes_the_reaper() {
     assert_noticed(1, Timer::wake);
 }
 

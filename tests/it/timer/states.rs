@@ -16,24 +16,6 @@ fn assert_dead(timeout: &Timeout) {
 }
 
 #[test]
-fn a_pending_timeout_can_be_reset_to_a_later_and_an_earlier_deadline_and_cancelled_once() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let timeout = timer.schedule(10 * SECOND, log.note(())).unwrap();
-    assert!(timeout.is_pending());
-    assert_eq!(timeout.deadline(), Some(clock.now() + 10 * SECOND));
-    for delay in [YEAR, 20 * SECOND, 2 * SECOND, 5 * SECOND] {
-        assert!(timeout.reset(delay));
-        assert_eq!(timeout.deadline(), Some(clock.now() + delay));
-    }
-    clock.advance(4_999 * MS);
-    assert!(timeout.cancel());
-    assert_dead(&timeout);
-    clock.advance(YEAR);
-    assert_eq!(log.take(), []);
-}
-
-#[test]
 fn a_handle_of_a_dropped_timer_is_dead_and_does_not_keep_it_running() {
     let (clock, timer) = manual();
     let log = Log::new();
@@ -86,4 +68,33 @@ fn a_reset_to_an_instant_moves_the_deadline_and_remaining_counts_down_to_it() {
     assert!(!timeout.reset_at(clock.now()));
     let far = timer.schedule(Duration::MAX, || ()).unwrap();
     assert!(far.remaining().is_some_and(|remaining| remaining > 500 * YEAR));
+}
+
+#[test]
+fn the_counts_outlive_the_shutdown() {
+    let (clock, timer) = manual();
+    for delay in 1..=1000 {
+        timer.schedule(delay * 10 * MS, || ()).unwrap();
+    }
+    clock.advance(5 * SECOND);
+    let before = timer.stats();
+    assert!(before.cascades > 0, "crowded buckets are sorted ahead of their timeouts");
+    timer.shutdown();
+    let after = timer.stats();
+    assert_eq!((after.cascades, after.expired), (before.cascades, before.expired));
+    assert_eq!((after.returned, after.pending), (before.pending, 0));
+}
+
+#[test]
+fn the_drop_of_the_last_clone_drops_pending_callbacks_without_running_them() {
+    let (clock, timer) = manual();
+    let held = std::sync::Arc::new(());
+    let captured = held.clone();
+    timer.schedule(SECOND, move || panic!("{captured:?} has run")).unwrap();
+    let clone = timer.clone();
+    drop(timer);
+    assert_eq!(std::sync::Arc::strong_count(&held), 2, "a clone still exists");
+    drop(clone);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+    clock.advance(YEAR);
 }

@@ -32,7 +32,7 @@
 //! `move || { let _ = sender.send(()); }`.
 //!
 //! `schedule` never runs a callback on the calling thread, not even with a delay of zero. So you
-//! may hold a lock that the callback also takes while you schedule it.
+//! may call it while you hold a lock that the callback takes.
 //!
 //! # Handles, guards and batches
 //!
@@ -267,14 +267,14 @@
 //! [`Purgatory`](crate::Purgatory) holds requests until an event or a timeout. Its example shows a
 //! fetch.
 //!
-//! - `complete` receives the operation by value. It reads the state again, and sends the answer for
-//!   every [`Completion`](crate::Completion): a fetch that expired returns the records that exist.
+//! - `complete` receives the operation by value. Read the state again there, and answer for every
+//!   [`Completion`](crate::Completion): a fetch that expired returns the records that exist.
 //! - `complete` runs on the thread that announced the event or, after an expiration, where
 //!   callbacks of the timer run. Let it pass long work to another thread.
 //! - Change the state, release its lock, and then call `check_and_complete`. That call runs
 //!   `try_complete`, which takes the lock again.
-//! - An operation with an `Arc` of the value that holds the purgatory keeps both alive until the
-//!   operation ends. Give the operation only the state.
+//! - If an operation holds an `Arc` of the struct that owns the purgatory, both live until the
+//!   operation ends. Give the operation only the state that it reads.
 //!
 //! # Test in virtual time
 //!
@@ -442,5 +442,5 @@
 //!   harm: use a `BinaryHeap` and skip cancelled entries.
 //! - You need ranges, iteration in the order of deadlines, or the order of insertion for equal
 //!   deadlines: use a `BTreeMap` whose key has the deadline and a sequence number.
-//! - Your async program has few timeouts: use `tokio::time`, which needs no further thread.
+//! - Your async program has few timeouts: use `tokio::time`, which needs no thread of its own.
 //! - Timeouts must survive a restart: use the package `delaywheel-durable`.

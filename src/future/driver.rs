@@ -16,8 +16,8 @@ pin_project! {
     /// Expires the sleeps of a timer on a task of your runtime, in place of a thread; from
     /// [`TimerBuilder::build_with_driver`].
     ///
-    /// Spawn the driver. Until its first poll, sleeps wait. The driver ends after the timer has
-    /// shut down. Callbacks still run on threads of the timer.
+    /// Spawn the driver: before its first poll, it wakes no task. It ends after the timer has shut
+    /// down. Callbacks still run on threads of the timer.
     ///
     /// A reaper thread passes each task that it wakes to the runtime. The driver wakes tasks on a
     /// worker of the runtime, which takes less processor time. Use it where most sleeps elapse, or
@@ -86,7 +86,7 @@ impl TimerBuilder {
     ///
     /// # Examples
     ///
-    /// Here another timer stands for that of the runtime:
+    /// In this example, another timer takes the place of the runtime's timer:
     ///
     /// ```
     /// use std::{thread, time::Duration};

@@ -104,13 +104,13 @@ impl Sleep {
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
     /// A later deadline takes one store: the sleep keeps its bucket in the wheel. So the timer also
-    /// wakes the task once at an earlier deadline, and the poll then returns `Pending`. The timer
+    /// wakes the task once at the old deadline, and the poll then returns `Pending`. The timer
     /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
     /// In a [`finish`](Timer::finish) the sleep also moves at once. A finish also wakes the task of
-    /// each sleep, and the poll of the task applies an earlier reset to a later deadline. If the
-    /// earlier deadline passes before that poll, the sleep ends with an error.
+    /// each sleep. If a reset had only stored a later deadline, the poll moves the sleep to it. If
+    /// the old deadline passes before that poll, the sleep ends with an error.
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {
@@ -131,7 +131,8 @@ impl Sleep {
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
     /// [`Duration::MAX`].
     ///
-    /// A deadline before the first sleep of the timer counts as the instant at which that was made.
+    /// A deadline before the first sleep of the timer counts as the instant at which that sleep was
+    /// made.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.handle.instant_at(self.deadline)

@@ -29,8 +29,8 @@ use crate::{
     timer::contain,
 };
 
-/// A purgatory whose operations are futures: [`wait`](Purgatory::wait),
-/// [`wait_any`](Purgatory::wait_any) and [`wait_all`](Purgatory::wait_all).
+/// A purgatory for tasks, which await [`wait`](Purgatory::wait), [`wait_any`](Purgatory::wait_any)
+/// and [`wait_all`](Purgatory::wait_all).
 ///
 /// # Examples
 ///

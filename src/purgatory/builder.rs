@@ -93,8 +93,8 @@ impl PurgatoryBuilder {
     /// Sets how many operations may wait at once, and the policy when the limit is reached.
     /// Default: no limit.
     ///
-    /// The limit is exact. An operation that has expired waits no longer, so those whose completion
-    /// waits for a busy executor are not counted.
+    /// With [`Overload::Refuse`], the number never exceeds the limit. The limit does not count
+    /// expired operations whose completion waits for a busy executor.
     ///
     /// # Examples
     ///
@@ -127,10 +127,10 @@ impl PurgatoryBuilder {
     /// Sets how many operations may wait at once on any one key, and the policy when the limit is
     /// reached. Default: no limit.
     ///
-    /// The limit is exact, and costs another short lock for each key of an operation. An operation
-    /// that watches a key's events and waits for its value takes a permit for each.
-    /// [`Overload::DisplaceOldest`] displaces the operation that has watched the key's events
-    /// longest. If all wait for the key's value, it displaces the one with the greatest threshold.
+    /// The limit costs another short lock for each key of an operation. An operation that watches a
+    /// key's events and waits for its value takes a permit for each. [`Overload::DisplaceOldest`]
+    /// displaces the operation that has watched the key's events longest. If all wait for the key's
+    /// value, it displaces the one with the greatest threshold.
     pub fn max_delayed_per_key(mut self, operations: u64, overload: Overload) -> Self {
         self.max_delayed_per_key = Some(Limit { operations, overload });
         self

@@ -43,7 +43,8 @@ pub struct WatchError<O> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WatchErrorKind {
-    /// The purgatory holds [`max_delayed`](crate::PurgatoryBuilder::max_delayed) operations.
+    /// [`max_delayed`](crate::PurgatoryBuilder::max_delayed) operations wait, or the purgatory's
+    /// timer is full.
     Full,
     /// One of the keys has [`max_delayed_per_key`](crate::PurgatoryBuilder::max_delayed_per_key)
     /// operations.

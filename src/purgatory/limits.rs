@@ -42,7 +42,7 @@ pub enum Overload {
     /// that thread completes it.
     ///
     /// The new operation waits before another one leaves, so a refused operation never displaces
-    /// another. So each call in progress may exceed the limit by one.
+    /// another. For this moment, each such call may exceed the limit by one.
     ///
     /// If the clock reads the same time for two operations, either may leave first.
     DisplaceOldest,

@@ -6,8 +6,8 @@
 //!
 //! # Promises
 //!
-//! - *Exactly once.* An operation is a value, and completing it consumes it. It ends by the first
-//!   of an event, its delay, a cancellation and a shutdown.
+//! - *Exactly once.* An operation is a value, and completing it consumes it. An event, its delay, a
+//!   cancellation or a shutdown ends it, whichever comes first.
 //! - *No missed event.* An event that happens before, during or after
 //!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation
 //!   without waiting for its delay. The purgatory checks an operation, puts it on its lists, and
@@ -15,8 +15,8 @@
 //! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
 //!   There is no purge. A key without watchers takes no memory.
 //! - *No lock over user code*, except for `Eq` and `Borrow` of keys, which must not panic. Checks
-//!   and completions may take locks, and call the purgatory. The purgatory adds no deadlock when
-//!   two threads complete each other's operations.
+//!   and completions may take locks, and call the purgatory. Two threads that complete each other's
+//!   operations do not deadlock in the purgatory.
 //! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
 //!   later. If a thread is checking the operation, it expires after that batch of at most 32
 //!   checks. Neither completions nor further events delay this.

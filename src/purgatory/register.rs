@@ -66,9 +66,9 @@ where
         shared.watch(operation, &mut conditions, delay)
     }
 
-    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
-    /// satisfied when *one* of its conditions holds: a threshold is reached, or its check returns
-    /// `true` after an event on one of its other keys. Without any watch it waits as without a key.
+    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), but *one* condition
+    /// satisfies the operation: a threshold is reached, or its check returns `true` after an event
+    /// on another key. Without any watch it waits as without a key.
     ///
     /// # Examples
     ///
@@ -119,10 +119,10 @@ where
         self.watch(operation, watches, false, delay)
     }
 
-    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), for an operation that is
-    /// satisfied when *all* of its conditions hold: every threshold is reached, and, if it watches
-    /// the events of other keys, its check returns `true`. Without any watch the check is its only
-    /// condition: it completes at once, or waits as without a key.
+    /// Like [`try_complete_else_watch`](Self::try_complete_else_watch), but *all* conditions must
+    /// hold. Every threshold is reached and, if the operation watches events of other keys, its
+    /// check returns `true`. Without any watch the check is its only condition: it completes at
+    /// once, or waits as without a key.
     ///
     /// # Examples
     ///

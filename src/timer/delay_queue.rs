@@ -60,7 +60,7 @@ pub struct DelayQueue<T: Send + 'static> {
 
 impl DelayQueue<()> {
     /// Returns a builder with the default settings, for [`build_queue`](TimerBuilder::build_queue).
-    /// The type of its values follows from the inserted ones.
+    /// The compiler infers the type of the values from the first insert.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::new()
     }

@@ -32,7 +32,7 @@ use crate::histogram::Histogram;
 ///
 /// A recorder may store each value of a histogram. So a call records about 4096 values at most. If
 /// more timeouts have expired, it records a sample in proportion, with at least one value of each
-/// bucket of [`Histogram`]. `expired` has their exact number.
+/// bucket of [`Histogram`]. The counter `delaywheel_timer_expired_total` is exact.
 ///
 /// # Examples
 ///
@@ -142,7 +142,7 @@ fn describe() {
         ("delaywheel_timer_returned_total", "Pending timeouts that a shutdown returned"),
         ("delaywheel_timer_panicked_total", "Callbacks that panicked"),
         ("delaywheel_timer_wakeups_total", "Times that the reaper woke"),
-        ("delaywheel_timer_cascades_total", "Moves of a timeout to a finer level"),
+        ("delaywheel_timer_cascades_total", "Moves of timeouts before their deadlines"),
     ];
     for (name, text) in counters {
         metrics::describe_counter!(name, Unit::Count, text);

@@ -341,14 +341,14 @@ impl Timer {
     ///
     /// - Callbacks on the timer's own threads: it waits until they return.
     /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
-    /// - At the deadline, it waits for none. A callback that then runs continues to its end.
+    /// - At the deadline, it stops waiting. A callback that is running continues to its end.
     ///
     /// Several threads may finish a timer at once, and another one may shut it down. The earliest
     /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
     /// one of the callers.
     ///
-    /// A callback may finish its own timer. It waits neither for itself nor for other callbacks
-    /// that do the same. If only its own thread could run the pending callbacks, this is a
+    /// A callback may finish its own timer. The call waits neither for this callback nor for others
+    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
     /// [`shutdown`](Self::shutdown).
     ///
     /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
@@ -364,8 +364,8 @@ impl Timer {
         tasks
     }
 
-    /// Makes the reaper read the clock and expire the due timeouts. Call it after a clock has
-    /// jumped ahead, such as a clock that counts the time of a suspend, after the resume.
+    /// Makes the reaper read the clock and expire the due timeouts. Call it after the clock has
+    /// jumped ahead: for example after a suspend, if the clock counts that time.
     ///
     /// Without this call the reaper notices the jump at its next wake-up. A schedule or reset also
     /// wakes it if the clock is then past the time of that wake-up. With a

@@ -92,7 +92,8 @@ pub struct TimerStats {
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.
     /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
-    /// Times that a timeout was moved to a finer level of its wheel.
+    /// Moves of timeouts before their deadlines, as in
+    /// [`TimingWheel::cascades`](crate::TimingWheel::cascades).
     pub cascades: u64,
     /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
     ///

@@ -1,8 +1,8 @@
 //! Hierarchical timing wheels with a bucket delay queue: the deterministic core.
 //!
 //! Time is an argument. The wheel reads no clock, takes no lock and starts no thread. The owner
-//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns the time
-//! of the next call.
+//! passes the time to [`TimingWheel::advance`]. [`TimingWheel::next_expiration`] returns when to
+//! call it next.
 //!
 //! # Contract
 //!

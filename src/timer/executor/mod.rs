@@ -37,10 +37,10 @@ use crate::wheel::Expired;
 /// ```
 pub trait Executor: Send + Sync + 'static {
     /// Passes a task to a thread that runs it. The reaper calls this. While the call blocks, no
-    /// other timeout of the timer expires.
+    /// other timeout of this reaper's timers expires.
     ///
-    /// The timer catches and counts a panic. A task that is dropped without being run still counts
-    /// as expired.
+    /// The timer catches and counts a panic of this call or of the task. A task that is dropped
+    /// without a run still counts as expired.
     fn execute(&self, task: Box<dyn FnOnce() + Send>);
 }
 

@@ -25,9 +25,8 @@ use crate::{
 /// Runs a callback after a quiet period without calls.
 ///
 /// Each call restarts the quiet period, so the callback does not run as long as calls keep coming.
-/// If the quiet period of a run has ended, a call does not cancel that run, even if it still waits
-/// for an executor thread. The call schedules another run. Dropping the `Debounce` leaves a
-/// scheduled run scheduled.
+/// A call after the quiet period schedules another run, even if the first run still waits for an
+/// executor thread. Dropping the `Debounce` leaves a scheduled run scheduled.
 ///
 /// If the clock steps back, the latest time seen counts. So a step does not shorten a quiet period.
 ///

@@ -27,8 +27,8 @@ use crate::{sync::Mutex, ticks::Nanos};
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
 /// Dropping the handle does not stop the repetition. A call of [`stop`](Self::stop) ends it, and so
-/// does a panic of its callback. It also ends when an occurrence is dropped without a run, because
-/// the timer refused it, or returned it at a shutdown.
+/// does a panic of its callback. It also ends with the timer, or when the timer refuses an
+/// occurrence.
 ///
 /// # Examples
 ///
@@ -219,9 +219,9 @@ impl RepeatBuilder<'_> {
     /// Runs `callback` at the first instant and then once every period, on a grid that starts
     /// there.
     ///
-    /// The callback receives its own handle, to stop itself. Occurrences do not overlap: `missed`
-    /// decides when the next one runs if one ended after the next was due. If the clock steps back,
-    /// the latest time seen counts.
+    /// The callback receives its own handle, to stop itself. Occurrences do not overlap. If one
+    /// ends after the next was due, `missed` decides when the next one runs. If the clock steps
+    /// back, the latest time seen counts.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ use crate::{
 /// Runs a callback at most once in a period.
 ///
 /// If the period of the latest run is over, a call runs the callback at once. Otherwise all calls
-/// until the end of the period together cause one run then.
+/// within the period together cause one run, at its end.
 ///
 /// A period lasts from the start of one run to the start of the next. On a timer with several
 /// executor threads, a run that takes longer than a period overlaps with the next. Dropping the

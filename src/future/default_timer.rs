@@ -106,7 +106,7 @@ pub fn sleep(delay: Duration) -> Sleep {
 ///
 /// See [`Sleep`].
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep::until(handle(), deadline)
+    Sleep::at(handle(), deadline)
 }
 
 /// [`Timer::timeout`] on the [default timer](default_timer).
@@ -138,7 +138,7 @@ pub fn timeout<F: IntoFuture>(delay: Duration, future: F) -> Timeout<F::IntoFutu
 ///
 /// See [`Timeout`].
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    Timeout::at(Sleep::until(handle(), deadline), future)
+    Timeout::at(Sleep::at(handle(), deadline), future)
 }
 
 /// [`Timer::interval`] on the [default timer](default_timer).

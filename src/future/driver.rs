@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use crate::timer::{Timer, TimerBuildError, TimerBuilder, Turned, Turns};
+use crate::timer::{DriverTurn, Timer, TimerBuildError, TimerBuilder, Turns};
 
 pin_project! {
     /// Expires the sleeps of a timer on a task of your runtime, in place of a thread; from
@@ -53,9 +53,9 @@ impl<F: FnMut(Duration) -> S, S: Future> Future for Driver<F, S> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let delay = match this.turns.turn(cx.waker()) {
-            Turned::Ended => return Poll::Ready(()),
-            Turned::Again => Some(Duration::ZERO),
-            Turned::Sleep(delay) => delay,
+            DriverTurn::Ended => return Poll::Ready(()),
+            DriverTurn::Again => Some(Duration::ZERO),
+            DriverTurn::Sleep(delay) => delay,
         };
         let nonzero = delay.filter(|delay| !delay.is_zero());
         this.sleep.set(nonzero.map(this.make_sleep));

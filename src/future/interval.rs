@@ -12,7 +12,7 @@ use futures_core::Stream;
 use super::{Sleep, SleepError};
 use crate::{
     ticks::Nanos,
-    timer::{MissedTicks, Timer, next_tick},
+    timer::{MissedTicks, Timer},
 };
 
 /// Ticks once a period; from [`Timer::interval`] and [`interval()`](super::interval()).
@@ -42,19 +42,19 @@ use crate::{
 #[must_use = "an interval ticks only when it is awaited"]
 pub struct Interval {
     sleep: Sleep,
-    /// Nanoseconds by which the next tick lies before the start of the sleeps' clock. If they are
-    /// not 0, that start is the deadline of the sleep.
-    before_origin: Nanos,
+    /// The next tick; `None` if it never comes. The deadline of `sleep`, which may be later: it is
+    /// not before the first sleep of the timer.
+    next: Option<Instant>,
     /// Not zero.
     period: Nanos,
     missed: MissedTicks,
 }
 
 impl Interval {
-    fn new(sleep: Sleep, period: Duration, missed: MissedTicks) -> Self {
+    fn new(sleep: Sleep, next: Option<Instant>, period: Duration, missed: MissedTicks) -> Self {
         let period = Nanos::from(period.max(sleep.handle().tick()));
         debug_assert!(period > Nanos::ZERO, "an interval would tick without end");
-        Self { sleep, before_origin: Nanos::ZERO, period, missed }
+        Self { sleep, next, period, missed }
     }
 
     /// Waits for the next tick. Returns the instant of the tick on the grid.
@@ -77,32 +77,30 @@ impl Interval {
     /// Those of [`tick`](Self::tick).
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
-        let (planned, before) = (self.sleep.deadline_nanos(), self.before_origin);
-        debug_assert!(
-            planned == Nanos::ZERO || before == Nanos::ZERO,
-            "a tick is before and after the origin"
-        );
-        let deadline = self.sleep.deadline();
-        let instant = deadline.and_then(|time| time.checked_sub(before.into()));
-        let Some(instant) = instant else {
-            unreachable!("a sleep past the last `Instant` never elapses");
-        };
+        let Some(tick) = self.next else { unreachable!("a sleep without end elapses") };
         // The clock may have stepped back within its tick since the poll read it.
-        let now = self.sleep.handle().elapsed().max(planned);
-        // These times count from `before` nanoseconds before the origin.
-        let now = now.saturating_add(before);
-        let next = next_tick(self.missed, self.period, planned, now);
-        debug_assert!(planned < next, "a tick comes twice");
-        debug_assert!(
-            self.missed == MissedTicks::Delay
-                || next == Nanos::NEVER
-                || next.saturating_sub(planned).rest_of(self.period) == Nanos::ZERO,
-            "the tick at {next:?} is not on the grid of {planned:?}"
-        );
-        self.before_origin = before.saturating_sub(next);
-        let is_never = next == Nanos::NEVER;
-        self.sleep.set_deadline(if is_never { next } else { next.saturating_sub(before) });
-        Poll::Ready(Ok(instant))
+        let now = self.sleep.handle().now().max(tick);
+        match self.following(tick, now) {
+            Some(next) => self.reset_at(next),
+            None => self.reset_after(Duration::MAX),
+        }
+        debug_assert!(self.next.is_none_or(|next| next > tick), "a tick comes twice");
+        Poll::Ready(Ok(tick))
+    }
+
+    /// Returns the tick that follows `tick`, taken at `now`; `None` if it never comes.
+    fn following(&self, tick: Instant, now: Instant) -> Option<Instant> {
+        let period = self.period.finite()?;
+        let next = tick.checked_add(period)?;
+        let late = now.saturating_duration_since(next).as_nanos();
+        match self.missed {
+            MissedTicks::Delay if late > 0 => now.checked_add(period),
+            MissedTicks::Skip if late > 0 => {
+                let rest = u64::try_from(late % period.as_nanos()).expect("it is below the period");
+                now.checked_add(self.period.saturating_sub(Nanos::new(rest)).into())
+            }
+            _ => Some(next),
+        }
     }
 
     /// Restarts the grid: the next tick is a period from now.
@@ -112,14 +110,14 @@ impl Interval {
 
     /// Restarts the grid: the next tick is `delay` from now.
     pub fn reset_after(&mut self, delay: Duration) {
-        self.before_origin = Nanos::ZERO;
         self.sleep.reset(delay);
+        self.next = self.sleep.deadline();
     }
 
     /// Restarts the grid: the next tick is at `instant`, or at once if `instant` has passed.
     pub fn reset_at(&mut self, instant: Instant) {
-        self.before_origin = self.sleep.handle().until_origin(instant);
         self.sleep.reset_at(instant);
+        self.next = Some(instant);
     }
 
     /// Restarts the grid: the next tick is now.
@@ -163,21 +161,20 @@ impl Timer {
     ///
     /// See [`Interval::tick`].
     pub fn interval(&self, period: Duration, missed: MissedTicks) -> Interval {
-        Interval::new(self.sleep(Duration::ZERO), period, missed)
+        let sleep = self.sleep(Duration::ZERO);
+        let now = sleep.deadline();
+        Interval::new(sleep, now, period, missed)
     }
 
     /// Returns an interval whose first tick is at `start`.
     ///
     /// If `start` has passed, the first tick comes at once and returns `start`. The policy decides
-    /// on the missed ticks. A start more than 292 years before the first sleep of the timer counts
-    /// as 292 years before it.
+    /// on the missed ticks.
     ///
     /// # Cancel safety
     ///
     /// See [`Interval::tick`].
     pub fn interval_at(&self, start: Instant, period: Duration, missed: MissedTicks) -> Interval {
-        let mut interval = Interval::new(self.sleep_until(start), period, missed);
-        interval.before_origin = interval.sleep.handle().until_origin(start);
-        interval
+        Interval::new(self.sleep_until(start), Some(start), period, missed)
     }
 }

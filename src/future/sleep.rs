@@ -3,7 +3,6 @@
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -54,51 +53,56 @@ use crate::{
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     handle: SleepHandle,
-    /// On the clock of the timer.
-    deadline: Nanos,
+    when: When,
     registration: Registration,
-    /// Whether `deadline` still holds a delay, which [`start`](Self::start) turns into a deadline.
-    is_delay: bool,
-    /// Whether the poll of a sleep that is not registered reads the clock, so that it ends at once
-    /// after its deadline. The first poll of a sleep with a delay need not. A poll after the end
-    /// must: the deadline may lie within the latest tick.
-    reads_clock: bool,
+}
+
+/// When a sleep ends.
+#[derive(Clone, Copy)]
+enum When {
+    /// After this delay, which [`Sleep::start`] begins.
+    Delay(Nanos),
+    /// At this deadline, which was ahead when the delay began. The poll of a sleep that is not
+    /// registered does not read the clock again.
+    Ahead(Nanos),
+    /// At this deadline, which may have passed. The poll of a sleep that is not registered reads
+    /// the clock, so that it ends at once. A poll after the end must: the deadline may lie within
+    /// the latest tick.
+    At(Nanos),
 }
 
 impl Sleep {
-    pub(super) const fn new(handle: SleepHandle, deadline: Nanos) -> Self {
-        let registration = Registration::new();
-        Self { handle, deadline, registration, is_delay: false, reads_clock: true }
+    #[inline]
+    const fn new(handle: SleepHandle, when: When) -> Self {
+        Self { handle, when, registration: Registration::new() }
     }
 
     /// Makes a sleep whose delay begins with [`start`](Self::start). Does not read the clock.
     #[inline]
     pub(super) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
-        let (deadline, registration) = (delay.into(), Registration::new());
-        Self { handle, deadline, registration, is_delay: true, reads_clock: delay.is_zero() }
-    }
-
-    /// Counts the delay from now, unless it has begun.
-    #[inline]
-    pub(super) fn start(&mut self) {
-        if mem::take(&mut self.is_delay) {
-            debug_assert!(self.registration.is_none(), "it is registered without a deadline");
-            self.deadline = self.handle.elapsed().saturating_add(self.deadline);
-        }
+        Self::new(handle, When::Delay(delay.into()))
     }
 
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(super) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        let mut sleep = Self::delayed(handle, delay);
-        sleep.start();
-        sleep
+        let when = When::after(&handle, delay.into());
+        Self::new(handle, when)
     }
 
     /// Makes a sleep that ends at `deadline`.
-    pub(super) fn until(handle: SleepHandle, deadline: Instant) -> Self {
-        let deadline = handle.elapsed_at(deadline);
-        Self::new(handle, deadline)
+    pub(super) fn at(handle: SleepHandle, deadline: Instant) -> Self {
+        let when = When::At(handle.elapsed_at(deadline));
+        Self::new(handle, when)
+    }
+
+    /// Counts the delay from now, unless it has begun.
+    #[inline]
+    pub(super) fn start(&mut self) {
+        if let When::Delay(delay) = self.when {
+            debug_assert!(self.registration.is_none(), "it is registered without a deadline");
+            self.when = When::after(&self.handle, delay);
+        }
     }
 
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
@@ -122,9 +126,8 @@ impl Sleep {
         self.set_deadline(self.handle.elapsed_at(deadline));
     }
 
-    pub(super) fn set_deadline(&mut self, deadline: Nanos) {
-        self.deadline = deadline;
-        self.reads_clock = true;
+    fn set_deadline(&mut self, deadline: Nanos) {
+        self.when = When::At(deadline);
         self.handle.reset(&mut self.registration, deadline);
     }
 
@@ -135,22 +138,33 @@ impl Sleep {
     /// made.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.handle.instant_at(self.deadline)
+        self.handle.instant_at(self.when.nanos())
     }
 
     /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
     /// later.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        self.handle.elapsed() >= self.deadline
+        self.handle.elapsed() >= self.when.nanos()
     }
 
     pub(super) const fn handle(&self) -> &SleepHandle {
         &self.handle
     }
+}
 
-    pub(super) const fn deadline_nanos(&self) -> Nanos {
-        self.deadline
+impl When {
+    #[inline]
+    fn after(handle: &SleepHandle, delay: Nanos) -> Self {
+        let deadline = handle.elapsed().saturating_add(delay);
+        if delay == Nanos::ZERO { Self::At(deadline) } else { Self::Ahead(deadline) }
+    }
+
+    /// Returns the delay or the deadline.
+    #[inline]
+    const fn nanos(self) -> Nanos {
+        let (Self::Delay(nanos) | Self::Ahead(nanos) | Self::At(nanos)) = self;
+        nanos
     }
 }
 
@@ -159,17 +173,18 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        debug_assert!(!self.is_delay, "its delay has not begun");
-        let Self { handle, deadline, registration, reads_clock, .. } = &mut *self;
-        if *reads_clock && registration.is_none() && handle.elapsed() >= *deadline {
+        let Self { handle, when, registration } = &mut *self;
+        debug_assert!(!matches!(when, When::Delay(_)), "its delay has not begun");
+        let (reads_clock, deadline) = (matches!(when, When::At(_)), when.nanos());
+        if reads_clock && registration.is_none() && handle.elapsed() >= deadline {
             return Poll::Ready(Ok(()));
         }
-        let result = ready!(handle.poll(registration, *deadline, cx.waker()));
+        let result = ready!(handle.poll(registration, deadline, cx.waker()));
         debug_assert!(registration.is_none(), "an ended sleep is in the wheel");
-        *reads_clock = true;
+        *when = When::At(deadline);
         // The clock may have stepped back within its tick since the poll read it.
         debug_assert!(
-            result.is_err() || handle.elapsed().saturating_add(handle.tick().into()) >= *deadline,
+            result.is_err() || handle.elapsed().saturating_add(handle.tick().into()) >= deadline,
             "a sleep ends early"
         );
         Poll::Ready(result)
@@ -229,6 +244,6 @@ impl Timer {
     ///
     /// See [`Sleep`].
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Sleep::until(self.sleep_handle(), deadline)
+        Sleep::at(self.sleep_handle(), deadline)
     }
 }

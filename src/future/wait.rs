@@ -242,7 +242,8 @@ where
 
 type Watches<K> = SmallVec<[Watch<K>; 2]>;
 
-/// Registers an operation, and returns the guard of one that waits.
+/// Registers an operation. A function, because only two of the three ways need `K: Clone`, which
+/// [`Wait::poll`] does not have.
 type Register<K, R> = fn(
     &AsyncPurgatory<K, R>,
     Waiting<K, R>,

@@ -102,10 +102,9 @@ pub use self::{
 #[cfg(feature = "future")]
 pub(crate) use self::{
     executor::{handler::contain, receiver::Receiver},
-    repeat::occurrences::next_tick,
     sleep::{
         SleepHandle,
-        driver::{Turned, Turns},
+        driver::{DriverTurn, Turns},
         registration::Registration,
     },
 };

@@ -156,13 +156,6 @@ impl TickClock {
         instant.saturating_duration_since(self.origin).into()
     }
 
-    /// Returns the time from `instant` to the start of tick 0; zero for a later instant, and 292
-    /// years at most. So the sum with the present time is not [`Nanos::NEVER`], for 292 years.
-    #[cfg(feature = "future")]
-    pub(super) fn until_origin(&self, instant: Instant) -> Nanos {
-        Nanos::from(self.origin.saturating_duration_since(instant)).min(Nanos::new(1 << 63))
-    }
-
     /// Returns the instant at `elapsed` after the start of tick 0; `None` if an [`Instant`] cannot
     /// represent it.
     pub(super) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {

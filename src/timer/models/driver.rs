@@ -18,7 +18,7 @@ use crate::{
         executor::Delivery,
         reaper::{Reaper, shared::Shared},
         shards::Shards,
-        sleep::driver::{Turned, Turns},
+        sleep::driver::{DriverTurn, Turns},
         tick_clock::TickClock,
     },
     wheel::WheelBuilder,
@@ -40,7 +40,7 @@ fn driven() -> (Arc<Shared<Waker>>, Turns) {
 
 /// Runs the task of a driver, by `turn`, beside a thread that registers a sleep, waits for its end,
 /// and shuts the timer down.
-fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> Turned) {
+fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> DriverTurn) {
     check(move || {
         let (timer, turns) = driven();
         // The checker does not allow its atomics in a drop after a deadlock.
@@ -57,9 +57,9 @@ fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> Turned) {
         let task_waker = waker(&task);
         loop {
             match turn(&mut turns, &timer, &task_waker) {
-                Turned::Sleep(_) => task.park(),
-                Turned::Again => (),
-                Turned::Ended => break,
+                DriverTurn::Sleep(_) => task.park(),
+                DriverTurn::Again => (),
+                DriverTurn::Ended => break,
             }
         }
         user.join().expect("no thread panics");
@@ -73,17 +73,21 @@ fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
 }
 
 /// A turn whose steps are in another order.
-fn turn_by_hand(timer: &Shared<Waker>, store: impl Fn(&Shards<Waker>), is_first: bool) -> Turned {
+fn turn_by_hand(
+    timer: &Shared<Waker>,
+    store: impl Fn(&Shards<Waker>),
+    is_first: bool,
+) -> DriverTurn {
     let shards = &*timer.shards;
     shards.announce_awake();
     is_first.then(|| store(shards));
     if timer.is_stopped() {
-        return Turned::Ended;
+        return DriverTurn::Ended;
     }
     timer.expire_due(&Delivery::Inline);
     let until = shards.fall_asleep(Tick::ZERO, Tick::MAX);
     (!is_first).then(|| store(shards));
-    until.map_or(Turned::Again, |_| Turned::Sleep(None))
+    until.map_or(DriverTurn::Again, |_| DriverTurn::Sleep(None))
 }
 
 #[test]

@@ -113,10 +113,3 @@ impl Occurrences {
         Nanos::new(u64::try_from(scaled).expect("it is at most the jitter"))
     }
 }
-
-/// Returns the tick of an interval that follows `tick`, taken at `now`. The period must not be
-/// zero.
-#[cfg(feature = "future")]
-pub(crate) fn next_tick(missed: MissedTicks, period: Nanos, tick: Nanos, now: Nanos) -> Nanos {
-    Occurrences::new(Rhythm::Rate(missed), period, tick, Nanos::ZERO, 0).next_start(now)
-}

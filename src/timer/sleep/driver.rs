@@ -34,7 +34,7 @@ pub(crate) struct Turns {
 
 /// The result of a turn.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Turned {
+pub(crate) enum DriverTurn {
     /// The next sleep is due after this time; `None` if there is no sleep, or its time never comes.
     /// Another thread wakes the task if it registers an earlier sleep, or if the timer ends.
     Sleep(Option<Duration>),
@@ -52,21 +52,21 @@ impl Turns {
     }
 
     /// Expires due sleeps, in one hold of each shard. The result tells when to turn again.
-    pub(crate) fn turn(&mut self, waker: &Waker) -> Turned {
+    pub(crate) fn turn(&mut self, waker: &Waker) -> DriverTurn {
         debug_assert!(self.client.shared.is_driven(), "the timer has a reaper as well");
         if mem::take(&mut self.is_asleep) {
             self.client.wake_up(true);
         }
         self.client.shared.shards.store_driver_waker(waker);
         if self.client.shared.is_stopped() {
-            return Turned::Ended;
+            return DriverTurn::Ended;
         }
         if !self.client.expire() {
-            return Turned::Again;
+            return DriverTurn::Again;
         }
-        let Some(pause) = self.client.fall_asleep(Duration::MAX) else { return Turned::Again };
+        let Some(pause) = self.client.fall_asleep(Duration::MAX) else { return DriverTurn::Again };
         self.is_asleep = true;
-        Turned::Sleep((pause < Duration::MAX).then_some(pause))
+        DriverTurn::Sleep((pause < Duration::MAX).then_some(pause))
     }
 }
 

@@ -234,12 +234,6 @@ impl SleepHandle {
         self.shards().clock().elapsed_at(instant)
     }
 
-    /// Returns the time from `instant` to the start of the timer; zero for a later one, and 292
-    /// years at most.
-    pub(crate) fn until_origin(&self, instant: Instant) -> Nanos {
-        self.shards().clock().until_origin(instant)
-    }
-
     /// Returns the instant at `elapsed` after the start; `None` if an [`Instant`] cannot represent
     /// it.
     pub(crate) fn instant_at(&self, elapsed: Nanos) -> Option<Instant> {
@@ -247,7 +241,6 @@ impl SleepHandle {
     }
 
     /// Returns the time of the clock.
-    #[cfg(any(feature = "hyper", feature = "quinn"))]
     pub(crate) fn now(&self) -> Instant {
         // An instant that cannot be represented lies centuries ahead, and a clock returned one.
         self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)

@@ -33,8 +33,7 @@ where
     ///
     /// # Complexity
     ///
-    /// *O*(shards + c log n) if c of n complete. The call collects these c before it completes the
-    /// first.
+    /// *O*(shards + c log n) if c of n complete.
     pub fn advance<Q>(&self, key: &Q, value: u64) -> usize
     where
         K: Borrow<Q>,

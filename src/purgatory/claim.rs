@@ -26,8 +26,9 @@ pub(super) struct Claims<O, R> {
 }
 
 impl<O, R> Claims<O, R> {
-    pub(super) fn new() -> Self {
-        Self { finished: SmallVec::new(), decided: 0 }
+    /// Makes room for operations before a hold, because an allocation may take long.
+    pub(super) fn with_capacity(operations: usize) -> Self {
+        Self { finished: SmallVec::with_capacity(operations), decided: 0 }
     }
 
     /// Returns the number of operations.

@@ -332,7 +332,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             for of_hold in of_shard.chunks(BATCH) {
                 let is_timed = of_hold.iter().any(|key| key.is_timed());
                 let now = if is_timed { self.timer.clock().elapsed() } else { Nanos::ZERO };
-                let claims = shard.claim_all(of_hold.iter().map(|key| key.in_shard()), now);
+                let claims = shard.claim_all(of_hold, now);
                 claimed += claims.len();
                 let finished = claims.finished.into_iter();
                 finished.for_each(|end| self.complete(end.operation, end.completion));

@@ -344,7 +344,8 @@ impl<K> Lists<K> {
     }
 
     /// Returns the operation at a position, unless the position is a hole.
-    fn waiter_at(&self, position: Position) -> Option<Index> {
+    #[inline]
+    pub(super) fn waiter_at(&self, position: Position) -> Option<Index> {
         match position.home() {
             (Home::Key(list), slot) => self.keys[list].few[slot],
             (Home::Chunk(chunk), slot) => self.chunks.at(chunk, slot),

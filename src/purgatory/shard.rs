@@ -30,7 +30,7 @@ use super::{
     hold::{DroppedLater, Hold},
     limits::Excess,
     lists::{HashedKey, ThresholdKey, ThresholdPass},
-    operation::Completion,
+    operation::{Completion, OperationKey},
     slab::Index,
     stats::{Counts, PurgatoryStats},
     waiters::Waiters,
@@ -355,14 +355,12 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
 
     /// Decides that operations end as satisfied, unless their ends are decided. Takes at most
     /// [`BATCH`].
-    pub(super) fn claim_all(
-        &self,
-        keys: impl ExactSizeIterator<Item = Key>,
-        now: Nanos,
-    ) -> Claims<O, R> {
+    pub(super) fn claim_all(&self, keys: &[OperationKey], now: Nanos) -> Claims<O, R> {
         debug_assert!(keys.len() <= BATCH, "{} operations in one hold", keys.len());
-        let mut claims = Claims::new();
+        let mut claims = Claims::with_capacity(keys.len());
+        let keys = keys.iter().map(|key| key.in_shard());
         self.hold(|waiters, hold| {
+            waiters.read_ahead(keys.clone(), hold);
             for key in keys {
                 if let Ok(claim) = waiters.claim(key, Completion::Satisfied, now, hold) {
                     claims.add(claim);
@@ -375,7 +373,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
     /// Ends operations from a position on, because the purgatory shuts down. Returns the next
     /// position, or `None` after the last.
     pub(super) fn shut_down_some(&self, start: u32, now: Nanos) -> (Claims<O, R>, Option<u32>) {
-        let mut claims = Claims::new();
+        let mut claims = Claims::with_capacity(BATCH);
         let next = self.hold(|waiters, hold| {
             let end = waiters.end().min(start + STEPS_PER_HOLD);
             let mut position = start;

@@ -154,7 +154,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         self.limits.check_invariants(in_total, &on_keys);
     }
 
-    /// Drops the values that a hold left to its caller.
+    /// Drops what a hold left.
     pub(super) fn discard(&self, mut dropped_later: DroppedLater<K>) {
         dropped_later.discard(&self.panics);
     }

@@ -22,10 +22,12 @@
 //! key: 32 bytes in one cache line, if the operation is a reference or a box. Only its registration
 //! and its end need the [`Record`].
 
-use std::{collections::BTreeMap, mem, num::NonZeroU32};
+use std::{collections::BTreeMap, hint, mem, num::NonZeroU32};
+
+use smallvec::SmallVec;
 
 use super::{
-    batch::{Batch, Out},
+    batch::{BATCH, Batch, Out},
     blocks::Blocks,
     claim::{Claim, Finished},
     conditions::{Effect, Rule, Threshold},
@@ -340,6 +342,26 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
             Some(()) => Ok(self.claim_without_timeout(key, completion, now, hold)),
             None => Err(completion),
         }
+    }
+
+    /// Reads the memory of operations that are about to end. No load depends on another one, so the
+    /// processor waits for all at the same time. The ends would wait for them one by one.
+    #[inline(never)]
+    pub(super) fn read_ahead(&self, keys: impl Iterator<Item = Key>, hold: &mut Hold<'_, K>) {
+        let mut positions = SmallVec::<[Position; 4 * BATCH]>::new();
+        let mut read = 0;
+        for key in keys {
+            let has_timeout = hold.timeouts().has(key);
+            let is_out = self.slots.get(key.index()).is_some_and(|slot| slot.operation.is_none());
+            read += usize::from(has_timeout) + usize::from(is_out);
+            if let Some(record) = self.records.get(key.index()) {
+                positions.extend(record.positions.first());
+            }
+        }
+        for position in positions {
+            read += usize::from(self.lists.waiter_at(position).is_some());
+        }
+        hint::black_box(read);
     }
 
     /// Ends an operation that a list names, so its end is not decided.

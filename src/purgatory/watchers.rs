@@ -318,8 +318,13 @@ impl Positions {
 
     /// Returns the positions, in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = Position> {
-        let few = self.few.iter().map_while(|position| *position);
-        few.chain(self.further.iter().flat_map(|further| further.iter().copied()))
+        self.first().chain(self.further.iter().flat_map(|further| further.iter().copied()))
+    }
+
+    /// Returns the first positions.
+    #[inline]
+    pub(super) fn first(&self) -> impl Iterator<Item = Position> {
+        self.few.iter().map_while(|position| *position)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -11,6 +11,7 @@ mod edges;
 mod enumerate;
 #[cfg(feature = "std")]
 mod errors;
+mod expiry;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;

@@ -46,6 +46,11 @@ pub trait SharedPurgatory: Sync {
     /// Completes a request whatever its condition. Returns whether it waited.
     fn complete(&self, request: Self::Handle) -> bool;
 
+    /// Completes requests that are due at once. Returns how many of them waited.
+    fn complete_all(&self, requests: Vec<Self::Handle>) -> usize {
+        requests.into_iter().map(|request| usize::from(self.complete(request))).sum()
+    }
+
     /// Checks the requests on a key. Returns how many completed.
     fn check(&self, key: u32) -> usize;
 
@@ -80,6 +85,10 @@ impl SharedPurgatory for Requests {
 
     fn complete(&self, request: OperationKey) -> bool {
         self.complete(request)
+    }
+
+    fn complete_all(&self, requests: Vec<OperationKey>) -> usize {
+        self.complete_all(requests)
     }
 
     fn check(&self, key: u32) -> usize {

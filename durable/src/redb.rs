@@ -618,7 +618,7 @@ impl Shared {
     }
 }
 
-/// The marks of the records that a transaction may change. They end with it, also by a panic.
+/// The marks of the records that a transaction may change. They end with it, even if it panics.
 struct Marks<'s>(&'s Shared);
 
 impl Drop for Marks<'_> {

@@ -37,7 +37,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// If the driver is dropped, for example when the runtime ends, all sleeps of the timer end
-    /// with a [`SleepError`](super::SleepError), also those that are made later.
+    /// with a [`SleepError`](super::SleepError), including those that are made later.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Driver<F, S> {
         make_sleep: F,

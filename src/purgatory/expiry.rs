@@ -98,8 +98,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Annex<()> for Shar
     }
 }
 
-/// An expired operation, and what it left. Its drop completes the operation, also if a pool of the
-/// user drops it.
+/// An expired operation. Its drop completes the operation, even if a pool of the user drops it.
 pub(super) struct Due<K, O> {
     /// `None` if another thread completes it.
     operation: Option<O>,

@@ -544,7 +544,7 @@ pub(super) struct Listed {
     events: u64,
     /// Positions on the list of all operations.
     pub(super) in_order: u64,
-    /// Thresholds, also those that have been reached.
+    /// Thresholds, including those that have been reached.
     nodes: usize,
     /// Thresholds that have not been reached.
     pub(super) missing: u32,

@@ -263,7 +263,7 @@ fn events_on_two_keys_complete_an_operation_once() {
 fn no_event_is_missed_while_an_operation_begins_to_wait() {
     check(|| {
         let world = World::new();
-        // The shard publishes the expiration of this one also after its end. So the registration
+        // The shard publishes the expiration of this one even after its end. So the registration
         // below is not the earliest, passes no fence on its way to the reaper, and needs its own.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
         assert_eq!(world.shared.claim_all(vec![earlier]), 1);

@@ -334,7 +334,7 @@ impl<T: Send + 'static> ValueTimer<T> {
         self.shards().current()
     }
 
-    /// Starts the threads unless they have been started. Hands `value` back, also if that fails.
+    /// Starts the threads unless they have been started. Hands `value` back, even if that fails.
     #[inline]
     pub(super) fn ensure_started(&self, value: T) -> Result<T, ScheduleError<T>> {
         match self.shared().ensure_started() {

@@ -91,7 +91,7 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 ///
 /// # Crashes of the server
 ///
-/// The store's own commits are durable, also if the database's default of `synchronous_commit` is
+/// The store's own commits are durable, even if the database's default of `synchronous_commit` is
 /// `off`. A transaction of the caller has the caller's setting. The exception is the commit with
 /// which a delivery begins, which does not wait for the disk. If the server crashes within a moment
 /// after it, a later cancel can answer [`Cancelled`](Cancelled::Cancelled) while the handler runs.

@@ -491,7 +491,8 @@ mod tests {
         core.store.write(now, &[Command::Schedule(new)]).expect("write");
     }
 
-    /// `finish` promises to deliver due timeouts, also those of which the driver has not heard yet.
+    /// `finish` promises to deliver due timeouts, including those of which the driver has not heard
+    /// yet.
     #[test]
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let (core, deliveries) = core(&MemoryStore::new());

@@ -135,7 +135,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         Ok(())
     }
 
-    /// Returns whether this call started the threads: `false` also after a shutdown.
+    /// Returns whether this call started the threads: never after a shutdown.
     fn start_threads(self: &Arc<Self>) -> io::Result<bool> {
         let mut starter = self.starter.lock();
         let Some(parts) = &mut *starter else { return Ok(false) };

@@ -102,7 +102,7 @@ impl ShardChoice {
         let is_left = taken > MOST_TAKEN;
         // The shards beside this one are those of other threads.
         let start = if is_left { 1 } else { self.count / 2 };
-        // `mask + 1` distances in a row reach all shards, also if their number is no power of two.
+        // `mask + 1` distances in a row reach all shards, even if their number is no power of two.
         for further in start..=start + self.mask {
             let distance = moves.distance.wrapping_add(further);
             let next = self.moved(distance);

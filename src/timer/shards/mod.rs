@@ -215,7 +215,7 @@ impl<T, X> Shards<T, X> {
     }
 
     /// Returns the error for a value without a permit. A closed shard is reported as shut down,
-    /// also if the timer is full.
+    /// even if the timer is full.
     #[cold]
     fn refusal<V>(&self, index: usize, value: V) -> ScheduleError<V> {
         if self.all[index].is_closed() {

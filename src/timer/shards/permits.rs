@@ -1,4 +1,4 @@
-//! Permits: the limit on the number of pending timeouts, exact also under concurrency.
+//! Permits: the limit on the number of pending timeouts, exact even under concurrency.
 
 use std::num::NonZeroU64;
 

@@ -33,7 +33,8 @@ where
     ///
     /// # Complexity
     ///
-    /// *O*(shards + c log n) if c of n complete.
+    /// *O*(shards + c log n) if c of n complete. The call collects these c before it completes the
+    /// first.
     pub fn advance<Q>(&self, key: &Q, value: u64) -> usize
     where
         K: Borrow<Q>,

@@ -143,7 +143,8 @@ where
         Self { shared, turns, passes: Vec::new(), keys }
     }
 
-    /// Checks at most `budget` operations. Returns how many of them completed.
+    /// Checks at most `budget` operations. Returns how many of them completed. Operations that also
+    /// need unreached thresholds are passed over, and do not count.
     pub fn run(&mut self, mut budget: usize) -> usize {
         if self.passes.is_empty() {
             let shards = self.turns.iter().map(|turn| turn.shard_index);

@@ -109,7 +109,7 @@ impl Filters {
     }
 }
 
-/// Returns the cell of a hash. The table of keys uses the lowest and the uppermost bits.
+/// Returns the cell of a hash. The table of keys uses the lowest bits.
 #[inline]
 const fn cell(hash: u64) -> usize {
     (hash >> 24) as usize % CELLS

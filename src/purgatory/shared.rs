@@ -154,7 +154,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         self.limits.check_invariants(in_total, &on_keys);
     }
 
-    /// Drops what a hold left.
+    /// Drops the values that a hold left to its caller.
     pub(super) fn discard(&self, mut dropped_later: DroppedLater<K>) {
         dropped_later.discard(&self.panics);
     }

@@ -66,7 +66,8 @@ impl Hierarchy {
         }
     }
 
-    /// Reads what a merge of a chunk will read, so that the cache misses overlap.
+    /// Reads the lines and slots that a merge of a chunk will read, so that the cache misses
+    /// overlap.
     fn prefetch_merge<T>(&self, chunk: u32, newer: u32, live: u16, arena: &Arena<T>) {
         let next = self.chunks.next(chunk);
         core::hint::black_box(self.chunks.next(newer) ^ self.chunks.next(next));

@@ -84,9 +84,9 @@ use crate::{error::InsertError, tick::Tick};
 /// [`Ticks`](crate::Ticks) converts the time of a clock into ticks. The
 /// [guide](crate::guide#an-event-loop) has an event loop.
 ///
-/// The [contract](self#contract) lists what a wheel promises. Dropping the wheel drops the pending
-/// values. As with a `Vec`, a panic in one drop does not prevent the others, and a second one
-/// aborts.
+/// The [contract](self#contract) lists the promises of a wheel. Dropping the wheel drops the
+/// pending values. As with a `Vec`, a panic in one drop does not prevent the others, and a second
+/// one aborts.
 ///
 /// # Examples
 ///
@@ -214,7 +214,8 @@ impl<T> TimingWheel<T> {
     /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts, and moves
     /// up to 12 others to free memory. If the timeout determined the next expiration, the wheel
     /// searches for the next one, past emptied buckets and cancelled timeouts. It passes each of
-    /// these once. Allocates nothing.
+    /// these once. While a bucket of more than 8192 timeouts expires, a cancel also visits 16 of
+    /// them. Allocates nothing.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
         let (value, position) = self.arena.remove(key)?;

@@ -1,6 +1,10 @@
 //! Futures that are dropped at every point of their lives.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{
+    future::{Future, pending},
+    pin::Pin,
+    sync::Arc,
+};
 
 use delaywheel::{
     AsyncPurgatory, Clock, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer, Watch,
@@ -45,8 +49,9 @@ fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Boxed<'a> {
     Box::pin(async move { drop(future.await) })
 }
 
-const FUTURES: [(&str, Make); 7] = [
+const FUTURES: [(&str, Make); 8] = [
     ("sleep", |owners| boxed(owners.timer.sleep(SECOND))),
+    ("timeout", |owners| boxed(owners.timer.timeout(SECOND, pending::<()>()))),
     ("tick", |owners| boxed(owners.interval.tick())),
     ("recv_async", |owners| boxed(owners.queue.recv_async())),
     ("stream.recv", |owners| boxed(owners.stream.recv())),

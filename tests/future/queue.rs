@@ -38,21 +38,6 @@ fn empty_closed_and_ended_are_different_answers() {
 }
 
 #[test]
-fn the_end_wakes_every_task() {
-    let (queue, _clock) = queue();
-    let (woken, waker) = Wakes::new();
-    let mut receivers: Vec<_> = (0..5).map(|_| queue.recv_async()).collect();
-    for receiver in &mut receivers {
-        assert!(poll_with(receiver, &waker).is_pending());
-    }
-    queue.shutdown();
-    assert_eq!(woken.count(), 5);
-    for receiver in &mut receivers {
-        assert_eq!(poll_with(receiver, &waker), Poll::Ready(Err(RecvError)));
-    }
-}
-
-#[test]
 fn tasks_are_woken_in_the_order_in_which_they_began_to_wait() {
     let (queue, clock) = queue();
     let tasks: Vec<_> = (0..5).map(|_| Wakes::new()).collect();

@@ -12,7 +12,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, ManualClock, Timer,
+    Clock, Timer,
     future::{Sleep, block_on},
 };
 
@@ -102,47 +102,6 @@ fn a_reset_moves_a_sleep_in_every_state() {
     clock.advance(Duration::ZERO);
     assert_eq!(woken.count(), 3, "at once");
     assert_eq!(timer.stats().pending, 0);
-}
-
-#[test]
-fn a_sleep_that_is_moved_later_is_woken_at_both_deadlines_and_ends_at_the_later() {
-    let (timer, clock) = timer();
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep(3 * SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    for _ in 0..2 {
-        clock.advance(SECOND);
-        sleep.reset(3 * SECOND);
-        assert!(poll_with(&mut sleep, &waker).is_pending());
-    }
-    assert_eq!(timer.stats().scheduled, 1, "its place in the wheel stays");
-    clock.advance(SECOND);
-    assert_eq!(woken.count(), 1, "the first deadline");
-    assert!(poll_with(&mut sleep, &waker).is_pending(), "early");
-    assert_eq!((timer.stats().scheduled, timer.stats().pending), (2, 1));
-    clock.advance(Duration::new(1, 999_999_999));
-    assert_eq!(woken.count(), 1, "between them");
-    clock.advance(Duration::from_nanos(1));
-    assert_eq!(woken.count(), 2, "the last deadline");
-    assert!(poll_with(&mut sleep, &waker).is_ready());
-    timer.check_invariants();
-}
-
-#[test]
-fn a_sleep_that_is_moved_later_keeps_its_permit() {
-    let clock = ManualClock::new();
-    let builder = Timer::builder().clock(clock.clone()).max_pending(1);
-    let timer = builder.build().expect("the settings are valid");
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep(SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    sleep.reset(3 * SECOND);
-    clock.advance(2 * SECOND);
-    assert!(matches!(poll(&mut timer.sleep(SECOND)), Poll::Ready(Err(_))), "the timer is full");
-    assert_eq!(woken.count(), 0);
-    clock.advance(SECOND);
-    assert_eq!(woken.count(), 1);
-    assert!(matches!(poll_with(&mut sleep, &waker), Poll::Ready(Ok(()))));
 }
 
 #[test]

@@ -96,36 +96,6 @@ fn thresholds_satisfy_any_or_all() {
     assert_empty(&purgatory);
 }
 
-#[test]
-fn a_wait_dropped_at_any_poll_leaves_nothing_behind_and_wakes_no_task() {
-    let (purgatory, _clock) = purgatory();
-    for polls in 0..3 {
-        let (woken, waker) = Wakes::new();
-        let mut wait = purgatory.wait([3, 4], SECOND);
-        for _ in 0..polls {
-            assert!(poll_with(&mut wait, &waker).is_pending());
-        }
-        assert_eq!(purgatory.delayed(), u64::from(polls > 0));
-        drop(wait);
-        assert_empty(&purgatory);
-        drop(waker);
-        assert_eq!((woken.count(), Arc::strong_count(&woken)), (0, 1));
-    }
-    assert_eq!(purgatory.stats().cancelled, 2);
-}
-
-#[test]
-fn a_wait_that_ends_in_its_first_poll_wakes_no_task() {
-    let (purgatory, _clock) = purgatory();
-    let (woken, waker) = Wakes::new();
-    let mut satisfied = purgatory.wait([3], SECOND).when(|| true);
-    assert!(poll_with(&mut satisfied, &waker).is_ready());
-    drop(purgatory.shutdown());
-    let mut refused = purgatory.wait([3], SECOND);
-    assert!(matches!(poll_with(&mut refused, &waker), Poll::Ready(Err(_))));
-    assert_eq!(woken.count(), 0);
-}
-
 /// Polls a wait when its waker is woken, as an executor without a queue does.
 struct Inline {
     wait: Mutex<Wait<u32, &'static str>>,
@@ -170,16 +140,6 @@ fn a_condition_after_the_first_poll_panics() {
     let mut wait = purgatory.wait([3], SECOND);
     assert_eq!(completion(&mut wait), None);
     drop(wait.when(|| true));
-}
-
-#[test]
-fn the_task_that_polled_last_is_woken() {
-    let (purgatory, _clock) = purgatory();
-    let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());
-    let mut wait = purgatory.wait([3], SECOND);
-    assert!(poll_with(&mut wait, &one).is_pending() && poll_with(&mut wait, &two).is_pending());
-    purgatory.check_and_complete(&3);
-    assert_eq!((first.count(), second.count()), (0, 1));
 }
 
 #[test]

@@ -11,7 +11,6 @@ mod edges;
 mod enumerate;
 #[cfg(feature = "std")]
 mod errors;
-mod expiry;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;

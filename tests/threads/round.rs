@@ -115,7 +115,7 @@ impl Round {
         }
         scope.spawn(move || {
             let (mut random, mut held) = (random(2), Vec::new());
-            repeat(is_over, || self.waits.churn(&mut random, &mut held, 64));
+            repeat(is_over, || (0..64).for_each(|_| self.waits.churn(&mut random, &mut held)));
         });
         scope.spawn(move || {
             let mut random = random(3);
@@ -138,7 +138,7 @@ impl Round {
     fn load_values(&self, random: &mut fastrand::Rng, is_over: &AtomicBool) {
         let mut held = Vec::new();
         repeat(is_over, || {
-            self.values.churn(random, &mut held, 128);
+            (0..128).for_each(|_| self.values.churn(random, &mut held));
             match random.u32(..512) {
                 0 => held.extend(self.values.burst(random)),
                 1 => {

@@ -159,24 +159,17 @@ impl Values {
         self.books.breaches().unless(value == entry, || format!("{value:?} instead of {entry:?}"));
     }
 
-    /// One burst of calls of a load thread.
-    pub(crate) fn churn(
-        &self,
-        random: &mut fastrand::Rng,
-        held: &mut Vec<Held>,
-        operations: usize,
-    ) {
-        for _ in 0..operations {
-            let is_full = held.len() >= HELD;
-            let index = random.usize(..held.len().max(1));
-            match random.u32(..16) {
-                0..7 if !is_full => held.extend(self.schedule(random)),
-                _ if held.is_empty() => {}
-                7..9 => self.reset(held[index], delay(random), true),
-                9 => self.share(held.swap_remove(index), random),
-                10..12 => self.look(held, index),
-                _ => self.cancel(held.swap_remove(index)),
-            }
+    /// One call of a load thread.
+    pub(crate) fn churn(&self, random: &mut fastrand::Rng, held: &mut Vec<Held>) {
+        let is_full = held.len() >= HELD;
+        let index = random.usize(..held.len().max(1));
+        match random.u32(..16) {
+            0..7 if !is_full => held.extend(self.schedule(random)),
+            _ if held.is_empty() => {}
+            7..9 => self.reset(held[index], delay(random), true),
+            9 => self.share(held.swap_remove(index), random),
+            10..12 => self.look(held, index),
+            _ => self.cancel(held.swap_remove(index)),
         }
     }
 

@@ -140,29 +140,19 @@ impl Waits {
         self.purgatory.advance(&key, value);
     }
 
-    /// One burst of calls of a load thread.
-    pub(crate) fn churn(
-        &self,
-        random: &mut fastrand::Rng,
-        held: &mut Vec<Held>,
-        operations: usize,
-    ) {
-        for _ in 0..operations {
-            let is_full = held.len() >= HELD;
-            let index = random.usize(..held.len().max(1));
-            match random.u32(..32) {
-                0..24 if !is_full => held.extend(self.watch(random)),
-                24 if random.u8(..8) == 0 => {
-                    self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"moved");
-                }
-                _ if held.is_empty() => {}
-                25..28 => self.end_by_handle(held.swap_remove(index), random),
-                _ => {
-                    if !self.purgatory.is_waiting(held[index].0) {
-                        held.swap_remove(index);
-                    }
-                }
+    /// One call of a load thread.
+    pub(crate) fn churn(&self, random: &mut fastrand::Rng, held: &mut Vec<Held>) {
+        let is_full = held.len() >= HELD;
+        let index = random.usize(..held.len().max(1));
+        match random.u32(..32) {
+            0..24 if !is_full => held.extend(self.watch(random)),
+            24 if random.u8(..8) == 0 => {
+                self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"moved");
             }
+            _ if held.is_empty() => {}
+            25..28 => self.end_by_handle(held.swap_remove(index), random),
+            _ if self.purgatory.is_waiting(held[index].0) => {}
+            _ => drop(held.swap_remove(index)),
         }
     }
 

@@ -222,37 +222,6 @@ fn sleeps_end_in_real_time_on_a_runtime_without_a_timer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_two_threads_receive_each_value_once() {
-    const VALUES: u32 = 2000;
-    let queue = DelayQueue::new();
-    let receivers: Vec<_> = (0..8)
-        .map(|_| {
-            let queue: DelayQueue<u32> = queue.clone();
-            tokio::spawn(async move {
-                let mut received = Vec::new();
-                while let Ok(value) = queue.recv_async().await {
-                    received.push(value);
-                }
-                received
-            })
-        })
-        .collect();
-    for value in 0..VALUES {
-        let delay = Duration::from_micros(u64::from(value % 50) * 100);
-        queue.insert(delay, value).expect("the queue is open");
-    }
-    let last = queue.clone();
-    let left = tokio::task::spawn_blocking(move || last.finish(HOUR)).await.expect("no panic");
-    assert!(left.is_empty());
-    let mut received = Vec::new();
-    for receiver in receivers {
-        received.extend(receiver.await.expect("no task panics"));
-    }
-    received.sort_unstable();
-    assert_eq!(received, (0..VALUES).collect::<Vec<_>>());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_end_by_events_of_other_tasks_and_when_they_are_dropped() {
     let purgatory = AsyncPurgatory::<u32>::new();
     let log_end = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));

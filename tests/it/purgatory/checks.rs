@@ -186,25 +186,6 @@ fn memory_can_be_shrunk_during_a_pass() {
 }
 
 #[test]
-fn checks_that_are_dropped_early_free_their_cursor() {
-    let world = crowd(100);
-    // A cursor that is not freed would be moved at every end of an operation, and never be used
-    // again.
-    for round in 0..1000 {
-        let mut checks = world.purgatory.checks(&[1]);
-        checks.run(round % 99 + 1);
-        assert!(!checks.is_done());
-    }
-    world.state().ready.extend(0..100);
-    assert_eq!(
-        world.purgatory.check_and_complete(&1),
-        100,
-        "an event checks all operations, also those that the dropped passes left"
-    );
-    world.check_empty();
-}
-
-#[test]
 fn leaked_checks_delay_no_operation() {
     let world = crowd(100);
     let mut checks = world.purgatory.checks(&[1]);

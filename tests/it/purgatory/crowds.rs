@@ -121,22 +121,6 @@ fn ended_operations_release_their_permits_before_the_first_completion() {
 }
 
 #[test]
-fn an_event_does_not_count_operations_cancelled_by_their_checks() {
-    let world = World::new();
-    let key = Arc::<Mutex<Option<OperationKey>>>::default();
-    let (own, purgatory) = (Arc::clone(&key), world.purgatory.clone());
-    let op = world.op(1).check(move || {
-        // The key is known only at the check that the event causes.
-        own.lock().unwrap().is_some_and(|key| purgatory.cancel(key))
-    });
-    let waits = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
-    *key.lock().unwrap() = Some(waits);
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!(world.ended(), [(1, Cancelled(""))]);
-    world.check_empty();
-}
-
-#[test]
 fn a_refused_operation_displaces_no_other() {
     let world = World::with(|builder| {
         builder.max_delayed(2, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
@@ -216,27 +200,6 @@ fn an_advance_checks_operations_in_batches() {
         *last.lock().unwrap() = Some(world.waits(watched));
     }
     assert_eq!(world.advance(1, 5), CROWD as usize - 1);
-    world.check_empty();
-}
-
-#[test]
-fn a_shutdown_counts_operations_that_are_being_checked() {
-    let world = World::new();
-    let purgatory = world.purgatory.clone();
-    let (shut_down, mut checks) = (Arc::new(Mutex::new(0)), 0);
-    let count = Arc::clone(&shut_down);
-    let op = world.op(1).check(move || {
-        checks += 1;
-        if checks == 3 {
-            *count.lock().unwrap() = purgatory.shutdown().len();
-        }
-        false
-    });
-    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
-    world.watch(2, [2]);
-    assert_eq!(world.purgatory.check_and_complete(&1), 0);
-    assert_eq!(*shut_down.lock().unwrap(), 1, "the other operation is being checked");
-    assert_eq!(world.purgatory.stats().shut_down, 2);
     world.check_empty();
 }
 

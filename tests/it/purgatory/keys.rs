@@ -1,4 +1,4 @@
-//! Keys of an operation: duplicates, a thousand, and keys that own memory.
+//! Keys of an operation: a thousand, borrowed forms, and equal hashes.
 
 use std::time::Duration;
 
@@ -9,23 +9,6 @@ use delaywheel::{
 };
 
 use super::support::{HOUR, Log, World, all};
-
-#[test]
-fn a_key_that_is_given_many_times_is_watched_once() {
-    let world = World::new();
-    let keys: Vec<_> = (0..300).map(|number| number % 3).collect();
-    world.watch(1, keys.clone());
-    world.watch(2, [0, 0]);
-    assert_eq!((world.purgatory.watched(), world.purgatory.stats().keys), (4, 3));
-    world.checked();
-    assert_eq!(world.purgatory.check_and_complete(&0), 0);
-    assert_eq!(world.checked(), [1, 2], "an operation was checked twice");
-    world.make_ready(1);
-    assert_eq!(world.purgatory.check_and_complete_all(&keys), 1);
-    assert_eq!(world.purgatory.cancel_for_key(&0), 1);
-    assert_eq!(world.ended(), [(1, Satisfied), (2, Cancelled(""))]);
-    world.check_empty();
-}
 
 #[test]
 fn an_operation_can_watch_a_thousand_keys() {

@@ -48,23 +48,6 @@ fn settings_of_the_timer_are_checked() {
 }
 
 #[test]
-fn a_full_purgatory_returns_the_refused_operation() {
-    let world = World::with(|builder| builder.max_delayed(3, Overload::Refuse));
-    let keys: Vec<_> = (0..3).map(|name| world.watch(name, [name])).collect();
-    let refused = world.purgatory.try_complete_else_watch(world.op(9), [9], HOUR);
-    let error = refused.expect_err("three wait");
-    assert_eq!(error.kind(), WatchErrorKind::Full);
-    assert_eq!(error.to_string(), "purgatory is full");
-    assert_eq!((world.purgatory.stats().refused, world.ended()), (1, vec![]));
-    world.check_books();
-    assert!(world.purgatory.cancel(keys[1]));
-    let again = error.into_value();
-    world.waits(world.purgatory.try_complete_else_watch(again, [9], HOUR));
-    assert_eq!(world.purgatory.cancel_for_key(&9), 1);
-    assert_eq!(world.ended(), [(1, Cancelled("")), (9, Cancelled(""))]);
-}
-
-#[test]
 fn an_operation_that_completes_at_once_needs_no_permit() {
     let world = World::with(|builder| {
         builder.max_delayed(1, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
@@ -173,17 +156,6 @@ fn a_new_operation_displaces_one_on_each_key_even_one_that_is_being_checked() {
     world.purgatory.check_and_complete(&3);
     assert_eq!(world.ended(), all([1, 2, 3], Displaced));
     assert_eq!(world.purgatory.stats().refused, 0);
-    world.check_books();
-}
-
-#[test]
-fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
-    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
-    world.watch(1, [1]);
-    let watches = [Events(1), Threshold(1, 5), Threshold(1, 6)];
-    let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
-    assert_eq!(refused.expect_err("it needs three permits").kind(), WatchErrorKind::KeyFull);
-    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 1));
     world.check_books();
 }
 

@@ -50,36 +50,24 @@ fn meddle(
 }
 
 #[test]
-fn the_drop_of_a_cancelled_value_may_use_the_timer() {
-    meddle(|builder| builder, |_, timer, key, _| drop(timer.cancel(key)));
-}
-
-#[test]
-fn the_drop_of_an_expired_value_may_use_the_timer() {
-    meddle(|builder| builder, |clock, _, _, _| clock.advance(SECOND));
-}
-
-#[test]
-fn the_drop_of_a_value_that_a_full_timer_refused_may_use_the_timer() {
-    let full = |builder: TimerBuilder| builder.max_pending(1);
-    meddle(full, |_, timer, _, meddler| {
-        let refused = timer.schedule(Duration::ZERO, Some(meddler()));
-        assert_eq!(refused.unwrap_err().kind(), ScheduleErrorKind::Full);
-    });
-}
-
-#[test]
-fn the_drop_of_a_value_that_a_shutdown_returned_or_refused_may_use_the_timer() {
-    meddle(|builder| builder, |_, timer, _, _| drop(timer.shutdown()));
+fn the_drop_of_a_value_may_use_the_timer_wherever_it_happens() {
+    let free = |builder| builder;
+    meddle(free, |_, timer, key, _| drop(timer.cancel(key)));
+    meddle(free, |clock, _, _, _| clock.advance(SECOND));
     meddle(
-        |builder| builder,
-        |_, timer, key, meddler| {
-            std::mem::forget(timer.shutdown());
-            assert!(!timer.is_pending(key));
+        |builder| builder.max_pending(1),
+        |_, timer, _, meddler| {
             let refused = timer.schedule(Duration::ZERO, Some(meddler()));
-            assert_eq!(refused.unwrap_err().kind(), ScheduleErrorKind::ShutDown);
+            assert_eq!(refused.unwrap_err().kind(), ScheduleErrorKind::Full);
         },
     );
+    meddle(free, |_, timer, _, _| drop(timer.shutdown()));
+    meddle(free, |_, timer, key, meddler| {
+        std::mem::forget(timer.shutdown());
+        assert!(!timer.is_pending(key));
+        let refused = timer.schedule(Duration::ZERO, Some(meddler()));
+        assert_eq!(refused.unwrap_err().kind(), ScheduleErrorKind::ShutDown);
+    });
 }
 
 /// Uses handles of its dropped timer when it is dropped.

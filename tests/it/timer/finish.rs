@@ -12,7 +12,7 @@ use std::{
 };
 
 use delaywheel::{
-    Clock, DelayQueue, MissedTicks, RecvError, Repeating, ScheduleErrorKind, Timer, TimerBuilder,
+    Clock, DelayQueue, MissedTicks, Repeating, ScheduleErrorKind, Timer, TimerBuilder,
 };
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
@@ -145,16 +145,6 @@ fn a_shutdown_ends_a_finish_that_waits_for_a_running_callback() {
 }
 
 #[test]
-fn a_timer_without_any_threads_finishes_at_once() {
-    let timer = Timer::new();
-    assert_eq!(must_return(move || timer.finish_by(far()).len()), 0);
-    let shut_down = Timer::new();
-    shut_down.schedule(YEAR, || ()).unwrap();
-    assert_eq!(shut_down.shutdown().len(), 1);
-    assert_eq!(must_return(move || shut_down.finish_by(far()).len()), 0);
-}
-
-#[test]
 fn a_callback_that_finishes_its_timer_does_not_wait_for_itself() {
     each_execution(|timer| {
         let (send, received) = mpsc::channel();
@@ -231,39 +221,11 @@ fn a_repetition_ends_with_the_first_occurrence_that_a_finish_refuses() {
 }
 
 #[test]
-fn in_virtual_time_a_finish_runs_due_callbacks_and_returns_the_others() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let (own, refused) = (timer.clone(), log.clone());
-    timer
-        .schedule(Duration::ZERO, move || refused.push(own.schedule(SECOND, || ()).is_err()))
-        .unwrap();
-    timer.schedule(SECOND, || panic!("it was returned")).unwrap();
-    assert_eq!(timer.finish_by(clock.now() + YEAR).len(), 1);
-    assert_eq!((log.take(), clock.elapsed()), (vec![true], Duration::ZERO));
-    clock.advance(YEAR);
-    assert_eq!(timer.finish_by(clock.now()).len(), 0);
-}
-
-#[test]
 fn in_virtual_time_a_finish_whose_deadline_has_passed_runs_nothing() {
     let (clock, timer) = manual();
     clock.advance(SECOND);
     timer.schedule(Duration::ZERO, || panic!("it was returned")).unwrap();
     assert_eq!(timer.finish_by(clock.now().checked_sub(MS).unwrap()).len(), 1);
-}
-
-#[test]
-fn a_callback_in_virtual_time_that_finishes_its_timer_runs_the_other_due_callbacks() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    for _ in 0..2 {
-        let (own, log, now) = (timer.clone(), log.clone(), clock.now());
-        timer.schedule(SECOND, move || log.push(own.finish_by(now + YEAR).len())).unwrap();
-    }
-    timer.schedule(YEAR, || ()).unwrap();
-    must_return(move || clock.advance(SECOND));
-    assert_eq!(log.take(), [1, 0]);
 }
 
 #[test]
@@ -297,16 +259,4 @@ fn receivers_get_the_due_values_of_a_queue_that_finishes_and_it_returns_the_othe
     let mut all = received.concat();
     all.sort_unstable();
     assert!(all.into_iter().eq(0..20), "receivers get all values, and then an error");
-}
-
-#[test]
-fn a_queue_whose_finish_passes_its_deadline_returns_pending_values_and_keeps_due_ones() {
-    let (clock, _) = manual();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
-    for delay in [0, 0, 5] {
-        queue.insert(delay * MS, delay).unwrap();
-    }
-    assert_eq!(queue.finish_by(clock.now()), [5]);
-    assert_eq!(queue.insert(MS, 7).unwrap_err().kind(), ScheduleErrorKind::ShutDown);
-    assert_eq!([queue.recv(), queue.recv(), queue.recv()], [Ok(0), Ok(0), Err(RecvError)]);
 }

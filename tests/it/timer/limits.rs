@@ -32,17 +32,6 @@ fn fill(timer: &ValueTimer<u32>) -> u32 {
 }
 
 #[test]
-fn a_timer_is_full_at_its_limit_and_hands_the_refused_value_back() {
-    let (_clock, timer) = of_three();
-    assert_eq!(fill(&timer), 3);
-    let refused = timer.schedule_at(std::time::Instant::now(), 17).unwrap_err();
-    assert_eq!(refused.to_string(), "timer is full");
-    assert_eq!(refused.into_value(), 17);
-    let stats = timer.stats();
-    assert_eq!((stats.pending, stats.scheduled, stats.rejected), (3, 3, 2));
-}
-
-#[test]
 fn every_end_of_a_timeout_releases_its_permit() {
     let (clock, timer) = of_three();
     let keys = [1, 2, 3].map(|value| timer.schedule(SECOND, value).unwrap());

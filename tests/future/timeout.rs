@@ -66,20 +66,6 @@ fn the_future_wins_if_both_are_ready() {
 }
 
 #[test]
-fn a_future_that_is_done_in_time_leaves_nothing_in_the_wheel() {
-    let (timer, _clock) = timer();
-    let mut limited = timer.timeout(SECOND, Pending(3));
-    for _ in 0..3 {
-        assert!(poll(&mut limited).is_pending());
-        assert_eq!(timer.stats().pending, 1);
-    }
-    assert!(matches!(poll(&mut limited), Poll::Ready(Ok("done"))));
-    drop(limited);
-    let stats = timer.stats();
-    assert_eq!((stats.pending, stats.scheduled, stats.cancelled), (0, 1, 1));
-}
-
-#[test]
 fn the_delay_starts_at_the_first_poll_and_a_deadline_stands() {
     let (timer, clock) = timer();
     let mut by_delay = timer.timeout(2 * SECOND, pending::<()>());

@@ -23,8 +23,6 @@ mod pages;
 #[cfg(feature = "std")]
 mod purgatory;
 #[cfg(feature = "std")]
-mod queue;
-#[cfg(feature = "std")]
 mod repeat;
 mod scenarios;
 mod script;

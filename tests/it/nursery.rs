@@ -82,22 +82,6 @@ fn timeouts_of_the_nursery_and_the_levels_expire_in_order() {
 }
 
 #[test]
-fn a_reset_in_the_nursery_moves_the_next_expiration_both_ways() {
-    let mut wheel = wheel_of(64, 0);
-    let keys = fill(&mut wheel, [10, 500, 900].into_iter());
-    for (key, deadline, next) in
-        [(0, 700, 500), (1, 800, 700), (2, 3, 3), (2, 701, 700), (0, 1 << 40, 701)]
-    {
-        wheel.reset(keys[key], Tick::new(deadline)).unwrap();
-        wheel.check_invariants();
-        assert_eq!(wheel.next_expiration(), Some(Tick::new(next)));
-        assert_eq!(wheel.deadline(keys[key]), Some(Tick::new(deadline)));
-    }
-    assert_eq!(wheel.levels(), 0);
-    assert_eq!(drain_at(&mut wheel, 1 << 40), [900, 500, 10]);
-}
-
-#[test]
 fn a_passed_deadline_counts_as_now_after_the_only_due_timeout_was_cancelled() {
     let mut wheel = wheel_of(64, 0);
     let keys = fill(&mut wheel, [10, 500].into_iter());

@@ -13,14 +13,20 @@ use crate::{
 };
 
 impl Front {
-    pub(crate) fn schedule(self: &Arc<Self>, world: &Arc<World>, delay: Delay, action: Action) {
+    /// Schedules with a delay. `handle` makes the handle of a closure.
+    pub(crate) fn schedule(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        (delay, action): (Delay, Action),
+        handle: fn(Timeout) -> Handle,
+    ) {
         let tick = self.books().after(world.now(), delay);
         let (number, token) = self.enter(world, tick, action);
         let load = self.load(world);
         let delay = duration(delay);
         let result = match &self.timer {
             Facade::Closures(timer) => {
-                answer(timer.schedule(delay, move || token.run()).map(Handle::Timeout))
+                answer(timer.schedule(delay, move || token.run()).map(handle))
             }
             Facade::Values(timer) => answer(timer.schedule(delay, token).map(Handle::Key)),
             Facade::Queue(queue) => answer(queue.insert(delay, token).map(Handle::Key)),
@@ -41,22 +47,6 @@ impl Front {
             Facade::Queue(queue) => answer(queue.insert_at(instant, token).map(Handle::Key)),
         };
         self.conclude(world, number, load, result);
-    }
-
-    /// Schedules a closure. Its guard cancels it when the world drops the handle.
-    pub(crate) fn schedule_guarded(
-        self: &Arc<Self>,
-        world: &Arc<World>,
-        delay: Delay,
-        action: Action,
-    ) {
-        let Facade::Closures(timer) = &self.timer else { return };
-        let tick = self.books().after(world.now(), delay);
-        let (number, token) = self.enter(world, tick, action);
-        let load = self.load(world);
-        let timeout = timer.schedule(duration(delay), move || token.run());
-        let guard = timeout.map(|timeout| Handle::Guard(timeout.cancel_on_drop()));
-        self.conclude(world, number, load, answer(guard));
     }
 
     /// Returns the least and the greatest number of timeouts that may be pending before an

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use delaywheel::{
-    Clock, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer, timer::PartialBatch,
+    ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer, timer::PartialBatch,
 };
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, manual, must_return, wait_until};
@@ -24,22 +24,6 @@ fn timer_with(
 /// The refused values, in order.
 fn refused<K>(partial: PartialBatch<K, u32>) -> Vec<u32> {
     partial.refused.into_iter().map(|(_, value)| value).collect()
-}
-
-#[test]
-fn a_batch_has_the_same_effect_as_its_timeouts_one_by_one() {
-    let (clock, timer, log) = timer_with(|builder| builder);
-    let delay = |value| (value * 7919) % 5000 * MS;
-    let keys = timer.schedule_batch((0..MANY).map(|value| (delay(value), value))).unwrap();
-    assert_eq!(keys.len(), MANY as usize);
-    for (key, value) in keys.iter().zip(0..) {
-        assert_eq!(timer.deadline(*key), Some(clock.now() + delay(value)), "{value}");
-    }
-    clock.advance(5 * SECOND);
-    let mut expected: Vec<_> = (0..MANY).collect();
-    expected.sort_by_key(|value| delay(*value));
-    assert_eq!(log.take(), expected);
-    assert_eq!(timer.stats().scheduled, u64::from(MANY));
 }
 
 #[test]

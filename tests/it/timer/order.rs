@@ -1,11 +1,14 @@
 //! The order and the time of callbacks: by deadline, never early, within a tick, and never beyond
 //! the horizon.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use delaywheel::{Clock, ManualClock, Timer};
+use delaywheel::{Clock, DelayQueue, ManualClock, Timer};
 
-use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, skewed};
+use super::{
+    clock::Set,
+    support::{Log, MS, SECOND, YEAR, manual, manual_with, skewed},
+};
 
 #[test]
 fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
@@ -24,39 +27,6 @@ fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
         assert_eq!(late.len(), 500);
         assert!(late.iter().all(|late| late.is_some_and(|late| late < tick)), "{tick:?}: {late:?}");
     }
-}
-
-#[test]
-fn a_timeout_without_a_delay_is_due_at_the_next_turn_or_tick() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    timer.schedule(Duration::ZERO, log.note(1)).unwrap();
-    assert_eq!(log.take(), [], "it does not run within the call");
-    clock.advance(Duration::ZERO);
-    assert_eq!(log.take(), [1]);
-
-    clock.advance(MS / 2);
-    timer.schedule(Duration::ZERO, log.note(2)).unwrap();
-    assert_eq!(clock.advance_to_next(), Some(MS / 2));
-    assert_eq!(log.take(), [2]);
-}
-
-#[test]
-fn an_instant_that_has_passed_is_due_at_once() {
-    let before = Instant::now();
-    let (clock, timer) = manual();
-    let log = Log::new();
-    timer.schedule_at(before, log.note("before the timer was made")).unwrap();
-    clock.advance(YEAR);
-    assert_eq!(log.take(), ["before the timer was made"]);
-    let a_second_ago = clock.now();
-    clock.advance(SECOND);
-    timer.schedule_at(a_second_ago, log.note("a second ago")).unwrap();
-    timer.schedule_at(clock.now() + SECOND, log.note("in a second")).unwrap();
-    clock.advance(Duration::ZERO);
-    assert_eq!(log.take(), ["a second ago"]);
-    assert_eq!(clock.advance_to_next(), Some(SECOND));
-    assert_eq!(log.take(), ["in a second"]);
 }
 
 #[test]
@@ -169,4 +139,21 @@ fn a_timer_made_while_the_clock_advances_is_adopted() {
     }
     clock.advance(MS);
     assert!(timers.iter().all(|timer| timer.stats().expired == 1));
+}
+
+#[test]
+fn values_inserted_by_many_threads_are_received_in_the_order_of_their_deadlines() {
+    let clock = Set::new();
+    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    for thread in 0..8 {
+        let insert = || {
+            for delay in 0..300 {
+                queue.insert((delay * 8 + thread) * MS, delay * 8 + thread).unwrap();
+            }
+        };
+        std::thread::scope(|scope| drop(scope.spawn(insert)));
+    }
+    clock.show(60 * SECOND);
+    let received: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
+    assert!(received.into_iter().eq(0..8 * 300));
 }

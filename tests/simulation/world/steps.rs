@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+use delaywheel::Timeout;
+
 use super::{World, lock};
 use crate::{
     books::Number,
     clock::Time,
-    fronts::Front,
+    fronts::{Front, Handle},
     script::{Action, Delay, Kind, Step, Wait},
 };
 
@@ -17,10 +19,10 @@ impl World {
         match action {
             Action::Panic => return true,
             Action::Schedule(front, delay) => {
-                self.front(front).schedule(&this, delay, Action::Nothing);
+                self.front(front).schedule(&this, (delay, Action::Nothing), Handle::Timeout);
             }
             Action::ScheduleAndPanic(front, delay) => {
-                self.front(front).schedule(&this, delay, Action::Panic);
+                self.front(front).schedule(&this, (delay, Action::Panic), Handle::Timeout);
                 return true;
             }
             Action::Cancel(front, back) => self.front(front).cancel(self, back),
@@ -67,13 +69,17 @@ impl World {
         let this = self.this();
         match step {
             Step::Schedule(front, delay, action) => {
-                self.front(front).schedule(&this, delay, action);
+                self.front(front).schedule(&this, (delay, action), Handle::Timeout);
             }
             Step::ScheduleAt(front, delay, action) => {
                 let time = self.instant_for(delay);
                 self.front(front).schedule_at(&this, time, action);
             }
-            Step::Guard(delay, action) => self.front(0).schedule_guarded(&this, delay, action),
+            Step::Guard(delay, action) => {
+                // The guard cancels the timeout when the world drops the handle.
+                let guard = |timeout: Timeout| Handle::Guard(timeout.cancel_on_drop());
+                self.front(0).schedule(&this, (delay, action), guard);
+            }
             Step::Batch(front, count, delay, action) => {
                 self.front(front).schedule_batch(&this, (count, delay), action);
             }

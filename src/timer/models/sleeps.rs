@@ -112,7 +112,7 @@ impl Task {
 }
 
 type Poller =
-    fn(&Shards<Waker>, &mut Registration, u64, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
+    fn(&Shards<Waker>, &mut Registration, Nanos, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
 
 /// Runs a task until its sleep has ended, which must not be early.
 fn run(shards: &Shards<Waker>, task: &Task, sleep: Registration, deadline: Nanos, poll: Poller) {

@@ -39,8 +39,9 @@ where
     /// # Errors
     ///
     /// [`WatchError`] hands the operation back if a limit is reached, if the operation has too many
-    /// keys, or if the purgatory is shut down. The first operation that waits starts the threads of
-    /// the timer. It is also refused if a thread cannot start.
+    /// keys, or if the purgatory is shut down. An operation that can complete at once completes
+    /// even then. The first operation that waits starts the threads of the timer. It is also
+    /// refused if a thread cannot start.
     ///
     /// # Complexity
     ///
@@ -102,7 +103,8 @@ where
     ///
     /// # Errors
     ///
-    /// Those of `try_complete_else_watch`.
+    /// Those of `try_complete_else_watch`. Refuses an operation with more than
+    /// [`max_keys`](super::PurgatoryBuilder::max_keys) watches before it asks whether one holds.
     ///
     /// # Complexity
     ///
@@ -163,7 +165,7 @@ where
     ///
     /// # Errors
     ///
-    /// Those of `try_complete_else_watch`.
+    /// Those of [`watch_any`](Self::watch_any).
     ///
     /// # Complexity
     ///
@@ -204,8 +206,10 @@ where
                     shared.catch(|| drop(is_not_added));
                 }
             }
+            // The watches that do not fit may not hold, so the others decide nothing.
             if conditions.is_too_large {
-                break;
+                shared.limits.refuse();
+                return Err(WatchError::new(Reason::TooManyKeys, operation));
             }
         }
         let is_checked = !conditions.events.is_empty() || conditions.thresholds.is_empty();

@@ -93,6 +93,10 @@ fn thresholds_satisfy_any_or_all() {
     assert_eq!(completion(&mut reached), Some(Completion::Expired));
     let mut reached = purgatory.wait_all(watches, SECOND).when_reached(|_, at| at <= 200);
     assert_eq!(completion(&mut reached), Some(Completion::Satisfied));
+    let too_many = (0..1025).map(|key| Watch::Threshold(key, 1));
+    let mut refused = purgatory.wait_all(too_many, SECOND).when_reached(|key, _| *key < 1024);
+    let Poll::Ready(Err(error)) = poll(&mut refused) else { panic!("key 1024 is not reached") };
+    assert_eq!(error.kind(), WatchErrorKind::TooManyKeys);
     assert_empty(&purgatory);
 }
 

@@ -254,6 +254,36 @@ fn an_operation_with_too_many_keys_is_refused() {
 }
 
 #[test]
+fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
+    let world = World::with(|builder| builder.max_keys(2));
+    let asked = Arc::new(Mutex::new(0));
+    // Without the watch that does not fit, the operation would be satisfied.
+    for last in [Threshold(3, 1), Events(3)] {
+        for is_all in [false, true] {
+            let (reached, ended) = (Arc::clone(&asked), Arc::clone(&asked));
+            let operation = Op::new()
+                .reach(move |key, _| {
+                    *reached.lock().unwrap() += 1;
+                    key < 3
+                })
+                .end(move |_| *ended.lock().unwrap() += 10);
+            let watches = [Threshold(1, 1), Threshold(2, 1), last.clone()];
+            let refused = if is_all {
+                world.purgatory.watch_all(operation, watches, HOUR)
+            } else {
+                world.purgatory.watch_any(operation, watches, HOUR)
+            };
+            let error = refused.expect_err("it has one watch too many");
+            assert_eq!((error.kind(), *asked.lock().unwrap()), (WatchErrorKind::TooManyKeys, 0));
+            error.into_value().complete(Satisfied);
+            assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), 10, "it came back");
+        }
+    }
+    assert_eq!(world.purgatory.stats().refused, 4);
+    world.check_empty();
+}
+
+#[test]
 fn millions_of_duplicate_keys_take_linear_time() {
     must_return(|| {
         let world = World::with(|builder| builder.max_delayed_per_key(9, Overload::Refuse));

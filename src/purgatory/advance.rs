@@ -56,7 +56,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         fence_event();
         let mut passes = SmallVec::<[_; 4]>::new();
         self.filters.for_each(key.hash, |shard_index| {
-            passes.push((shard_index, ThresholdPass::new()));
+            passes.push((shard_index, ThresholdPass::up_to(value)));
         });
         // A check may lead to new operations in any shard, which this call does not reach. No check
         // has run when the first hold of the first shard begins the pass there.
@@ -66,7 +66,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let mut due = Vec::new();
         let mut completed = 0;
         for (shard_index, pass) in &mut passes {
-            completed += self.reach(*shard_index, pass, key, value, &mut due);
+            completed += self.reach(*shard_index, pass, key, &mut due);
         }
         // The operations of each shard are in order.
         if passes.len() > 1 {
@@ -79,15 +79,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         completed
     }
 
-    /// Ends the operations of a shard that a value satisfies, and adds them to `due`. Checks those
-    /// that also need a check. Returns how many of these completed, plus how many other threads
-    /// will complete.
+    /// Ends the operations of a shard whose thresholds a pass visits, and adds them to `due`.
+    /// Checks those that also need a check. Returns how many of these completed, plus how many
+    /// other threads will complete.
     fn reach<Q>(
         &self,
         shard_index: usize,
         pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
-        value: u64,
         due: &mut Vec<(u64, Finished<O, R>)>,
     ) -> usize
     where
@@ -104,7 +103,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             if !due.is_empty() {
                 due.reserve(BATCH);
             }
-            let mut reached = shard.reach(pass, key, value, now, due);
+            let mut reached = shard.reach(pass, key, now, due);
             completed += reached.decided;
             is_timed |= reached.needs_time;
             if !reached.batch.is_empty() {

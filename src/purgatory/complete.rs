@@ -10,7 +10,7 @@ use super::{
     claim::{Claim, Finished},
     expiry::Due,
     filter::fence_event,
-    lists::HashedKey,
+    lists::{HashedKey, ThresholdPass},
     operation::{Completion, DelayedOperation, OperationKey},
     shard::Shard,
     shared::Shared,
@@ -240,13 +240,14 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let mut watched = SmallVec::<[_; 16]>::new();
         self.filters.for_each(key.hash, |shard_index| {
             let shard = self.shard(shard_index);
-            let next_serial = shard.next_serial();
-            watched.push((shard, next_serial));
+            watched.push((shard, shard.begin_cancel(key)));
         });
         let mut cancelled = 0;
-        for (shard, next_serial) in watched {
+        for (shard, (next_serial, thresholds)) in watched {
             cancelled += self.cancel_events(shard, key, next_serial, reason);
-            cancelled += self.cancel_thresholds(shard, key, next_serial, reason);
+            if let Some(pass) = thresholds {
+                cancelled += self.cancel_thresholds(shard, key, pass, reason);
+            }
         }
         cancelled
     }
@@ -264,30 +265,27 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut walk = Walk::new(shard, 0);
+        let mut walk = Walk::before(shard, next_serial);
         self.cancel_each(reason, |completion, now| {
-            let claim = shard.claim_next(&mut walk, key, next_serial, completion, now);
+            let claim = shard.claim_next(&mut walk, key, completion, now);
             (!walk.is_done(), claim)
         })
     }
 
-    /// Like [`cancel_events`](Self::cancel_events) for the operations that wait for a key's value.
+    /// Cancels the operations of a shard whose thresholds a pass visits.
     fn cancel_thresholds<Q>(
         &self,
         shard: Shard<'_, K, O, R>,
         key: HashedKey<'_, Q>,
-        next_serial: u64,
+        mut pass: ThresholdPass,
         reason: &impl Fn() -> R,
     ) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut last = None;
         self.cancel_each(reason, |completion, now| {
-            let (next, claim) = shard.claim_threshold(key, next_serial, last, completion, now);
-            last = next;
-            (next.is_some(), claim)
+            shard.claim_threshold(&mut pass, key, completion, now)
         })
     }
 

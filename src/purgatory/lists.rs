@@ -265,6 +265,11 @@ impl<K> Lists<K> {
         Some((next, self.thresholds[next.node].waiter))
     }
 
+    /// Returns the greatest threshold of a list.
+    pub(super) fn greatest_of(&self, list: Index) -> Option<u64> {
+        Some(self.keys[list].thresholds.as_ref()?.last()?.at)
+    }
+
     /// Calls `find` with the first position of events of each key with this hash, and returns the
     /// first result.
     pub(super) fn lists_of_hash<V>(
@@ -559,18 +564,23 @@ impl Listed {
     }
 }
 
-/// The progress of an advance in a shard. It visits the thresholds of the operations that waited
-/// when it began.
+/// The progress of a pass along the thresholds of a key in a shard. It visits those of the
+/// operations that waited when it began.
+///
+/// Thresholds are in the order of values, so newer ones may lie between. The pass moves past up to
+/// 256 of these in a hold.
 pub(super) struct ThresholdPass {
     /// The serial number of the first operation that came later; `None` before the pass begins.
     next_serial: Option<u64>,
     /// The last threshold that was left on its list, because its operation came later.
     pub(super) passed_over: Option<ThresholdKey>,
+    /// The greatest value to visit. So the pass does not follow values that grow.
+    pub(super) end: u64,
 }
 
 impl ThresholdPass {
-    pub(super) const fn new() -> Self {
-        Self { next_serial: None, passed_over: None }
+    pub(super) const fn up_to(end: u64) -> Self {
+        Self { next_serial: None, passed_over: None, end }
     }
 
     /// Begins the pass unless it has begun. Returns the serial number of the first operation that

@@ -217,16 +217,14 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         self.hold(|waiters, _| waiters.next_serial())
     }
 
-    /// Removes the thresholds that `value` reaches from the list of a key, except those of
-    /// operations that came after the pass began. Adds the operations that this ends to `due`, with
-    /// their thresholds. Without the present time it stops before an operation whose wait is
-    /// measured.
+    /// Removes the thresholds of a pass from the list of a key. Adds the operations that this ends
+    /// to `due`, with their thresholds. Without the present time it stops before an operation whose
+    /// wait is measured.
     #[inline]
     pub(super) fn reach<Q>(
         &self,
         pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
-        value: u64,
         now: Option<Nanos>,
         due: &mut Vec<(u64, Finished<O, R>)>,
     ) -> Reached<O, R>
@@ -237,38 +235,53 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         let mut reached =
             Reached { batch: Batch::new(), decided: 0, is_more: false, needs_time: false };
         let before = due.len();
+        reached.is_more = self.visit_thresholds(pass, key, |waiters, threshold, waiter, hold| {
+            if now.is_none() && waiters.is_timed(waiter) {
+                reached.needs_time = true;
+                return false;
+            }
+            let (now, batch) = (now.unwrap_or(Nanos::ZERO), &mut reached.batch);
+            match waiters.on_threshold(threshold, waiter, now, batch, hold) {
+                Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
+                Some(Claim::Decided) => reached.decided += 1,
+                None => {}
+            }
+            reached.batch.len() + reached.decided + due.len() - before < BATCH
+        });
+        reached
+    }
+
+    /// Continues a pass along the thresholds of a key in one hold. Calls `visit` with each, which
+    /// removes it, until that returns `false`. Returns whether there may be more.
+    #[inline]
+    fn visit_thresholds<Q>(
+        &self,
+        pass: &mut ThresholdPass,
+        key: HashedKey<'_, Q>,
+        mut visit: impl FnMut(&mut Waiters<K, O, R>, ThresholdKey, Index, &mut Hold<'_, K>) -> bool,
+    ) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
         self.hold(|waiters, hold| {
             let next_serial = pass.begin(waiters.next_serial());
-            for step in 1..=STEPS_PER_HOLD {
+            for _ in 0..STEPS_PER_HOLD {
                 // The list is removed with its last watcher, so it is looked up in each step.
                 let list = waiters.lists.find(key);
                 let next =
                     list.and_then(|list| waiters.lists.threshold_after(list, pass.passed_over));
-                let Some((threshold, waiter)) = next.filter(|(next, _)| next.at <= value) else {
-                    break;
+                let Some((threshold, waiter)) = next.filter(|(next, _)| next.at <= pass.end) else {
+                    return false;
                 };
-                if waiters.is_before(waiter, next_serial) {
-                    if now.is_none() && waiters.is_timed(waiter) {
-                        (reached.is_more, reached.needs_time) = (true, true);
-                        break;
-                    }
-                    let (now, batch) = (now.unwrap_or(Nanos::ZERO), &mut reached.batch);
-                    match waiters.on_threshold(threshold, waiter, now, batch, hold) {
-                        Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
-                        Some(Claim::Decided) => reached.decided += 1,
-                        None => {}
-                    }
-                } else {
+                if !waiters.is_before(waiter, next_serial) {
                     pass.passed_over = Some(threshold);
-                }
-                let ended = reached.batch.len() + reached.decided + due.len() - before;
-                reached.is_more = step == STEPS_PER_HOLD || ended == BATCH;
-                if reached.is_more {
-                    break;
+                } else if !visit(waiters, threshold, waiter, hold) {
+                    return true;
                 }
             }
-        });
-        reached
+            true
+        })
     }
 
     /// Decides how an operation ends. Returns the completion if its end is decided.
@@ -293,13 +306,31 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         Some((claim.ok()?, dropped_later))
     }
 
-    /// Decides the end of the next operation of a walk that has a serial number below
-    /// `next_serial`. Returns `None` if this hold finds none.
+    /// Begins to cancel the operations that watch a key. Returns the serial number of the first
+    /// operation that comes later, and a pass over the thresholds if there are any.
+    pub(super) fn begin_cancel<Q>(&self, key: HashedKey<'_, Q>) -> (u64, Option<ThresholdPass>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.hold(|waiters, _| {
+            let next_serial = waiters.next_serial();
+            let list = waiters.lists.find(key);
+            let greatest = list.and_then(|list| waiters.lists.greatest_of(list));
+            let pass = greatest.map(|greatest| {
+                let mut pass = ThresholdPass::up_to(greatest);
+                pass.begin(next_serial);
+                pass
+            });
+            (next_serial, pass)
+        })
+    }
+
+    /// Decides the end of the next operation of a walk. Returns `None` if this hold finds none.
     pub(super) fn claim_next<Q>(
         &self,
         walk: &mut Walk<'_, K, O, R>,
         key: HashedKey<'_, Q>,
-        next_serial: u64,
         completion: Completion<R>,
         now: Nanos,
     ) -> Option<Claim<O, R>>
@@ -307,12 +338,10 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        // The drop of an unused completion is user code, so it stays outside of the hold.
         let (mut completion, mut claim) = (Some(completion), None);
         self.hold(|waiters, hold| {
             walk.visit(waiters, key, |waiters, waiter| {
-                if !waiters.is_before(waiter, next_serial) {
-                    return true;
-                }
                 let Some(completion) = completion.take() else { return false };
                 claim = Some(waiters.claim_listed(waiter, completion, now, hold));
                 true
@@ -321,31 +350,27 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
         claim
     }
 
-    /// Decides the end of the operation with the least threshold of a key after another one, if its
-    /// serial number is below `next_serial`. Also returns the threshold, or `None` at the end.
+    /// Decides the end of the operation with the next threshold of a pass. Returns whether there
+    /// may be more, and the claim, or `None` if this hold finds no operation.
     pub(super) fn claim_threshold<Q>(
         &self,
+        pass: &mut ThresholdPass,
         key: HashedKey<'_, Q>,
-        next_serial: u64,
-        after: Option<ThresholdKey>,
         completion: Completion<R>,
         now: Nanos,
-    ) -> (Option<ThresholdKey>, Option<Claim<O, R>>)
+    ) -> (bool, Option<Claim<O, R>>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        // The drop of an unused completion is user code, so it stays outside of the hold.
-        let mut completion = Some(completion);
-        self.hold(|waiters, hold| {
-            let list = waiters.lists.find(key);
-            let next = list.and_then(|list| waiters.lists.threshold_after(list, after));
-            let Some((threshold, waiter)) = next else { return (None, None) };
-            let completion = completion.take_if(|_| waiters.is_before(waiter, next_serial));
-            let claim =
-                completion.map(|completion| waiters.claim_listed(waiter, completion, now, hold));
-            (Some(threshold), claim)
-        })
+        // As in `claim_next`, the completion may be dropped.
+        let (mut completion, mut claim) = (Some(completion), None);
+        let is_more = self.visit_thresholds(pass, key, |waiters, _, waiter, hold| {
+            let Some(completion) = completion.take() else { return false };
+            claim = Some(waiters.claim_listed(waiter, completion, now, hold));
+            true
+        });
+        (is_more, claim)
     }
 
     /// Refuses further operations.

@@ -268,6 +268,10 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
     /// and that a check can complete.
     #[inline]
     pub(super) fn on_event(&mut self, indices: &[Index], pass: u64, batch: &mut Batch<O, R>) {
+        debug_assert!(
+            indices.is_sorted_by_key(|&index| self.record(index).serial),
+            "a list is not in the order of registration"
+        );
         for &index in indices {
             let waiter = self.slots.at_mut(index.position());
             if waiter.seen < pass {

@@ -2,7 +2,10 @@
 //!
 //! A walk marks its position with a cursor, which moves on when the watchers there leave. It
 //! visits each operation that waited when its *pass* began, once. Walks of one pass, over several
-//! keys, visit it once together. So a walk ends, even if other threads keep adding watchers.
+//! keys, visit it once together.
+//!
+//! A list is in the order of registration, so a walk ends at the first operation that came after
+//! its first hold. It ends even if other threads keep adding watchers.
 
 use std::{borrow::Borrow, mem};
 
@@ -28,13 +31,20 @@ pub(super) struct Walk<'a, K, O, R> {
     shard: Shard<'a, K, O, R>,
     /// The number of the pass; 0 if it has not begun.
     pass: u64,
+    /// The serial number of the operation at which it ends.
+    next_serial: u64,
     progress: Progress,
 }
 
 impl<'a, K: Send + 'static, O: Send + 'static, R: Send + 'static> Walk<'a, K, O, R> {
     #[inline]
     pub(super) fn new(shard: Shard<'a, K, O, R>, pass: u64) -> Self {
-        Self { shard, pass, progress: Progress::Start }
+        Self { shard, pass, next_serial: u64::MAX, progress: Progress::Start }
+    }
+
+    /// Makes a walk that ends at the operation with a serial number.
+    pub(super) fn before(shard: Shard<'a, K, O, R>, next_serial: u64) -> Self {
+        Self { shard, pass: 0, next_serial, progress: Progress::Start }
     }
 
     pub(super) fn shard(&self) -> Shard<'a, K, O, R> {
@@ -73,7 +83,7 @@ impl<'a, K: Send + 'static, O: Send + 'static, R: Send + 'static> Walk<'a, K, O,
         let Some(start) = self.resume(waiters, key) else { return };
         let mut found = Gathered::new();
         if let Some(next) = waiters.lists.gather(start, size - batch.len(), &mut found) {
-            self.progress = Progress::At(waiters.lists.cursors.open(next));
+            self.go_on_at(next, waiters);
         }
         waiters.on_event(&found, self.pass, batch);
     }
@@ -95,11 +105,21 @@ impl<'a, K: Send + 'static, O: Send + 'static, R: Send + 'static> Walk<'a, K, O,
         while let Some((here, waiter)) = next {
             // The visited operation may leave. The next one stays where it is.
             next = waiters.lists.seek(here.next());
-            if steps == 0 || !visit(waiters, waiter) {
-                self.progress = Progress::At(waiters.lists.cursors.open(here));
-                return;
+            let is_later = !waiters.is_before(waiter, self.next_serial);
+            if is_later || steps == 0 || !visit(waiters, waiter) {
+                return self.go_on_at(here, waiters);
             }
             steps -= 1;
+        }
+    }
+
+    /// Continues at a watcher in the next hold, unless the walk ends there.
+    fn go_on_at(&mut self, next: Position, waiters: &mut Waiters<K, O, R>) {
+        // Serial numbers grow, so the first hold decides.
+        self.next_serial = self.next_serial.min(waiters.next_serial());
+        let waiter = waiters.lists.waiter_at(next);
+        if waiter.is_some_and(|waiter| waiters.is_before(waiter, self.next_serial)) {
+            self.progress = Progress::At(waiters.lists.cursors.open(next));
         }
     }
 

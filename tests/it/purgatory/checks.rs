@@ -245,3 +245,14 @@ fn a_list_longer_than_one_hold_of_the_lock_is_checked_to_its_end() {
     assert_eq!(ended[4..], all(others, Cancelled("")));
     world.check_empty();
 }
+
+#[test]
+fn checks_end_at_the_first_operation_that_came_later() {
+    let world = crowd(2);
+    let mut checks = world.purgatory.checks(&[1]);
+    assert_eq!(checks.run(1), 0);
+    for name in 2..100 {
+        world.watch(name, [1]);
+    }
+    assert_eq!((checks.run(1), checks.is_done()), (0, true), "it walks past later operations");
+}

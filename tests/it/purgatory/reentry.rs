@@ -3,14 +3,14 @@
 
 use std::sync::{
     Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use delaywheel::{
     Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
-    Watch::{Events, Threshold},
+    Watch::{self, Events, Threshold},
     purgatory::OperationKey,
 };
 
@@ -84,6 +84,43 @@ fn a_cancel_by_key_does_not_cancel_operations_that_wait_again() {
         assert_eq!(world.purgatory.stats().panicked, 0);
         assert_eq!(world.purgatory.delayed(), 1);
         drop(world.purgatory.shutdown());
+    }
+}
+
+/// A reason whose clone calls a function.
+struct OnClone(Arc<dyn Fn() + Send + Sync>);
+
+impl Clone for OnClone {
+    fn clone(&self) -> Self {
+        (self.0)();
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[test]
+fn a_cancel_by_key_does_not_follow_operations_that_come_later() {
+    let watches: [fn(u64) -> Watch<u32>; 2] = [|at| Threshold(1, at), |_| Events(1)];
+    for watch in watches {
+        let timer = Timer::builder().clock(ManualClock::new()).shards(1);
+        let purgatory: Purgatory<u32, Op<OnClone>, OnClone> =
+            PurgatoryBuilder::new().timer(timer).build().unwrap();
+        let next = Arc::new(AtomicU64::new(0));
+        let add = {
+            let (purgatory, next) = (purgatory.clone(), Arc::clone(&next));
+            move || {
+                let watches = [watch(next.fetch_add(1, Ordering::Relaxed))];
+                assert!(purgatory.watch_any(Op::new(), watches, HOUR).is_ok());
+            }
+        };
+        (0..10).for_each(|_| add());
+        // One operation comes in each step, as another thread may add it.
+        let reason = OnClone(Arc::new(move || {
+            assert!(next.load(Ordering::Relaxed) < 100, "the call continues without end");
+            add();
+        }));
+        assert_eq!(purgatory.cancel_for_key_with(&1, &reason), 10);
+        drop(reason);
+        assert!(purgatory.shutdown().len() <= 12);
     }
 }
 

@@ -267,7 +267,7 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
                     key < 3
                 })
                 .end(move |_| *ended.lock().unwrap() += 10);
-            let watches = [Threshold(1, 1), Threshold(2, 1), last.clone()];
+            let watches = [Threshold(1, 1), Threshold(2, 1), last];
             let refused = if is_all {
                 world.purgatory.watch_all(operation, watches, HOUR)
             } else {

@@ -403,8 +403,9 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
             let end = waiters.end().min(start + STEPS_PER_HOLD);
             let mut position = start;
             while position < end && claims.len() < BATCH {
-                if let Some(key) = waiters.at(position) {
-                    claims.add(waiters.claim_pending(key, Completion::ShutDown, now, hold));
+                if waiters.at(position).is_some() {
+                    let index = Index::at(position);
+                    claims.add(waiters.claim_listed(index, Completion::ShutDown, now, hold));
                 }
                 position += 1;
             }

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use super::{
     batch::{BATCH, Batch, Out},
     blocks::Blocks,
-    claim::{Claim, Finished},
+    claim::Claim,
     conditions::{Effect, Rule, Threshold},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
@@ -117,6 +117,8 @@ impl Record {
 /// Number of slots in a block of memory.
 const BLOCK: usize = 128;
 
+pub(super) const HAS_TIMEOUT: &str = "an operation has a timeout until its end is decided";
+
 /// Number of operations at once after which a shard frees its memory when the last of them ends.
 pub(super) const CROWD: u32 = 1024;
 
@@ -139,7 +141,7 @@ pub(super) struct Waiters<K, O, R> {
     /// Whether the reaper must free the memory of the wheel.
     is_emptied: bool,
     /// The completions of the operations that are out and whose end is decided.
-    decided: BTreeMap<Key, Completion<R>>,
+    pub(super) decided: BTreeMap<Key, Completion<R>>,
     pub(super) stats: ShardStats,
 }
 
@@ -333,21 +335,6 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         rule.on_event()
     }
 
-    /// Ends the operation with a key. If its end is decided, returns the completion, because the
-    /// drop of a reason is user code.
-    pub(super) fn claim(
-        &mut self,
-        key: Key,
-        completion: Completion<R>,
-        now: Nanos,
-        hold: &mut Hold<'_, K>,
-    ) -> Result<Claim<O, R>, Completion<R>> {
-        match hold.timeouts().cancel(key) {
-            Some(()) => Ok(self.claim_without_timeout(key, completion, now, hold)),
-            None => Err(completion),
-        }
-    }
-
     /// Reads the memory of operations that are about to end. No load depends on another one, so the
     /// processor waits for all at the same time. The ends would wait for them one by one.
     #[inline(never)]
@@ -366,48 +353,6 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
             read += usize::from(self.lists.waiter_at(position).is_some());
         }
         hint::black_box(read);
-    }
-
-    /// Ends an operation that a list names, so its end is not decided.
-    pub(super) fn claim_listed(
-        &mut self,
-        index: Index,
-        completion: Completion<R>,
-        now: Nanos,
-        hold: &mut Hold<'_, K>,
-    ) -> Claim<O, R> {
-        let key = self.at(index.position()).expect("a listed operation has a key");
-        self.claim_pending(key, completion, now, hold)
-    }
-
-    /// Ends an operation whose end is not decided.
-    pub(super) fn claim_pending(
-        &mut self,
-        key: Key,
-        completion: Completion<R>,
-        now: Nanos,
-        hold: &mut Hold<'_, K>,
-    ) -> Claim<O, R> {
-        let timeout = hold.timeouts().cancel(key);
-        debug_assert_eq!(timeout, Some(()), "{key:?} waits without a timeout");
-        self.claim_without_timeout(key, completion, now, hold)
-    }
-
-    /// Ends an operation whose timeout has left the timer.
-    #[inline]
-    pub(super) fn claim_without_timeout(
-        &mut self,
-        key: Key,
-        completion: Completion<R>,
-        now: Nanos,
-        hold: &mut Hold<'_, K>,
-    ) -> Claim<O, R> {
-        let operation = self.leave(key, &completion, now, hold);
-        if let Some(operation) = operation {
-            return Claim::Finished(Finished { operation, completion });
-        }
-        self.decided.insert(key, completion);
-        Claim::Decided
     }
 
     /// Returns the key of the operation at a position, or `None` if there is none.
@@ -482,8 +427,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
             waiter.operation = out.operation.take();
             return mem::take(&mut waiter.is_announced);
         }
-        let timeout = hold.timeouts().cancel(out.key);
-        debug_assert_eq!(timeout, Some(()), "{:?} waits without a timeout", out.key);
+        hold.timeouts().cancel(out.key).expect(HAS_TIMEOUT);
         let completion = Completion::Satisfied;
         let operation = self.leave(out.key, &completion, now, hold);
         debug_assert!(operation.is_none(), "{:?} is out and waits", out.key);
@@ -523,7 +467,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
     /// permits, and counts the end. Its timeout has left the timer. Returns the operation, unless
     /// it is out.
     #[inline(never)]
-    fn leave(
+    pub(super) fn leave(
         &mut self,
         key: Key,
         completion: &Completion<R>,

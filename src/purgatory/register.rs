@@ -104,7 +104,7 @@ where
     /// # Errors
     ///
     /// Those of `try_complete_else_watch`. Refuses an operation with more than
-    /// [`max_keys`](super::PurgatoryBuilder::max_keys) watches before it asks whether one holds.
+    /// [`max_keys`](super::PurgatoryBuilder::max_keys) watches without a check.
     ///
     /// # Complexity
     ///

@@ -241,10 +241,11 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
                 return false;
             }
             let (now, batch) = (now.unwrap_or(Nanos::ZERO), &mut reached.batch);
-            match waiters.on_threshold(threshold, waiter, now, batch, hold) {
-                Some(Claim::Finished(finished)) => due.push((threshold.at, finished)),
-                Some(Claim::Decided) => reached.decided += 1,
-                None => {}
+            if waiters.on_threshold(threshold, waiter, batch, hold) {
+                match waiters.claim_listed(waiter, Completion::Satisfied, now, hold) {
+                    Claim::Finished(finished) => due.push((threshold.at, finished)),
+                    Claim::Decided => reached.decided += 1,
+                }
             }
             reached.batch.len() + reached.decided + due.len() - before < BATCH
         });

@@ -29,7 +29,6 @@ use smallvec::SmallVec;
 use super::{
     batch::{BATCH, Batch, Out},
     blocks::Blocks,
-    claim::Claim,
     conditions::{Effect, Rule, Threshold},
     hold::Hold,
     limits::{Counted, Excess, Limits, Oldest},
@@ -295,26 +294,22 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         }
     }
 
-    /// Removes a reached threshold from its list. Returns the claim if this ends the operation.
-    /// Returns `None` if the operation was taken out for a check, or if there is no effect.
+    /// Removes a reached threshold from its list. Takes the operation out if it needs a check.
+    /// Returns whether the operation is satisfied: the caller claims it.
     pub(super) fn on_threshold(
         &mut self,
         threshold: ThresholdKey,
         index: Index,
-        now: Nanos,
         batch: &mut Batch<O, R>,
         hold: &mut Hold<'_, K>,
-    ) -> Option<Claim<O, R>> {
+    ) -> bool {
         self.lists.mark_reached(threshold.node, self.counted(index).on_keys, hold);
         let waiter = self.slots.at_mut(index.position());
-        match waiter.rule.on_threshold() {
-            Effect::Nothing => None,
-            Effect::Check => {
-                waiter.take_out(index, batch);
-                None
-            }
-            Effect::Satisfied => Some(self.claim_listed(index, Completion::Satisfied, now, hold)),
+        let effect = waiter.rule.on_threshold();
+        if effect == Effect::Check {
+            waiter.take_out(index, batch);
         }
+        effect == Effect::Satisfied
     }
 
     /// Handles the thresholds that the second check found reached. Returns the effect on the

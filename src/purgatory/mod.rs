@@ -47,6 +47,7 @@ mod complete;
 mod conditions;
 mod cursors;
 mod deferral;
+mod ends;
 mod error;
 mod expiry;
 mod filter;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `soak` | Load with faults on timers and a purgatory; all ledgers must balance after each round |
 //! | `ends` | Timers that end while threads use them lose no timeout |
-//! | `oversubscribed` | Reapers expire due timeouts beside 16 threads that never pause |
+//! | `oversubscribed` | A late reaper expires timeouts beside 16 threads that never pause |
 //! | `attacks` | Cost of hostile use, as a Markdown table; only if named |
 //!
 //! | Variable | Meaning |
@@ -24,9 +24,9 @@
 //! and the thread sanitizer reports races within the default test harness.
 //!
 //! Faults of the soak: callbacks and operations panic, sleep, and call the timer, the purgatory and
-//! each other. The clock stands still, steps back and jumps ahead. Many timeouts have one deadline,
-//! or are reset again and again. Limits are reached, and threads die with handles. In the first
-//! half of a round, the clock is right and no callback sleeps.
+//! each other; the clock stands still, steps back and jumps ahead; many timeouts have one deadline;
+//! limits are reached; threads die with handles; many timeouts are reset again and again. The clock
+//! is right in the first half of a round, and no callback sleeps.
 
 mod attacks;
 mod beside;

@@ -1,87 +1,152 @@
-//! More runnable threads than processors: the reapers still expire due timeouts, while the threads
-//! continue.
+//! More runnable threads than processors: a late reaper expires many timeouts in each of its time
+//! slices, while the other threads continue.
 //!
-//! The load ends only when everything has expired, so a starved reaper fails the part. The limit is
-//! minutes, as the system decides when a thread runs; the printed times show the order of
-//! magnitude.
+//! Many timeouts are due at once, as the clock jumps. From then on, threads that only compute count
+//! their rounds. The part fails if they have done [`ROUNDS`] before all timeouts have expired. The
+//! limit is work of the other threads and no time, so neither a slow machine nor a busy one comes
+//! near it. A reaper that keeps its time slices needs a tenth of it, or less. A reaper that yields
+//! between short holds, while these threads can run, needs a multiple of it.
 
 use std::{
+    hint,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use delaywheel::{Completion, DelayedOperation, Purgatory, ValueTimer};
+use delaywheel::{
+    Clock, Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, ValueTimer,
+};
 
 use crate::{breaches::Breaches, ledger};
 
-/// Threads that never pause: half use the timer, half the purgatory.
-const THREADS: u64 = 16;
+/// Threads that compute.
+const COMPUTING: usize = 14;
 
-/// Timeouts, and as many operations, that expire beside them.
-const EXPIRING: u64 = 1_000;
+/// Threads that use the timer or the purgatory, and contend for its locks.
+const USING: usize = 2;
 
-/// Longest delay of these, in microseconds.
-const LONGEST: u64 = 100_000;
+/// Rounds of the computing threads, at most: some seconds on two processors.
+const ROUNDS: u64 = 60_000;
 
-/// The delay of the timeouts that the threads add and remove.
+/// Timeouts that expire.
+const DUE: u64 = 6_400;
+
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// The delay of timeouts that never expire.
+const YEAR: Duration = Duration::from_secs(31_536_000);
+
 pub(crate) fn run() -> bool {
-    let (breaches, is_over) = (Breaches::default(), AtomicBool::new(false));
-    let expired = [Arc::<AtomicU64>::default(), Arc::default()];
-    let ran = Arc::clone(&expired[0]);
-    let timer = ValueTimer::builder().build_with(move |_: u64| {
-        ran.fetch_add(1, Relaxed);
-    });
-    let (timer, purgatory) = (timer.expect("the settings are valid"), Purgatory::new());
-    let start = Instant::now();
-    thread::scope(|scope| {
-        let (timer, purgatory, is_over) = (&timer, &purgatory, &is_over);
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                while !is_over.load(Relaxed) {
-                    if thread % 2 == 0 { pair(timer) } else { request(purgatory, thread) }
-                }
-            });
-        }
-        let mut random = fastrand::Rng::with_seed(1);
-        for number in 0..EXPIRING {
-            let mut delay = || Duration::from_micros(random.u64(..LONGEST));
-            timer.schedule(delay(), number).expect("the timer has room");
-            let waiter = Waiter(Some(Arc::clone(&expired[1])));
-            let watched = purgatory.try_complete_else_watch(waiter, [number % 100], delay());
-            watched.expect("the purgatory has room");
-        }
-        for (name, expired) in ["timeouts", "operations"].iter().zip(&expired) {
-            let is_complete = ledger::wait_until(|| expired.load(Relaxed) == EXPIRING);
-            let count = expired.load(Relaxed);
-            println!("{count} {name} expired within {:?} of the start", start.elapsed());
-            breaches.unless(is_complete, || format!("{count} of {EXPIRING} {name} expired"));
-        }
-        is_over.store(true, Relaxed);
-    });
-    ledger::check_timer("oversubscribed", &timer.stats(), &breaches);
-    let stats = purgatory.stats();
-    breaches.unless(stats.expired == EXPIRING && stats.panicked == 0, || format!("{stats:?}"));
+    let breaches = Breaches::default();
+    timeouts(&breaches);
+    operations(&breaches);
     breaches.report()
 }
 
-fn pair(timer: &ValueTimer<u64>) {
-    let key = timer.schedule(HOUR, 0).expect("the timer has room");
-    assert!(timer.cancel(key).is_some(), "a timeout of an hour has expired");
+fn timeouts(breaches: &Breaches) {
+    let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
+    let (ran, builder) = (Arc::clone(&expired), ValueTimer::builder().clock(clock.clone()));
+    let timer = builder.build_with(move |()| _ = ran.fetch_add(1, Relaxed));
+    let timer = timer.expect("the settings are valid");
+    let schedule = |delay| timer.schedule(delay, ()).expect("the timer has room");
+    (0..DUE).for_each(|_| _ = schedule(HOUR));
+    let pair = |_| {
+        let timeout = schedule(YEAR);
+        assert!(timer.cancel(timeout).is_some(), "a timeout of a year has expired");
+    };
+    let jump = || {
+        clock.jump();
+        timer.wake();
+    };
+    check("timeouts", breaches, &expired, jump, pair);
+    ledger::check_timer("oversubscribed", &timer.stats(), breaches);
 }
 
-/// Watches three keys, which events of other threads check too, and completes by its handle.
-fn request(purgatory: &Purgatory<u64, Waiter>, thread: u64) {
-    let keys = [thread, thread + 1, thread + 2];
-    let watched = purgatory.try_complete_else_watch(Waiter(None), keys, HOUR);
-    let key = watched.expect("the purgatory has room").key().expect("it waits");
-    purgatory.check_and_complete(&thread);
-    assert!(purgatory.complete(key), "an operation of an hour has ended");
+fn operations(breaches: &Breaches) {
+    let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
+    let builder = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
+    let purgatory: Purgatory<u64, Waiter> = builder.build().expect("the settings are valid");
+    let watch = |waiter, first, delay| {
+        let watched = purgatory.try_complete_else_watch(waiter, [first, first + 1, 100], delay);
+        watched.expect("the purgatory has room").key()
+    };
+    (0..DUE).for_each(|number| _ = watch(Waiter(Some(Arc::clone(&expired))), number % 99, HOUR));
+    // It also watches keys of other threads, and completes by its handle.
+    let pair = |thread| {
+        let key = watch(Waiter(None), thread, YEAR).expect("it waits");
+        purgatory.check_and_complete(&(thread + 1_000));
+        assert!(purgatory.complete(key), "an operation of a year has ended");
+    };
+    let jump = || {
+        clock.jump();
+        purgatory.wake();
+    };
+    check("operations", breaches, &expired, jump, pair);
+    let stats = purgatory.stats();
+    breaches.unless(stats.panicked == 0, || format!("{stats:?}"));
+}
+
+/// Lets the clock jump beside all threads, and checks the number of rounds until all have expired.
+fn check(
+    name: &str,
+    breaches: &Breaches,
+    expired: &AtomicU64,
+    jump: impl FnOnce(),
+    pair: impl Fn(u64) + Sync,
+) {
+    let (rounds, all_run) = (AtomicU64::new(0), Barrier::new(COMPUTING + USING + 1));
+    let continues = || expired.load(Relaxed) < DUE && rounds.load(Relaxed) < ROUNDS;
+    let compute = || {
+        all_run.wait();
+        while continues() {
+            (0..10_000).for_each(|_| hint::spin_loop());
+            rounds.fetch_add(1, Relaxed);
+        }
+    };
+    let using = |thread| {
+        all_run.wait();
+        while continues() {
+            pair(thread);
+        }
+    };
+    thread::scope(|scope| {
+        let (compute, using) = (&compute, &using);
+        (0..COMPUTING).for_each(|_| _ = scope.spawn(compute));
+        (0..USING as u64).for_each(|thread| _ = scope.spawn(move || using(thread)));
+        all_run.wait();
+        jump();
+    });
+    let (expired, rounds) = (expired.load(Relaxed), rounds.into_inner());
+    println!("{expired} {name} expired within {rounds} rounds");
+    breaches.unless(rounds < ROUNDS, || format!("{expired} of {DUE} {name} expired"));
+}
+
+/// A clock that stands still but for one jump.
+#[derive(Debug, Clone)]
+struct JumpingClock {
+    start: Instant,
+    hours: Arc<AtomicU64>,
+}
+
+impl JumpingClock {
+    fn new() -> Self {
+        Self { start: Instant::now(), hours: Arc::default() }
+    }
+
+    /// Jumps past the delay of an hour.
+    fn jump(&self) {
+        self.hours.store(2, Relaxed);
+    }
+}
+
+impl Clock for JumpingClock {
+    fn now(&self) -> Instant {
+        self.start + HOUR * u32::try_from(self.hours.load(Relaxed)).expect("it is 0 or 2")
+    }
 }
 
 /// An operation whose condition never holds. It counts its expiration, or must not expire.
@@ -93,7 +158,7 @@ impl DelayedOperation<u64> for Waiter {
             (Some(expired), Completion::Expired) => {
                 expired.fetch_add(1, Relaxed);
             }
-            (None, Completion::Satisfied) => {}
+            (Some(_), Completion::ShutDown) | (None, Completion::Satisfied) => {}
             (_, completion) => panic!("an operation ended by {completion:?}"),
         }
     }

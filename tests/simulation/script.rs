@@ -67,21 +67,15 @@ pub(crate) enum Step {
     ScheduleAt(Front, Delay, Action),
     Guard(Delay, Action),
     Batch(Front, u32, Delay, Action),
-    Cancel(Front, Back),
     CancelBatch(Front, Back, usize),
-    Reset(Front, Back, Delay),
-    Query(Front, Back),
+    /// A call that user code may also make.
+    Act(Action),
     Receive(u32),
     Shrink(Front),
     ShutDown(Front),
     Drain(Front, Nanos),
     Renew(Front),
     Repeat(Nanos, Rhythm, u32, Action),
-    StopRepeat(Back),
-    Debounce,
-    EndDebounce,
-    Throttle,
-    EndThrottle,
     /// Time passes.
     Pass(Nanos),
     /// Time passes until the next wake-up.
@@ -128,11 +122,6 @@ pub(crate) enum Announce {
     Ready(Back),
     /// Like `Ready`, a few checks at a time.
     ReadyByChecks(Back, usize),
-    Check(u32),
-    Grow(u32, u64),
-    Complete(Back),
-    Cancel(Back),
-    CancelKey(u32),
     Shrink,
     ShutDown,
     Close,
@@ -367,20 +356,20 @@ impl Dice<'_> {
             18..21 => Step::ScheduleAt(front, delay, action),
             21..23 => Step::Guard(delay, action),
             23..26 => Step::Batch(front, self.0.u32(0..12), delay, action),
-            26..32 => Step::Cancel(front, back),
+            26..32 => Step::Act(Action::Cancel(front, back)),
             32..34 => Step::CancelBatch(front, back, self.0.usize(0..10)),
-            34..41 => Step::Reset(front, back, delay),
-            41..43 => Step::Query(front, back),
+            34..41 => Step::Act(Action::Reset(front, back, delay)),
+            41..43 => Step::Act(Action::Query(front, back)),
             43..45 => Step::Receive(self.0.u32(0..10)),
             45 => Step::Shrink(front),
             46 if self.one_in(4) => Step::ShutDown(front),
             46 if self.one_in(3) => Step::Drain(front, self.skewed(60)),
             46 => Step::Renew(front),
             47..50 => self.repeat(action),
-            50 => Step::StopRepeat(back),
-            51 => Step::Debounce,
-            52 => self.pick(&[Step::EndDebounce, Step::EndThrottle]),
-            53 => Step::Throttle,
+            50 => Step::Act(Action::StopRepeat(back)),
+            51 => Step::Act(Action::Debounce),
+            52 => Step::Act(self.pick(&[Action::EndDebounce, Action::EndThrottle])),
+            53 => Step::Act(Action::Throttle),
             54..64 => Step::Pass(self.skewed(60)),
             64..68 => Step::PassToNext,
             68 => Step::Still(self.0.u32(0..4)),
@@ -388,14 +377,14 @@ impl Dice<'_> {
             70 => Step::Pass(YEAR),
             71..75 => Step::RunJobs(self.0.u32(0..20), self.0.u64(0..u64::MAX)),
             75..87 => Step::Wait(self.wait(is_wild)),
-            _ => Step::Announce(self.announce()),
+            _ => self.announce(),
         }
     }
 
     fn purgatory_step(&mut self) -> Step {
         match self.0.u32(0..16) {
             0..6 => Step::Wait(self.wait(true)),
-            6..12 => Step::Announce(self.announce()),
+            6..12 => self.announce(),
             12 => Step::Pass(self.skewed(60)),
             13 => Step::PassToNext,
             14 => Step::Still(1),
@@ -427,20 +416,20 @@ impl Dice<'_> {
         }
     }
 
-    fn announce(&mut self) -> Announce {
+    fn announce(&mut self) -> Step {
         let back = self.back();
-        match self.0.u32(0..40) {
+        Step::Announce(match self.0.u32(0..40) {
             0..10 => Announce::Ready(back),
             10..14 => Announce::ReadyByChecks(back, self.0.usize(1..5)),
-            14..18 => Announce::Check(self.key()),
-            18..30 => Announce::Grow(self.key(), self.growth()),
-            30..32 => Announce::Complete(back),
-            32..34 => Announce::Cancel(back),
-            34..36 => Announce::CancelKey(self.key()),
+            14..18 => return Step::Act(Action::Check(self.key())),
+            18..30 => return Step::Act(Action::Grow(self.key(), self.growth())),
+            30..32 => return Step::Act(Action::Complete(back)),
+            32..34 => return Step::Act(Action::CancelOperation(back)),
+            34..36 => return Step::Act(Action::CancelKey(self.key())),
             36 => Announce::Shrink,
             37 if self.one_in(3) => Announce::ShutDown,
             37 if self.one_in(2) => Announce::Close,
             _ => Announce::Renew,
-        }
+        })
     }
 }

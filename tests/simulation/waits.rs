@@ -365,11 +365,6 @@ impl Waits {
                     checks.run(budget);
                 }
             }
-            Announce::Check(key) => self.check(key),
-            Announce::Grow(key, by) => self.grow(key, by),
-            Announce::Complete(back) => self.complete(world, back),
-            Announce::Cancel(back) => self.cancel(world, back),
-            Announce::CancelKey(key) => self.cancel_key(world, key),
             Announce::Shrink => self.purgatory.shrink(),
             Announce::ShutDown => self.shut_down(),
             Announce::Close => self.close(world),

@@ -131,12 +131,18 @@ fn refuse_all(values: &ValueTimer<u64>) {
     check(&values.stats());
 }
 
+/// A timer with a value that is due and one that never is.
+fn of_two() -> ValueTimer<u64> {
+    let (_clock, values) = of_values(2);
+    values.schedule(Duration::ZERO, 1).unwrap();
+    values.schedule(Duration::MAX, 2).unwrap();
+    values
+}
+
 #[test]
-fn finish_by_accepts_every_instant() {
+fn finish_and_finish_by_accept_every_delay_and_instant() {
     for instant in instants() {
-        let (_clock, values) = of_values(2);
-        values.schedule(Duration::ZERO, 1).unwrap();
-        values.schedule(Duration::MAX, 2).unwrap();
+        let values = of_two();
         // The timer handles the due value unless the deadline has passed.
         let left = values.finish_by(instant);
         assert!(left.contains(&2) && values.stats().pending == 0, "{left:?}");
@@ -144,14 +150,8 @@ fn finish_by_accepts_every_instant() {
         let idle = Timer::new();
         assert!(must_return(move || idle.finish_by(instant)).is_empty());
     }
-}
-
-#[test]
-fn finish_accepts_every_delay() {
     for delay in DELAYS {
-        let (_clock, values) = of_values(2);
-        values.schedule(Duration::ZERO, 1).unwrap();
-        values.schedule(Duration::MAX, 2).unwrap();
+        let values = of_two();
         assert_eq!(values.finish(delay), [2], "the value that is due is handled");
         refuse_all(&values);
         let (timer, values) = (Timer::new(), ValueTimer::new(drop::<u64>));

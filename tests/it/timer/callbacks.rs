@@ -6,24 +6,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::ScheduleErrorKind;
-
 use super::support::{Log, MS, SECOND, YEAR, manual, manual_with, must_return};
-
-#[test]
-fn a_callback_can_shut_its_timer_down_and_the_others_of_its_batch_still_run() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    for _ in 0..2 {
-        let (own, log) = (timer.clone(), log.clone());
-        timer.schedule(SECOND, move || log.push(own.shutdown().len())).unwrap();
-    }
-    timer.schedule(2 * SECOND, || panic!("it was returned")).unwrap();
-    clock.advance(YEAR);
-    assert_eq!(log.take(), [1, 0]);
-    let error = timer.schedule(SECOND, || ()).unwrap_err();
-    assert_eq!(error.kind(), ScheduleErrorKind::ShutDown);
-}
 
 #[test]
 fn a_callback_can_drop_its_timer() {

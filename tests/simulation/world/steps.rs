@@ -83,12 +83,12 @@ impl World {
             Step::Batch(front, count, delay, action) => {
                 self.front(front).schedule_batch(&this, (count, delay), action);
             }
-            Step::Cancel(front, back) => self.front(front).cancel(self, back),
+            Step::Act(action) => {
+                self.act_now(action, None);
+            }
             Step::CancelBatch(front, back, count) => {
                 self.front(front).cancel_batch(self, back, count);
             }
-            Step::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
-            Step::Query(front, back) => self.front(front).query(self, back),
             Step::Receive(count) => self.front(2).receive(self, count),
             Step::Shrink(front) => self.front(front).shrink(),
             Step::ShutDown(front) => self.front(front).shut_down(self),
@@ -97,11 +97,6 @@ impl World {
             Step::Repeat(period, rhythm, times, action) => {
                 self.rhythms().repeat(&this, period, rhythm, (times, action));
             }
-            Step::StopRepeat(back) => self.rhythms().stop(self, back),
-            Step::Debounce => self.rhythms().call_debounce(self),
-            Step::EndDebounce => self.rhythms().end_debounce(self),
-            Step::Throttle => self.rhythms().call_throttle(self),
-            Step::EndThrottle => self.rhythms().end_throttle(self),
             Step::Pass(span) => self.pass(|| self.clock.pass(span)),
             Step::PassToNext => self.pass(|| self.clock.pass_to_next()),
             Step::Still(count) => {

@@ -135,7 +135,7 @@ fn a_refused_operation_displaces_no_other() {
 }
 
 #[test]
-fn the_displaced_threshold_is_the_greatest_of_all_threads() {
+fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_of_all_threads() {
     let timer = Timer::builder().shards(2);
     let purgatory: Shared = PurgatoryBuilder::new()
         .timer(timer)
@@ -143,6 +143,7 @@ fn the_displaced_threshold_is_the_greatest_of_all_threads() {
         .build()
         .expect("the settings are valid");
     let displaced = Arc::<Mutex<Vec<u64>>>::default();
+    // A value of 0 stands for events.
     let watch = |value: u64| {
         let log = Arc::clone(&displaced);
         let op = Op::new().end(move |end| {
@@ -150,18 +151,24 @@ fn the_displaced_threshold_is_the_greatest_of_all_threads() {
                 log.lock().unwrap().push(value);
             }
         });
-        let _ = purgatory.watch_any(op, [Threshold(1, value)], HOUR).unwrap();
+        let condition = if value == 0 { Events(1) } else { Threshold(1, value) };
+        let _ = purgatory.watch_any(op, [condition], HOUR).unwrap();
     };
-    // Threads are spread over the shards.
-    for values in [[10, 100], [100, 10]] {
-        for value in values {
-            thread::scope(|scope| {
-                scope.spawn(|| watch(value));
-            });
+    for values in [[10, 100], [100, 10], [0, 100], [100, 0]] {
+        for is_spread in [false, true] {
+            for value in values {
+                if is_spread {
+                    // Threads are spread over the shards.
+                    thread::scope(|scope| drop(scope.spawn(|| watch(value))));
+                } else {
+                    watch(value);
+                }
+            }
+            watch(1);
+            let first = if values.contains(&0) { 0 } else { 100 };
+            assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [first], "{values:?}");
+            assert_eq!(purgatory.cancel_for_key(&1), 2);
         }
-        watch(1);
-        assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [100]);
-        assert_eq!(purgatory.cancel_for_key(&1), 2);
     }
 }
 

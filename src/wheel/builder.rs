@@ -49,7 +49,8 @@ impl WheelBuilder {
     }
 
     /// Sets how many timeouts may be pending at once. Default `u32::MAX`; a wheel can address
-    /// 2^32 - 1024.
+    /// 2^32 - 1024. If cancels left its memory nearly empty, it panics when more than 2^30 are
+    /// pending, which take more than 60 GB.
     pub const fn max_pending(mut self, timeouts: u32) -> Self {
         self.max_pending = timeouts;
         self

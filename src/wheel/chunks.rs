@@ -183,7 +183,7 @@ impl Chunks {
     #[cold]
     fn grow(&mut self) {
         let added = self.records.grow(|_| Record::EMPTY);
-        added.expect("there are more positions than timeouts");
+        added.expect("a wheel has at most 2^32 positions for timeouts");
         let added = self.links.grow(|id| Link { owner: NO_BUCKET, next: id + 1 });
         let added = added.expect("there are fewer chunks than positions");
         self.masks.resize(added.end as usize, 0);

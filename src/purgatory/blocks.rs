@@ -10,6 +10,8 @@ use std::{boxed::Box, vec::Vec};
 pub(super) struct Blocks<E, const LEN: usize> {
     /// `None` is a hole. The last block is not a hole.
     directory: Vec<Option<Box<[E; LEN]>>>,
+    /// The number of a block before which there is no hole.
+    full: usize,
 }
 
 impl<E, const LEN: usize> Blocks<E, LEN> {
@@ -19,7 +21,7 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
     };
 
     pub(super) const fn new() -> Self {
-        Self { directory: Vec::new() }
+        Self { directory: Vec::new(), full: 0 }
     }
 
     /// Adds a block in the first hole or at the end. Makes each element from its position. Returns
@@ -30,8 +32,10 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
     /// Panics if a position is 2^31 or more; memory ends before that.
     #[cold]
     pub(super) fn grow(&mut self, make: impl FnMut(u32) -> E) -> u32 {
-        let hole = self.directory.iter().position(Option::is_none);
+        let mut further = self.full..self.directory.len();
+        let hole = further.find(|&number| self.directory[number].is_none());
         let number = hole.unwrap_or(self.directory.len());
+        self.full = number + 1;
         self.fill(number, make)
     }
 
@@ -56,7 +60,8 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
         if self.directory.len() <= number {
             self.directory.resize_with(number + 1, || None);
         }
-        self.directory[number] = Some(block);
+        let replaced = self.directory[number].replace(block);
+        debug_assert!(replaced.is_none(), "block {number} exists");
         start
     }
 
@@ -101,6 +106,7 @@ impl<E, const LEN: usize> Blocks<E, LEN> {
                 *place = None;
             }
         }
+        self.full = 0;
         let kept = self.directory.iter().rposition(Option::is_some);
         self.directory.truncate(kept.map_or(0, |last| last + 1));
         self.directory.shrink_to_fit();

@@ -12,6 +12,9 @@ use super::{blocks::Blocks, slab::Index};
 /// Number of entries of a block.
 const BLOCK: usize = 128;
 
+/// Maximum number of entries, so that a position in the list of a key takes four bytes.
+pub(super) const CAPACITY: u32 = 1 << 29;
+
 /// Number of chains of a block.
 const CHAINS: usize = 512;
 
@@ -114,6 +117,7 @@ impl<K, E: Default> Table<K, E> {
             let next = (!is_last).then(|| Index::at(position + 1));
             Entry { hash: 0, next, key: None, element: E::default() }
         });
+        assert!(start < CAPACITY, "a shard has too many keys");
         Index::at(start)
     }
 

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::{
     batch::BATCH,
     slab::{Index, Slab},
+    table::CAPACITY,
 };
 
 /// Number of watchers in the entry of a key. Few in models, so that these have chunks.
@@ -32,6 +33,8 @@ pub(super) struct Position(
 
 const CHUNKS: u32 = 1 << 31;
 
+const _: () = assert!(CAPACITY * 4 <= CHUNKS, "each key has a number");
+
 /// The storage of a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Home {
@@ -44,7 +47,7 @@ impl Position {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "it is less than four")]
     pub(super) fn in_key(key: Index, slot: usize) -> Self {
-        debug_assert!(key.position() < CHUNKS / 4, "memory ends before that");
+        debug_assert!(key.position() < CAPACITY, "the table has a capacity");
         Self(NonZeroU32::MIN.saturating_add(key.position() * 4 + slot as u32))
     }
 

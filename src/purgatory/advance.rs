@@ -72,6 +72,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         if passes.len() > 1 {
             due.sort_by_key(|&(at, _)| at);
         }
+        debug_assert!(due.is_sorted_by_key(|&(at, _)| at), "thresholds are out of order");
         completed += due.len();
         for (_, Finished { operation, completion }) in due {
             self.complete(operation, completion);

@@ -62,6 +62,7 @@ impl<O, R> Batch<O, R> {
     }
 
     fn push_further(&mut self, out: Out<O, R>) {
+        debug_assert!(self.len() < BATCH, "too many operations are out at once");
         if self.rest.is_empty() {
             self.rest.reserve_exact(BATCH - 1);
         }

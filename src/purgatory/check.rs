@@ -318,6 +318,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             return 0;
         }
         let completed = self.check_now(shard_index, batch);
+        debug_assert!(batch.is_empty(), "an operation is still out");
         deferral::run_checks();
         completed
     }
@@ -367,7 +368,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     #[inline]
     fn complete_finished(&self, batch: &mut Batch<O, R>) -> usize {
         let mut completed = 0;
-        batch.drain(|Out { operation, completion, is_satisfied, .. }| {
+        batch.drain(|Out { key, operation, completion, is_satisfied, .. }| {
+            debug_assert_eq!(
+                operation.is_some(),
+                completion.is_some(),
+                "{key:?} neither waits nor has ended"
+            );
             if let (Some(operation), Some(completion)) = (operation, completion) {
                 completed += usize::from(is_satisfied);
                 self.complete(operation, completion);

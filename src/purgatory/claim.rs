@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::operation::Completion;
+use super::{batch::BATCH, operation::Completion};
 
 /// An operation that has ended. The caller must complete it.
 pub(super) struct Finished<O, R> {
@@ -37,6 +37,7 @@ impl<O, R> Claims<O, R> {
     }
 
     pub(super) fn add(&mut self, claim: Claim<O, R>) {
+        debug_assert!(self.len() < BATCH, "too many operations end in one hold");
         match claim {
             Claim::Finished(end) => self.finished.push(end),
             Claim::Decided => self.decided += 1,

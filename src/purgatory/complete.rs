@@ -331,6 +331,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
                 let is_timed = of_hold.iter().any(|key| key.is_timed());
                 let now = if is_timed { self.timer.clock().elapsed() } else { Nanos::ZERO };
                 let claims = shard.claim_all(of_hold, now);
+                debug_assert!(claims.len() <= of_hold.len(), "an operation is claimed twice");
                 claimed += claims.len();
                 let finished = claims.finished.into_iter();
                 finished.for_each(|end| self.complete(end.operation, end.completion));
@@ -361,6 +362,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
             let mut position = Some(0);
             while let Some(start) = position {
                 let (claims, next) = shard.shut_down_some(start, self.timer.clock().elapsed());
+                debug_assert!(next.is_none_or(|next| next > start), "a shutdown stops at {start}");
                 claims.finished.into_iter().for_each(|end| take(end.operation));
                 position = next;
             }

@@ -123,7 +123,10 @@ where
 pub(super) fn check(check: impl FnOnce() -> bool) -> bool {
     CHECKING.with(|checking| checking.depth.set(checking.depth.get() + 1));
     let can_complete = check();
-    CHECKING.with(|checking| checking.depth.set(checking.depth.get() - 1));
+    CHECKING.with(|checking| {
+        debug_assert_ne!(checking.depth.get(), 0, "more checks have ended than begun");
+        checking.depth.set(checking.depth.get() - 1);
+    });
     can_complete
 }
 
@@ -181,9 +184,11 @@ impl Queue {
     /// Runs the deferred calls, and those that they defer.
     #[inline]
     fn run(&self) {
+        debug_assert!(self.is_running.get(), "two calls run one queue");
         if self.is_deferred.get() {
             self.run_deferred();
         }
+        debug_assert!(self.deferred.borrow().is_empty(), "a deferred call is left");
         self.is_running.set(false);
     }
 

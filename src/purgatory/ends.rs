@@ -51,7 +51,9 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Waiters<K, O, R> {
         if let Some(operation) = operation {
             return Claim::Finished(Finished { operation, completion });
         }
-        self.decided.insert(key, completion);
+        // A replaced completion would be dropped under the lock.
+        let replaced = self.decided.insert(key, completion);
+        debug_assert!(replaced.is_none(), "the end of {key:?} is decided twice");
         Claim::Decided
     }
 }

@@ -75,6 +75,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Annex<()> for Shar
     /// If the reaper is on time, at most 32 operations expire in one hold. If it is late, more may
     /// follow until as many watchers have left as the hold has steps.
     fn may_expire(&self, count: usize, steps: u64, size_before: u64) -> bool {
+        debug_assert!(self.size() <= size_before, "an operation came while others expire");
         let further = steps.saturating_sub(BATCH as u64);
         count < BATCH || (count as u64) < further && size_before - self.size() < steps
     }

@@ -265,6 +265,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         conditions: &Conditions<K>,
         hashes: &mut SmallVec<[u64; 4]>,
     ) -> Result<(), Reason> {
+        debug_assert!(hashes.is_empty(), "permits of keys are taken once");
         *hashes = conditions.hashes();
         if self.limits.admit_to_keys(hashes) {
             if !self.limits.counted_first().on_keys {
@@ -313,6 +314,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let shard = self.shard(shard_index);
         let read = self.timer.clock().read();
         let deadline = self.timer.clock().deadline(read, delay.min(self.max_delay));
+        debug_assert!(!conditions.is_too_large, "a condition was left out");
         let registered = match self.timer.ensure_started() {
             Ok(()) => {
                 shard.register(conditions, read, deadline).map_err(ScheduleError::into_reason)
@@ -347,6 +349,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         if !conditions.thresholds.is_empty() {
             let mut found = SmallVec::<[Index; 4]>::new();
             for Threshold { key, at, node, .. } in conditions.thresholds.drain(..) {
+                debug_assert!(node.is_some(), "threshold {at} is on no list");
                 if self.has_reached(operation, &key, at) {
                     found.extend(node);
                 }
@@ -370,6 +373,11 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let is_timed = out.is_satisfied && out.is_timed;
         let now = if is_timed { self.timer.clock().elapsed() } else { since };
         let (excess, is_announced) = shard.begin_to_wait(&mut out, now);
+        debug_assert_eq!(
+            out.operation.is_some(),
+            out.completion.is_some(),
+            "{key:?} neither waits nor has ended"
+        );
         if let (Some(operation), Some(completion)) = (out.operation, out.completion) {
             self.complete(operation, completion);
         }

@@ -275,6 +275,7 @@ impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R>
                 let Some((threshold, waiter)) = next.filter(|(next, _)| next.at <= pass.end) else {
                     return false;
                 };
+                debug_assert!(pass.passed_over < Some(threshold), "a pass moves backwards");
                 if !waiters.is_before(waiter, next_serial) {
                     pass.passed_over = Some(threshold);
                 } else if !visit(waiters, threshold, waiter, hold) {

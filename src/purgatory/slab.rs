@@ -72,6 +72,7 @@ impl<E> Slab<E> {
         let entry = self.entries.at_mut(index.position());
         match core::mem::replace(entry, Entry::Vacant { next: self.vacant }) {
             Entry::Occupied(element) => {
+                debug_assert_ne!(self.vacant, Some(index), "{index:?} was vacant");
                 self.vacant = Some(index);
                 element
             }
@@ -128,6 +129,7 @@ impl<E> Slab<E> {
     /// Adds a block, and returns the first index in it.
     #[cold]
     fn grow(&mut self) -> Index {
+        debug_assert!(self.vacant.is_none(), "a slab grows although an entry is vacant");
         let start = self.entries.grow(|position| {
             let is_last = (position as usize + 1) % BLOCK == 0;
             Entry::Vacant { next: (!is_last).then(|| Index::at(position + 1)) }

@@ -19,8 +19,8 @@
 //! An operation has the number of its timeout in the wheel, and its key is the key of the timeout.
 //! So the wheel allocates slots, frees them, and shows whether a key is dead. This file has two
 //! columns beside the slots of the wheel. An event reads the [`Waiter`] of each operation on its
-//! key: 32 bytes in one cache line, if the operation is a reference or a box. Only its registration
-//! and its end need the [`Record`].
+//! key: 32 bytes in one cache line, if the operation is a reference or a box of a sized type. Only
+//! its registration and its end need the [`Record`].
 
 use std::{collections::BTreeMap, hint, mem, num::NonZeroU32};
 

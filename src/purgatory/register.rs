@@ -314,7 +314,6 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         let shard = self.shard(shard_index);
         let read = self.timer.clock().read();
         let deadline = self.timer.clock().deadline(read, delay.min(self.max_delay));
-        debug_assert!(!conditions.is_too_large, "a condition was left out");
         let registered = match self.timer.ensure_started() {
             Ok(()) => {
                 shard.register(conditions, read, deadline).map_err(ScheduleError::into_reason)
@@ -345,6 +344,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         conditions: &mut Conditions<K>,
     ) {
         let Some(operation) = &mut out.operation else { return };
+        debug_assert!(!conditions.is_too_large, "a condition was left out");
         let mut effect = conditions.rule.on_event();
         if !conditions.thresholds.is_empty() {
             let mut found = SmallVec::<[Index; 4]>::new();

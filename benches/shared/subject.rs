@@ -26,7 +26,10 @@ pub(crate) trait Subject {
 
     /// Lets time pass and expires due timeouts: by the clock of a timer, and from expiration to
     /// expiration in a wheel.
-    fn pass(&mut self, clock: &ManualClock, millis: u64);
+    #[inline]
+    fn pass(&mut self, clock: &ManualClock, millis: u64) {
+        clock.advance(Duration::from_millis(millis));
+    }
 
     fn pending(&self) -> u64;
 }
@@ -97,11 +100,6 @@ impl Subject for Values {
         self.0.reset(*key, Duration::from_millis(delay))
     }
 
-    #[inline]
-    fn pass(&mut self, clock: &ManualClock, millis: u64) {
-        clock.advance(Duration::from_millis(millis));
-    }
-
     fn pending(&self) -> u64 {
         self.0.stats().pending
     }
@@ -131,11 +129,6 @@ impl Subject for Closures {
     #[inline]
     fn reset(&mut self, key: &Timeout, delay: u64) -> bool {
         key.reset(Duration::from_millis(delay))
-    }
-
-    #[inline]
-    fn pass(&mut self, clock: &ManualClock, millis: u64) {
-        clock.advance(Duration::from_millis(millis));
     }
 
     fn pending(&self) -> u64 {

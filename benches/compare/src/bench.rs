@@ -113,20 +113,20 @@ impl Figure {
         Self { note, ..self }
     }
 
-    /// Percentiles of durations in rows below `row`. A percentile is a name such as `p99.9` or
-    /// `max`; a figure is its number of units.
+    /// Percentiles of durations in rows below `row`. Names of percentiles, such as `p99.9` or
+    /// `max`, are separated by spaces; a figure is the number of units.
     pub fn percentiles(
         row: &str,
         contestant: &str,
         durations: &Histogram<u64>,
-        percentiles: &[&str],
+        percentiles: &str,
         unit: Duration,
     ) -> Vec<Self> {
-        let figure = |name: &&str| {
+        let figure = |name: &str| {
             let duration = Duration::from_nanos(percentile(durations, name));
             Self::new(format!("{row}/{name}"), contestant, duration.div_duration_f64(unit))
         };
-        percentiles.iter().map(figure).collect()
+        percentiles.split_whitespace().map(figure).collect()
     }
 
     pub fn value(&self) -> f64 {

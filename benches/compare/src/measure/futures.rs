@@ -306,7 +306,7 @@ fn elapse<S: Source>(source: &S, runtime: &Runtime, number: u32) -> Vec<Figure> 
     let late = arrivals.settle_strictly(due).lateness(0..u64::MAX);
     let cpu = process_cpu().zip(before).map(|(after, before)| after.saturating_sub(before));
     let row = format!("future/elapse/{}", size(number));
-    let mut figures = Figure::percentiles(&row, S::NAME, &late, &["p99"], MILLI);
+    let mut figures = Figure::percentiles(&row, S::NAME, &late, "p99", MILLI);
     let cpu = cpu.map(|cpu| nanos_per(cpu, u64::from(number)));
     figures.extend(
         cpu.map(|cpu| Figure::new(format!("future/elapse_cpu/{}", size(number)), S::NAME, cpu)),

@@ -273,7 +273,7 @@ impl Service {
         let empty = self.run_empty();
         let (late, cpu) = self.run();
         let row = format!("purgatory/late/{case}");
-        bench.add_all(Figure::percentiles(&row, NAME, &late, &["p50", "p99", "max"], MILLI));
+        bench.add_all(Figure::percentiles(&row, NAME, &late, "p50 p99 max", MILLI));
         if let Some((cpu, empty)) = cpu.zip(empty) {
             bench.add(&format!("purgatory/late/cpu/{case}/process"), NAME, cpu[0] - empty[0]);
             bench.add(&format!("purgatory/late/cpu/{case}/threads"), NAME, cpu[1]);

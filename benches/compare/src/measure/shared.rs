@@ -206,10 +206,10 @@ impl Turn {
         let note = (outcome.faults > 0)
             .then(|| format!("{} timeouts did not run within 10 s", outcome.faults));
         let row = "timer/oversubscribed";
-        let late: &[_] = if outcome.arrived.is_empty() { &[] } else { &["p50", "p99", "max"] };
+        let late = if outcome.arrived.is_empty() { "" } else { "p50 p99 max" };
         let late = Figure::percentiles(row, S::NAME, &lateness, late, MILLI);
         let pair = format!("{row}/pair");
-        let pairs = Figure::percentiles(&pair, S::NAME, &pairs, &["p99.9"], MICRO);
+        let pairs = Figure::percentiles(&pair, S::NAME, &pairs, "p99.9", MICRO);
         late.into_iter().map(|figure| figure.with_note(note.clone())).chain(pairs).collect()
     }
 

@@ -87,26 +87,16 @@ pub(crate) fn burst(bench: &mut Bench) -> Done {
             [(Typed::NAME, Timer::builder()), ("delaywheel inline", Timer::builder().inline())]
         {
             let (late, cpu) = burst_of(settings, number, lead);
-            bench.add_all(Figure::percentiles(
-                "timer/burst",
-                name,
-                &late,
-                &["p50", "p99", "max"],
-                MILLI,
-            ));
+            let figures = Figure::percentiles("timer/burst", name, &late, "p50 p99 max", MILLI);
+            bench.add_all(figures);
             if let Some(cpu) = cpu {
                 bench.add("timer/burst/cpu", name, nanos_per(cpu, u64::from(number)));
             }
         }
         let settings = Timer::builder().tick(50 * MICRO);
         let (late, _) = burst_of(settings, 2_000, 50 * MILLI);
-        bench.add_all(Figure::percentiles(
-            "timer/fine",
-            Typed::NAME,
-            &late,
-            &["p50", "p99"],
-            MICRO,
-        ));
+        let figures = Figure::percentiles("timer/fine", Typed::NAME, &late, "p50 p99", MICRO);
+        bench.add_all(figures);
     }
     Ok(())
 }
@@ -148,7 +138,7 @@ fn steady_turn(bench: &mut Bench, name: &str, tick: Duration, window: u32) {
     assert_eq!((stats.scheduled, stats.pending), (u64::from(end * PER_MILLI), 0));
     let late = outcome.lateness(nanos(start * MILLI)..nanos(end * MILLI));
     let row = format!("timer/steady/{name}");
-    bench.add_all(Figure::percentiles(&row, Typed::NAME, &late, &["p50", "p99", "p99.9"], MILLI));
+    bench.add_all(Figure::percentiles(&row, Typed::NAME, &late, "p50 p99 p99.9", MILLI));
     if let Some((before, after)) = before.zip(after) {
         let [process, threads] = spent(before, after, window * MILLI);
         for (row, spent) in [("threads", threads), ("process", process)] {
@@ -163,13 +153,9 @@ pub(crate) fn crowd(bench: &mut Bench) -> Done {
     let crowd = bench.full(100_000, 1_000_000);
     for _ in 0..bench.rounds() {
         let calls = histogram(crowd_turn(crowd));
-        bench.add_all(Figure::percentiles(
-            "timer/crowd",
-            Typed::NAME,
-            &calls,
-            &["p50", "p99.9", "max"],
-            MICRO,
-        ));
+        let figures =
+            Figure::percentiles("timer/crowd", Typed::NAME, &calls, "p50 p99.9 max", MICRO);
+        bench.add_all(figures);
     }
     Ok(())
 }
@@ -224,13 +210,8 @@ pub(crate) fn slow(bench: &mut Bench) -> Done {
         schedule(&timer, &arrivals, &due);
         schedule(&timer, &arrivals, &[slow]);
         let late = arrivals.settle_strictly(due).lateness(0..u64::MAX);
-        bench.add_all(Figure::percentiles(
-            "timer/slow",
-            Typed::NAME,
-            &late,
-            &["p50", "p99"],
-            MILLI,
-        ));
+        let figures = Figure::percentiles("timer/slow", Typed::NAME, &late, "p50 p99", MILLI);
+        bench.add_all(figures);
     }
     Ok(())
 }

@@ -22,14 +22,14 @@ pub enum Scale {
     /// Checks in seconds that everything works. The figures mean nothing.
     Smoke,
     #[default]
-    /// Under fifteen minutes.
+    /// About 25 minutes.
     Usual,
     /// More rounds and sizes of up to ten million; about an hour.
     Long,
 }
 
 /// The part of the command line that decides what is measured.
-#[derive(Default, clap::Args)]
+#[derive(Default, Clone, clap::Args)]
 pub struct Options {
     /// Measure rows at and below this path; can be repeated
     #[arg(long, value_name = "PATH")]
@@ -179,18 +179,24 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Runs all sections that the options select.
+    fn new(options: Options) -> Self {
+        Self { options, start: Instant::now(), figures: Vec::new(), slow: HashSet::new() }
+    }
+
+    /// Runs all sections that the options select, each in a process of its own. So a section finds
+    /// the allocator in the same state in every run.
     pub fn run(options: Options) -> Result<Results, Box<dyn Error>> {
-        let start = Instant::now();
-        let mut bench = Self { options, start, figures: Vec::new(), slow: HashSet::new() };
+        let mut bench = Self::new(options);
         let mut sections = Vec::new();
-        for section in rows::SECTIONS {
+        for (index, section) in rows::SECTIONS.iter().enumerate() {
             if !bench.selects(section) {
                 continue;
             }
             bench.tell(section.rows[0]);
             let (began, before) = (Instant::now(), Load::now());
-            (section.run)(&mut bench)?;
+            let mut child = Command::new(env::current_exe()?);
+            child.args(env::args_os().skip(1)).args(["--section", &index.to_string()]);
+            bench.add_from(&mut child)?;
             let others = before.zip(Load::now()).map(|(before, now)| now.others_since(&before));
             let seconds = began.elapsed().as_secs_f64();
             sections.push(Ran { name: section.rows[0].to_owned(), seconds, others });
@@ -201,18 +207,30 @@ impl Bench {
             scale: bench.options.scale(),
             rounds: bench.rounds(),
             seed: bench.options.seed,
-            seconds: start.elapsed().as_secs(),
+            seconds: bench.start.elapsed().as_secs(),
             sections,
             figures: bench.figures,
         })
     }
 
+    /// Runs one section in this process.
+    pub fn run_section(options: Options, index: usize) -> Result<Vec<Figure>, Box<dyn Error>> {
+        let mut bench = Self::new(options);
+        (rows::SECTIONS[index].run)(&mut bench)?;
+        Ok(bench.figures)
+    }
+
     fn selects(&self, section: &Section) -> bool {
+        let is_asked = |row: &&str| self.is_asked(row);
+        let has_all = self.options.only.is_empty();
+        if has_all { section.is_default } else { section.rows.iter().any(is_asked) }
+    }
+
+    /// Whether the options ask for rows at, below or above this path.
+    pub fn is_asked(&self, row: &str) -> bool {
         let only = &self.options.only;
-        let is_asked = |row: &&str| {
-            only.iter().any(|only| rows::is_under(row, only) || rows::is_under(only, row))
-        };
-        if only.is_empty() { section.is_default } else { section.rows.iter().any(is_asked) }
+        let is_on_path = |only: &String| rows::is_under(row, only) || rows::is_under(only, row);
+        only.is_empty() || only.iter().any(is_on_path)
     }
 
     pub fn rounds(&self) -> usize {
@@ -312,11 +330,14 @@ impl Bench {
         let seed = self.options.seed + round as u64;
         let turn = Turn { row, contestant, threads, number, millis, seed };
         let turn = serde_json::to_string(&turn)?;
-        let mut child = Command::new(program);
-        child.args(["--turn", &turn]).stdin(Stdio::null()).stderr(Stdio::inherit());
-        let output = child.output()?;
+        self.add_from(Command::new(program).args(["--turn", &turn]))
+    }
+
+    /// Adds the figures that a child process prints.
+    fn add_from(&mut self, child: &mut Command) -> Done {
+        let output = child.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
-            return Err(format!("a child failed with {}: {turn}", output.status).into());
+            return Err(format!("a child failed with {}: {child:?}", output.status).into());
         }
         self.add_all(serde_json::from_slice(&output.stdout)?);
         Ok(())
@@ -373,14 +394,9 @@ fn versions() -> Option<String> {
 mod tests {
     use super::*;
 
-    fn bench() -> Bench {
-        let (options, figures, slow) = (Options::default(), Vec::new(), HashSet::new());
-        Bench { options, start: Instant::now(), figures, slow }
-    }
-
     #[test]
     fn the_figure_of_a_row_is_the_median_over_the_rounds() {
-        let mut bench = bench();
+        let mut bench = Bench::new(Options::default());
         for value in [3.0, 1.0, 2.0] {
             bench.add("wheel/insert/1e3", "one", value);
             bench.add("wheel/insert/1e3", "other", 10.0 * value);
@@ -393,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_prefix_selects_the_sections_of_its_rows() {
-        let mut bench = bench();
+        let mut bench = Bench::new(Options::default());
         let selected = |bench: &Bench| {
             let sections = rows::SECTIONS.iter().filter(|section| bench.selects(section));
             sections.map(|section| section.rows[0]).collect::<Vec<_>>()

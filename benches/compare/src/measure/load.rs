@@ -17,26 +17,10 @@
 use std::{
     f64::consts::TAU,
     hint,
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, Sender},
-    },
-    thread,
-    time::{Duration, Instant},
+    sync::mpsc::{self, Receiver, Sender},
 };
 
-use delaywheel::{Completion, DelayedOperation};
-use fastrand::Rng;
-use hdrhistogram::Histogram;
-
-use crate::{
-    arrivals::{histogram, percentile},
-    bench::{Bench, Done},
-    os::{process_cpu, sleep_until, switches, wait_until},
-    purgatory::{Answer, KafkaPurgatory, Request, Requests, SharedPurgatory},
-    rows::is_under,
-    workload::{count, nanos},
-};
+use crate::{os::switches, prelude::*};
 
 /// Percentiles 75 and 50 of the latencies in milliseconds: the two workloads that were published.
 const PUBLISHED: [[u32; 2]; 2] = [[60, 20], [400, 200]];
@@ -66,29 +50,25 @@ enum By {
 }
 
 /// The contestants, and how each runs a schedule.
-const CONTESTANTS: [(&str, fn(&Schedule, By) -> Outcome); 2] =
+const CLIMBERS: [(&str, fn(&Schedule, By) -> Outcome); 2] =
     [(Requests::NAME, attempt::<Requests>), (KafkaPurgatory::NAME, attempt::<KafkaPurgatory>)];
 
 /// Lets the contestants climb the ladder, and measures at fixed rates.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let slot = bench.millis(100, 500);
-    let only = bench.options.only.clone();
-    let is_asked = |row: &str| {
-        only.is_empty() || only.iter().any(|only| is_under(row, only) || is_under(only, row))
-    };
     for _ in 0..bench.options.rounds.unwrap_or(bench.pick(1, 5, 7)) {
         for latency in PUBLISHED {
             for (by, suffix) in [(By::Handle, ""), (By::Events, "/events")] {
                 let case = format!("{}-{}{suffix}", latency[0], latency[1]);
-                if is_asked(&format!("purgatory/load/sustained/{case}")) {
+                if bench.is_asked(&format!("purgatory/load/sustained/{case}")) {
                     climb(bench, &case, slot, latency, by);
                 }
             }
         }
-        if is_asked("purgatory/load/busy") {
+        if bench.is_asked("purgatory/load/busy") {
             beside_busy_threads(bench, slot);
         }
-        if is_asked("purgatory/load/cpu") {
+        if bench.is_asked("purgatory/load/cpu") {
             let rate = bench.full(20_000, 400_000);
             for (row, rate, by) in [
                 ("handle", rate, By::Handle),
@@ -96,7 +76,7 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
                 ("driver", rate, By::Nothing),
             ] {
                 let schedule = Schedule::new(rate, slot, PUBLISHED[0]);
-                for (name, attempt) in CONTESTANTS {
+                for (name, attempt) in CLIMBERS {
                     let outcome = attempt(&schedule, by);
                     if let Some(cpu) = outcome.cpu {
                         bench.add(&format!("purgatory/load/cpu/{row}"), name, cpu);
@@ -119,7 +99,7 @@ fn beside_busy_threads(bench: &mut Bench, slot: Duration) {
     };
     thread::scope(|scope| {
         (0..8).for_each(|_| _ = scope.spawn(compute));
-        for (name, attempt) in CONTESTANTS {
+        for (name, attempt) in CLIMBERS {
             let outcome = attempt(&schedule, By::Handle);
             bench.add("purgatory/load/busy/created", name, outcome.created);
             bench.add("purgatory/load/busy/missed", name, outcome.missed);
@@ -132,10 +112,10 @@ fn beside_busy_threads(bench: &mut Bench, slot: Duration) {
 fn climb(bench: &mut Bench, case: &str, slot: Duration, latency: [u32; 2], by: By) {
     let first = if by == By::Events { 0 } else { 4 };
     let ladder = bench.full(&LADDER[..1], &LADDER[first..]);
-    let mut climbs = CONTESTANTS.map(|_| Vec::<Outcome>::new());
+    let mut climbs = CLIMBERS.map(|_| Vec::<Outcome>::new());
     for (step, &rate) in ladder.iter().enumerate() {
         let schedule = Schedule::new(bench.full(20, rate) * 1_000, slot, latency);
-        for ((name, attempt), climb) in CONTESTANTS.iter().zip(&mut climbs) {
+        for ((name, attempt), climb) in CLIMBERS.iter().zip(&mut climbs) {
             if climb.len() == step && !climb.rchunks(3).next().is_some_and(has_failed) {
                 let outcome = attempt(&schedule, by);
                 bench.tell(&format!("{case}, {rate} k/s: {name} {outcome:.2?}"));
@@ -143,7 +123,7 @@ fn climb(bench: &mut Bench, case: &str, slot: Duration, latency: [u32; 2], by: B
             }
         }
     }
-    for ((name, _), climb) in CONTESTANTS.iter().zip(&climbs) {
+    for ((name, _), climb) in CLIMBERS.iter().zip(&climbs) {
         let mut add = |row, value| bench.add(&format!("purgatory/load/{row}/{case}"), name, value);
         let sustained = climb.iter().rposition(Outcome::is_sustained);
         let Some(sustained) = sustained else {

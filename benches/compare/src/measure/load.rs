@@ -330,7 +330,7 @@ impl<P: SharedPurgatory> Run<'_, P> {
         late
     }
 
-    fn complete_all(&self, due: &[(u64, u32)], handles: &mut Created<P>) {
+    fn complete_all(&self, due: &[(u64, u32)], handles: &mut [Option<P::Handle>]) {
         let answers = due.iter().map(|&(_, request)| &self.answers[request as usize]);
         if self.by == By::Nothing {
             answers.for_each(|answer| Request(answer).complete(Completion::Satisfied));

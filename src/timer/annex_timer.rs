@@ -64,7 +64,7 @@ impl<T: Send + 'static, X: Annex<T>> AnnexTimer<T, X, X::Due> {
     /// Expires due timeouts on this thread, as the reaper does.
     #[cfg(all(test, loom))]
     pub(crate) fn turn(&self) {
-        if !self.shared.is_stopped() {
+        if !self.shared.shards.is_shut_down() {
             self.shared.expire_due(&self.shared.delivery);
         }
     }

@@ -12,30 +12,30 @@
 //!
 //! # Phases
 //!
-//! | Predicate | True once | Implies |
+//! | [`Phase`] | Begins | Then |
 //! |-|-|-|
-//! | `is_ending` | a finish or a shutdown has begun | |
-//! | `is_closed` | every shard refuses new timeouts | |
-//! | `has_finished` | a finish has closed every shard, and no timeout is pending | `is_closed`, `is_ending` |
-//! | `is_stopped` | a shutdown has begun: the threads end | |
-//! | `is_shut_down` | it removes the pending timeouts | `is_stopped`, `is_ending` |
+//! | `Running` | with the timer | |
+//! | `Closing` | before a finish closes the shards | polls of sleeps take the lock |
+//! | `Finishing` | after it has closed every shard | the reaper ends once no timeout is pending |
+//! | `ShutDown` | before a shutdown closes the shards and empties them | the threads end |
 //!
-//! None of them becomes false again. A purgatory closes its shards itself before it shuts down.
+//! A timer may skip phases, and never returns to one. So a finish does not end a shutdown. A
+//! purgatory closes its shards itself before it shuts down.
 //!
 //! # Protocol
 //!
 //! A finish
 //!
 //! 1. closes every shard,
-//! 2. stores `is_finishing`,
+//! 2. enters `Finishing`,
 //! 3. wakes the reaper,
 //! 4. waits until it is over or its deadline has come,
 //! 5. shuts the timer down.
 //!
 //! The others follow these rules:
 //!
-//! - Before it sleeps, the reaper loads `is_finishing`. If it is set and every shard is empty, the
-//!   reaper closes the backlog, and stops serving the timer.
+//! - Before it sleeps, the reaper loads the phase. If it is `Finishing` and every shard is empty,
+//!   the reaper closes the backlog, and stops serving the timer.
 //! - A thread that cancels the last timeout of a closed shard wakes the reaper.
 //! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
 //!   backlog.
@@ -63,12 +63,17 @@ use std::{
 use super::{
     executor::{Delivery, backlog::Backlog},
     reaper::shared::Shared,
-    shards::{Shards, annex::Annex},
+    shards::{Phase, Shards, annex::Annex},
     tick_clock::after,
 };
 use crate::{clock::Driven, sync::Ordering};
 
 impl<T, X> Shards<T, X> {
+    /// Enters a phase, unless a later one has begun. Returns whether this call entered it.
+    fn enter(&self, phase: Phase) -> bool {
+        self.phase.fetch_max(phase as u64, Ordering::AcqRel) < phase as u64
+    }
+
     /// Returns whether every shard refuses new timeouts.
     pub(super) fn is_closed(&self) -> bool {
         self.all.iter().all(|shard| shard.is_closed())
@@ -77,35 +82,33 @@ impl<T, X> Shards<T, X> {
     /// Refuses new timeouts, and makes the reaper end once no timeout is pending.
     pub(super) fn begin_finish(&self) {
         // Before the shards refuse, so that a thread that was refused sees it.
-        #[cfg(feature = "future")]
-        self.is_closing.store(true, Ordering::Relaxed);
+        self.enter(Phase::Closing);
         self.all.iter().for_each(|shard| shard.close());
-        self.is_finishing.store(true, Ordering::Release);
+        self.enter(Phase::Finishing);
         self.unpark_reaper();
     }
 
     /// Returns whether a finish has begun and no timeout is pending.
     pub(super) fn has_finished(&self) -> bool {
-        self.is_finishing.load(Ordering::Acquire) && self.all.iter().all(|shard| shard.is_empty())
+        let is_finishing = self.phase.load(Ordering::Acquire) == Phase::Finishing as u64;
+        is_finishing && self.all.iter().all(|shard| shard.is_empty())
     }
 
-    /// Returns whether a shutdown has begun to remove the pending timeouts.
-    #[cfg(feature = "future")]
-    #[inline]
+    /// Returns whether a shutdown has begun.
     pub(super) fn is_shut_down(&self) -> bool {
-        self.is_shut_down.load(Ordering::Relaxed)
+        self.phase.load(Ordering::Acquire) == Phase::ShutDown as u64
     }
 
     /// Returns whether a finish or a shutdown has begun.
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed) || self.is_shut_down()
+        self.phase.load(Ordering::Relaxed) > Phase::Running as u64
     }
 
     /// Refuses new timeouts, wakes the reaper, and returns the values of the pending timeouts.
     pub(super) fn shut_down(&self) -> Vec<T> {
-        self.is_shut_down.store(true, Ordering::Relaxed);
+        self.enter(Phase::ShutDown);
         let mut values = Vec::new();
         for shard in &self.all {
             let mut wheel = shard.shut_down();
@@ -166,7 +169,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
     pub(super) fn end(&self, backlog: Option<&Backlog<X::Due>>) -> Unfinished<T, X::Due> {
         let is_started = self.is_started();
-        let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
+        let is_first = self.shards.enter(Phase::ShutDown);
         let pending = self.delivery.close(|| self.shards.shut_down());
         debug_assert!(self.shards.is_closed(), "a shard accepts timeouts after the end");
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();

@@ -81,7 +81,7 @@ fn turn_by_hand(
     let shards = &*timer.shards;
     shards.announce_awake();
     is_first.then(|| store(shards));
-    if timer.is_stopped() {
+    if timer.shards.is_shut_down() {
         return DriverTurn::Ended;
     }
     timer.expire_due(&Delivery::Inline);

@@ -78,7 +78,7 @@ impl<T: Send + 'static, X: Annex<T>> Client for TimerClient<T, X> {
     }
 
     fn turn(&mut self) -> Turn {
-        if self.shared.is_stopped() {
+        if self.shared.shards.is_shut_down() {
             return Turn::Ended;
         }
         if !self.expire() {

@@ -40,7 +40,6 @@ pub(crate) struct Shared<T, X = (), D = T> {
     /// `None` once the threads have been started, or if the timer needs none.
     starter: Mutex<Option<Starter>>,
     is_started: AtomicBool,
-    pub(crate) is_stopped: AtomicBool,
     /// Whether the clock or a task of the user runs the timer, so that there are no threads.
     is_driven: AtomicBool,
     /// Whether the reaper has panicked, which only the user's clock can cause.
@@ -76,7 +75,6 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
             delivery,
             starter: Mutex::new(Some(starter)),
             is_started: AtomicBool::new(false),
-            is_stopped: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
@@ -139,7 +137,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
     fn start_threads(self: &Arc<Self>) -> io::Result<bool> {
         let mut starter = self.starter.lock();
         let Some(parts) = &mut *starter else { return Ok(false) };
-        if self.is_stopped() {
+        if self.shards.is_shut_down() {
             return Ok(false);
         }
         debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
@@ -175,10 +173,6 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         self.is_started.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
-    }
-
     pub(crate) fn is_driven(&self) -> bool {
         self.is_driven.load(Ordering::Acquire)
     }
@@ -205,10 +199,12 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
         self.callback_threads.check_invariants();
         let stats = self.shards.stats();
         assert_eq!(self.reaper_stats.lock().lateness.count(), stats.expired, "each has a lateness");
-        assert!(!self.is_stopped() || self.shards.is_closed(), "a shutdown closes every shard");
-        assert!(!self.is_stopped() || stats.pending == 0, "a shutdown returns all timeouts");
         assert!(
-            !self.is_stopped() || backlog.is_none_or(Backlog::is_closed),
+            !self.shards.is_shut_down() || stats.pending == 0,
+            "a shutdown returns all timeouts"
+        );
+        assert!(
+            !self.shards.is_shut_down() || backlog.is_none_or(Backlog::is_closed),
             "the backlog is open"
         );
     }
@@ -233,7 +229,7 @@ impl<T: Send + 'static, X: Annex<T>> Shared<T, X, X::Due> {
 
 impl<T: Send + 'static, X: Annex<T>> Driven for Shared<T, X, X::Due> {
     fn turn(&self) {
-        if !self.is_stopped() {
+        if !self.shards.is_shut_down() {
             let is_queue = matches!(self.delivery, Delivery::Queue(_));
             let delivery = if is_queue { &self.delivery } else { &Delivery::Inline };
             self.expire_due(delivery);

@@ -39,7 +39,7 @@ use super::{
     tick_clock::{Reading, TickClock},
 };
 use crate::{
-    sync::{AtomicBool, Ordering, Unparker},
+    sync::{AtomicU64, Ordering, Unparker},
     tick::Tick,
     ticks::Nanos,
     wheel::{Key, TimingWheel},
@@ -59,6 +59,15 @@ const BATCH_PER_HOLD: usize = 1;
 /// The part of a batch that was not inserted, and why; `None` if all of it was.
 pub(super) type Rest<T> = Option<ScheduleError<Vec<(Duration, T)>>>;
 
+/// A phase of a timer; [`shutdown`](super::shutdown) has the rules.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Phase {
+    Running,
+    Closing,
+    Finishing,
+    ShutDown,
+}
+
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<T, X = ()> {
     pub(super) all: Box<[CachePadded<Shard<T, X>>]>,
@@ -71,13 +80,8 @@ pub(crate) struct Shards<T, X = ()> {
     #[cfg(feature = "future")]
     driver: OnceLock<DriverWaker>,
     pub(super) permits: Permits,
-    /// Whether a finish has begun to close the shards.
-    #[cfg(feature = "future")]
-    pub(super) is_closing: AtomicBool,
-    /// Whether all shards are closed, and the reaper ends once they are empty.
-    pub(super) is_finishing: AtomicBool,
-    /// Set before a shutdown removes the pending timeouts.
-    pub(super) is_shut_down: AtomicBool,
+    /// The [`Phase`] of the timer.
+    pub(super) phase: AtomicU64,
 }
 
 impl<T, X> Shards<T, X> {
@@ -99,10 +103,7 @@ impl<T, X> Shards<T, X> {
             #[cfg(feature = "future")]
             driver: OnceLock::new(),
             permits: Permits::new(max_pending),
-            #[cfg(feature = "future")]
-            is_closing: AtomicBool::new(false),
-            is_finishing: AtomicBool::new(false),
-            is_shut_down: AtomicBool::new(false),
+            phase: AtomicU64::new(Phase::Running as u64),
         }
     }
 
@@ -341,8 +342,8 @@ impl<T, X> Shards<T, X> {
         let pending = self.all.iter().map(|shard| shard.check_invariants()).sum();
         self.permits.check_invariants(pending);
         assert!(asleep_until <= self.next_expiration(), "the reaper sleeps too long");
-        let is_finishing = self.is_finishing.load(Ordering::Acquire);
-        assert!(!is_finishing || self.is_closed(), "a finish closes every shard");
+        let is_over = self.phase.load(Ordering::Acquire) >= Phase::Finishing as u64;
+        assert!(!is_over || self.is_closed(), "a finish and a shutdown close every shard");
     }
 
     /// Frees the memory that pending timeouts do not need.

@@ -13,10 +13,11 @@
 //!
 //! A thread that has to wake the task takes the waker out and wakes it without a lock.
 //!
-//! *Why no wake-up is lost*: a thread loads the announced time, or sets the flag of step 2, before
-//! it takes the waker under the waker's lock. If it does not find the waker of this turn, it took
-//! that lock before step 1. So the task sees the flag in step 2, and the thread has not loaded the
-//! time of step 4. The protocol of the reaper covers a thread that has loaded an earlier time.
+//! *Why no wake-up is lost*: a thread loads the announced time, or begins the shutdown that step 2
+//! finds, before it takes the waker under the waker's lock. If it does not find the waker of this
+//! turn, it took that lock before step 1. So the task sees the shutdown in step 2, and the thread
+//! has not loaded the time of step 4. The protocol of the reaper covers a thread that has loaded an
+//! earlier time.
 
 use std::{mem, sync::Arc, task::Waker, time::Duration};
 
@@ -58,7 +59,7 @@ impl Turns {
             self.client.wake_up(true);
         }
         self.client.shared.shards.store_driver_waker(waker);
-        if self.client.shared.is_stopped() {
+        if self.client.shared.shards.is_shut_down() {
             return DriverTurn::Ended;
         }
         if !self.client.expire() {

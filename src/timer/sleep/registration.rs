@@ -8,8 +8,8 @@
 //! - The first poll that is pending inserts a clone of the waker.
 //! - A thread that expires a key first raises the latest tick of the timer's clock to the tick of
 //!   the key. Then it removes the key and the waker under the lock of the shard, and wakes the task
-//!   after the release. A shutdown sets its flag, removes all wakers, and wakes their tasks. A
-//!   finish sets its flag, replaces each waker by one that does nothing, and wakes its task. The
+//!   after the release. A shutdown enters its phase, removes all wakers, and wakes their tasks. A
+//!   finish enters its phase, replaces each waker by one that does nothing, and wakes its task. The
 //!   keys stay.
 //! - A later poll returns `Pending` without the lock if its waker has the identity of the clone in
 //!   the wheel, the latest tick is before that of the registration, and no finish or shutdown has
@@ -24,7 +24,7 @@
 //! the sleep's key, or the thread that removed it wakes it.
 //!
 //! *Why no lock is needed*: suppose that a thread has removed the waker. If it woke or dropped the
-//! waker before the poll, it had stored the latest tick or the flag before that. So the poll sees
+//! waker before the poll, it had stored the latest tick or the phase before that. So the poll sees
 //! them and takes the lock. If it wakes the waker after the poll, it wakes the task of this poll,
 //! because both wakers have one identity.
 //!

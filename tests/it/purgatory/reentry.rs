@@ -113,14 +113,13 @@ fn a_cancel_by_key_does_not_follow_operations_that_come_later() {
             }
         };
         (0..10).for_each(|_| add());
-        // One operation comes in each step, as another thread may add it.
+        // More operations come between two holds than a hold passes over.
         let reason = OnClone(Arc::new(move || {
-            assert!(next.load(Ordering::Relaxed) < 100, "the call continues without end");
-            add();
+            assert!(next.load(Ordering::Relaxed) < 10_000, "the call continues without end");
+            (0..300).for_each(|_| add());
         }));
         assert_eq!(purgatory.cancel_for_key_with(&1, &reason), 10);
-        drop(reason);
-        assert!(purgatory.shutdown().len() <= 12);
+        drop(purgatory.shutdown());
     }
 }
 

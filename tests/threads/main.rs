@@ -24,9 +24,9 @@
 //! and the thread sanitizer reports races within the default test harness.
 //!
 //! Faults of the soak: callbacks and operations panic, sleep, and call the timer, the purgatory and
-//! each other; the clock stands still, steps back and jumps ahead; many timeouts have one deadline;
-//! limits are reached; threads die with handles; many timeouts are reset again and again. The clock
-//! is right in the first half of a round, and no callback sleeps.
+//! each other. The clock stands still, steps back and jumps ahead. Many timeouts have one deadline,
+//! or are reset again and again. Limits are reached, and threads die with handles. In the first
+//! half of a round, the clock is right and no callback sleeps.
 
 mod attacks;
 mod beside;

@@ -83,6 +83,11 @@ pub const SECTIONS: &[Section] = &[
     section(&["timer/idle/switches", "timer/idle/threads"], shared::idle),
     section(&["timer/lateness", "timer/faults"], shared::lateness),
     section(&["timer/oversubscribed"], shared::oversubscribed),
+    Section {
+        rows: &["oversubscribed/late", "oversubscribed/pair"],
+        is_default: false,
+        run: shared::threads_on_cores,
+    },
     section(&["timer/idle/wakeups", "timer/idle/cancelled"], timer::idle),
     section(&["timer/burst", "timer/fine"], timer::burst),
     section(&["timer/steady"], timer::steady),

@@ -36,6 +36,9 @@ impl Turn {
         if self.row.starts_with("future/") {
             return futures::take(self);
         }
+        if self.row == shared::WAITING {
+            return Ok(shared::take_waiting(self));
+        }
         Ok((crate::shared::find(&self.contestant).take)(self))
     }
 

@@ -1,13 +1,21 @@
 //! Contestants with threads of their own. Each takes each turn in a process of its own.
 
+use std::ptr;
+
 use super::Turn;
 use crate::prelude::*;
-use crate::{os::other_threads, shared::schedule_all_noted};
+use crate::{
+    os::other_threads,
+    purgatory::{EXPIRED, IS_NOTING},
+    shared::schedule_all_noted,
+};
 
 const PAIRS: &str = "timer/pair";
 const IDLE: &str = "timer/idle";
 const LATENESS: &str = "timer/lateness";
 const OVERSUBSCRIBED: &str = "timer/oversubscribed";
+const MANY: &str = "oversubscribed/timer";
+pub(crate) const WAITING: &str = "oversubscribed/purgatory";
 
 impl Turn {
     pub fn take<S: SharedTimer>(&self) -> Vec<Figure> {
@@ -73,6 +81,35 @@ pub(crate) fn lateness(bench: &mut Bench) -> Done {
 pub(crate) fn oversubscribed(bench: &mut Bench) -> Done {
     let threads = bench.full(4, 16);
     delegate(bench, OVERSUBSCRIBED, [threads, 1_000], bench.pick(200, 2_000, 4_000), 0)
+}
+
+/// Numbers of threads of the rows that compare a few contestants.
+const THREADS: [u32; 4] = [2, 4, 8, 16];
+
+/// The same for several numbers of threads, beside Kafka's scheme and tokio; and for purgatories.
+pub(crate) fn threads_on_cores(bench: &mut Bench) -> Done {
+    let program = env::current_exe()?;
+    let millis = bench.full(100, 600);
+    for round in 0..bench.rounds() {
+        for threads in bench.full(&THREADS[..1], &THREADS) {
+            for name in [Typed::PROMISES.name, "tokio", "kafka_timer"] {
+                bench.delegate(&program, MANY, name, [*threads, 1_000], millis, round)?;
+            }
+            for name in [Requests::NAME, KafkaPurgatory::NAME] {
+                bench.delegate(&program, WAITING, name, [*threads, 1_000], millis, round)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lateness of requests that expire, while threads make requests that complete.
+pub(crate) fn take_waiting(turn: &Turn) -> Vec<Figure> {
+    if turn.contestant == KafkaPurgatory::NAME {
+        turn.waiting::<KafkaPurgatory>()
+    } else {
+        turn.waiting::<Requests>()
+    }
 }
 
 /// Pairs between two reads of the clock.
@@ -205,12 +242,51 @@ impl Turn {
         let lateness = outcome.lateness(0..u64::MAX);
         let note = (outcome.faults > 0)
             .then(|| format!("{} timeouts did not run within 10 s", outcome.faults));
-        let row = "timer/oversubscribed";
         let late = if outcome.arrived.is_empty() { "" } else { "p50 p99 max" };
-        let late = Figure::percentiles(row, S::NAME, &lateness, late, MILLI);
-        let pair = format!("{row}/pair");
+        let [row, pair] = if self.row == MANY {
+            ["late", "pair"].map(|what| format!("oversubscribed/{what}/timer/{}", self.threads))
+        } else {
+            [OVERSUBSCRIBED.to_owned(), format!("{OVERSUBSCRIBED}/pair")]
+        };
+        let late = Figure::percentiles(&row, S::NAME, &lateness, late, MILLI);
         let pairs = Figure::percentiles(&pair, S::NAME, &pairs, "p99.9", MICRO);
         late.into_iter().map(|figure| figure.with_note(note.clone())).chain(pairs).collect()
+    }
+
+    /// Threads make requests and complete them, until 1,000 others have expired.
+    fn waiting<P: SharedPurgatory>(&self) -> Vec<Figure> {
+        let (purgatory, is_over) = (P::start(), AtomicBool::new(false));
+        let mut rng = Rng::with_seed(self.seed);
+        let expiring = Answer::leak(self.number as usize);
+        IS_NOTING.store(true, Ordering::Relaxed);
+        let (due, pairs) = thread::scope(|scope| {
+            let work = |thread| {
+                let (purgatory, is_over) = (&purgatory, &is_over);
+                scope.spawn(move || request_until(purgatory, thread, is_over))
+            };
+            let workers: Vec<_> = (0..self.threads).map(|thread| work(u64::from(thread))).collect();
+            let watch = |answer: &'static Answer| {
+                let delay = Duration::from_millis(50) + self.time().mul_f64(rng.f64());
+                let due = Instant::now() + delay;
+                purgatory.watch(answer, [rng.u32(0..100)], delay);
+                (ptr::from_ref(answer).addr(), due)
+            };
+            let due: BTreeMap<_, _> = expiring.iter().map(watch).collect();
+            wait_until("all have expired", || expiring.iter().all(Answer::has_ended));
+            is_over.store(true, Ordering::Relaxed);
+            let pairs =
+                workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
+            (due, pairs.collect::<Vec<_>>())
+        });
+        purgatory.settle(pairs.len() as u64, u64::from(self.number), 0);
+        let expired = EXPIRED.lock();
+        let late =
+            expired.iter().map(|(answer, at)| nanos(at.saturating_duration_since(due[answer])));
+        let [row, pair] = ["late", "pair"]
+            .map(|what| format!("oversubscribed/{what}/purgatory/{}", self.threads));
+        let late = Figure::percentiles(&row, P::NAME, &histogram(late), "p50 p99 max", MILLI);
+        let pairs = Figure::percentiles(&pair, P::NAME, &histogram(pairs), "p99.9", MICRO);
+        late.into_iter().chain(pairs).collect()
     }
 
     /// Returns the nanoseconds of each pair.
@@ -235,6 +311,25 @@ impl Turn {
         }
         pairs
     }
+}
+
+/// Makes requests on three keys, and completes each by its handle. Returns the nanoseconds of each.
+fn request_until<P: SharedPurgatory>(purgatory: &P, thread: u64, is_over: &AtomicBool) -> Vec<u64> {
+    let demands = demands::<3>(thread, 0..100, DRAWN as usize);
+    let [answer] = Answer::leak(1) else { unreachable!("one was made") };
+    let mut requests = Vec::new();
+    for demand in demands.iter().cycle() {
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        let request = || {
+            let request = purgatory.watch(answer, demand.keys, demand.delay());
+            assert!(purgatory.complete(request), "a request did not wait");
+        };
+        requests.push(nanos(timed(request).0));
+        answer.reuse();
+    }
+    requests
 }
 
 /// Percentiles of lateness, by name and in thousandths.

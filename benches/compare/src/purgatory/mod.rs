@@ -8,6 +8,7 @@ mod kafka;
 use std::{
     hint::spin_loop,
     ops::{Range, RangeInclusive},
+    ptr,
     sync::atomic::AtomicU8,
 };
 
@@ -135,7 +136,7 @@ const WAITING: u8 = 0;
 /// Not ended; completes when it is checked next.
 const READY: u8 = 1;
 const SATISFIED: u8 = 2;
-const EXPIRED: u8 = 3;
+const OVERDUE: u8 = 3;
 /// Ended in another way.
 const RETURNED: u8 = 4;
 
@@ -177,9 +178,15 @@ impl Answer {
     }
 
     pub fn is_expired(&self) -> bool {
-        self.0.load(Ordering::Acquire) == EXPIRED
+        self.0.load(Ordering::Acquire) == OVERDUE
     }
 }
+
+/// Whether the instants are noted at which requests expire.
+pub static IS_NOTING: AtomicBool = AtomicBool::new(false);
+
+/// Addresses of the answers of expired requests, and when these expired.
+pub static EXPIRED: Mutex<Vec<(usize, Instant)>> = Mutex::new(Vec::new());
 
 /// An operation that completes when its answer is ready.
 pub struct Request(pub &'static Answer);
@@ -194,9 +201,12 @@ impl DelayedOperation<u32> for Request {
         assert!(state.load(Ordering::Acquire) <= READY, "a request was answered twice");
         let end = match completion {
             Completion::Satisfied => SATISFIED,
-            Completion::Expired => EXPIRED,
+            Completion::Expired => OVERDUE,
             _ => RETURNED,
         };
+        if end == OVERDUE && IS_NOTING.load(Ordering::Relaxed) {
+            EXPIRED.lock().push((ptr::from_ref(self.0).addr(), Instant::now()));
+        }
         state.store(end, Ordering::Release);
     }
 }

@@ -22,9 +22,9 @@ pub enum Scale {
     /// Checks in seconds that everything works. The figures mean nothing.
     Smoke,
     #[default]
-    /// About 25 minutes.
+    /// About 40 minutes.
     Usual,
-    /// More rounds and sizes of up to ten million; about an hour.
+    /// Longer turns, and sizes of up to ten million; more than an hour.
     Long,
 }
 
@@ -37,7 +37,7 @@ pub struct Options {
     /// Check in a minute that everything works; the figures mean nothing
     #[arg(long, conflicts_with = "long")]
     smoke: bool,
-    /// Take more rounds, and sizes of up to ten million; about an hour
+    /// Take longer turns, and sizes of up to ten million; more than an hour
     #[arg(long)]
     long: bool,
     /// Turns of each contestant
@@ -234,14 +234,13 @@ impl Bench {
     }
 
     pub fn rounds(&self) -> usize {
-        let usual = self.pick(1, 3, 5);
+        let usual = self.full(1, 5);
         self.options.rounds.unwrap_or(usual).max(1)
     }
 
     /// The same where a turn may take seconds.
     pub fn rounds_at(&self, pending: u32) -> usize {
-        let most = if pending >= 10_000_000 { 1 } else { 3 };
-        if pending >= 1_000_000 { self.rounds().min(most) } else { self.rounds() }
+        if pending >= 10_000_000 { 1 } else { self.rounds() }
     }
 
     /// One of three values, by scale.

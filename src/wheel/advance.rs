@@ -61,7 +61,7 @@ impl<'a, T> Advance<'a, T> {
     ///
     /// A step expires one timeout, moves one to a finer level, or gathers up to 16 of one bucket to
     /// be sorted. A step takes constant time, with one exception: one gathering step of a bucket
-    /// sorts up to 8192 timeouts.
+    /// sorts up to 8192 timeouts, or divides them by tick.
     ///
     /// # Examples
     ///
@@ -187,7 +187,8 @@ impl<T> TimingWheel<T> {
             unreachable!("a run is due")
         };
         hierarchy.expired_to = deadline;
-        if hierarchy.runs.skip_entry(level) {
+        hierarchy.runs.skip_entry(level);
+        if hierarchy.runs.must_read_ahead(level) {
             prefetch_run(arena, hierarchy, level);
         }
         let slot = hierarchy.chunks.record(witness).slot;

@@ -184,6 +184,9 @@ impl Runs {
                 beyond |= 1 << offset;
             }
         }
+        if is_long {
+            self.parts.count((chunks.mask(chunk) & !beyond).count_ones());
+        }
         beyond
     }
 
@@ -276,14 +279,18 @@ impl Runs {
         self.active &= !(1 << level);
     }
 
-    /// Skips the next entry of a run. Returns whether to read the slots [ahead](Self::ahead), at
-    /// every 16th entry.
+    /// Skips the next entry of a run.
     #[inline]
-    pub(super) fn skip_entry(&mut self, level: usize) -> bool {
+    pub(super) fn skip_entry(&mut self, level: usize) {
         let run = &mut self.levels[level];
         debug_assert!(run.next < run.entries.len(), "the run of level {level} has ended");
         run.next += 1;
-        run.next % 16 == 1
+    }
+
+    /// Returns whether the wheel must read the slots [ahead](Self::ahead): at every 16th entry.
+    #[inline]
+    pub(super) fn must_read_ahead(&self, level: usize) -> bool {
+        self.levels[level].next % 16 == 1
     }
 
     /// Returns the positions of the next 16 entries of a run.
@@ -303,11 +310,6 @@ impl Runs {
     /// Returns the chunks of the run of a level.
     pub(super) fn chunks(&self, level: usize, chunks: &Chunks) -> impl Iterator<Item = u32> {
         chunks.list(self.levels[level].first_chunk)
-    }
-
-    #[cfg(test)]
-    pub(super) fn has_parts(&self) -> bool {
-        self.parts.are_used()
     }
 
     /// Returns the number of levels that may have a run.

@@ -267,3 +267,47 @@ fn observe_moves_the_clock_and_expires_nothing() {
     wheel.check_invariants();
     assert_eq!(drain_at(&mut wheel, 0), [7]);
 }
+
+/// Long and short runs take turns in one wheel, beside cancels, resets and shrinks.
+#[test]
+fn runs_of_any_length_expire_in_order_beside_cancels_and_resets() {
+    let (mut wheel, mut random) = (wheel_of(256, 0), fastrand::Rng::with_seed(1));
+    // Longer runs than these are long.
+    let longest = if cfg!(debug_assertions) { 64 } else { 8192 };
+    for (turn, count) in
+        [1, 0, 1, 16, 33, 0, 4].map(|times| times * longest + 40).iter().enumerate()
+    {
+        let (start, mut ended, mut last) = (turn as u64 * 1024 + 256, 0, 0);
+        // The first ticks have many timeouts, more than a list of a long run holds.
+        let mut deadline = || start + random.u64(..256) * random.u64(..2);
+        let insert = |_| wheel.insert(Tick::new(deadline()), 0).unwrap();
+        let mut keys: Vec<_> = (0..*count).map(insert).collect();
+        random.shuffle(&mut keys);
+        let mut now = start;
+        while !wheel.is_empty() {
+            for due in wheel.advance(Tick::new(now)).limit(random.u64(..*count as u64 / 4)) {
+                assert!((last..=now).contains(&due.deadline.get()));
+                (last, ended) = (due.deadline.get(), ended + 1);
+            }
+            wheel.check_invariants();
+            for _ in 0..random.usize(..count / 8) {
+                let Some(key) = keys.pop() else { break };
+                match wheel.deadline(key) {
+                    Some(at) if random.bool() => drop(wheel.reset(key, at.max(wheel.now()))),
+                    Some(_) => ended += usize::from(wheel.cancel(key).is_some()),
+                    None => {}
+                }
+            }
+            wheel.check_invariants();
+            if random.u8(..8) == 0 {
+                wheel.shrink();
+            }
+            let levels = wheel.shape().levels;
+            let buckets = levels.iter().flat_map(|level| &level.buckets);
+            let latest = wheel.shape().latest.map_or(0, |latest| latest.pending);
+            assert_eq!(buckets.map(|bucket| bucket.pending).sum::<usize>() + latest, wheel.len());
+            now += random.u64(..16);
+        }
+        assert_eq!(ended, *count);
+    }
+}

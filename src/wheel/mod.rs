@@ -18,9 +18,9 @@
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
 //! 5. *Bounded.* A step expires one timeout, moves one to a finer level, or gathers up to 16 of one
-//!    bucket to be sorted. One step for each bucket sorts at most 8192, or divides them by tick. The
-//!    first step of an `advance` also places up to 60 of the latest timeouts in levels. No step is
-//!    proportional to the time skipped or to the number of empty buckets.
+//!    bucket to be sorted. One step for each bucket sorts at most 8192, or divides them by tick.
+//!    The first step of an `advance` also places up to 60 of the latest timeouts in levels. No step
+//!    is proportional to the time skipped or to the number of empty buckets.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
 //!    sort a timeout. It is never later than the least deadline, and `None` if and only if the
 //!    wheel is empty. An emptied bucket leaves no wake-up behind.

@@ -294,11 +294,13 @@ impl Waiters {
     }
 }
 
-/// A waiting request is ended on the reaper itself: to end one is to send on a channel.
+/// A waiting request is ended on the reaper itself: to end one is to send on a channel. A request
+/// may name all partitions.
 fn purgatory_builder(config: &Config, name: &str) -> PurgatoryBuilder {
     PurgatoryBuilder::new()
         .timer(timer_builder(config, name).inline())
         .max_delay(config.max_wait)
+        .max_keys(MAX_PARTITIONS)
         .max_delayed(config.max_waiting, Overload::DisplaceOldest)
 }
 

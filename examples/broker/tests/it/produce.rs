@@ -19,6 +19,18 @@ async fn a_request_for_all_acks_is_answered_when_the_follower_has_its_records() 
 }
 
 #[tokio::test]
+async fn a_request_for_all_acks_may_name_thousands_of_partitions() {
+    let topics = vec![(TOPIC.to_owned(), 1_500)];
+    let (server, clock) = start_virtual(Config { no_follower: false, topics, ..config() }).await;
+    let partitions: Vec<i32> = (0..1_500).collect();
+    let mut client = Raw::waiting(&server, &produce_all(&partitions, -1, 1)).await;
+    clock.advance(10 * MS);
+    let response = client.receive::<ProduceRequest>().await;
+    let written = &response.responses[0].partition_responses;
+    assert_eq!(written.iter().filter(|written| written.error_code == 0).count(), 1_500);
+}
+
+#[tokio::test]
 async fn a_request_for_all_acks_times_out_if_the_follower_is_stopped() {
     let (server, clock) = stopped_broker().await;
     let mut client = Raw::waiting(&server, &produce(0, -1, 1)).await;

@@ -47,44 +47,42 @@ fn ticks_of(entry: Entry) -> usize {
     (entry >> 32) as usize
 }
 
+/// Returns whether a full list has entries left, and is one of a tick.
+fn is_of_tick(list: &[Entry], tick: usize) -> bool {
+    list.first().is_some_and(|&first| ticks_of(first) == tick)
+}
+
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the position is the lower half")]
 pub(super) fn position_of(entry: Entry) -> Position {
     Position::from_number(entry as u32)
 }
 
-/// The lists of the long run. Those of `lists` keep memory for the next one.
+/// The lists of the long run. All but the full ones keep memory for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    are_used: bool,
-    /// A list for each tick, to which entries are added.
+    /// A list for each tick, to which entries are added. The full lists follow; a tick may have
+    /// several.
     lists: Vec<Vec<Entry>>,
-    /// The full lists, each with its tick. A tick may have several.
-    full: Vec<(usize, Vec<Entry>)>,
+    /// Ticks of the bucket; 0 if there is no long run.
+    ticks: usize,
     /// Ticks whose lists the run has begun to take over. It holds the rest of a list of the last.
     taken: usize,
     /// Entries that have been added.
     added: usize,
-    /// The list, with the full ones after the others, and the index in it of the next visit.
+    /// The list, and the index in it of the next visit.
     next_visit: (usize, usize),
 }
 
 impl Parts {
     pub(super) const fn new() -> Self {
-        Self {
-            are_used: false,
-            lists: Vec::new(),
-            full: Vec::new(),
-            taken: 0,
-            added: 0,
-            next_visit: (0, 0),
-        }
+        Self { lists: Vec::new(), ticks: 0, taken: 0, added: 0, next_visit: (0, 0) }
     }
 
     /// Returns whether there is a long run.
     #[inline]
     pub(super) fn are_used(&self) -> bool {
-        self.are_used
+        self.ticks > 0
     }
 
     /// Returns whether a run of this level, of a bucket that spans `span` ticks, may become long.
@@ -106,8 +104,8 @@ impl Parts {
     pub(super) fn begin(&mut self, entries: &mut Vec<Entry>, span: u64, chunks: &Chunks) {
         debug_assert!(!self.are_used(), "another run is long");
 
-        self.are_used = true;
-        self.lists.resize_with(usize::try_from(span).unwrap_or(usize::MAX), Vec::new);
+        self.ticks = usize::try_from(span).unwrap_or(usize::MAX);
+        self.lists.resize_with(self.ticks, Vec::new);
         // The run would give its large buffer to a list.
         for entry in core::mem::take(entries) {
             if chunks.is_live(position_of(entry)) {
@@ -128,7 +126,8 @@ impl Parts {
         let list = &mut self.lists[ticks_of(entry)];
         list.push(entry);
         if list.len() == FULL {
-            self.full.push((ticks_of(entry), core::mem::take(list)));
+            let full = core::mem::take(list);
+            self.lists.push(full);
         }
     }
 
@@ -137,12 +136,14 @@ impl Parts {
     #[cold]
     pub(super) fn take_next(&mut self, entries: &mut Vec<Entry>) -> bool {
         loop {
-            let mut full = self.full.iter_mut().filter(|(tick, _)| tick + 1 == self.taken);
-            if let Some((_, list)) = full.find(|(_, list)| !list.is_empty()) {
+            let (lists, full) = self.lists.split_at_mut(self.ticks);
+            let held = self.taken.checked_sub(1);
+            let mut full = full.iter_mut();
+            if let Some(list) = full.find(|list| held.is_some_and(|tick| is_of_tick(list, tick))) {
                 *entries = core::mem::take(list);
                 return true;
             }
-            let Some(list) = self.lists.get_mut(self.taken) else { return false };
+            let Some(list) = lists.get_mut(self.taken) else { return false };
             self.taken += 1;
             if !list.is_empty() {
                 entries.clear();
@@ -156,6 +157,7 @@ impl Parts {
     #[cold]
     pub(super) fn end(&mut self, entries: &mut Vec<Entry>) {
         entries.clear();
+        self.lists.truncate(self.ticks);
         self.lists.iter_mut().for_each(Vec::clear);
         *self = Self { lists: core::mem::take(&mut self.lists), ..Self::new() };
     }
@@ -172,16 +174,13 @@ impl Parts {
     ) {
         let (mut number, mut index) = self.next_visit;
         for _ in 0..cancelled * VISITS {
-            let (list, first) = match number.checked_sub(self.lists.len()) {
-                Some(number) => (&mut self.full[number].1, 0),
-                None if number + 1 == self.taken => (&mut *entries, next),
-                None => (&mut self.lists[number], 0),
-            };
-            index = index.max(first);
+            let is_held = number + 1 == self.taken;
+            let list = if is_held { &mut *entries } else { &mut self.lists[number] };
+            index = index.max(if is_held { next } else { 0 });
             match list.get(index) {
                 Some(&entry) if chunks.is_live(position_of(entry)) => index += 1,
                 Some(_) => _ = list.swap_remove(index),
-                None => (number, index) = ((number + 1) % (self.lists.len() + self.full.len()), 0),
+                None => (number, index) = ((number + 1) % self.lists.len(), 0),
             }
         }
         self.next_visit = (number, index);
@@ -189,29 +188,33 @@ impl Parts {
 
     /// Returns the entries that the run has not taken over, by tick.
     pub(super) fn rest(&self) -> impl Iterator<Item = &Entry> {
-        self.lists.iter().enumerate().flat_map(|(tick, list)| {
-            let full = self.full.iter().filter(move |&&(of, _)| of == tick);
-            list.iter().chain(full.flat_map(|(_, list)| list))
+        let (lists, full) = self.lists.split_at(self.ticks);
+        lists.iter().enumerate().flat_map(move |(tick, list)| {
+            let full = full.iter().filter(move |list| is_of_tick(list, tick));
+            list.iter().chain(full.flatten())
         })
     }
 
     /// Returns these lists, for a change of the positions of their entries.
     pub(super) fn lists_mut(&mut self) -> impl Iterator<Item = &mut Vec<Entry>> {
-        self.lists.iter_mut().chain(self.full.iter_mut().map(|(_, list)| list))
+        self.lists.iter_mut()
     }
 
     /// Panics unless each entry is in the list of its tick, and `dead` entries are few enough.
     pub(super) fn check_invariants(&self, dead: usize) {
-        let full = self.full.iter().map(|(tick, list)| (*tick, list, self.taken));
-        let others = self.lists.iter().enumerate().map(|(tick, list)| (tick, list, self.taken + 1));
-        for (tick, list, first) in full.chain(others) {
+        for (number, list) in self.lists.iter().enumerate() {
+            let Some(&first) = list.first() else { continue };
+            let tick = ticks_of(first);
             let is_here = |&entry: &Entry| ticks_of(entry) == tick;
             assert!(list.iter().all(is_here), "a list of tick {tick} has another entry");
-            assert!(tick + 1 >= first || list.is_empty(), "a list of tick {tick} is passed over");
+            let is_full = number >= self.ticks;
+            assert!(is_full || number == tick, "the list of tick {number} has one of tick {tick}");
+            let is_left = tick + usize::from(is_full) >= self.taken;
+            assert!(is_left, "a list of tick {tick} is passed over");
         }
         let mut lists = self.lists.iter();
         assert!(lists.all(|list| list.capacity() < 2 * FULL), "a list grew beyond a full one");
-        let most = (MOST + self.lists.len() + self.full.len()) / VISITS + 2 * BATCH + FULL;
+        let most = (MOST + self.lists.len()) / VISITS + 2 * BATCH + FULL;
         assert!(dead <= most || !self.are_used(), "{dead} entries of a long run are dead");
     }
 }

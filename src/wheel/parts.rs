@@ -58,14 +58,16 @@ pub(super) fn position_of(entry: Entry) -> Position {
     Position::from_number(entry as u32)
 }
 
-/// The lists of the long run. All but the full ones keep memory for the next one.
+/// The lists of the long run. They keep memory for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// A list for each tick, to which entries are added. The full lists follow; a tick may have
-    /// several.
+    /// A list for each tick, to which entries are added. The full lists follow, of which a tick may
+    /// have several, and then empty ones.
     lists: Vec<Vec<Entry>>,
     /// Ticks of the bucket; 0 if there is no long run.
     ticks: usize,
+    /// Full lists.
+    full: usize,
     /// Ticks whose lists the run has begun to take over. It holds the rest of a list of the last.
     taken: usize,
     /// Entries that have been added.
@@ -76,7 +78,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) const fn new() -> Self {
-        Self { lists: Vec::new(), ticks: 0, taken: 0, added: 0, next_visit: (0, 0) }
+        Self { lists: Vec::new(), ticks: 0, full: 0, taken: 0, added: 0, next_visit: (0, 0) }
     }
 
     /// Returns whether there is a long run.
@@ -105,9 +107,8 @@ impl Parts {
         debug_assert!(!self.are_used(), "another run is long");
 
         self.ticks = usize::try_from(span).unwrap_or(usize::MAX);
-        self.lists.resize_with(self.ticks, Vec::new);
-        // The run would give its large buffer to a list.
-        for entry in core::mem::take(entries) {
+        self.lists.resize_with(self.ticks.max(self.lists.len()), Vec::new);
+        for entry in entries.drain(..) {
             if chunks.is_live(position_of(entry)) {
                 self.add(entry);
                 self.added += 1;
@@ -123,31 +124,43 @@ impl Parts {
     /// Adds an entry, which the caller counts.
     #[inline]
     pub(super) fn add(&mut self, entry: Entry) {
-        let list = &mut self.lists[ticks_of(entry)];
-        list.push(entry);
-        if list.len() == FULL {
-            let full = core::mem::take(list);
-            self.lists.push(full);
+        let tick = ticks_of(entry);
+        self.lists[tick].push(entry);
+        if self.lists[tick].len() == FULL {
+            self.replace(tick);
         }
     }
 
-    /// Replaces the entries of the run by the next list that is not empty. Returns `false` if none
-    /// is left.
+    /// Puts a full list behind the others, and an empty one in its place.
+    #[cold]
+    fn replace(&mut self, tick: usize) {
+        let number = self.ticks + self.full;
+        if number == self.lists.len() {
+            self.lists.push(Vec::new());
+        }
+        self.lists.swap(tick, number);
+        self.full += 1;
+    }
+
+    /// Replaces the entries of the run by those of the next list that is not empty. Returns `false`
+    /// if none is left. The run keeps its large buffer, and the list its small one.
     #[cold]
     pub(super) fn take_next(&mut self, entries: &mut Vec<Entry>) -> bool {
         loop {
             let (lists, full) = self.lists.split_at_mut(self.ticks);
             let held = self.taken.checked_sub(1);
             let mut full = full.iter_mut();
-            if let Some(list) = full.find(|list| held.is_some_and(|tick| is_of_tick(list, tick))) {
-                *entries = core::mem::take(list);
-                return true;
-            }
-            let Some(list) = lists.get_mut(self.taken) else { return false };
-            self.taken += 1;
+            let of_held = full.find(|list| held.is_some_and(|tick| is_of_tick(list, tick)));
+            let list = if let Some(list) = of_held {
+                list
+            } else {
+                let Some(list) = lists.get_mut(self.taken) else { return false };
+                self.taken += 1;
+                list
+            };
             if !list.is_empty() {
                 entries.clear();
-                core::mem::swap(entries, list);
+                entries.append(list);
                 return true;
             }
         }
@@ -157,7 +170,6 @@ impl Parts {
     #[cold]
     pub(super) fn end(&mut self, entries: &mut Vec<Entry>) {
         entries.clear();
-        self.lists.truncate(self.ticks);
         self.lists.iter_mut().for_each(Vec::clear);
         *self = Self { lists: core::mem::take(&mut self.lists), ..Self::new() };
     }
@@ -180,7 +192,7 @@ impl Parts {
             match list.get(index) {
                 Some(&entry) if chunks.is_live(position_of(entry)) => index += 1,
                 Some(_) => _ = list.swap_remove(index),
-                None => (number, index) = ((number + 1) % self.lists.len(), 0),
+                None => (number, index) = ((number + 1) % (self.ticks + self.full), 0),
             }
         }
         self.next_visit = (number, index);

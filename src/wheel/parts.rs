@@ -2,8 +2,8 @@
 //!
 //! A run of more than [`LONGEST`] entries is not sorted at once. The wheel adds each entry to the
 //! list of its tick, and the run takes over one list after the other. Only a bucket of level 1 has
-//! a long run: it spans one tick for each list. A list that is full makes way for a new one, so no
-//! step copies many entries.
+//! a long run: it spans one tick for each list. A list that is full makes way for a new one, so its
+//! growth copies few entries.
 //!
 //! # Dead entries
 //!
@@ -31,8 +31,8 @@ const TICKS: u64 = 256;
 /// Maximum number of timeouts of a long run. Further timeouts of the bucket cascade.
 const MOST: usize = 32 * LONGEST;
 
-/// Entries of a full list: 32 KiB. So growth copies at most as many, and a list keeps memory for
-/// less than twice as many.
+/// Entries of a full list, which take 32 KiB. The growth of a list copies fewer, and its memory has
+/// room for less than twice as many.
 const FULL: usize = if cfg!(debug_assertions) { 8 } else { 4096 };
 
 /// Entries that are visited for each cancelled timeout.

@@ -42,8 +42,8 @@ use crate::{
 #[must_use = "an interval ticks only when it is awaited"]
 pub struct Interval {
     sleep: Sleep,
-    /// The next tick; `None` if it never comes. The deadline of `sleep`, which may be later: it is
-    /// not before the first sleep of the timer.
+    /// The next tick; `None` if it never comes. The deadline of `sleep` is later if this tick is
+    /// before the first sleep of the timer.
     next: Option<Instant>,
     /// Not zero.
     period: Nanos,

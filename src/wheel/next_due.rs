@@ -1,4 +1,4 @@
-//! The bucket or run that is due next, before the others.
+//! The search for the bucket or run that is due next.
 //!
 //! The hierarchy always knows it, and a *witness*: the position of a live record in it. It looks
 //! for another only when this record leaves, or when a new record is due earlier.

@@ -25,9 +25,9 @@ use crate::{
 /// A timer without its handles.
 ///
 /// `X` is the type of the annexes of its shards. `D` is the type that the handler receives: `T`, or
-/// the entry of an annex. It is always [`Annex::Due`] of `X`. A parameter of its own spares this
-/// type bounds on `T`: with them, the compiler rejects as not `Send` a task that keeps a queue of
-/// `&'static str`.
+/// the entry of an annex. It is always [`Annex::Due`] of `X`. It is a parameter, so that this
+/// type needs no bounds on `T`. With such bounds, the compiler does not accept a task that keeps a
+/// queue of `&'static str` as `Send`.
 ///
 /// The threads hold it until they end. [`Owner`](crate::timer::shutdown::Owner) counts the user's
 /// handles.

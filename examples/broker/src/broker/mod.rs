@@ -294,7 +294,7 @@ impl Waiters {
     }
 }
 
-/// A waiting request is ended on the reaper itself: to end one is to send on a channel. A request
+/// The reaper itself completes expired requests, because each only sends on a channel. A request
 /// may name all partitions.
 fn purgatory_builder(config: &Config, name: &str) -> PurgatoryBuilder {
     PurgatoryBuilder::new()

@@ -1,7 +1,7 @@
 //! The search for the bucket or run that is due next.
 //!
-//! The hierarchy always knows it, and a *witness*: the position of a live record in it. It looks
-//! for another only when this record leaves, or when a new record is due earlier.
+//! The hierarchy always knows that bucket or run, and a *witness*: the position of a live record in
+//! it. It searches for another only when this record leaves, or when a new record is due earlier.
 //!
 //! A full search reads the head of each run and the front of the queue. Most timeouts that expire
 //! need none. The next live record of the same run, bucket or level is due next, unless it is due

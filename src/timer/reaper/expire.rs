@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Steps of one hold of a shard's lock if the reaper is on time: 5 to 10 us, if each step misses
-/// the cache. A hold that gathers a crowded bucket takes up to 137 us.
+/// the cache. A hold that gathers part of a long run takes up to 137 us.
 const LEAST_STEPS: u32 = 64;
 
 /// Steps of one hold at most, however late the reaper is: 100 to 400 us.

@@ -33,7 +33,7 @@ const MOST: usize = 32 * LONGEST;
 
 /// Entries of a full list, which take 32 KiB. The growth of a list copies fewer, and its memory has
 /// room for less than twice as many.
-const FULL: usize = if cfg!(debug_assertions) { 8 } else { 4096 };
+const FULL: usize = if cfg!(debug_assertions) { 4 } else { 4096 };
 
 /// Entries that are visited for each cancelled timeout.
 const VISITS: usize = 16;
@@ -136,7 +136,7 @@ impl Parts {
     fn replace(&mut self, tick: usize) {
         let number = self.ticks + self.full;
         if number == self.lists.len() {
-            self.lists.push(Vec::new());
+            self.lists.push(Vec::with_capacity(FULL));
         }
         self.lists.swap(tick, number);
         self.full += 1;

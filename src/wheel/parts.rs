@@ -31,8 +31,8 @@ const TICKS: u64 = 256;
 /// Maximum number of timeouts of a long run. Further timeouts of the bucket cascade.
 const MOST: usize = 32 * LONGEST;
 
-/// Entries of a full list, which take 32 KiB. The growth of a list copies fewer, and its memory has
-/// room for less than twice as many.
+/// Entries of a full list, which take 32 KiB. The growth of a list copies fewer. In debug builds it
+/// has as many as the least memory of a `Vec`, so that the tests have full lists.
 const FULL: usize = if cfg!(debug_assertions) { 4 } else { 4096 };
 
 /// Entries that are visited for each cancelled timeout.
@@ -143,7 +143,8 @@ impl Parts {
     }
 
     /// Replaces the entries of the run by those of the next list that is not empty. Returns `false`
-    /// if none is left. The run keeps its large buffer, and the list its small one.
+    /// if none is left. The run keeps its large buffer, and the list its small one, so this copies at
+    /// most `FULL` entries.
     #[cold]
     pub(super) fn take_next(&mut self, entries: &mut Vec<Entry>) -> bool {
         loop {

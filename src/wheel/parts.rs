@@ -143,8 +143,8 @@ impl Parts {
     }
 
     /// Replaces the entries of the run by those of the next list that is not empty. Returns `false`
-    /// if none is left. The run keeps its large buffer, and the list its small one, so this copies at
-    /// most `FULL` entries.
+    /// if none is left. The run keeps its large buffer, and the list its small one. So this
+    /// copies at most `FULL` entries.
     #[cold]
     pub(super) fn take_next(&mut self, entries: &mut Vec<Entry>) -> bool {
         loop {

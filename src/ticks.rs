@@ -273,12 +273,15 @@ impl Ticks {
         Nanos(tick.get().saturating_mul(self.length.get()))
     }
 
-    /// Returns whether `time` lies in a tick that begins less than 2^64 ns after the origin. A tick
-    /// has at most 2^63 ns: so the wrapped difference to a later start is more than a tick.
+    /// Returns whether `time` lies in a tick that begins less than 2^64 ns after the origin.
+    ///
+    /// The last such tick may end later than that, so a wrapped difference would also find earlier
+    /// times in it.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) const fn is_in(&self, Nanos(time): Nanos, tick: Tick) -> bool {
-        time.wrapping_sub(tick.get() * self.length.get()) < self.length.get()
+        let start = tick.get() * self.length.get();
+        start <= time && time - start < self.length.get()
     }
 }
 

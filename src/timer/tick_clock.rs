@@ -240,6 +240,18 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_steps_back_from_the_last_tick_stays_in_it() {
+        for length in [Duration::from_millis(1), Duration::from_secs(3600)] {
+            let source = Arc::new(Steps(Instant::now(), Mutex::default()));
+            let clock = TickClock::new(Arc::clone(&source) as _, length);
+            *source.1.lock() = Duration::from_secs(600 * 365 * 86_400);
+            let last = clock.now();
+            *source.1.lock() = Duration::from_nanos(400);
+            assert_eq!(clock.now(), last, "with ticks of {length:?}");
+        }
+    }
+
+    #[test]
     fn a_pause_ends_in_its_tick_although_instants_are_ahead() {
         let mut clock = TickClock::new(Arc::new(SystemClock), Duration::from_millis(1));
         clock.origin -= Duration::from_secs(1);

@@ -22,7 +22,7 @@ pub enum Scale {
     /// Checks in seconds that everything works. The figures mean nothing.
     Smoke,
     #[default]
-    /// About 40 minutes.
+    /// About 30 minutes.
     Usual,
     /// Longer turns, and sizes of up to ten million; more than an hour.
     Long,

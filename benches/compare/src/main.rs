@@ -1,6 +1,6 @@
 //! Compares delaywheel with other timers: one run, one report.
 //!
-//! `cargo compare --help` lists the options. A run takes about 40 minutes. Results, tables and
+//! `cargo compare --help` lists the options. A run takes about 30 minutes. Results, tables and
 //! pictures go to `target/compare`.
 
 #![forbid(unsafe_code)]

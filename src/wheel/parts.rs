@@ -167,10 +167,9 @@ impl Parts {
         }
     }
 
-    /// Ends the long run, whose entries are all dead. It holds `entries`.
+    /// Ends the long run, whose entries are all dead.
     #[cold]
-    pub(super) fn end(&mut self, entries: &mut Vec<Entry>) {
-        entries.clear();
+    pub(super) fn end(&mut self) {
         self.lists.iter_mut().for_each(Vec::clear);
         *self = Self { lists: core::mem::take(&mut self.lists), ..Self::new() };
     }

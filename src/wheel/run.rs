@@ -268,11 +268,10 @@ impl Runs {
             self.iter(level).all(|(_, position)| !chunks.is_live(position)),
             "the run of level {level} has live entries"
         );
-        let is_long = self.is_long(level);
-        let run = &mut self.levels[level];
-        if is_long {
-            self.parts.end(&mut run.entries);
+        if self.is_long(level) {
+            self.parts.end();
         }
+        let run = &mut self.levels[level];
         chunks.free_all(core::mem::replace(&mut run.first_chunk, NIL), run.last_chunk);
         run.entries.clear();
         run.next = 0;

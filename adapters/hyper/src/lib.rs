@@ -1,0 +1,97 @@
+//! The timer of [`delaywheel`] for HTTP connections of the crate [`hyper`].
+//!
+//! [`HyperTimer`] implements [`hyper::rt::Timer`]. A package of its own, so that a new version of
+//! hyper does not force a new version of `delaywheel`.
+#![forbid(unsafe_code)]
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use delaywheel::{
+    Timer,
+    future::{Sleep, default_timer},
+};
+use hyper::rt;
+
+/// A [`Timer`] for the crate `hyper`.
+///
+/// Pass it to the `timer` function of a connection builder. The connection reads the clock of the
+/// timer. So on a [`ManualClock`](delaywheel::ManualClock), a test advances its time limits.
+///
+/// If the timer is full or shut down, its sleeps end at once, because `hyper` has no error for
+/// them. `hyper` then acts as after a timeout.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::Timer;
+/// use delaywheel_hyper::HyperTimer;
+/// use hyper::rt::Timer as _;
+///
+/// let timer = HyperTimer::new(Timer::new());
+/// let mut sleep = timer.sleep(Duration::from_secs(30));
+/// timer.reset(&mut sleep, std::time::Instant::now());
+/// ```
+#[derive(Debug, Clone)]
+pub struct HyperTimer {
+    timer: Timer,
+}
+
+impl HyperTimer {
+    /// Makes a timer for `hyper`.
+    #[must_use]
+    pub const fn new(timer: Timer) -> Self {
+        Self { timer }
+    }
+}
+
+/// Uses the [default timer](default_timer()) of the process.
+impl Default for HyperTimer {
+    fn default() -> Self {
+        Self::new(default_timer().clone())
+    }
+}
+
+/// A sleep without an error.
+struct HyperSleep(Sleep);
+
+impl Future for HyperSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx).map(drop)
+    }
+}
+
+impl rt::Sleep for HyperSleep {}
+
+impl rt::Timer for HyperTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(HyperSleep(self.timer.sleep(duration)))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
+        Box::pin(HyperSleep(self.timer.sleep_until(deadline)))
+    }
+
+    fn now(&self) -> Instant {
+        self.timer.now()
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<HyperSleep>() {
+            Some(mut sleep) => sleep.0.reset_at(new_deadline),
+            None => *sleep = self.sleep_until(new_deadline),
+        }
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::ValueTimer;
+use delaywheel::{Timer, ValueTimer};
 
 /// Measurements of the threads of one run.
 #[derive(Default)]
@@ -62,7 +62,7 @@ fn burst() {
             ran.send(due.elapsed()).expect("the receiver exists");
         }
     };
-    let timer = ValueTimer::builder().shards(1).build_with(handler).expect("they are valid");
+    let timer = Timer::builder().shards(1).build_with(handler).expect("they are valid");
     let due = Instant::now() + Duration::from_millis(500);
     let last = due + Duration::from_millis(1);
     timer.schedule_at(last, Some(last)).expect("it has no limit");
@@ -105,7 +105,7 @@ fn run(work: Duration, threads: u64, time: Duration) -> Measured {
         let late = u64::try_from(due.elapsed().as_nanos()).expect("it is short");
         own.lock().expect("no thread panics").push(late);
     };
-    let timer = ValueTimer::builder().build_with(handler).expect("the settings are valid");
+    let timer = Timer::builder().build_with(handler).expect("the settings are valid");
     let (timer, is_over) = (&timer, &AtomicBool::new(false));
     let mut measured = Measured::default();
     thread::scope(|scope| {

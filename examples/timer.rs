@@ -16,7 +16,7 @@ use std::{
 };
 
 use delaywheel::{
-    Debounce, DelayQueue, MissedTicks, ScheduleErrorKind, Throttle, Timer, TimerStats, ValueTimer,
+    Debounce, DelayQueue, MissedTicks, ScheduleErrorKind, Throttle, Timer, TimerStats,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ const MS: Duration = Duration::from_millis(1);
 fn main() -> Result<(), Box<dyn Error>> {
     requests()?;
     sessions()?;
-    batches()?;
+    limit()?;
     repetition()?;
     debounce_and_throttle()?;
     retries()?;
@@ -51,7 +51,7 @@ impl Section {
 fn requests() -> Result<(), Box<dyn Error>> {
     let section = Section::new("requests: a typed timer, and many threads");
     let (expired, timed_out) = mpsc::channel();
-    let timer = ValueTimer::builder()
+    let timer = Timer::builder()
         .tick(MS)
         .shards(4)
         .max_pending(1_000_000)
@@ -102,21 +102,17 @@ fn sessions() -> Result<(), Box<dyn Error>> {
 }
 
 /// Many at once, up to a limit; the timer hands the others back.
-fn batches() -> Result<(), Box<dyn Error>> {
-    let section = Section::new("batches: one lock for many");
-    let timer = ValueTimer::builder().max_pending(100_000).build_with(|_: u32| ())?;
-    let batch = (0..150_000).map(|value| (Duration::from_secs(60), value));
-    let Err(error) = timer.schedule_batch(batch) else {
-        return Err("the timer took in more than its limit".into());
-    };
-    assert_eq!(error.kind(), ScheduleErrorKind::Full);
-    let partial = error.into_value();
-    let (taken, refused) = (partial.scheduled.len(), partial.refused.len());
-    section.say(&format!("{taken} taken in, {refused} handed back"));
-    let values = timer.cancel_batch(partial.scheduled);
-    section.say(&format!("{} cancelled", values.into_iter().flatten().count()));
+fn limit() -> Result<(), Box<dyn Error>> {
+    let section = Section::new("a limit: 100,000 pending timeouts");
+    let timer = Timer::builder().max_pending(100_000).build_with(|_: u32| ())?;
+    let keys: Vec<_> =
+        (0..100_000).flat_map(|id| timer.schedule(Duration::from_secs(60), id)).collect();
+    let refused = timer.schedule(Duration::from_secs(60), 100_000).unwrap_err();
+    assert_eq!(refused.kind(), ScheduleErrorKind::Full);
+    section.say(&format!("{} taken in, {} handed back", keys.len(), refused.into_value()));
+    let cancelled = keys.into_iter().filter_map(|key| timer.cancel(key)).count();
     timer.shrink();
-    section.say("and their memory given back");
+    section.say(&format!("{cancelled} cancelled, and their memory given back"));
     Ok(())
 }
 
@@ -206,8 +202,8 @@ fn drain() -> Result<(), Box<dyn Error>> {
 
 fn report(stats: &TimerStats) {
     println!(
-        "             {} scheduled, {} cancelled, {} expired; {} wake-ups, {} cascades",
-        stats.scheduled, stats.cancelled, stats.expired, stats.wakeups, stats.cascades,
+        "             {} scheduled, {} cancelled, {} expired; {} wake-ups",
+        stats.scheduled, stats.cancelled, stats.expired, stats.wakeups,
     );
     let (median, worst) = (stats.lateness_percentile(50.0), stats.lateness.max());
     println!(

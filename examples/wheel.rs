@@ -13,7 +13,10 @@
 
 use std::time::{Duration, Instant};
 
-use delaywheel::{Expired, Key, Tick, TickSpan, TimingWheel, wheel::Shape};
+use delaywheel::{
+    Tick, TickSpan, TimingWheel,
+    wheel::{Expired, Key},
+};
 
 const SECOND: u64 = 1_000;
 const YEAR: u64 = 365 * 86_400 * SECOND;
@@ -40,15 +43,11 @@ fn main() {
         let in_flight = made - answered - timed_out;
         println!("{second:>6}{made:>10}{answered:>10}{timed_out:>11}{in_flight:>11}");
     }
-    let shape = server.wheel.shape();
-    let cascades = server.wheel.cascades();
     let (serving, spent) = (server.ledger, server.spent);
     server.stop();
     server.sleep_until_nothing_is_pending();
     server.ledger.check();
     report(&serving, &server.ledger, spent);
-    println!("  {cascades} cascades while serving, {} in all\n", server.wheel.cascades());
-    print_shape(&shape);
 }
 
 /// The purpose of a timeout.
@@ -245,19 +244,6 @@ fn report(serving: &Ledger, all: &Ledger, spent: Duration) {
         "  {:.0} ns per request: a cancel, an insert, and its share of the passing of time",
         spent.as_secs_f64() * 1e9 / ratio(requests, 1)
     );
-}
-
-/// The shape of the wheel, one line a level.
-fn print_shape(shape: &Shape) {
-    println!("the wheel when serving ended, {} pending:", shape.pending);
-    for (index, level) in shape.levels.iter().enumerate() {
-        let pending: usize = level.buckets.iter().map(|bucket| bucket.pending).sum();
-        println!(
-            "  level {index}: buckets of {:>11} ms, {:>2} in use, {pending:>6} timeouts",
-            level.bucket_span.get(),
-            level.buckets.len()
-        );
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

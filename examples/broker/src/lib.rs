@@ -5,5 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod broker;
+#[doc(hidden)]
 pub mod client;
 pub mod prelude;

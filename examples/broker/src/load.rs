@@ -1,8 +1,4 @@
-//! The load: producers, consumers and idle pollers, each a real client, and members of a group.
-//!
-//! A record has the number of its producer, and its number among that producer's records in the
-//! partition. Consumers check both, so they notice each record that is lost, repeated or out of
-//! order. Delays of the load are timeouts of a [`Timer`] as well.
+//! The load of a run without options: Kafka clients in this process, which check every record.
 
 use std::{
     collections::BTreeMap,
@@ -11,200 +7,113 @@ use std::{
 };
 
 use delaywheel::Timer;
-use delaywheel_broker::broker::Stats;
-use rskafka::{
-    chrono::DateTime,
-    client::{
-        ClientBuilder,
-        partition::{Compression, PartitionClient, UnknownTopicHandling},
-    },
-    record::{Record, RecordAndOffset},
-};
-use tokio::{sync::watch, task::JoinSet};
+use delaywheel_broker::client::{self, Client};
+use delaywheel_broker::prelude::*;
+use futures::future::{join, join_all};
+use kafka_protocol::records::RecordBatchDecoder;
+use tokio::sync::watch;
 
-use crate::{Fault, end_signal, members, report::waiting, settings::Settings};
+/// Each of the first partitions has a producer, and a group shares them. The last is mostly idle.
+pub(crate) const PARTITIONS: u8 = 5;
+const IDLE: i32 = 4;
 
-/// The topic of producers and consumers.
-const BUSY: &str = "busy";
+type Ends = BTreeMap<i32, i64>;
 
-/// The topic of idle pollers.
-const QUIET: &str = "quiet";
-
-/// How long a fetch of a consumer waits at most.
-const CONSUMER_WAIT_MS: i32 = 500;
-
-/// How long a fetch of an idle poller waits.
-const POLLER_WAIT: Duration = Duration::from_millis(200);
-const POLLER_WAIT_MS: i32 = 200;
-
-/// Bytes that every other consumer waits for: some batches.
-const MANY_BYTES: i32 = 2_000;
-
-const MAX_BYTES: i32 = 1 << 20;
-const RECORD_BYTES: usize = 100;
-const MAX_BATCH: i64 = 8;
-
-/// How long consumers may take for the rest when production has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The number of records in each partition at the end; `None` while producers run.
-type Goal = Option<Vec<i64>>;
-
-/// Clients of a kind, each with its result.
-type Set<T> = JoinSet<Result<T, Fault>>;
-
-/// The results of a load.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) serving: Duration,
-    pub(crate) produced: i64,
-    pub(crate) consumed: i64,
-    /// How long the empty fetches of the idle pollers took, as their clients saw it.
-    pub(crate) polls: Vec<Duration>,
+/// Produces for so long, and consumes until all records have arrived, each once and in order;
+/// panics if one has not. Returns how many, and how long the idle partition took for each.
+pub(crate) async fn run(broker: SocketAddr, time: Duration) -> (i64, Vec<Duration>) {
+    let (timer, end) = (Timer::new(), Instant::now() + time);
+    let (goals, goal) = watch::channel(None);
+    let members = [(); 2].map(|()| tokio::spawn(consume(broker, goal.clone())));
+    let idle = tokio::spawn(wait(broker, timer.clone(), end));
+    let producers = (0..IDLE).map(|at| tokio::spawn(fill(broker, at, timer.clone(), end)));
+    let ends: Ends = join_all(producers).await.into_iter().map(Result::unwrap).collect();
+    goals.send_replace(Some(ends.clone()));
+    let read = client::soon(join_all(members)).await.into_iter().flat_map(Result::unwrap);
+    assert_eq!(read.collect::<Ends>(), ends, "the end of each partition");
+    (ends.into_values().sum(), idle.await.unwrap())
 }
 
-/// Runs the load until its time is over, or until Ctrl-C.
-pub(crate) async fn run(settings: &Settings, address: SocketAddr) -> Result<Done, Fault> {
-    let timer = Timer::new();
-    let client = ClientBuilder::new(vec![address.to_string()]).build().await?;
-    let partition =
-        |topic, index| client.partition_client(topic, index, UnknownTopicHandling::Retry);
-    let (stop, stopped) = watch::channel(false);
-    let (goals, goal) = watch::channel(Goal::None);
-    let (mut producers, mut consumers) = (Set::new(), Set::new());
-    let (mut pollers, mut members) = (Set::new(), Set::new());
-    for number in 0..settings.producers {
-        let mut partitions = Vec::new();
-        for index in 0..settings.config.partitions {
-            partitions.push(partition(BUSY, index).await?);
+/// Appends records to a partition, and waits until all replicas have them.
+async fn append(client: &mut Client, partition: i32, from: i64, count: i32) {
+    let first = i32::try_from(from).unwrap();
+    let records = client::record_batch(-1, first..first + count, &[b'.'; 100]);
+    let mut request = client::produce_records(-1, records);
+    request.topic_data[0].partition_data[0].index = partition;
+    assert_eq!(client::outcome(&client.call(&request).await).base_offset, from);
+}
+
+/// Produces to a partition. Returns how many records it has.
+async fn fill(broker: SocketAddr, partition: i32, timer: Timer, end: Instant) -> (i32, i64) {
+    let (mut client, mut next) = (Client::connect(broker).await, 0);
+    while Instant::now() < end {
+        append(&mut client, partition, next, 5).await;
+        next += 5;
+        let _ = timer.sleep(Duration::from_millis(1)).await;
+    }
+    (partition, next)
+}
+
+/// Polls for the next records of some partitions, and checks them: their times are their numbers.
+async fn poll(client: &mut Client, next: &mut Ends, max_wait_ms: i32) {
+    let mut request = client::fetch(&next.keys().copied().collect::<Vec<_>>(), 1, max_wait_ms);
+    for partition in &mut request.topics[0].partitions {
+        partition.fetch_offset = next[&partition.partition];
+    }
+    for data in client::data(&client.call(&request).await) {
+        assert_eq!(data.error_code, 0);
+        let next = next.get_mut(&data.partition_index).unwrap();
+        let batches = RecordBatchDecoder::decode_all(&mut data.records.clone().unwrap()).unwrap();
+        for record in batches.iter().flat_map(|batch| &batch.records) {
+            assert_eq!((record.offset, record.timestamp), (*next, *next));
+            *next += 1;
         }
-        producers.spawn(produce(number.into(), partitions, stopped.clone()));
-    }
-    for index in 0..settings.config.partitions {
-        consumers.spawn(consume(partition(BUSY, index).await?, goal.clone()));
-    }
-    for _ in 0..settings.pollers {
-        pollers.spawn(poll(partition(QUIET, 0).await?, stopped.clone()));
-    }
-    for number in 0..settings.members {
-        let dies = number == 0;
-        members.spawn(members::run(address, dies, timer.clone(), stopped.clone()));
-    }
-    let began = Instant::now();
-    // An error means that the time is over.
-    let _ = timer.timeout(Duration::from_secs(settings.seconds.into()), end_signal()?).await;
-    let serving = began.elapsed();
-    stop.send_replace(true);
-    let mut ends = vec![0; usize::try_from(settings.config.partitions)?];
-    for made in all(producers).await? {
-        ends.iter_mut().zip(made).for_each(|(end, made)| *end += made);
-    }
-    let produced = ends.iter().sum();
-    goals.send_replace(Some(ends));
-    let consumed = timer.timeout(PATIENCE, all(consumers)).await;
-    let consumed = consumed.map_err(|_| "records did not arrive")??.into_iter().sum();
-    all(members).await?;
-    let polls = all(pollers).await?.concat();
-    Ok(Done { serving, produced, consumed, polls })
-}
-
-impl Done {
-    /// Fails if a record is missing, an answer came early, or a request still waits.
-    pub(crate) fn check(&self, after: &Stats) -> Result<(), Fault> {
-        let Self { produced, consumed, .. } = self;
-        if produced != consumed {
-            return Err(format!("{produced} records were produced, {consumed} consumed").into());
-        }
-        if let Some(early) = self.polls.iter().find(|took| **took < POLLER_WAIT) {
-            return Err(format!("an empty poll took {early:?}, not {POLLER_WAIT:?}").into());
-        }
-        if waiting(after) > 0 {
-            return Err(format!("{} requests still wait", waiting(after)).into());
-        }
-        Ok(())
     }
 }
 
-/// Waits until all clients of a kind have ended.
-async fn all<T: 'static>(clients: Set<T>) -> Result<Vec<T>, Fault> {
-    clients.join_all().await.into_iter().collect()
-}
-
-/// Produces to random partitions, one batch at a time. Returns the number of records in each.
-async fn produce(
-    producer: u32,
-    partitions: Vec<PartitionClient>,
-    stopped: watch::Receiver<bool>,
-) -> Result<Vec<i64>, Fault> {
-    let mut made = vec![0; partitions.len()];
-    let mut random = fastrand::Rng::with_seed(producer.into());
-    while !*stopped.borrow() {
-        let index = random.usize(..partitions.len());
-        let (first, count) = (made[index], random.i64(1..=MAX_BATCH));
-        let records = (first..first + count).map(|number| record(producer, number)).collect();
-        let offsets = partitions[index].produce(records, Compression::NoCompression).await?;
-        if offsets.windows(2).any(|pair| pair[1] != pair[0] + 1) {
-            return Err(format!("a batch has gaps: {offsets:?}").into());
-        }
-        made[index] += count;
+/// Lets polls of the idle partition wait. Returns how long each record took from its producer until
+/// both clients had their answers.
+async fn wait(broker: SocketAddr, timer: Timer, end: Instant) -> Vec<Duration> {
+    let (mut reader, mut producer) = (Client::connect(broker).await, Client::connect(broker).await);
+    let (mut next, mut took) = (Ends::from([(IDLE, 0)]), Vec::new());
+    while Instant::now() < end {
+        let number = next[&IDLE];
+        let appending = async {
+            let _ = timer.sleep(Duration::from_millis(20)).await;
+            let began = Instant::now();
+            append(&mut producer, IDLE, number, 1).await;
+            began
+        };
+        let ((), began) = join(poll(&mut reader, &mut next, i32::MAX), appending).await;
+        took.push(began.elapsed());
     }
-    Ok(made)
+    took
 }
 
-/// The record number `number` of a producer in a partition.
-fn record(producer: u32, number: i64) -> Record {
-    let mut value = producer.to_be_bytes().to_vec();
-    value.extend(number.to_be_bytes());
-    value.resize(RECORD_BYTES, b'.');
-    let (key, headers) = (None, BTreeMap::new());
-    Record { key, value: Some(value), headers, timestamp: DateTime::default() }
-}
-
-/// The producer of a record, and its number.
-fn maker(record: &Record) -> Option<(u32, i64)> {
-    let (producer, rest) = record.value.as_ref()?.split_first_chunk()?;
-    Some((u32::from_be_bytes(*producer), i64::from_be_bytes(*rest.first_chunk()?)))
-}
-
-/// Reads a partition from its beginning, with long polls. Returns the number of records.
-async fn consume(partition: PartitionClient, goal: watch::Receiver<Goal>) -> Result<i64, Fault> {
-    let index = usize::try_from(partition.partition())?;
-    let min_bytes = if index % 2 == 0 { 1 } else { MANY_BYTES };
-    let mut next = 0;
-    let mut numbers = BTreeMap::new();
+/// Joins the group and reads its partitions up to their ends; from the beginning after a rebalance.
+async fn consume(broker: SocketAddr, goal: watch::Receiver<Option<Ends>>) -> Ends {
+    let (mut member, mut reader) = (Client::connect(broker).await, Client::connect(broker).await);
+    let mut id = StrBytes::default();
     loop {
-        let end = goal.borrow().as_ref().map(|ends| ends[index]);
-        if end.is_some_and(|end| next >= end) {
-            return Ok(next);
-        }
-        let fetched = partition.fetch_records(next, min_bytes..MAX_BYTES, CONSUMER_WAIT_MS);
-        for RecordAndOffset { record, offset } in fetched.await?.0 {
-            let (producer, number) = maker(&record).ok_or("a record is not from this load")?;
-            let expected = numbers.entry(producer).or_insert(0);
-            if (offset, number) != (next, *expected) {
-                let place = format!("record {number} of producer {producer} at offset {offset}");
-                let due = format!("not record {expected} at offset {next}");
-                return Err(format!("partition {index} has {place}, {due}").into());
+        let joined = member.call(&client::join(&id)).await;
+        id = joined.member_id;
+        let shares = joined.members.iter().enumerate().map(|(index, each)| {
+            let partitions = (0..PARTITIONS - 1).skip(index).step_by(joined.members.len());
+            SyncGroupRequestAssignment::default()
+                .with_member_id(each.member_id.clone())
+                .with_assignment(partitions.collect())
+        });
+        let sync = client::sync(&id, joined.generation_id).with_assignments(shares.collect());
+        let synced = member.call(&sync).await;
+        let mut next: Ends = synced.assignment.iter().map(|&at| (at.into(), 0)).collect();
+        let beat = HeartbeatRequest::default().with_group_id(client::group());
+        let beat = beat.with_member_id(id.clone()).with_generation_id(joined.generation_id);
+        while member.call(&beat).await.error_code == 0 {
+            poll(&mut reader, &mut next, 500).await;
+            let is_there = |ends: &Ends| next.iter().all(|(at, end)| ends[at] == *end);
+            if goal.borrow().as_ref().is_some_and(is_there) {
+                return next;
             }
-            *expected += 1;
-            next += 1;
         }
     }
-}
-
-/// Polls a partition without records. Returns how long each poll took.
-async fn poll(
-    partition: PartitionClient,
-    stopped: watch::Receiver<bool>,
-) -> Result<Vec<Duration>, Fault> {
-    let mut polls = Vec::new();
-    while !*stopped.borrow() {
-        let began = Instant::now();
-        let (records, _) = partition.fetch_records(0, 1..MAX_BYTES, POLLER_WAIT_MS).await?;
-        if !records.is_empty() {
-            return Err("the quiet topic has a record".into());
-        }
-        polls.push(began.elapsed());
-    }
-    Ok(polls)
 }

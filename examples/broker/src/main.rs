@@ -1,99 +1,83 @@
-//! A small Kafka broker: serves a load of real clients and prints a report, or only listens.
+//! A small Kafka broker. It serves a load of its own for some seconds, or any Kafka client until
+//! Ctrl-C, and prints a report.
 //!
 //! ```text
-//! cargo run --release -p delaywheel-broker [-- --seconds 5] [-- --listen localhost:9092]
+//! cargo run --release -p delaywheel-broker [-- --listen localhost:9092]
 //! ```
 #![forbid(unsafe_code)]
 
 mod load;
-mod members;
 mod report;
-mod settings;
 
 use std::{error::Error, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Parser;
-use delaywheel_broker::broker::{Config, Server};
+use delaywheel_broker::{
+    broker::{Config, Server},
+    client::TOPIC,
+};
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::Builder,
     signal::unix::{SignalKind, signal},
 };
 
-use self::settings::Settings;
-
-/// An error for the user.
-type Fault = Box<dyn Error + Send + Sync>;
-
-/// Threads of the broker, and as many of its clients.
+/// Threads of the broker.
 const THREADS: usize = 2;
 
-/// How long the first members of a group wait for others under the load.
-const GROUP_DELAY: Duration = Duration::from_millis(100);
+/// A small Kafka broker whose requests wait in purgatories.
+///
+/// Without --listen, it serves clients of its own for some seconds, which check every record. With
+/// it, Ctrl-C and SIGTERM end it. In the end it answers the waiting requests and prints a report.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Settings {
+    /// Serve other clients, at this address; port 0 stands for any free port
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// How long the load without --listen produces
+    #[arg(long, value_name = "N", default_value = "3", conflicts_with = "listen")]
+    seconds: u16,
+    #[command(flatten)]
+    config: Config,
+}
 
 fn main() -> ExitCode {
-    let settings = Settings::parse();
-    let outcome = match &settings.listen {
-        Some(address) => listen(&settings, address),
-        None => load(&settings),
-    };
-    if let Err(fault) = outcome {
+    if let Err(fault) = serve(Settings::parse()) {
         eprintln!("failed: {fault}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
 
-/// Serves until Ctrl-C or SIGTERM.
-fn listen(settings: &Settings, address: &str) -> Result<(), Fault> {
-    runtime("broker")?.block_on(async {
+fn serve(Settings { listen, seconds, mut config }: Settings) -> Result<(), Box<dyn Error>> {
+    let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_io().build()?;
+    runtime.block_on(async {
         let end = end_signal()?;
-        let server = start(settings.config.clone(), address).await?;
-        println!("listening at {}; Ctrl-C ends it", server.address());
-        end.await;
+        if listen.is_none() {
+            config.topics.push((TOPIC.to_owned(), load::PARTITIONS.into()));
+            config.group_delay = config.group_delay.min(Duration::from_millis(100));
+        }
+        let at = listen.as_deref().unwrap_or("localhost:0");
+        let server = Server::start(at, config).await.map_err(|error| match error.kind() {
+            // It names a topic.
+            io::ErrorKind::InvalidInput => error.to_string(),
+            _ => format!("--listen {at}: {error}"),
+        })?;
+        if listen.is_some() {
+            println!("listening at {}; Ctrl-C ends it", server.address());
+            end.await;
+        } else {
+            println!("serving clients of this process at {} for {seconds} s", server.address());
+            let load = load::run(server.address(), Duration::from_secs(seconds.into()));
+            let (records, times) = tokio::spawn(load).await.map_err(|_| "the load has failed")?;
+            report::print_load(records, times);
+        }
         let broker = Arc::clone(server.broker());
+        let before = broker.stats();
         let answered = server.shutdown().await;
-        let stats = broker.stats();
-        println!("{} requests served; {answered} waiting requests answered", stats.counts.requests);
-        report::print_counts(&stats);
+        report::print(&before, &broker.stats(), answered);
         Ok(())
     })
-}
-
-async fn start(config: Config, address: &str) -> Result<Server, Fault> {
-    let server = Server::start(address, config).await;
-    server.map_err(|error| match error.kind() {
-        // It names a topic.
-        io::ErrorKind::InvalidInput => error.into(),
-        _ => format!("--listen {address}: {error}").into(),
-    })
-}
-
-/// Serves a load of clients, which have threads of their own, and reports.
-fn load(settings: &Settings) -> Result<(), Fault> {
-    let (broker, clients) = (runtime("broker")?, runtime("client")?);
-    let group_delay = settings.config.group_delay.min(GROUP_DELAY);
-    let config = Config { group_delay, ..settings.config.clone() };
-    let server = broker.block_on(start(config, "127.0.0.1:0"))?;
-    println!(
-        "{} serves {} producers, {} consumers, {} idle pollers and {} members of a group for {} s",
-        server.address(),
-        settings.producers,
-        settings.config.partitions,
-        settings.pollers,
-        settings.members,
-        settings.seconds
-    );
-    let done = clients.block_on(load::run(settings, server.address()))?;
-    let before = server.broker().stats();
-    let closed = Arc::clone(server.broker());
-    let answered = broker.block_on(server.shutdown());
-    let after = closed.stats();
-    report::print(&done, &before, &after, answered);
-    done.check(&after)
-}
-
-fn runtime(name: &str) -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(THREADS).thread_name(name).enable_io().build()
 }
 
 /// Listens for Ctrl-C and SIGTERM from now on. The future ends with the first of them.

@@ -8,9 +8,13 @@ pub use kafka_protocol::{
     ResponseError,
     messages::{
         api_versions_response::ApiVersion,
+        create_partitions_request::*,
+        create_partitions_response::*,
         create_topics_request::*,
         create_topics_response::CreatableTopicResult,
         delete_groups_response::DeletableGroupResult,
+        delete_records_request::*,
+        delete_records_response::*,
         delete_topics_response::DeletableTopicResult,
         describe_cluster_response::DescribeClusterBroker,
         describe_configs_request::*,

@@ -25,7 +25,7 @@ program=${BROKER:-$target/release/delaywheel-broker}
 # start_broker OPTION..: starts a broker, and sets `broker` and `address`.
 start_broker() {
     : > "$work/broker.log"
-    "$program" --group-delay-ms 100 "$@" > "$work/broker.log" 2>&1 &
+    "$program" --group-delay-ms 100 --follower-ms 2 "$@" > "$work/broker.log" 2>&1 &
     broker=$!
     for _ in {1..100}; do
         address=$(sed -n 's/^listening at \(.*\);.*/\1/p' "$work/broker.log")
@@ -264,6 +264,7 @@ for client; do
 done
 
 stop_broker
-sed -n '/requests served/,$p' "$work/broker.log"
+sed -n '/^requests /,$p' "$work/broker.log"
+tail -n 1 "$work/broker.log" | grep -q 'waiting requests answered; left: 0$' || failed=$((failed + 1))
 echo "$passed passed, $failed failed, $skipped skipped"
 [[ $failed -eq 0 ]]

@@ -6,27 +6,8 @@
 
 #![no_main]
 
-#[path = "../../src/broker/batch.rs"]
-#[expect(dead_code, reason = "nothing is appended here")]
-mod batch;
-#[path = "../../src/broker/corpus.rs"]
-mod corpus;
-#[path = "../../src/broker/frame.rs"]
-#[expect(dead_code, reason = "nothing is answered here")]
-mod frame;
-#[path = "../../src/broker/grammar.rs"]
-mod grammar;
-#[path = "../../src/broker/producer.rs"]
-#[expect(dead_code, reason = "nothing is appended here")]
-mod producer;
-#[path = "../../src/broker/refusal.rs"]
-#[expect(dead_code, reason = "nothing is told here")]
-mod refusal;
-#[path = "../../src/broker/request.rs"]
-mod request;
-
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    corpus::take_in(bytes);
+    let _ = delaywheel_broker::broker::take_in(bytes);
 });

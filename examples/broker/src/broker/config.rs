@@ -19,40 +19,36 @@ pub struct Config {
     #[arg(long)]
     pub no_auto_create: bool,
     /// Partitions of a topic that a client creates by asking
-    #[arg(long, value_name = "N", default_value = "8", value_parser = number().map(i32::from))]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = number(1, 4_000).map(i32::from))]
     pub partitions: i32,
     /// Limit of topics
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = number().map(usize::from))]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = number(1, 10_000).map(usize::from))]
     pub max_topics: usize,
+    /// Limit of connections; others wait until the broker accepts them
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = number(1, 60_000).map(usize::from))]
+    pub max_connections: usize,
     /// MiB of records that all topics keep together; the oldest are dropped
     #[arg(long = "retain-mib", value_name = "N", default_value = "1024", value_parser = mib())]
     pub max_stored_bytes: u64,
     /// KiB of the longest batch of records
     #[arg(long = "max-message-kib", value_name = "N", default_value = "1024", value_parser = kib())]
     pub max_message_bytes: usize,
-    /// How long the first members of a group wait for others; at most 100 ms under the load
+    /// How long the first members of a group wait for others
     #[arg(long = "group-delay-ms", value_name = "N", default_value = "3000", value_parser = ms())]
     pub group_delay: Duration,
-    /// How long the simulated follower takes to acknowledge
-    #[arg(long = "follower-ms", value_name = "N", default_value = "2", value_parser = ms())]
-    pub follower_delay: Duration,
-    /// Regard records as replicated at once
-    #[arg(long, conflicts_with_all = ["follower_delay", "stop_follower"])]
-    pub no_follower: bool,
-    /// Stop the follower, so that acks=all times out
-    #[arg(long)]
-    pub stop_follower: bool,
+    /// Simulate a follower, which takes so long to acknowledge
+    #[arg(long = "follower-ms", value_name = "N", value_parser = ms())]
+    pub follower_delay: Option<Duration>,
 
-    /// A longer request waits until there is room: all of these together take no more memory than
-    /// one request of the greatest length.
-    #[arg(skip = 4_usize << 20)]
-    pub common_frame_bytes: usize,
+    /// Bytes of all requests that are coming in. At this limit, one continues and others wait.
+    #[arg(skip = 100_usize << 20)]
+    pub max_incoming_bytes: usize,
+    /// How long a request may take to come in. Clients wait so long for an answer.
+    #[arg(skip = Duration::from_secs(30))]
+    pub max_incoming_time: Duration,
     /// The most bytes of records in an answer to a fetch.
     #[arg(skip = 8_usize << 20)]
     pub max_fetch_bytes: usize,
-    /// Limit of connections. Others wait until the broker accepts them.
-    #[arg(skip = 10_000_usize)]
-    pub max_connections: usize,
     /// Limit of waiting requests of a kind. One more displaces the one that has waited longest.
     #[arg(skip = 100_000_u64)]
     pub max_waiting: u64,
@@ -74,20 +70,20 @@ impl Default for Config {
     }
 }
 
-fn number() -> RangedI64ValueParser<u16> {
-    value_parser!(u16).range(1..=10_000)
+fn number(least: i64, most: i64) -> RangedI64ValueParser<u16> {
+    value_parser!(u16).range(least..=most)
 }
 
 fn ms() -> impl TypedValueParser<Value = Duration> {
-    number().map(|number| Duration::from_millis(number.into()))
+    number(0, 60_000).map(|number| Duration::from_millis(number.into()))
 }
 
 fn kib() -> impl TypedValueParser<Value = usize> {
-    number().map(|number| usize::from(number) << 10)
+    number(1, 10_000).map(|number| usize::from(number) << 10)
 }
 
 fn mib() -> impl TypedValueParser<Value = u64> {
-    number().map(|number| u64::from(number) << 20)
+    number(1, 10_000).map(|number| u64::from(number) << 20)
 }
 
 fn topic(text: &str) -> Result<(String, i32), &'static str> {

@@ -6,7 +6,7 @@
 use std::{io, sync::Arc};
 
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
     net::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
@@ -14,8 +14,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
 };
 
-use super::{Broker, Ends, Reply, frame};
-use crate::prelude::*;
+use super::{Broker, Ends, Reply, frame, refusal::Refusal};
 
 /// Maximum number of unanswered requests of a connection. At this number, the broker stops reading
 /// it.
@@ -24,6 +23,9 @@ const MAX_UNANSWERED: usize = 64;
 /// Maximum bytes of answers of a connection that are ready and not written. Above this, the broker
 /// stops reading it. Answers to fetches do not count, as each is made just before it is written.
 const MAX_READY_BYTES: usize = 1 << 20;
+
+/// Short requests come in with one call of the system. Longer ones do not go through this buffer.
+const READ_AHEAD_BYTES: usize = 512;
 
 /// How the reading half has ended.
 enum End {
@@ -66,27 +68,34 @@ async fn converse(
 }
 
 async fn receive(
-    mut from: OwnedReadHalf,
+    from: OwnedReadHalf,
     broker: &Broker,
     ends: Ends,
     replies: mpsc::Sender<Queued>,
     mut closing: watch::Receiver<bool>,
 ) -> End {
-    let mut buffer = BytesMut::new();
+    let mut from = BufReader::with_capacity(READ_AHEAD_BYTES, from);
     let ready = Arc::new(Semaphore::new(MAX_READY_BYTES));
     loop {
-        let handle = |frame| broker.handle(frame, ends);
+        let request = async {
+            // An idle connection waits here.
+            let Ok(first) = from.read_u8().await else { return Ok(None) };
+            let handle = |frame| broker.handle(frame, ends);
+            let reply = frame::read(&mut from, first, &broker.incoming, handle);
+            let reply = broker.incoming_timer.timeout(broker.config.max_incoming_time, reply);
+            reply.await.unwrap_or(Err(Refusal::Slow)).map(Some)
+        };
         let reply = tokio::select! {
             biased;
             _ = closing.wait_for(|&is_closing| is_closing) => return End::Closing,
-            reply = frame::read(&mut from, &mut buffer, &broker.frame_limits, handle) => reply,
+            reply = request => reply,
         };
         let reply = match reply {
             Ok(None) => return End::Closed,
             Ok(Some(reply)) => reply,
             Err(refusal) => {
                 broker.counts.update(|counts| counts.rejected += 1);
-                broker.refusals.print(refusal, ends.peer);
+                broker.refusals.print(refusal, format_args!("closed {}", ends.peer));
                 return End::Closed;
             }
         };

@@ -1,30 +1,36 @@
 //! The entry point of the fuzzer: bytes as a connection delivers them, down to the records.
 
-use std::{
-    pin::pin,
-    task::{Context, Poll, Waker},
-};
-
-use bytes::BytesMut;
+use futures::FutureExt;
 use kafka_protocol::messages::RequestKind;
+use tokio::io::AsyncReadExt;
 
-use super::{batch::Batch, frame, request};
+use super::{
+    batch::{Batch, times},
+    frame,
+    refusal::Refusal,
+    request,
+};
 
 /// The longest request that this accepts.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
 /// Reads frames until they end or one is malformed. Returns how many requests were read.
-pub(super) fn take_in(mut bytes: &[u8]) -> usize {
-    let mut buffer = BytesMut::new();
-    let limits = frame::Limits::new(MAX_FRAME_BYTES, MAX_FRAME_BYTES);
+///
+/// # Panics
+///
+/// If a check of the broker is wrong.
+#[must_use]
+pub fn take_in(mut bytes: &[u8]) -> usize {
+    let memory = frame::Memory::new(MAX_FRAME_BYTES, MAX_FRAME_BYTES);
     let mut count = 0;
     loop {
-        let read = pin!(frame::read(&mut bytes, &mut buffer, &limits, Ok));
-        // Memory can be read at once.
-        let Poll::Ready(frame) = read.poll(&mut Context::from_waker(Waker::noop())) else {
-            unreachable!("there is nothing to wait for");
+        let read = async {
+            let first = bytes.read_u8().await.map_err(|_| Refusal::Frame)?;
+            frame::read(&mut bytes, first, &memory, Ok).await
         };
-        let Ok(Some(frame)) = frame else { return count };
+        let Ok(frame) = read.now_or_never().expect("memory can be read at once") else {
+            return count;
+        };
         let Ok(header) = request::decode_header(&frame) else { return count };
         let Ok((_, request)) = request::decode(frame, header) else { return count };
         check_records(&request);
@@ -38,7 +44,9 @@ fn check_records(request: &RequestKind) {
     for records in partitions.filter_map(|partition| partition.records.as_ref()) {
         if let Ok(batch) = Batch::check(records) {
             let length = batch.len();
-            assert_eq!(batch.place(1).len(), length, "a batch has changed its length");
+            let placed = batch.place(1);
+            assert_eq!(placed.len(), length, "a batch has changed its length");
+            assert!(times(&placed).count() <= length, "a record takes some bytes");
         }
     }
 }

@@ -17,18 +17,12 @@ pub struct Counts {
     pub fetches: u64,
     /// Records that were appended.
     pub records: u64,
-    /// Batches that an idempotent producer sent again, and that were not appended again.
-    pub duplicates: u64,
     /// Requests to join a group.
     pub joins: u64,
-    /// Heartbeats of members.
-    pub heartbeats: u64,
     /// Rebalances: rounds of joins that ended with a new generation.
     pub rebalances: u64,
     /// Members that were removed because no heartbeat came in time.
     pub sessions_ended: u64,
-    /// Members that left.
-    pub left: u64,
 }
 
 /// Counts that many threads change.

@@ -17,9 +17,6 @@ use crate::prelude::*;
 /// Delay that the broker asks of a client whose fetch was displaced.
 const THROTTLE_MS: i32 = 100;
 
-/// The first version whose answer has an error besides those of partitions.
-pub(super) const TELLS_ERROR: i16 = 7;
-
 pub(super) struct Fetch {
     wanted: Wanted,
     ended: oneshot::Sender<(Wanted, Completion)>,
@@ -43,7 +40,9 @@ pub(super) fn handle(broker: &Broker, header: Header, asked: &FetchRequest) -> H
     // There are no fetch sessions: a request for one gets none, and a request within one gets an
     // error.
     if asked.session_id != 0 && asked.session_epoch > 0 {
-        return refuse(header, ResponseError::FetchSessionIdNotFound);
+        let error = ResponseError::FetchSessionIdNotFound;
+        let refused = FetchResponse::default().with_error_code(error.code());
+        return frame::encode(header, &refused).map(Reply::Now);
     }
     let wanted = Wanted::new(broker, asked);
     let max_wait = Duration::from_millis(u64::try_from(asked.max_wait_ms).unwrap_or(0));
@@ -55,7 +54,7 @@ pub(super) fn handle(broker: &Broker, header: Header, asked: &FetchRequest) -> H
     let (sender, ended) = oneshot::channel();
     let fetch = Fetch { wanted, ended: sender };
     let fetches = &broker.waiters.fetches;
-    let watched = fetches.try_complete_else_watch(fetch, partitions, max_wait);
+    let watched = fetches.watch(fetch, partitions, max_wait);
     let waiting = Waiting::new(fetches, watched, ended);
     Ok(Reply::Later(Box::pin(async move {
         let (wanted, completion) = waiting.ended().await?;
@@ -121,19 +120,17 @@ impl Wanted {
     fn encode(self, header: Header, throttle_ms: i32) -> Result<BytesMut, Malformed> {
         let mut left = self.max_bytes;
         let mut must_progress = true;
-        let mut responses = Vec::with_capacity(self.topics.len());
-        for (topic, wanted) in self.topics {
-            let mut partitions = Vec::with_capacity(wanted.len());
-            for wanted in wanted {
+        let responses = self.topics.into_iter().map(|(topic, wanted)| {
+            let read = wanted.into_iter().map(|wanted| {
                 let data = wanted.read(left, must_progress);
                 let length = data.records.as_ref().map_or(0, Bytes::len);
                 left = left.saturating_sub(length);
                 must_progress &= length == 0;
-                partitions.push(data);
-            }
-            let topic = FetchableTopicResponse::default().with_topic(topic);
-            responses.push(topic.with_partitions(partitions));
-        }
+                data
+            });
+            FetchableTopicResponse::default().with_topic(topic).with_partitions(read.collect())
+        });
+        let responses = responses.collect();
         let response =
             FetchResponse::default().with_throttle_time_ms(throttle_ms).with_responses(responses);
         frame::encode(header, &response)
@@ -164,10 +161,4 @@ impl WantedPartition {
             Err(error) => data.with_error_code(error.code()).with_high_watermark(-1),
         }
     }
-}
-
-/// Refuses a fetch as a whole.
-pub(super) fn refuse(header: Header, error: ResponseError) -> Handled {
-    let response = FetchResponse::default().with_error_code(error.code());
-    frame::encode(header, &response).map(Reply::Now)
 }

@@ -1,10 +1,10 @@
 //! Frames: a length of four bytes, and that many more.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::{messages::ResponseHeader, protocol::Encodable};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
 };
 
 use super::{
@@ -24,72 +24,80 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// The shortest request: key, version, correlation id.
 const MIN_FRAME_BYTES: usize = 8;
 
-/// Memory reserved for the next read. A frame's buffer grows as its bytes come in, so that
-/// announcing a long frame costs nothing.
-const READ_BYTES: usize = 8 << 10;
+/// The first part of a frame. It waits for nothing, so that long requests never hold up short ones.
+/// Each further part is as long as all before it, so announcing a long frame costs next to nothing.
+const PART_BYTES: usize = 1 << 10;
 
+/// The memory of frames that are being read, on all connections, but for the first part of each.
 #[derive(Debug)]
-pub(super) struct Limits {
-    /// The longest frame that is read at any time.
-    common_bytes: usize,
+pub(super) struct Memory {
+    /// The longest frame.
     max_bytes: usize,
-    /// Bytes of all frames that are longer than common ones. A request that needs more waits for
-    /// others.
-    large: Semaphore,
+    /// Bytes of parts that have come in, or are the next to come in.
+    shared_bytes: usize,
+    shared: Semaphore,
+    /// Memory for one frame of any length, so that one continues when the rest is used up.
+    last: Semaphore,
 }
 
-impl Limits {
-    pub(super) fn new(common_bytes: usize, max_bytes: usize) -> Self {
-        let max_bytes = max_bytes.max(common_bytes).min(Semaphore::MAX_PERMITS);
-        Self { common_bytes, max_bytes, large: Semaphore::new(max_bytes) }
+impl Memory {
+    pub(super) fn new(shared_bytes: usize, max_bytes: usize) -> Self {
+        Self {
+            max_bytes,
+            shared_bytes,
+            shared: Semaphore::new(shared_bytes),
+            last: Semaphore::new(1),
+        }
+    }
+
+    /// Returns the shared bytes that are in use.
+    pub(super) fn used(&self) -> u64 {
+        (self.shared_bytes - self.shared.available_permits()) as u64
+    }
+
+    /// Waits until there is memory for this many bytes, or for all the rest of a frame.
+    async fn take(&self, bytes: usize) -> (SemaphorePermit<'_>, bool) {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (permit, is_last) = tokio::select! {
+            biased;
+            permit = self.shared.acquire_many(permits) => (permit, false),
+            permit = self.last.acquire() => (permit, true),
+        };
+        (permit.expect("it is never closed"), is_last)
     }
 }
 
-/// Reads a frame; `None` if the connection has been closed after the last one. Calls `use_it`
-/// before it releases a large frame's share of the memory.
+/// Reads a frame after its first byte, at which its time begins. Calls `use_it` before it releases
+/// the frame's memory.
 pub(super) async fn read<T>(
     from: &mut (impl AsyncRead + Unpin),
-    buffer: &mut BytesMut,
-    limits: &Limits,
+    first: u8,
+    memory: &Memory,
     use_it: impl FnOnce(Bytes) -> Result<T, Refusal>,
-) -> Result<Option<T>, Refusal> {
-    let Some(length) = read_length(from, buffer, limits.max_bytes).await? else { return Ok(None) };
-    let is_large = length > limits.common_bytes;
-    let bytes = if is_large { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
-    let share = limits.large.acquire_many(bytes).await.map_err(|_| Refusal::Frame)?;
-    while buffer.len() < length {
-        if fill(from, buffer).await == 0 {
-            return Err(Refusal::Frame);
+) -> Result<T, Refusal> {
+    let mut length = [first, 0, 0, 0];
+    from.read_exact(&mut length[1..]).await.map_err(|_| Refusal::Frame)?;
+    let length = usize::try_from(i32::from_be_bytes(length)).map_err(|_| Refusal::Frame)?;
+    if !(MIN_FRAME_BYTES..=memory.max_bytes).contains(&length) {
+        return Err(Refusal::Frame);
+    }
+    let (mut frame, mut shares, mut has_all) = (Vec::new(), Vec::new(), false);
+    while frame.len() < length {
+        let part = PART_BYTES.max(frame.len()).min(length - frame.len());
+        if !has_all && !frame.is_empty() {
+            let (share, is_last) = memory.take(part).await;
+            shares.push(share);
+            has_all = is_last;
+        }
+        frame.reserve_exact(part);
+        let mut part = (&mut frame).limit(part);
+        while part.has_remaining_mut() {
+            if from.read_buf(&mut part).await.unwrap_or(0) == 0 {
+                return Err(Refusal::Frame);
+            }
         }
     }
-    let used = use_it(buffer.split_to(length).freeze());
-    if is_large {
-        // The buffer has grown for it.
-        *buffer = BytesMut::from(&buffer[..]);
-    }
-    drop(share);
-    used.map(Some)
-}
-
-async fn read_length(
-    from: &mut (impl AsyncRead + Unpin),
-    buffer: &mut BytesMut,
-    max_bytes: usize,
-) -> Result<Option<usize>, Refusal> {
-    while buffer.len() < LENGTH_BYTES {
-        if fill(from, buffer).await == 0 {
-            return if buffer.is_empty() { Ok(None) } else { Err(Refusal::Frame) };
-        }
-    }
-    let length = usize::try_from(buffer.get_i32()).map_err(|_| Refusal::Frame)?;
-    let is_allowed = (MIN_FRAME_BYTES..=max_bytes).contains(&length);
-    if is_allowed { Ok(Some(length)) } else { Err(Refusal::Frame) }
-}
-
-/// Reads the available bytes. Returns zero at the end.
-async fn fill(from: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> usize {
-    buffer.reserve(READ_BYTES);
-    from.read_buf(buffer).await.unwrap_or(0)
+    use_it(frame.into())
 }
 
 /// Remaining bytes of an answer that repeats data of clients: a short request may name the same
@@ -126,66 +134,80 @@ pub(super) fn encode(header: Header, body: &impl Encodable) -> Result<BytesMut, 
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
-    use tokio::io::AsyncWriteExt;
+    use fastrand::Rng;
+    use futures::{FutureExt, StreamExt, future, stream::FuturesUnordered};
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
 
-    const LIMITS: (usize, usize) = (50, 100);
+    const LONGEST: usize = 16 << 10;
 
-    /// Reads frames from these bytes, until they end. Returns their lengths, and the end.
-    fn lengths(mut from: &[u8]) -> (Vec<usize>, Result<(), Refusal>) {
-        let (limits, mut buffer) = (Limits::new(LIMITS.0, LIMITS.1), BytesMut::new());
-        let mut lengths = Vec::new();
-        loop {
-            let read = read(&mut from, &mut buffer, &limits, |frame| Ok(frame.len()));
-            match read.now_or_never().expect("what is in memory can be read at once") {
-                Ok(Some(length)) => lengths.push(length),
-                Ok(None) => return (lengths, Ok(())),
-                Err(refusal) => return (lengths, Err(refusal)),
+    /// Steps after which a frame that has not come in is given up.
+    const PATIENCE: usize = 20;
+
+    /// Returns the next result, if there is one without more input. Its futures yield at times.
+    fn next<F: Future>(reads: &mut FuturesUnordered<F>) -> Option<F::Output> {
+        (0..8).find_map(|_| reads.next().now_or_never()).flatten()
+    }
+
+    struct Peer {
+        to: DuplexStream,
+        began: usize,
+        /// The step in which its frame is given up. That of a fair one must have been read before.
+        end: usize,
+        left: usize,
+        /// Whether it sends all of its frame at once. Others never do.
+        is_fair: bool,
+        reading: future::AbortHandle,
+    }
+
+    /// Only futures that were woken are polled, so a lost wake-up is noticed.
+    #[test]
+    fn a_frame_that_is_sent_is_read_whatever_others_claim_send_and_close() {
+        for seed in 0..30 {
+            let mut random = Rng::with_seed(seed);
+            let memory = &Memory::new(4 << 10, LONGEST);
+            let (mut reads, mut peers, mut fair) = (FuturesUnordered::new(), Vec::new(), 0);
+            for step in 0..1_000 {
+                let longest = if random.bool() { PART_BYTES } else { LONGEST };
+                let length = random.usize(MIN_FRAME_BYTES..=longest);
+                let (mut to, mut from) = duplex(LONGEST);
+                to.write_u32(u32::try_from(length).unwrap()).now_or_never().unwrap().unwrap();
+                let (read, reading) = future::abortable(async move {
+                    let first = from.read_u8().await.unwrap();
+                    read(&mut from, first, memory, Ok).await.is_ok()
+                });
+                reads.push(read.map(move |is_read| (step, is_read == Ok(true))));
+                let is_fair = random.u8(..4) == 0;
+                let waits = length.div_ceil(PART_BYTES).next_power_of_two().ilog2() as usize;
+                let end = step + PATIENCE * if is_fair { waits } else { 1 };
+                peers.push(Peer { to, began: step, end, left: length, is_fair, reading });
+                peers.retain_mut(|peer: &mut Peer| {
+                    let most =
+                        if peer.is_fair { peer.left } else { random.usize(..=peer.left / 2) };
+                    let sent = peer.to.write(&[0; LONGEST][..most]).now_or_never();
+                    peer.left -= sent.map_or(0, Result::unwrap);
+                    let is_over = random.u8(..20) == 0 || step == peer.end;
+                    if !peer.is_fair && is_over && random.bool() {
+                        peer.reading.abort();
+                    }
+                    peer.is_fair || !is_over
+                });
+                while let Some((began, is_read)) = next(&mut reads) {
+                    fair += usize::from(is_read);
+                    peers.retain(|peer| {
+                        assert!(peer.began != began || peer.is_fair == is_read);
+                        peer.began != began
+                    });
+                }
+                let is_late = |peer: &&Peer| peer.is_fair && step >= peer.end;
+                assert_eq!(peers.iter().filter(is_late).count(), 0, "seed {seed}");
             }
+            peers.clear();
+            while next(&mut reads).is_some() {}
+            let left = (reads.len(), memory.used(), memory.last.available_permits());
+            assert_eq!(left, (0, 0, 1), "all ends are noticed");
+            assert!(fair > 100, "{fair} frames were read");
         }
-    }
-
-    fn frame(length: i32, bytes: usize) -> BytesMut {
-        let mut buffer = BytesMut::new();
-        buffer.put_i32(length);
-        buffer.put_bytes(7, bytes);
-        buffer
-    }
-
-    #[test]
-    fn a_frame_is_taken_in_full_and_a_length_out_of_bounds_is_refused_before_its_bytes_come() {
-        let frames = [frame(20, 20), frame(100, 100), frame(8, 8)].concat();
-        assert_eq!(lengths(&frames), (vec![20, 100, 8], Ok(())));
-        let refused = (vec![], Err(Refusal::Frame));
-        for bytes in 0..20 {
-            assert_eq!(lengths(&frame(20, bytes)), refused, "{bytes} of 20");
-        }
-        assert_eq!(lengths(&[0, 0, 0]), refused);
-        for length in [i32::MIN, -1, 0, 7, 101, i32::MAX] {
-            assert_eq!(lengths(&frame(length, 0)), refused, "{length}");
-        }
-    }
-
-    #[test]
-    fn large_frames_wait_for_each_other_and_common_ones_do_not() {
-        let limits = Limits::new(LIMITS.0, LIMITS.1);
-        let mut first = BytesMut::new();
-        let (mut nothing_yet, mut far_end) = tokio::io::duplex(1_000);
-        far_end.write_all(&frame(60, 0)).now_or_never().unwrap().unwrap();
-        let mut reading = Box::pin(read(&mut nothing_yet, &mut first, &limits, Ok));
-        assert!((&mut reading).now_or_never().is_none(), "its bytes are still to come");
-
-        let (large, common) = (frame(60, 60), frame(50, 50));
-        let mut buffers = [BytesMut::new(), BytesMut::new()];
-        let [one, other] = &mut buffers;
-        let (mut large, mut common) = (&large[..], &common[..]);
-        let mut waiting = Box::pin(read(&mut large, one, &limits, Ok));
-        assert!((&mut waiting).now_or_never().is_none(), "there is no room for both");
-        let read = read(&mut common, other, &limits, Ok).now_or_never();
-        assert!(matches!(read, Some(Ok(Some(_)))));
-        drop(reading);
-        assert!(matches!(waiting.now_or_never(), Some(Ok(Some(_)))));
     }
 }

@@ -14,8 +14,9 @@ use kafka_protocol::messages::ApiKey;
 
 use super::{refusal::Refusal, request::Malformed};
 
-/// Elements of all arrays of a request: topics, partitions, tagged fields.
-pub(super) const MAX_ELEMENTS: usize = 4_000;
+/// Elements of all arrays of a request: topics, partitions, tagged fields. A request may name all
+/// topics and partitions of a broker.
+pub(super) const MAX_ELEMENTS: usize = 8_000;
 
 const MAX_STRING_BYTES: usize = 1_000;
 
@@ -49,14 +50,14 @@ const NAMED_BLOBS: Part = Each(&[Text, Blob]);
 pub(super) type Offer = (ApiKey, RangeInclusive<i16>, &'static [Part]);
 
 /// The requests on offer. Later versions name topics by number.
-pub(super) const OFFERED: [Offer; 20] = [
+pub(super) const OFFERED: [Offer; 22] = [
     (ApiKey::Produce, 3..=11, PRODUCE),
     (ApiKey::Fetch, 4..=12, FETCH),
-    (ApiKey::ListOffsets, 1..=6, LIST_OFFSETS),
+    (ApiKey::ListOffsets, 1..=7, LIST_OFFSETS),
     (ApiKey::Metadata, 0..=12, METADATA),
     (ApiKey::OffsetCommit, 2..=9, OFFSET_COMMIT),
-    (ApiKey::OffsetFetch, 1..=7, &[Text, NUMBERS_BY_NAME, Since(7, &FLAG)]),
-    (ApiKey::FindCoordinator, 0..=3, &[Text, Since(1, &FLAG)]),
+    (ApiKey::OffsetFetch, 1..=8, OFFSET_FETCH),
+    (ApiKey::FindCoordinator, 0..=4, &[Until(3, &Text), Since(1, &FLAG), Since(4, &NAMES)]),
     (ApiKey::JoinGroup, 0..=8, JOIN_GROUP),
     (ApiKey::Heartbeat, 0..=4, &[Text, Fixed(4), Text, Since(3, &Text)]),
     (ApiKey::LeaveGroup, 0..=5, LEAVE_GROUP),
@@ -68,6 +69,8 @@ pub(super) const OFFERED: [Offer; 20] = [
     (ApiKey::InitProducerId, 0..=4, &[Text, Fixed(4), Since(3, &Fixed(10))]),
     (ApiKey::CreateTopics, 2..=7, CREATE_TOPICS),
     (ApiKey::DeleteTopics, 1..=5, &[NAMES, Fixed(4)]),
+    (ApiKey::CreatePartitions, 0..=3, &[Each(&[Text, Fixed(4), Each(&[NUMBERS])]), Fixed(5)]),
+    (ApiKey::DeleteRecords, 0..=2, &[Each(&[Text, Each(&[Fixed(12)])]), Fixed(4)]),
     (ApiKey::DescribeConfigs, 1..=4, &[Each(&[FLAG, Text, NAMES]), FLAG, Since(3, &FLAG)]),
     (ApiKey::DescribeCluster, 0..=1, &[FLAG, Since(1, &FLAG)]),
 ];
@@ -102,6 +105,13 @@ const OFFSET_COMMIT: &[Part] = &[
     Since(7, &Text),
     Until(4, &Fixed(8)),
     Each(&[Text, Each(&[Fixed(12), Since(6, &EPOCH), Text])]),
+];
+
+const OFFSET_FETCH: &[Part] = &[
+    Until(7, &Text),
+    Until(7, &NUMBERS_BY_NAME),
+    Since(8, &Each(&[Text, NUMBERS_BY_NAME])),
+    Since(7, &FLAG),
 ];
 
 const JOIN_GROUP: &[Part] = &[

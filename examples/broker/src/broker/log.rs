@@ -8,7 +8,11 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use super::{batch::Batch, producer::Sequences, storage::Storage};
+use super::{
+    batch::{self, Batch},
+    producer::Sequences,
+    storage::Storage,
+};
 use crate::prelude::*;
 
 /// A partition of a topic: a log under a lock. It is the key of requests that wait, so two are
@@ -79,6 +83,17 @@ struct Entry {
     bytes: Bytes,
 }
 
+impl Entry {
+    fn find(&self, timestamp: i64, start: i64) -> Option<(i64, i64)> {
+        let records = batch::times(&self.bytes);
+        let records = records.map(|(delta, time)| (self.base.wrapping_add(delta), time));
+        // The checksum does not make a producer honest.
+        let mut records = records.filter(|(offset, _)| (start..self.end).contains(offset));
+        let found = records.find(|&(_, time)| time >= timestamp);
+        found.or(Some((self.base.max(start), self.max_timestamp)))
+    }
+}
+
 impl Log {
     /// Appends a batch, unless its producer has sent it before.
     ///
@@ -128,11 +143,33 @@ impl Log {
 
     /// Drops all batches, and refuses to append others. Returns the number of dropped bytes.
     pub(super) fn delete(&mut self) -> u64 {
-        let kept = self.batches.front().map_or(0, |oldest| self.appended - oldest.position);
+        let kept = self.kept();
         self.is_deleted = true;
         self.batches.clear();
         self.start = self.end;
         kept
+    }
+
+    /// Drops the batches before an offset, and begins there. -1 stands for all that is replicated.
+    /// Returns the number of dropped bytes.
+    ///
+    /// # Errors
+    ///
+    /// `OffsetOutOfRange` if there is no such offset, or it is not replicated.
+    pub(super) fn delete_before(&mut self, offset: i64) -> Result<u64> {
+        let offset = if offset == -1 { self.high_watermark } else { offset };
+        if !(0..=self.high_watermark).contains(&offset) {
+            return Err(ResponseError::OffsetOutOfRange);
+        }
+        let kept = self.kept();
+        self.batches.drain(..self.index(offset));
+        self.start = offset.max(self.start);
+        Ok(kept - self.kept())
+    }
+
+    /// Bytes of all batches that are there.
+    fn kept(&self) -> u64 {
+        self.batches.front().map_or(0, |oldest| self.appended - oldest.position)
     }
 
     /// Marks records below an offset as replicated. Never takes that back.
@@ -181,12 +218,21 @@ impl Log {
         Ok(fitting.map(|entry| &*entry.bytes).collect::<Vec<_>>().concat().into())
     }
 
-    /// Returns offset and greatest timestamp of the first batch that has a record at a time or
-    /// later, and may be read.
+    /// The batches that may be read.
+    fn readable(&self) -> impl Iterator<Item = &Entry> {
+        self.batches.iter().take_while(|entry| entry.end <= self.high_watermark)
+    }
+
+    /// Returns offset and timestamp of the first record at a time or later that may be read. In a
+    /// compressed batch, they are those of the batch.
     pub(super) fn find(&self, timestamp: i64) -> Option<(i64, i64)> {
-        let mut readable = self.batches.iter().take_while(|entry| entry.end <= self.high_watermark);
-        let entry = readable.find(|entry| entry.max_timestamp >= timestamp)?;
-        Some((entry.base, entry.max_timestamp))
+        self.readable().find(|entry| entry.max_timestamp >= timestamp)?.find(timestamp, self.start)
+    }
+
+    /// The same for the first record with the latest time.
+    pub(super) fn latest(&self) -> Option<(i64, i64)> {
+        let latest = self.readable().map(|entry| entry.max_timestamp).max()?;
+        self.find(latest)
     }
 }
 
@@ -223,10 +269,25 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_found_at_the_batch_that_reaches_it() {
+    fn a_time_is_found_at_the_record_that_reaches_it() {
         let mut log = log(&[1, 3, 5]);
         log.replicated(4);
-        let found = [0, 2, 4].map(|time| log.find(time));
-        assert_eq!(found, [Some((0, 0)), Some((1, 2)), None], "the last is not replicated");
+        let found = [0, 1, 2, 4].map(|time| log.find(time));
+        // The second batch has times 0 to 2 at the offsets 1 to 3. The last is not replicated.
+        assert_eq!(found, [Some((0, 0)), Some((2, 1)), Some((3, 2)), None]);
+        assert_eq!(log.latest(), Some((3, 2)));
+    }
+
+    #[test]
+    fn records_before_an_offset_can_be_deleted_up_to_the_replicated_ones() {
+        let mut log = log(&[1, 3, 5]);
+        log.replicated(4);
+        assert_eq!(log.delete_before(5), Err(ResponseError::OffsetOutOfRange));
+        assert_eq!(log.delete_before(2), Ok(batch(1).len() as u64));
+        assert_eq!((log.start, log.delete_before(1)), (2, Ok(0)), "never back");
+        assert_eq!(log.readable_bytes(1), Err(ResponseError::OffsetOutOfRange));
+        assert_eq!(log.find(0), Some((2, 1)));
+        assert_eq!(log.delete_before(-1), Ok(batch(3).len() as u64));
+        assert_eq!((log.start, log.kept()), (4, batch(5).len() as u64));
     }
 }

@@ -102,6 +102,28 @@ impl Topics {
         Ok(partitions)
     }
 
+    /// Adds partitions to a topic, up to this many, or only checks that it could.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownTopicOrPartition`, `InvalidPartitions`, or `PolicyViolation` beyond the limit.
+    pub(super) fn grow(&self, name: &str, count: i32, only_validates: bool) -> Result<()> {
+        let table = &mut *self.lock();
+        let topic = table.by_name.get_mut(name).ok_or(ResponseError::UnknownTopicOrPartition)?;
+        let count = usize::try_from(count).unwrap_or(0);
+        let more = count.checked_sub(topic.len()).filter(|&more| more > 0);
+        let more = more.ok_or(ResponseError::InvalidPartitions)?;
+        if table.partitions.saturating_add(more) > self.max_partitions {
+            return Err(ResponseError::PolicyViolation);
+        }
+        if !only_validates {
+            let new = (0..more).map(|_| Arc::default());
+            *topic = topic.iter().cloned().chain(new).collect();
+            table.partitions += more;
+        }
+        Ok(())
+    }
+
     /// Removes a topic, and returns its partitions.
     pub(super) fn remove(&self, name: &str) -> Option<Partitions> {
         let mut table = self.lock();
@@ -199,7 +221,11 @@ mod tests {
         assert_eq!(topics.create("a", 1, false), Err(ResponseError::TopicAlreadyExists));
         assert_eq!(topics.create("b", 4, true), Err(ResponseError::PolicyViolation));
         assert_eq!(topics.create("b", i32::MAX, false), Err(ResponseError::PolicyViolation));
-        topics.create("b", 3, false).unwrap();
+        topics.create("b", 1, false).unwrap();
+        assert_eq!(topics.grow("b", 1, false), Err(ResponseError::InvalidPartitions));
+        assert_eq!(topics.grow("b", 4, true), Err(ResponseError::PolicyViolation));
+        topics.grow("b", 3, true).unwrap();
+        topics.grow("b", 3, false).unwrap();
         assert_eq!(topics.partitions().len(), 5);
         topics.remove("b").unwrap();
         assert!(topics.remove("b").is_none());

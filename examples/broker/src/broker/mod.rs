@@ -13,17 +13,14 @@ mod admin;
 mod batch;
 mod config;
 mod connection;
-#[cfg(test)]
 mod corpus;
 mod counts;
 mod fetch;
-mod follower;
 mod frame;
 mod grammar;
 mod group;
 mod log;
 mod metadata;
-mod offsets;
 mod produce;
 mod producer;
 mod refusal;
@@ -32,18 +29,19 @@ mod server;
 mod storage;
 mod waiting;
 
-use std::{fmt, io, net::SocketAddr, sync::Arc};
+use std::{fmt, hash::Hash, io, net::SocketAddr, sync::Arc};
 
 use delaywheel::{
-    Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
+    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, TimerBuilder, TimerStats,
     purgatory::{Overload, PurgatoryStats},
 };
 use futures::future::BoxFuture;
 
+#[doc(hidden)]
+pub use self::corpus::take_in;
 pub use self::{config::Config, counts::Counts, group::GroupStats, server::Server};
 use self::{
     fetch::Fetch,
-    follower::Follower,
     group::{Coordinator, admin as group_admin, offsets as commits, requests as members},
     log::Partition,
     metadata::Topics,
@@ -66,6 +64,10 @@ pub struct Stats {
     pub produces: (PurgatoryStats, TimerStats),
     /// The timer of the follower.
     pub follower: TimerStats,
+    /// Bytes of requests that are coming in.
+    pub incoming_bytes: u64,
+    /// The time limits of requests that did not come in at once.
+    pub incoming: TimerStats,
     /// The consumer groups.
     pub groups: GroupStats,
 }
@@ -111,12 +113,13 @@ pub struct Broker {
     waiters: Waiters,
     producers: Producers,
     groups: Arc<Coordinator>,
-    follower: Option<Follower>,
-    /// Delays of the follower and of a shutdown.
+    /// Delays of the simulated follower and of a shutdown.
     timer: Timer,
     counts: Arc<counts::Shared>,
     refusals: Refusals,
-    frame_limits: frame::Limits,
+    incoming: frame::Memory,
+    /// Time limits of requests that are coming in.
+    incoming_timer: Timer,
 }
 
 impl Broker {
@@ -124,10 +127,6 @@ impl Broker {
         let timer = timer_builder(&config, "follower").build().expect("the settings are valid");
         let waiters = Waiters::new(&config);
         let counts = Arc::<counts::Shared>::default();
-        let follow = || {
-            let is_running = !config.stop_follower;
-            Follower::new(timer.clone(), waiters.clone(), config.follower_delay, is_running)
-        };
         let topics = Topics::new(config.max_topics, MAX_PARTITIONS, config.partitions);
         for (name, count) in &config.topics {
             topics.create(name, *count, false).map_err(|error| {
@@ -141,10 +140,13 @@ impl Broker {
             cluster_id: (0..CLUSTER_ID_CHARS).map(|_| fastrand::alphanumeric()).collect(),
             producers: Producers::default(),
             groups: Coordinator::new(&config, Arc::clone(&counts)),
-            follower: (!config.no_follower).then(follow),
             counts,
             refusals: Refusals::new(config.print),
-            frame_limits: frame::Limits::new(config.common_frame_bytes, MAX_FRAME_BYTES),
+            incoming: frame::Memory::new(config.max_incoming_bytes, MAX_FRAME_BYTES),
+            incoming_timer: timer_builder(&config, "incoming")
+                .inline()
+                .build()
+                .expect("the settings are valid"),
             waiters,
             timer,
             config,
@@ -160,14 +162,9 @@ impl Broker {
             fetches: (fetches.stats(), fetches.timer_stats()),
             produces: (produces.stats(), produces.timer_stats()),
             follower: self.timer.stats(),
+            incoming_bytes: self.incoming.used(),
+            incoming: self.incoming_timer.stats(),
             groups: self.groups.stats(),
-        }
-    }
-
-    /// Resumes a follower that was stopped from the start. It catches up.
-    pub fn resume_follower(&self) {
-        if let Some(follower) = &self.follower {
-            follower.resume(&self.topics.partitions());
         }
     }
 
@@ -183,9 +180,6 @@ impl Broker {
                 let error = ResponseError::UnsupportedVersion.code();
                 let versions = admin::versions().with_error_code(error);
                 frame::encode(Header { version: 0, ..header }, &versions).map(Reply::Now)
-            }
-            Err(Refusal::TooMany(ApiKey::Fetch)) if header.version >= fetch::TELLS_ERROR => {
-                fetch::refuse(header, ResponseError::InvalidRequest)
             }
             Err(refusal) => return Err(refusal),
         };
@@ -210,10 +204,14 @@ impl Broker {
             Kind::Metadata(asked) => {
                 encode(header, &metadata::describe(self, version, &asked, host))
             }
-            Kind::ListOffsets(asked) => encode(header, &offsets::list(topics, &asked)),
+            Kind::ListOffsets(asked) => encode(header, &admin::list_offsets(topics, &asked)),
             Kind::InitProducerId(asked) => encode(header, &self.producers.init(&asked)),
             Kind::CreateTopics(asked) => encode(header, &admin::create(self, &asked)),
             Kind::DeleteTopics(asked) => encode(header, &admin::delete(self, &asked)),
+            Kind::CreatePartitions(asked) => {
+                encode(header, &admin::create_partitions(self, &asked))
+            }
+            Kind::DeleteRecords(asked) => encode(header, &admin::delete_records(self, &asked)),
             Kind::DescribeConfigs(asked) => encode(header, &admin::describe_configs(self, &asked)),
             Kind::DescribeCluster(_) => encode(header, &admin::describe_cluster(self, host)),
 
@@ -222,7 +220,7 @@ impl Broker {
             Kind::OffsetCommit(asked) => encode(header, &commits::commit(groups, topics, &asked)),
             Kind::OffsetFetch(asked) => encode(header, &commits::fetch(groups, &asked)),
             Kind::FindCoordinator(asked) => {
-                encode(header, &group_admin::find_coordinator(&asked, host))
+                encode(header, &group_admin::find_coordinator(version, &asked, host))
             }
             Kind::DescribeGroups(asked) => {
                 encode(header, &group_admin::describe(groups, version, &asked))
@@ -234,24 +232,46 @@ impl Broker {
         .map(Reply::Now)
     }
 
-    /// Announces that records have been appended to some partitions.
-    fn appended(&self, partitions: &[Arc<Partition>]) {
-        match &self.follower {
-            Some(follower) => follower.replicate(partitions),
-            None => self.waiters.announce(partitions),
+    /// Makes records readable that have been appended to some partitions: at once, or when the
+    /// simulated follower has them.
+    fn appended(&self, partitions: Vec<Arc<Partition>>) {
+        let ends: Vec<_> = partitions.iter().map(|partition| partition.lock().end).collect();
+        let waiters = self.waiters.clone();
+        let acknowledge = move || {
+            for (partition, &end) in partitions.iter().zip(&ends) {
+                partition.lock().replicated(end);
+            }
+            waiters.announce(&partitions);
+        };
+        match self.config.follower_delay {
+            None => acknowledge(),
+            // A timer that is shut down refuses this. Then no request waits any more.
+            Some(delay) => drop(self.timer.schedule(delay, acknowledge)),
         }
     }
 
-    /// Deletes a topic. Returns whether it was there.
-    fn delete_topic(&self, name: &TopicName) -> bool {
-        let Some(partitions) = self.topics.remove(name) else { return false };
+    fn delete_topic(&self, name: &TopicName) -> Result<()> {
+        let partitions = self.topics.remove(name).ok_or(ResponseError::UnknownTopicOrPartition)?;
         for partition in &*partitions {
             self.storage.release(partition.lock().delete());
-            self.waiters.produces.cancel_for_key(&**partition);
+            for produce in self.waiters.produces.cancel_for_key(&**partition) {
+                produce.complete(Completion::Cancelled);
+            }
+            self.waiters.fetches.check_and_complete(&**partition);
         }
-        self.waiters.fetches.check_and_complete_all(partitions.iter().map(|each| &**each));
         self.groups.forget_topic(name);
-        true
+        Ok(())
+    }
+
+    /// Deletes the records of a partition before an offset. Returns where the partition begins.
+    fn delete_records(&self, topic: &TopicName, index: i32, offset: i64) -> Result<i64> {
+        let partition = self.topics.partition(topic, index);
+        let partition = partition.ok_or(ResponseError::UnknownTopicOrPartition)?;
+        let deleted = partition.lock().delete_before(offset)?;
+        self.storage.release(deleted);
+        // Fetches of deleted records have to report an error.
+        self.waiters.announce(&[Arc::clone(&partition)]);
+        Ok(partition.lock().start)
     }
 
     /// Answers all waiting requests, and lets none wait from now on. Returns their number.
@@ -277,31 +297,33 @@ struct Waiters {
 
 impl Waiters {
     fn new(config: &Config) -> Self {
-        let builder = |name| purgatory_builder(config, name);
-        Self {
-            fetches: builder("fetches").build().expect("the settings are valid"),
-            produces: builder("produces").build().expect("the settings are valid"),
-        }
+        Self { fetches: purgatory(config, "fetches"), produces: purgatory(config, "produces") }
     }
 
     /// Ends the requests that wait for records that have become readable in some partitions. The
     /// caller holds no lock of a partition.
     fn announce(&self, partitions: &[Arc<Partition>]) {
-        self.fetches.check_and_complete_all(partitions.iter().map(|partition| &**partition));
         for partition in partitions {
+            self.fetches.check_and_complete(&**partition);
             self.produces.advance(&**partition, partition.high_watermark().unsigned_abs());
         }
     }
 }
 
 /// The reaper itself completes expired requests, because each only sends on a channel. A request
-/// may name all partitions.
-fn purgatory_builder(config: &Config, name: &str) -> PurgatoryBuilder {
+/// may name as many partitions as the grammar allows.
+fn purgatory<K, O>(config: &Config, name: &str) -> Purgatory<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
     PurgatoryBuilder::new()
         .timer(timer_builder(config, name).inline())
         .max_delay(config.max_wait)
-        .max_keys(MAX_PARTITIONS)
+        .max_keys(grammar::MAX_ELEMENTS)
         .max_delayed(config.max_waiting, Overload::DisplaceOldest)
+        .build()
+        .expect("the settings are valid")
 }
 
 fn timer_builder(config: &Config, name: &str) -> TimerBuilder {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use delaywheel::{Completion, DelayedOperation, Watch};
+use delaywheel::{Completion, Condition, DelayedOperation, Watch};
 use tokio::sync::oneshot;
 
 use super::{
@@ -37,7 +37,7 @@ pub(super) fn handle(broker: &Broker, header: Header, asked: ProduceRequest) -> 
     broker.counts.update(|counts| counts.produces += 1);
     let (acks, timeout_ms) = (asked.acks, asked.timeout_ms);
     let written = Written::append(broker, asked);
-    broker.appended(&written.partitions());
+    broker.appended(written.partitions());
     match acks {
         // The client wants no answer, so the broker reports an error by closing the connection.
         0 if written.has_failed() => Err(Malformed),
@@ -54,7 +54,7 @@ fn wait(broker: &Broker, header: Header, written: Written, timeout_ms: i32) -> R
     let (sender, ended) = oneshot::channel();
     let produce = Produce { written, ended: sender };
     let produces = &broker.waiters.produces;
-    let watched = produces.watch_all(produce, thresholds, timeout);
+    let watched = produces.watch(produce, Watch::all(thresholds), timeout);
     let waiting = Waiting::new(produces, watched, ended);
     Reply::Later(Box::pin(async move {
         let (written, completion) = waiting.ended().await?;
@@ -69,7 +69,7 @@ const fn error(completion: Completion) -> Option<ResponseError> {
     match completion {
         Completion::Satisfied => None,
         Completion::ShutDown => Some(ResponseError::NotLeaderOrFollower),
-        Completion::Cancelled(()) => Some(ResponseError::UnknownTopicOrPartition),
+        Completion::Cancelled => Some(ResponseError::UnknownTopicOrPartition),
         _ => Some(ResponseError::RequestTimedOut),
     }
 }
@@ -123,9 +123,9 @@ impl Written {
     }
 
     /// Returns the offsets that the partitions have to replicate.
-    fn thresholds(&self) -> Vec<Watch<Arc<Partition>>> {
+    fn thresholds(&self) -> Vec<Condition<Arc<Partition>>> {
         let threshold = |appended: &Appended| {
-            Watch::Threshold(Arc::clone(&appended.partition), appended.end.unsigned_abs())
+            Condition::Threshold(Arc::clone(&appended.partition), appended.end.unsigned_abs())
         };
         self.appended.iter().map(threshold).collect()
     }
@@ -184,13 +184,8 @@ fn append(
     let count = batch.count;
     let Placed { base, is_new } = partition.lock().append(batch, &broker.storage)?;
     if is_new {
-        if broker.follower.is_none() {
-            partition.lock().replicated(base + count);
-        }
         broker.counts.update(|counts| counts.records += count.unsigned_abs());
         broker.storage.make_room(|| broker.topics.partitions());
-    } else {
-        broker.counts.update(|counts| counts.duplicates += 1);
     }
     Ok((base, base + count))
 }

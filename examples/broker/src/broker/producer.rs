@@ -200,13 +200,4 @@ mod tests {
         assert_eq!(sequences.check(stamp(1_499, 0, 0, 1)), Ok(Some(1_499)));
         assert_eq!(sequences.check(stamp(499, 0, 0, 1)), Ok(None));
     }
-
-    #[test]
-    fn ids_are_different_and_epochs_go_up() {
-        let producers = Producers::default();
-        let (first, second) = (producers.next(NONE, -1), producers.next(NONE, -1));
-        assert!(first.0 != second.0 && first.1 == 0);
-        assert_eq!(producers.next(first.0, 0), (first.0, 1));
-        assert_ne!(producers.next(first.0, i16::MAX).0, first.0);
-    }
 }

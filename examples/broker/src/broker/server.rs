@@ -9,7 +9,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use super::{Broker, Config, connection};
+use super::{Broker, Config, connection, refusal::Refusal};
 
 /// How long a shutdown waits for clients to take their answers.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -98,6 +98,10 @@ async fn accept(listener: TcpListener, broker: Arc<Broker>, mut closing: watch::
             {
                 let serving = connection::serve(stream, Arc::clone(&broker), is_closing.clone());
                 connections.spawn(serving);
+                if connections.len() == broker.config.max_connections {
+                    let full = Refusal::Full(connections.len());
+                    broker.refusals.print(full, "accepting no more connections");
+                }
             }
         }
     }

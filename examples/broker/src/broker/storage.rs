@@ -87,10 +87,7 @@ mod tests {
             let base = append(index).unwrap();
             partitions[index].lock().replicated(base + 1);
         };
-        for index in [0, 0, 1, 1] {
-            append_replicated(index);
-        }
-        (0..28).for_each(|_| append_replicated(2));
+        [0, 0, 1, 1].into_iter().chain([2; 28]).for_each(append_replicated);
         assert_eq!(storage.used(), 32 * one, "all that is allowed");
         append(3).unwrap();
         assert_eq!(storage.used(), 30 * one);

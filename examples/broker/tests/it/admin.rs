@@ -12,7 +12,7 @@ fn create(topic: &str, partitions: i32) -> CreatableTopic {
 #[tokio::test]
 async fn requests_about_topics_are_answered_in_every_version() {
     let server = system_broker().await;
-    let client = &mut Raw::connect(&server).await;
+    let client = &mut Client::connect(server.address()).await;
     in_every_version(client, |_| produce(0, -1, 1), None).await;
     in_every_version(client, |_| fetch(&[0], 1, 0), None).await;
     in_every_version(client, |_| metadata(&[TOPIC], true), None).await;
@@ -23,9 +23,36 @@ async fn requests_about_topics_are_answered_in_every_version() {
     assert_eq!(client.call_in(6, &list).await.topics[0].partitions[0].offset, 9, "one a version");
     let init = InitProducerIdRequest::default().with_transactional_id(None);
     in_every_version(client, |_| init.clone(), None).await;
+    let transaction = init.clone().with_transactional_id(Some(TransactionalId(text("any"))));
+    let refused = Some(ResponseError::TransactionalIdAuthorizationFailed);
+    in_every_version(client, |_| transaction.clone(), refused).await;
     let topic = |version| create(&format!("topic-{version}"), 3);
     let create = |version| CreateTopicsRequest::default().with_topics(vec![topic(version)]);
     in_every_version(client, create, None).await;
+    let topic = |version: i16| {
+        let count = i32::from(version) + 4;
+        CreatePartitionsTopic::default().with_name(name("topic-7")).with_count(count)
+    };
+    let grow = |version| CreatePartitionsRequest::default().with_topics(vec![topic(version)]);
+    in_every_version(client, grow, None).await;
+    let listed = client.call_in(12, &metadata(&["topic-7"], false)).await;
+    assert_eq!(listed.topics[0].partitions.len(), 7);
+    in_every_version(client, |_| grow(3), Some(ResponseError::InvalidPartitions)).await;
+    let elsewhere = CreatePartitionsAssignment::default().with_broker_ids(vec![BrokerId(10)]);
+    let topic = topic(9).with_assignments(Some(vec![elsewhere]));
+    let request = CreatePartitionsRequest::default().with_topics(vec![topic]);
+    let refused = client.call(&request).await.results[0].error_code;
+    assert_eq!(refused, ResponseError::InvalidReplicaAssignment.code());
+    let partition = |offset| DeleteRecordsPartition::default().with_offset(offset);
+    let records = |offset| {
+        let topic = DeleteRecordsTopic::default().with_name(name(TOPIC));
+        let topic = topic.with_partitions(vec![partition(offset)]);
+        DeleteRecordsRequest::default().with_topics(vec![topic])
+    };
+    in_every_version(client, |version| records(version.into()), None).await;
+    in_every_version(client, |_| records(99), Some(ResponseError::OffsetOutOfRange)).await;
+    let response = client.call_in(0, &records(-1)).await;
+    assert_eq!(response.topics[0].partitions[0].low_watermark, 9);
     // Creation begins with version 2, and deletion with version 1.
     let topic = |version| vec![name(&format!("topic-{}", version + 1))];
     let delete = |version| DeleteTopicsRequest::default().with_topic_names(topic(version));
@@ -39,6 +66,10 @@ async fn requests_about_topics_are_answered_in_every_version() {
     let broker = topic.clone().with_resource_type(4).with_resource_name(text("1"));
     let describe = DescribeConfigsRequest::default().with_resources(vec![topic, broker]);
     in_every_version(client, |_| describe.clone(), None).await;
+    let described = client.call_in(4, &describe.with_include_synonyms(true)).await.results;
+    let setting = described[0].configs.iter().find(|each| &*each.name == "max.message.bytes");
+    let synonym = &setting.unwrap().synonyms[0];
+    assert_eq!((&*synonym.name, synonym.source), ("message.max.bytes", 4));
     in_every_version(client, |_| DescribeClusterRequest::default(), None).await;
     let described = client.call_in(1, &DescribeClusterRequest::default()).await;
     let listed = client.call_in(12, &metadata(&[TOPIC], true)).await;
@@ -46,28 +77,38 @@ async fn requests_about_topics_are_answered_in_every_version() {
 }
 
 #[tokio::test]
-async fn a_topic_that_cannot_be_created_is_refused_with_a_reason() {
-    let server = start(Config { max_topics: 2, ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
-    let setting = CreatableTopicConfig::default().with_name(text("cleanup.policy"));
+async fn a_topic_is_created_with_the_settings_that_all_have_or_refused_with_a_reason() {
+    let server = start(Config { max_topics: 5, ..config() }).await;
+    let client = &mut Client::connect(server.address()).await;
+    let with = |topic: &str, setting: &str, value: Option<&str>| {
+        let setting = CreatableTopicConfig::default().with_name(text(setting));
+        create(topic, 1).with_configs(vec![setting.with_value(value.map(text))])
+    };
     for (topic, error) in [
-        (create(TOPIC, 1), ResponseError::TopicAlreadyExists),
-        (create("in/valid", 1), ResponseError::InvalidTopicException),
-        (create("none", 0), ResponseError::InvalidPartitions),
-        (create("huge", i32::MAX), ResponseError::PolicyViolation),
-        (create("three", 1).with_replication_factor(3), ResponseError::InvalidReplicationFactor),
-        (create("compact", 1).with_configs(vec![setting]), ResponseError::InvalidConfig),
+        (create(TOPIC, 1), Some(ResponseError::TopicAlreadyExists)),
+        (create("in/valid", 1), Some(ResponseError::InvalidTopicException)),
+        (create("none", 0), Some(ResponseError::InvalidPartitions)),
+        (create("huge", i32::MAX), Some(ResponseError::PolicyViolation)),
+        (create("x", 1).with_replication_factor(3), Some(ResponseError::InvalidReplicationFactor)),
+        (with("x", "cleanup.policy", Some("compact")), Some(ResponseError::InvalidConfig)),
+        (with("x", "retention.ms", Some("1000")), Some(ResponseError::InvalidConfig)),
+        (with("x", "segment.bytes", Some("1000")), Some(ResponseError::InvalidConfig)),
+        (with("a", "cleanup.policy", Some("delete")), None),
+        (with("b", "retention.ms", Some("-1")), None),
+        (with("c", "max.message.bytes", Some("1048576")), None),
+        (with("d", "retention.bytes", None), None),
+        (create("e", 1), Some(ResponseError::PolicyViolation)),
     ] {
+        let setting = topic.configs.first().map(|setting| setting.name.to_string());
         let request = CreateTopicsRequest::default().with_topics(vec![topic]);
-        let response = client.call_in(7, &request).await;
-        assert_eq!(response.topics[0].error_code, error.code());
-        assert!(response.topics[0].error_message.as_ref().is_some_and(|text| !text.is_empty()));
-    }
-    let request = CreateTopicsRequest::default()
-        .with_topics(vec![create("validated", 3)])
-        .with_validate_only(true);
-    for _ in 0..2 {
-        assert_eq!(client.call_in(7, &request).await.topics[0].error_code, 0, "it is only checked");
+        // The first is only checked.
+        for request in [request.clone().with_validate_only(true), request] {
+            let created = &client.call_in(7, &request).await.topics[0];
+            assert_eq!(created.error_code, error.map_or(0, |error| error.code()), "{setting:?}");
+            let message = created.error_message.as_ref();
+            assert_eq!(message.is_some(), error.is_some(), "null, not empty: {message:?}");
+            assert!(message.is_none_or(|text| text.contains(setting.as_deref().unwrap_or(" "))));
+        }
     }
 }
 
@@ -78,7 +119,7 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
         [(false, 0), (true, ResponseError::UnknownTopicOrPartition.code())]
     {
         let server = start(Config { topics: topics.clone(), no_auto_create, ..config() }).await;
-        let client = &mut Raw::connect(&server).await;
+        let client = &mut Client::connect(server.address()).await;
         for (topic, creates, code) in [
             ("words", false, 0),
             ("new", false, ResponseError::UnknownTopicOrPartition.code()),
@@ -98,54 +139,15 @@ async fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
 
 #[tokio::test]
 async fn deleting_a_topic_ends_the_requests_that_wait_for_it() {
-    let (server, _clock) = stopped_broker().await;
-    let mut consumer = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
-    let mut producer = Raw::waiting(&server, &produce(0, -1, 1)).await;
+    let (server, _clock) = slow_broker().await;
+    let mut consumer = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut producer = waiting_client(&server, &produce(0, -1, 1)).await;
     let request = DeleteTopicsRequest::default().with_topic_names(vec![name(TOPIC)]);
-    assert_eq!(Raw::connect(&server).await.call_in(5, &request).await.responses[0].error_code, 0);
+    assert_eq!(
+        Client::connect(server.address()).await.call_in(5, &request).await.responses[0].error_code,
+        0
+    );
     let unknown = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(codes(&consumer.receive::<FetchRequest>().await), [unknown]);
     assert_eq!(outcome(&producer.receive::<ProduceRequest>().await).error_code, unknown);
-}
-
-#[tokio::test]
-async fn requests_over_a_limit_are_refused_and_the_connection_goes_on() {
-    let server = start(Config { common_frame_bytes: 1_000, ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
-    let large = vec![0; (1 << 20) + 1].into();
-    let response = client.call(&produce_records(-1, large)).await;
-    assert_eq!(outcome(&response).error_code, ResponseError::MessageTooLarge.code());
-    let mut request = fetch(&[0], 1, 0);
-    request.topics[0].partitions = vec![FetchPartition::default(); 5_000];
-    let response = client.call(&request).await;
-    assert_eq!(response.error_code, ResponseError::InvalidRequest.code());
-    assert_eq!(client.produce(0, 1, 1).await, 0);
-    assert_eq!(server.broker().stats().counts.rejected, 0);
-}
-
-#[tokio::test]
-async fn the_oldest_records_make_room_for_others() {
-    let server = start(Config { max_stored_bytes: 10_000, ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
-    for _ in 0..300 {
-        for partition in 0..4 {
-            assert_eq!(client.produce(partition, 1, 1).await, 0);
-        }
-    }
-    let response = client.call(&fetch(&[0, 1, 2, 3], 1, 0)).await;
-    assert_eq!(codes(&response), [ResponseError::OffsetOutOfRange.code(); 4]);
-}
-
-#[tokio::test]
-async fn an_answer_that_repeats_topics_is_bounded() {
-    let topics = vec![("wide".to_owned(), 1_000)];
-    let server = start(Config { topics, ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
-    let response = client.call(&metadata(&vec!["wide"; 3_000], false)).await;
-    let refused = ResponseError::PolicyViolation.code();
-    let codes: Vec<_> = response.topics.iter().map(|topic| topic.error_code).collect();
-    // A partition takes 34 bytes.
-    let described = (16 << 20) / 34_000;
-    assert!(codes[..described].iter().all(|&code| code == 0));
-    assert!(codes[described..].iter().all(|&code| code == refused));
 }

@@ -1,13 +1,15 @@
 //! Connections that go away, and connections over the limit.
 
+use std::sync::Mutex;
+
 use crate::prelude::*;
 
 #[tokio::test]
 async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
-    let (server, _clock) = stopped_broker().await;
+    let (server, _clock) = slow_broker().await;
     let mut clients = Vec::new();
     for _ in 0..20 {
-        let mut client = Raw::connect(&server).await;
+        let mut client = Client::connect(server.address()).await;
         client.send(&produce(3, -1, 1)).await;
         for _ in 0..5 {
             client.send(&fetch(&[0, 1], 1, HOUR_MS)).await;
@@ -26,23 +28,17 @@ async fn a_connection_that_closes_leaves_nothing_in_the_purgatories() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_sent_its_last_request_is_disconnected() {
-    let (server, _clock) = virtual_broker().await;
-    let mut client = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
-    client.finish().await;
-    assert!(client.receive_rest().await.is_empty());
-    assert_eq!(waiting(&server), 0);
-}
-
-#[tokio::test]
 async fn connections_over_the_limit_wait_until_others_close() {
-    let server = start(Config { max_connections: 1, ..config() }).await;
-    let mut first = Raw::connect(&server).await;
+    static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let print: fn(&str) = |line| PRINTED.lock().unwrap().push(line.to_owned());
+    let server = start(Config { max_connections: 1, print, ..config() }).await;
+    let mut first = Client::connect(server.address()).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
-    let mut second = Raw::connect(&server).await;
+    let mut second = Client::connect(server.address()).await;
     second.send(&produce(0, 1, 1)).await;
     assert_eq!(first.produce(0, 1, 1).await, 0);
     assert_eq!(server.broker().stats().counts.records, 2, "the broker does not read the second");
     drop(first);
     assert_eq!(outcome(&second.receive::<ProduceRequest>().await).error_code, 0);
+    assert_eq!(PRINTED.lock().unwrap()[0], "accepting no more connections: 1 connections are open");
 }

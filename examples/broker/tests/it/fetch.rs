@@ -1,13 +1,11 @@
 //! Fetches that wait: how long, for how many bytes, and which events end them.
 
-use std::time::Duration;
-
 use crate::prelude::*;
 
 #[tokio::test]
 async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
     let (server, clock) = virtual_broker().await;
-    let mut client = Raw::waiting(&server, &fetch(&[0], 1, 500)).await;
+    let mut client = waiting_client(&server, &fetch(&[0], 1, 500)).await;
     clock.advance(499 * MS);
     assert_eq!(waiting(&server), 1);
     clock.advance(MS);
@@ -19,10 +17,10 @@ async fn an_empty_fetch_ends_at_its_time_to_the_millisecond() {
 async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
     let server = system_broker().await;
     let one = batch(1).len();
-    let mut small = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
-    let mut large = Raw::waiting(&server, &fetch(&[0, 1], 2 * one + 1, HOUR_MS)).await;
-    let _other = Raw::waiting(&server, &fetch(&[2], 1, HOUR_MS)).await;
-    let mut producer = Raw::connect(&server).await;
+    let mut small = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut large = waiting_client(&server, &fetch(&[0, 1], 2 * one + 1, HOUR_MS)).await;
+    let _other = waiting_client(&server, &fetch(&[2], 1, HOUR_MS)).await;
+    let mut producer = Client::connect(server.address()).await;
     assert_eq!(producer.produce(0, 1, 1).await, 0);
     assert_eq!(lengths(&small.receive::<FetchRequest>().await), [one]);
     assert_eq!(producer.produce(1, 1, 1).await, 0);
@@ -33,20 +31,10 @@ async fn an_append_ends_the_fetches_that_it_satisfies_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_request_that_writes_to_several_partitions_ends_a_fetch_of_them_once() {
-    let server = system_broker().await;
-    let one = batch(1).len();
-    let mut consumer = Raw::waiting(&server, &fetch(&[0, 1, 2], 3 * one, HOUR_MS)).await;
-    Raw::connect(&server).await.call(&produce_all(&[0, 1, 2], 1, 1)).await;
-    assert_eq!(lengths(&consumer.receive::<FetchRequest>().await), [one; 3]);
-    assert_eq!(server.broker().stats().fetches.0.satisfied, 1);
-}
-
-#[tokio::test]
 async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
     // The clock does not move, so a fetch that waits here hangs.
     let (server, _clock) = virtual_broker().await;
-    let client = &mut Raw::connect(&server).await;
+    let client = &mut Client::connect(server.address()).await;
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, 0)).await), [0], "it wants no wait");
     assert_eq!(lengths(&client.call(&fetch(&[0], 0, HOUR_MS)).await), [0], "it wants no bytes");
     assert_eq!(lengths(&client.call(&fetch(&[0], 1, -1)).await), [0]);
@@ -61,7 +49,7 @@ async fn a_fetch_that_has_its_bytes_or_an_error_does_not_wait() {
 #[tokio::test]
 async fn limits_hold_except_for_a_first_batch() {
     let server = system_broker().await;
-    let client = &mut Raw::connect(&server).await;
+    let client = &mut Client::connect(server.address()).await;
     for partition in [0, 0, 1] {
         assert_eq!(client.produce(partition, 1, 1).await, 0);
     }
@@ -80,45 +68,11 @@ async fn limits_hold_except_for_a_first_batch() {
 #[tokio::test]
 async fn the_oldest_fetch_makes_room_and_its_client_is_asked_to_slow_down() {
     let server = start(Config { max_waiting: 2, ..config() }).await;
-    let mut first = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
-    let _second = Raw::waiting(&server, &fetch(&[0], 1, HOUR_MS)).await;
-    let mut third = Raw::connect(&server).await;
+    let mut first = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let _second = waiting_client(&server, &fetch(&[0], 1, HOUR_MS)).await;
+    let mut third = Client::connect(server.address()).await;
     third.send(&fetch(&[0], 1, HOUR_MS)).await;
     let displaced = first.receive::<FetchRequest>().await;
     assert_eq!((displaced.throttle_time_ms, lengths(&displaced)), (100, vec![0]));
     assert_eq!(server.broker().stats().fetches.0.displaced, 1);
-}
-
-#[tokio::test]
-async fn a_wait_is_cut_to_the_longest_that_is_allowed() {
-    let max_wait = Duration::from_secs(1);
-    let (server, clock) = start_virtual(Config { max_wait, ..config() }).await;
-    let mut client = Raw::waiting(&server, &fetch(&[0], 1, i32::MAX)).await;
-    clock.advance(max_wait);
-    assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0]);
-}
-
-#[tokio::test]
-async fn idle_connections_wake_no_reaper_until_their_time_is_over() {
-    const IDLE: u64 = 200;
-    let (server, clock) = virtual_broker().await;
-    let mut clients = Vec::new();
-    for _ in 0..IDLE {
-        clients.push(Raw::waiting(&server, &fetch(&[0, 1, 2], 1, HOUR_MS)).await);
-    }
-    // Others are served meanwhile.
-    assert_eq!(Raw::connect(&server).await.produce(3, 1, 1).await, 0);
-    clock.advance(10 * MS);
-    let mut stops = 0;
-    // Where this clock stops, it would wake a reaper.
-    while server.broker().stats().fetches.0.expired == 0 {
-        assert!(clock.advance_to_next().is_some());
-        stops += 1;
-    }
-    assert_eq!(clock.elapsed(), HOUR);
-    assert!(stops <= 3, "{stops} stops in an hour");
-    assert_eq!(server.broker().stats().fetches.0.expired, IDLE);
-    for client in &mut clients {
-        assert_eq!(lengths(&client.receive::<FetchRequest>().await), [0, 0, 0]);
-    }
 }

@@ -4,27 +4,6 @@ use std::time::Duration;
 
 use crate::prelude::*;
 
-fn group() -> GroupId {
-    GroupId(text("group"))
-}
-
-fn join(member: &StrBytes) -> JoinGroupRequest {
-    let protocol =
-        JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(Bytes::new());
-    JoinGroupRequest::default()
-        .with_group_id(group())
-        .with_member_id(member.clone())
-        .with_session_timeout_ms(10_000)
-        .with_rebalance_timeout_ms(60_000)
-        .with_protocol_type(text("consumer"))
-        .with_protocols(vec![protocol])
-}
-
-fn sync(member: &StrBytes, generation: i32) -> SyncGroupRequest {
-    let request = SyncGroupRequest::default().with_group_id(group());
-    request.with_member_id(member.clone()).with_generation_id(generation)
-}
-
 fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitRequest {
     let partition = OffsetCommitRequestPartition::default()
         .with_partition_index(1)
@@ -40,7 +19,15 @@ fn commit(member: &StrBytes, generation: i32, offset: i64) -> OffsetCommitReques
 }
 
 /// The committed offsets of some partitions.
-async fn committed(client: &mut Raw, version: i16, partitions: Vec<i32>) -> Vec<i64> {
+async fn committed(client: &mut Client, version: i16, partitions: Vec<i32>) -> Vec<i64> {
+    if version >= 8 {
+        let topic = OffsetFetchRequestTopics::default().with_name(name(TOPIC));
+        let group = OffsetFetchRequestGroup::default().with_group_id(group());
+        let group = group.with_topics(Some(vec![topic.with_partition_indexes(partitions)]));
+        let request = OffsetFetchRequest::default().with_groups(vec![group]);
+        let found = &client.call_in(version, &request).await.groups[0].topics[0].partitions;
+        return found.iter().map(|partition| partition.committed_offset).collect();
+    }
     let topic = OffsetFetchRequestTopic::default().with_name(name(TOPIC));
     let topics = Some(vec![topic.with_partition_indexes(partitions)]);
     let request = OffsetFetchRequest::default().with_group_id(group()).with_topics(topics);
@@ -56,42 +43,9 @@ fn join_with(bytes: usize) -> JoinGroupRequest {
 }
 
 #[tokio::test]
-async fn a_join_whose_connection_closes_leaves_nothing() {
-    let (server, _clock) = virtual_broker().await;
-    drop(Raw::waiting(&server, &join_with(0)).await);
-    until("the end of the group", || server.broker().stats().groups.groups == 0).await;
-    let stats = server.broker().stats().groups;
-    let left = (stats.requests.0.delayed, stats.rounds.0.delayed, stats.sessions.pending);
-    assert_eq!(left, (0, 0, 0));
-}
-
-#[tokio::test]
-async fn a_shutdown_answers_joins_and_syncs() {
-    let (server, clock) = virtual_broker().await;
-    let mut members = Vec::new();
-    for _ in 0..2 {
-        members.push(Raw::waiting(&server, &join_with(0)).await);
-    }
-    // The first delay, and as long again since a member has come.
-    clock.advance(6_000 * MS);
-    for client in &mut members {
-        let joined = client.receive::<JoinGroupRequest>().await;
-        if joined.leader != joined.member_id {
-            client.send(&sync(&joined.member_id, joined.generation_id)).await;
-        }
-    }
-    until("the sync", || waiting(&server) == 1).await;
-    let request = join_with(0).with_group_id(GroupId(text("other")));
-    let mut other = Raw::waiting(&server, &request).await;
-    assert_eq!(soon(server.shutdown()).await, 2);
-    let joined = other.receive::<JoinGroupRequest>().await;
-    assert_eq!(joined.error_code, ResponseError::CoordinatorNotAvailable.code());
-}
-
-#[tokio::test]
 async fn a_member_joins_syncs_and_leaves_in_every_version() {
     let server = start(Config { group_delay: Duration::ZERO, ..config() }).await;
-    let client = &mut Raw::connect(&server).await;
+    let client = &mut Client::connect(server.address()).await;
     for version in 0..=8 {
         let joined = client.call_in(version, &join(&StrBytes::default())).await;
         assert_eq!((joined.error_code, joined.members.len()), (0, 1), "version {version}");
@@ -120,12 +74,19 @@ async fn a_member_joins_syncs_and_leaves_in_every_version() {
 #[tokio::test]
 async fn requests_about_groups_are_answered_in_every_version() {
     let server = system_broker().await;
-    let client = &mut Raw::connect(&server).await;
-    let find = FindCoordinatorRequest::default().with_key(text("group"));
-    in_every_version(client, |_| find.clone(), None).await;
+    let client = &mut Client::connect(server.address()).await;
+    let find = |version| match version {
+        ..4 => FindCoordinatorRequest::default().with_key(text("group")),
+        _ => FindCoordinatorRequest::default().with_coordinator_keys(vec![text("group")]),
+    };
+    in_every_version(client, find, None).await;
+    let found = client.call_in(3, &find(3)).await;
+    assert_eq!((i32::from(server.address().port()), None), (found.port, found.error_message));
+    let several = client.call_in(4, &find(4)).await.coordinators;
+    assert_eq!((several[0].port, &*several[0].key), (found.port, "group"));
     let offset = |version: i16| commit(&StrBytes::default(), -1, version.into());
     in_every_version(client, offset, None).await;
-    for version in 1..=7 {
+    for version in 1..=8 {
         assert_eq!(committed(client, version, vec![1, 2]).await, [9, -1], "version {version}");
     }
     let groups = vec![group(), GroupId(text("other"))];
@@ -149,9 +110,9 @@ async fn the_metadata_of_all_members_is_bounded_and_so_are_answers_that_repeat_i
     let (server, clock) = virtual_broker().await;
     let mut members = Vec::new();
     for _ in 0..16 {
-        members.push(Raw::waiting(&server, &join_with(BYTES)).await);
+        members.push(waiting_client(&server, &join_with(BYTES)).await);
     }
-    let client = &mut Raw::connect(&server).await;
+    let client = &mut Client::connect(server.address()).await;
     let refused = client.call(&join_with(1)).await;
     assert_eq!(refused.error_code, ResponseError::GroupMaxSizeReached.code());
     let refused = client.call(&join_with(BYTES + 1)).await;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     coordinator::Coordinator,
+    message::own,
     requests::code,
     state::{Group, Phase},
 };
@@ -13,21 +14,39 @@ use crate::prelude::*;
 /// The kind of key that names a group; the other kind names a transaction.
 const GROUP_KEY: i8 = 0;
 
+/// The first version that asks for several coordinators.
+const FIND_MANY: i16 = 4;
+
 /// Names this broker as the coordinator of all groups.
 pub(crate) fn find_coordinator(
+    version: i16,
     asked: &FindCoordinatorRequest,
     host: SocketAddr,
 ) -> FindCoordinatorResponse {
-    let response = FindCoordinatorResponse::default()
-        .with_node_id(NODE)
-        .with_host(host.ip().to_string().into())
-        .with_port(host.port().into());
-    if asked.key_type == GROUP_KEY {
-        return response;
+    let is_group = asked.key_type == GROUP_KEY;
+    let error = ResponseError::TransactionalIdAuthorizationFailed.code();
+    let error = if is_group { 0 } else { error };
+    let message = (!is_group).then(|| "transactions are not supported".into());
+    let name = StrBytes::from(host.ip().to_string());
+    let response = FindCoordinatorResponse::default().with_error_message(None);
+    if version >= FIND_MANY {
+        let found = asked.coordinator_keys.iter().map(|key| {
+            FoundCoordinator::default()
+                .with_key(own(key))
+                .with_node_id(NODE)
+                .with_host(name.clone())
+                .with_port(host.port().into())
+                .with_error_code(error)
+                .with_error_message(message.clone())
+        });
+        return response.with_coordinators(found.collect());
     }
     response
-        .with_error_code(ResponseError::TransactionalIdAuthorizationFailed.code())
-        .with_error_message(Some("transactions are not supported".into()))
+        .with_node_id(NODE)
+        .with_host(name)
+        .with_port(host.port().into())
+        .with_error_code(error)
+        .with_error_message(message)
 }
 
 pub(crate) fn describe(

@@ -35,7 +35,7 @@ use super::{
 use crate::broker::{
     Config,
     counts::Shared,
-    purgatory_builder, timer_builder,
+    purgatory, timer_builder,
     waiting::{Waiting, answer_all},
 };
 use crate::prelude::*;
@@ -109,14 +109,13 @@ impl Coordinator {
                     coordinator.end_session(&session);
                 }
             });
-            let builder = |name| purgatory_builder(config, name);
             Self {
                 this: Weak::clone(this),
                 initial_delay: config.group_delay,
                 max_wait: config.max_wait,
                 groups: Mutex::default(),
-                rebalances: builder("rebalances").build().expect("the settings are valid"),
-                requests: builder("requests").build().expect("the settings are valid"),
+                rebalances: purgatory(config, "rebalances"),
+                requests: purgatory(config, "requests"),
                 sessions: sessions.expect("the settings are valid"),
                 run: fastrand::u32(..),
                 numbers: AtomicU64::new(1),
@@ -181,13 +180,12 @@ impl Coordinator {
         let (coordinator, group) = (Weak::clone(&self.this), own(group));
         let key = group.clone();
         let request = Request { coordinator, group, who, answer, ended: sender };
-        let watched = self.requests.try_complete_else_watch(request, [key], delay);
+        let watched = self.requests.watch(request, [key], delay);
         Waiting::new(&self.requests, watched, ended)
     }
 
     /// Extends a member's session.
     pub(crate) fn heartbeat(&self, group: &Name, who: &Identity) -> Result<()> {
-        self.counts.update(|counts| counts.heartbeats += 1);
         let mut groups = self.groups();
         let entry = groups.get_mut(group).ok_or(ResponseError::UnknownMemberId)?;
         self.touch(group, &mut entry.group, who)
@@ -206,9 +204,7 @@ impl Coordinator {
     }
 
     pub(crate) fn leave(&self, group: &Name, member: &Name, instance: Option<&Name>) -> Result<()> {
-        self.transition(group, false, |entry| entry.group.leave(member, instance))??;
-        self.counts.update(|counts| counts.left += 1);
-        Ok(())
+        self.transition(group, false, |entry| entry.group.leave(member, instance))?
     }
 
     /// Commits offsets for a member, or for a client that uses a group without members.
@@ -347,7 +343,7 @@ impl Coordinator {
         let delay = if round.is_first { left.min(self.initial_delay) } else { left };
         let (coordinator, key) = (Weak::clone(&self.this), group.clone());
         let rebalance = Rebalance { coordinator, group, round, left: left.saturating_sub(delay) };
-        if let Err(refused) = self.rebalances.try_complete_else_watch(rebalance, [key], delay) {
+        if let Err(refused) = self.rebalances.watch(rebalance, [key], delay) {
             refused.into_value().complete(Completion::Displaced);
         }
     }

@@ -5,8 +5,7 @@
 //! - in a generation no partition has two owners, and once the group is at rest each has one;
 //! - no join and no sync waits for longer than the longest rebalance timeout;
 //! - a process that dies is a member exactly until its session ends, or until a step of a rebalance
-//!   ends without it; one that leaves is not a member from then on;
-//! - committed offsets stay committed.
+//!   ends without it; one that leaves is not a member from then on.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,7 +21,6 @@ use crate::broker::Config;
 use crate::prelude::*;
 
 const GROUP: Name = Name::from_static_str("group");
-const TOPIC: TopicName = TopicName(StrBytes::from_static_str("topic"));
 const PARTITIONS: u8 = 7;
 const STEP: Duration = Duration::from_millis(100);
 const BEAT: Duration = Duration::from_millis(500);
@@ -41,17 +39,6 @@ enum State {
     Stalled(Duration, Assignments),
     Syncing(Waits),
     Member,
-}
-
-/// A request of a member with these timeouts to join, for the first time.
-fn first_join(session_timeout: Duration, rebalance_timeout: Duration) -> Join {
-    Join {
-        session_timeout,
-        rebalance_timeout,
-        protocol_type: "consumer".into(),
-        protocols: vec![("range".into(), Bytes::new())],
-        ..Join::default()
-    }
 }
 
 #[derive(Default)]
@@ -90,7 +77,6 @@ struct World {
     generation: i32,
     /// The owner of each partition in each generation.
     owners: HashMap<(i32, u8), Name>,
-    commits: HashMap<u8, i64>,
     /// Whether processes do everything at once.
     is_prompt: bool,
 }
@@ -116,7 +102,6 @@ impl World {
             ghosts: Vec::new(),
             generation: 0,
             owners: HashMap::new(),
-            commits: HashMap::new(),
             is_prompt: false,
         }
     }
@@ -133,10 +118,6 @@ impl World {
         (entry.group.generation(), members.collect())
     }
 
-    fn is_member(&self, id: &Name) -> bool {
-        self.group().1.contains(id)
-    }
-
     /// Makes one process take an action that is allowed at any time.
     fn disturb(&mut self) {
         let index = self.random.usize(..self.processes.len());
@@ -145,7 +126,6 @@ impl World {
             0..=3 if is_dead => self.start(index),
             0 => self.kill(index),
             1 => self.leave(index),
-            2..=5 => self.commit(index),
             _ => {}
         }
     }
@@ -161,7 +141,7 @@ impl World {
     /// Kills a process: its connection closes.
     fn kill(&mut self, index: usize) {
         let now = self.now();
-        let was_member = self.is_member(&self.processes[index].who.member);
+        let was_member = self.group().1.contains(&self.processes[index].who.member);
         let process = &mut self.processes[index];
         let state = std::mem::replace(&mut process.state, State::Dead);
         if !was_member {
@@ -192,26 +172,7 @@ impl World {
         let Identity { member, instance, .. } = process.who.clone();
         // It may have been removed before, and not know it yet.
         let _ = self.coordinator.leave(&GROUP, &member, instance.as_ref());
-        assert!(!self.is_member(&member), "{member} has left");
-    }
-
-    fn commit(&mut self, index: usize) {
-        let process = &self.processes[index];
-        let (State::Member, Some(&partition)) = (&process.state, process.owned.first()) else {
-            return;
-        };
-        let offset = self.commits.get(&partition).map_or(1, |offset| offset + 1);
-        let commit = OffsetFetchResponsePartition::default().with_committed_offset(offset);
-        let outcome = self.coordinator.commit(&GROUP, &process.who, |commits| {
-            commits.entry(TOPIC).or_default().insert(partition.into(), commit);
-        });
-        match outcome {
-            Ok(()) => {
-                self.processes[index].contact = self.now();
-                self.commits.insert(partition, offset);
-            }
-            Err(error) => self.recover(index, error),
-        }
+        assert!(!self.group().1.contains(&member), "{member} has left");
     }
 
     /// Makes every process take its next action, until none has one.
@@ -244,7 +205,11 @@ impl World {
         let join = Join {
             member: process.who.member.clone(),
             instance: process.who.instance.clone(),
-            ..first_join(process.session, process.rebalance)
+            session_timeout: process.session,
+            rebalance_timeout: process.rebalance,
+            protocol_type: "consumer".into(),
+            protocols: vec![("range".into(), Bytes::new())],
+            ..Join::default()
         };
         process.waiting_since = now;
         match self.coordinator.join(&GROUP, join) {
@@ -410,10 +375,6 @@ impl World {
         let mut owned: Vec<u8> = alive.iter().flat_map(|process| process.owned.clone()).collect();
         owned.sort_unstable();
         assert_eq!(owned, (0..PARTITIONS).collect::<Vec<_>>(), "each partition has one owner");
-        for (&partition, &offset) in &self.commits {
-            let found = contents.commits[&TOPIC].get(&partition.into());
-            assert_eq!(found.map(|commit| commit.committed_offset), Some(offset));
-        }
     }
 }
 
@@ -452,107 +413,4 @@ fn every_promise_holds_for_all_actions_of_members() {
         assert_eq!((stats.rounds.0.panicked, stats.requests.0.panicked), (0, 0));
     }
     assert!(rebalances > 5_000, "{rebalances} rebalances are hardly a test");
-}
-
-/// A coordinator with this many stable groups of this many members, in virtual time.
-fn stable(groups: usize, members: usize) -> (ManualClock, Arc<Coordinator>, Vec<(Name, Identity)>) {
-    let clock = ManualClock::new();
-    let config = Config { clock: Some(clock.clone()), ..Config::default() };
-    let coordinator = Coordinator::new(&config, Arc::default());
-    let join = |index: usize| {
-        let group = Name::from(format!("group-{}", index % groups));
-        let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
-        let waits = coordinator.join(&group, join).unwrap();
-        (group, waits)
-    };
-    let joining: Vec<_> = (0..groups * members).map(join).collect();
-    clock.advance(Duration::from_millis(2_999));
-    assert_eq!(coordinator.stats().rounds.0.expired, 0, "first members wait for others");
-    clock.advance(Duration::from_millis(1));
-    // A first round is extended once if members have come.
-    clock.advance(Duration::from_secs(3));
-    let (mut members, mut syncing) = (Vec::new(), Vec::new());
-    for (group, mut waits) in joining {
-        let outcome = waits.try_ended().expect("the first round is over");
-        let Ok(Granted::Joined(joined)) = outcome else { panic!("{outcome:?}") };
-        let (member, generation) = (joined.member_id, joined.generation_id);
-        let who = Identity { member, instance: None, generation };
-        syncing.push(coordinator.sync(&group, who.clone(), assign(&joined.members)).unwrap());
-        members.push((group, who));
-    }
-    let has_synced = |waits: &mut Waits| matches!(waits.try_ended(), Some(Ok(Granted::Synced(_))));
-    assert!(syncing.iter_mut().all(has_synced));
-    (clock, coordinator, members)
-}
-
-#[test]
-fn a_silent_member_is_removed_when_its_session_is_over_and_not_before() {
-    let (clock, coordinator, members) = stable(1, 2);
-    let (group, silent) = &members[0];
-    let other = &members[1].1;
-    for _ in 0..9 {
-        clock.advance(Duration::from_secs(1));
-        assert_eq!(coordinator.heartbeat(group, other), Ok(()));
-    }
-    clock.advance(Duration::from_millis(999));
-    assert_eq!(coordinator.heartbeat(group, other), Ok(()));
-    clock.advance(Duration::from_millis(1));
-    assert_eq!(coordinator.heartbeat(group, other), Err(ResponseError::RebalanceInProgress));
-    assert_eq!(coordinator.heartbeat(group, silent), Err(ResponseError::UnknownMemberId));
-    assert_eq!(coordinator.counts.read().sessions_ended, 1);
-    // The other one does not take part any more either.
-    clock.advance(Duration::from_secs(10));
-    assert_eq!(coordinator.counts.read().sessions_ended, 2);
-    let stats = coordinator.stats();
-    assert_eq!((stats.groups, stats.rounds.0.delayed), (0, 0));
-    let lateness = [&stats.sessions.lateness, &stats.rounds.1.lateness];
-    assert_eq!(lateness.map(delaywheel::Histogram::count), [2, 2], "of sessions and of rounds");
-    assert!(lateness.iter().all(|late| late.max().is_zero()), "on time");
-}
-
-#[test]
-fn a_member_that_leaves_is_replaced_at_once_and_cannot_commit_any_more() {
-    let (_clock, coordinator, members) = stable(1, 2);
-    let (group, leaving) = &members[0];
-    let other = &members[1].1;
-    let past = Identity { generation: other.generation - 1, ..other.clone() };
-    let commit = |who: &Identity| coordinator.commit(group, who, |_| ());
-    assert_eq!(commit(other), Ok(()));
-    assert_eq!(commit(&past), Err(ResponseError::IllegalGeneration));
-    assert_eq!(coordinator.leave(group, &leaving.member, None), Ok(()));
-    assert_eq!(coordinator.heartbeat(group, other), Err(ResponseError::RebalanceInProgress));
-    assert_eq!(commit(leaving), Err(ResponseError::UnknownMemberId));
-    let join = first_join(Duration::from_secs(10), Duration::from_secs(60));
-    let join = Join { member: other.member.clone(), ..join };
-    let outcome = coordinator.join(group, join).unwrap().try_ended();
-    let Some(Ok(Granted::Joined(joined))) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(joined.members.len(), 1, "it has all to itself, without a wait");
-}
-
-/// The cost of members: the reaper wakes only for deadlines, including those that a heartbeat has
-/// moved since.
-#[test]
-fn a_thousand_members_wake_the_reaper_only_for_their_deadlines() {
-    const ROUNDS: u64 = 100;
-    let (clock, coordinator, members) = stable(100, 10);
-    let wakeups = || {
-        let stats = coordinator.stats();
-        stats.rounds.1.wakeups + stats.requests.1.wakeups + stats.sessions.wakeups
-    };
-    let before = wakeups();
-    for _ in 0..9 {
-        clock.advance(Duration::from_secs(1));
-    }
-    assert_eq!(wakeups() - before, 0, "no deadline has come");
-    for _ in 0..ROUNDS {
-        for (group, who) in &members {
-            assert_eq!(coordinator.heartbeat(group, who), Ok(()));
-        }
-        clock.advance(Duration::from_secs(3));
-    }
-    let stats = coordinator.stats();
-    assert_eq!((coordinator.counts.read().sessions_ended, stats.sessions.pending), (0, 1_000));
-    // Sessions of ten seconds: every third or fourth round passes an old deadline.
-    let woken = wakeups() - before;
-    assert!(woken <= ROUNDS, "{woken} wake-ups in {ROUNDS} rounds of heartbeats");
 }

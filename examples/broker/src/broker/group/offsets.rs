@@ -60,29 +60,58 @@ fn committed(asked: &OffsetCommitRequestPartition) -> OffsetFetchResponsePartiti
         .with_metadata(Some(asked.committed_metadata.as_deref().map(own).unwrap_or_default()))
 }
 
-/// Returns the committed offsets of some topics, or of all.
+/// Returns the committed offsets of some topics, or of all; since version 8 of several groups.
 pub(crate) fn fetch(groups: &Coordinator, asked: &OffsetFetchRequest) -> OffsetFetchResponse {
     let (groups, none) = (groups.groups(), Commits::new());
-    let commits = groups.get(&*asked.group_id).map_or(&none, |entry| &entry.commits);
-    let describe = |name: &TopicName, partitions| {
-        OffsetFetchResponseTopic::default().with_name(name.clone()).with_partitions(partitions)
+    let commits = |group: &GroupId| groups.get(&**group).map_or(&none, |entry| &entry.commits);
+    let topics = asked.topics.as_ref().map(|topics| {
+        topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..])).collect()
+    });
+    let topics = find(commits(&asked.group_id), topics).into_iter().map(|(name, partitions)| {
+        OffsetFetchResponseTopic::default().with_name(name).with_partitions(partitions)
+    });
+    let groups = asked.groups.iter().map(|group| {
+        let topics = group.topics.as_ref().map(|topics| {
+            topics.iter().map(|topic| (&topic.name, &topic.partition_indexes[..])).collect()
+        });
+        let topics = find(commits(&group.group_id), topics).into_iter().map(|(name, found)| {
+            let partitions = found.into_iter().map(of_group).collect();
+            OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions)
+        });
+        OffsetFetchResponseGroup::default()
+            .with_group_id(GroupId(own(&group.group_id)))
+            .with_topics(topics.collect())
+    });
+    OffsetFetchResponse::default().with_groups(groups.collect()).with_topics(topics.collect())
+}
+
+/// Finds commits for the partitions of some topics, or for all.
+fn find(
+    commits: &Commits,
+    topics: Option<Vec<(&TopicName, &[i32])>>,
+) -> Vec<(TopicName, Vec<OffsetFetchResponsePartition>)> {
+    let Some(topics) = topics else {
+        let all = commits.iter();
+        return all
+            .map(|(name, found)| (name.clone(), found.values().cloned().collect()))
+            .collect();
     };
-    let topics = match &asked.topics {
-        None => commits
-            .iter()
-            .map(|(name, commits)| describe(name, commits.values().cloned().collect()))
-            .collect(),
-        Some(topics) => topics
-            .iter()
-            .map(|OffsetFetchRequestTopic { name, partition_indexes, .. }| {
-                let commits = commits.get(name);
-                let find = |index| commits.and_then(|commits| commits.get(index)).cloned();
-                let find = |index| find(index).unwrap_or_else(|| uncommitted(*index));
-                describe(name, partition_indexes.iter().map(find).collect())
-            })
-            .collect(),
-    };
-    OffsetFetchResponse::default().with_topics(topics)
+    let found = topics.into_iter().map(|(name, indexes)| {
+        let found = commits.get(name);
+        let find = |index| found.and_then(|commits| commits.get(index)).cloned();
+        let find = |index| find(index).unwrap_or_else(|| uncommitted(*index));
+        (metadata::own(name), indexes.iter().map(find).collect())
+    });
+    found.collect()
+}
+
+/// The same answer in the form of later versions.
+fn of_group(found: OffsetFetchResponsePartition) -> OffsetFetchResponsePartitions {
+    OffsetFetchResponsePartitions::default()
+        .with_partition_index(found.partition_index)
+        .with_committed_offset(found.committed_offset)
+        .with_committed_leader_epoch(found.committed_leader_epoch)
+        .with_metadata(found.metadata)
 }
 
 fn uncommitted(partition: i32) -> OffsetFetchResponsePartition {

@@ -183,7 +183,7 @@ impl Comparison<'_> {
             until: self.time(),
             limit: self.rng.usize(1..6),
             max_bytes: self.rng.usize(1..60),
-            begin: self.rng.bool(),
+            cron: true,
         };
         let batch = self.store.claim(our, request).expect("claim");
         let expected = self.reference.claim(their, request).expect("claim");
@@ -213,8 +213,10 @@ impl Comparison<'_> {
         let lease = Duration::from_micros(self.rng.u64(..2_000));
         match self.rng.u8(..4) {
             0 => {
-                let our = self.store.enter(self.now, lease).expect("enter");
-                self.workers.push((our, self.reference.enter(self.now, lease).expect("enter")));
+                let name = [None, None, Some("one"), Some("two")][self.rng.usize(..4)];
+                let our = self.store.enter(self.now, lease, name).expect("enter");
+                self.workers
+                    .push((our, self.reference.enter(self.now, lease, name).expect("enter")));
             }
             1 if self.workers.len() > 2 => {
                 let (our, their) = self.workers.remove(self.rng.usize(..self.workers.len()));

@@ -72,6 +72,11 @@ pub enum StoreErrorReason {
     NewerVersion,
     /// The database server cannot be reached. Nothing was changed.
     Unavailable,
+    /// Another transaction has locked the record, for longer than a command waits. Nothing was
+    /// changed.
+    Locked,
+    /// The database refuses a value of the command. Nothing was changed.
+    Refused,
     /// The connection was lost or the sync of the file failed during a commit, or the store
     /// panicked. The store has made the change, or it has not.
     OutcomeUnknown,
@@ -90,6 +95,8 @@ impl fmt::Display for StoreErrorReason {
             Self::Corrupt => "file is damaged or not a store of this crate",
             Self::NewerVersion => "a newer version of this crate wrote the store",
             Self::Unavailable => "database is unavailable",
+            Self::Locked => "another transaction has locked the timeout",
+            Self::Refused => "database refused a value",
             Self::OutcomeUnknown => "commit was interrupted, its outcome is unknown",
             Self::Closed => "store is closed",
             Self::Other => "store failed",

@@ -61,11 +61,14 @@
 //! records.
 //!
 //! 1. *Claim.* The worker claims the earliest pending records of its window, in batches, before
-//!    they are due. A claim gives the record a new *token*, which no claim had before.
-//! 2. *Begin.* When a record is due, the worker asks the store to begin the delivery. The store
-//!    refuses if the token is another one by now: the record was cancelled, moved or replaced, or
-//!    it belongs to another worker. Only then does the handler run. So the answer to a cancel is
-//!    correct, even though the worker's memory does not know of it.
+//!    they are due. A claim gives the record a new *token*, which no claim had before. On a shared
+//!    store it claims only what it can deliver in a moment, so that workers share.
+//! 2. *Begin.* When a record is due and a handler can run it, the worker asks the store to begin
+//!    the delivery, which counts an attempt. The store refuses if the token is another one by now:
+//!    the record was cancelled, moved or replaced, or it belongs to another worker. So the answer
+//!    to a cancel is correct, even though the worker's memory does not know of it. Directly before
+//!    the handler runs, its thread or task checks the lease by the monotonic clock, and the limit
+//!    of the handler starts. Otherwise the record goes back, and the attempt does not count.
 //! 3. *Settle.* The result of the handler is written with the token. A settlement with an old token
 //!    changes nothing: this is the fence. Only the holder of the record's current token can
 //!    acknowledge it.
@@ -134,8 +137,8 @@ pub use self::{
     record::{Claim, MAX_PAYLOAD, Record, State, TimeoutId},
     repeat::{Missed, Repeat},
     store::{
-        Answer, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, NewTimeout,
-        Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
+        Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts,
+        NewTimeout, Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
     },
     time::{Driven, ManualWallClock, SystemWallClock, WallClock, WallTime, When},
     timer::{

@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use crate::{
     error::StoreError,
     record::{Claim, Record, State, TimeoutId},
+    repeat::Repeat,
     store::{
-        Answer, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query, Store,
-        WorkerId,
+        Answer, Begun, ClaimRequest, ClaimedBatch, Command, Counts, Listeners, Notice, Query,
+        Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply, is_due_by},
+    transition::{Change, apply},
 };
 
 /// A store in memory, for tests. Clones are the same store.
@@ -29,6 +30,7 @@ struct Contents {
     records: BTreeMap<TimeoutId, Entry>,
     /// Lease of each worker.
     workers: BTreeMap<WorkerId, WallTime>,
+    names: BTreeMap<String, WorkerId>,
     last_token: u64,
     last_worker: u64,
 }
@@ -141,11 +143,20 @@ impl Store for MemoryStore {
         Ok(Counts { live: live as u64, dead: dead as u64 })
     }
 
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+    fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> Result<WorkerId, StoreError> {
         let mut state = self.state.lock();
         state.last_worker += 1;
         let worker = WorkerId(state.last_worker);
         state.workers.insert(worker, now.saturating_add(lease));
+        let old = name.and_then(|name| state.names.insert(name.to_owned(), worker));
+        if let Some(old) = old {
+            state.take_from(old);
+        }
         Ok(worker)
     }
 
@@ -186,6 +197,10 @@ impl Store for MemoryStore {
         let mut bytes = 0;
         for (next, id) in state.pending_from(request.from) {
             let room = batch.records.len() < request.limit && bytes < request.max_bytes;
+            let is_cron = |record: &Record| record.repeat.as_ref().is_some_and(Repeat::is_cron);
+            if !request.cron && state.records.get(&id).is_some_and(|entry| is_cron(&entry.record)) {
+                continue;
+            }
             if next >= request.until || !room {
                 batch.next = Some(next);
                 break;
@@ -195,10 +210,6 @@ impl Store for MemoryStore {
             entry.worker = Some(worker);
             entry.record.token = token;
             entry.record.state = State::Claimed;
-            if request.begin && is_due_by(&entry.record, request.now) {
-                entry.record.state = State::Delivering;
-                entry.record.attempt += 1;
-            }
             bytes += entry.record.payload.len();
             batch.records.push(entry.record.clone());
         }
@@ -208,18 +219,18 @@ impl Store for MemoryStore {
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
         let mut state = self.state.lock();
         let begun = claims.iter().map(|claim| {
             let entry = state.records.get_mut(&claim.id).filter(|entry| {
                 entry.record.token == claim.token
                     && entry.record.state == State::Claimed
-                    && is_due_by(&entry.record, now)
+                    && entry.record.next <= now
             });
-            entry.is_some_and(|entry| {
+            entry.map_or(Begun::Void, |entry| {
                 entry.record.state = State::Delivering;
                 entry.record.attempt += 1;
-                true
+                Begun::Begun
             })
         });
         Ok(begun.collect())

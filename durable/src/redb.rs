@@ -37,11 +37,11 @@ use crate::{
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners, Notice, Query,
-        Store, WorkerId,
+        Answer, Begun, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners, Notice,
+        Query, Store, WorkerId,
     },
     time::WallTime,
-    transition::{Change, apply, is_due_by, pending_record},
+    transition::{Change, apply, pending_record},
 };
 
 use order::Order;
@@ -62,6 +62,13 @@ const VERSION: u64 = 2;
 
 /// Key of [`META`] while a process has the file open.
 const IS_OPEN: &str = "is_open";
+
+/// Key of [`META`]: how often the file was opened. Tokens of each time are greater than those
+/// before.
+const EPOCH: &str = "epoch";
+
+/// Tokens of one epoch.
+const TOKENS: u32 = 40;
 
 /// Ranges of claims: overdue records, and the window.
 const FRONTIERS: usize = 2;
@@ -122,6 +129,7 @@ struct Held {
     /// Attempts of records that were due by then are written before their deliveries begin.
     wary_until: Option<WallTime>,
     workers: BTreeMap<WorkerId, WallTime>,
+    names: BTreeMap<String, WorkerId>,
     frontiers: Vec<Frontier>,
     last_token: u64,
     last_worker: u64,
@@ -188,6 +196,65 @@ impl RedbStore {
         Self::open_locked(path.as_ref(), true)
     }
 
+    /// Writes a copy of the store, as it is at one moment, to a new file. Timers go on meanwhile. A
+    /// copy of the file by other means is damaged if a timer writes to it.
+    ///
+    /// To restore, open the copy. Timeouts that were delivered after the backup are delivered
+    /// again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel_durable::{RedbStore, Store};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let store = RedbStore::open(folder.path().join("timeouts.redb"))?;
+    /// store.backup(folder.path().join("backup.redb"))?;
+    /// assert_eq!(RedbStore::open(folder.path().join("backup.redb"))?.count()?.live, 0);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; also if the file exists. After another error, a part of the copy may be
+    /// left.
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), StoreError> {
+        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = LockedFile::new(file.map_err(|error| store_error(error.into()))?)?;
+        let (copy, _) = file.database(false)?;
+        self.with(|database| {
+            let (source, target) = (database.begin_read()?, copy.begin_write()?);
+            let mut records = target.open_table(RECORDS)?;
+            let (mut dead, mut times) =
+                (target.open_table(DEAD)?, target.open_table(order::TIMES)?);
+            for row in source.open_table(RECORDS)?.iter()? {
+                let (id, row) = row?;
+                let (id, row) = (id.value(), row.value());
+                records.insert(id, row)?;
+                (if row.3 { &mut dead } else { &mut times }).insert((row.1, id), ())?;
+            }
+            let meta = source.open_table(META)?.get(EPOCH)?.map_or(0, |epoch| epoch.value());
+            target.open_table(META)?.insert(EPOCH, meta)?;
+            target.open_table(META)?.remove(IS_OPEN)?;
+            drop((records, dead, times));
+            Ok(target.commit()?)
+        })
+    }
+
+    /// Makes the file as small as its records allow. All calls wait meanwhile. Returns whether it
+    /// has become smaller.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn compact(&self) -> Result<bool, StoreError> {
+        let _writer = self.shared.writer.lock();
+        self.reopen()?;
+        let mut database = self.shared.database.write();
+        let database = database.as_mut().ok_or(StoreError::new(StoreErrorReason::Closed))?;
+        contain(|| database.compact().map_err(|error| store_error(error.into())))
+    }
+
     fn open_locked(path: &Path, is_checked: bool) -> Result<Self, StoreError> {
         let file = LockedFile::open(path)?;
         let opened = file.database(is_checked)?;
@@ -209,7 +276,11 @@ impl RedbStore {
         let shared = Shared {
             open_again,
             writer: Mutex::new(()),
-            state: Mutex::new(Held { was_killed: opened.was_killed, ..Held::default() }),
+            state: Mutex::new(Held {
+                was_killed: opened.was_killed,
+                last_token: opened.epoch << TOKENS,
+                ..Held::default()
+            }),
             database: RwLock::new(Some(database)),
             order: RwLock::new(opened.order),
             settled: Condvar::new(),
@@ -471,7 +542,12 @@ impl Store for RedbStore {
         Ok(count)
     }
 
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+    fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> Result<WorkerId, StoreError> {
         let mut state = self.shared.state.lock();
         if mem::take(&mut state.was_killed) {
             state.wary_until = Some(now);
@@ -479,6 +555,10 @@ impl Store for RedbStore {
         state.last_worker += 1;
         let worker = WorkerId(state.last_worker);
         state.workers.insert(worker, now.saturating_add(lease));
+        let old = name.and_then(|name| state.names.insert(name.to_owned(), worker));
+        if let Some(old) = old {
+            state.take_from(old);
+        }
         Ok(worker)
     }
 
@@ -509,12 +589,11 @@ impl Store for RedbStore {
         worker: WorkerId,
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
-        let may_count = |state: &Held| request.begin && state.is_wary(request.from);
-        let (writer, mut state) = self.shared.lock_for(may_count);
+        let mut state = self.shared.state.lock();
         if !state.workers.contains_key(&worker) {
             return Ok(None);
         }
-        let result = self.read(writer.is_some(), |database| {
+        let result = self.read(false, |database| {
             let transaction = database.begin_read()?;
             let records = transaction.open_table(RECORDS)?;
             let order = self.shared.order.read();
@@ -541,26 +620,17 @@ impl Store for RedbStore {
             Ok(batch)
         });
         let mut batch = result?;
-        if may_count(&state) {
-            let is_counted = |record: &&Record| state.is_wary(record.next);
-            let begun = batch.records.iter().filter(|record| is_due_by(record, request.now));
-            let attempts = begun.filter(is_counted).map(|record| (&record.id, record.attempt + 1));
-            let attempts: Vec<_> = attempts.collect();
-            if attempts.is_empty() && request.from == WallTime::MIN {
-                state.wary_until = None;
-            } else if let Err(error) = self.count_attempts(&attempts) {
-                // No worker holds the records that the frontier has passed.
-                state.frontiers.clear();
-                return Err(error);
-            }
+        if batch.records.is_empty() && request.from == WallTime::MIN && batch.next.is_none() {
+            // Those that were due at the start are delivered, or being delivered.
+            state.wary_until = state.wary_until.filter(|_| !state.holds.is_empty());
         }
         for record in &mut batch.records {
-            state.hold(record, worker, &request);
+            state.hold(record, worker);
         }
         Ok(Some(batch))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
         let is_wary = |state: &Held| {
             let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
             holds.any(|hold| state.is_wary(hold.next))
@@ -582,10 +652,10 @@ impl Store for RedbStore {
         }
         let begun = claims.iter().map(|claim| {
             let hold = state.holds.get_mut(&claim.id);
-            hold.filter(|hold| may_begin(hold, claim)).is_some_and(|hold| {
+            hold.filter(|hold| may_begin(hold, claim)).map_or(Begun::Void, |hold| {
                 hold.begun = true;
                 hold.attempt += 1;
-                true
+                Begun::Begun
             })
         });
         Ok(begun.collect())
@@ -777,17 +847,15 @@ impl Held {
         self.holds.get(id).is_some_and(|hold| hold.worker.is_some())
     }
 
-    fn hold(&mut self, record: &mut Record, worker: WorkerId, request: &ClaimRequest) {
+    fn hold(&mut self, record: &mut Record, worker: WorkerId) {
         self.last_token += 1;
         record.token = self.last_token;
-        let begun = request.begin && is_due_by(record, request.now);
-        record.state = if begun { State::Delivering } else { State::Claimed };
-        record.attempt += u32::from(begun);
+        record.state = State::Claimed;
         let hold = Hold {
             worker: Some(worker),
             token: record.token,
             next: record.next,
-            begun,
+            begun: false,
             attempt: record.attempt,
         };
         self.holds.insert(record.id.clone(), hold);
@@ -1055,6 +1123,7 @@ struct Opened {
     order: Order,
     /// The process before did not close it.
     was_killed: bool,
+    epoch: u64,
 }
 
 /// Checks the version of the tables, creates those that are missing, and reads the order.
@@ -1069,16 +1138,17 @@ fn prepare(database: &Database) -> Result<Opened, StoreError> {
         let mut meta = transaction.open_table(META)?;
         let known = meta.insert("version", VERSION)?.map(|version| version.value());
         let was_killed = meta.insert(IS_OPEN, 1)?.is_some();
+        let epoch = meta.get(EPOCH)?.map_or(0, |epoch| epoch.value()) + 1;
+        meta.insert(EPOCH, epoch)?;
         drop(meta);
         if known.is_some_and(|version| version > VERSION) {
             return Ok(Err(StoreErrorReason::NewerVersion));
         }
         transaction.open_table(RECORDS)?;
         transaction.open_table(DEAD)?;
-        // Version 1 has no log of the order.
         let order = Order::open(&transaction)?;
         transaction.commit()?;
-        Ok(Ok(Opened { order, was_killed }))
+        Ok(Ok(Opened { order, was_killed, epoch }))
     };
     prepare().map_err(store_error)?.map_err(StoreError::new)
 }
@@ -1250,32 +1320,6 @@ mod tests {
         drop(copy);
     }
 
-    #[test]
-    fn a_file_of_version_1_is_upgraded() {
-        let disk = Disk::default();
-        let store = disk.open();
-        let due = WallTime::from_micros(7).expect("in range");
-        let new = NewTimeout::new("a", due, b"").expect("valid");
-        store.write(due, &[Command::Schedule(new)]).expect("write");
-        let write = store.with(|database| {
-            let transaction = database.begin_write()?;
-            transaction.delete_table(order::LOG)?;
-            transaction.open_table(order::TIMES)?.insert((7, "a"), ())?;
-            transaction.open_table(META)?.insert("version", 1)?;
-            Ok(transaction.commit()?)
-        });
-        write.expect("write");
-        drop(store);
-        let store = disk.open();
-        let query = Query::Times { from: due, until: WallTime::MAX, after: None };
-        assert_eq!(store.list(&query, 9).expect("list").len(), 1);
-        let read = |database: &Database| {
-            let meta = database.begin_read()?.open_table(META)?;
-            Ok(meta.get("version")?.map(|version| version.value()))
-        };
-        assert_eq!(store.with(read).expect("read"), Some(VERSION));
-    }
-
     /// The new record is in the file, below the place up to which the worker has claimed.
     #[test]
     fn a_failed_sync_has_an_unknown_outcome_and_hides_no_record() {
@@ -1286,11 +1330,11 @@ mod tests {
             let new = NewTimeout::new(id, time(due), b"").expect("valid");
             store.write(WallTime::MIN, &[Command::Schedule(new)])
         };
-        let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+        let worker = store.enter(WallTime::MIN, Duration::MAX, None).expect("enter");
         let claim = || {
             let (from, until) = (WallTime::MIN, time(100));
             let request =
-                ClaimRequest { now: from, from, until, limit: 9, max_bytes: 9, begin: false };
+                ClaimRequest { now: from, from, until, limit: 9, max_bytes: 9, cron: true };
             let batch = store.claim(worker, request).expect("claim").expect("lease");
             batch.records.iter().map(|record| record.id.to_string()).collect::<Vec<_>>()
         };
@@ -1347,11 +1391,10 @@ mod tests {
             let disk = Disk::default();
             let store = disk.open();
             store.write(WallTime::MIN, &[schedule(10)]).expect("write");
-            let worker = store.enter(WallTime::MIN, Duration::MAX).expect("enter");
+            let worker = store.enter(WallTime::MIN, Duration::MAX, None).expect("enter");
             let claim = || {
                 let (now, from, until) = (WallTime::MIN, WallTime::MIN, time(100));
-                let request =
-                    ClaimRequest { now, from, until, limit: 9, max_bytes: 9, begin: false };
+                let request = ClaimRequest { now, from, until, limit: 9, max_bytes: 9, cron: true };
                 store.claim(worker, request).expect("claim").expect("lease").records
             };
             let claims = [claim()[0].claim()];
@@ -1361,7 +1404,11 @@ mod tests {
             disk.0.1.store(fault, SeqCst);
             store.write(WallTime::MIN, slice::from_ref(command)).expect_err("the disk fails");
             disk.0.1.store(0, SeqCst);
-            assert_eq!(store.begin(time(20), &claims).expect("begin"), [begins], "{command:?}");
+            assert_eq!(
+                store.begin(time(20), &claims).expect("begin"),
+                [if begins { Begun::Begun } else { Begun::Void }],
+                "{command:?}"
+            );
             let due = claim().first().map(|record| record.next.as_micros());
             assert_eq!(due, free, "{command:?}");
             let known = command.due().into_iter().collect::<Vec<_>>();
@@ -1392,9 +1439,9 @@ mod tests {
                 store.list(&query, 9).map(|found| found.len())
             };
             let claim = |store: &RedbStore| {
-                let (now, until, limit, begin) = (from, all, 1, was_killed);
-                let request = ClaimRequest { now, from, until, limit, max_bytes: 1, begin };
-                let worker = store.enter(now, Duration::MAX)?;
+                let (now, until, limit) = (from, all, 1);
+                let request = ClaimRequest { now, from, until, limit, max_bytes: 1, cron: true };
+                let worker = store.enter(now, Duration::MAX, None)?;
                 store.claim(worker, request).map(|batch| batch.expect("lease").records.len())
             };
             let reads: [Read<'_>; 3] = [&get, &list, &claim];

@@ -85,6 +85,12 @@ impl Repeat {
         self
     }
 
+    /// Returns whether it is a cron expression.
+    #[must_use]
+    pub fn is_cron(&self) -> bool {
+        matches!(self.rule, Rule::Cron(..))
+    }
+
     /// Returns the first occurrence after `time`, for a timeout with an occurrence at `due`; `None`
     /// if there is none before the year 10000.
     ///

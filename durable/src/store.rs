@@ -189,8 +189,9 @@ pub struct ClaimRequest {
     pub limit: usize,
     /// Bytes of payload after which no further record is claimed.
     pub max_bytes: usize,
-    /// Deliveries of due records begin with the claim.
-    pub begin: bool,
+    /// Whether records with a cron expression are claimed: some worker lacks the time zones. A
+    /// store of one process claims them anyway.
+    pub cron: bool,
 }
 
 /// Records that were claimed, and when to claim again.
@@ -202,6 +203,17 @@ pub struct ClaimedBatch {
     pub next: Option<WallTime>,
     /// Least time at which the lease of another worker that holds records ends.
     pub lapse: Option<WallTime>,
+}
+
+/// Answer to [`Store::begin`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Begun {
+    /// The delivery may proceed.
+    Begun,
+    /// The claim is void.
+    Void,
+    /// Another transaction has locked the record. Nothing was changed.
+    Locked,
 }
 
 /// Records for a list.
@@ -352,12 +364,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Registers a worker with a lease until `now + lease`.
+    /// Registers a worker with a lease until `now + lease`. A worker with a name takes over the
+    /// records of an earlier one of this name, whose claims become void.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError>;
+    fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> Result<WorkerId, StoreError>;
 
     /// Extends the lease of a worker to `now + lease`, and takes the records of workers whose lease
     /// ended before `now` from them. Returns `false` if the worker had lost its lease.
@@ -387,12 +405,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<ClaimedBatch>, StoreError>;
 
     /// Begins the deliveries of claimed records that are due at `now`, and counts an attempt for
-    /// each. Returns for each claim whether its delivery may proceed.
+    /// each that may proceed.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError>;
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError>;
 
     /// Asks the store to call `notice` when a record becomes due, also by another process.
     ///

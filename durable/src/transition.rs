@@ -57,11 +57,6 @@ pub(crate) fn apply(old: Option<Record>, command: &Command, token: u64) -> (Chan
     }
 }
 
-/// Returns whether a pending record is one that a claim may take.
-pub(crate) fn is_due_by(record: &Record, now: WallTime) -> bool {
-    record.next <= now
-}
-
 fn schedule(old: Option<&Record>, new: &NewTimeout, token: u64) -> (Change, Scheduled) {
     let answer = match (old, new.conflict) {
         (None, _) => Scheduled::Created,
@@ -122,7 +117,7 @@ fn settle(old: Record, settlement: &Settlement, token: u64) -> Change {
             ..pending(old, token)
         }),
         Settlement::Release => {
-            // The delivery had begun with the claim, and no handler has seen it.
+            // If the delivery had begun, no handler has seen it.
             let attempt = old.attempt - u32::from(old.state == State::Delivering);
             Change::Put(Record { attempt, ..pending(old, token) })
         }

@@ -1,6 +1,6 @@
 //! A connection that is opened when it is needed, and again after it was lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
 
 use parking_lot::Mutex;
 use postgres::{
@@ -56,8 +56,20 @@ impl Connection {
         Self { config, connect, schema, session: Mutex::new(None) }
     }
 
+    /// Returns whether no thread uses the connection at this moment.
+    pub(super) fn is_free(&self) -> bool {
+        self.session.try_lock().is_some()
+    }
+
     /// Runs statements. A deadlock or conflict, which the server has undone, is tried again.
-    pub(super) fn run<R>(
+    pub(super) fn run<R: Send>(
+        &self,
+        run: impl FnMut(&mut Session) -> Result<R, Error> + Send,
+    ) -> Result<R, StoreError> {
+        off_runtime(|| self.run_here(run))
+    }
+
+    fn run_here<R>(
         &self,
         mut run: impl FnMut(&mut Session) -> Result<R, Error>,
     ) -> Result<R, StoreError> {
@@ -95,6 +107,25 @@ impl Connection {
         }
         slot.as_mut().ok_or_else(|| StoreError::new(StoreErrorReason::Unavailable))
     }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The last handle may be dropped by a task.
+        if let Some(session) = self.session.get_mut().take() {
+            off_runtime(|| drop(session));
+        }
+    }
+}
+
+/// Runs blocking calls of `postgres`. It has a runtime of its own, which panics within another one,
+/// so tasks have another thread do it, and wait.
+pub(super) fn off_runtime<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return run();
+    }
+    let result = thread::scope(|scope| scope.spawn(run).join());
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Limits the waits for a server that does not answer, unless the user has set limits. Without
@@ -219,12 +250,16 @@ pub(super) fn unavailable(error: Error) -> StoreError {
 pub(super) fn store_error(error: Error, may_commit: bool) -> StoreError {
     let reason = match error.code() {
         None if may_commit => StoreErrorReason::OutcomeUnknown,
-        None => StoreErrorReason::Unavailable,
         Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) if may_commit => {
             StoreErrorReason::OutcomeUnknown
         }
         Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN) => {
             StoreErrorReason::Unavailable
+        }
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => StoreErrorReason::Locked,
+        None | Some(&SqlState::QUERY_CANCELED) => StoreErrorReason::Unavailable,
+        Some(code) if code.code().starts_with("22") || code.code().starts_with("23") => {
+            StoreErrorReason::Refused
         }
         Some(&SqlState::DISK_FULL) => StoreErrorReason::Full,
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => StoreErrorReason::ReadOnly,

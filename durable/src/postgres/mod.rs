@@ -37,27 +37,30 @@ use crate::{
     record::{Claim, Record, State, TimeoutId},
     repeat::Repeat,
     store::{
-        Answer, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
+        Answer, Begun, Cancelled, ClaimRequest, ClaimedBatch, Command, Conflict, Counts, Listeners,
         NewTimeout, Notice, Query, Rescheduled, Scheduled, Settlement, Store, WorkerId,
     },
     time::{WallClock, WallTime},
 };
 
 /// Statements that lead from one version of the tables to the next.
-const MIGRATIONS: &[&str] = &[
-    include_str!("schema.sql"),
-    include_str!("copy.sql"),
-    include_str!("places.sql"),
-    include_str!("limits.sql"),
-];
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+
+/// Versions of the tables. `compatible` is the least version whose programs also work with this
+/// one, so that a deploy can be rolled back.
+const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS {schema}.version (
+    version integer NOT NULL, compatible integer NOT NULL);";
 
 /// Options of all sessions. The server keeps the plan of a prepared statement, and a plan from when
 /// the table was empty may be a scan of the whole table.
 ///
+/// A statement waits only a moment for a row that another transaction has locked.
+///
 /// Statements of one transaction must see what others have committed meanwhile, and a commit must
 /// be durable, whatever the defaults of the database.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off \
-    -c default_transaction_isolation=read\\ committed -c synchronous_commit=on";
+    -c default_transaction_isolation=read\\ committed -c synchronous_commit=on \
+    -c lock_timeout=100 -c statement_timeout=30000 -c application_name=delaywheel";
 
 /// Fewest timeouts for which COPY is faster than INSERT.
 const COPIED: usize = 100;
@@ -68,8 +71,15 @@ const RECHECK: Duration = Duration::from_secs(60);
 /// Timeouts that are due later than this are found by the next look.
 const NOTICE: Duration = Duration::from_secs(3_600);
 
-/// Time between attempts to listen again.
+/// Time between attempts to listen again, and between looks while the server sends no
+/// notifications.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Time within which the notification to oneself arrives.
+const ECHO: Duration = Duration::from_secs(5);
+
+/// Looks without notifications before the next attempt to listen.
+const DEAF_LOOKS: u32 = 60;
 
 /// A store in a PostgreSQL database, version 14 or newer, for any number of processes.
 ///
@@ -105,6 +115,8 @@ struct Shared {
     connect: Connect,
     schema: String,
     writer: Connection,
+    /// Writes while the writer waits for a locked record.
+    patient: Connection,
     worker: Connection,
     /// Claims records that are overdue, so that other claims do not wait for these.
     backlog: Connection,
@@ -134,6 +146,31 @@ impl PostgresStore {
     /// of this crate has migrated the schema.
     pub fn connect(parameters: &str) -> Result<Self, StoreError> {
         Self::connect_schema(parameters, "delaywheel")
+    }
+
+    /// Returns the statements that lead from each version of the tables to the next, for a role
+    /// that may create tables. [`connect`](Self::connect) runs those that are missing. If none is,
+    /// it needs no more than `USAGE` on the schema and its sequence, `EXECUTE` on its functions,
+    /// and `SELECT`, `INSERT`, `UPDATE` and `DELETE` on its tables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel_durable::PostgresStore;
+    ///
+    /// let migrations = PostgresStore::migrations("delaywheel");
+    /// assert!(migrations[0].contains("CREATE TABLE delaywheel.timeouts"));
+    /// ```
+    #[must_use]
+    pub fn migrations(schema: &str) -> Vec<String> {
+        let versions = VERSIONS.replace("{schema}", schema);
+        let first = format!("CREATE SCHEMA IF NOT EXISTS {schema};\n{versions}\n");
+        let all = MIGRATIONS.iter().enumerate().map(|(index, sql)| {
+            let first = if index == 0 { first.as_str() } else { "" };
+            let sql = sql.replace("{schema}", schema);
+            format!("{first}{sql}INSERT INTO {schema}.version VALUES ({0}, {0});\n", index + 1)
+        });
+        all.collect()
     }
 
     /// Connects like [`connect`](Self::connect), with another schema. Its name consists of
@@ -194,9 +231,10 @@ impl PostgresStore {
         let config: Config = parameters.parse().map_err(unavailable)?;
         let connection = |options: &str| Connection::new(&config, &connect, schema, options);
         let writer = connection(BY_INDEX);
-        let shown = migrate(&writer, schema)?;
+        let shown = prepare(&writer, schema)?;
         let shared = Shared {
             writer,
+            patient: connection(BY_INDEX),
             worker: connection(BY_INDEX),
             backlog: connection(BY_INDEX),
             starter: connection(&format!("{BY_INDEX} -c synchronous_commit=off")),
@@ -290,10 +328,16 @@ impl PostgresStore {
         is_near.then(|| format!("{} {}", due.as_micros(), self.shared.sender.load(SeqCst)))
     }
 
-    /// Makes the records of removed workers pending, and returns their number.
-    fn take_from(&self, session: &mut Session, removed: &[Row]) -> Result<u64, Error> {
-        let ids: Vec<i64> = removed.iter().map(|row| row.get(0)).collect();
+    /// Ends the leases of locked workers, and makes their records pending. Returns the number of
+    /// these.
+    fn take_from(&self, session: &mut Session, workers: &[Row]) -> Result<u64, Error> {
+        let ids: Vec<i64> = workers.iter().map(|row| row.get(0)).collect();
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        session.execute_count(sql::END_LEASES, &[&ids])?;
         let taken = session.execute_count(sql::TAKE, &[&ids])?;
+        session.execute_count(sql::REMOVE, &[&ids])?;
         session.query(sql::NOTIFY, &[&format!("0 {}", self.shared.sender.load(SeqCst))])?;
         Ok(taken)
     }
@@ -322,7 +366,9 @@ impl Store for PostgresStore {
         }
         let notification = self.notification(now, commands);
         let groups = Groups::of(commands);
-        let answers = self.shared.writer.run(|session| {
+        let Shared { writer, patient, .. } = &*self.shared;
+        let connection = if writer.is_free() { writer } else { patient };
+        let answers = connection.run(|session| {
             let mut answers = vec![None; commands.len()];
             let told = notification.as_deref();
             if groups.copy(session, told)? {
@@ -396,10 +442,29 @@ impl Store for PostgresStore {
         Ok(rows[0].get::<_, i64>(0).cast_unsigned())
     }
 
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
+    fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> Result<WorkerId, StoreError> {
         let until = now.saturating_add(lease).to_system_time();
-        let rows = self.shared.worker.run(|session| session.commit(sql::ENTER, &[&until]))?;
-        Ok(WorkerId(rows[0].get::<_, i64>(0).cast_unsigned()))
+        let (id, taken) = self.shared.worker.run(|session| {
+            session.transaction(|session| {
+                let named = if name.is_some() {
+                    session.query(sql::LOCK_NAMED, &[&name])?
+                } else {
+                    Vec::new()
+                };
+                let taken = self.take_from(session, &named)?;
+                let rows = session.query(sql::ENTER, &[&until, &name])?;
+                Ok((rows[0].get::<_, i64>(0), taken))
+            })
+        })?;
+        if taken > 0 {
+            self.shared.listeners.tell(WallTime::MIN);
+        }
+        Ok(WorkerId(id.cast_unsigned()))
     }
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
@@ -408,9 +473,8 @@ impl Store for PostgresStore {
         let taken = self.shared.worker.run(|session| {
             session.transaction(|session| {
                 let is_known = session.execute_count(sql::RENEW, &[&id, &until])? == 1;
-                let lapsed = session.query(sql::REMOVE_LAPSED, &[&now, &id])?;
-                let has_taken = !lapsed.is_empty() && self.take_from(session, &lapsed)? > 0;
-                Ok((is_known, has_taken))
+                let lapsed = session.query(sql::LAPSED, &[&now, &id])?;
+                Ok((is_known, self.take_from(session, &lapsed)? > 0))
             })
         });
         let (is_known, has_taken) = self.doubt(Some(WallTime::MIN), taken)?;
@@ -424,8 +488,8 @@ impl Store for PostgresStore {
         let id = worker.0.cast_signed();
         self.shared.worker.run(|session| {
             session.transaction(|session| {
-                let removed = session.query(sql::REMOVE, &[&id])?;
-                self.take_from(session, &removed)
+                let worker = session.query(sql::LOCK_WORKER, &[&id])?;
+                self.take_from(session, &worker)
             })
         })?;
         self.shared.listeners.tell(WallTime::MIN);
@@ -441,14 +505,12 @@ impl Store for PostgresStore {
         let (from, until) = (request.from.to_system_time(), request.until.to_system_time());
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let bytes = i64::try_from(request.max_bytes).unwrap_or(i64::MAX);
-        let begin = request.begin.then(|| request.now.to_system_time());
-        // Nothing is due before the start of 1970.
-        let begin = begin.unwrap_or(SystemTime::UNIX_EPOCH - Duration::from_secs(1));
+        let cron = request.cron;
         let is_overdue = request.until <= request.now;
         let connection = if is_overdue { &self.shared.backlog } else { &self.shared.worker };
         let (rows, after) = connection.run(|session| {
-            let rows = session.commit(sql::CLAIM, &[&id, &from, &until, &limit, &bytes, &begin])?;
-            Ok((rows, session.query(sql::AFTER_CLAIM, &[&id, &from])?))
+            let rows = session.commit(sql::CLAIM, &[&id, &from, &until, &limit, &bytes, &cron])?;
+            Ok((rows, session.query(sql::AFTER_CLAIM, &[&id, &from, &cron])?))
         })?;
         let after = &after[0];
         self.shared.clock.adjust(WallTime::now_of(after.get(3)));
@@ -471,7 +533,7 @@ impl Store for PostgresStore {
         Ok(Some(ClaimedBatch { records, next: time(0), lapse: time(1) }))
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.cast_signed()).collect();
         let now = now.to_system_time();
@@ -479,8 +541,14 @@ impl Store for PostgresStore {
             .shared
             .starter
             .run(|session| session.commit(sql::BEGIN, &[&ids, &tokens, &now]))?;
-        let begun: FxHashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        Ok(ids.iter().map(|id| begun.contains(id)).collect())
+        let begun: FxHashMap<&str, bool> =
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let answer = |id| match begun.get(id) {
+            Some(true) => Begun::Begun,
+            Some(false) => Begun::Locked,
+            None => Begun::Void,
+        };
+        Ok(ids.into_iter().map(answer).collect())
     }
 
     fn listen(&self, notice: Notice) {
@@ -537,6 +605,21 @@ fn listen(shared: &Weak<Shared>) {
 
 fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(), Error> {
     client.batch_execute(&format!("LISTEN {schema}"))?;
+    // A pool of connections, such as PgBouncer in transaction mode, may give LISTEN to a connection
+    // whose notifications do not arrive here.
+    let echo = format!("{} {}", WallTime::MAX.as_micros(), new_sender());
+    client.batch_execute(&format!("NOTIFY {schema}, '{echo}'"))?;
+    if client.notifications().timeout_iter(ECHO).next()?.is_none() {
+        #[cfg(feature = "tracing")]
+        tracing::warn!("no notifications arrive, perhaps because of PgBouncer: the store polls");
+        for _ in 0..DEAF_LOOKS {
+            let Some(shared) = shared.upgrade() else { break };
+            shared.listeners.tell(WallTime::MIN);
+            drop(shared);
+            thread::sleep(LISTEN_AGAIN);
+        }
+        return Ok(());
+    }
     // Earlier notifications do not arrive.
     if let Some(shared) = shared.upgrade() {
         shared.listeners.tell(WallTime::MIN);
@@ -557,32 +640,65 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
     }
 }
 
-/// Creates or migrates the tables. Returns the time of the server's clock.
-fn migrate(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
+/// Checks the version of the tables, and migrates them if they are older. Returns the time of the
+/// server's clock.
+fn prepare(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
-    let (version, shown) = connection.run(|session| {
+    let rows = connection.run(|session| {
+        let encoding = "SELECT current_setting('server_encoding'), clock_timestamp(),
+            to_regclass($1 || '.version') IS NOT NULL";
+        session.query(encoding, &[&schema])
+    })?;
+    let encoding: &str = rows[0].get(0);
+    if encoding != "UTF8" {
+        let message = format!("the database has the encoding {encoding}, and must have UTF8");
+        return Err(StoreError::with_source(StoreErrorReason::Other, message));
+    }
+    let version = if rows[0].get(2) { version(connection, schema)? } else { 0 };
+    if version > newest {
+        let sql = format!("SELECT compatible FROM {schema}.version ORDER BY version DESC LIMIT 1");
+        let compatible: i32 = connection.run(|session| session.query(&sql, &[]))?[0].get(0);
+        if compatible > newest {
+            return Err(StoreError::new(StoreErrorReason::NewerVersion));
+        }
+    } else if version < newest {
+        migrate(connection, schema)?;
+    }
+    Ok(WallTime::now_of(rows[0].get(1)))
+}
+
+fn version(connection: &Connection, schema: &str) -> Result<i32, StoreError> {
+    let sql = format!("SELECT max(version) FROM {schema}.version");
+    let rows = connection.run(|session| session.query(&sql, &[]))?;
+    Ok(rows[0].get::<_, Option<i32>>(0).unwrap_or(0))
+}
+
+fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
+    connection.run(|session| {
         session.transaction(|session| {
-            // One process at a time.
-            session.execute("SELECT pg_advisory_xact_lock(7205759403792793600)")?;
+            // One process at a time; the others wait until it is done.
+            session.execute(
+                "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
+                 SELECT pg_advisory_xact_lock(7205759403792793600)",
+            )?;
             session.execute(&format!(
                 "CREATE SCHEMA IF NOT EXISTS {schema};
-                 CREATE TABLE IF NOT EXISTS {schema}.version (version integer NOT NULL);"
+                 {}",
+                VERSIONS.replace("{schema}", schema)
             ))?;
-            let sql = format!("SELECT max(version), clock_timestamp() FROM {schema}.version");
-            let rows = session.query(&sql, &[])?;
-            let version: i32 = rows[0].get::<_, Option<i32>>(0).unwrap_or(0);
+            let sql = format!("SELECT max(version) FROM {schema}.version");
+            let version = session.query(&sql, &[])?[0].get::<_, Option<i32>>(0).unwrap_or(0);
             let known = usize::try_from(version).unwrap_or(0);
             for (index, migration) in MIGRATIONS.iter().enumerate().skip(known) {
                 session.execute(&migration.replace("{schema}", schema))?;
-                session.execute(&format!("INSERT INTO {schema}.version VALUES ({})", index + 1))?;
+                session.execute(&format!(
+                    "INSERT INTO {schema}.version VALUES ({0}, {0})",
+                    index + 1
+                ))?;
             }
-            Ok((version, WallTime::now_of(rows[0].get(1))))
+            Ok(())
         })
-    })?;
-    if version > newest {
-        return Err(StoreError::new(StoreErrorReason::NewerVersion));
-    }
-    Ok(shown)
+    })
 }
 
 /// Kinds of statements of a group.

@@ -78,13 +78,16 @@ pub(super) const SETTLE: &str = "
 
 pub(super) const NOTIFY: &str = "SELECT pg_notify('{schema}', $1)";
 
-/// The key lock keeps the worker from being removed before the claim has committed.
+/// The key lock keeps the worker from being removed before the claim has committed. `$6` says
+/// whether cron expressions are claimed.
 pub(super) const CLAIM: &str = "
     WITH picked AS (
         SELECT t.id, t.next_at, octet_length(t.payload) AS size
         FROM {schema}.timeouts t
-        WHERE EXISTS (SELECT FROM {schema}.workers WHERE id = $1 FOR KEY SHARE)
+        WHERE EXISTS (SELECT FROM {schema}.workers
+                WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
             AND t.state = 0 AND t.next_at >= $2 AND t.next_at < $3
+            AND ($6 OR t.repeat IS NULL OR split_part(t.repeat, ' ', 2) <> 'cron')
         ORDER BY t.next_at, t.id LIMIT $4 FOR UPDATE OF t SKIP LOCKED
     ), fitting AS (
         SELECT id FROM (
@@ -92,8 +95,7 @@ pub(super) const CLAIM: &str = "
         ) sizes WHERE before < $5
     )
     UPDATE {schema}.timeouts t SET
-        state = 1, worker = $1, token = nextval('{schema}.token'),
-        begun = t.next_at <= $6, attempt = t.attempt + (t.next_at <= $6)::integer
+        state = 1, worker = $1, token = nextval('{schema}.token'), begun = false
     FROM fitting WHERE t.id = fitting.id
     RETURNING t.id, t.due, t.next_at, t.token, t.attempt, t.state, t.begun, t.repeat, t.error, t.payload";
 
@@ -106,38 +108,60 @@ pub(super) const BURY: &str = "
 
 pub(super) const AFTER_CLAIM: &str = "
     SELECT
-        (SELECT min(next_at) FROM {schema}.timeouts WHERE state = 0 AND next_at >= $2),
+        (SELECT min(next_at) FROM {schema}.timeouts WHERE state = 0 AND next_at >= $2
+            AND ($3 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')),
         (SELECT min(lease_until) FROM {schema}.workers w WHERE id <> $1
             AND EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)),
-        EXISTS (SELECT FROM {schema}.workers WHERE id = $1),
+        EXISTS (SELECT FROM {schema}.workers WHERE id = $1 AND lease_until > to_timestamp(0)),
         clock_timestamp()";
 
+/// Returns the ids of deliveries that began, and of records that others have locked.
 pub(super) const BEGIN: &str = "
-    UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
-    FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
-    WHERE t.id = old.id AND t.token = old.token AND t.state + 0 = 1 AND NOT t.begun
-        AND t.next_at <= $3
-    RETURNING t.id";
+    WITH valid AS MATERIALIZED (
+        SELECT t.id FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+        JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
+        WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3
+        FOR NO KEY UPDATE OF t SKIP LOCKED
+    ), began AS (
+        UPDATE {schema}.timeouts t SET begun = true, attempt = t.attempt + 1
+        FROM valid WHERE t.id = valid.id RETURNING t.id
+    )
+    SELECT id, true FROM began UNION ALL
+    SELECT t.id, false FROM unnest($1::text[], $2::bigint[]) AS old (id, token)
+    JOIN {schema}.timeouts t ON t.id = old.id AND t.token = old.token
+    WHERE t.state + 0 = 1 AND NOT t.begun AND t.next_at <= $3 AND t.id NOT IN (SELECT id FROM valid)";
 
 pub(super) const ENTER: &str =
-    "INSERT INTO {schema}.workers (lease_until) VALUES ($1) RETURNING id";
+    "INSERT INTO {schema}.workers (lease_until, name) VALUES ($1, $2) RETURNING id";
 
+/// A worker whose lease was taken away has one until the start of 1970.
 pub(super) const RENEW: &str = "
-    UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2) WHERE id = $1";
+    UPDATE {schema}.workers SET lease_until = greatest(lease_until, $2)
+    WHERE id = $1 AND lease_until > to_timestamp(0)";
 
-/// Removes workers whose lease ended before a time.
-pub(super) const REMOVE_LAPSED: &str =
-    "DELETE FROM {schema}.workers WHERE lease_until < $1 AND id <> $2 RETURNING id";
+/// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
+pub(super) const LAPSED: &str = "
+    SELECT id FROM {schema}.workers WHERE lease_until < $1 AND id <> $2 FOR UPDATE SKIP LOCKED";
 
-pub(super) const REMOVE: &str = "DELETE FROM {schema}.workers WHERE id = $1 RETURNING id";
+pub(super) const LOCK_WORKER: &str = "SELECT id FROM {schema}.workers WHERE id = $1 FOR UPDATE";
 
-/// Takes the records of workers that an earlier statement of the transaction has removed. In one
-/// statement, the removal would wait for a claim under way, and the update would not see its
-/// records.
+pub(super) const LOCK_NAMED: &str = "SELECT id FROM {schema}.workers WHERE name = $1 FOR UPDATE";
+
+/// Ends the leases of workers that an earlier statement of the transaction has locked.
+pub(super) const END_LEASES: &str = "
+    UPDATE {schema}.workers SET lease_until = to_timestamp(0), name = NULL WHERE id = ANY($1)";
+
+/// Takes the records of these workers, but for those that other transactions have locked.
 pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
         state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
-    WHERE t.worker = ANY($1)";
+    WHERE t.id IN (
+        SELECT id FROM {schema}.timeouts WHERE worker = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)";
+
+/// Removes these workers. One with a locked record stays until a later look.
+pub(super) const REMOVE: &str = "
+    DELETE FROM {schema}.workers w WHERE id = ANY($1)
+        AND NOT EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)";
 
 const COLUMNS: &str = "id, due, next_at, token, attempt, state, begun, repeat, error, payload";
 

@@ -25,7 +25,7 @@ pub(super) const TIMES: TableDefinition<'static, PlaceKey, ()> = TableDefinition
 type Entry<'a> = Vec<(u64, &'a str, bool)>;
 
 /// Changes of a transaction, by its number.
-pub(super) const LOG: TableDefinition<'static, u64, Entry<'static>> = TableDefinition::new("log");
+const LOG: TableDefinition<'static, u64, Entry<'static>> = TableDefinition::new("log");
 
 /// Changes in the log above which transactions sweep. Tests sweep sooner.
 const MAX_LOG: usize = if cfg!(test) { 40 } else { 1 << 17 };

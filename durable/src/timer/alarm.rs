@@ -9,10 +9,17 @@ mod imp {
         fd::OwnedFd,
         io::{Errno, read, write},
         time::{
-            Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create,
-            timerfd_settime,
+            ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
+            timerfd_create, timerfd_settime,
         },
     };
+
+    /// Returns the time since the machine started, suspensions included.
+    pub(crate) fn monotonic() -> Duration {
+        let time = clock_gettime(ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
 
     /// A sleep that other threads and steps of the system's clock interrupt.
     #[derive(Debug)]
@@ -68,9 +75,19 @@ mod imp {
 
 #[cfg(not(target_os = "linux"))]
 mod imp {
-    use std::{io, time::Duration};
+    use std::{
+        io,
+        sync::LazyLock,
+        time::{Duration, Instant},
+    };
 
     use parking_lot::{Condvar, Mutex};
+
+    /// Returns the time since the first call.
+    pub(crate) fn monotonic() -> Duration {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        START.elapsed()
+    }
 
     /// A sleep that other threads interrupt.
     #[derive(Debug)]
@@ -106,4 +123,4 @@ mod imp {
     }
 }
 
-pub(crate) use imp::Alarm;
+pub(crate) use imp::{Alarm, monotonic};

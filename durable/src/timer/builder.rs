@@ -118,6 +118,18 @@ impl<S: Store> DurableTimerBuilder<S> {
         self
     }
 
+    /// Sets the name of this worker on a store of several processes. Default: none.
+    ///
+    /// A worker takes over the timeouts of an earlier one of the same name at once, such as those
+    /// of a process that was killed and started again. Without a name it waits until the lease of
+    /// that one has ended. No two workers that run at the same time may have the same name: each
+    /// would take the timeouts of the other.
+    #[must_use]
+    pub fn worker(mut self, name: impl Into<String>) -> Self {
+        self.driver.worker = Some(name.into());
+        self
+    }
+
     /// Sets how often the timer looks for timeouts that other processes have added, in case a
     /// notification was lost; `None` for never. At least a millisecond. Default:
     /// [`Store::recheck`], which is a minute for PostgreSQL.
@@ -197,12 +209,14 @@ impl<S: Store> DurableTimerBuilder<S> {
         let run = Arc::new(move |delivery| run_blocking(&handler, delivery));
         let clock = self.choose_clock();
         if is_virtual(&clock) {
-            return self.start(clock, None, Arc::new(move |_, delivery| run(delivery)));
+            return self.start(clock, None, Arc::new(move |delivery| run(delivery)));
         }
+        let mut this = self;
+        this.driver.threads = Some(this.threads);
         let queue = Arc::new(Queue::default());
         let mut threads = Vec::new();
-        for _ in 0..self.threads {
-            let name = format!("{}-handler", self.name);
+        for _ in 0..this.threads {
+            let name = format!("{}-handler", this.name);
             match queue.start(name, run.clone()) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -212,8 +226,8 @@ impl<S: Store> DurableTimerBuilder<S> {
             }
         }
         let handler = Arc::clone(&queue);
-        let pass_on: Handler = Arc::new(move |lane, delivery| handler.push(lane, delivery));
-        let started = self.start(clock, Some(Arc::clone(&queue)), pass_on);
+        let pass_on: Handler = Arc::new(move |delivery| handler.push(delivery));
+        let started = this.start(clock, Some(Arc::clone(&queue)), pass_on);
         let timer = started.inspect_err(|_| queue.close())?;
         timer.core().threads.lock().append(&mut threads);
         Ok(timer)
@@ -222,25 +236,37 @@ impl<S: Store> DurableTimerBuilder<S> {
     /// Starts a timer with an asynchronous handler. `spawn` runs each of its futures, on any
     /// runtime.
     ///
+    /// The timer calls `spawn` on a thread of its own, outside of the runtime, so give it a handle
+    /// of the runtime. `handler` runs in the task. At most
+    /// [`max_deliveries`](Self::max_deliveries) tasks run at once.
+    ///
     /// `Ok` acknowledges the delivery. An error counts as a failed attempt, and so does a future
-    /// that is dropped or panics, or a panic of `handler` or `spawn`.
+    /// that panics or is dropped after its first poll. A task that never ran is no attempt: if
+    /// `spawn` panics or drops it, the timer emits a warning and tries again within a second.
     ///
     /// # Examples
     ///
     /// ```
-    /// # use delaywheel_durable::{DurableTimer, MemoryStore};
-    /// # fn remind(payload: &[u8]) -> std::future::Ready<Result<(), std::io::Error>> {
-    /// #     std::future::ready(Ok(()))
-    /// # }
-    /// # fn spawn(future: delaywheel_durable::DeliveryFuture) {}
+    /// # use std::time::Duration;
+    /// use delaywheel_durable::{DurableTimer, MemoryStore};
+    ///
+    /// # async fn remind(payload: &[u8]) -> Result<(), std::io::Error> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = tokio::runtime::Handle::current();
     /// let timer = DurableTimer::builder(MemoryStore::new()).build_async(
-    ///     |future| { spawn(future); }, // such as `tokio::spawn`
+    ///     move |task| drop(runtime.spawn(task)),
     ///     |delivery| async move {
     ///         let result = remind(delivery.payload()).await;
     ///         (delivery, result)
     ///     },
     /// )?;
-    /// # Ok::<_, std::io::Error>(())
+    /// timer.schedule_async("trial/17", Duration::ZERO, b"your trial ends").await?;
+    /// # while timer.stats().acknowledged == 0 {
+    /// #     tokio::task::yield_now().await;
+    /// # }
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors
@@ -257,15 +283,19 @@ impl<S: Store> DurableTimerBuilder<S> {
         R: Future<Output = (Delivery, Result<(), E>)> + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
-        self.build_with(move |delivery| {
-            let future = handler(delivery);
+        self.check()?;
+        let (clock, handler) = (self.choose_clock(), Arc::new(handler));
+        let pass_on: Handler = Arc::new(move |delivery: Delivery| {
+            let handler = Arc::clone(&handler);
             spawn(Box::pin(async move {
-                match future.await {
+                let Some(delivery) = delivery.start() else { return };
+                match handler(delivery).await {
                     (delivery, Ok(())) => delivery.acknowledge(),
                     (delivery, Err(error)) => delivery.retry(error),
                 }
             }));
-        })
+        });
+        self.start(clock, None, pass_on)
     }
 
     /// Starts a timer that passes each delivery on to `handler`, on the thread of the driver.
@@ -282,7 +312,12 @@ impl<S: Store> DurableTimerBuilder<S> {
     {
         self.check()?;
         let clock = self.choose_clock();
-        self.start(clock, None, Arc::new(move |_, delivery| handler(delivery)))
+        let pass_on = move |delivery: Delivery| {
+            if let Some(delivery) = delivery.start() {
+                handler(delivery);
+            }
+        };
+        self.start(clock, None, Arc::new(pass_on))
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -309,7 +344,7 @@ impl<S: Store> DurableTimerBuilder<S> {
     }
 
     fn start(
-        self,
+        mut self,
         clock: Arc<dyn WallClock>,
         executor: Option<Arc<Queue>>,
         handler: Handler,
@@ -317,6 +352,8 @@ impl<S: Store> DurableTimerBuilder<S> {
         let is_virtual = is_virtual(&clock);
         let alarm = if is_virtual { None } else { Some(Alarm::new()?) };
         let backoff = self.driver.backoff;
+        self.driver.is_virtual = is_virtual;
+        self.driver.is_shared = self.store.recheck().is_some();
         let driver = Driver::new(self.driver);
         let core =
             Core::new(self.store, clock, backoff, driver, alarm, executor, handler, self.seed);
@@ -333,21 +370,15 @@ impl<S: Store> DurableTimerBuilder<S> {
             core.clock.adopt(weak);
             return Ok(timer);
         }
-        let commits = Arc::clone(&core);
-        let commit = thread::Builder::new()
-            .name(format!("{}-commit", self.name))
-            .spawn(move || commits.run_commits())?;
-        let spawned = thread::Builder::new().name(self.name).spawn(move || {
-            if let Some(alarm) = &core.alarm {
-                core.run_driver(alarm);
-            }
-        });
-        match spawned {
-            Ok(driver) => timer.core().threads.lock().extend([commit, driver]),
-            Err(error) => {
-                timer.abandon();
-                return Err(error.into());
-            }
+        for (name, run) in [
+            (format!("{}-commit", self.name), Core::run_commits as fn(&Core<S>)),
+            (format!("{}-locked", self.name), Core::run_locked),
+            (self.name, Core::run_driver),
+        ] {
+            let core = Arc::clone(&core);
+            let spawned = thread::Builder::new().name(name).spawn(move || run(&core));
+            let thread = spawned.inspect_err(|_| timer.abandon())?;
+            timer.core().threads.lock().push(thread);
         }
         Ok(timer)
     }

@@ -4,21 +4,26 @@
 //! transaction, and answers each caller. During a transaction, the next group collects. So one sync
 //! serves all waiting callers, and no caller waits for more than two syncs.
 //!
+//! A group that fails because of one command is split, so each command fails or waits for itself
+//! only. A command whose record another transaction has locked is set aside, with later ones of the
+//! same id, and tried again by a second thread. Others go on.
+//!
 //! A settlement that could not be written is tried again until the store answers. If the first try
 //! took effect after all, its claim is void and the second one changes nothing.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
 
 use super::{executor::contain, stats::Counters};
 use crate::{
     error::{StoreError, StoreErrorReason},
-    record::MAX_PAYLOAD,
-    store::{Answer, Command, Store},
+    record::{MAX_PAYLOAD, TimeoutId},
+    store::{Answer, Command, Settlement, Store},
     time::WallTime,
 };
 
@@ -30,6 +35,9 @@ const MAX_BYTES: usize = 16 * MAX_PAYLOAD;
 
 /// Time between tries of settlements.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Time for which the command of a caller waits for a locked record.
+const LOCKED: Duration = Duration::from_secs(10);
 
 /// Commands that are written in one transaction, and who waits for the answers.
 #[derive(Debug)]
@@ -73,12 +81,64 @@ pub(super) struct Outcome {
 pub(super) struct CommitQueue {
     state: Mutex<Waiting>,
     changed: Condvar,
+    /// Notified when a job is set aside.
+    set_aside: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    aside: Aside,
     is_closed: bool,
+}
+
+/// Jobs whose records are locked, in their order, and until when they wait.
+#[derive(Debug, Default)]
+struct Aside {
+    jobs: BTreeMap<u64, (Instant, Job)>,
+    next: u64,
+    /// Numbers of these jobs by id, the one that is being tried included.
+    ids: FxHashMap<TimeoutId, usize>,
+}
+
+impl Aside {
+    fn holds(&self, job: &Job) -> bool {
+        !self.ids.is_empty()
+            && job.commands.iter().any(|command| self.ids.contains_key(command.id()))
+    }
+
+    fn add(&mut self, job: Job) {
+        for command in &job.commands {
+            *self.ids.entry(command.id().clone()).or_default() += 1;
+        }
+        let limit = Instant::now() + LOCKED;
+        self.jobs.insert(self.next, (limit, job));
+        self.next += 1;
+    }
+
+    /// Takes the first job from a number on that no earlier one of the same id precedes.
+    fn take(&mut self, from: u64) -> Option<(u64, Instant, Job)> {
+        let mut earlier: Vec<&TimeoutId> = Vec::new();
+        let number = self.jobs.iter().find_map(|(&number, (_, job))| {
+            let mut ids = job.commands.iter().map(Command::id);
+            let is_first = !ids.any(|id| earlier.contains(&id));
+            earlier.extend(job.commands.iter().map(Command::id));
+            (is_first && number >= from).then_some(number)
+        })?;
+        let (limit, job) = self.jobs.remove(&number)?;
+        Some((number, limit, job))
+    }
+
+    fn forget(&mut self, ids: &[TimeoutId]) {
+        for id in ids {
+            if let Some(count) = self.ids.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    self.ids.remove(id);
+                }
+            }
+        }
+    }
 }
 
 impl CommitQueue {
@@ -98,62 +158,111 @@ impl CommitQueue {
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
+        self.set_aside.notify_all();
     }
 
     /// Waits for jobs, and takes a group; `None` once the queue is closed and empty.
-    pub(super) fn take(&self) -> Option<Vec<Job>> {
+    fn take(&self) -> Option<Vec<Job>> {
         let mut state = self.state.lock();
-        while state.jobs.is_empty() {
-            if state.is_closed {
-                return None;
+        let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
+        loop {
+            while let Some(job) = state.jobs.pop_front() {
+                if state.aside.holds(&job) {
+                    state.aside.add(job);
+                    continue;
+                }
+                commands += job.commands.len();
+                bytes += job.commands.iter().map(payload).sum::<usize>();
+                if !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES) {
+                    state.jobs.push_front(job);
+                    break;
+                }
+                group.push(job);
+            }
+            if !group.is_empty() || state.is_closed {
+                return Some(group).filter(|group| !group.is_empty());
             }
             self.changed.wait(&mut state);
         }
-        let (mut group, mut commands, mut bytes) = (Vec::new(), 0, 0);
-        while let Some(job) = state.jobs.pop_front() {
-            commands += job.commands.len();
-            bytes += job.commands.iter().map(payload).sum::<usize>();
-            if !group.is_empty() && (commands > MAX_COMMANDS || bytes > MAX_BYTES) {
-                state.jobs.push_front(job);
-                break;
+    }
+
+    /// Writes groups until the queue is closed. Runs on a thread.
+    pub(super) fn run(&self, write: impl Fn(Vec<Job>) -> Failed) {
+        while let Some(group) = self.take() {
+            let failed = write(group);
+            let mut state = self.state.lock();
+            if !failed.locked.is_empty() {
+                failed.locked.into_iter().for_each(|job| state.aside.add(job));
+                self.set_aside.notify_one();
             }
-            group.push(job);
-        }
-        Some(group)
-    }
-
-    /// Waits before the next try, or until the queue is closed.
-    fn pause(&self) {
-        let mut state = self.state.lock();
-        if !state.is_closed {
+            if failed.again.is_empty() || state.is_closed {
+                continue;
+            }
             self.changed.wait_for(&mut state, RETRY);
+            for job in failed.again.into_iter().rev() {
+                state.jobs.push_front(job);
+            }
         }
     }
 
-    /// Puts settlements back that could not be written. After the end of the timer it drops them,
-    /// and a later timer delivers their records again.
-    pub(super) fn retry(&self, jobs: Vec<Job>) {
-        if jobs.is_empty() {
-            return;
-        }
-        self.pause();
+    /// Tries jobs whose records are locked, each alone, until the queue is closed. Runs on a
+    /// thread.
+    pub(super) fn run_aside(&self, write: impl Fn(Vec<Job>) -> Failed) {
+        let mut from = 0;
         let mut state = self.state.lock();
-        if !state.is_closed {
-            for job in jobs.into_iter().rev() {
-                state.jobs.push_front(job);
+        while !state.is_closed {
+            let Some((number, limit, mut job)) = state.aside.take(from) else {
+                from = 0;
+                if state.aside.jobs.is_empty() {
+                    self.set_aside.wait(&mut state);
+                } else {
+                    self.set_aside.wait_for(&mut state, RETRY);
+                }
+                continue;
+            };
+            from = number + 1;
+            let ids: Vec<_> = job.commands.iter().map(|command| command.id().clone()).collect();
+            if limit <= Instant::now()
+                && let Reply::Caller(sender) = job.reply
+            {
+                // The caller may have gone.
+                let _ = sender.send(Err(StoreError::new(StoreErrorReason::Locked)));
+                state.aside.forget(&ids);
+                continue;
+            }
+            drop(state);
+            let failed = write(vec![job]);
+            state = self.state.lock();
+            let still = failed.locked.into_iter().chain(failed.again).next();
+            match still {
+                None => state.aside.forget(&ids),
+                Some(still) => {
+                    job = still;
+                    state.aside.jobs.insert(number, (limit, job));
+                }
             }
         }
     }
 }
 
-/// Writes a group in one transaction and answers the callers. Returns the settlements that have to
-/// be tried again.
+/// Jobs that were not written and not answered.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    /// Settlements that have to be tried again.
+    pub(super) again: Vec<Job>,
+    /// Jobs with a locked record.
+    pub(super) locked: Vec<Job>,
+}
+
+/// Writes a group in one transaction, or in several if a command fails because of its own record,
+/// and answers the callers.
 pub(super) fn write_group(
     store: &dyn Store,
     now: WallTime,
     mut group: Vec<Job>,
     counters: &Counters,
-) -> (Outcome, Vec<Job>) {
+    outcome: &mut Outcome,
+) -> Failed {
     let mut commands = Vec::with_capacity(group.iter().map(|job| job.commands.len()).sum());
     let counts: Vec<_> = group.iter().map(|job| job.commands.len()).collect();
     for job in &mut group {
@@ -162,39 +271,71 @@ pub(super) fn write_group(
     let start = Instant::now();
     let result = contain(|| store.write(now, &commands));
     counters.store_latency.record(start.elapsed());
-    let mut outcome = Outcome::default();
-    match result {
+    let error = match result {
         Ok(answers) => {
             counters.commits.add(1);
             counters.commands.add(commands.len());
-            outcome.due = commands.iter().filter_map(Command::due).min();
+            let due = commands.iter().filter_map(Command::due).min();
+            outcome.due = outcome.due.into_iter().chain(due).min();
             let mut answers = answers.into_iter();
             for (job, count) in group.into_iter().zip(counts) {
                 let answers: Vec<_> = answers.by_ref().take(count).collect();
-                reply(job.reply, answers, &mut outcome, counters);
+                reply(job.reply, answers, outcome, counters);
             }
-            (outcome, Vec::new())
+            return Failed::default();
         }
-        Err(error) => {
-            counters.store_errors.add(1);
-            #[cfg(feature = "tracing")]
-            tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
-            let mut commands = commands.into_iter();
-            let mut again = Vec::new();
-            for (mut job, count) in group.into_iter().zip(counts) {
-                job.commands.extend(commands.by_ref().take(count));
-                match job.reply {
-                    // The caller may have gone.
-                    Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
-                    Reply::Settled(..) | Reply::None => again.push(job),
-                }
-            }
-            if error.reason() == StoreErrorReason::Closed {
-                again.clear();
-            }
-            (outcome, again)
+        Err(error) => error,
+    };
+    let mut commands = commands.into_iter();
+    for (job, count) in group.iter_mut().zip(counts) {
+        job.commands.extend(commands.by_ref().take(count));
+    }
+    let is_of_one = matches!(error.reason(), StoreErrorReason::Locked | StoreErrorReason::Refused);
+    if is_of_one && group.len() > 1 {
+        let second = group.split_off(group.len() / 2);
+        let mut failed = write_group(store, now, group, counters, outcome);
+        let rest = write_group(store, now, second, counters, outcome);
+        failed.again.extend(rest.again);
+        failed.locked.extend(rest.locked);
+        return failed;
+    }
+    let mut failed = Failed::default();
+    if error.reason() == StoreErrorReason::Locked {
+        failed.locked = group;
+        return failed;
+    }
+    counters.store_errors.add(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(error = &error as &dyn std::error::Error, "commit failed");
+    for mut job in group {
+        // Only the text of a settlement can be refused. Without it, it must not be lost.
+        let is_refused = error.reason() == StoreErrorReason::Refused && !forget_texts(&mut job);
+        match job.reply {
+            // The caller may have gone.
+            Reply::Caller(sender) => drop(sender.send(Err(error.clone()))),
+            _ if error.reason() == StoreErrorReason::Closed => (),
+            Reply::Settled(token, _) if is_refused => outcome.ended.push(token),
+            Reply::None if is_refused => (),
+            _ => failed.again.push(job),
         }
     }
+    failed
+}
+
+/// Replaces the texts of errors in settlements. Returns whether there was another one.
+fn forget_texts(job: &mut Job) -> bool {
+    const REFUSED: &str = "the store refused the text of the error";
+    let mut has_changed = false;
+    for command in &mut job.commands {
+        if let Command::Settle(_, Settlement::Retry { error, .. } | Settlement::Dead { error }) =
+            command
+            && error != REFUSED
+        {
+            REFUSED.clone_into(error);
+            has_changed = true;
+        }
+    }
+    has_changed
 }
 
 fn reply(reply: Reply, answers: Vec<Answer>, outcome: &mut Outcome, counters: &Counters) {

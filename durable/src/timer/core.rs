@@ -1,8 +1,9 @@
 //! The state that the handles, threads and deliveries of a timer share.
 //!
-//! Locks: `driver` is held while the store is called, except for claims, and `inbox` and `phase`
-//! only for a moment. A thread that holds `driver` may take `inbox`, `phase` and those of the
-//! store, and never the other way round. No lock is held while a handler runs.
+//! Locks: `driver` is held while the store is called, except for claims, so only the thread of the
+//! driver waits for it without a limit. `inbox` and `phase` are held only for a moment. A thread
+//! that holds `driver` may take `inbox`, `phase` and those of the store, and never the other way
+//! round. No lock is held while a handler runs.
 
 use std::{
     fmt, mem,
@@ -16,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{
     alarm::Alarm,
-    commit::{CommitQueue, Counted, Job, Outcome, Reply, write_group},
+    commit::{CommitQueue, Counted, Failed, Job, Outcome, Reply, write_group},
     delivery::{Delivery, Ends, Verdict},
     driver::{Claimed, Driver, FailedAttempt, Lane, LaneClaim, following},
     executor::{Handler, Queue, contain, run_contained},
@@ -45,11 +46,21 @@ pub(super) enum Phase {
 /// News for the driver.
 #[derive(Debug, Default)]
 struct Inbox {
+    /// Handlers cannot be started: a spawner panics, or its runtime has ended.
+    must_rest: bool,
+    returned: Vec<u64>,
     ended: Vec<u64>,
     due: Option<WallTime>,
     claimed: Vec<(LaneClaim, Claimed)>,
     /// Settlements to be tried again, in virtual time.
     postponed: Vec<Job>,
+}
+
+impl Inbox {
+    fn has_news(&self) -> bool {
+        let is_empty = self.returned.is_empty() && self.ended.is_empty() && self.claimed.is_empty();
+        !is_empty || self.due.is_some()
+    }
 }
 
 pub(super) struct Core<S: Store> {
@@ -105,8 +116,11 @@ impl<S: Store> Core<S> {
     }
 
     pub(super) fn stats(&self) -> DurableStats {
-        let (window, due, delivering) = self.driver.lock().held();
-        DurableStats { window, due, delivering, ..self.counters.read() }
+        // The driver may be waiting for the store.
+        if let Some(driver) = self.driver.try_lock() {
+            self.counters.hold(driver.held());
+        }
+        self.counters.read()
     }
 
     /// Writes commands of a caller, with the next group.
@@ -129,21 +143,27 @@ impl<S: Store> Core<S> {
         if self.alarm.is_some() {
             drop(self.commits.push(job));
         } else {
-            let (outcome, again) =
-                write_group(&self.store, self.clock.now(), vec![job], &self.counters);
-            self.inbox.lock().postponed.extend(again);
-            self.take_in(outcome);
+            let failed = self.write(vec![job]);
+            self.inbox.lock().postponed.extend(failed.again.into_iter().chain(failed.locked));
         }
+    }
+
+    fn write(&self, group: Vec<Job>) -> Failed {
+        let mut outcome = Outcome::default();
+        let now = self.clock.now();
+        let failed = write_group(&self.store, now, group, &self.counters, &mut outcome);
+        self.take_in(outcome);
+        failed
     }
 
     /// Writes groups until the queue is closed. Runs on a thread.
     pub(super) fn run_commits(&self) {
-        while let Some(group) = self.commits.take() {
-            let (outcome, again) =
-                write_group(&self.store, self.clock.now(), group, &self.counters);
-            self.take_in(outcome);
-            self.commits.retry(again);
-        }
+        self.commits.run(|group| self.write(group));
+    }
+
+    /// Writes commands whose records were locked. Runs on a thread.
+    pub(super) fn run_locked(&self) {
+        self.commits.run_aside(|group| self.write(group));
     }
 
     /// Passes the effects of a transaction to the driver.
@@ -183,13 +203,15 @@ impl<S: Store> Core<S> {
                 // A record that a claim brings after the shutdown is given back, not delivered.
                 let commands =
                     if *self.phase.lock() >= Phase::Closing { driver.close() } else { Vec::new() };
-                let (ended, due, claimed) = {
+                let Inbox { must_rest, returned, ended, due, claimed, .. } = {
                     let mut inbox = self.inbox.lock();
-                    let (ended, claimed) =
-                        (mem::take(&mut inbox.ended), mem::take(&mut inbox.claimed));
-                    (ended, inbox.due.take(), claimed)
+                    let postponed = mem::take(&mut inbox.postponed);
+                    mem::replace(&mut *inbox, Inbox { postponed, ..Inbox::default() })
                 };
                 let has_ended = !ended.is_empty();
+                for token in returned {
+                    driver.returned(token);
+                }
                 for token in ended {
                     driver.ended(token);
                 }
@@ -199,8 +221,12 @@ impl<S: Store> Core<S> {
                 if has_ended {
                     self.progress.notify_all();
                 }
+                if must_rest {
+                    driver.rest(self.clock.now());
+                }
                 let mut step = driver.step(&self.store, self.clock.now(), &self.counters, claimed);
                 step.commands.extend(commands);
+                self.counters.hold(driver.held());
                 (step, driver.next_step())
             };
             step.claims.into_iter().for_each(claim);
@@ -218,15 +244,12 @@ impl<S: Store> Core<S> {
                 let reply = Reply::Settled(claim.token, counted);
                 self.commit(Job { commands: vec![Command::Settle(claim, settlement)], reply });
             }
-            for (lane, record) in step.begun {
-                if let Some(ends) = self.itself.upgrade() {
-                    let delivery = Delivery::new(record, ends);
-                    run_contained(|| (self.handler)(lane, delivery));
-                }
+            for (record, run) in step.begun {
+                let Some(ends) = self.itself.upgrade() else { continue };
+                let delivery = Delivery::new(record, run, ends);
+                run_contained(|| (self.handler)(delivery));
             }
-            let inbox = self.inbox.lock();
-            let is_empty = inbox.ended.is_empty() && inbox.claimed.is_empty();
-            if !step.again && is_empty && inbox.due.is_none() {
+            if !step.again && !self.inbox.lock().has_news() {
                 return next;
             }
         }
@@ -241,7 +264,8 @@ impl<S: Store> Core<S> {
 
     /// Runs turns until the timer has been closed and no delivery is under way, with a thread for
     /// the claims of each lane. Runs on a thread.
-    pub(super) fn run_driver(&self, alarm: &Alarm) {
+    pub(super) fn run_driver(&self) {
+        let Some(alarm) = &self.alarm else { return };
         thread::scope(|scope| {
             let lanes = [Lane::Window, Lane::Backlog].map(|_| {
                 let (sender, claims) = mpsc::channel();
@@ -330,7 +354,7 @@ impl<S: Store> Core<S> {
             self.run_turn(&|claim| self.claim(claim));
         } else {
             self.ring();
-            self.wait(deadline, |_, is_idle| is_idle);
+            self.wait(deadline, |phase, is_idle| is_idle || phase >= Phase::Closing);
         }
         self.shut_down();
         if self.alarm.is_some() {
@@ -358,7 +382,7 @@ impl<S: Store> Core<S> {
     /// Waits for a condition on the phase and on whether the driver is idle.
     fn wait(&self, deadline: Option<Instant>, is_met: impl Fn(Phase, bool) -> bool) {
         loop {
-            let is_idle = self.is_idle();
+            let is_idle = self.is_idle(deadline);
             let mut phase = self.phase.lock();
             if is_met(*phase, is_idle) || deadline.is_some_and(|at| at <= Instant::now()) {
                 return;
@@ -371,14 +395,14 @@ impl<S: Store> Core<S> {
     }
 
     /// Returns whether nothing is due or being delivered, and the driver has taken all news.
-    fn is_idle(&self) -> bool {
+    fn is_idle(&self, deadline: Option<Instant>) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it.
-        let driver = self.driver.lock();
-        let has_news = {
-            let inbox = self.inbox.lock();
-            inbox.due.is_some() || !(inbox.ended.is_empty() && inbox.claimed.is_empty())
+        let driver = match deadline {
+            None => Some(self.driver.lock()),
+            Some(deadline) => self.driver.try_lock_until(deadline),
         };
-        !has_news && driver.is_idle(self.clock.now())
+        let Some(driver) = driver else { return false };
+        !self.inbox.lock().has_news() && driver.is_idle(self.clock.now())
     }
 
     fn settlement(&self, record: &Record, verdict: Verdict) -> (Settlement, Counted) {
@@ -387,6 +411,11 @@ impl<S: Store> Core<S> {
                 (following(record, self.clock.now()), Counted::Acknowledged)
             }
             Verdict::Dead(error) => (Settlement::Dead { error }, Counted::Dead),
+            Verdict::Released => {
+                #[cfg(feature = "tracing")]
+                tracing::warn!("a delivery was not started: no task, no lease, or a shutdown");
+                (Settlement::Release, Counted::Released)
+            }
             Verdict::Failed(error, when) => self.failure(record.attempt, error, when),
         }
     }
@@ -408,7 +437,17 @@ impl<S: Store> Core<S> {
 }
 
 impl<S: Store> Ends for Core<S> {
+    fn start(&self) -> Option<WallTime> {
+        (*self.phase.lock() < Phase::Closing).then(|| self.clock.now())
+    }
+
     fn end(&self, record: Record, verdict: Verdict) {
+        // A thread is free before the settlement is durable.
+        let mut inbox = self.inbox.lock();
+        inbox.returned.push(record.token);
+        inbox.must_rest |= verdict == Verdict::Released;
+        drop(inbox);
+        self.ring();
         if verdict == Verdict::Settled {
             self.counters.acknowledged.add(1);
             // The next occurrence may be of the other lane than this one.
@@ -456,22 +495,23 @@ mod tests {
     /// Returns the parts of a timer on real threads, without the threads: the test runs the turns.
     /// The receiver gets the deliveries. The timer hears of no change that another makes.
     fn deaf_core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
-        let driver = Driver::new(DriverSettings::default());
         let (sender, deliveries) = mpsc::channel();
-        let handler: Handler = Arc::new(move |_, delivery| drop(sender.send(delivery)));
-        let clock = Arc::new(ManualWallClock::new());
-        let alarm = Alarm::new().expect("alarm");
-        let core = Core::new(
-            store.clone(),
-            clock,
-            Backoff::default(),
-            driver,
-            Some(alarm),
-            None,
-            handler,
-            Some(1),
-        );
-        (core, deliveries)
+        let handler: Handler = Arc::new(move |delivery| {
+            drop(sender.send(delivery.start().expect("the timer is open")));
+        });
+        (core_with(store, handler, |_| ()), deliveries)
+    }
+
+    fn core_with(
+        store: &MemoryStore,
+        handler: Handler,
+        set: impl FnOnce(&mut DriverSettings),
+    ) -> Arc<Core<MemoryStore>> {
+        let mut settings = DriverSettings::default();
+        set(&mut settings);
+        let (driver, clock) = (Driver::new(settings), Arc::new(ManualWallClock::new()));
+        let (backoff, alarm) = (Backoff::default(), Some(Alarm::new().expect("alarm")));
+        Core::new(store.clone(), clock, backoff, driver, alarm, None, handler, Some(1))
     }
 
     fn core(store: &MemoryStore) -> (Arc<Core<MemoryStore>>, mpsc::Receiver<Delivery>) {
@@ -497,16 +537,16 @@ mod tests {
     fn a_timer_is_not_idle_before_its_driver_knows_of_a_due_timeout() {
         let (core, deliveries) = core(&MemoryStore::new());
         core.run_turn(&|claim| core.claim(claim));
-        assert!(core.is_idle());
+        assert!(core.is_idle(None));
         schedule(&core);
-        assert!(!core.is_idle(), "the driver has not taken the notice");
+        assert!(!core.is_idle(None), "the driver has not taken the notice");
         core.run_turn(&|claim| core.claim(claim));
-        assert!(!core.is_idle(), "it is being delivered");
+        assert!(!core.is_idle(None), "it is being delivered");
         let delivery = deliveries.try_recv().expect("delivery");
         delivery.acknowledged_in_transaction();
-        assert!(!core.is_idle(), "the driver has not taken the end");
+        assert!(!core.is_idle(None), "the driver has not taken the end");
         core.run_turn(&|claim| core.claim(claim));
-        assert!(core.is_idle());
+        assert!(core.is_idle(None));
     }
 
     /// The claim is under way when the caller shuts the timer down.
@@ -562,5 +602,27 @@ mod tests {
         core.run_turn(&|claim| core.claim(claim));
         assert!(deliveries.try_recv().is_ok());
         assert_eq!(core.stats().clock_steps, 1);
+    }
+
+    /// The process stops between the begin of a delivery and its handler, longer than its lease.
+    #[test]
+    fn a_delivery_whose_lease_has_ended_is_not_run_and_is_no_attempt() {
+        let store = MemoryStore::new();
+        let (sender, deliveries) = mpsc::channel();
+        let handler: Handler = Arc::new(move |delivery| drop(sender.send(delivery)));
+        let core = core_with(&store, handler, |settings| {
+            (settings.is_virtual, settings.lease) = (false, Duration::from_millis(30));
+        });
+        schedule(&core);
+        core.run_turn(&|claim| core.claim(claim));
+        let delivery = deliveries.try_recv().expect("delivery");
+        while delivery.is_current() {
+            thread::yield_now();
+        }
+        assert!(delivery.start().is_none());
+        core.commits.close();
+        core.run_commits();
+        let record = store.records().remove(0);
+        assert_eq!((record.state, record.attempt), (State::Pending, 0));
     }
 }

@@ -1,6 +1,15 @@
 //! One attempt to deliver a timeout, and how it may end.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
 
 use crate::{
     record::{Claim, Record, TimeoutId},
@@ -18,12 +27,71 @@ use crate::{
 #[must_use = "a delivery that is dropped counts as failed"]
 pub struct Delivery {
     record: Record,
+    run: Arc<Run>,
     ends: Option<Arc<dyn Ends>>,
 }
 
-/// Where deliveries end.
+/// Where deliveries start and end.
 pub(super) trait Ends: Send + Sync {
+    /// Returns the present time if the timer still starts handlers.
+    fn start(&self) -> Option<WallTime>;
     fn end(&self, record: Record, verdict: Verdict);
+}
+
+/// The lease of a worker, by the monotonic clock. Once it has ended, it stays ended.
+#[derive(Debug)]
+pub(super) struct Lease(Mutex<Option<Duration>>);
+
+impl Lease {
+    /// Returns the time of a monotonic clock. On Linux it also runs while the machine is
+    /// suspended.
+    pub(super) fn now() -> Duration {
+        super::alarm::monotonic()
+    }
+
+    pub(super) fn until(end: Duration) -> Self {
+        Self(Mutex::new(Some(end)))
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        let mut until = self.0.lock();
+        *until = until.filter(|&until| until == Duration::MAX || Self::now() < until);
+        until.is_some()
+    }
+
+    /// Sets a later end. Returns `false` if the lease has ended.
+    pub(super) fn extend(&self, end: Duration) -> bool {
+        let is_valid = self.is_valid();
+        let mut until = self.0.lock();
+        *until = until.map(|until| until.max(end));
+        is_valid && until.is_some()
+    }
+
+    pub(super) fn end(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+/// What the driver and the handler know of a delivery.
+#[derive(Debug)]
+pub(super) struct Run {
+    lease: Arc<Lease>,
+    /// When the handler started, in microseconds of the wall clock; 0 before that.
+    pub(super) started: AtomicU64,
+    /// The handler has exceeded its limit.
+    pub(super) is_over: AtomicBool,
+}
+
+impl Run {
+    pub(super) fn new(lease: Arc<Lease>) -> Self {
+        Self { lease, started: AtomicU64::new(0), is_over: AtomicBool::new(false) }
+    }
 }
 
 /// How the handler judged a delivery.
@@ -35,11 +103,35 @@ pub(crate) enum Verdict {
     Dead(String),
     /// The store knows already.
     Settled,
+    /// No handler has seen it.
+    Released,
 }
 
 impl Delivery {
-    pub(super) fn new(record: Record, ends: Arc<dyn Ends>) -> Self {
-        Self { record, ends: Some(ends) }
+    pub(super) fn new(record: Record, run: Arc<Run>, ends: Arc<dyn Ends>) -> Self {
+        Self { record, run, ends: Some(ends) }
+    }
+
+    /// Starts the delivery in the thread or task of its handler. Otherwise gives it back: the lease
+    /// has ended since the delivery began, or the timer was shut down.
+    pub(super) fn start(self) -> Option<Self> {
+        let start = self.ends.as_ref().and_then(|ends| ends.start());
+        // The lease is checked last, directly before the handler runs.
+        match start {
+            Some(now) if self.run.lease.is_valid() => {
+                self.run.started.store(now.as_micros().max(1), SeqCst);
+                Some(self)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether this worker may still deliver the timeout: its lease has not ended, and the
+    /// handler has not exceeded its limit. Does not ask the store, and takes well under a
+    /// microsecond, so a long handler can call it before each effect.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.run.lease.is_valid() && !self.run.is_over.load(SeqCst)
     }
 
     /// Returns the name of the timeout.
@@ -121,12 +213,13 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if let Some(ends) = self.ends.take() {
-            let error = if std::thread::panicking() {
-                "the handler panicked"
-            } else {
-                "the delivery was dropped"
+            let failed = |error: &str| Verdict::Failed(error.to_owned(), None);
+            let verdict = match () {
+                () if self.run.started.load(SeqCst) == 0 => Verdict::Released,
+                () if std::thread::panicking() => failed("the handler panicked"),
+                () => failed("the delivery was dropped"),
             };
-            ends.end(self.record.clone(), Verdict::Failed(error.to_owned(), None));
+            ends.end(self.record.clone(), verdict);
         }
     }
 }

@@ -1,52 +1,77 @@
-//! The driver: decides which records a worker claims, holds in its wheel and delivers, and when it
-//! looks again.
+//! The driver: decides which records a worker claims, holds in memory and begins, and when it looks
+//! again.
 //!
-//! It reads no clock and starts no thread. [`step`](Driver::step) does all work that is due at a
-//! time, and [`next_step`](Driver::next_step) returns the time of the next call. So a simulation
+//! It reads no wall clock and starts no thread. [`step`](Driver::step) does all work that is due at
+//! a time, and [`next_step`](Driver::next_step) returns the time of the next call. So a simulation
 //! runs many drivers in virtual time.
 //!
-//! Two lanes claim records. The *window* lane claims records that are due from `boundary` until the
-//! end of the window, ahead of time, and holds them in a wheel. The *backlog* lane claims records
-//! that were due before `boundary`, oldest first, at a limited rate and with at most half of the
-//! permits. So a long backlog does not delay records that are due now. The boundary moves up to the
-//! present when the window lane itself falls behind.
+//! Two lanes claim records. The *window* lane claims records that are due from `boundary` on, which
+//! is the start of the worker, ahead of time. The *backlog* lane claims records that were due
+//! before that. Each lane begins its oldest record first, and the lanes take turns, so a long
+//! backlog does not delay records that are due now.
 //!
-//! The caller carries out the claims, at most one for each lane at a time. On threads of their own,
-//! claims do not delay the deliveries of held records. A driver that meanwhile became another
-//! worker drops the records of the claim: the store has taken them from the old worker, or will.
+//! A delivery begins when a handler can run it. Records that wait are claimed, not begun: they
+//! count no attempt, and go back to the store at a shutdown. If handlers return within a moment, a
+//! few more begin at once, so that a call of the store serves many. On a store that other processes
+//! share, a worker holds only as many records as it delivers in a moment, so claims follow free
+//! handlers.
+//!
+//! The caller carries out the claims, at most one for each lane at a time. A driver that meanwhile
+//! became another worker drops the records of the claim: the store has taken them from the old
+//! worker, or will.
 
-use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
-use delaywheel::{Key, Tick, TimingWheel};
+use delaywheel::{Tick, TimingWheel, wheel::Key};
 use rustc_hash::FxHashMap;
 
 use super::{
+    delivery::{Lease, Run},
     executor::contain,
     policy::{Backoff, CatchUp},
     stats::Counters,
 };
 use crate::{
     error::StoreError,
-    record::{Claim, Record, State},
-    store::{ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
+    record::{Claim, Record},
+    repeat::Repeat,
+    store::{Begun, ClaimRequest, ClaimedBatch, Command, Settlement, Store, WorkerId},
     time::WallTime,
 };
 
 /// Most deliveries that begin in one call of the store.
 const BATCH: usize = 1_024;
 
-/// Most records of a claim of the backlog lane. Larger claims keep the processor longer from other
-/// deliveries, and smaller ones deliver a backlog more slowly.
+/// Most records of a claim of the backlog lane, which keep the processor from other deliveries.
 const BACKLOG: usize = 256;
 
-/// The window lane has fallen behind if it claims records that are overdue by this.
-const BEHIND: Duration = Duration::from_secs(1);
+/// A worker on a shared store claims twice as many records if the last ones went within this time,
+/// and half as many if they took longer than twice this time.
+const MOMENT: Duration = Duration::from_millis(25);
 
-/// Time until the next claim if other transactions have locked all records of a claim.
+/// More deliveries begin at once if the last ones returned within this time, and fewer if they took
+/// longer than twice this time.
+const QUICK: Duration = Duration::from_millis(5);
+
+/// Most deliveries for each thread that begin at once.
+const AHEAD: usize = 64;
+
+/// Records that go back to the store if a full window must take one that is due earlier.
+const EVICTED: usize = 64;
+
+/// Time until the next try if other transactions have locked a record.
 const LOCKED: Duration = Duration::from_millis(10);
 
 /// Longest delay after a failure of the store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Delay of a timeout whose time zone this process does not know.
+const UNKNOWN_ZONE: Duration = Duration::from_secs(5);
 
 /// Settings of a driver.
 #[derive(Debug, Clone)]
@@ -55,6 +80,13 @@ pub(crate) struct DriverSettings {
     pub(crate) window_capacity: usize,
     pub(crate) window_bytes: usize,
     pub(crate) max_deliveries: usize,
+    /// Threads of a blocking handler.
+    pub(crate) threads: Option<usize>,
+    /// Other processes claim from the store as well.
+    pub(crate) is_shared: bool,
+    /// The clock is virtual: leases do not follow the monotonic clock.
+    pub(crate) is_virtual: bool,
+    pub(crate) worker: Option<String>,
     pub(crate) lease: Duration,
     pub(crate) handler_limit: Option<Duration>,
     pub(crate) backoff: Backoff,
@@ -70,6 +102,10 @@ impl Default for DriverSettings {
             window_capacity: 16_384,
             window_bytes: 64 << 20,
             max_deliveries: 1_024,
+            threads: None,
+            is_shared: false,
+            is_virtual: true,
+            worker: None,
             lease: Duration::from_secs(30),
             handler_limit: Some(Duration::from_secs(15 * 60)),
             backoff: Backoff::default(),
@@ -80,7 +116,7 @@ impl Default for DriverSettings {
     }
 }
 
-/// Which claims a delivery came from.
+/// Which records a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Window,
@@ -91,7 +127,7 @@ pub(crate) enum Lane {
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     /// Deliveries that have begun.
-    pub(crate) begun: Vec<(Lane, Record)>,
+    pub(super) begun: Vec<(Record, Arc<Run>)>,
     /// Commands to write.
     pub(crate) commands: Vec<Command>,
     /// Attempts that have failed.
@@ -129,29 +165,56 @@ struct Turn<'a> {
     step: Step,
 }
 
+/// Claimed records that are due, oldest first.
+type Due = BTreeMap<(WallTime, u64), Record>;
+
+/// A delivery that the store has begun and not settled.
+#[derive(Debug)]
+struct Delivering {
+    /// `None` for a record that only waits for its release.
+    run: Option<Arc<Run>>,
+    limit: Option<Key>,
+    is_running: bool,
+}
+
 /// One worker's view of its store.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(crate) struct Driver {
     settings: DriverSettings,
     worker: Option<WorkerId>,
+    lease: Arc<Lease>,
     /// Claimed, and not due.
     wheel: TimingWheel<Record>,
-    /// Claimed and due; the delivery has not begun.
-    due: VecDeque<Record>,
-    /// Payload of both.
+    due: Due,
+    /// Due since before the boundary.
+    late: Due,
+    /// The backlog lane begins next.
+    is_turn_of_late: bool,
+    /// Payload of all three.
     bytes: usize,
     /// Deliveries under way, by token.
-    delivering: FxHashMap<u64, Option<Key>>,
+    delivering: FxHashMap<u64, Delivering>,
+    /// Handlers that have not returned, those that exceeded their limit included.
+    running: usize,
+    /// Deliveries for each thread that begin at once, and when the last ones began.
+    ahead: usize,
+    began_at: WallTime,
     /// When deliveries under way, with their attempts, exceed the limit.
     limits: TimingWheel<(Claim, u32)>,
     boundary: Option<WallTime>,
+    /// For each lane, a time before which no record of it is pending, as claims and notices told. A
+    /// claim from the start of the lane would read what was delivered long ago, as long as an old
+    /// transaction keeps the server from removing it.
+    window_floor: WallTime,
+    backlog_floor: WallTime,
     last: WallTime,
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
-    /// For each lane whose claim is under way: deliveries that may begin with it.
-    window_claim: Option<usize>,
-    backlog_claim: Option<usize>,
+    /// Lanes whose claim is under way.
+    is_claiming_window: bool,
+    is_claiming_backlog: bool,
     /// When each lane claims next.
     window_at: Option<WallTime>,
     backlog_at: Option<WallTime>,
@@ -159,8 +222,17 @@ pub(crate) struct Driver {
     /// allows none.
     window_after: WallTime,
     backlog_after: WallTime,
-    /// The window is full: more is pending in it.
-    is_full: bool,
+    /// The window is full, up to this time: more is pending in it.
+    full_until: Option<WallTime>,
+    /// A record was noticed that is due before the end of a full window.
+    must_evict: bool,
+    /// Most records to hold on a shared store, and when the last full claim ended.
+    reach: usize,
+    reached_at: WallTime,
+    /// Deliveries that began since then.
+    begun_since: usize,
+    /// This process cannot compute the times of a cron expression.
+    lacks_zone: bool,
     /// After a failure: no call of the store before this.
     paused_until: Option<WallTime>,
     pause: Duration,
@@ -172,44 +244,59 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(settings: DriverSettings) -> Self {
-        Self {
+        let mut driver = Self {
             settings,
             worker: None,
+            lease: Arc::default(),
             wheel: TimingWheel::new(Tick::ZERO),
-            due: VecDeque::new(),
+            due: Due::new(),
+            late: Due::new(),
+            is_turn_of_late: true,
             bytes: 0,
             delivering: FxHashMap::default(),
+            running: 0,
+            ahead: 1,
+            began_at: WallTime::MIN,
             limits: TimingWheel::new(Tick::ZERO),
             boundary: None,
+            window_floor: WallTime::MIN,
+            backlog_floor: WallTime::MIN,
             last: WallTime::MIN,
             renew_at: WallTime::MIN,
             lapse_at: None,
             recheck_at: None,
-            window_claim: None,
-            backlog_claim: None,
+            is_claiming_window: false,
+            is_claiming_backlog: false,
             window_at: Some(WallTime::MIN),
             backlog_at: Some(WallTime::MIN),
             window_after: WallTime::MIN,
             backlog_after: WallTime::MIN,
-            is_full: false,
+            full_until: None,
+            must_evict: false,
+            reach: 0,
+            reached_at: WallTime::MIN,
+            begun_since: 0,
+            lacks_zone: !cfg!(feature = "cron"),
             paused_until: None,
             pause: Duration::ZERO,
             abandoned: Vec::new(),
             is_closing: false,
-        }
+        };
+        driver.reach = driver.least_reach();
+        driver
     }
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        (self.wheel.len(), self.due.len(), self.delivering.len())
+        (self.wheel.len(), self.due.len() + self.late.len(), self.delivering.len())
     }
 
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
         let has_backlog = self.backlog_at.is_some() && !self.is_closing;
-        let is_delivering = !self.due.is_empty() || !self.delivering.is_empty();
-        is_waiting && !has_backlog && !is_delivering && !self.is_claiming()
+        let (_, due, delivering) = self.held();
+        is_waiting && !has_backlog && due + delivering + self.running == 0 && !self.is_claiming()
     }
 
     /// A record may have become due at this time; at [`WallTime::MIN`], any records.
@@ -218,6 +305,9 @@ impl Driver {
             self.claim_soon(due);
             return;
         }
+        self.must_evict |= self.full_until.is_some_and(|until| due < until);
+        self.window_floor = self.window_floor.min(due);
+        self.backlog_floor = self.backlog_floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
         let lead = self.lead();
         let (lane, at) = if due < boundary {
@@ -228,9 +318,21 @@ impl Driver {
         *lane = Some(lane.map_or(at, |old| old.min(at)));
     }
 
-    /// A delivery has ended.
+    /// A handler has returned.
+    pub(crate) fn returned(&mut self, token: u64) {
+        let is_running = match self.delivering.get_mut(&token) {
+            Some(delivering) => std::mem::take(&mut delivering.is_running),
+            // It had exceeded its limit, and kept its thread.
+            None => self.settings.threads.is_some(),
+        };
+        self.running = self.running.saturating_sub(usize::from(is_running));
+    }
+
+    /// A delivery is settled.
     pub(crate) fn ended(&mut self, token: u64) {
-        if let Some(Some(key)) = self.delivering.remove(&token) {
+        let Some(delivering) = self.delivering.remove(&token) else { return };
+        self.running -= usize::from(delivering.is_running);
+        if let Some(key) = delivering.limit {
             self.limits.cancel(key);
         }
     }
@@ -241,8 +343,9 @@ impl Driver {
         self.is_closing = true;
         self.bytes = 0;
         let held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
-        let held = held.into_iter().chain(self.due.drain(..));
-        held.map(|record| Command::Settle(record.claim(), Settlement::Release)).collect()
+        let due = std::mem::take(&mut self.due).into_values();
+        let held = held.into_iter().chain(due).chain(std::mem::take(&mut self.late).into_values());
+        held.map(|record| release(&record)).collect()
     }
 
     /// Returns the worker and the earlier ones, to be removed from the store once no delivery is
@@ -280,17 +383,17 @@ impl Driver {
 
     /// Returns when to step next; `None` if only a notice or the end of a delivery is a reason to.
     pub(crate) fn next_step(&self) -> Option<WallTime> {
-        let time = |tick: Tick| WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX);
         let limit = self.limits.next_expiration().map(time);
         if let Some(until) = self.paused_until {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
-        let due = (!self.due.is_empty() && self.permits() > 0).then_some(self.last);
+        let has_due = !(self.due.is_empty() && self.late.is_empty());
+        let due = (has_due && self.free() > 0).then_some(self.last);
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
         let window_at = self.window_at.map(|at| at.max(self.window_after));
         let claims = [
-            window_at.filter(|_| self.window_claim.is_none() && self.has_room(self.last)),
-            self.backlog_at.filter(|_| self.backlog_claim.is_none() && self.backlog_permits() > 0),
+            window_at.filter(|_| !self.is_claiming_window && self.has_room()),
+            self.backlog_at.filter(|_| !self.is_claiming_backlog && self.backlog_room() > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -303,12 +406,14 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(1);
-            let held = self.wheel.drain().map(|(_, _, record)| record);
-            let held: Vec<_> = held.chain(self.due.drain(..)).collect();
+            let held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
+            let due = std::mem::take(&mut self.due).into_values();
+            let late = std::mem::take(&mut self.late).into_values();
             self.bytes = 0;
             self.wheel = TimingWheel::new(tick(now));
-            for record in held {
-                self.hold(record);
+            for record in held.into_iter().chain(due).chain(late) {
+                let next = record.next;
+                self.hold(record, next);
             }
             let limits: Vec<_> = self.limits.drain().map(|(_, _, claim)| claim).collect();
             self.limits = TimingWheel::new(tick(now));
@@ -318,6 +423,7 @@ impl Driver {
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
             self.window_after = WallTime::MIN;
             self.backlog_after = WallTime::MIN;
+            (self.reached_at, self.began_at) = (WallTime::MIN, WallTime::MIN);
             self.paused_until = None;
             self.claim_soon(now);
             self.renew_at = now;
@@ -330,13 +436,38 @@ impl Driver {
         self.window_at = Some(now);
         self.backlog_at = Some(now.max(self.backlog_after));
         self.lapse_at = None;
+        (self.window_floor, self.backlog_floor) = (WallTime::MIN, WallTime::MIN);
     }
 
-    /// Counts deliveries that take too long as failed, so that they no longer hold a permit.
+    /// Calls nothing for a moment: the handler cannot be started.
+    pub(crate) fn rest(&mut self, now: WallTime) {
+        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), MAX_PAUSE);
+        self.paused_until = Some(now.saturating_add(self.pause));
+    }
+
+    /// Counts deliveries that take too long as failed. The limit counts from the start of the
+    /// handler, which may be later than the begin.
     fn end_overruns(&mut self, turn: &mut Turn<'_>) {
-        for expired in self.limits.advance(tick(turn.now)) {
-            let (claim, attempt) = expired.value;
-            self.delivering.remove(&claim.token);
+        let expired: Vec<_> =
+            self.limits.advance(tick(turn.now)).map(|expired| expired.value).collect();
+        for (claim, attempt) in expired {
+            let run =
+                self.delivering.get(&claim.token).and_then(|delivering| delivering.run.clone());
+            let started = run.as_ref().map_or(0, |run| run.started.load(SeqCst));
+            let start = if started == 0 { turn.now } else { time(Tick::new(started)) };
+            let limit = self.settings.handler_limit.unwrap_or_default();
+            if start.saturating_add(limit) > turn.now {
+                self.watch(claim, attempt, start);
+                continue;
+            }
+            if let Some(run) = run {
+                run.is_over.store(true, SeqCst);
+            }
+            let delivering = self.delivering.remove(&claim.token);
+            let was_running = delivering.is_some_and(|delivering| delivering.is_running);
+            if was_running && self.settings.threads.is_none() {
+                self.running -= 1;
+            }
             turn.counters.overruns.add(1);
             let error = "the handler exceeded its limit";
             turn.step.failed.push(FailedAttempt { claim, attempt, error });
@@ -352,15 +483,21 @@ impl Driver {
         if lapsed && self.worker.is_none() {
             self.enter(turn)?;
         }
-        if (self.has_held() && self.renew_at <= turn.now) || lapsed {
+        // The monotonic clock also runs while the wall clock stands still or steps back.
+        let is_over = self.worker.is_some() && !self.lease.is_valid();
+        if (self.has_held() && (is_over || self.renew_at <= turn.now)) || lapsed {
             self.renew(turn)?;
         }
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             // The claims may have to wait for room, and set the next time when they are made.
             self.recheck_at = None;
+            self.must_evict = true;
             self.claim_soon(turn.now);
         }
         self.expire(turn.now);
+        if std::mem::take(&mut self.must_evict) && self.full_until.is_some() {
+            self.evict(turn);
+        }
         if !self.is_closing {
             self.claim_window(turn)?;
         }
@@ -375,9 +512,33 @@ impl Driver {
     /// Moves records from the wheel to those that are due.
     fn expire(&mut self, now: WallTime) {
         for expired in self.wheel.advance(tick(now)) {
-            self.due.push_back(expired.value);
+            let record = expired.value;
+            debug_assert!(record.next <= now, "a record is early");
+            self.due.insert((record.next, record.token), record);
         }
-        debug_assert!(self.due.iter().all(|record| record.next <= now), "a record is early");
+    }
+
+    /// Gives the records back that are due last, to make room for earlier ones.
+    fn evict(&mut self, turn: &mut Turn<'_>) {
+        let mut held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
+        held.sort_unstable_by_key(|record| record.next);
+        self.bytes -= held.iter().map(|record| record.payload.len()).sum::<usize>();
+        let kept = held.len() - EVICTED.min(held.len().div_ceil(2));
+        for record in held.drain(kept..) {
+            self.wait_for_release(&record, turn);
+        }
+        for record in held {
+            let next = record.next;
+            self.hold(record, next);
+        }
+        self.full_until = None;
+    }
+
+    /// Gives a record back. The worker stays until that is written.
+    fn wait_for_release(&mut self, record: &Record, turn: &mut Turn<'_>) {
+        let waiting = Delivering { run: None, limit: None, is_running: false };
+        self.delivering.insert(record.token, waiting);
+        turn.step.commands.push(release(record));
     }
 
     fn pause_after(&mut self, error: &StoreError, now: WallTime, counters: &Counters) {
@@ -385,14 +546,14 @@ impl Driver {
         #[cfg(feature = "tracing")]
         tracing::warn!(error = error as &dyn std::error::Error, "store failed");
         let _ = error;
-        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), MAX_PAUSE);
-        self.paused_until = Some(now.saturating_add(self.pause));
+        self.rest(now);
     }
 
     fn renew(&mut self, turn: &Turn<'_>) -> Result<(), StoreError> {
         if let Some(worker) = self.worker {
+            let start = Lease::now();
             if contain(|| turn.store.renew(worker, turn.now, self.settings.lease))? {
-                self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
+                self.extend_lease(start, turn.now);
             } else {
                 self.lose_lease(turn.now, turn.counters);
             }
@@ -401,9 +562,23 @@ impl Driver {
     }
 
     fn enter(&mut self, turn: &Turn<'_>) -> Result<WorkerId, StoreError> {
-        let worker = contain(|| turn.store.enter(turn.now, self.settings.lease))?;
-        self.renew_at = turn.now.saturating_add(self.settings.lease / 3);
+        let start = Lease::now();
+        let name = self.settings.worker.as_deref();
+        let worker = contain(|| turn.store.enter(turn.now, self.settings.lease, name))?;
+        self.extend_lease(start, turn.now);
         Ok(*self.worker.insert(worker))
+    }
+
+    /// The store has extended the lease. Deliveries from before a lease that had ended stay void,
+    /// though it has not given their records away.
+    fn extend_lease(&mut self, start: Duration, now: WallTime) {
+        self.renew_at = now.saturating_add(self.settings.lease / 3);
+        // The store may count from a time that is earlier by the delay of a message.
+        let until = start.saturating_add(self.settings.lease / 10 * 9);
+        let until = if self.settings.is_virtual { Duration::MAX } else { until };
+        if !self.lease.extend(until) {
+            self.lease = Arc::new(Lease::until(until));
+        }
     }
 
     /// Drops everything that the worker held: the tokens are void.
@@ -423,9 +598,12 @@ impl Driver {
     }
 
     fn drop_held(&mut self, now: WallTime) {
+        self.lease.end();
         self.wheel.clear();
         self.due.clear();
+        self.late.clear();
         self.bytes = 0;
+        self.full_until = None;
         self.claim_soon(now);
     }
 
@@ -444,10 +622,16 @@ impl Driver {
             Some(worker) => worker,
             None => self.enter(turn)?,
         };
-        let permits = if request.begin { request.limit } else { 0 };
+        // Notices during the claim set the floor anew, and its end sets it as well.
         match lane {
-            Lane::Window => (self.window_claim, self.window_at) = (Some(permits), None),
-            Lane::Backlog => (self.backlog_claim, self.backlog_at) = (Some(permits), None),
+            Lane::Window => {
+                (self.is_claiming_window, self.window_at) = (true, None);
+                self.window_floor = WallTime::MAX;
+            }
+            Lane::Backlog => {
+                (self.is_claiming_backlog, self.backlog_at) = (true, None);
+                self.backlog_floor = WallTime::MAX;
+            }
         }
         turn.step.claims.push(LaneClaim { lane, worker, request });
         Ok(())
@@ -456,8 +640,8 @@ impl Driver {
     /// Takes in the records of a claim.
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
         match claim.lane {
-            Lane::Window => self.window_claim = None,
-            Lane::Backlog => self.backlog_claim = None,
+            Lane::Window => self.is_claiming_window = false,
+            Lane::Backlog => self.is_claiming_backlog = false,
         }
         if self.worker != Some(claim.worker) {
             return;
@@ -473,9 +657,7 @@ impl Driver {
         };
         if self.is_closing {
             for record in &batch.records {
-                // Their attempts do not count, so the worker stays until that is written.
-                self.delivering.insert(record.token, None);
-                turn.step.commands.push(Command::Settle(record.claim(), Settlement::Release));
+                self.wait_for_release(record, turn);
             }
             return;
         }
@@ -486,12 +668,22 @@ impl Driver {
         let lapse = batch.lapse.map(|lapse| lapse.max(soon));
         self.lapse_at = lapse.map(|at| at.saturating_add(Duration::from_micros(1)));
         self.recheck_at = self.settings.recheck.map(|recheck| turn.now.saturating_add(recheck));
+        let has_more = batch.next.is_some_and(|next| next < claim.request.until);
+        let first = batch.records.first().map(|record| record.next);
+        let floor = first.into_iter().chain(batch.next).min().unwrap_or(WallTime::MAX);
         match claim.lane {
-            Lane::Window => self.plan_window(&claim.request, &batch, turn.now),
-            Lane::Backlog => self.plan_backlog(&claim.request, &batch, turn.now),
+            Lane::Window => self.window_floor = self.window_floor.min(floor),
+            Lane::Backlog => self.backlog_floor = self.backlog_floor.min(floor),
+        }
+        match claim.lane {
+            Lane::Window => self.plan_window(&batch, has_more, turn.now),
+            Lane::Backlog => self.plan_backlog(&batch, has_more, turn.now),
+        }
+        // Fewer do not tell how fast the records go.
+        if has_more && 2 * self.begun_since >= self.reach {
+            self.adapt_reach(first.is_some_and(|first| first <= turn.now), turn.now);
         }
         for record in batch.records {
-            debug_assert!(record.state != State::Delivering || record.next <= claim.request.now);
             self.take_claimed(claim.lane, record, turn);
         }
     }
@@ -499,121 +691,156 @@ impl Driver {
     fn claim_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let is_early =
             self.window_at.is_none_or(|at| at > turn.now) || self.window_after > turn.now;
-        if self.window_claim.is_some() || is_early || !self.has_room(turn.now) {
+        if self.is_claiming_window || is_early || !self.has_room() {
             return Ok(());
         }
-        let from = *self.boundary.get_or_insert(turn.now);
+        let boundary = *self.boundary.get_or_insert(turn.now);
+        let from = self.start_of(boundary, self.window_floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
-        let room = self.settings.window_capacity - self.wheel.len() - self.due.len();
-        // Deliveries that are due already begin with the claim. Held records that become due during
-        // the claim need permits as well.
-        let begin = self.is_overdue(turn.now) && self.due.is_empty();
         let request = ClaimRequest {
             now: turn.now,
             from,
             until: turn.now.max(from).saturating_add(window),
-            limit: if begin { room.min(self.permits().div_ceil(4)) } else { room },
-            max_bytes: self.settings.window_bytes - self.bytes,
-            begin,
+            limit: self.capacity().saturating_sub(self.wheel.len() + self.due.len()),
+            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
+            cron: !self.lacks_zone,
         };
         self.claim(Lane::Window, request, turn)
     }
 
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
     /// time.
-    fn plan_window(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
-        let has_more = batch.next.is_some_and(|next| next < request.until);
-        self.is_full = has_more && self.is_filled_by(&batch.records);
+    fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
+        let held = self.wheel.len() + self.due.len() + batch.records.len();
+        let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
+        let is_full = held >= self.capacity() || self.bytes + bytes >= self.settings.window_bytes;
+        self.full_until = batch.next.filter(|_| has_more && is_full);
         self.window_after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
         self.window_at = self.window_at.into_iter().chain(next).min();
-        let last = batch.records.last();
-        if has_more && last.is_some_and(|last| now.since(last.next) > BEHIND) {
-            self.boundary = Some(now);
-            self.claim_soon(now);
+    }
+
+    /// Adapts the number of records to hold to the time that a full claim lasts. Those that are not
+    /// due yet are no reason to hold more.
+    fn adapt_reach(&mut self, is_behind: bool, now: WallTime) {
+        let lasted = now.since(self.reached_at);
+        (self.reached_at, self.begun_since) = (now, 0);
+        if is_behind && lasted <= MOMENT {
+            self.reach = self.reach.saturating_mul(2).min(self.settings.window_capacity);
+        } else if lasted > 2 * MOMENT {
+            self.reach = (self.reach / 2).max(self.least_reach());
         }
     }
 
-    /// Returns whether the window is full with these records. It does not hold those whose delivery
-    /// has begun.
-    fn is_filled_by(&self, records: &[Record]) -> bool {
-        let new = || records.iter().filter(|record| record.state != State::Delivering);
-        let held = self.wheel.len() + self.due.len() + new().count();
-        let bytes = self.bytes + new().map(|record| record.payload.len()).sum::<usize>();
-        held >= self.settings.window_capacity || bytes >= self.settings.window_bytes
-    }
-
-    /// Delivers a record whose delivery has begun, or puts it into the wheel. A record without an
-    /// attempt left is dead: the process of its last attempt ended before the attempt.
+    /// Holds a claimed record. One without an attempt left is dead: the process of its last attempt
+    /// ended before the attempt.
     fn take_claimed(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
-        let attempt = record.attempt - u32::from(record.state == State::Delivering);
-        if self.settings.backoff.is_last(attempt) {
+        if self.settings.backoff.is_last(record.attempt) {
             let error = "the last attempt did not end";
-            turn.step.failed.push(FailedAttempt { claim: record.claim(), attempt, error });
-        } else if record.state != State::Delivering {
-            self.hold(record);
-        } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
-            turn.counters.skipped.add(1);
-            turn.step.commands.push(Command::Settle(record.claim(), settlement));
+            let (claim, attempt) = (record.claim(), record.attempt);
+            turn.step.failed.push(FailedAttempt { claim, attempt, error });
+            return;
+        }
+        if lane == Lane::Backlog {
+            self.bytes += record.payload.len();
+            self.late.insert((record.next, record.token), record);
+        } else if record.next <= turn.now {
+            self.bytes += record.payload.len();
+            self.due.insert((record.next, record.token), record);
         } else {
-            self.deliver(lane, record, turn);
+            let next = record.next;
+            self.hold(record, next);
         }
     }
 
-    /// Puts a claimed record into the wheel.
-    fn hold(&mut self, record: Record) {
-        let deadline = tick(record.next);
+    /// Puts a claimed record into the wheel until a time.
+    fn hold(&mut self, record: Record, until: WallTime) {
         self.bytes += record.payload.len();
-        if let Err(error) = self.wheel.insert(deadline, record) {
+        if let Err(error) = self.wheel.insert(tick(until), record) {
             // The capacity of the window is far below the wheel's.
             unreachable!("the wheel is full: {error}");
         }
     }
 
+    /// Begins as many deliveries as handlers are free.
     fn begin_due(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
-        self.skip(turn);
-        let count = self.permits().min(BATCH).min(self.due.len());
-        if count == 0 {
+        let count = self.free().min(BATCH);
+        let mut records = Vec::new();
+        while records.len() < count {
+            let Some(record) = self.pop_due() else { break };
+            if lacks_zone(&record) {
+                self.pass_to_others(&record, turn);
+            } else if let Some(settlement) = skipped(&record, turn.now, self.settings.catch_up) {
+                turn.counters.skipped.add(1);
+                turn.step.commands.push(Command::Settle(record.claim(), settlement));
+            } else {
+                records.push(record);
+            }
+        }
+        if records.is_empty() {
             return Ok(());
         }
-        let claims: Vec<_> = self.due.iter().take(count).map(Record::claim).collect();
+        if records.len() == count {
+            self.adapt_ahead(turn.now);
+        }
+        let claims: Vec<_> = records.iter().map(Record::claim).collect();
         let begun = contain(|| turn.store.begin(turn.now, &claims));
         let begun = begun.inspect_err(|_| self.abandon(turn.now))?;
-        let records: Vec<_> = self.due.drain(..count).collect();
-        self.bytes -= records.iter().map(|record| record.payload.len()).sum::<usize>();
         for (mut record, begun) in records.into_iter().zip(begun) {
-            if begun {
-                debug_assert!(record.next <= turn.now, "a delivery is early");
-                record.attempt += 1;
-                self.deliver(Lane::Window, record, turn);
-            } else {
-                turn.counters.fenced.add(1);
+            match begun {
+                Begun::Begun => {
+                    debug_assert!(record.next <= turn.now, "a delivery is early");
+                    record.attempt += 1;
+                    self.deliver(record, turn);
+                }
+                Begun::Void => turn.counters.fenced.add(1),
+                Begun::Locked => self.hold(record, turn.now.saturating_add(LOCKED)),
             }
         }
         Ok(())
     }
 
-    /// Takes out due records whose policy says so.
-    fn skip(&mut self, turn: &mut Turn<'_>) {
-        let catch_up = self.settings.catch_up;
-        let bytes = &mut self.bytes;
-        self.due.retain(|record| match skipped(record, turn.now, catch_up) {
-            None => true,
-            Some(settlement) => {
-                turn.counters.skipped.add(1);
-                *bytes -= record.payload.len();
-                turn.step.commands.push(Command::Settle(record.claim(), settlement));
-                false
-            }
-        });
+    /// Adapts the number of deliveries to begin at once to the time in which the last ones
+    /// returned.
+    fn adapt_ahead(&mut self, now: WallTime) {
+        let lasted = now.since(self.began_at);
+        self.began_at = now;
+        if lasted <= QUICK && !self.settings.is_virtual {
+            self.ahead = (2 * self.ahead).min(AHEAD);
+        } else if lasted > 2 * QUICK {
+            self.ahead = (self.ahead / 2).max(1);
+        }
+    }
+
+    /// Takes out the oldest due record of the lane whose turn it is.
+    fn pop_due(&mut self) -> Option<Record> {
+        let lanes = (&mut self.late, &mut self.due);
+        let (first, second) = if self.is_turn_of_late { lanes } else { (lanes.1, lanes.0) };
+        let (_, record) = first.pop_first().or_else(|| second.pop_first())?;
+        self.is_turn_of_late = !self.is_turn_of_late;
+        self.bytes -= record.payload.len();
+        Some(record)
+    }
+
+    /// Leaves a timeout to workers that know its time zone. From now on, this one claims no cron
+    /// timeouts from a shared store.
+    fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
+        #[cfg(feature = "tracing")]
+        tracing::warn!(id = record.id.as_str(), "the time zone of a timeout is unknown here");
+        self.lacks_zone = true;
+        let at = turn.now.saturating_add(UNKNOWN_ZONE);
+        let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
+        let error = format!("a worker does not know the time zone of: {rule}");
+        let settlement = Settlement::Retry { at, error };
+        turn.step.commands.push(Command::Settle(record.claim(), settlement));
     }
 
     fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
-        let limit = self.backlog_permits().min(BACKLOG);
-        let is_claiming = self.backlog_claim.is_some();
-        if is_claiming || limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now) {
+        let limit = self.backlog_room();
+        if self.is_claiming_backlog || limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now)
+        {
             return Ok(());
         }
         // At a limited rate, no more than a hundredth of a second's worth at once.
@@ -621,18 +848,17 @@ impl Driver {
         let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
         let request = ClaimRequest {
             now: turn.now,
-            from: WallTime::MIN,
+            from: self.start_of(WallTime::MIN, self.backlog_floor).min(boundary),
             until: boundary,
             limit,
-            max_bytes: self.settings.window_bytes,
-            begin: true,
+            max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
+            cron: !self.lacks_zone,
         };
         self.claim(Lane::Backlog, request, turn)
     }
 
     /// Sets when the backlog lane claims again.
-    fn plan_backlog(&mut self, request: &ClaimRequest, batch: &ClaimedBatch, now: WallTime) {
-        let has_more = batch.next.is_some_and(|next| next < request.until);
+    fn plan_backlog(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
         let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
         let pause =
             self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
@@ -643,35 +869,58 @@ impl Driver {
         }
     }
 
-    fn deliver(&mut self, lane: Lane, record: Record, turn: &mut Turn<'_>) {
+    fn deliver(&mut self, record: Record, turn: &mut Turn<'_>) {
         turn.counters.deliveries.add(1);
         turn.counters.lateness.record(turn.now.since(record.next));
-        self.delivering.insert(record.token, None);
+        let run = Arc::new(Run::new(Arc::clone(&self.lease)));
+        let delivering = Delivering { run: Some(run.clone()), limit: None, is_running: true };
+        self.delivering.insert(record.token, delivering);
+        self.running += 1;
+        self.begun_since += 1;
         self.watch(record.claim(), record.attempt, turn.now);
-        turn.step.begun.push((lane, record));
+        turn.step.begun.push((record, run));
     }
 
-    fn watch(&mut self, claim: Claim, attempt: u32, now: WallTime) {
-        if let Some(limit) = self.settings.handler_limit {
-            let token = claim.token;
-            let limit = tick(now.saturating_add(limit));
-            let key = self.limits.insert(limit, (claim, attempt)).ok();
-            self.delivering.insert(token, key);
+    fn watch(&mut self, claim: Claim, attempt: u32, start: WallTime) {
+        let (Some(limit), Some(delivering)) =
+            (self.settings.handler_limit, self.delivering.get_mut(&claim.token))
+        else {
+            return;
+        };
+        let limit = tick(start.saturating_add(limit));
+        delivering.limit = self.limits.insert(limit, (claim, attempt)).ok();
+    }
+
+    /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
+    fn free(&self) -> usize {
+        let permits = self.settings.max_deliveries.saturating_sub(self.delivering.len());
+        let Some(threads) = self.settings.threads else { return permits };
+        let free = (threads * self.ahead).saturating_sub(self.running);
+        // Quick handlers begin in batches.
+        if free * 2 < threads * (self.ahead - 1) { 0 } else { free.min(permits) }
+    }
+
+    /// Returns the fewest records that keep all handlers of this worker busy.
+    fn least_reach(&self) -> usize {
+        let DriverSettings { threads, max_deliveries, window_capacity, .. } = self.settings;
+        (2 * threads.unwrap_or(max_deliveries).min(max_deliveries)).min(window_capacity)
+    }
+
+    /// Returns the most records that the window lane holds.
+    fn capacity(&self) -> usize {
+        let capacity = self.settings.window_capacity;
+        if self.settings.is_shared {
+            self.reach.max(self.wheel.len() + self.due.len())
+        } else {
+            capacity
         }
     }
 
-    fn permits(&self) -> usize {
-        self.settings.max_deliveries.saturating_sub(self.begun())
-    }
-
-    fn backlog_permits(&self) -> usize {
-        self.settings.max_deliveries.div_ceil(2).saturating_sub(self.begun())
-    }
-
-    /// Returns the number of deliveries under way, and of those that claims may begin.
-    fn begun(&self) -> usize {
-        let claims = self.window_claim.unwrap_or(0) + self.backlog_claim.unwrap_or(0);
-        self.delivering.len() + claims
+    /// Returns how many records the backlog lane may claim; none until half of the last ones went.
+    fn backlog_room(&self) -> usize {
+        let reach = if self.settings.is_shared { self.reach } else { BACKLOG };
+        let most = reach.min(BACKLOG);
+        if self.late.len() <= most / 2 { most - self.late.len() } else { 0 }
     }
 
     /// Returns the time before the next due time at which the window lane claims. The claim takes
@@ -681,24 +930,20 @@ impl Driver {
         self.settings.window / 2
     }
 
+    /// Returns where a claim starts to read. A store of one process remembers that by itself.
+    fn start_of(&self, lane: WallTime, floor: WallTime) -> WallTime {
+        if self.settings.is_shared { floor.max(lane) } else { lane }
+    }
+
     fn is_claiming(&self) -> bool {
-        self.window_claim.is_some() || self.backlog_claim.is_some()
+        self.is_claiming_window || self.is_claiming_backlog
     }
 
-    /// Returns whether the window lane would claim records that are already due.
-    fn is_overdue(&self, now: WallTime) -> bool {
-        self.window_at.is_some_and(|at| at.saturating_add(self.lead()) <= now)
-    }
-
-    /// Returns whether the window lane may claim: a full window must first be half empty, and
-    /// records that are already due need permits.
-    fn has_room(&self, now: WallTime) -> bool {
-        if self.is_overdue(now) && self.permits() == 0 {
-            return false;
-        }
+    /// Returns whether the window lane may claim: a full window must first be half empty.
+    fn has_room(&self) -> bool {
         let held = self.wheel.len() + self.due.len();
-        let (capacity, bytes) = (self.settings.window_capacity, self.settings.window_bytes);
-        if self.is_full {
+        let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
+        if self.full_until.is_some() {
             held <= capacity / 2 && self.bytes <= bytes / 2
         } else {
             held < capacity && self.bytes < bytes
@@ -706,8 +951,21 @@ impl Driver {
     }
 
     fn has_held(&self) -> bool {
-        !(self.wheel.is_empty() && self.due.is_empty() && self.delivering.is_empty())
+        self.held() != (0, 0, 0)
     }
+}
+
+/// Returns whether this process cannot tell the next occurrence.
+fn lacks_zone(record: &Record) -> bool {
+    record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
+}
+
+fn release(record: &Record) -> Command {
+    Command::Settle(record.claim(), Settlement::Release)
+}
+
+fn time(tick: Tick) -> WallTime {
+    WallTime::from_micros(tick.get()).unwrap_or(WallTime::MAX)
 }
 
 /// Returns how long to wait after a claim that found all records locked by other transactions.
@@ -747,7 +1005,7 @@ fn tick(time: WallTime) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryStore, NewTimeout, StoreErrorReason};
+    use crate::{MemoryStore, NewTimeout, State, StoreErrorReason};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -807,57 +1065,64 @@ mod tests {
         assert!(store.records().iter().all(|record| record.state == State::Pending));
     }
 
-    #[test]
-    fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
-        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 100), Counters::default(), driver(8));
-        driver.settings.catch_up_rate = NonZeroU32::new(100);
-        let (mut begun, mut claimed) = (0, Vec::new());
-        for _ in 0..50 {
-            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-            for (lane, record) in step.begun {
-                begun += u32::from(lane == Lane::Backlog);
+    /// Returns the number of deliveries that begin in a number of steps, without the passage of
+    /// time.
+    fn begins(driver: &mut Driver, store: &MemoryStore, now: WallTime, steps: u32) -> usize {
+        let (counters, mut claimed, mut begun) = (Counters::default(), Vec::new(), 0);
+        for _ in 0..steps {
+            let step = driver.step(store, now, &counters, std::mem::take(&mut claimed));
+            for (record, _) in step.begun {
+                begun += 1;
+                let settle = Command::Settle(record.claim(), Settlement::Done);
+                store.write(now, &[settle]).expect("write");
                 driver.ended(record.token);
+            }
+            for command in step.commands {
+                store.write(now, std::slice::from_ref(&command)).expect("write");
+                if let Command::Settle(claim, _) = command {
+                    driver.ended(claim.token);
+                }
             }
             let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
             claimed = step.claims.into_iter().map(carry_out).collect();
-            driver.notice(now.saturating_sub(SECOND));
         }
-        assert_eq!(begun, 1, "one in ten milliseconds, and no time has passed");
+        begun
+    }
+
+    #[test]
+    fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, mut driver) = (store(now, 100), driver(8));
+        driver.settings.catch_up_rate = NonZeroU32::new(100);
+        // One is due at this moment, and not of the backlog.
+        assert_eq!(begins(&mut driver, &store, now, 5), 2);
+        for _ in 0..50 {
+            driver.notice(now.saturating_sub(SECOND));
+            assert_eq!(begins(&mut driver, &store, now, 1), 0, "one in ten milliseconds");
+        }
         assert!(!driver.is_idle(now), "more are due");
         let later = now.saturating_add(Duration::from_millis(10));
         assert_eq!(driver.next_step(), Some(later));
     }
 
+    /// Records that are due much later fill the window.
     #[test]
-    fn a_window_that_is_more_than_half_full_does_not_delay_a_burst() {
+    fn a_full_window_does_not_delay_a_burst() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 0), Counters::default(), driver(8));
-        driver.settings.window_capacity = 100;
-        let schedule = |name: &str, count: u32, due| {
-            let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"").expect("valid");
-            let commands = (0..count).map(|number| Command::Schedule(new(number)));
-            store.write(now, &commands.collect::<Vec<_>>()).expect("write");
-        };
-        schedule("far", 60, now.saturating_add(40 * SECOND));
-        let (mut begun, mut claimed) = (0, Vec::new());
-        for step in 0..30 {
-            if step == 2 {
-                driver.claim_soon(now);
-            } else if step == 5 {
-                assert_eq!(driver.held(), (60, 0, 0));
-                schedule("burst", 10, now);
-                driver.notice(now);
-            }
-            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
-            for (_, record) in step.begun {
-                begun += 1;
-                driver.ended(record.token);
-            }
-            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
-            claimed = step.claims.into_iter().map(carry_out).collect();
+        for (far, is_shared) in [(60, false), (100, false), (100, true)] {
+            let (store, mut driver) = (store(now, 0), driver(8));
+            (driver.settings.window_capacity, driver.settings.is_shared) = (100, is_shared);
+            let schedule = |name: &str, count: u32, due| {
+                let new = |number| NewTimeout::new(format!("{name}{number}"), due, b"");
+                let new = |number| Command::Schedule(new(number).expect("valid"));
+                store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+            };
+            schedule("far", far + 50, now.saturating_add(40 * SECOND));
+            assert_eq!(begins(&mut driver, &store, now, 5), 0);
+            schedule("burst", 10, now);
+            driver.notice(now);
+            assert_eq!(begins(&mut driver, &store, now, 30), 10, "the others wait for room");
         }
-        assert_eq!(begun, 10, "the others wait for room that they do not need");
     }
 
     /// Another transaction has locked the records, and may hold them for long.
@@ -880,13 +1145,21 @@ mod tests {
     }
 
     #[test]
-    fn claims_under_way_have_the_permits_of_the_deliveries_that_they_begin() {
+    fn no_more_deliveries_begin_than_threads_are_free_and_the_lanes_take_turns() {
         let now = WallTime::MIN.saturating_add(1_000 * SECOND);
-        let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(1));
+        let (store, counters, mut driver) = (store(now, 9), Counters::default(), driver(8));
+        driver.settings.threads = Some(2);
         let step = driver.step(&store, now, &counters, Vec::new());
-        let [claim] = step.claims[..] else { panic!("{:?}", step.claims) };
-        assert!(claim.request.begin && claim.request.limit == 1);
-        assert!(driver.step(&store, now, &counters, Vec::new()).claims.is_empty());
-        assert!(!driver.is_idle(now));
+        let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+        let claimed = step.claims.into_iter().map(carry_out).collect();
+        let step = driver.step(&store, now, &counters, claimed);
+        let ids: Vec<_> = step.begun.iter().map(|(record, _)| record.id.as_str()).collect();
+        assert_eq!(ids, ["8", "0"], "the oldest of each lane");
+        driver.returned(step.begun[0].0.token);
+        let step = driver.step(&store, now, &counters, Vec::new());
+        assert_eq!(step.begun[0].0.id.as_str(), "7", "before the first one is settled");
+        assert_eq!(step.begun.len(), 1);
+        let pending = |record: &Record| record.attempt == 0;
+        assert_eq!(store.records().iter().filter(|record| pending(record)).count(), 6);
     }
 }

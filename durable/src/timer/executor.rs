@@ -11,13 +11,13 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{delivery::Delivery, driver::Lane};
+use super::delivery::Delivery;
 use crate::error::{StoreError, StoreErrorReason};
 
-/// Passes deliveries on. Must not block; a panic fails the delivery.
-pub(super) type Handler = Arc<dyn Fn(Lane, Delivery) + Send + Sync>;
+/// Passes deliveries on. Must not block.
+pub(super) type Handler = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Deliveries that wait for a thread. Those of the window go first.
+/// Hands deliveries to threads. The driver begins none for which no thread is free.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<Waiting>,
@@ -26,23 +26,17 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    window: VecDeque<Delivery>,
-    backlog: VecDeque<Delivery>,
+    deliveries: VecDeque<Delivery>,
     is_closed: bool,
 }
 
 impl Queue {
-    pub(super) fn push(&self, lane: Lane, delivery: Delivery) {
-        let mut state = self.state.lock();
-        match lane {
-            Lane::Window => state.window.push_back(delivery),
-            Lane::Backlog => state.backlog.push_back(delivery),
-        }
-        drop(state);
+    pub(super) fn push(&self, delivery: Delivery) {
+        self.state.lock().deliveries.push_back(delivery);
         self.changed.notify_one();
     }
 
-    /// Makes the threads end after they have run the waiting deliveries.
+    /// Makes the threads end.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -50,14 +44,10 @@ impl Queue {
 
     fn pop(&self) -> Option<Delivery> {
         let mut state = self.state.lock();
-        loop {
-            let waiting = &mut *state;
-            let next = waiting.window.pop_front().or_else(|| waiting.backlog.pop_front());
-            if next.is_some() || waiting.is_closed {
-                return next;
-            }
+        while state.deliveries.is_empty() && !state.is_closed {
             self.changed.wait(&mut state);
         }
+        state.deliveries.pop_front()
     }
 
     /// Starts a thread that runs deliveries.
@@ -80,6 +70,7 @@ pub(super) fn run_blocking<E: std::fmt::Display>(
     handler: &(dyn Fn(&Delivery) -> Result<(), E> + Send + Sync),
     delivery: Delivery,
 ) {
+    let Some(delivery) = delivery.start() else { return };
     match catch_unwind(AssertUnwindSafe(|| handler(&delivery))) {
         Ok(Ok(())) => delivery.acknowledge(),
         Ok(Err(error)) => delivery.retry(error),
@@ -88,7 +79,7 @@ pub(super) fn run_blocking<E: std::fmt::Display>(
 }
 
 /// Runs the code of a user, so that its panic ends no thread of the timer. The delivery that the
-/// panic drops counts as failed.
+/// panic drops counts as failed if its handler had started.
 pub(super) fn run_contained(run: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(run)));
 }

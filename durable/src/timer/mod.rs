@@ -366,30 +366,18 @@ impl<S: Store> DurableTimer<S> {
         self.core().stats()
     }
 
-    /// Publishes [`stats`](Self::stats), [`count`](Self::count) and [`count_due`](Self::count_due)
-    /// through the facade `metrics`, under names that begin with `delaywheel_durable_`. Call it as
-    /// often as they are collected.
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`] if the store failed. Then only `stats` is published.
+    /// Publishes [`stats`](Self::stats) through the facade `metrics`, under names that begin with
+    /// `delaywheel_durable_`. Call it as often as they are collected. Does not ask the store.
     #[cfg(feature = "metrics")]
-    pub fn publish_metrics(&self) -> Result<(), DurableError> {
+    pub fn publish_metrics(&self) {
         self.stats().publish();
-        stats::publish_store(self.count()?, self.count_due()?);
-        Ok(())
     }
 
     /// Emits one event of the facade `tracing`, of the level `INFO`, with the fields of
-    /// [`stats`](Self::stats), [`count`](Self::count) and [`count_due`](Self::count_due).
-    ///
-    /// # Errors
-    ///
-    /// [`DurableError`] if the store failed. Then no event is emitted.
+    /// [`stats`](Self::stats). Does not ask the store.
     #[cfg(feature = "tracing")]
-    pub fn trace_stats(&self) -> Result<(), DurableError> {
-        self.stats().trace(self.count()?, self.count_due()?);
-        Ok(())
+    pub fn trace_stats(&self) {
+        self.stats().trace();
     }
 
     /// Shuts down at once: refuses new timeouts and begins no delivery.

@@ -9,9 +9,6 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-use crate::store::Counts;
-
 /// Defines the counters once, for the timer and for its user.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -49,11 +46,8 @@ macro_rules! counters {
         #[cfg(feature = "tracing")]
         impl DurableStats {
             /// Emits all numbers as an event.
-            pub(super) fn trace(&self, store: Counts, store_due: u64) {
+            pub(super) fn trace(&self) {
                 tracing::info!(
-                    store_live = store.live,
-                    store_due,
-                    store_dead = store.dead,
                     window = self.window,
                     due = self.due,
                     delivering = self.delivering,
@@ -71,17 +65,26 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(super) $name: Counter,)*
+            /// Records in the window, due, and being delivered.
+            held: Mutex<(usize, usize, usize)>,
             pub(super) lateness: Durations,
             pub(super) store_latency: Durations,
         }
 
         impl Counters {
+            pub(super) fn hold(&self, held: (usize, usize, usize)) {
+                *self.held.lock() = held;
+            }
+
             pub(super) fn read(&self) -> DurableStats {
+                let (window, due, delivering) = *self.held.lock();
                 DurableStats {
+                    window,
+                    due,
+                    delivering,
                     $($name: self.$name.get(),)*
                     lateness: self.lateness.summary(),
                     store_latency: self.store_latency.summary(),
-                    ..DurableStats::default()
                 }
             }
         }
@@ -139,11 +142,15 @@ impl DurableStats {
     /// Publishes the counts through the facade `metrics`.
     pub(super) fn publish(&self) {
         self.publish_counters();
-        publish_gauges([
-            ("delaywheel_durable_window", self.window as u64),
-            ("delaywheel_durable_due", self.due as u64),
-            ("delaywheel_durable_delivering", self.delivering as u64),
-        ]);
+        let held = [
+            ("delaywheel_durable_window", self.window),
+            ("delaywheel_durable_due", self.due),
+            ("delaywheel_durable_delivering", self.delivering),
+        ];
+        for (name, value) in held {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
+            metrics::gauge!(name).set(value as f64);
+        }
         let latencies = [
             ("delaywheel_durable_lateness_p99_seconds", self.lateness.p99),
             ("delaywheel_durable_store_latency_p99_seconds", self.store_latency.p99),
@@ -151,24 +158,6 @@ impl DurableStats {
         for (name, value) in latencies {
             metrics::gauge!(name).set(value.as_secs_f64());
         }
-    }
-}
-
-/// Publishes the numbers of records in a store.
-#[cfg(feature = "metrics")]
-pub(super) fn publish_store(counts: Counts, due: u64) {
-    publish_gauges([
-        ("delaywheel_durable_store_live", counts.live),
-        ("delaywheel_durable_store_due", due),
-        ("delaywheel_durable_store_dead", counts.dead),
-    ]);
-}
-
-#[cfg(feature = "metrics")]
-fn publish_gauges(gauges: [(&'static str, u64); 3]) {
-    for (name, value) in gauges {
-        #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact past 2^53")]
-        metrics::gauge!(name).set(value as f64);
     }
 }
 

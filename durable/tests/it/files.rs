@@ -166,14 +166,14 @@ fn use_store(store: &RedbStore) -> Result<bool, StoreError> {
         store.get(&record.id)?;
     }
     store.count()?;
-    let worker = store.enter(WallTime::MIN, Duration::from_secs(1))?;
+    let worker = store.enter(WallTime::MIN, Duration::from_secs(1), None)?;
     let request = ClaimRequest {
         now: WallTime::MIN,
         from: WallTime::MIN,
         until: WallTime::MAX,
         limit: 10,
         max_bytes: usize::MAX,
-        begin: false,
+        cron: true,
     };
     store.claim(worker, request)?;
     schedule(store, COUNT..COUNT + 1)?;

@@ -4,9 +4,7 @@
 #[cfg(feature = "redb")]
 mod files;
 mod handlers;
-#[cfg(feature = "redb")]
-mod power;
-mod scale;
+mod load;
 mod simulation;
 mod stores;
 mod timer;

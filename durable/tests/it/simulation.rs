@@ -15,10 +15,10 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Answer, Backoff, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts, Delivery,
-    DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record, Rescheduled,
-    Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, TimeoutId, WallClock,
-    WallTime, WorkerId,
+    Answer, Backoff, Begun, Cancelled, Claim, ClaimRequest, ClaimedBatch, Command, Counts,
+    Delivery, DurableError, DurableTimer, ManualWallClock, MemoryStore, Notice, Query, Record,
+    Rescheduled, Scheduled, Settlement, State, Store, StoreError, StoreErrorReason, TimeoutId,
+    WallClock, WallTime, WorkerId,
 };
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -144,7 +144,7 @@ impl RemoteStore {
     ) -> Result<Option<ClaimedBatch>, StoreError> {
         let batch = self.store.claim(worker, request)?;
         if batch.is_none() && self.fault == Some(Fault::ClaimAfterLeave) {
-            let absent = self.store.enter(WallTime::MAX, Duration::ZERO)?;
+            let absent = self.store.enter(WallTime::MAX, Duration::ZERO, None)?;
             self.store.claim(absent, request)?;
         }
         Ok(batch)
@@ -208,8 +208,13 @@ impl Store for RemoteStore {
         self.call(|| self.store.count())
     }
 
-    fn enter(&self, now: WallTime, lease: Duration) -> Result<WorkerId, StoreError> {
-        self.call(|| self.store.enter(now, lease))
+    fn enter(
+        &self,
+        now: WallTime,
+        lease: Duration,
+        name: Option<&str>,
+    ) -> Result<WorkerId, StoreError> {
+        self.call(|| self.store.enter(now, lease, name))
     }
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
@@ -239,13 +244,13 @@ impl Store for RemoteStore {
         })
     }
 
-    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<bool>, StoreError> {
+    fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
         let late = || vec![Late::Begin(now, claims.to_vec())];
         self.send(late, || match self.fault {
             Some(Fault::Early) => self.store.begin(now.saturating_add(SECOND), claims),
             Some(Fault::BeginAnyway) => {
                 self.store.begin(now, claims)?;
-                Ok(vec![true; claims.len()])
+                Ok(vec![Begun::Begun; claims.len()])
             }
             _ => self.store.begin(now, claims),
         })

@@ -20,8 +20,8 @@ mod embedded {
     };
 
     use delaywheel_durable::{
-        ClaimRequest, Command, Conflict, NewTimeout, Record, RedbStore, Store, StoreErrorReason,
-        TimeoutId, WallTime, WorkerId, conformance,
+        Begun, ClaimRequest, Command, Conflict, NewTimeout, Query, Record, RedbStore, Store,
+        StoreErrorReason, TimeoutId, WallTime, WorkerId, conformance,
     };
     use redb::backends::InMemoryBackend;
 
@@ -31,6 +31,60 @@ mod embedded {
     fn redb_conforms() {
         let open = || RedbStore::open_backend(InMemoryBackend::new()).expect("open");
         conformance::check(open, 4_000);
+    }
+
+    #[test]
+    fn redb_is_copied_while_it_changes_is_compacted_and_repeats_no_token() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name);
+        let at = |micros| WallTime::from_micros(micros).expect("in range");
+        let store = RedbStore::open(path("store")).expect("open");
+        let command = |number: u64, payload: &[u8]| {
+            let new = NewTimeout::new(format!("{}", number * 7_919 % 2_000), at(number), payload);
+            Command::Schedule(new.expect("valid"))
+        };
+        let fill: Vec<_> = (0..2_000).map(|number| command(number, &[7; 2_000])).collect();
+        store.write(at(0), &fill).expect("write");
+        thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                for number in 0..50 {
+                    let pair = [command(number, b"1"), command(number + 1_000, b"1")];
+                    store.write(at(0), &pair).expect("write");
+                }
+            });
+            for number in 0..3 {
+                store.backup(path(&format!("copy-{number}"))).expect("backup");
+            }
+            changes.join().expect("changes");
+        });
+        store.backup(path("copy-0")).expect_err("it exists");
+        for number in 0..3 {
+            let copy = RedbStore::open_checked(path(&format!("copy-{number}"))).expect("open");
+            let records = copy.list(&all(), 9_999).expect("list");
+            let changed = records.iter().filter(|record| record.payload.len() == 1).count();
+            assert_eq!((records.len(), changed % 2), (2_000, 0), "one moment");
+        }
+        let cancel = |number: u64| Command::Cancel(TimeoutId::new(number.to_string()).expect("id"));
+        store.write(at(0), &(10..2_000).map(cancel).collect::<Vec<_>>()).expect("write");
+        let length = || fs::metadata(path("store")).expect("file").len();
+        let before = length();
+        assert!(store.compact().expect("compact"));
+        assert!(length() < before / 4, "{before} and {}", length());
+        let token = |store: &RedbStore| {
+            let worker = store.enter(at(0), Duration::MAX, None).expect("enter");
+            let (from, until) = (at(0), WallTime::MAX);
+            let request =
+                ClaimRequest { now: at(0), from, until, limit: 1, max_bytes: 9, cron: true };
+            store.claim(worker, request).expect("claim").expect("lease").records[0].token
+        };
+        let first = token(&store);
+        drop(store);
+        let store = RedbStore::open(path("store")).expect("open");
+        assert!(token(&store) > first);
+    }
+
+    fn all() -> Query {
+        Query::Prefix { prefix: String::new(), after: None }
     }
 
     #[test]
@@ -87,7 +141,7 @@ mod embedded {
             until: at(60),
             limit: 10,
             max_bytes: 10,
-            begin: false,
+            cron: true,
         };
         store.claim(worker, request).expect("claim").expect("lease").records
     }
@@ -106,7 +160,7 @@ mod embedded {
         });
         let store = RedbStore::open_backend(file).expect("open");
         store.write(at(0), &[schedule("a", at(10), Conflict::Refuse)]).expect("write");
-        let worker = store.enter(at(0), Duration::from_secs(600)).expect("enter");
+        let worker = store.enter(at(0), Duration::from_secs(600), None).expect("enter");
         (store, worker, slot)
     }
 
@@ -151,6 +205,6 @@ mod embedded {
         let (sender, begun) = mpsc::channel();
         thread::spawn(move || sender.send(store.begin(at(10), &claims)));
         let begun = begun.recv_timeout(Duration::from_secs(20)).expect("begin has returned");
-        assert_eq!(begun.expect("begin"), [true]);
+        assert_eq!(begun.expect("begin"), [Begun::Begun]);
     }
 }

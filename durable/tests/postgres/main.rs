@@ -3,6 +3,7 @@
 
 #![cfg(all(unix, feature = "postgres"))]
 
+mod faults;
 mod idle;
 mod plans;
 mod proxy;
@@ -92,7 +93,7 @@ fn postgres_refuses_a_newer_version_and_odd_names() {
     drop(PostgresStore::connect(&parameters).expect("create"));
     drop(PostgresStore::connect(&parameters).expect("open"));
     let mut client = client(&server);
-    client.batch_execute("INSERT INTO delaywheel.version VALUES (1000)").expect("insert");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (1000, 1000)").expect("insert");
     let error = PostgresStore::connect(&parameters).expect_err("newer");
     assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
     for name in ["", "Caps", "a-b", "1a", "a\"b"] {
@@ -332,12 +333,12 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
     let parameters = format!("{} {isolation}", server.parameters());
     let store = PostgresStore::connect(&parameters).expect("connect");
     let now = store.clock().expect("clock").now();
-    let other = store.enter(now, 600 * SECOND).expect("enter");
+    let other = store.enter(now, 600 * SECOND, None).expect("enter");
     for lapses in [false, true] {
         let id = TimeoutId::new(format!("{lapses}")).expect("valid");
         let new = NewTimeout::new(id.clone(), now, b"").expect("valid");
         store.write(now, &[Command::Schedule(new)]).expect("write");
-        let worker = store.enter(now, SECOND).expect("enter");
+        let worker = store.enter(now, SECOND, None).expect("enter");
         let number = worker.0.cast_signed();
         let mut client = client(&server);
         let mut claim = client.transaction().expect("begin");
@@ -347,20 +348,29 @@ fn a_worker_that_leaves_or_lapses_keeps_no_record_of_a_claim_under_way() {
         claim.execute(update, &[&number, &id.as_str()]).expect("claim");
         thread::scope(|scope| {
             let end = scope.spawn(|| {
+                let later = now.saturating_add(2 * SECOND);
                 if lapses {
-                    let later = now.saturating_add(2 * SECOND);
                     assert!(store.renew(other, later, SECOND).expect("renew"));
                 } else {
-                    store.leave(worker).expect("leave");
+                    // On a busy machine, the claim is under way for longer than this waits.
+                    while store.leave(worker).is_err() {}
                 }
             });
             let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
             let mut watcher = self::client(&server);
-            while watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0) == 0 {
+            let mut waits = || watcher.query_one(waits, &[]).expect("waits").get::<_, i64>(0);
+            while !lapses && waits() == 0 {
                 thread::yield_now();
             }
-            claim.commit().expect("commit");
-            end.join().expect("end");
+            if lapses {
+                end.join().expect("the renewal does not wait");
+                claim.commit().expect("commit");
+                let later = now.saturating_add(2 * SECOND);
+                assert!(store.renew(other, later, SECOND).expect("renew"));
+            } else {
+                claim.commit().expect("commit");
+                end.join().expect("end");
+            }
         });
         let record = store.get(&id).expect("get").expect("a record");
         assert_eq!(record.state, State::Pending, "after a lapse: {lapses}");
@@ -538,28 +548,6 @@ fn rows_that_sql_writes_have_the_limits_of_the_crate_and_block_no_others() {
     assert!(timer.finish(LONG));
 }
 
-#[test]
-fn a_migration_makes_rows_dead_that_no_worker_can_read() {
-    let Some(server) = Server::start() else { return };
-    drop(PostgresStore::connect(&server.parameters()).expect("create"));
-    let mut client = client(&server);
-    client.batch_execute(BACK_TO_VERSION_3).expect("the version before");
-    let rows = "SELECT delaywheel.schedule('', now(), ''),
-            delaywheel.schedule(repeat('x', 256), now(), ''),
-            delaywheel.schedule('rule', now(), '', 'daily'),
-            delaywheel.schedule('large', now(), convert_to(repeat('x', 1048577), 'UTF8')),
-            delaywheel.schedule('old', '1900-01-01', ''),
-            delaywheel.schedule('good', now(), '')";
-    client.batch_execute(rows).expect("rows");
-    let (timer, seen) = start(&server);
-    let delivered = [(); 2].map(|()| seen.recv_timeout(LONG).expect("delivery"));
-    assert_eq!(BTreeSet::from(delivered), BTreeSet::from(["good".to_owned(), "old".to_owned()]));
-    assert!(timer.finish(LONG));
-    let dead = timer.list(&Query::Dead { after: None }, 9).expect("list");
-    assert_eq!(dead.len(), 4, "{dead:?}");
-    assert!(dead.iter().all(|record| record.error.is_some()), "{dead:?}");
-}
-
 /// Each store has a session of its own, as another process has.
 #[test]
 fn stores_that_connect_at_once_migrate_a_schema_once() {
@@ -581,17 +569,9 @@ fn stores_that_connect_at_once_migrate_a_schema_once() {
     for round in 0..4 {
         let schema = format!("round_{round}");
         let versions = connect_all(&schema);
-        assert_eq!(versions, [1, 2, 3, 4]);
-        let back = BACK_TO_VERSION_3.replace("delaywheel", &schema);
-        client(&server).batch_execute(&back).expect("the version before");
-        assert_eq!(connect_all(&schema), versions);
+        assert_eq!(versions, [1]);
     }
 }
-
-const BACK_TO_VERSION_3: &str = "
-    ALTER TABLE delaywheel.timeouts DROP CONSTRAINT timeouts_id, DROP CONSTRAINT timeouts_payload,
-        DROP CONSTRAINT timeouts_due, DROP CONSTRAINT timeouts_repeat;
-    DELETE FROM delaywheel.version WHERE version = 4;";
 
 #[test]
 fn commits_are_durable_whatever_the_default_of_the_database() {

@@ -1,0 +1,103 @@
+//! Timers on real threads that have more to do than they can: what waits is not begun.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    Backoff, Command, Delivery, DurableTimer, DurableTimerBuilder, MemoryStore, NewTimeout, State,
+    Store, SystemWallClock, WallClock,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Writes timeouts that are due one microsecond apart, the last one now.
+fn fill(store: &MemoryStore, count: u32) {
+    let now = SystemWallClock.now();
+    let new = |number| {
+        let due = now.saturating_sub(Duration::from_micros(1) * (count - number));
+        Command::Schedule(NewTimeout::new(format!("{number:04}"), due, b"").expect("valid"))
+    };
+    store.write(now, &(0..count).map(new).collect::<Vec<_>>()).expect("write");
+}
+
+type Handled = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+fn build(
+    builder: DurableTimerBuilder<MemoryStore>,
+    handler: impl Fn(&Delivery) -> Handled + Send + Sync + 'static,
+) -> DurableTimer<MemoryStore> {
+    builder.build_blocking(handler).expect("start")
+}
+
+/// The work takes 1 s, and each delivery may take 200 ms.
+#[test]
+fn timeouts_that_wait_for_a_thread_use_no_attempt_and_no_limit() {
+    let store = MemoryStore::new();
+    fill(&store, 200);
+    let (runs, builder) = (Arc::new(AtomicUsize::new(0)), DurableTimer::builder(store.clone()));
+    let count = Arc::clone(&runs);
+    let builder = builder.threads(1).handler_limit(Some(200 * MILLI));
+    let timer = build(builder.backoff(Backoff::new(MILLI).attempts(4)), move |delivery| {
+        assert_eq!(delivery.attempt(), 1);
+        count.fetch_add(1, SeqCst);
+        thread::sleep(5 * MILLI);
+        Ok(())
+    });
+    assert!(timer.finish(LONG));
+    let stats = timer.stats();
+    assert_eq!((runs.load(SeqCst), stats.acknowledged), (200, 200));
+    assert_eq!((stats.overruns, stats.retries, stats.dead, stats.fenced), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_shutdown_begins_no_delivery_and_those_that_wait_go_back() {
+    let store = MemoryStore::new();
+    fill(&store, 400);
+    let (sender, begun) = mpsc::channel();
+    let (release, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(parking_lot::Mutex::new(gate));
+    let timer = build(DurableTimer::builder(store.clone()).threads(4), move |delivery| {
+        sender.send(delivery.id().to_string())?;
+        let _ = gate.lock().recv();
+        Ok(())
+    });
+    let first: Vec<_> = (0..4).map(|_| begun.recv_timeout(LONG).expect("delivery")).collect();
+    let start = Instant::now();
+    assert!(!timer.finish(50 * MILLI), "four handlers run");
+    assert!(start.elapsed() < LONG / 6, "it returns in time");
+    drop(release);
+    assert!(timer.finish(LONG));
+    assert_eq!(begun.try_iter().count(), 0, "after {first:?}");
+    let records = store.records();
+    assert_eq!(records.len(), 396);
+    assert!(records.iter().all(|record| record.state == State::Pending && record.attempt == 0));
+}
+
+/// A timer that has too much to do is late with all timeouts alike.
+#[test]
+fn the_oldest_timeout_begins_first_while_others_become_due() {
+    let store = MemoryStore::new();
+    let (sender, begun) = mpsc::channel();
+    let timer = build(DurableTimer::builder(store.clone()).threads(1), move |delivery| {
+        sender.send(delivery.due())?;
+        thread::sleep(2 * MILLI);
+        Ok(())
+    });
+    // What is due before its start is another lane.
+    timer.schedule("first", Duration::ZERO, b"").expect("schedule");
+    begun.recv_timeout(LONG).expect("delivery");
+    for number in 0..100 {
+        timer.schedule(format!("{number}"), Duration::ZERO, b"").expect("schedule");
+    }
+    assert!(timer.finish(LONG));
+    let order: Vec<_> = begun.try_iter().collect();
+    assert!(order.is_sorted() && order.len() == 100, "{order:?}");
+}

@@ -1,0 +1,318 @@
+//! What users, other programs and a server that is slow may do, and what must go on meanwhile.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use delaywheel_durable::{
+    Backoff, Begun, ClaimRequest, Command, Delivery, DurableError, DurableTimer, NewTimeout,
+    PostgresStore, Repeat, State, Store, StoreErrorReason, TimeoutId, WallTime,
+};
+
+use crate::{LONG, SECOND, client, held, server::Server, start};
+
+/// A user's transaction holds the row, and the timer must cancel, deliver and settle others.
+#[test]
+fn a_locked_row_delays_its_own_commands_only() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 30 * SECOND);
+    let store = timer.store().clone();
+    for id in ["x", "late"] {
+        timer.schedule(id, 600 * SECOND, b"").expect("schedule");
+    }
+    let mut client = client(&server);
+    let mut transaction = client.transaction().expect("begin");
+    let id = |id| TimeoutId::new(id).expect("valid");
+    store.cancel_in(&mut transaction, &id("x")).expect("cancel");
+    store.cancel_in(&mut transaction, &id("late")).expect("cancel");
+    let (first, second) = (timer.cancel_async("x"), timer.schedule_async("x", SECOND, b""));
+    let refused = timer.cancel_async("late");
+    let begin = Instant::now();
+    for number in 0..50 {
+        timer.schedule(format!("{number}"), Duration::ZERO, b"").expect("schedule");
+        deliveries.recv_timeout(LONG).expect("delivery").acknowledge();
+    }
+    assert!(begin.elapsed() < 8 * SECOND, "{:?} for 50 others", begin.elapsed());
+    transaction.execute("DELETE FROM delaywheel.timeouts WHERE id = 'x'", &[]).expect("nothing");
+    let DurableError::Store(error) = refused.wait().expect_err("locked") else { panic!() };
+    assert_eq!(error.reason(), StoreErrorReason::Locked);
+    drop((first, second));
+    let last = (timer.cancel_async("x"), timer.schedule_async("x", Duration::ZERO, b""));
+    transaction.commit().expect("commit");
+    assert!(!last.0.wait().expect("answer").is_cancelled() || last.1.wait().is_ok());
+    assert_eq!(deliveries.recv_timeout(LONG).expect("in order").id().as_str(), "x");
+}
+
+/// A handler with an open transaction exceeds its limit, and schedules before it commits.
+#[test]
+fn a_handler_may_schedule_while_its_own_settlement_waits_for_it() {
+    let Some(server) = Server::start() else { return };
+    let (sender, done) = mpsc::channel();
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let (timer_sender, timer) = mpsc::channel::<DurableTimer<PostgresStore>>();
+    let (parameters, timer) = (server.parameters(), parking_lot::Mutex::new(timer));
+    let built = DurableTimer::builder(store)
+        .handler_limit(Some(SECOND / 10))
+        .backoff(Backoff::new(LONG))
+        .build_blocking(move |delivery| {
+            if delivery.id().as_str() != "first" {
+                return Ok(sender.send(delivery.id().to_string())?);
+            }
+            let timer = timer.lock().recv()?;
+            let mut client = postgres::Client::connect(&parameters, postgres::NoTls)?;
+            let mut transaction = client.transaction()?;
+            assert!(timer.store().acknowledge_in(&mut transaction, delivery.record())?);
+            while delivery.is_current() {
+                thread::yield_now();
+            }
+            timer.schedule("second", Duration::ZERO, b"")?;
+            Ok(transaction.rollback()?)
+        })
+        .expect("start");
+    built.schedule("first", Duration::ZERO, b"").expect("schedule");
+    timer_sender.send(built.clone()).expect("it waits");
+    assert_eq!(done.recv_timeout(LONG).expect("delivery"), "second");
+    while built.stats().retries == 0 {
+        thread::yield_now();
+    }
+    assert!(built.finish(LONG));
+}
+
+/// A table of the user has a rule that the crate does not know.
+#[test]
+fn a_refused_command_fails_alone_and_a_refused_text_is_left_out() {
+    let Some(server) = Server::start() else { return };
+    let (timer, deliveries) = held(&server, 30 * SECOND);
+    let rules =
+        "ALTER TABLE delaywheel.timeouts ADD CHECK (id <> 'bad'), ADD CHECK (error <> 'bad')";
+    client(&server).batch_execute(rules).expect("rules");
+    let ids = ["a", "bad", "b", "bad", "c"];
+    let all: Vec<_> = ids.map(|id| timer.schedule_async(id, Duration::ZERO, b"")).into();
+    for (id, receipt) in ids.into_iter().zip(all) {
+        match receipt.wait() {
+            Ok(_) => assert_ne!(id, "bad"),
+            Err(DurableError::Store(error)) => {
+                assert_eq!((id, error.reason()), ("bad", StoreErrorReason::Refused));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for _ in 0..3 {
+        deliveries.recv_timeout(LONG).expect("delivery").dead("bad");
+    }
+    assert!(timer.finish(LONG));
+    let record = timer.get("a").expect("get").expect("kept");
+    assert_eq!(record.state, State::Dead);
+    assert_eq!(record.error.as_deref(), Some("the store refused the text of the error"));
+    client(&server)
+        .batch_execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        .expect("database");
+    let latin = server.parameters().replace("dbname=postgres", "dbname=latin");
+    let error = PostgresStore::connect(&latin).expect_err("not UTF-8");
+    assert_eq!(error.reason(), StoreErrorReason::Other);
+}
+
+/// The blocking calls, and the drop of the last handle, are within a runtime.
+#[tokio::test]
+async fn a_store_works_and_ends_within_a_runtime() {
+    let Some(server) = Server::start() else { return };
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let runtime = tokio::runtime::Handle::current();
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let timer = DurableTimer::builder(store.clone())
+        .build_async(
+            move |task| drop(runtime.spawn(task)),
+            move |delivery| {
+                let sent = sender.send(delivery.id().to_string());
+                std::future::ready((delivery, sent))
+            },
+        )
+        .expect("start");
+    timer.schedule_async("a", Duration::ZERO, b"").await.expect("schedule");
+    assert_eq!(seen.recv().await.as_deref(), Some("a"));
+    timer.get("a").expect("get");
+    assert!(timer.finish(LONG));
+    assert_eq!(timer.count().expect("count").live, 0);
+    drop(timer);
+    drop(store);
+}
+
+/// Three workers, each of which could hold all timeouts.
+#[test]
+fn workers_share_what_is_due_at_once() {
+    const EACH: Duration = Duration::from_millis(20);
+    let Some(server) = Server::start() else { return };
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let due = store.clock().expect("clock").now().saturating_add(2 * SECOND);
+    let new = |number| NewTimeout::new(format!("{number}"), due, b"").expect("valid");
+    let commands: Vec<_> = (0..600).map(|number| Command::Schedule(new(number))).collect();
+    store.write(due, &commands).expect("write");
+    let timers = [(); 3].map(|()| {
+        let store = PostgresStore::connect(&server.parameters()).expect("connect");
+        let builder = DurableTimer::builder(store).threads(4);
+        let handler = |_: &Delivery| {
+            thread::sleep(EACH);
+            Ok(())
+        };
+        builder.build_blocking(handler).expect("start")
+    });
+    let acknowledged = || timers.each_ref().map(|timer| timer.stats().acknowledged);
+    let deadline = Instant::now() + LONG;
+    while acknowledged().iter().sum::<u64>() < 600 {
+        assert!(Instant::now() < deadline, "{:?}", acknowledged());
+        thread::sleep(EACH);
+    }
+    println!("shares {:?}", acknowledged());
+    assert!(acknowledged().iter().all(|&share| share >= 100), "{:?}", acknowledged());
+}
+
+/// The process was killed, and the lease is still valid.
+#[test]
+fn a_worker_with_a_name_takes_over_its_own_timeouts_at_once() {
+    let Some(server) = Server::start() else { return };
+    let store = PostgresStore::connect(&server.parameters()).expect("connect");
+    let now = store.clock().expect("clock").now();
+    let new = NewTimeout::new("a", now, b"").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).expect("write");
+    let killed = store.enter(now, 600 * SECOND, Some("node-1")).expect("enter");
+    let until = now.saturating_add(SECOND);
+    let request =
+        ClaimRequest { now, from: WallTime::MIN, until, limit: 9, max_bytes: 9, cron: true };
+    let batch = store.claim(killed, request).expect("claim").expect("lease");
+    let claims = [batch.records[0].claim()];
+    assert_eq!(store.begin(now, &claims).expect("begin"), [Begun::Begun]);
+    let (sender, seen) = mpsc::channel();
+    let timer = DurableTimer::builder(store.clone())
+        .worker("node-1")
+        .build_blocking(move |delivery| Ok(sender.send(delivery.attempt())?))
+        .expect("start");
+    assert_eq!(seen.recv_timeout(LONG / 3).expect("delivery"), 2);
+    assert!(store.claim(killed, request).expect("claim").is_none());
+    assert!(!store.renew(killed, now, SECOND).expect("renew"), "its lease was taken away");
+    assert!(timer.finish(LONG));
+}
+
+/// This process does not know the zone, another one does.
+#[test]
+fn a_timeout_of_an_unknown_zone_is_left_to_others() {
+    let Some(server) = Server::start() else { return };
+    let (timer, seen) = start(&server);
+    let now = timer.now();
+    let repeat = Repeat::from_text("once cron Nowhere/Town 0 9 * * *").expect("text");
+    let new = NewTimeout::new("a", now, b"").expect("valid").repeat(repeat);
+    timer.schedule_new(new).wait().expect("schedule");
+    timer.schedule("b", Duration::ZERO, b"").expect("schedule");
+    assert_eq!(seen.recv_timeout(LONG).expect("delivery"), "b");
+    let record = loop {
+        let record = timer.get("a").expect("get").expect("kept");
+        if record.error.is_some() {
+            break record;
+        }
+        thread::yield_now();
+    };
+    assert_eq!((record.state, record.attempt), (State::Pending, 0));
+    let store = timer.store();
+    let other = store.enter(now, 60 * SECOND, None).expect("enter");
+    let (from, until) = (WallTime::MIN, WallTime::MAX);
+    let request = |cron| ClaimRequest { now, from, until, limit: 9, max_bytes: 9, cron };
+    let claim = |cron| store.claim(other, request(cron)).expect("claim").expect("lease").records;
+    assert_eq!((claim(false).len(), claim(true).len()), (0, 1));
+}
+
+/// A role that may only read and write uses tables that another one has made.
+#[test]
+fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is_used() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    for migration in PostgresStore::migrations("delaywheel") {
+        client.batch_execute(&migration).expect("migrate");
+    }
+    let rights = "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA delaywheel TO app;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA delaywheel TO app;
+        GRANT USAGE ON ALL SEQUENCES IN SCHEMA delaywheel TO app;
+        REVOKE CREATE ON DATABASE postgres FROM PUBLIC";
+    client.batch_execute(rights).expect("rights");
+    let app = server.parameters().replace("user=postgres", "user=app");
+    let store = PostgresStore::connect(&app).expect("connect");
+    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    assert!(timer.finish(LONG));
+    assert_eq!(timer.stats().acknowledged, 1);
+    // A newer version that still works with this one, so a deploy can be rolled back.
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (2, 1)").expect("version");
+    PostgresStore::connect(&app).expect("compatible");
+    client.batch_execute("INSERT INTO delaywheel.version VALUES (3, 2)").expect("version");
+    let error = PostgresStore::connect(&app).expect_err("not compatible");
+    assert_eq!(error.reason(), StoreErrorReason::NewerVersion);
+}
+
+/// The server accepts connections, and no bytes come back any more.
+#[test]
+fn statistics_and_finish_do_not_wait_for_a_server_that_is_silent() {
+    let Some(server) = Server::start() else { return };
+    let proxy = crate::proxy::Proxy::start(&server.parameters());
+    let store = PostgresStore::connect(proxy.parameters()).expect("connect");
+    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").expect("schedule");
+    while timer.stats().acknowledged == 0 {
+        thread::yield_now();
+    }
+    proxy.silence();
+    let waits = timer.schedule_async("b", Duration::ZERO, b"");
+    let begin = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(timer.stats().acknowledged, 1);
+    }
+    assert!(!timer.finish(SECOND));
+    assert!(begin.elapsed() < 20 * SECOND, "{:?}", begin.elapsed());
+    drop(waits);
+}
+
+/// An old transaction keeps the server from forgetting the entries of what was delivered.
+#[test]
+fn a_claim_does_not_read_what_was_delivered_while_an_old_transaction_is_open() {
+    let Some(server) = Server::start() else { return };
+    let (timer, seen) = start(&server);
+    timer.schedule("first", Duration::ZERO, b"").expect("schedule");
+    seen.recv_timeout(LONG).expect("delivery");
+    let mut client = client(&server);
+    let old = client.build_transaction();
+    let mut old =
+        old.isolation_level(postgres::IsolationLevel::RepeatableRead).start().expect("begin");
+    old.query("SELECT count(*) FROM delaywheel.timeouts", &[]).expect("snapshot");
+    let count = |timer: &DurableTimer<PostgresStore>| timer.stats().acknowledged;
+    let deliver = |from: u64, count_of: u64| {
+        let now = timer.now();
+        let new = |number| NewTimeout::new(format!("{number}"), now, b"").expect("valid");
+        let batch = (from..from + count_of).map(new).collect();
+        timer.schedule_batch(batch).wait().expect("schedule");
+        let deadline = Instant::now() + LONG;
+        while count(&timer) < 1 + from + count_of {
+            assert!(Instant::now() < deadline, "{:?}", timer.stats());
+            thread::yield_now();
+        }
+    };
+    deliver(0, 5_000);
+    let mut watcher = self::client(&server);
+    let reads = "SELECT idx_tup_read FROM pg_stat_user_indexes
+        WHERE indexrelname = 'timeouts_pending'";
+    let mut reads = || {
+        watcher.batch_execute("SELECT pg_stat_clear_snapshot()").expect("clear");
+        watcher.query_one(reads, &[]).expect("reads").get::<_, i64>(0)
+    };
+    // A backend reports at most once a second, with its next transaction.
+    for number in 0..2 {
+        thread::sleep(2 * SECOND);
+        deliver(5_000 + number, 1);
+    }
+    let before = reads();
+    for number in 2..20 {
+        deliver(5_000 + number, 1);
+    }
+    thread::sleep(2 * SECOND);
+    deliver(5_020, 1);
+    let read = reads() - before;
+    assert!(read < 5_000, "{read} entries for 20 timeouts");
+}

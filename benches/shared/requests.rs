@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Completion, DelayedOperation, OperationKey, Purgatory, Watch};
+use delaywheel::{Completion, Condition, DelayedOperation, OperationKey, Purgatory, Watch};
 use fastrand::Rng;
 
 /// Longer than any benchmark takes.
@@ -47,7 +47,7 @@ pub(crate) fn watch<const KEYS: usize>(
     flag: &'static AtomicBool,
     keys: [u32; KEYS],
 ) -> OperationKey {
-    let watched = purgatory.try_complete_else_watch(Request(flag), keys, DELAY);
+    let watched = purgatory.watch(Request(flag), keys, DELAY);
     watched.expect("the purgatory has room").key().expect("the flag is not set")
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn crowd_on_key(purgatory: &Requests, waiting: u32) {
 /// Makes operations wait until the value of [`KEY`] reaches different numbers from 1000 on.
 pub(crate) fn crowd_on_value(purgatory: &Requests, waiting: u32) {
     for threshold in 0..u64::from(waiting) {
-        let condition = Watch::Threshold(KEY, 1_000 + threshold);
-        let watched = purgatory.watch_all(Request(&NEVER), [condition], DELAY);
+        let condition = Condition::Threshold(KEY, 1_000 + threshold);
+        let watched = purgatory.watch(Request(&NEVER), Watch::all([condition]), DELAY);
         assert!(!watched.expect("the purgatory has room").is_completed());
     }
 }

@@ -4,7 +4,8 @@
 use std::{hint::black_box, time::Duration};
 
 use delaywheel::{
-    Key, ManualClock, Tick, Timeout, TimeoutKey, Timer, TimerBuilder, TimingWheel, ValueTimer,
+    ManualClock, Tick, TimeoutHandle, TimeoutKey, Timer, TimerBuilder, TimingWheel, ValueTimer,
+    wheel::Key,
 };
 use fastrand::Rng;
 
@@ -109,25 +110,25 @@ impl Subject for Values {
 pub(crate) struct Closures(Timer);
 
 impl Subject for Closures {
-    type Key = Timeout;
+    type Key = TimeoutHandle;
 
     fn new(settings: TimerBuilder) -> Self {
         Self(settings.build().expect("the settings are valid"))
     }
 
     #[inline]
-    fn insert(&mut self, delay: u64) -> Timeout {
+    fn insert(&mut self, delay: u64) -> TimeoutHandle {
         let timeout = self.0.schedule(Duration::from_millis(delay), move || _ = black_box(delay));
         timeout.expect("the timer has room")
     }
 
     #[inline]
-    fn cancel(&mut self, key: &Timeout) -> bool {
+    fn cancel(&mut self, key: &TimeoutHandle) -> bool {
         key.cancel()
     }
 
     #[inline]
-    fn reset(&mut self, key: &Timeout, delay: u64) -> bool {
+    fn reset(&mut self, key: &TimeoutHandle, delay: u64) -> bool {
         key.reset(Duration::from_millis(delay))
     }
 

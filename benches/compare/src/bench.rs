@@ -4,57 +4,51 @@
 //! machine affects all contestants of a row alike.
 
 use std::{
-    collections::HashSet,
     io,
     process::{Command, Stdio},
 };
 
 use crate::prelude::*;
-use crate::{measure::Turn, os::Load, rows::Section};
+use crate::{
+    measure::{self, Turn, futures},
+    os::Load,
+    report::is_ours,
+};
 
 pub type Done = Result<(), Box<dyn Error>>;
 
-/// A contestant that took longer than this for one turn does not take part in larger sizes.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Scale {
-    /// Checks in seconds that everything works. The figures mean nothing.
-    Smoke,
-    #[default]
-    /// About 30 minutes.
-    Usual,
-    /// Longer turns, and sizes of up to ten million; more than an hour.
-    Long,
-}
-
 /// The part of the command line that decides what is measured.
-#[derive(Default, Clone, clap::Args)]
+#[derive(Debug, Default, Clone, clap::Args)]
 pub struct Options {
     /// Measure rows at and below this path; can be repeated
     #[arg(long, value_name = "PATH")]
     pub only: Vec<String>,
     /// Check in a minute that everything works; the figures mean nothing
-    #[arg(long, conflicts_with = "long")]
-    smoke: bool,
-    /// Take longer turns, and sizes of up to ten million; more than an hour
     #[arg(long)]
-    long: bool,
+    pub smoke: bool,
     /// Turns of each contestant
     #[arg(long)]
     pub rounds: Option<usize>,
     /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Measure only delaywheel
+    #[arg(long)]
+    pub ours: bool,
+    /// Draw victims in advance and repeat them, as earlier commits did
+    #[arg(long)]
+    pub repeat_victims: bool,
 }
 
 impl Options {
-    fn scale(&self) -> Scale {
-        match (self.smoke, self.long) {
-            (true, _) => Scale::Smoke,
-            (_, true) => Scale::Long,
-            _ => Scale::Usual,
-        }
+    /// Whether they ask for rows at, below or above this path.
+    pub fn is_asked(&self, row: &str) -> bool {
+        let is_on_path = |only: &String| rows::is_under(row, only) || rows::is_under(only, row);
+        self.only.is_empty() || self.only.iter().any(is_on_path)
+    }
+
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.smoke { 1 } else { 5 }).max(1)
     }
 }
 
@@ -63,8 +57,9 @@ impl Options {
 pub struct Results {
     /// Processor, system, compiler, commit, and the versions of the other crates.
     pub machine: BTreeMap<String, String>,
-    /// How much was measured.
-    pub scale: Scale,
+    /// Whether the figures mean nothing.
+    #[serde(default)]
+    pub is_smoke: bool,
     /// Turns of each contestant; fewer where a turn takes seconds.
     pub rounds: usize,
     /// Seed of all random numbers.
@@ -86,10 +81,16 @@ pub struct Ran {
     pub others: Option<f64>,
 }
 
-/// The contestants of the rows `wheel/` and `timer/`; the order decides on colours.
-pub static CONTESTANTS: LazyLock<Vec<Promises>> = LazyLock::new(|| {
-    let timers = timers::all().into_iter().map(|one| one.promises);
-    timers.chain(shared::all().map(|one| one.promises)).collect()
+/// All contestants; the order decides on colours.
+pub static CONTESTANTS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let shared = shared::ALL.iter().chain(shared::LATE).map(|one| one.name);
+    let mut names = timers::ALL.iter().map(|one| one.name).collect::<Vec<_>>();
+    for name in shared.chain([futures::DRIVER, measure::shared::FLOOR]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 });
 
 /// All figures of one contestant in one row.
@@ -134,12 +135,13 @@ impl Figure {
     }
 }
 
-/// The middle figure, or the lower of two.
+/// The middle figure, or the mean of two.
 pub fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     assert!(!sorted.is_empty(), "a median of nothing");
-    sorted[(sorted.len() - 1) / 2]
+    let middle = [(sorted.len() - 1) / 2, sorted.len() / 2];
+    f64::midpoint(sorted[middle[0]], sorted[middle[1]])
 }
 
 impl Results {
@@ -174,13 +176,11 @@ pub struct Bench {
     pub options: Options,
     start: Instant,
     figures: Vec<Figure>,
-    /// Rows without size, and contestants that were too slow for more.
-    slow: HashSet<(String, String)>,
 }
 
 impl Bench {
     fn new(options: Options) -> Self {
-        Self { options, start: Instant::now(), figures: Vec::new(), slow: HashSet::new() }
+        Self { options, start: Instant::now(), figures: Vec::new() }
     }
 
     /// Runs all sections that the options select, each in a process of its own. So a section finds
@@ -189,7 +189,7 @@ impl Bench {
         let mut bench = Self::new(options);
         let mut sections = Vec::new();
         for (index, section) in rows::SECTIONS.iter().enumerate() {
-            if !bench.selects(section) {
+            if !section.rows.iter().any(|row| bench.is_asked(row)) {
                 continue;
             }
             bench.tell(section.rows[0]);
@@ -204,7 +204,7 @@ impl Bench {
         eprintln!();
         Ok(Results {
             machine: machine(),
-            scale: bench.options.scale(),
+            is_smoke: bench.options.smoke,
             rounds: bench.rounds(),
             seed: bench.options.seed,
             seconds: bench.start.elapsed().as_secs(),
@@ -220,41 +220,17 @@ impl Bench {
         Ok(bench.figures)
     }
 
-    fn selects(&self, section: &Section) -> bool {
-        let is_asked = |row: &&str| self.is_asked(row);
-        let has_all = self.options.only.is_empty();
-        if has_all { section.is_default } else { section.rows.iter().any(is_asked) }
-    }
-
-    /// Whether the options ask for rows at, below or above this path.
     pub fn is_asked(&self, row: &str) -> bool {
-        let only = &self.options.only;
-        let is_on_path = |only: &String| rows::is_under(row, only) || rows::is_under(only, row);
-        only.is_empty() || only.iter().any(is_on_path)
+        self.options.is_asked(row)
     }
 
     pub fn rounds(&self) -> usize {
-        let usual = self.full(1, 5);
-        self.options.rounds.unwrap_or(usual).max(1)
-    }
-
-    /// The same where a turn may take seconds.
-    pub fn rounds_at(&self, pending: u32) -> usize {
-        if pending >= 10_000_000 { 1 } else { self.rounds() }
-    }
-
-    /// One of three values, by scale.
-    pub fn pick<V>(&self, smoke: V, usual: V, long: V) -> V {
-        match self.options.scale() {
-            Scale::Smoke => smoke,
-            Scale::Usual => usual,
-            Scale::Long => long,
-        }
+        self.options.rounds()
     }
 
     /// One of two values: the first in a smoke run.
     pub fn full<V>(&self, smoke: V, full: V) -> V {
-        if self.options.scale() == Scale::Smoke { smoke } else { full }
+        if self.options.smoke { smoke } else { full }
     }
 
     /// Milliseconds, which are fewer in a smoke run.
@@ -275,16 +251,6 @@ impl Bench {
         self.add_all(vec![Figure::new(row, contestant, value).with_note(note)]);
     }
 
-    /// Adds the quotient of two rows for every contestant that has both.
-    pub fn add_quotient(&mut self, row: &str, dividend: &str, divisor: &str) {
-        let quotient = |figure: &Figure| {
-            let divisor = find(&self.figures, divisor, &figure.contestant)?;
-            Some(Figure::new(row, &*figure.contestant, figure.value() / divisor.value()))
-        };
-        let dividends = self.figures.iter().filter(|figure| figure.row == dividend);
-        self.add_all(dividends.filter_map(quotient).collect());
-    }
-
     /// Adds figures of one round, such as those of a child process.
     pub fn add_all(&mut self, figures: Vec<Figure>) {
         eprint!(".");
@@ -302,16 +268,14 @@ impl Bench {
         }
     }
 
-    /// Whether a contestant takes part in a row: it was not too slow at a smaller size.
-    pub fn admits(&self, row: &str, contestant: &str) -> bool {
-        !self.slow.contains(&(row.to_owned(), contestant.to_owned()))
-    }
-
-    /// Notes the length of a turn.
-    pub fn took(&mut self, row: &str, contestant: &str, time: Duration) {
-        if time > PATIENCE {
-            self.slow.insert((row.to_owned(), contestant.to_owned()));
-        }
+    /// The contestants that take part.
+    pub fn of<'a, E>(
+        &self,
+        all: &'a [E],
+        name: fn(&E) -> &str,
+    ) -> impl Iterator<Item = &'a E> + use<'a, E> {
+        let ours = self.options.ours;
+        all.iter().filter(move |one| !ours || is_ours(name(one)))
     }
 
     /// Makes a child process take a turn. So the threads of one contestant have ended when the next
@@ -327,7 +291,8 @@ impl Bench {
     ) -> Done {
         let (row, contestant) = (row.to_owned(), contestant.to_owned());
         let seed = self.options.seed + round as u64;
-        let turn = Turn { row, contestant, threads, number, millis, seed };
+        let repeats_victims = self.options.repeat_victims;
+        let turn = Turn { row, contestant, threads, number, millis, seed, repeats_victims };
         let turn = serde_json::to_string(&turn)?;
         self.add_from(Command::new(program).args(["--turn", &turn]))
     }
@@ -397,24 +362,25 @@ mod tests {
     fn the_figure_of_a_row_is_the_median_over_the_rounds() {
         let mut bench = Bench::new(Options::default());
         for value in [3.0, 1.0, 2.0] {
-            bench.add("wheel/insert/1e3", "one", value);
-            bench.add("wheel/insert/1e3", "other", 10.0 * value);
+            bench.add("timer/pair/1e3", "one", value);
+            bench.add("timer/pair/1e3", "other", 10.0 * value);
         }
-        bench.add_quotient("quotient", "wheel/insert/1e3", "wheel/insert/1e3");
         let values: Vec<_> = bench.figures.iter().map(Figure::value).collect();
-        assert_eq!(values, [2.0, 20.0, 1.0, 1.0]);
+        assert_eq!(values, [2.0, 20.0]);
         assert_eq!(bench.figures[0].rounds, [3.0, 1.0, 2.0]);
     }
 
     #[test]
     fn a_prefix_selects_the_sections_of_its_rows() {
-        let mut bench = Bench::new(Options::default());
-        let selected = |bench: &Bench| {
-            let sections = rows::SECTIONS.iter().filter(|section| bench.selects(section));
+        let selected = |only: &[&str]| {
+            let only = only.iter().map(ToString::to_string).collect();
+            let options = Options { only, ..Options::default() };
+            let is_asked =
+                |section: &&rows::Section| section.rows.iter().any(|row| options.is_asked(row));
+            let sections = rows::SECTIONS.iter().filter(is_asked);
             sections.map(|section| section.rows[0]).collect::<Vec<_>>()
         };
-        assert!(selected(&bench).len() > 10);
-        bench.options.only = vec!["wheel/insert/1e6".to_owned()];
-        assert_eq!(selected(&bench), ["wheel/insert"]);
+        assert!(selected(&[]).len() > 10);
+        assert_eq!(selected(&["timer/pair/1e6"]), ["timer/pair"]);
     }
 }

@@ -1,58 +1,41 @@
-//! Pictures, drawn from results alone: lines of cost by size, and percentiles of lateness.
+//! Pictures, drawn from results alone: lines over sizes or numbers of threads.
 
 use std::{fmt::Write, io};
 
 use crate::prelude::*;
-use crate::{
-    measure::shared::PERCENTILES,
-    report::{is_ours, number, position},
-};
+use crate::report::{is_ours, number, position};
 
 const WIDTH: i32 = 960;
 const HEIGHT: i32 = 620;
 /// Height of the title and the line below it.
 const HEAD: i32 = 64;
-const OURS: [&str; 3] = ["#d91e36", "#f07c12", "#9d1255"];
+const OURS: [&str; 6] = ["#d91e36", "#d91e36", "#f07c12", "#9d1255", "#7a3b00", "#c2407a"];
 
-/// The form of a picture.
-#[derive(Clone, Copy)]
-enum Kind {
-    /// A line for each contestant over the sizes below a row.
-    Lines(&'static str),
-    /// A line for each contestant over the percentiles of lateness.
-    Percentiles,
-}
-
-use Kind::{Lines, Percentiles};
-
-const COST: &str = "nanoseconds of one operation by pending timeouts; less is better";
-
-/// Files, titles, the lines below the titles, and forms.
-const PICTURES: [(&str, &str, &str, Kind); 5] = [
+/// Files, titles, the lines below the titles, and what to draw.
+const PICTURES: [(&str, &str, &str, fn(&Results) -> Chart<'_>); 4] = [
     (
-        "insert.svg",
-        "Insert into an empty contestant, 1 ms to 60 s ahead",
-        COST,
-        Lines("wheel/insert"),
+        "pair.svg",
+        "Cancel a random timeout and schedule another, one thread",
+        "nanoseconds of one pair by pending timeouts; less is better",
+        |results| sizes(results, "timer/pair", ""),
     ),
-    ("expire.svg", "Expire all, 1 ms to 60 s ahead", COST, Lines("wheel/expire")),
+    (
+        "late.svg",
+        "When timeouts run beside more threads than processors",
+        "milliseconds late, percentile 99, by threads that cancel and schedule; less is better",
+        |results| sizes(results, "timer/oversubscribed", "/p99"),
+    ),
+    (
+        "sleep.svg",
+        "Create, poll once and drop a sleep, in a task on tokio",
+        "nanoseconds by pending sleeps; less is better",
+        |results| sizes(results, "future/sleep", ""),
+    ),
     (
         "churn.svg",
-        "Cancel one and insert another, steady state, 1 ms to 60 s ahead",
-        COST,
-        Lines("wheel/churn/uniform"),
-    ),
-    (
-        "churn-month.svg",
-        "Cancel one and insert another, steady state, 1 ms to 30 days ahead",
-        COST,
-        Lines("wheel/churn/log-uniform"),
-    ),
-    (
-        "lateness.svg",
-        "When timeouts run, in real time",
-        "milliseconds after the instant that was asked for; below 0 is early",
-        Percentiles,
+        "A bare wheel: cancel one and insert another, 1 ms to 60 s ahead",
+        "nanoseconds of one pair by pending timeouts; less is better",
+        |results| sizes(results, "wheel/churn/uniform", ""),
     ),
 ];
 
@@ -60,12 +43,8 @@ const PICTURES: [(&str, &str, &str, Kind); 5] = [
 pub fn draw_all(results: &Results, folder: &Path) -> io::Result<Vec<(&'static str, &'static str)>> {
     fs::create_dir_all(folder)?;
     let mut drawn = Vec::new();
-    for (file, title, below, kind) in PICTURES {
-        let lines = match kind {
-            Lines(row) => sizes(results, row),
-            Percentiles => percentiles(results),
-        };
-        if let Some(shapes) = chart(lines) {
+    for (file, title, below, lines) in PICTURES {
+        if let Some(shapes) = chart(lines(results)) {
             let svg = format!(
                 "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\" \
                  font-family=\"sans-serif\" font-size=\"10.5\" fill=\"#24292f\">\n\
@@ -85,7 +64,7 @@ pub fn draw_all(results: &Results, folder: &Path) -> io::Result<Vec<(&'static st
 fn color(contestant: &str) -> String {
     let index = position(contestant).unwrap_or(0);
     if is_ours(contestant) {
-        let before = CONTESTANTS.iter().take(index).filter(|one| is_ours(one.name));
+        let before = CONTESTANTS.iter().take(index).filter(|one| is_ours(one));
         return OURS[before.count() % OURS.len()].to_owned();
     }
     let step = f64::from(u32::try_from(index).unwrap_or(0));
@@ -170,37 +149,26 @@ fn scaled(value: f64, [least, most]: [f64; 2], [start, end]: [i32; 2]) -> i32 {
     start + (share.clamp(0.0, 1.0) * f64::from(end - start)).round() as i32
 }
 
-/// Costs by the size at the end of a path, both logarithmic.
-fn sizes<'a>(results: &'a Results, row: &str) -> Chart<'a> {
-    let curve = |name: &'a str| {
-        let point = |figure: &Figure| {
-            let size = figure.row.strip_prefix(row)?.strip_prefix("/1e")?.parse().ok()?;
-            Some([size, figure.value().max(0.1).log10()])
-        };
+/// Values by the number behind a path and before a suffix, both logarithmic.
+fn sizes<'a>(results: &'a Results, row: &str, suffix: &str) -> Chart<'a> {
+    let point = |figure: &Figure| {
+        let size = figure.row.strip_prefix(row)?.strip_prefix('/')?.strip_suffix(suffix)?;
+        let size: f64 = size.parse().ok()?;
+        Some([size.log10(), figure.value().max(0.01).log10()])
+    };
+    let curve = |&name: &&'a str| {
         let figures = results.figures.iter().filter(|figure| figure.contestant == name);
         let mut points: Vec<[f64; 2]> = figures.filter_map(point).collect();
         points.sort_by(|one, other| one[0].total_cmp(&other[0]));
         (!points.is_empty()).then_some((name, points))
     };
-    let sizes = (0..9).map(|power| (f64::from(power), number(10_f64.powi(power))));
-    let costs = (0..9).flat_map(|power| [1.0, 2.0, 5.0].map(|cost| cost * 10_f64.powi(power)));
-    let costs = costs.map(|cost| (cost.log10(), format!("{} ns", number(cost))));
-    let curves = CONTESTANTS.iter().filter_map(|one| curve(one.name)).collect();
-    Chart { curves, marks: [sizes.collect(), costs.collect()] }
-}
-
-/// Lateness by percentile; linear near zero and logarithmic beyond.
-fn percentiles(results: &Results) -> Chart<'static> {
-    let bent = |millis: f64| (millis / 0.1).asinh();
-    let steps = || (0_u32..).map(f64::from);
-    let curve = |name| {
-        let value = |(percentile, _)| results.find(&format!("timer/lateness/{percentile}"), name);
-        let points = steps().zip(PERCENTILES).map(|(x, one)| Some([x, bent(value(one)?.value())]));
-        Some((name, points.collect::<Option<_>>()?))
-    };
-    let names = steps().zip(PERCENTILES.map(|(name, _)| name.to_owned()));
-    let millis = [-10.0, -1.0, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0];
-    let millis = millis.map(|millis| (bent(millis), format!("{millis} ms")));
-    let curves = CONTESTANTS.iter().filter_map(|one| curve(one.name)).collect();
-    Chart { curves, marks: [names.collect(), millis.into()] }
+    let curves: Vec<_> = CONTESTANTS.iter().filter_map(curve).collect();
+    let mut sizes: Vec<f64> =
+        curves.iter().flat_map(|(_, points)| points).map(|at| at[0]).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let sizes = sizes.into_iter().map(|size| (size, number(10_f64.powf(size).round())));
+    let values = (-2..9).flat_map(|power| [1.0, 2.0, 5.0].map(|value| value * 10_f64.powi(power)));
+    let values = values.map(|value| (value.log10(), number(value)));
+    Chart { marks: [sizes.collect(), values.collect()], curves }
 }

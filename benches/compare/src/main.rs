@@ -1,6 +1,6 @@
-//! Compares delaywheel with other timers: one run, one report.
+//! Compares delaywheel with other timers, or with another commit of itself: one run, one report.
 //!
-//! `cargo compare --help` lists the options. A run takes about 30 minutes. Results, tables and
+//! `cargo compare --help` lists the options. A run takes about 20 minutes. Results, tables and
 //! pictures go to `target/compare`.
 
 #![forbid(unsafe_code)]
@@ -16,12 +16,12 @@ use std::{
 use clap::Parser;
 use delaywheel_compare::{
     bench::{Bench, Options, Results},
-    figures,
+    beside, figures,
     measure::Turn,
     report,
 };
 
-/// Compares delaywheel with other timers.
+/// Compares delaywheel with other timers, or with another commit.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -35,6 +35,9 @@ struct Arguments {
     /// Read the selected rows of a file instead of measuring
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Compare with this program, built from another commit, in alternating rounds
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["check", "docs", "from"])]
+    beside: Option<PathBuf>,
     /// A turn that this process takes for its parent
     #[arg(long, hide = true)]
     turn: Option<String>,
@@ -57,6 +60,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let made = target.join("compare");
+    if let Some(other) = arguments.beside {
+        print!("{}", beside::run(&arguments.options, &other, &made)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let results = if let Some(file) = arguments.from {
         Results::read(&file)?.select(&arguments.options.only)
     } else {

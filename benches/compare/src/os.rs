@@ -69,13 +69,6 @@ pub fn process_cpu() -> Option<Duration> {
     nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok().map(Duration::from)
 }
 
-/// Number of context switches of this process, voluntary and involuntary.
-pub fn switches() -> Option<u64> {
-    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
-    let all = usage.voluntary_context_switches() + usage.involuntary_context_switches();
-    u64::try_from(all).ok()
-}
-
 /// Processor time of the process, and of a timer's threads, whose names start with `prefix`. Waits
 /// until the threads of an earlier timer of that name have ended, so that there are a reaper and an
 /// executor, or neither.

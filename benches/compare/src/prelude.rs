@@ -16,35 +16,27 @@ pub(crate) use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Tick, Timer,
-    TimerBuilder, TimingWheel, ValueTimer, Watched, purgatory::OperationKey,
-};
+pub(crate) use delaywheel::{ManualClock, Tick, Timer, TimerBuilder, TimingWheel, ValueTimer};
 pub(crate) use fastrand::Rng;
 pub(crate) use hdrhistogram::Histogram;
 pub(crate) use parking_lot::Mutex;
 pub(crate) use serde::{Deserialize, Serialize};
-pub(crate) use slotmap::{DefaultKey, SlotMap};
 
 pub(crate) use crate::{
-    Promises, Timers, Wakes,
-    arrivals::{Arrivals, histogram, percentile},
-    bench::{Bench, CONTESTANTS, Done, Figure, Results, median},
-    measure::wheel::{insert_all, nanos_per, timed},
+    Timers,
+    arrivals::{Arrivals, Outcome, histogram, percentile},
+    bench::{Bench, CONTESTANTS, Done, Figure, Options, Results, median},
+    measure::wheel::{nanos_per, timed},
     os::{cpu, process_cpu, sleep_until, spent, wait_until},
     purgatory::{
-        Announce, Answer, ClosedLoop, Crowd, Demand, KafkaPurgatory, Request, Requests,
-        SharedPurgatory, demands, demands_apart, settle_own,
+        Announce, Answer, ClosedLoop, Crowd, Demand, Expiring, Handle, Requests, demands,
+        demands_apart,
     },
     rows,
-    shared::{self, Closures, Counter, Note, SharedTimer, Typed, replace_all, schedule_all},
-    timers::{
-        self, BTree, LazyHeap, Wheel,
-        lists::Lists,
-        rounded::{Rounded, TENTHS},
-    },
+    shared::{self, Closures, Counter, Note, SharedTimer, Typed, schedule_all},
+    timers::{self, Wheel},
     workload::{
-        DAY, MICRO, MILLI, Pair, SECOND, Spread, Victim, count, delays, instants, nanos, size,
-        victims,
+        DAY, Draws, MICRO, MILLI, Pair, SECOND, Spread, Victim, count, delays, instants, nanos,
+        size,
     },
 };

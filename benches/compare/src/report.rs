@@ -5,7 +5,6 @@ use std::iter;
 
 use crate::prelude::*;
 use crate::{
-    bench::Scale,
     figures,
     rows::{Best, Definition, TARGETS, Target},
 };
@@ -40,7 +39,7 @@ pub fn missed(results: &Results) -> usize {
 }
 
 /// Machine, date, load, and what else a figure depends on.
-fn head(results: &Results) -> String {
+pub fn head(results: &Results) -> String {
     let fact = |name: &str| results.machine.get(name).map_or("unknown", String::as_str);
     let mut text = format!(
         "{} with {} cores, {}, {}, commit {}, {}. Seed {}, {} rounds, {} s.",
@@ -65,7 +64,7 @@ fn head(results: &Results) -> String {
             " Other processes used {mean:.0} % of the processors, at most {most:.0} % in {name}."
         );
     }
-    if results.scale == Scale::Smoke {
+    if results.is_smoke {
         text += " A smoke run: the figures mean nothing.";
     }
     let versions = format!("Versions: {}.", fact("versions"));
@@ -76,7 +75,7 @@ fn head(results: &Results) -> String {
 
 /// The position of a contestant among all.
 pub fn position(contestant: &str) -> Option<usize> {
-    CONTESTANTS.iter().position(|one| one.name == contestant)
+    CONTESTANTS.iter().position(|one| *one == contestant)
 }
 
 /// Whether a contestant is of this repository.
@@ -108,7 +107,7 @@ pub fn markdown(results: &Results) -> String {
 }
 
 /// A Markdown table.
-fn markdown_table(head: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn markdown_table(head: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let head = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
     // Markdown needs no space for an empty cell of a head.

@@ -1,4 +1,4 @@
-//! Deadlines, delays and victims from a seed, drawn before anything is timed.
+//! Deadlines, delays and victims from a seed.
 
 use crate::prelude::*;
 
@@ -45,7 +45,7 @@ impl Spread {
         }
     }
 
-    fn draw(self, rng: &mut Rng) -> u64 {
+    pub fn draw(self, rng: &mut Rng) -> u64 {
         match self {
             Self::Minute => rng.u64(1..=self.max()),
             Self::Month => log_uniform(rng, 1, self.max()),
@@ -56,11 +56,6 @@ impl Spread {
 
     pub fn delays(self, rng: &mut Rng, count: u32) -> Vec<u64> {
         (0..count).map(|_| self.draw(rng)).collect()
-    }
-
-    /// Draws pairs of cancel and insert over this many pending timeouts.
-    pub fn pairs(self, rng: &mut Rng, pending: u32, count: u32) -> Vec<Pair> {
-        (0..count).map(|_| Pair { victim: rng.u32(0..pending), delay: self.draw(rng) }).collect()
     }
 }
 
@@ -73,6 +68,38 @@ impl Spread {
 fn log_uniform(rng: &mut Rng, least: u64, greatest: u64) -> u64 {
     let (least, greatest) = ((least as f64).ln(), (greatest as f64).ln());
     (least + rng.f64() * (greatest - least)).exp() as u64
+}
+
+/// Victims, each with the delay of its successor, drawn as they are used.
+///
+/// Victims that repeat let the memory of timeouts settle into the order of the victims, which makes
+/// some contestants two or three times as fast as they are in a program.
+pub struct Draws<V, D> {
+    draw: D,
+    /// The values of a chunk, or all those that repeat.
+    drawn: Vec<V>,
+    /// The first value of the next chunk, if values repeat.
+    next: Option<usize>,
+}
+
+impl<V, D: FnMut() -> V> Draws<V, D> {
+    /// Draws from a function; if a number is given, that many values in advance, which repeat.
+    pub fn new(repeats: Option<usize>, mut draw: D) -> Self {
+        let drawn = (0..repeats.unwrap_or(0)).map(|_| draw()).collect();
+        Self { draw, drawn, next: repeats.map(|_| 0) }
+    }
+
+    /// The next values: so many, or fewer before they repeat.
+    pub fn chunk(&mut self, count: usize) -> &[V] {
+        let Some(start) = self.next else {
+            self.drawn.clear();
+            self.drawn.extend((0..count).map(|_| (self.draw)()));
+            return &self.drawn;
+        };
+        let end = self.drawn.len().min(start + count);
+        self.next = Some(end % self.drawn.len());
+        &self.drawn[start..end]
+    }
 }
 
 /// A timeout to cancel or move, and the delay of its successor.
@@ -90,14 +117,16 @@ pub struct Victim {
     pub delay: Duration,
 }
 
+impl Victim {
+    /// Draws one of this many pending timeouts, and a delay of 1 to 60 s.
+    pub fn draw(rng: &mut Rng, pending: u32) -> Self {
+        Self { index: rng.u32(0..pending), delay: delay(rng) }
+    }
+}
+
 /// Draws delays of 1 to 60 s.
 pub fn delays(rng: &mut Rng, count: u32) -> Vec<Duration> {
     (0..count).map(|_| delay(rng)).collect()
-}
-
-/// Draws victims among this many pending timeouts, each with a new delay of 1 to 60 s.
-pub fn victims(rng: &mut Rng, pending: u32, count: u32) -> Vec<Victim> {
-    (0..count).map(|_| Victim { index: rng.u32(0..pending), delay: delay(rng) }).collect()
 }
 
 fn delay(rng: &mut Rng) -> Duration {

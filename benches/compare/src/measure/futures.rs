@@ -14,7 +14,7 @@ use delaywheel::future;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    runtime::{Builder, Runtime},
+    runtime::Runtime,
     task::JoinSet,
     time,
 };
@@ -31,6 +31,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// A source of sleeps and timeouts.
 trait Source: Clone + Send + Sync + 'static {
     const NAME: &'static str;
+
+    /// Whether the runtime has tokio's alternative timer.
+    const IS_ALTERNATIVE: bool = false;
 
     type Sleep: Future + Send;
 
@@ -70,12 +73,14 @@ impl Source for Free {
     }
 }
 
+pub(crate) const DRIVER: &str = "delaywheel driver";
+
 /// A timer of the program, whose sleeps a task of the runtime expires.
 #[derive(Clone)]
 struct Driven(Timer);
 
 impl Source for Driven {
-    const NAME: &'static str = "delaywheel driver";
+    const NAME: &'static str = DRIVER;
 
     type Sleep = future::Sleep;
 
@@ -99,11 +104,14 @@ impl Source for Driven {
     }
 }
 
+/// The sleeps of the runtime, by its first timer or the alternative one.
 #[derive(Clone)]
-struct Tokio;
+struct Tokio<const ALTERNATIVE: bool = false>;
 
-impl Source for Tokio {
-    const NAME: &'static str = "tokio";
+impl<const ALTERNATIVE: bool> Source for Tokio<ALTERNATIVE> {
+    const NAME: &'static str = shared::Tokio::<ALTERNATIVE>::NAME;
+
+    const IS_ALTERNATIVE: bool = ALTERNATIVE;
 
     type Sleep = time::Sleep;
 
@@ -124,6 +132,14 @@ impl Source for Tokio {
     }
 }
 
+const CONTESTANTS: &[&str] = &[
+    Free::NAME,
+    Driven::NAME,
+    <Tokio>::NAME,
+    #[cfg(tokio_unstable)]
+    Tokio::<true>::NAME,
+];
+
 /// All rows.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let (some, many) = bench.full((1_000, 10_000), (100_000, 1_000_000));
@@ -139,10 +155,17 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
         ("echo".to_owned(), bench.full(20, 1_000)),
     ];
     let (program, millis) = (env::current_exe()?, bench.full(10, 300));
+    let contestants: Vec<_> = bench.of(CONTESTANTS, |name| name).copied().collect();
     for (row, number) in turns {
         let row = format!("future/{row}");
+        // Sleeps that elapse have a row of processor time too.
+        let cpu = row.replace("elapse", "elapse_cpu");
+        if !(bench.is_asked(&row) || bench.is_asked(&cpu)) {
+            continue;
+        }
+        bench.tell(&row);
         for _ in 0..bench.rounds() {
-            for contestant in [Free::NAME, Driven::NAME, Tokio::NAME] {
+            for contestant in &contestants {
                 bench.delegate(&program, &row, contestant, [1, number], millis, 0)?;
             }
         }
@@ -154,12 +177,13 @@ pub(super) fn take(turn: &Turn) -> io::Result<Vec<Figure>> {
     match &*turn.contestant {
         Free::NAME => take_of::<Free>(turn),
         Driven::NAME => take_of::<Driven>(turn),
-        _ => take_of::<Tokio>(turn),
+        <Tokio>::NAME => take_of::<Tokio>(turn),
+        _ => take_of::<Tokio<true>>(turn),
     }
 }
 
 fn take_of<S: Source>(turn: &Turn) -> io::Result<Vec<Figure>> {
-    let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let runtime = shared::runtime(WORKERS, S::IS_ALTERNATIVE)?;
     let source = {
         let _entered = runtime.enter();
         S::start()

@@ -5,22 +5,19 @@
 //! Latencies are log-normal. If the latency of a request is shorter than the timeout, another
 //! thread completes it through its handle after this latency. In the published program all requests
 //! watch the same three keys; here each draws its own. Both threads process due requests and then
-//! sleep for half a millisecond. The completing thread passes all due handles to one call. For a
-//! contestant without such a call, that is a loop.
+//! sleep for half a millisecond. The completing thread passes all due handles to one call.
 //!
-//! At each rate the contestants take turns, with the same requests, for a slot of half a second
-//! each. A contestant sustains a rate if it creates 0.99 of the requests that arrive in the slot,
-//! which is the published criterion, and misses at most 0.01 of them. A missed request should
-//! complete within the slot, and has not completed 20 ms after it. A contestant stops after three
-//! rates in a row that it does not sustain.
+//! At each rate there is a slot of half a second. A rate is sustained if 0.99 of the requests that
+//! arrive in the slot are created, which is the published criterion, and at most 0.01 of them are
+//! missed. A missed request should complete within the slot, and has not completed 20 ms after it.
+//! The climb ends after three rates in a row that are not sustained.
 
 use std::{
     f64::consts::TAU,
-    hint,
     sync::mpsc::{self, Receiver, Sender},
 };
 
-use crate::{os::switches, prelude::*};
+use crate::prelude::*;
 
 /// Percentiles 75 and 50 of the latencies in milliseconds: the two workloads that were published.
 const PUBLISHED: [[u32; 2]; 2] = [[60, 20], [400, 200]];
@@ -49,14 +46,12 @@ enum By {
     Nothing,
 }
 
-/// The contestants, and how each runs a schedule.
-const CLIMBERS: [(&str, fn(&Schedule, By) -> Outcome); 2] =
-    [(Requests::NAME, attempt::<Requests>), (KafkaPurgatory::NAME, attempt::<KafkaPurgatory>)];
+const NAME: &str = <Wheel as crate::Timers>::NAME;
 
-/// Lets the contestants climb the ladder, and measures at fixed rates.
+/// Climbs the ladder, and measures at fixed rates.
 pub(crate) fn run(bench: &mut Bench) -> Done {
     let slot = bench.millis(100, 500);
-    for _ in 0..bench.options.rounds.unwrap_or(bench.pick(1, 5, 7)) {
+    for _ in 0..bench.rounds() {
         for latency in PUBLISHED {
             for (by, suffix) in [(By::Handle, ""), (By::Events, "/events")] {
                 let case = format!("{}-{}{suffix}", latency[0], latency[1]);
@@ -64,9 +59,6 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
                     climb(bench, &case, slot, latency, by);
                 }
             }
-        }
-        if bench.is_asked("purgatory/load/busy") {
-            beside_busy_threads(bench, slot);
         }
         if bench.is_asked("purgatory/load/cpu") {
             let rate = bench.full(20_000, 400_000);
@@ -76,11 +68,8 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
                 ("driver", rate, By::Nothing),
             ] {
                 let schedule = Schedule::new(rate, slot, PUBLISHED[0]);
-                for (name, attempt) in CLIMBERS {
-                    let outcome = attempt(&schedule, by);
-                    if let Some(cpu) = outcome.cpu {
-                        bench.add(&format!("purgatory/load/cpu/{row}"), name, cpu);
-                    }
+                if let Some(cpu) = attempt(&schedule, by).cpu {
+                    bench.add(&format!("purgatory/load/cpu/{row}"), NAME, cpu);
                 }
             }
         }
@@ -88,57 +77,32 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     Ok(())
 }
 
-/// Offers 200,000 requests a second while eight threads compute.
-fn beside_busy_threads(bench: &mut Bench, slot: Duration) {
-    let schedule = Schedule::new(bench.full(20_000, 200_000), slot, PUBLISHED[0]);
-    let has_ended = AtomicBool::new(false);
-    let compute = || {
-        while !has_ended.load(Ordering::Relaxed) {
-            hint::spin_loop();
-        }
-    };
-    thread::scope(|scope| {
-        (0..8).for_each(|_| _ = scope.spawn(compute));
-        for (name, attempt) in CLIMBERS {
-            let outcome = attempt(&schedule, By::Handle);
-            bench.add("purgatory/load/busy/created", name, outcome.created);
-            bench.add("purgatory/load/busy/missed", name, outcome.missed);
-        }
-        has_ended.store(true, Ordering::Relaxed);
-    });
-}
-
-/// Lets the contestants take turns at the rates of the ladder.
+/// Offers the rates of the ladder.
 fn climb(bench: &mut Bench, case: &str, slot: Duration, latency: [u32; 2], by: By) {
     let first = if by == By::Events { 0 } else { 4 };
     let ladder = bench.full(&LADDER[..1], &LADDER[first..]);
-    let mut climbs = CLIMBERS.map(|_| Vec::<Outcome>::new());
-    for (step, &rate) in ladder.iter().enumerate() {
-        let schedule = Schedule::new(bench.full(20, rate) * 1_000, slot, latency);
-        for ((name, attempt), climb) in CLIMBERS.iter().zip(&mut climbs) {
-            if climb.len() == step && !climb.rchunks(3).next().is_some_and(has_failed) {
-                let outcome = attempt(&schedule, by);
-                bench.tell(&format!("{case}, {rate} k/s: {name} {outcome:.2?}"));
-                climb.push(outcome);
-            }
+    let mut climb = Vec::<Outcome>::new();
+    for &rate in ladder {
+        if climb.rchunks(3).next().is_some_and(has_failed) {
+            break;
         }
+        let outcome = attempt(&Schedule::new(bench.full(20, rate) * 1_000, slot, latency), by);
+        bench.tell(&format!("{case}, {rate} k/s: {outcome:.2?}"));
+        climb.push(outcome);
     }
-    for ((name, _), climb) in CLIMBERS.iter().zip(&climbs) {
-        let mut add = |row, value| bench.add(&format!("purgatory/load/{row}/{case}"), name, value);
-        let sustained = climb.iter().rposition(Outcome::is_sustained);
-        let Some(sustained) = sustained else {
-            add("sustained", 0.0);
-            continue;
-        };
-        add("sustained", f64::from(ladder[sustained]));
-        let best = climb.iter().map(|outcome| outcome.completed).fold(0.0, f64::max);
-        let (half, past) = (sustained.saturating_sub(5), climb.get(sustained + 3));
-        let (Some(half), Some(past)) = (climb.get(half), past) else { continue };
-        add("past/done", past.completed / best);
-        if let (Some(past), Some(half)) = (past.cpu, half.cpu) {
-            add("past/cpu", past);
-            add("past/cpu_of_half", past / half);
-        }
+    let mut add = |row, value| bench.add(&format!("purgatory/load/{row}/{case}"), NAME, value);
+    let Some(sustained) = climb.iter().rposition(Outcome::is_sustained) else {
+        add("sustained", 0.0);
+        return;
+    };
+    add("sustained", f64::from(ladder[sustained]));
+    let best = climb.iter().map(|outcome| outcome.completed).fold(0.0, f64::max);
+    let (half, past) = (sustained.saturating_sub(5), climb.get(sustained + 3));
+    let (Some(half), Some(past)) = (climb.get(half), past) else { return };
+    add("past/done", past.completed / best);
+    if let (Some(past), Some(half)) = (past.cpu, half.cpu) {
+        add("past/cpu", past);
+        add("past/cpu_of_half", past / half);
     }
 }
 
@@ -158,8 +122,6 @@ struct Outcome {
     completed: f64,
     /// Nanoseconds of processor time of one created request.
     cpu: Option<f64>,
-    /// Switches to another thread per thousand requests.
-    switches: Option<f64>,
     /// Percentile 99 of lateness in milliseconds, up to the end of the batch that completed the
     /// request.
     late: f64,
@@ -216,12 +178,12 @@ fn draw_latency(rng: &mut Rng, [pct75, pct50]: [u32; 2]) -> u64 {
 }
 
 /// Runs a schedule, and checks that each request ended once, and in the right way.
-fn attempt<P: SharedPurgatory>(schedule: &Schedule, by: By) -> Outcome {
-    let purgatory = P::start();
+fn attempt(schedule: &Schedule, by: By) -> Outcome {
+    let purgatory = Requests::start();
     let answers = Answer::leak(schedule.arrivals.len());
     let origin = Instant::now() + Duration::from_millis(10);
     let run = Run { by, schedule, purgatory: &purgatory, answers, origin };
-    let (cpu, switched) = (process_cpu(), switches());
+    let cpu = process_cpu();
     let (created, creations) = mpsc::channel();
     let (created, late) = thread::scope(|scope| {
         let run = &run;
@@ -239,35 +201,33 @@ fn attempt<P: SharedPurgatory>(schedule: &Schedule, by: By) -> Outcome {
     }
     let (arrived, requests) = (count(schedule.arrivals.len() as u64), count(created as u64));
     let cpu = process_cpu().zip(cpu).map(|(after, before)| after.saturating_sub(before));
-    let switched = switches().zip(switched).map(|(after, before)| count(after - before));
     let satisfied = count(run.settle(created) as u64);
     Outcome {
         created: requests / arrived,
         missed: (count(schedule.completions.len() as u64) - satisfied) / arrived,
         completed: satisfied / count(schedule.slot) * 1e6,
-        cpu: cpu.map(|cpu| count(nanos(cpu)) / requests),
-        switches: switched.map(|switched| switched / requests * 1e3),
+        cpu: cpu.filter(|_| created > 0).map(|cpu| count(nanos(cpu)) / requests),
         late: count(percentile(&late, "p99")) / 1e6,
     }
 }
 
-struct Run<'a, P> {
+struct Run<'a> {
     by: By,
     schedule: &'a Schedule,
-    purgatory: &'a P,
+    purgatory: &'a Requests,
     answers: &'static [Answer],
     origin: Instant,
 }
 
 /// Handles of requests in the order of creation; `None` without a purgatory.
-type Created<P> = Vec<Option<<P as SharedPurgatory>::Handle>>;
+type Created = Vec<Option<Handle>>;
 
 /// Requests that are created or completed without a look at the clock.
 const BATCH: usize = 1_024;
 
-impl<P: SharedPurgatory> Run<'_, P> {
+impl Run<'_> {
     /// Creates requests as they arrive, until the slot ends. Returns their number.
-    fn create(&self, created: &Sender<Created<P>>) -> usize {
+    fn create(&self, created: &Sender<Created>) -> usize {
         let arrivals = &self.schedule.arrivals;
         let mut next = 0;
         while next < arrivals.len() {
@@ -275,7 +235,7 @@ impl<P: SharedPurgatory> Run<'_, P> {
             if now >= self.schedule.slot {
                 break;
             }
-            let mut batch = Created::<P>::with_capacity(BATCH);
+            let mut batch = Created::with_capacity(BATCH);
             while next < arrivals.len() && arrivals[next] <= now && batch.len() < BATCH {
                 batch.push((self.by != By::Nothing).then(|| self.watch(next)));
                 next += 1;
@@ -290,13 +250,13 @@ impl<P: SharedPurgatory> Run<'_, P> {
         next
     }
 
-    fn watch(&self, request: usize) -> P::Handle {
+    fn watch(&self, request: usize) -> Handle {
         self.purgatory.watch(&self.answers[request], self.schedule.keys[request], TIMEOUT)
     }
 
     /// Completes requests when they are due, until the slot and the grace end. Returns the
     /// distribution of their lateness.
-    fn complete(&self, created: &Receiver<Created<P>>) -> Histogram<u64> {
+    fn complete(&self, created: &Receiver<Created>) -> Histogram<u64> {
         let completions = &self.schedule.completions;
         let mut handles = Vec::with_capacity(self.answers.len());
         let mut late = histogram([]);
@@ -330,10 +290,10 @@ impl<P: SharedPurgatory> Run<'_, P> {
         late
     }
 
-    fn complete_all(&self, due: &[(u64, u32)], handles: &mut [Option<P::Handle>]) {
+    fn complete_all(&self, due: &[(u64, u32)], handles: &mut [Option<Handle>]) {
         let answers = due.iter().map(|&(_, request)| &self.answers[request as usize]);
         if self.by == By::Nothing {
-            answers.for_each(|answer| Request(answer).complete(Completion::Satisfied));
+            answers.for_each(Answer::satisfy);
             return;
         }
         let handles = due.iter().filter_map(|&(_, request)| handles[request as usize].take());

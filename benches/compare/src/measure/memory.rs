@@ -40,24 +40,19 @@ pub(crate) fn run(bench: &mut Bench) -> Done {
     let pending = bench.full(10_000, 1_000_000);
     let in_flight = bench.full(1_000, 100_000);
     let mut turns = Vec::new();
-    for one in timers::all() {
-        for (row, number, delay) in [
-            (PENDING, pending, Spread::Minute.max()),
-            (ONE, 1, Spread::Minute.max()),
-            (PEAK, in_flight, 2 * SECOND),
-            (PEAK_IN_ORDER, in_flight, 2 * SECOND),
-        ] {
-            if one.promises.admits(number, delay) {
-                turns.push((row, one.name(), number));
-            }
+    for one in bench.of(&timers::ALL, |one| one.name) {
+        for (row, number) in
+            [(PENDING, pending), (ONE, 1), (PEAK, in_flight), (PEAK_IN_ORDER, in_flight)]
+        {
+            turns.push((row, one.name, number));
         }
     }
     turns.push((LEFT, Wheel::NAME, in_flight));
-    for one in shared::all() {
-        turns.push((SHARED_PENDING, one.name(), pending));
-        turns.push((SHARED_PEAK, one.name(), in_flight));
+    for one in bench.of(shared::ALL, |one| one.name) {
+        turns.push((SHARED_PENDING, one.name, pending));
+        turns.push((SHARED_PEAK, one.name, in_flight));
     }
-    turns.extend([(BARE, Typed::NAME, pending), (BARE, Closures::NAME, pending)]);
+    turns.extend([(BARE, <Typed>::NAME, pending), (BARE, Closures::NAME, pending)]);
     turns.push((PURGATORY, Wheel::NAME, pending));
     for (row, contestant, number) in turns {
         let millis = bench.full(400, 4_000);
@@ -79,6 +74,10 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
+    if cfg!(tokio_unstable) && env::var_os("RUSTFLAGS").is_none() {
+        // As the alias `cargo compare` does.
+        build.args(["--config", "build.rustflags = ['--cfg=tokio_unstable']"]);
+    }
     let is_built = build.stdin(Stdio::null()).status()?.success();
     if is_built { Ok(program) } else { Err("the program `memory` was not built".into()) }
 }
@@ -88,13 +87,12 @@ impl Turn {
         let still = || Timer::builder().clock(ManualClock::new());
         match &*self.row {
             LEFT => vec![self.left(heap)],
-            BARE if self.contestant == Typed::NAME => self.bare(&Typed::new(still()), heap),
+            BARE if self.contestant == <Typed>::NAME => self.bare(&<Typed>::new(still()), heap),
             BARE => self.bare(&Closures::new(still()), heap),
             PURGATORY => self.purgatory(heap),
             SHARED_PENDING | SHARED_PEAK => (shared::find(&self.contestant).memory)(self, heap),
             _ => {
-                let all = timers::all();
-                let one = all.iter().find(|one| one.name() == self.contestant);
+                let one = timers::ALL.iter().find(|one| one.name == self.contestant);
                 (one.expect("the parent names a contestant").memory)(self, heap)
             }
         }
@@ -108,7 +106,7 @@ impl Turn {
 
     /// Bytes of a wheel after all requests were cancelled and the wheel was shrunk.
     fn left(&self, heap: &Heap) -> Figure {
-        let traffic = Traffic::requests(self.number, self.seed);
+        let traffic = Traffic::requests(self.number, self.seed).repeated(self.repeats_victims);
         let before = (heap.live)();
         let mut steady = Steady::new(Wheel::default(), &traffic);
         steady.ramp_up();
@@ -116,7 +114,7 @@ impl Turn {
         let (mut wheel, keys) = steady.into_parts();
         assert!(keys.iter().all(|&key| wheel.cancel(key).is_some()), "a request was not pending");
         drop(keys);
-        wheel.0.shrink();
+        wheel.shrink();
         Figure::new(LEFT, &*self.contestant, count(((heap.live)() - before) as u64))
     }
 
@@ -132,12 +130,10 @@ impl Turn {
     fn purgatory(&self, heap: &Heap) -> Vec<Figure> {
         let waiting = self.number as usize;
         let shared = demands(1, 0..100, waiting);
-        let each_key =
-            |purgatory: &Requests| (0..100).map(|key| purgatory.check_and_complete(&key)).sum();
+        let each_key = |purgatory: &Requests| (0..100).map(|key| purgatory.check(key)).sum();
         let own: Vec<Demand<3>> = demands_apart(1, waiting);
-        let own_keys = |purgatory: &Requests| {
-            own.iter().map(|demand| purgatory.check_and_complete(&demand.keys[0])).sum()
-        };
+        let own_keys =
+            |purgatory: &Requests| own.iter().map(|demand| purgatory.check(demand.keys[0])).sum();
         let mut figures = purgatory_bytes("shared_keys", &shared, each_key, heap);
         figures.extend(purgatory_bytes("own_keys", &own, own_keys, heap));
         figures
@@ -151,9 +147,7 @@ fn purgatory_bytes(
     complete_all: impl FnOnce(&Requests) -> usize,
     heap: &Heap,
 ) -> Vec<Figure> {
-    let timer = Timer::builder().clock(ManualClock::new());
-    let purgatory: Requests =
-        PurgatoryBuilder::new().timer(timer).build().expect("the settings are valid");
+    let purgatory = Requests::new(Timer::builder().clock(ManualClock::new()));
     // The first operations make the allocations that occur once.
     let mut first = ClosedLoop::new(&purgatory, Announce::One, &demands[..1]);
     first.run(&demands[..1_000]);
@@ -191,7 +185,7 @@ pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     if turn.row.starts_with("wheel/memory/peak") {
         let is_random = turn.row == PEAK;
         let traffic = if is_random { Traffic::requests } else { Traffic::requests_in_order };
-        let traffic = traffic(turn.number, turn.seed);
+        let traffic = traffic(turn.number, turn.seed).repeated(turn.repeats_victims);
         let mut steady = Steady::new(T::default(), &traffic);
         (heap.reset_peak)();
         steady.ramp_up();
@@ -213,8 +207,8 @@ pub fn of_timers<T: Timers + Default>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
 pub fn of_shared<S: SharedTimer>(turn: &Turn, heap: &Heap) -> Vec<Figure> {
     let mut rng = Rng::with_seed(turn.seed);
     let delays = delays(&mut rng, turn.number);
-    let mut requests = victims(&mut rng, turn.number, 1 << 20);
-    requests.iter_mut().for_each(|request| request.delay = REQUEST);
+    let mut draw = || Victim { delay: REQUEST, ..Victim::draw(&mut rng, turn.number) };
+    let requests: Vec<_> = (0..1 << 20).map(|_| draw()).collect();
     drop(S::start());
     let before = (heap.live)();
     (heap.reset_peak)();
@@ -253,7 +247,9 @@ fn answer<S: SharedTimer>(timer: &S, turn: &Turn, requests: &[Victim]) -> bool {
     let start = Instant::now();
     for (tick, requests) in (0..turn.millis).zip(requests.chunks(per_tick).cycle()) {
         sleep_until(start + tick * Duration::from_millis(1));
-        replace_all(timer, &mut timeouts, requests);
+        for request in requests {
+            timer.replace(&mut timeouts[request.index as usize], request.delay);
+        }
         timer.catch_up();
         if start.elapsed() > LIMIT {
             return false;

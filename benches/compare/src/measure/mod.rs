@@ -1,11 +1,9 @@
 //! The measurements. Each section of the report is one function of one of these modules.
 
 pub mod futures;
-pub mod latency;
 pub mod load;
 pub mod memory;
 pub mod purgatory;
-pub mod seen;
 pub mod shared;
 pub mod timer;
 pub mod traffic;
@@ -28,6 +26,8 @@ pub struct Turn {
     /// Length of the timed part. In virtual time, its number of ticks.
     pub millis: u32,
     pub seed: u64,
+    /// Whether victims are drawn in advance and repeat.
+    pub repeats_victims: bool,
 }
 
 impl Turn {
@@ -36,10 +36,7 @@ impl Turn {
         if self.row.starts_with("future/") {
             return futures::take(self);
         }
-        if self.row == shared::WAITING {
-            return Ok(shared::take_waiting(self));
-        }
-        Ok((crate::shared::find(&self.contestant).take)(self))
+        Ok(shared::take(self))
     }
 
     fn time(&self) -> Duration {

@@ -1,28 +1,34 @@
 //! Contestants with threads of their own. Each takes each turn in a process of its own.
 
-use std::ptr;
+use std::{hint, sync::mpsc};
 
 use super::Turn;
 use crate::prelude::*;
-use crate::{
-    os::other_threads,
-    purgatory::{EXPIRED, IS_NOTING},
-    shared::schedule_all_noted,
-};
+use crate::{os::other_threads, shared::schedule_all_noted};
 
-const PAIRS: &str = "timer/pair";
+const PAIR: &str = "timer/pair";
+const RESET: &str = "timer/reset";
 const IDLE: &str = "timer/idle";
-const LATENESS: &str = "timer/lateness";
 const OVERSUBSCRIBED: &str = "timer/oversubscribed";
-const MANY: &str = "oversubscribed/timer";
-pub(crate) const WAITING: &str = "oversubscribed/purgatory";
+const WAITING: &str = "purgatory/oversubscribed";
+/// A thread that only sleeps until each instant and wakes a second one.
+pub(crate) const FLOOR: &str = "floor";
+
+/// Takes a turn of a row of `timer/` or `purgatory/`.
+pub(super) fn take(turn: &Turn) -> Vec<Figure> {
+    match (&*turn.row, &*turn.contestant) {
+        (WAITING, _) => turn.waiting(),
+        (_, FLOOR) => turn.floor(),
+        (_, name) => (shared::find(name).take)(turn),
+    }
+}
 
 impl Turn {
     pub fn take<S: SharedTimer>(&self) -> Vec<Figure> {
         match &*self.row {
-            PAIRS => self.pairs::<S>(),
+            PAIR => self.pairs(S::replace),
+            RESET => self.pairs(S::reset),
             IDLE => self.idle::<S>(),
-            LATENESS => self.lateness::<S>(),
             _ => self.oversubscribed::<S>(),
         }
     }
@@ -37,86 +43,70 @@ fn delegate(
     round: usize,
 ) -> Done {
     let program = env::current_exe()?;
-    for one in shared::all() {
-        bench.delegate(&program, row, one.name(), [threads, number], millis, round)?;
+    let names: Vec<_> = bench.of(shared::ALL, |one| one.name).map(|one| one.name).collect();
+    for name in names {
+        bench.delegate(&program, row, name, [threads, number], millis, round)?;
     }
     Ok(())
 }
 
-/// Pairs of schedule and cancel, on one thread and on several.
+/// Pairs of schedule and cancel, and resets, on one thread and on several.
 pub(crate) fn pairs(bench: &mut Bench) -> Done {
-    let millis = bench.pick(20, 300, 500);
-    let sizes: &[u32] = bench.full(&[1_000], &[1_000, 100_000, 1_000_000]);
+    let millis = bench.full(20, 300);
     for round in 0..bench.rounds() {
-        for &number in sizes {
+        for &number in bench.full(&[1_000][..], &[1_000, 100_000, 1_000_000]) {
             bench.tell(&format!("pairs, {number} pending"));
-            delegate(bench, PAIRS, [1, number], millis, round)?;
+            delegate(bench, PAIR, [1, number], millis, round)?;
         }
         for threads in [2, 4] {
             bench.tell(&format!("{threads} threads"));
-            delegate(bench, PAIRS, [threads, 100_000], millis, round)?;
+            delegate(bench, PAIR, [threads, 100_000], millis, round)?;
         }
+        bench.tell("resets");
+        delegate(bench, RESET, [1, bench.full(1_000, 100_000)], millis, round)?;
     }
-    if sizes.len() > 1 {
-        bench.add_quotient("timer/scaling/2_of_1", "timer/threads/2", "timer/threads/1");
-    }
-    bench.add_quotient("timer/scaling/4_of_2", "timer/threads/4", "timer/threads/2");
     Ok(())
 }
 
 /// Context switches with one timeout far ahead.
 pub(crate) fn idle(bench: &mut Bench) -> Done {
-    delegate(bench, IDLE, [1, 1], bench.full(200, 3_000), 0)
+    delegate(bench, IDLE, [1, 1], bench.full(200, 3_000), 0)?;
+    super::timer::idle(bench)
 }
 
-pub(crate) fn lateness(bench: &mut Bench) -> Done {
-    for round in 0..bench.rounds() {
-        let (number, millis) = bench.full((200, 200), (2_000, 2_000));
-        delegate(bench, LATENESS, [1, number], millis, round)?;
-    }
-    Ok(())
-}
-
-/// Lateness and pairs with more threads than processors.
+/// Lateness and pairs with more threads than processors, beside a thread that only sleeps; and the
+/// same for requests that wait in a purgatory.
 pub(crate) fn oversubscribed(bench: &mut Bench) -> Done {
-    let threads = bench.full(4, 16);
-    delegate(bench, OVERSUBSCRIBED, [threads, 1_000], bench.pick(200, 2_000, 4_000), 0)
-}
-
-/// Numbers of threads of the rows that compare a few contestants.
-const THREADS: [u32; 4] = [2, 4, 8, 16];
-
-/// The same for several numbers of threads, beside Kafka's scheme and tokio; and for purgatories.
-pub(crate) fn threads_on_cores(bench: &mut Bench) -> Done {
+    const THREADS: [u32; 4] = [2, 4, 8, 16];
     let program = env::current_exe()?;
-    let millis = bench.full(100, 600);
+    let [millis, waiting] = bench.full([200, 100], [2_000, 600]);
+    let mut names: Vec<_> = bench.of(shared::LATE, |one| one.name).map(|one| one.name).collect();
+    if !bench.options.ours {
+        names.push(FLOOR);
+    }
     for round in 0..bench.rounds() {
-        for threads in bench.full(&THREADS[..1], &THREADS) {
-            for name in [Typed::PROMISES.name, "tokio", "kafka_timer"] {
-                bench.delegate(&program, MANY, name, [*threads, 1_000], millis, round)?;
+        for &threads in bench.full(&THREADS[1..2], &THREADS) {
+            bench.tell(&format!("oversubscribed, {threads} threads"));
+            if bench.is_asked(&format!("{OVERSUBSCRIBED}/{threads}")) {
+                for name in &names {
+                    let row = OVERSUBSCRIBED;
+                    bench.delegate(&program, row, name, [threads, 1_000], millis, round)?;
+                }
             }
-            for name in [Requests::NAME, KafkaPurgatory::NAME] {
-                bench.delegate(&program, WAITING, name, [*threads, 1_000], millis, round)?;
+            if bench.is_asked(&format!("{WAITING}/{threads}")) {
+                let turn = [threads, 1_000];
+                bench.delegate(&program, WAITING, Wheel::NAME, turn, waiting, round)?;
             }
         }
     }
     Ok(())
 }
 
-/// Lateness of requests that expire, while threads make requests that complete.
-pub(crate) fn take_waiting(turn: &Turn) -> Vec<Figure> {
-    if turn.contestant == KafkaPurgatory::NAME {
-        turn.waiting::<KafkaPurgatory>()
-    } else {
-        turn.waiting::<Requests>()
-    }
-}
-
 /// Pairs between two reads of the clock.
 const CHUNK: usize = 256;
 
-/// Pairs that are drawn in advance; then they repeat.
-const DRAWN: u32 = 1 << 16;
+/// Pairs that repeat, if they are drawn in advance.
+const REPEATED: usize = 1 << 16;
 
 /// All threads begin together and end at the same instant.
 struct Start {
@@ -125,13 +115,19 @@ struct Start {
 }
 
 impl Turn {
-    fn pairs<S: SharedTimer>(&self) -> Vec<Figure> {
+    fn victims(&self, mut rng: Rng, pending: u32) -> Draws<Victim, impl FnMut() -> Victim> {
+        Draws::new(self.repeats_victims.then_some(REPEATED), move || {
+            Victim::draw(&mut rng, pending)
+        })
+    }
+
+    fn pairs<S: SharedTimer>(&self, pair: Pairing<S>) -> Vec<Figure> {
         let (timer, threads) = (S::start(), self.threads);
         let start = Start { barrier: Barrier::new(threads as usize), begin: OnceLock::new() };
         let shares: Vec<[u64; 3]> = thread::scope(|scope| {
             let work = |thread| {
                 let (timer, start) = (timer.clone(), &start);
-                scope.spawn(move || self.pairs_of_one(&timer, u64::from(thread), start))
+                scope.spawn(move || self.pairs_of_one(&timer, u64::from(thread), start, pair))
             };
             let workers: Vec<_> = (0..threads).map(work).collect();
             workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
@@ -142,13 +138,15 @@ impl Turn {
         let time = begin.elapsed();
         let sum = |index: usize| shares.iter().map(|share| share[index]).sum::<u64>();
         let pairs = sum(0);
-        timer.settle(sum(1), sum(2));
+        if self.row == PAIR {
+            timer.settle(sum(1), sum(2));
+        }
         let mut figures = Vec::new();
         if threads == 1 {
-            let row = format!("timer/pair/{}", size(self.number));
+            let row = format!("{}/{}", self.row, size(self.number));
             figures.push(Figure::new(row, S::NAME, nanos_per(time, pairs)));
         }
-        if self.number == 100_000 {
+        if self.number == 100_000 && self.row == PAIR {
             let rate = count(pairs) / time.as_secs_f64() / 1e6;
             figures.push(Figure::new(format!("timer/threads/{threads}"), S::NAME, rate));
         }
@@ -157,33 +155,40 @@ impl Turn {
 
     /// Returns the pairs that are measured, and how many timeouts were scheduled and cancelled in
     /// all.
-    fn pairs_of_one<S: SharedTimer>(&self, timer: &S, thread: u64, start: &Start) -> [u64; 3] {
+    fn pairs_of_one<S: SharedTimer>(
+        &self,
+        timer: &S,
+        thread: u64,
+        start: &Start,
+        pair: Pairing<S>,
+    ) -> [u64; 3] {
         let _entered = timer.enter();
         let mut rng = Rng::with_seed(self.seed + thread);
         let pending = self.number / self.threads;
         let mut timeouts = schedule_all(timer, &delays(&mut rng, pending));
-        let warm_up = victims(&mut rng, pending, 2 * pending);
-        let mut cancelled = replace_all(timer, &mut timeouts, &warm_up);
-        let victims = victims(&mut rng, pending, DRAWN);
+        let mut pairs = |victims: &[Victim]| {
+            let pair =
+                |victim: &Victim| pair(timer, &mut timeouts[victim.index as usize], victim.delay);
+            victims.iter().map(pair).map(u64::from).sum::<u64>()
+        };
+        let warm_up: Vec<_> = (0..2 * pending).map(|_| Victim::draw(&mut rng, pending)).collect();
+        let mut cancelled = pairs(&warm_up);
+        let mut victims = self.victims(rng, pending);
         timer.catch_up();
         start.barrier.wait();
         let end = *start.begin.get_or_init(Instant::now) + self.time();
-        let mut pairs = 0;
-        for victims in victims.chunks_exact(CHUNK).cycle() {
-            if Instant::now() >= end {
-                break;
-            }
-            cancelled += replace_all(timer, &mut timeouts, victims);
-            pairs += CHUNK as u64;
+        let mut done = 0;
+        while Instant::now() < end {
+            cancelled += pairs(victims.chunk(CHUNK));
+            done += CHUNK as u64;
         }
-        [pairs, u64::from(pending) + warm_up.len() as u64 + pairs, cancelled]
+        [done, u64::from(pending) + warm_up.len() as u64 + done, cancelled]
     }
 
     fn idle<S: SharedTimer>(&self) -> Vec<Figure> {
-        let far = S::PROMISES.max_delay.map_or(30 * DAY, |longest| longest.min(30 * DAY));
         let timer = S::start();
         let _entered = timer.enter();
-        let _timeout = timer.schedule(Duration::from_millis(far));
+        let _timeout = timer.schedule(Duration::from_millis(30 * DAY));
         // Threads start and fall asleep.
         thread::sleep(self.time().min(Duration::from_secs(1)));
         let Some(before) = other_threads() else { return Vec::new() };
@@ -196,96 +201,117 @@ impl Turn {
         ]
     }
 
-    fn lateness<S: SharedTimer>(&self) -> Vec<Figure> {
+    /// Threads cancel and schedule until 2000 others have run.
+    fn oversubscribed<S: SharedTimer>(&self) -> Vec<Figure> {
         let timer = S::start();
-        let _entered = timer.enter();
-        let mut rng = Rng::with_seed(self.seed);
-        // The least delay is long enough to schedule all.
-        let delay = |_| Duration::from_millis(100) + self.time().mul_f64(rng.f64());
-        let delays: Vec<_> = (0..self.number).map(delay).collect();
-        let (arrivals, due) = schedule_all_noted(&timer, &delays);
-        let outcome = arrivals.settle(due, Duration::from_secs(2));
-        let mut late: Vec<_> =
-            outcome.arrived.iter().map(|&(due, at)| (count(at) - count(due)) / 1e6).collect();
-        late.sort_unstable_by(f64::total_cmp);
-        let mut figures = vec![Figure::new("timer/faults", S::NAME, count(outcome.faults as u64))];
-        if !late.is_empty() {
-            figures.extend(PERCENTILES.map(|(name, per_mille)| {
-                let rank = (per_mille * late.len()).div_ceil(1_000).max(1) - 1;
-                Figure::new(format!("timer/lateness/{name}"), S::NAME, late[rank])
-            }));
-        }
-        figures
+        let outcome = self.beside(
+            |thread, is_over| self.insert_until(&timer, thread, is_over),
+            || {
+                let _entered = timer.enter();
+                let (arrivals, due) = schedule_all_noted(&timer, &self.expiring());
+                thread::sleep(self.time() + LEAST);
+                arrivals.settle(due, Duration::from_secs(10))
+            },
+        );
+        self.late(S::NAME, outcome)
     }
 
-    /// Threads cancel and schedule until the time is up.
-    fn oversubscribed<S: SharedTimer>(&self) -> Vec<Figure> {
-        let (timer, is_over) = (S::start(), AtomicBool::new(false));
-        let mut rng = Rng::with_seed(self.seed);
-        let least = Duration::from_millis(50);
-        let expiring: Vec<_> = (0..2_000).map(|_| least + self.time().mul_f64(rng.f64())).collect();
-        let (outcome, pairs) = thread::scope(|scope| {
-            let work = |thread| {
-                let (timer, is_over) = (timer.clone(), &is_over);
-                scope.spawn(move || self.insert_until(&timer, thread, is_over))
-            };
-            let workers: Vec<_> = (0..self.threads).map(|thread| work(u64::from(thread))).collect();
-            let _entered = timer.enter();
-            let (arrivals, due) = schedule_all_noted(&timer, &expiring);
-            thread::sleep(self.time() + least);
-            let outcome = arrivals.settle(due, Duration::from_secs(10));
-            is_over.store(true, Ordering::Relaxed);
-            let pairs =
-                workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
-            (outcome, histogram(pairs.collect::<Vec<_>>()))
+    /// Threads compute, while one sleeps until each instant and wakes another, which notes it.
+    fn floor(&self) -> Vec<Figure> {
+        let compute = |_, is_over: &AtomicBool| {
+            while !is_over.load(Ordering::Relaxed) {
+                hint::spin_loop();
+            }
+            Vec::new()
+        };
+        let outcome = self.beside(compute, || {
+            let mut delays = self.expiring();
+            delays.sort_unstable();
+            let arrivals = Arrivals::new(delays.len());
+            let due: Vec<_> = delays.iter().map(|&delay| nanos(delay)).collect();
+            let (sender, receiver) = mpsc::channel();
+            thread::scope(|scope| {
+                scope.spawn(|| receiver.into_iter().for_each(|due| arrivals.note(due)));
+                for &due in &due {
+                    sleep_until(arrivals.instant(due));
+                    sender.send(due).expect("the other thread runs");
+                }
+                drop(sender);
+            });
+            arrivals.settle(due, Duration::from_secs(10))
         });
-        let lateness = outcome.lateness(0..u64::MAX);
+        let late = self.late(FLOOR, outcome);
+        // Requests that wait in a purgatory are compared with the same.
+        let copy = |figure: &Figure| {
+            let row = figure.row.replacen(OVERSUBSCRIBED, WAITING, 1);
+            Figure { row, ..figure.clone() }
+        };
+        late.iter().map(copy).chain(late.iter().cloned()).collect()
+    }
+
+    /// Does something while threads work. Returns its result and what the threads return.
+    fn beside<R>(
+        &self,
+        work: impl Fn(u64, &AtomicBool) -> Vec<u64> + Sync,
+        main: impl FnOnce() -> R,
+    ) -> (R, Vec<u64>) {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (work, is_over) = (&work, &is_over);
+            let spawn = |thread| scope.spawn(move || work(u64::from(thread), is_over));
+            let workers: Vec<_> = (0..self.threads).map(spawn).collect();
+            let result = main();
+            is_over.store(true, Ordering::Relaxed);
+            let results =
+                workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
+            (result, results.flatten().collect())
+        })
+    }
+
+    /// Delays of the timeouts that run.
+    fn expiring(&self) -> Vec<Duration> {
+        let mut rng = Rng::with_seed(self.seed);
+        (0..2_000).map(|_| LEAST + self.time().mul_f64(rng.f64())).collect()
+    }
+
+    fn late(&self, name: &str, (outcome, pairs): (Outcome, Vec<u64>)) -> Vec<Figure> {
         let note = (outcome.faults > 0)
             .then(|| format!("{} timeouts did not run within 10 s", outcome.faults));
-        let late = if outcome.arrived.is_empty() { "" } else { "p50 p99 max" };
-        let [row, pair] = if self.row == MANY {
-            ["late", "pair"].map(|what| format!("oversubscribed/{what}/timer/{}", self.threads))
-        } else {
-            [OVERSUBSCRIBED.to_owned(), format!("{OVERSUBSCRIBED}/pair")]
-        };
-        let late = Figure::percentiles(&row, S::NAME, &lateness, late, MILLI);
-        let pairs = Figure::percentiles(&pair, S::NAME, &pairs, "p99.9", MICRO);
-        late.into_iter().map(|figure| figure.with_note(note.clone())).chain(pairs).collect()
+        let row = format!("{OVERSUBSCRIBED}/{}", self.threads);
+        let mut figures = Vec::new();
+        if !outcome.arrived.is_empty() {
+            let late = outcome.lateness(0..u64::MAX);
+            figures = Figure::percentiles(&row, name, &late, "p50 p99", MILLI);
+        }
+        if !pairs.is_empty() {
+            let row = format!("{OVERSUBSCRIBED}/pair/{}", self.threads);
+            figures.extend(Figure::percentiles(&row, name, &histogram(pairs), "p99.9", MICRO));
+        }
+        figures.into_iter().map(|figure| figure.with_note(note.clone())).collect()
     }
 
     /// Threads make requests and complete them, until 1,000 others have expired.
-    fn waiting<P: SharedPurgatory>(&self) -> Vec<Figure> {
-        let (purgatory, is_over) = (P::start(), AtomicBool::new(false));
+    fn waiting(&self) -> Vec<Figure> {
+        let (purgatory, start) = (Requests::start(), Instant::now());
         let mut rng = Rng::with_seed(self.seed);
-        let expiring = Answer::leak(self.number as usize);
-        IS_NOTING.store(true, Ordering::Relaxed);
-        let (due, pairs) = thread::scope(|scope| {
-            let work = |thread| {
-                let (purgatory, is_over) = (&purgatory, &is_over);
-                scope.spawn(move || request_until(purgatory, thread, is_over))
-            };
-            let workers: Vec<_> = (0..self.threads).map(|thread| work(u64::from(thread))).collect();
-            let watch = |answer: &'static Answer| {
-                let delay = Duration::from_millis(50) + self.time().mul_f64(rng.f64());
-                let due = Instant::now() + delay;
-                purgatory.watch(answer, [rng.u32(0..100)], delay);
-                (ptr::from_ref(answer).addr(), due)
-            };
-            let due: BTreeMap<_, _> = expiring.iter().map(watch).collect();
-            wait_until("all have expired", || expiring.iter().all(Answer::has_ended));
-            is_over.store(true, Ordering::Relaxed);
-            let pairs =
-                workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
-            (due, pairs.collect::<Vec<_>>())
-        });
+        let (due, pairs) = self.beside(
+            |thread, is_over| request_until(&purgatory, thread, is_over),
+            || {
+                let mut expiring = Expiring::new(self.number as usize);
+                for answer in Answer::leak(self.number as usize) {
+                    let delay = LEAST + self.time().mul_f64(rng.f64());
+                    expiring.watch(&purgatory, answer, [rng.u32(0..100)], delay);
+                }
+                expiring.settle();
+                expiring
+            },
+        );
         purgatory.settle(pairs.len() as u64, u64::from(self.number), 0);
-        let expired = EXPIRED.lock();
-        let late =
-            expired.iter().map(|(answer, at)| nanos(at.saturating_duration_since(due[answer])));
-        let [row, pair] = ["late", "pair"]
-            .map(|what| format!("oversubscribed/{what}/purgatory/{}", self.threads));
-        let late = Figure::percentiles(&row, P::NAME, &histogram(late), "p50 p99 max", MILLI);
-        let pairs = Figure::percentiles(&pair, P::NAME, &histogram(pairs), "p99.9", MICRO);
+        let late = due.lateness(start);
+        let row = format!("{WAITING}/{}", self.threads);
+        let late = Figure::percentiles(&row, Wheel::NAME, &late, "p50 p99", MILLI);
+        let row = format!("{WAITING}/pair/{}", self.threads);
+        let pairs = Figure::percentiles(&row, Wheel::NAME, &histogram(pairs), "p99.9", MICRO);
         late.into_iter().chain(pairs).collect()
     }
 
@@ -299,23 +325,27 @@ impl Turn {
         let _entered = timer.enter();
         let mut rng = Rng::with_seed(self.seed + thread);
         let mut timeouts = schedule_all(timer, &delays(&mut rng, self.number));
-        let victims = victims(&mut rng, self.number, DRAWN);
+        let mut victims = self.victims(rng, self.number);
         let mut pairs = Vec::new();
-        for victim in victims.iter().cycle() {
-            if is_over.load(Ordering::Relaxed) {
-                break;
+        while !is_over.load(Ordering::Relaxed) {
+            for victim in victims.chunk(16) {
+                let timeout = &mut timeouts[victim.index as usize];
+                pairs.push(nanos(timed(|| timer.replace(timeout, victim.delay)).0));
             }
-            let (time, _) =
-                timed(|| timer.replace(&mut timeouts[victim.index as usize], victim.delay));
-            pairs.push(nanos(time));
         }
         pairs
     }
 }
 
+/// Cancels a timeout and schedules another, or moves it. Returns whether it was pending.
+type Pairing<S> = fn(&S, &mut <S as SharedTimer>::Timeout, Duration) -> bool;
+
+/// The least delay of timeouts that run.
+const LEAST: Duration = Duration::from_millis(50);
+
 /// Makes requests on three keys, and completes each by its handle. Returns the nanoseconds of each.
-fn request_until<P: SharedPurgatory>(purgatory: &P, thread: u64, is_over: &AtomicBool) -> Vec<u64> {
-    let demands = demands::<3>(thread, 0..100, DRAWN as usize);
+fn request_until(purgatory: &Requests, thread: u64, is_over: &AtomicBool) -> Vec<u64> {
+    let demands = demands::<3>(thread, 0..100, REPEATED);
     let [answer] = Answer::leak(1) else { unreachable!("one was made") };
     let mut requests = Vec::new();
     for demand in demands.iter().cycle() {
@@ -331,17 +361,3 @@ fn request_until<P: SharedPurgatory>(purgatory: &P, thread: u64, is_over: &Atomi
     }
     requests
 }
-
-/// Percentiles of lateness, by name and in thousandths.
-pub const PERCENTILES: [(&str, usize); 10] = [
-    ("min", 0),
-    ("p1", 10),
-    ("p10", 100),
-    ("p25", 250),
-    ("p50", 500),
-    ("p75", 750),
-    ("p90", 900),
-    ("p99", 990),
-    ("p99.9", 999),
-    ("max", 1_000),
-];

@@ -5,24 +5,10 @@
 
 use crate::prelude::*;
 
-/// One read of the clock.
-pub(crate) fn clock(bench: &mut Bench) -> Done {
-    const READS: u64 = 1_000_000;
-    for _ in 0..bench.rounds() {
-        let (time, ()) = timed(|| {
-            for _ in 0..READS {
-                black_box(Instant::now());
-            }
-        });
-        bench.add("timer/clock", "Instant::now", nanos_per(time, READS));
-    }
-    Ok(())
-}
-
 /// Wake-ups of a timer with nothing to do.
 pub(crate) fn idle(bench: &mut Bench) -> Done {
-    let timer = Timer::builder().name("idle").build().expect("the settings are valid");
-    timer.schedule(Duration::from_hours(720), || ()).expect("the timer is empty");
+    let timer = Closures::start();
+    let _far = timer.schedule(Duration::from_hours(720));
     // The threads start and fall asleep.
     thread::sleep(Duration::from_millis(500));
     let before = timer.stats().wakeups;
@@ -31,72 +17,46 @@ pub(crate) fn idle(bench: &mut Bench) -> Done {
     assert_eq!(stats.pending, 1);
     bench.add("timer/idle/wakeups", Closures::NAME, count(stats.wakeups - before));
     let pairs = bench.full(10_000, 1_000_000);
-    let timer = Timer::new();
-    let start = Instant::now();
-    for _ in 0..pairs {
-        let timeout = timer.schedule(Duration::from_secs(1), || panic!("it was cancelled"));
-        assert!(timeout.expect("the timer is empty").cancel());
+    let (timer, start) = (Closures::start(), Instant::now());
+    let mut timeout = timer.schedule(Duration::from_secs(1));
+    for _ in 1..pairs {
+        assert!(timer.replace(&mut timeout, Duration::from_secs(1)));
     }
+    assert!(timer.replace(&mut timeout, Duration::from_hours(1)));
     sleep_until(start + Duration::from_secs(2));
     let stats = timer.stats();
-    assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (pairs, pairs, 0));
+    assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (pairs + 1, pairs, 1));
     bench.add("timer/idle/cancelled", Closures::NAME, count(stats.wakeups));
     Ok(())
 }
 
-/// Makes a timer that notes when each of so many timeouts runs.
-fn noting(settings: TimerBuilder, number: usize) -> (ValueTimer<u64>, Arc<Arrivals>) {
-    let arrivals = Arrivals::new(number);
-    let handler = Arc::clone(&arrivals);
-    let timer = settings.build_with(move |due| handler.note(due)).expect("the settings are valid");
-    (timer, arrivals)
-}
-
-fn schedule(timer: &ValueTimer<u64>, arrivals: &Arrivals, dues: &[u64]) {
-    for &due in dues {
-        timer.schedule_at(arrivals.instant(due), due).expect("the timer takes 2^32 timeouts");
-    }
-}
-
-/// Timeouts that are due uniformly within a second, which begins after `lead`. Returns their
-/// lateness, and processor time of the process from the last `schedule` on.
-fn burst_of(
-    settings: TimerBuilder,
-    number: u32,
-    lead: Duration,
-) -> (Histogram<u64>, Option<Duration>) {
+/// Timeouts that are due uniformly within a second, which begins after `lead`: their lateness, and
+/// processor time of the process from the last `schedule` on.
+fn burst_of<const INLINE: bool>(bench: &mut Bench, number: u32, lead: Duration) {
     const SPAN: Duration = Duration::from_secs(1);
     let due = instants(&mut Rng::with_seed(1), number, lead, SPAN);
-    let (timer, arrivals) = noting(settings, due.len());
-    schedule(&timer, &arrivals, &due);
+    let (timer, arrivals) = (Typed::<INLINE>::start(), Arrivals::new(due.len()));
+    timer.schedule_at(&arrivals, &due);
     let before = process_cpu();
     sleep_until(arrivals.instant(nanos(lead + SPAN)) + 20 * MILLI);
-    let outcome = arrivals.settle_strictly(due);
+    let late = arrivals.settle_strictly(due).lateness(0..u64::MAX);
     let cpu = process_cpu().zip(before).map(|(after, before)| after.saturating_sub(before));
     let stats = timer.stats();
     assert_eq!((stats.expired, stats.pending), (u64::from(number), 0));
-    (outcome.lateness(0..u64::MAX), cpu)
+    let name = Typed::<INLINE>::NAME;
+    bench.add_all(Figure::percentiles("timer/burst", name, &late, "p50 p99", MILLI));
+    if let Some(cpu) = cpu {
+        bench.add("timer/burst/cpu", name, nanos_per(cpu, u64::from(number)));
+    }
 }
 
-/// Very many timeouts within a second, and few with short ticks.
+/// Very many timeouts within a second.
 pub(crate) fn burst(bench: &mut Bench) -> Done {
     let number = bench.full(100_000, 1_000_000);
     let lead = bench.millis(500, 2_000);
     for _ in 0..bench.rounds() {
-        for (name, settings) in
-            [(Typed::NAME, Timer::builder()), ("delaywheel inline", Timer::builder().inline())]
-        {
-            let (late, cpu) = burst_of(settings, number, lead);
-            let figures = Figure::percentiles("timer/burst", name, &late, "p50 p99 max", MILLI);
-            bench.add_all(figures);
-            if let Some(cpu) = cpu {
-                bench.add("timer/burst/cpu", name, nanos_per(cpu, u64::from(number)));
-            }
-        }
-        let settings = Timer::builder().tick(50 * MICRO);
-        let (late, _) = burst_of(settings, 2_000, 50 * MILLI);
-        let figures = Figure::percentiles("timer/fine", Typed::NAME, &late, "p50 p99", MICRO);
-        bench.add_all(figures);
+        burst_of::<false>(bench, number, lead);
+        burst_of::<true>(bench, number, lead);
     }
     Ok(())
 }
@@ -123,11 +83,12 @@ fn steady_turn(bench: &mut Bench, name: &str, tick: Duration, window: u32) {
     let draw = |step: u32| instants(&mut rng, PER_MILLI, step * MILLI + least, spread);
     let steps: Vec<_> = (0..end).map(draw).collect();
     let settings = Timer::builder().tick(tick).name(THREADS);
-    let (timer, arrivals) = noting(settings, (end * PER_MILLI) as usize);
+    let timer = Typed::<false>::new(settings);
+    let arrivals = Arrivals::new((end * PER_MILLI) as usize);
     let mut before = None;
     for (step, dues) in (0..).zip(&steps) {
         sleep_until(arrivals.instant(nanos(step * MILLI)));
-        schedule(&timer, &arrivals, dues);
+        timer.schedule_at(&arrivals, dues);
         if step == start {
             before = cpu(THREADS);
         }
@@ -138,11 +99,11 @@ fn steady_turn(bench: &mut Bench, name: &str, tick: Duration, window: u32) {
     assert_eq!((stats.scheduled, stats.pending), (u64::from(end * PER_MILLI), 0));
     let late = outcome.lateness(nanos(start * MILLI)..nanos(end * MILLI));
     let row = format!("timer/steady/{name}");
-    bench.add_all(Figure::percentiles(&row, Typed::NAME, &late, "p50 p99 p99.9", MILLI));
+    bench.add_all(Figure::percentiles(&row, Typed::<false>::NAME, &late, "p50 p99 p99.9", MILLI));
     if let Some((before, after)) = before.zip(after) {
         let [process, threads] = spent(before, after, window * MILLI);
         for (row, spent) in [("threads", threads), ("process", process)] {
-            bench.add(&format!("timer/steady/cpu/{name}/{row}"), Typed::NAME, spent);
+            bench.add(&format!("timer/steady/cpu/{name}/{row}"), Typed::<false>::NAME, spent);
         }
     }
 }
@@ -154,7 +115,7 @@ pub(crate) fn crowd(bench: &mut Bench) -> Done {
     for _ in 0..bench.rounds() {
         let calls = histogram(crowd_turn(crowd));
         let figures =
-            Figure::percentiles("timer/crowd", Typed::NAME, &calls, "p50 p99.9 max", MICRO);
+            Figure::percentiles("timer/crowd", Typed::<false>::NAME, &calls, "p50 p99.9", MICRO);
         bench.add_all(figures);
     }
     Ok(())
@@ -169,49 +130,17 @@ fn crowd_turn(crowd: u32) -> Vec<u64> {
     // Two seconds after the timer was made.
     const INDEX: u32 = 5;
     let due = instants(&mut Rng::with_seed(1), crowd, INDEX * BUCKET, BUCKET);
-    let origin = Instant::now();
-    let timer = Timer::builder().tick(TICK).shards(1).build_with(|_: u64| ());
-    let timer = timer.expect("the settings are valid");
-    for due in due {
-        let instant = origin + Duration::from_nanos(due);
-        timer.schedule_at(instant, due).expect("the timer takes 2^32 timeouts");
-    }
-    let start = origin + INDEX * BUCKET;
-    assert!(Instant::now() < start, "the bucket was due before it was full");
-    sleep_until(origin + (INDEX * BUCKET).saturating_sub(20 * MILLI));
-    calls_until(&timer, u64::from(crowd))
-}
-
-fn calls_until(timer: &ValueTimer<u64>, expired: u64) -> Vec<u64> {
+    let timer = Typed::<false>::new(Timer::builder().tick(TICK).shards(1));
+    let arrivals = Arrivals::new(due.len());
+    timer.schedule_at(&arrivals, &due);
+    let at = |millis: u64| arrivals.instant(nanos(INDEX * BUCKET) - millis * 1_000_000);
+    assert!(Instant::now() < at(0), "the bucket was due before it was full");
+    sleep_until(at(20));
     let mut calls = Vec::new();
-    while timer.stats().expired < expired {
+    while timer.stats().expired < u64::from(crowd) {
         for _ in 0..64 {
-            let (duration, timeout) = timed(|| timer.schedule(Duration::from_mins(1), 0));
-            timeout.expect("the timer takes 2^32 timeouts");
-            calls.push(nanos(duration));
+            calls.push(nanos(timed(|| timer.schedule(Duration::from_mins(1))).0));
         }
     }
     calls
-}
-
-/// Lateness beside a callback that takes a second, on one of two executor threads.
-pub(crate) fn slow(bench: &mut Bench) -> Done {
-    const SLOW: Duration = Duration::from_secs(1);
-    const LEAD: Duration = Duration::from_millis(100);
-    for _ in 0..bench.rounds() {
-        let slow = nanos(LEAD);
-        let due = instants(&mut Rng::with_seed(1), 20_000, LEAD + MILLI, SLOW);
-        let arrivals = Arrivals::new(due.len());
-        let handler = Arc::clone(&arrivals);
-        let timer = Timer::builder().executor_threads(2).build_with(move |due| {
-            if due == slow { thread::sleep(SLOW) } else { handler.note(due) }
-        });
-        let timer = timer.expect("the settings are valid");
-        schedule(&timer, &arrivals, &due);
-        schedule(&timer, &arrivals, &[slow]);
-        let late = arrivals.settle_strictly(due).lateness(0..u64::MAX);
-        let figures = Figure::percentiles("timer/slow", Typed::NAME, &late, "p50 p99", MILLI);
-        bench.add_all(figures);
-    }
-    Ok(())
 }

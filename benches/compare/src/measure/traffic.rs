@@ -6,8 +6,11 @@
 
 use crate::prelude::*;
 
-/// Ticks between two reads of the clock.
-const CHECKED: u32 = 16;
+/// Ticks between two reads of the clock. Their operations are drawn before, while the clock stands.
+const CHECKED: usize = 16;
+
+/// Operations that repeat, if they are drawn in advance.
+const REPEATED: usize = 1 << 20;
 
 /// The operation on a timeout whose request is answered, or whose connection receives a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,35 +19,27 @@ pub enum Operation {
     Reset,
 }
 
-/// Operations on a contestant, drawn in advance.
+/// Operations on a contestant, each on a victim that gets a new delay.
 #[derive(Clone)]
 pub struct Traffic {
     operation: Operation,
+    spread: Spread,
+    /// Whether the oldest timeout is the next victim, and not a random one.
+    is_in_order: bool,
     /// The delay of each timeout at first, and after it has expired.
     delays: Vec<u64>,
-    /// Victims in this order, each with the next delay.
-    turns: Vec<Pair>,
     per_tick: usize,
-    /// The longest delay.
-    pub max_delay: u64,
-    /// Whether time stands still after a fresh fill.
-    pub is_fresh: bool,
+    rng: Rng,
+    /// Whether operations are drawn in advance and repeat.
+    is_repeated: bool,
 }
-
-/// Operations that are drawn; then they repeat.
-const DRAWN: u32 = 1 << 20;
 
 impl Traffic {
     fn new(operation: Operation, spread: Spread, pending: u32, per_tick: u32, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        Self {
-            operation,
-            delays: spread.delays(&mut rng, pending),
-            turns: spread.pairs(&mut rng, pending, DRAWN),
-            per_tick: per_tick.max(1) as usize,
-            max_delay: spread.max(),
-            is_fresh: false,
-        }
+        let delays = spread.delays(&mut rng, pending);
+        let per_tick = per_tick.max(1) as usize;
+        Self { operation, spread, is_in_order: false, delays, per_tick, rng, is_repeated: false }
     }
 
     /// A request server: a delay of 2 s, and a request is answered after 100 ms on average.
@@ -55,12 +50,7 @@ impl Traffic {
 
     /// The same; the oldest request is answered first.
     pub fn requests_in_order(pending: u32, seed: u64) -> Self {
-        let mut traffic = Self::requests(pending, seed);
-        traffic.turns.truncate((DRAWN / pending * pending) as usize);
-        for (turn, victim) in traffic.turns.iter_mut().zip((0..pending).cycle()) {
-            turn.victim = victim;
-        }
-        traffic
+        Self { is_in_order: true, ..Self::requests(pending, seed) }
     }
 
     /// Connections with a delay of 30 s; each receives a message every second on average.
@@ -75,10 +65,33 @@ impl Traffic {
         Self::new(Operation::Replace, spread, pending, (pending / 10_000).max(10), seed)
     }
 
-    /// Delays that differ, while time stands still.
-    pub fn fresh(spread: Spread, pending: u32, seed: u64) -> Self {
-        let turns = spread.pairs(&mut Rng::with_seed(!seed), pending, DRAWN.max(4 * pending));
-        Self { turns, is_fresh: true, ..Self::churn(spread, pending, seed) }
+    /// The same; each timeout is moved, to an earlier or a later deadline.
+    pub fn resets(spread: Spread, pending: u32, seed: u64) -> Self {
+        Self { operation: Operation::Reset, ..Self::churn(spread, pending, seed) }
+    }
+
+    /// Draws the operations in advance if asked; then they repeat.
+    pub fn repeated(self, is_repeated: bool) -> Self {
+        Self { is_repeated, ..self }
+    }
+
+    fn pending(&self) -> u32 {
+        u32::try_from(self.delays.len()).expect("timeouts are counted in u32")
+    }
+
+    fn draws(&self) -> Draws<Pair, Box<dyn FnMut() -> Pair>> {
+        let (pending, spread, mut rng) = (self.pending(), self.spread, self.rng.clone());
+        let mut oldest = (0..pending).cycle();
+        let is_in_order = self.is_in_order;
+        let draw = move || {
+            let random = rng.u32(0..pending);
+            let victim = if is_in_order { oldest.next().unwrap_or(0) } else { random };
+            Pair { victim, delay: spread.draw(&mut rng) }
+        };
+        // In order, the last victim is followed by the first.
+        let repeats = REPEATED / self.delays.len() * self.delays.len();
+        let repeats = if is_in_order { repeats } else { REPEATED };
+        Draws::new(self.is_repeated.then_some(repeats), Box::new(draw))
     }
 }
 
@@ -86,8 +99,9 @@ impl Traffic {
 pub struct Steady<'a, T: Timers> {
     timers: T,
     traffic: &'a Traffic,
+    /// `None` while the operations of a few ticks are performed.
+    draws: Option<Draws<Pair, Box<dyn FnMut() -> Pair>>>,
     keys: Vec<T::Key>,
-    position: usize,
     now: u64,
     /// Timeouts that expired in this tick.
     expired: Vec<u64>,
@@ -99,39 +113,61 @@ pub struct Steady<'a, T: Timers> {
 impl<'a, T: Timers> Steady<'a, T> {
     /// Allocates the keys, so later allocations are the contestant's.
     pub fn new(timers: T, traffic: &'a Traffic) -> Self {
-        let keys = Vec::with_capacity(traffic.delays.len());
-        let expired = Vec::with_capacity(traffic.delays.len());
-        Self { timers, traffic, keys, position: 0, now: 0, expired, lost: 0 }
+        Self {
+            timers,
+            traffic,
+            draws: Some(traffic.draws()),
+            keys: Vec::with_capacity(traffic.delays.len()),
+            now: 0,
+            expired: Vec::with_capacity(traffic.delays.len()),
+            lost: 0,
+        }
     }
 
     /// Inserts all timeouts, a few in each tick.
     pub fn ramp_up(&mut self) {
         for (delay, request) in self.traffic.delays.iter().zip(0..) {
             self.keys.push(self.timers.insert(self.now + delay, request));
-            if self.keys.len().is_multiple_of(self.traffic.per_tick) && !self.traffic.is_fresh {
+            if self.keys.len().is_multiple_of(self.traffic.per_tick) {
                 self.tick();
             }
         }
     }
 
-    /// Goes on until this many operations are done or the real time is over. Returns the number,
-    /// and their time.
+    /// Performs the operations of a few ticks. Returns their number and time.
+    fn turn(&mut self) -> (u64, Duration) {
+        let mut draws = self.draws.take().expect("no turn is within another");
+        let operations = draws.chunk(CHECKED * self.traffic.per_tick);
+        let (time, ()) = timed(|| {
+            for turns in operations.chunks(self.traffic.per_tick) {
+                match self.traffic.operation {
+                    Operation::Replace => self.replace(turns),
+                    Operation::Reset => self.reset(turns),
+                }
+                self.tick();
+            }
+        });
+        let done = operations.len() as u64;
+        self.draws = Some(draws);
+        (done, time)
+    }
+
+    /// Goes on until this many operations are done or took as long as the limit. Returns the
+    /// number, and their time.
     pub fn run(&mut self, count: u64, limit: Duration) -> (u64, Duration) {
-        let (start, mut done) = (Instant::now(), 0);
-        while done < count && start.elapsed() < limit {
-            done += (0..CHECKED).map(|_| self.turn()).sum::<u64>();
+        let (mut done, mut time) = (0, Duration::ZERO);
+        while done < count && time < limit {
+            let (operations, turn) = self.turn();
+            done += operations;
+            time += turn;
         }
-        (done, start.elapsed())
+        (done, time)
     }
 
     /// Goes on until the steady state, or until the real time is over. Returns whether it reached
     /// the state.
     pub fn warm_up(&mut self, limit: Duration) -> bool {
-        if self.traffic.is_fresh {
-            let replaced = 4 * self.keys.len() as u64;
-            return self.run(replaced, limit).0 >= replaced;
-        }
-        self.pass(self.traffic.max_delay.min(60 * SECOND), limit)
+        self.pass(self.traffic.spread.max().min(60 * SECOND), limit)
     }
 
     /// Goes on until this many ticks have passed or the real time is over. Returns whether they
@@ -139,9 +175,7 @@ impl<'a, T: Timers> Steady<'a, T> {
     pub fn pass(&mut self, ticks: u64, limit: Duration) -> bool {
         let (start, end) = (Instant::now(), self.now + ticks);
         while self.now < end && start.elapsed() < limit {
-            for _ in 0..CHECKED {
-                self.turn();
-            }
+            self.turn();
         }
         self.now >= end
     }
@@ -164,22 +198,6 @@ impl<'a, T: Timers> Steady<'a, T> {
     /// The contestant, and the keys of its timeouts.
     pub fn into_parts(self) -> (T, Vec<T::Key>) {
         (self.timers, self.keys)
-    }
-
-    /// Performs the operations of one tick and lets it pass. Returns their number.
-    fn turn(&mut self) -> u64 {
-        let Traffic { operation, turns, per_tick, .. } = self.traffic;
-        let end = turns.len().min(self.position + per_tick);
-        let turns = &turns[self.position..end];
-        match operation {
-            Operation::Replace => self.replace(turns),
-            Operation::Reset => self.reset(turns),
-        }
-        self.position = end % self.traffic.turns.len();
-        if !self.traffic.is_fresh {
-            self.tick();
-        }
-        turns.len() as u64
     }
 
     fn replace(&mut self, turns: &[Pair]) {
@@ -214,7 +232,7 @@ impl<'a, T: Timers> Steady<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timers::{BTree, Wheel};
+    use crate::timers::BTree;
 
     const LONG: Duration = Duration::from_mins(10);
 
@@ -239,8 +257,9 @@ mod tests {
     fn every_traffic_keeps_the_number_pending_and_loses_none() {
         for traffic in [
             Traffic::requests(3_000, 1),
-            Traffic::requests_in_order(3_000, 1),
+            Traffic::requests_in_order(3_000, 1).repeated(true),
             Traffic::connections(3_000, 1),
+            Traffic::resets(Spread::Minute, 3_000, 1),
             Traffic::churn(Spread::Minute, 3_000, 1),
         ] {
             let wheel = outcome::<Wheel>(&traffic);

@@ -1,4 +1,4 @@
-//! Peers whose timeouts are futures: async-io, futures-timer and pingora-timeout.
+//! Contestants whose timeouts are futures: our sleeps, async-io and futures-timer.
 //!
 //! A timeout is polled once, so that it is registered. Tasks of an executor with its own thread
 //! await noted timeouts.
@@ -12,7 +12,6 @@ use std::{
 use async_io::Timer;
 use futures_lite::future;
 use futures_timer::Delay;
-use pingora_timeout::{ToTimeout, fast_timeout::FastTimeout};
 use tokio::sync::oneshot::{self, Sender};
 
 use super::Tokio;
@@ -22,7 +21,7 @@ use crate::prelude::*;
 pub trait Sleeps: Clone + Send + Sync + 'static {
     type Sleep: Future + Unpin + Send + 'static;
 
-    const PROMISES: Promises;
+    const NAME: &'static str;
 
     /// Starts the executor of the tasks that await.
     fn start() -> Executor;
@@ -72,7 +71,7 @@ pub struct Awaited<S>(Executor, PhantomData<S>);
 impl<S: Sleeps> SharedTimer for Awaited<S> {
     type Timeout = S::Sleep;
 
-    const PROMISES: Promises = S::PROMISES;
+    const NAME: &'static str = S::NAME;
 
     fn start() -> Self {
         Self(S::start(), PhantomData)
@@ -120,7 +119,7 @@ pub struct AsyncIoSleeps;
 impl Sleeps for AsyncIoSleeps {
     type Sleep = Timer;
 
-    const PROMISES: Promises = Promises { name: "async_io", ..Promises::STRICT };
+    const NAME: &'static str = "async_io";
 
     fn start() -> Executor {
         Executor::own(|run| async_io::block_on(run))
@@ -140,7 +139,7 @@ pub struct FuturesSleeps;
 impl Sleeps for FuturesSleeps {
     type Sleep = Delay;
 
-    const PROMISES: Promises = Promises { name: "futures_timer", ..Promises::STRICT };
+    const NAME: &'static str = "futures_timer";
 
     fn start() -> Executor {
         Executor::own(|run| future::block_on(run))
@@ -157,31 +156,22 @@ impl Sleeps for FuturesSleeps {
     }
 }
 
-/// `pingora_timeout`: a tree for each thread, which a clock thread checks every 10 ms.
-///
-/// All timeouts of a thread that are due in the same 10 ms share one entry of its tree, which stays
-/// until then, cancelled or not. Tasks run on tokio.
-pub type Pingora = Awaited<PingoraSleeps>;
+/// The free functions of this crate, in tasks on tokio.
+pub type OwnSleeps = Awaited<Sleeping>;
 
 #[derive(Clone)]
-pub struct PingoraSleeps;
+pub struct Sleeping;
 
-impl Sleeps for PingoraSleeps {
-    type Sleep = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+impl Sleeps for Sleeping {
+    type Sleep = Pin<Box<delaywheel::future::Sleep>>;
 
-    const PROMISES: Promises = Promises {
-        name: "pingora",
-        earliness: 1,
-        lateness: 20,
-        wakes: Wakes::Every(10),
-        ..Promises::STRICT
-    };
+    const NAME: &'static str = "delaywheel sleeps";
 
     fn start() -> Executor {
         Executor::Tokio(Tokio::start())
     }
 
     fn sleep(delay: Duration) -> Self::Sleep {
-        FastTimeout::create(delay).timeout()
+        Box::pin(delaywheel::future::sleep(delay))
     }
 }

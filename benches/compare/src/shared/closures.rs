@@ -1,6 +1,6 @@
 //! [`Timer`] with closures that capture eight bytes.
 
-use delaywheel::{Timeout, Timer};
+use delaywheel::{TimeoutHandle, Timer, TimerStats};
 
 use super::settle_own;
 use crate::prelude::*;
@@ -16,26 +16,34 @@ impl Closures {
     pub fn new(settings: TimerBuilder) -> Self {
         Self { timer: settings.build().expect("the settings are valid"), ran: Counter::new() }
     }
+
+    pub fn stats(&self) -> TimerStats {
+        self.timer.stats()
+    }
 }
 
 impl SharedTimer for Closures {
-    type Timeout = Timeout;
+    type Timeout = TimeoutHandle;
 
-    const PROMISES: Promises = Promises { name: "delaywheel closures", ..Promises::STRICT };
+    const NAME: &'static str = "delaywheel closures";
 
     fn start() -> Self {
         Self::new(Timer::builder())
     }
 
-    fn schedule(&self, delay: Duration) -> Timeout {
+    fn schedule(&self, delay: Duration) -> TimeoutHandle {
         let ran = self.ran;
         self.timer.schedule(delay, move || ran.add()).expect("the timer takes 2^32 timeouts")
     }
 
-    fn replace(&self, timeout: &mut Timeout, delay: Duration) -> bool {
+    fn replace(&self, timeout: &mut TimeoutHandle, delay: Duration) -> bool {
         let was_pending = timeout.cancel();
         *timeout = self.schedule(delay);
         was_pending
+    }
+
+    fn reset(&self, timeout: &mut TimeoutHandle, delay: Duration) -> bool {
+        timeout.reset(delay)
     }
 
     fn schedule_noted(&self, delay: Duration, note: Note) {

@@ -2,9 +2,6 @@
 
 mod awaited;
 mod closures;
-mod hash_wheel;
-pub(crate) mod kafka;
-mod netty;
 mod tokio;
 mod typed;
 
@@ -14,25 +11,18 @@ use crate::measure::{Turn, memory};
 use crate::prelude::*;
 
 pub use self::{
-    awaited::{AsyncIo, FuturesTimer, Pingora},
+    awaited::{AsyncIo, FuturesTimer, OwnSleeps},
     closures::Closures,
-    hash_wheel::HashWheelThread,
-    kafka::KafkaTimer,
-    netty::NettyTimer,
-    tokio::Tokio,
+    tokio::{Tokio, runtime},
     typed::Typed,
 };
 
 /// A timer that threads share.
-pub trait SharedTimer: Clone + Send {
+pub trait SharedTimer: Clone + Send + Sync {
     /// Names a timeout, to cancel it.
     type Timeout: Send;
 
-    /// Name, structure and limits. Lateness is what it adds by design to that of the threads that
-    /// run timeouts.
-    const PROMISES: Promises;
-
-    const NAME: &'static str = Self::PROMISES.name;
+    const NAME: &'static str;
 
     /// Makes and starts one, which ends when the last clone is dropped.
     fn start() -> Self;
@@ -44,6 +34,11 @@ pub trait SharedTimer: Clone + Send {
 
     /// Cancels a timeout and schedules another. Returns whether the former was pending.
     fn replace(&self, timeout: &mut Self::Timeout, delay: Duration) -> bool;
+
+    /// Moves a timeout. Returns whether it was pending.
+    fn reset(&self, timeout: &mut Self::Timeout, delay: Duration) -> bool {
+        self.replace(timeout, delay)
+    }
 
     /// Adds a timeout that notes when it runs.
     fn schedule_noted(&self, delay: Duration, note: Note);
@@ -66,21 +61,6 @@ impl Note {
     /// Notes that the timeout runs now.
     pub fn run(&self) {
         self.arrivals.note(self.due);
-    }
-}
-
-/// The work of a timeout of Netty's and Kafka's timers. A counter costs no allocation.
-pub enum Task {
-    Count(Counter),
-    Note(Note),
-}
-
-impl Task {
-    fn run(&self) {
-        match self {
-            Self::Count(counter) => counter.add(),
-            Self::Note(note) => note.run(),
-        }
     }
 }
 
@@ -123,61 +103,53 @@ pub fn schedule_all_noted<S: SharedTimer>(
     (arrivals, due)
 }
 
-/// Cancels each victim and schedules another timeout. Returns how many were pending.
-pub fn replace_all<S: SharedTimer>(
-    timer: &S,
-    timeouts: &mut [S::Timeout],
-    victims: &[Victim],
-) -> u64 {
-    let replace =
-        |victim: &Victim| timer.replace(&mut timeouts[victim.index as usize], victim.delay);
-    victims.iter().map(replace).map(u64::from).sum()
-}
-
 /// Checks one of our own timers after its end: every timeout ran, was cancelled or was handed back.
 fn settle_own(name: &str, returned: usize, stats: &TimerStats, ran: Counter, expected: [u64; 2]) {
     assert_eq!([stats.scheduled, stats.cancelled], expected, "{name}");
-    assert_eq!((stats.pending, stats.rejected, stats.panicked), (0, 0, 0), "{name}");
+    assert_eq!((stats.pending, stats.refused, stats.panicked), (0, 0, 0), "{name}");
     let run = expected[0] - expected[1] - returned as u64;
     wait_until("the last callbacks have run", || ran.get() == run);
 }
 
-/// A contestant whose type is hidden: its promises, and every measurement.
+/// A contestant whose type is hidden: its name, and every measurement.
 #[derive(Clone, Copy)]
 pub struct Entrant {
-    pub promises: Promises,
+    pub name: &'static str,
     pub take: fn(&Turn) -> Vec<Figure>,
     pub memory: fn(&Turn, &memory::Heap) -> Vec<Figure>,
 }
 
 impl Entrant {
     const fn of<S: SharedTimer>() -> Self {
-        let (take, memory) = (Turn::take::<S>, memory::of_shared::<S>);
-        Self { promises: S::PROMISES, take, memory }
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.promises.name
+        Self { name: S::NAME, take: Turn::take::<S>, memory: memory::of_shared::<S> }
     }
 }
 
 /// All contestants, ours first.
-pub const fn all() -> [Entrant; 9] {
-    [
-        Entrant::of::<Typed>(),
-        Entrant::of::<Closures>(),
-        Entrant::of::<Tokio>(),
-        Entrant::of::<AsyncIo>(),
-        Entrant::of::<FuturesTimer>(),
-        Entrant::of::<Pingora>(),
-        Entrant::of::<HashWheelThread>(),
-        Entrant::of::<NettyTimer>(),
-        Entrant::of::<KafkaTimer>(),
-    ]
-}
+pub const ALL: &[Entrant] = &[
+    Entrant::of::<Typed>(),
+    Entrant::of::<Closures>(),
+    Entrant::of::<Tokio>(),
+    #[cfg(tokio_unstable)]
+    Entrant::of::<Tokio<true>>(),
+    Entrant::of::<AsyncIo>(),
+    Entrant::of::<FuturesTimer>(),
+];
+
+/// Contestants of the rows with more threads than processors.
+pub const LATE: &[Entrant] = &[
+    Entrant::of::<Typed>(),
+    Entrant::of::<Closures>(),
+    Entrant::of::<Typed<true>>(),
+    Entrant::of::<OwnSleeps>(),
+    Entrant::of::<Tokio>(),
+    #[cfg(tokio_unstable)]
+    Entrant::of::<Tokio<true>>(),
+    Entrant::of::<AsyncIo>(),
+];
 
 /// The contestant that a parent process named.
 pub fn find(name: &str) -> Entrant {
-    let found = all().into_iter().find(|one| one.name() == name);
-    found.unwrap_or_else(|| panic!("no contestant is named {name}"))
+    let found = ALL.iter().chain(LATE).find(|one| one.name == name);
+    *found.unwrap_or_else(|| panic!("no contestant is named {name}"))
 }

@@ -5,35 +5,47 @@
 //! threads enter the runtime.
 
 use std::{
+    io,
     pin::Pin,
     task::{Context, Waker},
 };
 
 use tokio::{
     runtime::{Builder, Runtime},
-    time::{Sleep, sleep},
+    time::{self, Sleep, sleep},
 };
 
 use crate::prelude::*;
 
-/// Sleeps of a runtime of their own.
+/// Sleeps of a runtime of their own, with tokio's first timer or its alternative one: a wheel for
+/// each worker, which needs `--cfg tokio_unstable`.
 #[derive(Clone)]
-pub struct Tokio(Arc<Runtime>);
+pub struct Tokio<const ALTERNATIVE: bool = false>(Arc<Runtime>);
 
-impl Tokio {
+/// Starts a runtime with the first timer or the alternative one.
+pub fn runtime(workers: usize, is_alternative: bool) -> io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all();
+    if is_alternative {
+        #[cfg(tokio_unstable)]
+        builder.enable_alt_timer();
+    }
+    builder.build()
+}
+
+impl<const ALTERNATIVE: bool> Tokio<ALTERNATIVE> {
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.spawn(task));
     }
 }
 
-impl SharedTimer for Tokio {
+impl<const ALTERNATIVE: bool> SharedTimer for Tokio<ALTERNATIVE> {
     type Timeout = Pin<Box<Option<Sleep>>>;
 
-    const PROMISES: Promises = Promises { name: "tokio", lateness: 1, ..Promises::STRICT };
+    const NAME: &'static str = if ALTERNATIVE { "tokio alternative" } else { "tokio" };
 
     fn start() -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build();
-        Self(Arc::new(runtime.expect("a thread can be started")))
+        Self(Arc::new(runtime(1, ALTERNATIVE).expect("a thread can be started")))
     }
 
     fn enter(&self) -> impl Sized {
@@ -50,6 +62,14 @@ impl SharedTimer for Tokio {
         let was_pending = slot.as_ref().as_pin_ref().is_some_and(|sleep| !sleep.is_elapsed());
         slot.set(None);
         register(slot.as_mut(), delay);
+        was_pending
+    }
+
+    fn reset(&self, slot: &mut Self::Timeout, delay: Duration) -> bool {
+        let mut sleep = slot.as_mut().as_pin_mut().expect("a slot has a sleep");
+        let was_pending = !sleep.is_elapsed();
+        sleep.as_mut().reset(time::Instant::now() + delay);
+        let _ = sleep.poll(&mut Context::from_waker(Waker::noop()));
         was_pending
     }
 

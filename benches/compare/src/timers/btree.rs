@@ -13,7 +13,7 @@ pub struct BTree {
 impl Timers for BTree {
     type Key = (u64, u64);
 
-    const PROMISES: Promises = Promises { name: "btree", ..Promises::STRICT };
+    const NAME: &'static str = "btree";
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {
         let key = (deadline, self.inserted);

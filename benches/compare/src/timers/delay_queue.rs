@@ -6,7 +6,8 @@
 //! ready. Polls are made outside of a task, hence without tokio's cooperative budget. No other way
 //! to drive the queue takes less work.
 //!
-//! All queues share the clock. So only one may let time pass at a time, which is asserted.
+//! All queues share the clock. So only one may let time pass at a time, which is asserted. The
+//! wheel of a queue panics at delays beyond two years.
 
 use std::{
     cell::Cell,
@@ -21,10 +22,6 @@ use tokio::{
 use tokio_util::time::delay_queue::{self, Expired};
 
 use crate::prelude::*;
-
-/// A leap year. The queue's wheel of six levels of 64 slots panics beyond 2^36 ticks. It counts
-/// them from its last wake-up, which may be as long ago.
-const MAX_DELAY: u64 = 366 * DAY;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_current_thread();
@@ -41,9 +38,6 @@ pub struct DelayQueue {
     queue: tokio_util::time::DelayQueue<u64>,
     /// The instant of tick 0.
     start: Instant,
-    /// The caller's ticks in one of its own, which is a millisecond.
-    parts: u64,
-    micros: u64,
     now: u64,
     /// The least deadline that was inserted since the queue was last polled at or after it. The
     /// queue is woken then, even if that timeout is gone.
@@ -52,41 +46,25 @@ pub struct DelayQueue {
 
 impl DelayQueue {
     fn instant(&self, tick: u64) -> Instant {
-        self.start + Duration::from_micros(tick * self.micros)
-    }
-
-    fn with_parts(parts: u64) -> Self {
-        if !IS_ENTERED.replace(true) {
-            mem::forget(RUNTIME.enter());
-        }
-        Self {
-            queue: tokio_util::time::DelayQueue::new(),
-            start: Instant::now(),
-            parts,
-            micros: 1_000 / parts,
-            now: 0,
-            soonest: None,
-        }
+        self.start + Duration::from_millis(tick)
     }
 
     fn advance_clock(&mut self, ticks: u64) {
-        RUNTIME.block_on(tokio::time::advance(Duration::from_micros(ticks * self.micros)));
+        RUNTIME.block_on(tokio::time::advance(Duration::from_millis(ticks)));
         self.now += ticks;
     }
 }
 
 impl Default for DelayQueue {
     fn default() -> Self {
-        Self::with_parts(1)
-    }
-}
-
-impl Drop for DelayQueue {
-    /// Leaves the clock at a whole millisecond, where others expect it.
-    fn drop(&mut self) {
-        let rest = self.now.next_multiple_of(self.parts) - self.now;
-        if rest > 0 {
-            self.advance_clock(rest);
+        if !IS_ENTERED.replace(true) {
+            mem::forget(RUNTIME.enter());
+        }
+        Self {
+            queue: tokio_util::time::DelayQueue::new(),
+            start: Instant::now(),
+            now: 0,
+            soonest: None,
         }
     }
 }
@@ -94,12 +72,9 @@ impl Drop for DelayQueue {
 impl Timers for DelayQueue {
     type Key = delay_queue::Key;
 
-    const PROMISES: Promises = Promises {
-        name: "delay_queue",
-        max_delay: Some(MAX_DELAY),
-        safe_keys: false,
-        ..Promises::STRICT
-    };
+    const NAME: &'static str = "delay_queue";
+
+    const HAS_SAFE_KEYS: bool = false;
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Self::Key {
         self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
@@ -124,9 +99,8 @@ impl Timers for DelayQueue {
         let deadline = self.queue.deadline(&self.queue.peek()?) - self.start;
         let deadline =
             u64::try_from(deadline.as_millis()).expect("deadlines were ticks of 64 bits");
-        let begin = slot_begin(self.now / self.parts, deadline);
-        let soonest = self.soonest.map(|soonest| soonest.div_ceil(self.parts));
-        let next = soonest.map_or(begin, |soonest| soonest.min(begin)) * self.parts;
+        let begin = slot_begin(self.now, deadline);
+        let next = self.soonest.map_or(begin, |soonest| soonest.min(begin));
         Some(next.max(self.now))
     }
 
@@ -142,10 +116,6 @@ impl Timers for DelayQueue {
 
     fn len(&self) -> usize {
         self.queue.len()
-    }
-
-    fn in_tenths() -> impl Timers {
-        Self::with_parts(TENTHS)
     }
 }
 

@@ -11,8 +11,9 @@ pub struct TimerQueue(timer_queue::TimerQueue<u64>);
 impl Timers for TimerQueue {
     type Key = Timer;
 
-    const PROMISES: Promises =
-        Promises { name: "timer_queue", safe_keys: false, ..Promises::STRICT };
+    const NAME: &'static str = "timer_queue";
+
+    const HAS_SAFE_KEYS: bool = false;
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Timer {
         self.0.insert(deadline, payload)

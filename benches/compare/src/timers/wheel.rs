@@ -1,24 +1,24 @@
 //! The timing wheel of this repository.
 
-use delaywheel::{Key, WheelBuilder};
+use delaywheel::wheel::Key;
 
 use crate::prelude::*;
 
 /// [`TimingWheel`] with its default settings.
 #[derive(Default)]
-pub struct Wheel(pub TimingWheel<u64>);
+pub struct Wheel(TimingWheel<u64>);
 
 impl Wheel {
-    /// Makes a wheel with this many buckets a level.
-    pub fn with_size(buckets: usize) -> Self {
-        Self(WheelBuilder::new().size(buckets).build().expect("the size is in range"))
+    /// Gives memory back to the allocator.
+    pub fn shrink(&mut self) {
+        self.0.shrink();
     }
 }
 
 impl Timers for Wheel {
     type Key = Key;
 
-    const PROMISES: Promises = Promises { name: "delaywheel", ..Promises::STRICT };
+    const NAME: &'static str = "delaywheel";
 
     fn insert(&mut self, deadline: u64, payload: u64) -> Key {
         self.0.insert(Tick::new(deadline), payload).expect("the wheel takes 2^32 timeouts")
@@ -42,9 +42,5 @@ impl Timers for Wheel {
 
     fn len(&self) -> usize {
         self.0.len()
-    }
-
-    fn in_tenths() -> impl Timers {
-        Rounded::<Self>::new(true)
     }
 }

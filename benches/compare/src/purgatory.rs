@@ -1,9 +1,7 @@
-//! The purgatories, requests that wait in them, and events for these.
+//! Our purgatory, requests that wait in it, and events for these.
 //!
 //! The timed loops are one source for all measurements. A request is eight bytes: a reference to
 //! its answer.
-
-mod kafka;
 
 use std::{
     hint::spin_loop,
@@ -12,118 +10,98 @@ use std::{
     sync::atomic::AtomicU8,
 };
 
-use delaywheel::Watch;
+use delaywheel::{
+    Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Watched, purgatory::OperationKey,
+};
 
 use crate::prelude::*;
 
-pub use self::kafka::KafkaPurgatory;
+/// A purgatory of requests, whose keys are numbers. All calls to the library are here.
+pub struct Requests(Purgatory<u32, Request>);
 
-/// A purgatory of requests that threads share, whose keys are numbers.
-pub trait SharedPurgatory: Sync {
-    type Handle: Send;
+/// Names a request that waits.
+pub type Handle = OperationKey;
 
-    const NAME: &'static str;
+impl Requests {
+    /// Makes one on the default timer.
+    pub fn start() -> Self {
+        Self::new(Timer::builder())
+    }
 
-    fn start() -> Self;
+    pub fn new(timer: TimerBuilder) -> Self {
+        Self(PurgatoryBuilder::new().timer(timer).build().expect("the settings are valid"))
+    }
 
-    /// Makes a request wait on keys. Returns `None` if it has completed.
-    fn try_watch<const KEYS: usize>(
+    /// Makes a request wait on keys that cannot complete yet.
+    pub fn watch<const KEYS: usize>(
         &self,
         answer: &'static Answer,
         keys: [u32; KEYS],
         delay: Duration,
-    ) -> Option<Self::Handle>;
-
-    /// Makes a request wait that cannot complete yet.
-    fn watch<const KEYS: usize>(
-        &self,
-        answer: &'static Answer,
-        keys: [u32; KEYS],
-        delay: Duration,
-    ) -> Self::Handle {
-        self.try_watch(answer, keys, delay).expect("the request waits")
+    ) -> Handle {
+        let watched = self.0.watch(Request(answer), keys, delay);
+        watched.ok().and_then(Watched::key).expect("the request waits")
     }
 
     /// Completes a request whatever its condition. Returns whether it waited.
-    fn complete(&self, request: Self::Handle) -> bool;
+    pub fn complete(&self, request: Handle) -> bool {
+        self.0.complete(request)
+    }
 
     /// Completes requests that are due at once. Returns how many of them waited.
-    fn complete_all(&self, requests: Vec<Self::Handle>) -> usize {
-        requests.into_iter().map(|request| usize::from(self.complete(request))).sum()
+    pub fn complete_all(&self, requests: Vec<Handle>) -> usize {
+        self.0.complete_all(requests)
     }
 
     /// Checks the requests on a key. Returns how many completed.
-    fn check(&self, key: u32) -> usize;
+    pub fn check(&self, key: u32) -> usize {
+        self.0.check_and_complete(&key)
+    }
 
     /// Checks the requests on some keys. Returns how many completed.
-    fn check_all(&self, keys: &[u32]) -> usize;
-
-    /// Ends all, and checks that these numbers were satisfied, had expired and still waited.
-    fn settle(&self, satisfied: u64, expired: u64, waiting: u64);
-}
-
-/// Our purgatory.
-pub type Requests = Purgatory<u32, Request>;
-
-impl SharedPurgatory for Requests {
-    type Handle = OperationKey;
-
-    const NAME: &'static str = Wheel::NAME;
-
-    fn start() -> Self {
-        Self::new()
+    pub fn check_all(&self, keys: &[u32]) -> usize {
+        self.0.checks(keys.iter().copied()).run(usize::MAX)
     }
 
-    fn try_watch<const KEYS: usize>(
-        &self,
-        answer: &'static Answer,
-        keys: [u32; KEYS],
-        delay: Duration,
-    ) -> Option<OperationKey> {
-        let watched = self.try_complete_else_watch(Request(answer), keys, delay);
-        watched.ok().and_then(Watched::key)
+    pub fn shrink(&self) {
+        self.0.shrink();
     }
 
-    fn complete(&self, request: OperationKey) -> bool {
-        self.complete(request)
+    pub fn watched(&self) -> u64 {
+        self.0.watched()
     }
 
-    fn complete_all(&self, requests: Vec<OperationKey>) -> usize {
-        self.complete_all(requests)
-    }
-
-    fn check(&self, key: u32) -> usize {
-        self.check_and_complete(&key)
-    }
-
-    fn check_all(&self, keys: &[u32]) -> usize {
-        self.check_and_complete_all(keys)
-    }
-
-    fn settle(&self, satisfied: u64, expired: u64, waiting: u64) {
-        settle_own(self, satisfied, expired, waiting);
+    /// Shuts down, and checks that these numbers were satisfied, had expired and still waited.
+    #[track_caller]
+    pub fn settle(&self, satisfied: u64, expired: u64, waiting: u64) {
+        assert_eq!(self.0.delayed(), waiting, "requests that wait");
+        let requests = self.0.shutdown();
+        assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
+        requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
+        assert_eq!((self.0.delayed(), self.0.watched()), (0, 0), "requests that still wait");
+        let stats = self.0.stats();
+        assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
+        assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
+        assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
+        assert_eq!(self.0.timer_stats().pending, 0, "pending timeouts");
     }
 }
 
-/// Shuts our purgatory down, and checks that these numbers were satisfied, had expired and still
-/// waited.
-#[track_caller]
-pub fn settle_own<O: DelayedOperation<u32> + Send + 'static>(
-    purgatory: &Purgatory<u32, O>,
-    satisfied: u64,
-    expired: u64,
-    waiting: u64,
-) {
-    assert_eq!(purgatory.delayed(), waiting, "requests that wait");
-    let requests = purgatory.shutdown();
-    assert_eq!(requests.len() as u64, waiting, "requests that were handed back");
-    requests.into_iter().for_each(|request| request.complete(Completion::ShutDown));
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0), "requests that still wait");
-    let stats = purgatory.stats();
-    assert_eq!((stats.satisfied, stats.expired), (satisfied, expired));
-    assert_eq!((stats.at_once, stats.cancelled, stats.displaced), (0, 0, 0));
-    assert_eq!((stats.refused, stats.panicked, stats.keys), (0, 0, 0));
-    assert_eq!(purgatory.timer_stats().pending, 0, "pending timeouts");
+/// An operation that completes when its answer is ready.
+struct Request(&'static Answer);
+
+impl DelayedOperation<u32> for Request {
+    fn try_complete(&mut self) -> bool {
+        self.0.0.load(Ordering::Acquire) == READY
+    }
+
+    fn complete(self, completion: Completion) {
+        self.0.end(match completion {
+            Completion::Satisfied => SATISFIED,
+            Completion::Expired => OVERDUE,
+            _ => RETURNED,
+        });
+    }
 }
 
 /// State of a request. A change costs a load and a store; an assertion checks that a request ends
@@ -156,6 +134,19 @@ impl Answer {
         let _ = self.0.compare_exchange(WAITING, READY, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    /// Ends the request without a purgatory.
+    pub fn satisfy(&self) {
+        self.end(SATISFIED);
+    }
+
+    fn end(&self, state: u8) {
+        assert!(self.0.load(Ordering::Acquire) <= READY, "a request was answered twice");
+        if state == OVERDUE && IS_NOTING.load(Ordering::Relaxed) {
+            EXPIRED.lock().push((ptr::from_ref(self).addr(), Instant::now()));
+        }
+        self.0.store(state, Ordering::Release);
+    }
+
     /// Waits until the request is satisfied, perhaps by another thread, and makes the answer
     /// available again.
     pub fn reuse(&self) {
@@ -183,31 +174,49 @@ impl Answer {
 }
 
 /// Whether the instants are noted at which requests expire.
-pub static IS_NOTING: AtomicBool = AtomicBool::new(false);
+static IS_NOTING: AtomicBool = AtomicBool::new(false);
 
 /// Addresses of the answers of expired requests, and when these expired.
-pub static EXPIRED: Mutex<Vec<(usize, Instant)>> = Mutex::new(Vec::new());
+static EXPIRED: Mutex<Vec<(usize, Instant)>> = Mutex::new(Vec::new());
 
-/// An operation that completes when its answer is ready.
-pub struct Request(pub &'static Answer);
+/// Requests that only expire, and when they are due. All others complete.
+pub struct Expiring(Vec<(&'static Answer, Instant)>);
 
-impl DelayedOperation<u32> for Request {
-    fn try_complete(&mut self) -> bool {
-        self.0.0.load(Ordering::Acquire) == READY
+impl Expiring {
+    pub fn new(capacity: usize) -> Self {
+        IS_NOTING.store(true, Ordering::Relaxed);
+        *EXPIRED.lock() = Vec::with_capacity(capacity);
+        Self(Vec::with_capacity(capacity))
     }
 
-    fn complete(self, completion: Completion) {
-        let Self(Answer(state)) = self;
-        assert!(state.load(Ordering::Acquire) <= READY, "a request was answered twice");
-        let end = match completion {
-            Completion::Satisfied => SATISFIED,
-            Completion::Expired => OVERDUE,
-            _ => RETURNED,
-        };
-        if end == OVERDUE && IS_NOTING.load(Ordering::Relaxed) {
-            EXPIRED.lock().push((ptr::from_ref(self.0).addr(), Instant::now()));
-        }
-        state.store(end, Ordering::Release);
+    /// Makes a request wait that expires after the delay.
+    pub fn watch<const KEYS: usize>(
+        &mut self,
+        purgatory: &Requests,
+        answer: &'static Answer,
+        keys: [u32; KEYS],
+        delay: Duration,
+    ) {
+        self.0.push((answer, Instant::now() + delay));
+        purgatory.watch(answer, keys, delay);
+    }
+
+    /// Waits until all have expired.
+    pub fn settle(&self) {
+        wait_until("all have expired", || self.0.iter().all(|(answer, _)| answer.has_ended()));
+    }
+
+    /// Nanoseconds by which requests were late that were due at an instant or later. None is early.
+    pub fn lateness(self, from: Instant) -> Histogram<u64> {
+        let key = |(answer, due): (&Answer, _)| (ptr::from_ref(answer).addr(), due);
+        let due: BTreeMap<usize, Instant> = self.0.into_iter().map(key).collect();
+        let expired = EXPIRED.lock();
+        assert_eq!(expired.len(), due.len(), "requests that expired");
+        let late = expired.iter().map(|(answer, at)| (due[answer], *at));
+        histogram(late.filter(|(due, _)| *due >= from).map(|(due, at)| {
+            assert!(due <= at, "a request expired early");
+            nanos(at - due)
+        }))
     }
 }
 
@@ -262,16 +271,13 @@ fn distinct<const KEYS: usize>(rng: &mut Rng, range: &Range<u32>) -> [u32; KEYS]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Announce {
     One,
-    /// On one after the other.
     Each,
-    /// On all in one call.
-    Together,
 }
 
 /// A fixed number of requests in flight, of one thread: the oldest is completed, another takes its
 /// place.
-pub struct ClosedLoop<'a, P, const KEYS: usize> {
-    purgatory: &'a P,
+pub struct ClosedLoop<'a, const KEYS: usize> {
+    purgatory: &'a Requests,
     announce: Announce,
     in_flight: Vec<InFlight<KEYS>>,
     /// Index of the oldest request.
@@ -294,9 +300,9 @@ pub struct Share {
     pub completed: u64,
 }
 
-impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
+impl<'a, const KEYS: usize> ClosedLoop<'a, KEYS> {
     /// Registers the first requests.
-    pub fn new(purgatory: &'a P, announce: Announce, demands: &[Demand<KEYS>]) -> Self {
+    pub fn new(purgatory: &'a Requests, announce: Announce, demands: &[Demand<KEYS>]) -> Self {
         let answers = Answer::leak(demands.len());
         let mut share = Share::default();
         let mut bring = |(demand, answer): (&Demand<KEYS>, _)| {
@@ -338,7 +344,6 @@ impl<'a, P: SharedPurgatory, const KEYS: usize> ClosedLoop<'a, P, KEYS> {
         let completed = match self.announce {
             Announce::One => self.purgatory.check(keys[0]),
             Announce::Each => keys.iter().map(|&key| self.purgatory.check(key)).sum(),
-            Announce::Together => self.purgatory.check_all(keys),
         };
         self.share.completed += completed as u64;
         answer.reuse();
@@ -352,25 +357,10 @@ pub struct Crowd {
 
 impl Crowd {
     /// Registers requests that wait for events.
-    pub fn new<const KEYS: usize>(
-        purgatory: &impl SharedPurgatory,
-        demands: &[Demand<KEYS>],
-    ) -> Self {
+    pub fn new<const KEYS: usize>(purgatory: &Requests, demands: &[Demand<KEYS>]) -> Self {
         let answers = Answer::leak(demands.len());
         for (answer, demand) in answers.iter().zip(demands) {
             purgatory.watch(answer, demand.keys, demand.delay());
-        }
-        Self { answers }
-    }
-
-    /// Registers requests that wait until the value of a key reaches different numbers, from
-    /// `least` on.
-    pub fn on_value(purgatory: &Requests, key: u32, least: u64, count: usize) -> Self {
-        const DELAY: Duration = Duration::from_mins(1);
-        let answers = Answer::leak(count);
-        for (answer, at) in answers.iter().zip(least..) {
-            let watched = purgatory.watch_all(Request(answer), [Watch::Threshold(key, at)], DELAY);
-            assert!(!watched.expect("there is room").is_completed());
         }
         Self { answers }
     }

@@ -14,7 +14,7 @@ use core::{error::Error, fmt};
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, WheelBuilder};
+/// use delaywheel::{Tick, wheel::WheelBuilder};
 ///
 /// let mut wheel = WheelBuilder::new().max_pending(1).build()?;
 /// wheel.insert(Tick::new(5), "first")?;
@@ -65,7 +65,7 @@ impl<T: Send + 'static> From<InsertError<T>> for std::io::Error {
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{BuildError, WheelBuilder};
+/// use delaywheel::{BuildError, wheel::WheelBuilder};
 ///
 /// let error = WheelBuilder::new().size(1).build::<()>().unwrap_err();
 /// assert_eq!(error, BuildError::SizeOutOfRange { size: 1 });

@@ -34,7 +34,7 @@
 //! `schedule` never runs a callback on the calling thread, not even with a delay of zero. So you
 //! may call it while you hold a lock that the callback takes.
 //!
-//! # Handles, guards and batches
+//! # Handles and guards
 //!
 //! [`Timer::schedule`](crate::Timer::schedule) returns a handle. Dropping the handle leaves the
 //! timeout pending. Dropping a guard cancels it. A guard has all methods of a handle.
@@ -52,11 +52,8 @@
 //! let guard = timer.schedule_at(Instant::now() + hour, || ())?.cancel_on_drop();
 //! drop(guard); // or `guard.disarm()`
 //!
-//! let batch = (0..100).map(|number| (hour, move || println!("{number}")));
-//! let timeouts = timer.schedule_batch(batch)?; // one lock for 256 timeouts
-//! assert_eq!(timer.cancel_batch(&timeouts), 100);
 //! timer.shrink(); // returns memory after a burst
-//! assert_eq!(timer.stats().cancelled, 102);
+//! assert_eq!(timer.stats().cancelled, 2);
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
@@ -140,18 +137,18 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use delaywheel::{ScheduleErrorKind, ValueTimer};
+//! use delaywheel::{ScheduleErrorKind, Timer};
 //!
-//! let builder = ValueTimer::builder().max_pending(2);
+//! let builder = Timer::builder().max_pending(2);
 //! let timer = builder.build_with(|request: u64| println!("{request}"))?;
 //! let second = Duration::from_secs(1);
 //! let key = timer.schedule(second, 17)?;
 //! assert_eq!(timer.cancel(key), Some(17));
-//! // An error holds the refused value, or the rest of a batch.
-//! let error = timer.schedule_batch([1, 2, 3].map(|id| (second, id))).unwrap_err();
-//! assert_eq!(error.kind(), ScheduleErrorKind::Full);
-//! let partial = error.into_value();
-//! assert_eq!((partial.scheduled.len(), partial.refused), (2, vec![(second, 3)]));
+//! // An error holds the refused value.
+//! timer.schedule(second, 1)?;
+//! timer.schedule(second, 2)?;
+//! let error = timer.schedule(second, 3).unwrap_err();
+//! assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 3));
 //! # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
@@ -162,12 +159,12 @@
 //!
 //! ```
 //! use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
-//! use delaywheel::{ManualClock, ValueTimer};
+//! use delaywheel::{ManualClock, Timer};
 //!
 //! let cache = Arc::new(Mutex::new(HashMap::new()));
 //! let entries = Arc::clone(&cache);
 //! let clock = ManualClock::new();
-//! let timer = ValueTimer::builder().clock(clock.clone()).build_with(move |(name, version)| {
+//! let timer = Timer::builder().clock(clock.clone()).build_with(move |(name, version)| {
 //!     let mut entries = entries.lock().unwrap();
 //!     if entries.get(name).is_some_and(|&(current, _)| current == version) {
 //!         entries.remove(name);
@@ -247,8 +244,8 @@
 //! each value once its delay is over.
 //!
 //! ```
-//! use std::time::Duration;
-//! use delaywheel::{DelayQueue, TryRecvError};
+//! use std::{sync::mpsc::TryRecvError, time::Duration};
+//! use delaywheel::DelayQueue;
 //!
 //! let queue = DelayQueue::new();
 //! let key = queue.insert(Duration::from_secs(3600), "in an hour")?;
@@ -283,9 +280,9 @@
 //!
 //! ```
 //! use std::{sync::{Arc, atomic::{AtomicBool, Ordering}}, time::Duration};
-//! use delaywheel::{ManualClock, ScheduleError, Task, Timeout, Timer};
+//! use delaywheel::{ManualClock, ScheduleError, Task, TimeoutHandle, Timer};
 //!
-//! struct Session { expired: Arc<AtomicBool>, timeout: Timeout }
+//! struct Session { expired: Arc<AtomicBool>, timeout: TimeoutHandle }
 //!
 //! impl Session {
 //!     const IDLE: Duration = Duration::from_secs(1800);
@@ -379,7 +376,7 @@
 //! A limit on the pending timeouts:
 //!
 //! ```
-//! use delaywheel::{Tick, TimingWheel, WheelBuilder};
+//! use delaywheel::{Tick, TimingWheel, wheel::WheelBuilder};
 //!
 //! let mut wheel = WheelBuilder::new().size(200).max_pending(1).build()?;
 //! assert_eq!(wheel.size(), 256, "buckets per level, rounded up to a power of two");

@@ -67,9 +67,29 @@ impl Histogram {
     }
 
     /// Returns the durations that were recorded since `earlier`, a former state of this histogram,
-    /// with their counts.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
+    /// with their counts: one for each bucket, which is the longest duration that it holds.
+    ///
+    /// For programs that pass the distribution on to another system. Since [`Histogram::default`]
+    /// is empty, all durations were recorded since.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Histogram, ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// timer.schedule(Duration::from_secs(1), || ())?;
+    /// clock.advance(Duration::from_secs(1));
+    ///
+    /// let lateness = timer.stats().lateness;
+    /// assert!(lateness.since(&Histogram::default()).eq([(Duration::ZERO, 1)]));
+    /// assert_eq!(lateness.since(&lateness).count(), 0);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn since(&self, earlier: &Self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts.iter().zip(earlier.counts.iter()).enumerate();
         counts.filter(|(_, (now, before))| now > before).map(|(bucket, (now, before))| {
             (Duration::from_nanos(end_of(bucket).min(self.max)), now - before)
@@ -105,6 +125,13 @@ impl Histogram {
             }
         }
         Duration::ZERO
+    }
+}
+
+/// An empty histogram.
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

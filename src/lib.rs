@@ -41,13 +41,16 @@
 //! - `std` (default): timers, clocks and the purgatory. Without it, [`TimingWheel`] and its types
 //!   build on `core` and `alloc`.
 //! - `future`: sleeps, timeouts, intervals, streams and purgatory waits for async programs.
-//! - `hyper`: `future::HyperTimer`, for connections of the crate `hyper`.
-//! - `quinn`: `future::QuinnRuntime`, for endpoints of the crate `quinn`.
-//! - `metrics`: `TimerMetrics`, which publishes the counts of a timer through the `metrics` crate.
 //! - `tracing`: events when a timer starts or shuts down, when a callback panics, and when timeouts
 //!   are late.
+//!
+//! The packages `delaywheel-hyper`, `delaywheel-quinn` and `delaywheel-metrics` connect timers to
+//! the crates of these names.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(all(feature = "std", not(target_has_atomic = "64")))]
+compile_error!("the feature `std` of `delaywheel` needs a target with atomic integers of 64 bits");
 
 extern crate alloc;
 #[cfg(any(test, feature = "std"))]
@@ -63,8 +66,10 @@ pub mod guide;
 #[cfg(feature = "std")]
 mod histogram;
 #[cfg(feature = "std")]
+mod panics;
+#[cfg(feature = "std")]
 pub mod purgatory;
-mod segments;
+mod slab;
 #[cfg(feature = "std")]
 mod sync;
 mod tick;
@@ -79,31 +84,27 @@ pub use self::{
     clock::{Clock, ManualClock, SystemClock},
     histogram::Histogram,
     purgatory::{
-        Checks, Completion, DelayedOperation, OperationGuard, OperationKey, Overload, Purgatory,
-        PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError, WatchErrorKind,
-        Watched,
+        Checks, Completion, Condition, DelayedOperation, OperationGuard, OperationKey, Overload,
+        Purgatory, PurgatoryBuildError, PurgatoryBuilder, PurgatoryStats, Watch, WatchError,
+        WatchErrorKind, Watched, Watches,
     },
     timer::{
-        BatchError, Debounce, DelayQueue, Executor, MissedTicks, PartialBatch, Reaper, RecvError,
-        RecvTimeoutError, RepeatBuilder, Repeating, ScheduleError, ScheduleErrorKind, Task,
-        Throttle, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder,
-        TimerStats, TryRecvError, ValueTimer,
+        Debounce, DelayQueue, Executor, MissedTicks, Reaper, RepeatBuilder, Repeating,
+        ScheduleError, ScheduleErrorKind, Task, Throttle, TimeoutGuard, TimeoutHandle, TimeoutKey,
+        Timer, TimerBuildError, TimerBuilder, TimerStats, ValueTimer,
     },
 };
 
 #[cfg(feature = "future")]
 #[doc(inline)]
 pub use self::future::AsyncPurgatory;
-#[cfg(feature = "metrics")]
-#[doc(inline)]
-pub use self::timer::TimerMetrics;
 
 #[doc(inline)]
 pub use self::{
     error::{BuildError, InsertError},
     tick::{Tick, TickSpan},
     ticks::Ticks,
-    wheel::{Advance, Drain, Expired, Iter, Key, TimingWheel, WheelBuilder},
+    wheel::{TimingWheel, WheelBuilder},
 };
 
 #[cfg(all(doctest, feature = "future"))]

@@ -2,18 +2,66 @@
 //!
 //! The protocols of the layers above use these types only, so the checker sees every step of them.
 
+use std::{sync::Arc, time::Duration};
+
 #[cfg(all(loom, test))]
 pub(crate) use self::model::explore;
 #[cfg(loom)]
 pub(crate) use self::model::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
-    Unparker, fence, this_thread, thread, unlock_fair,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
+    this_thread, thread, unlock_fair,
 };
 #[cfg(not(loom))]
 pub(crate) use self::real::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Parker, ThreadId,
-    Unparker, fence, this_thread, thread, unlock_fair,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
+    this_thread, thread, unlock_fair,
 };
+
+/// Parks one thread, until another thread unparks it. A wake-up that comes earlier is kept.
+#[derive(Debug)]
+pub(crate) struct Parker(Unparker);
+
+/// Unparks the thread of a [`Parker`].
+#[derive(Debug, Clone)]
+pub(crate) struct Unparker(Arc<Token>);
+
+#[derive(Debug)]
+struct Token {
+    is_there: Mutex<bool>,
+    arrived: Condvar,
+}
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        Self(Unparker(Arc::new(Token { is_there: Mutex::new(false), arrived: Condvar::new() })))
+    }
+
+    /// Parks this thread for at most this time. It may return earlier without a wake-up.
+    pub(crate) fn park_timeout(&self, timeout: Duration) {
+        let token = &self.0.0;
+        let mut is_there = token.is_there.lock();
+        if !*is_there {
+            is_there = token.arrived.wait_for(is_there, timeout);
+        }
+        *is_there = false;
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn park(&self) {
+        self.park_timeout(Duration::MAX);
+    }
+
+    pub(crate) fn unparker(&self) -> &Unparker {
+        &self.0
+    }
+}
+
+impl Unparker {
+    pub(crate) fn unpark(&self) {
+        *self.0.is_there.lock() = true;
+        self.0.arrived.notify_one();
+    }
+}
 
 #[cfg(not(loom))]
 mod real {
@@ -23,7 +71,6 @@ mod real {
         thread::{self, ThreadId},
     };
 
-    pub(crate) use crossbeam::sync::{Parker, Unparker};
     pub(crate) use parking_lot::{Mutex, MutexGuard};
 
     #[derive(Debug)]
@@ -73,9 +120,12 @@ mod real {
 mod model {
     //! The same names for the model checker. No wait times out, so a lost wake-up is a deadlock.
 
+    use std::time::Duration;
     #[cfg(test)]
-    use std::{println, sync::atomic};
-    use std::{sync::Arc, time::Duration};
+    use std::{
+        println,
+        sync::{Arc, atomic},
+    };
 
     pub(crate) use loom::{
         sync::MutexGuard,
@@ -136,52 +186,6 @@ mod model {
 
     pub(crate) fn this_thread() -> ThreadId {
         thread::current().id()
-    }
-
-    #[derive(Debug)]
-    struct Token {
-        is_there: loom::sync::Mutex<bool>,
-        arrived: loom::sync::Condvar,
-    }
-
-    #[derive(Debug)]
-    pub(crate) struct Parker(Unparker);
-
-    #[derive(Debug, Clone)]
-    pub(crate) struct Unparker(Arc<Token>);
-
-    impl Parker {
-        pub(crate) fn new() -> Self {
-            let token = Token {
-                is_there: loom::sync::Mutex::new(false),
-                arrived: loom::sync::Condvar::new(),
-            };
-            Self(Unparker(Arc::new(token)))
-        }
-
-        pub(crate) fn park(&self) {
-            let token = &self.0.0;
-            let mut is_there = token.is_there.lock().expect("no model panics here");
-            while !*is_there {
-                is_there = token.arrived.wait(is_there).expect("no model panics here");
-            }
-            *is_there = false;
-        }
-
-        pub(crate) fn park_timeout(&self, _timeout: Duration) {
-            self.park();
-        }
-
-        pub(crate) fn unparker(&self) -> &Unparker {
-            &self.0
-        }
-    }
-
-    impl Unparker {
-        pub(crate) fn unpark(&self) {
-            *self.0.is_there.lock().expect("no model panics here") = true;
-            self.0.arrived.notify_one();
-        }
     }
 
     /// Runs a model in every interleaving, or in those with at most this number of preemptions, and

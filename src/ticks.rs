@@ -16,6 +16,12 @@ impl Nanos {
     /// A time that never comes, or a span without end.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) const fn new(count: u64) -> Self {
+        Self(count)
+    }
+
     #[inline]
     pub(crate) const fn get(self) -> u64 {
         self.0
@@ -35,11 +41,6 @@ impl Nanos {
     /// The last time that comes.
     pub(crate) const LAST: Self = Self(u64::MAX - 1);
 
-    #[inline]
-    pub(crate) const fn new(count: u64) -> Self {
-        Self(count)
-    }
-
     /// Returns the sum; [`NEVER`](Self::NEVER) past the end.
     #[inline]
     pub(crate) const fn saturating_add(self, span: Self) -> Self {
@@ -50,12 +51,6 @@ impl Nanos {
     #[inline]
     pub(crate) const fn saturating_sub(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
-    }
-
-    /// Returns the rest of a division by `span`, which must not be zero.
-    #[inline]
-    pub(crate) const fn rest_of(self, span: Self) -> Self {
-        Self(self.0 % span.0)
     }
 }
 
@@ -109,8 +104,6 @@ pub struct Ticks {
     origin: Duration,
     /// Nanoseconds in a tick.
     length: NonZeroU64,
-    /// `u64::MAX / length`. To multiply by it takes less time than to divide by `length`.
-    reciprocal: u64,
 }
 
 impl Ticks {
@@ -127,7 +120,7 @@ impl Ticks {
         let Some(length) = NonZeroU64::new(Nanos::from(tick).get()) else {
             panic!("a tick of {tick:?} has no length")
         };
-        Self { origin, length, reciprocal: u64::MAX / length }
+        Self { origin, length }
     }
 
     /// Returns the time at which tick 0 begins.
@@ -209,7 +202,7 @@ impl Ticks {
     pub fn wait(&self, time: Duration, tick: Tick) -> Duration {
         match self.start(tick) {
             Duration::MAX => Duration::MAX,
-            start => start.saturating_sub(time),
+            start => start.saturating_sub(time.max(self.origin)),
         }
     }
 
@@ -239,8 +232,7 @@ impl Ticks {
     /// Returns the tick that has begun at `time` after the origin.
     #[inline]
     pub(crate) fn floor(&self, time: Nanos) -> Tick {
-        let (whole, rest) = self.divide(time);
-        Tick::new(whole + u64::from(rest >= self.length.get()))
+        Tick::new(time.get() / self.length)
     }
 
     /// Returns the first tick that begins at `time` after the origin or later.
@@ -249,22 +241,7 @@ impl Ticks {
         if time == Nanos::NEVER {
             return Tick::MAX;
         }
-        let (whole, rest) = self.divide(time);
-        Tick::new(whole + u64::from(rest > 0) + u64::from(rest > self.length.get()))
-    }
-
-    /// Divides by the length of a tick. The quotient may be one too small; the rest is less than
-    /// two ticks.
-    ///
-    /// The reciprocal is at least `2^64 / length - 1`. So the product, before it is rounded down,
-    /// is more than `nanos / length - 1`.
-    #[inline]
-    fn divide(&self, Nanos(nanos): Nanos) -> (u64, u64) {
-        let product = u128::from(nanos) * u128::from(self.reciprocal);
-        let whole = (product >> 64) as u64;
-        let rest = nanos - whole * self.length.get();
-        debug_assert!(rest / 2 < self.length.get(), "{nanos} ns are {whole} ticks and {rest} ns");
-        (whole, rest)
+        Tick::new(time.get().div_ceil(self.length.get()))
     }
 
     /// Returns the time from the origin to the start of a tick.
@@ -291,37 +268,5 @@ impl fmt::Debug for Ticks {
             .field("origin", &self.origin)
             .field("tick", &self.tick())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounding_equals_division_for_every_length_and_time() {
-        let around = |number: u64| [number.wrapping_sub(1), number, number.wrapping_add(1)];
-        let powers = (0..64).map(|bits| 1 << bits);
-        let decimals = (0..20).map(|digits| 10_u64.pow(digits));
-        let numbers: alloc::vec::Vec<_> = powers.chain(decimals).flat_map(around).collect();
-        let mut random = 1_u64;
-        for &length in numbers.iter().filter(|&&length| length > 0) {
-            let ticks = Ticks::new(Duration::ZERO, Duration::from_nanos(length));
-            let check = |time: u64| {
-                let time = time.min(u64::MAX - 1);
-                let [floor, ceil] = [time / length, time.div_ceil(length)].map(Tick::new);
-                assert_eq!(ticks.floor(Nanos(time)), floor, "{time} / {length}");
-                assert_eq!(ticks.ceil(Nanos(time)), ceil, "{time} / {length}");
-            };
-            for &number in &numbers {
-                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(number);
-                // The quotient changes at multiples of the length.
-                for count in [number, random] {
-                    around(count - count % length).into_iter().for_each(check);
-                }
-                [number, random].into_iter().for_each(check);
-            }
-        }
-        assert_eq!(Ticks::new(Duration::ZERO, Duration::MAX).ceil(Nanos::NEVER), Tick::MAX);
     }
 }

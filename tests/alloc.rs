@@ -3,7 +3,10 @@
 //! A separate binary, because its allocator counts.
 
 use allocation_counter::{AllocationInfo, measure};
-use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
+use delaywheel::{
+    Tick, TimingWheel,
+    wheel::{Key, WheelBuilder},
+};
 
 /// Segments are of 64 KiB at most, and a level of 256 buckets takes less.
 const LARGEST_STEP: u64 = 256 << 10;
@@ -30,7 +33,6 @@ fn the_steady_state_allocates_nothing() {
     });
     assert_eq!(steady, AllocationInfo::default());
     assert!(wheel.now().saturating_since(started).get() > operations / 10, "time has passed");
-    assert!(wheel.cascades() > 1000, "timeouts have been moved");
     wheel.check_invariants();
 }
 
@@ -206,8 +208,9 @@ fn burst(end: impl FnOnce(&delaywheel::Timer)) -> AllocationInfo {
     measure(|| {
         let delay = |number: u32| Duration::from_millis((number % 5_000).into());
         let batch = (0..BURST).map(|number| (delay(number), move || assert!(number < BURST)));
-        let timeouts = timer.schedule_batch(batch).unwrap();
-        timer.cancel_batch(timeouts.iter().step_by(2));
+        let timeouts: Vec<_> =
+            batch.map(|(delay, run)| timer.schedule(delay, run).unwrap()).collect();
+        assert!(timeouts.iter().step_by(2).all(delaywheel::TimeoutHandle::cancel));
         drop(timeouts);
         clock.advance(Duration::from_secs(5));
         end(&timer);
@@ -228,7 +231,7 @@ fn a_timer_keeps_what_a_burst_has_taken_until_it_shrinks() {
 fn a_queue_gives_the_memory_of_received_values_back() {
     const VALUES: u64 = 100_000;
     let clock = delaywheel::ManualClock::new();
-    let queue = delaywheel::DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    let queue = delaywheel::Timer::builder().clock(clock.clone()).build_queue().unwrap();
     let delay = std::time::Duration::from_millis(1);
     for value in 0..VALUES {
         queue.insert(delay, value).unwrap();

@@ -13,11 +13,7 @@ use std::{
     io,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
-        mpsc::{self, RecvTimeoutError},
-    },
+    sync::{Arc, LazyLock, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -72,15 +68,13 @@ fn succeeds(mut child: Child) {
 
 #[test]
 fn a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early() {
+    const TEST: &str = "a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early";
     if is_child("stopped") {
         return be_stopped();
     }
-    let mut child =
-        child("stopped", "a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early");
-    let mut orders = child.stdin.take().expect("it is piped");
-    let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-    let mut lines = lines.map(|line| line.expect("the child writes text"));
-    assert!(lines.any(|line| line.ends_with("begun")));
+    let mut child = child("stopped", TEST);
+    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    assert!(lines.any(|line| line.expect("the child writes text").ends_with("begun")));
     signal(&child, "-STOP");
     let end = Instant::now() + GENEROUS;
     while state(&child) != "T" {
@@ -92,8 +86,8 @@ fn a_stopped_process_runs_each_timeout_that_came_due_once_and_none_early() {
     own.schedule(STOPPED, move || over.send(()).unwrap()).unwrap();
     events.recv_timeout(GENEROUS).expect("time passes");
     signal(&child, "-CONT");
-    writeln!(orders, "end").expect("the child reads");
-    assert!(lines.any(|line| line.ends_with("done")));
+    writeln!(child.stdin.take().expect("it is piped"), "end").expect("the child reads");
+    lines.for_each(drop);
     succeeds(child);
 }
 
@@ -107,60 +101,30 @@ fn state(child: &Child) -> String {
 /// How long a child is stopped, at least.
 const STOPPED: Duration = Duration::from_millis(400);
 
-/// Schedules short timeouts, one after the other, until a flag is set.
-struct Chains {
-    timer: Timer,
-    numbers: Arc<AtomicU32>,
-    is_over: AtomicBool,
-    /// Their numbers, and when they were due and ran.
-    ran: mpsc::Sender<(u32, Instant, Instant)>,
-}
-
-impl Chains {
-    /// Schedules the next timeout.
-    fn follow(self: &Arc<Self>) {
-        let (chains, number) = (Arc::clone(self), self.numbers.fetch_add(1, SeqCst));
-        let delay = number % 50 * MS;
-        let due = Instant::now() + delay;
-        let run = move || {
-            chains.ran.send((number, due, Instant::now())).unwrap();
-            if !chains.is_over.load(SeqCst) {
-                chains.follow();
-            }
-        };
-        self.timer.schedule(delay, run).unwrap();
-    }
-}
-
+/// Has a timeout due in each millisecond, until the parent asks for the end.
 fn be_stopped() {
-    let (ran, runs) = mpsc::channel();
-    let (numbers, is_over) = (Arc::default(), AtomicBool::new(false));
-    let chains = Arc::new(Chains { timer: Timer::new(), numbers, is_over, ran });
-    (0..100).for_each(|_| chains.follow());
+    const COUNT: usize = 60_000;
+    let (timer, (ran, runs)) = (Timer::new(), mpsc::channel());
+    let mut due = Instant::now();
+    for _ in 0..COUNT {
+        due += MS;
+        let ran = ran.clone();
+        timer.schedule_at(due, move || ran.send((due, Instant::now())).unwrap()).unwrap();
+    }
+    drop(ran);
     println!("\nbegun");
     io::stdout().flush().unwrap();
     // Continues to read after the child is continued.
     io::stdin().read_line(&mut String::new()).unwrap();
-    chains.is_over.store(true, SeqCst);
-    // Each chain holds them, and so the sender, until it has ended.
-    let (timer, scheduled) = (chains.timer.clone(), Arc::clone(&chains.numbers));
-    drop(chains);
     let mut all = Vec::new();
-    loop {
-        match runs.recv_timeout(GENEROUS) {
-            Ok(run) => all.push(run),
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => panic!("some never come due"),
-        }
+    while all.last().is_none_or(|&(due, at)| at < due + STOPPED / 2) {
+        all.push(runs.recv_timeout(GENEROUS).expect("one was pending in the stopped process"));
     }
-    let (runs, scheduled) = (all, scheduled.load(SeqCst) as usize);
-    let numbers: BTreeSet<_> = runs.iter().map(|(number, ..)| *number).collect();
-    assert_eq!((numbers.len(), runs.len()), (scheduled, scheduled));
-    assert!(runs.iter().all(|(_, due, at)| at >= due), "one was early");
-    let latest = runs.iter().map(|(_, due, at)| *at - *due).max();
-    assert!(latest > Some(STOPPED / 2), "nothing was pending when the process was stopped");
-    assert!(timer.shutdown().is_empty());
-    println!("\ndone");
+    let left = timer.shutdown().len();
+    all.extend(&runs);
+    assert!(all.iter().all(|(due, at)| at >= due), "one was early");
+    let numbers: BTreeSet<_> = all.iter().map(|(due, _)| *due).collect();
+    assert_eq!((numbers.len() + left, all.len() + left), (COUNT, COUNT), "each ran once");
 }
 
 struct Waiting;
@@ -174,7 +138,7 @@ fn a_process_exits_while_its_timers_run() {
     static TIMER: LazyLock<Timer> = LazyLock::new(Timer::new);
     if is_child("exiting") {
         let purgatory = Purgatory::new();
-        let _ = purgatory.try_complete_else_watch(Waiting, [1], HOUR).unwrap();
+        let _ = purgatory.watch(Waiting, [1], HOUR).unwrap();
         // One callback never returns, others are due, and the process exits.
         let (begun, events) = mpsc::channel();
         let endless = move || {
@@ -247,11 +211,13 @@ fn the_last_handle_may_go_with_the_local_data_of_a_thread() {
 /// A clock that panics, then sleeps on the timer that reads it, and then is a good clock.
 #[cfg(feature = "future")]
 #[derive(Debug, Clone, Default)]
-struct Odd(Arc<AtomicU32>);
+struct Odd(Arc<std::sync::atomic::AtomicU32>);
 
 #[cfg(feature = "future")]
 impl delaywheel::Clock for Odd {
     fn now(&self) -> Instant {
+        use std::sync::atomic::Ordering::SeqCst;
+
         let faults = self.0.load(SeqCst);
         self.0.store(faults.saturating_sub(1), SeqCst);
         assert!(faults < 2, "the clock panics");
@@ -266,7 +232,10 @@ impl delaywheel::Clock for Odd {
 #[cfg(feature = "future")]
 #[test]
 fn the_clock_of_the_default_timer_may_panic_and_may_sleep_at_its_first_use() {
-    use delaywheel::future::{block_on, set_default_timer, sleep};
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use delaywheel::future::{set_default_timer, sleep};
+    use pollster::block_on;
 
     let clock = Odd::default();
     let timer = Timer::builder().clock(clock.clone()).build().expect("the settings are valid");
@@ -298,13 +267,13 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
             let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
             let kind = cause.expect("the cause is of the operating system").kind();
             assert_eq!(error.into_value(), value);
-            let error = timer.schedule_batch([(HOUR, value)]).expect_err("no thread starts");
+            let error = timer.schedule(HOUR, value).expect_err("no thread starts");
             assert_eq!(io::Error::from(error).kind(), kind);
         }
         assert_eq!((timer.stats().pending, timer.shutdown()), (0, Vec::new()));
     }
     let purgatory = Purgatory::<u32, Number>::new();
-    let refused = purgatory.try_complete_else_watch(Number(5), [1], HOUR);
+    let refused = purgatory.watch(Number(5), [1], HOUR);
     let error = refused.expect_err("no thread starts");
     assert_eq!(error.kind(), WatchErrorKind::NoThread);
     assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
@@ -316,10 +285,8 @@ fn without_a_thread_the_value_and_the_cause_are_handed_back() {
 /// Each future that needs a thread ends with the error, at each poll.
 #[cfg(feature = "future")]
 fn futures_end_without_a_thread() {
-    use delaywheel::{
-        AsyncPurgatory, DelayQueue, MissedTicks,
-        future::{TimeoutError, block_on},
-    };
+    use delaywheel::{AsyncPurgatory, DelayQueue, MissedTicks, future::TimeoutError};
+    use pollster::block_on;
 
     let timer = Timer::new();
     let mut sleep = timer.sleep(HOUR);

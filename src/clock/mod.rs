@@ -5,17 +5,15 @@
 //! same timer runs on the thread of the test.
 
 mod manual;
-mod monotonic;
 
 use std::{fmt, sync::Weak, time::Instant};
 
 pub use self::manual::ManualClock;
-pub(crate) use self::monotonic::Monotonic;
 
 /// A source of time for a timer.
 ///
-/// A clock should not run backwards. If it does, a timer uses the latest time that it has seen, and
-/// no timeout expires early.
+/// A clock should not run backwards. If it does, a timer stays at the start of the latest tick that
+/// it has seen, and no timeout expires early.
 ///
 /// If a clock jumps ahead, the due timeouts expire in order when the reaper reads the clock again.
 /// It does so at its next wake-up, or when [`Timer::wake`](crate::Timer::wake) is called. A
@@ -61,13 +59,6 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         let _ = timer;
         false
     }
-
-    /// Returns whether this is [`SystemClock`], which a timer reads without a call of
-    /// [`now`](Self::now). Not part of the public interface.
-    #[doc(hidden)]
-    fn is_system(&self) -> bool {
-        false
-    }
 }
 
 /// The part of a timer that a clock uses to drive it. Not part of the public interface.
@@ -100,9 +91,5 @@ impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Instant {
         Instant::now()
-    }
-
-    fn is_system(&self) -> bool {
-        true
     }
 }

@@ -12,10 +12,10 @@ use crate::timer::{MissedTicks, SleepHandle, Timer};
 
 static DEFAULT: OnceLock<Timer> = OnceLock::new();
 
-/// Returns the handle to the default timer. Clones of it count no references.
+/// Returns the handle to the default timer, which counts no references.
 #[inline]
 fn handle() -> SleepHandle {
-    SleepHandle::of_default().unwrap_or_else(|| default_timer().set_default())
+    default_timer().static_sleep_handle()
 }
 
 /// Returns the timer that the free functions of this module use.
@@ -92,9 +92,15 @@ impl From<DefaultTimerError> for std::io::Error {
 
 /// [`Timer::sleep`] on the [default timer](default_timer).
 ///
+/// Write `sleep(delay).await?`. The result is an error if the sleep cannot wait: the process can
+/// start no thread, or your program shut down or limited the timer that it made the default one. A
+/// sleep that ended early, never, or with a panic instead would hide that from the task. Programs
+/// that do neither may write `.await.expect("the timer runs")`.
+///
 /// # Cancel safety
 ///
 /// See [`Sleep`].
+#[doc(alias = "delay")]
 #[inline]
 pub fn sleep(delay: Duration) -> Sleep {
     Sleep::after(handle(), delay)
@@ -121,7 +127,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// async fn first_byte(stream: impl Future<Output = io::Result<u8>>) -> io::Result<u8> {
 ///     timeout(Duration::from_secs(5), stream).await?
 /// }
-/// # assert_eq!(delaywheel::future::block_on(first_byte(async { Ok(3) })).unwrap(), 3);
+/// # assert_eq!(pollster::block_on(first_byte(async { Ok(3) })).unwrap(), 3);
 /// ```
 ///
 /// # Cancel safety

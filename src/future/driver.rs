@@ -91,7 +91,8 @@ impl TimerBuilder {
     /// ```
     /// use std::{thread, time::Duration};
     ///
-    /// use delaywheel::{Timer, future::block_on};
+    /// use delaywheel::Timer;
+    /// use pollster::block_on;
     ///
     /// let runtime = Timer::new();
     /// let make_sleep = move |delay| runtime.sleep(delay);

@@ -10,22 +10,21 @@ use std::{
 use futures_core::Stream;
 
 use super::{Sleep, SleepError};
-use crate::{
-    ticks::Nanos,
-    timer::{MissedTicks, Timer},
-};
+use crate::timer::{Grid, MissedTicks, Timer};
 
 /// Ticks once a period; from [`Timer::interval`] and [`interval()`](super::interval()).
 ///
 /// Ticks lie on a grid, so they do not drift if a task takes them late. [`MissedTicks`] is the
-/// policy for ticks that were not taken in time. As a [`Stream`] it yields ticks and never ends.
+/// policy for ticks that are missed: the next one was due before the task took the last. As a
+/// [`Stream`] it yields ticks and never ends.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{Clock, ManualClock, MissedTicks, Timer, future::block_on};
+/// use delaywheel::{Clock, ManualClock, MissedTicks, Timer};
+/// use pollster::block_on;
 ///
 /// let clock = ManualClock::new();
 /// let start = clock.now();
@@ -41,20 +40,16 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "an interval ticks only when it is awaited"]
 pub struct Interval {
+    /// Its deadline is later than the next tick if that is before the timer was made.
     sleep: Sleep,
-    /// The next tick; `None` if it never comes. The deadline of `sleep` is later if this tick is
-    /// before the first sleep of the timer.
-    next: Option<Instant>,
-    /// Not zero.
-    period: Nanos,
+    grid: Grid,
     missed: MissedTicks,
 }
 
 impl Interval {
     fn new(sleep: Sleep, next: Option<Instant>, period: Duration, missed: MissedTicks) -> Self {
-        let period = Nanos::from(period.max(sleep.handle().tick()));
-        debug_assert!(period > Nanos::ZERO, "an interval would tick without end");
-        Self { sleep, next, period, missed }
+        let grid = Grid::new(next, period, sleep.tick());
+        Self { sleep, grid, missed }
     }
 
     /// Waits for the next tick. Returns the instant of the tick on the grid.
@@ -77,30 +72,15 @@ impl Interval {
     /// Those of [`tick`](Self::tick).
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
         ready!(Pin::new(&mut self.sleep).poll(cx))?;
-        let Some(tick) = self.next else { unreachable!("a sleep without end elapses") };
+        let Some(tick) = self.grid.next else { unreachable!("a sleep without end elapses") };
         // The clock may have stepped back within its tick since the poll read it.
-        let now = self.sleep.handle().now().max(tick);
-        match self.following(tick, now) {
-            Some(next) => self.reset_at(next),
-            None => self.reset_after(Duration::MAX),
+        let now = self.sleep.now().max(tick);
+        self.grid.advance(now, Duration::ZERO, self.missed);
+        match self.grid.next {
+            Some(next) => self.sleep.reset_at(next),
+            None => self.sleep.reset(Duration::MAX),
         }
-        debug_assert!(self.next.is_none_or(|next| next > tick), "a tick comes twice");
         Poll::Ready(Ok(tick))
-    }
-
-    /// Returns the tick that follows `tick`, taken at `now`; `None` if it never comes.
-    fn following(&self, tick: Instant, now: Instant) -> Option<Instant> {
-        let period = self.period.finite()?;
-        let next = tick.checked_add(period)?;
-        let late = now.saturating_duration_since(next).as_nanos();
-        match self.missed {
-            MissedTicks::Delay if late > 0 => now.checked_add(period),
-            MissedTicks::Skip if late > 0 => {
-                let rest = u64::try_from(late % period.as_nanos()).expect("it is below the period");
-                now.checked_add(self.period.saturating_sub(Nanos::new(rest)).into())
-            }
-            _ => Some(next),
-        }
     }
 
     /// Restarts the grid: the next tick is a period from now.
@@ -111,13 +91,13 @@ impl Interval {
     /// Restarts the grid: the next tick is `delay` from now.
     pub fn reset_after(&mut self, delay: Duration) {
         self.sleep.reset(delay);
-        self.next = self.sleep.deadline();
+        self.grid.next = self.sleep.deadline();
     }
 
     /// Restarts the grid: the next tick is at `instant`, or at once if `instant` has passed.
     pub fn reset_at(&mut self, instant: Instant) {
         self.sleep.reset_at(instant);
-        self.next = Some(instant);
+        self.grid.next = Some(instant);
     }
 
     /// Restarts the grid: the next tick is now.
@@ -128,7 +108,7 @@ impl Interval {
     /// Returns the period.
     #[must_use]
     pub const fn period(&self) -> Duration {
-        Duration::from_nanos(self.period.get())
+        self.grid.period()
     }
 
     /// Returns the policy for missed ticks.

@@ -12,7 +12,7 @@
 //! async fn serve() -> io::Result<usize> {
 //!     timeout(Duration::from_secs(5), read()).await?
 //! }
-//! # assert_eq!(delaywheel::future::block_on(serve()).unwrap(), 512);
+//! # assert_eq!(pollster::block_on(serve()).unwrap(), 512);
 //! ```
 //!
 //! A sleep holds a handle to a timer, and the key of its timeout in the wheel. The value of the
@@ -63,7 +63,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use delaywheel::{ManualClock, Timer, future::block_on};
+//! use delaywheel::{ManualClock, Timer};
+//! use pollster::block_on;
 //!
 //! let clock = ManualClock::new();
 //! let timer = Timer::builder().clock(clock.clone()).build()?;
@@ -79,37 +80,25 @@
 //! [`DelayQueue::recv_async`]: crate::DelayQueue::recv_async
 //! [`DelayQueue::stream`]: crate::DelayQueue::stream
 
-mod block_on;
 mod default_timer;
 mod driver;
-mod error;
-#[cfg(feature = "hyper")]
-mod hyper;
 mod interval;
 #[cfg(all(test, loom))]
 mod models;
 mod queue;
-#[cfg(feature = "quinn")]
-mod quinn;
 mod sleep;
 mod timeout;
 mod wait;
 
-#[cfg(feature = "hyper")]
-pub use self::hyper::HyperTimer;
-#[cfg(feature = "quinn")]
-pub use self::quinn::QuinnRuntime;
 pub use self::{
-    block_on::block_on,
     default_timer::{
         DefaultTimerError, default_timer, interval, interval_at, set_default_timer, sleep,
         sleep_until, timeout, timeout_at,
     },
     driver::Driver,
-    error::{SleepError, TimeoutError},
     interval::Interval,
     queue::{QueueStream, RecvAsync},
-    sleep::Sleep,
-    timeout::Timeout,
+    sleep::{Sleep, SleepError},
+    timeout::{Timeout, TimeoutError},
     wait::{AsyncPurgatory, Wait, WaitError, Waiting},
 };

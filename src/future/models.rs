@@ -16,10 +16,10 @@ use crate::{
     timer::models::waker,
 };
 
-type Poller = fn(&Shared<()>, &Waker) -> Poll<Completion>;
+type Poller = fn(&Shared, &Waker) -> Poll<Completion>;
 
 /// Runs a task until its wait has ended. Returns how.
-fn run(shared: &Shared<()>, task: &Parker, poll: Poller) -> Completion {
+fn run(shared: &Shared, task: &Parker, poll: Poller) -> Completion {
     let waker = waker(task);
     loop {
         match poll(shared, &waker) {
@@ -72,7 +72,7 @@ fn broken_a_poll_that_looks_and_stores_its_waker_in_two_holds_is_not_woken() {
 }
 
 /// Runs two ends of one operation. Each tells whether its completion counts.
-fn two_ends(finish: fn(&Shared<()>, Completion)) {
+fn two_ends(finish: fn(&Shared, Completion)) {
     explore(None, move || {
         let task = Parker::new();
         let shared = Arc::new(Shared::new());
@@ -90,7 +90,7 @@ fn two_ends(finish: fn(&Shared<()>, Completion)) {
 }
 
 /// Returns whether the completion is that of an event.
-fn peek(shared: &Shared<()>) -> bool {
+fn peek(shared: &Shared) -> bool {
     matches!(&*shared.end.lock(), End::Ended(Some(Satisfied)))
 }
 
@@ -112,7 +112,7 @@ fn broken_an_end_that_does_not_look_replaces_the_first() {
 
 /// Runs a drop of the wait against the end of its operation. Afterwards nothing may hold the waker,
 /// and the completion is there.
-fn against_a_drop(forget_waker: fn(&Shared<()>)) {
+fn against_a_drop(forget_waker: fn(&Shared)) {
     explore(None, move || {
         let (task, held) = (Parker::new(), Arc::new(()));
         let shared = Arc::new(Shared::new());

@@ -6,12 +6,13 @@ use std::{
     marker::PhantomData,
     panic::{RefUnwindSafe, UnwindSafe},
     pin::Pin,
+    sync::mpsc::RecvError,
     task::{Context, Poll},
 };
 
 use futures_core::Stream;
 
-use crate::timer::{DelayQueue, Receiver, RecvError};
+use crate::timer::{DelayQueue, Receiver};
 
 /// Waits for a due value of a queue; from [`DelayQueue::recv_async`].
 ///
@@ -118,9 +119,10 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// # Examples
     ///
     /// ```
-    /// use std::time::Duration;
+    /// use std::{sync::mpsc::RecvError, time::Duration};
     ///
-    /// use delaywheel::{DelayQueue, RecvError, future::block_on};
+    /// use delaywheel::DelayQueue;
+    /// use pollster::block_on;
     ///
     /// let queue = DelayQueue::new();
     /// queue.insert(Duration::from_millis(2), "tea")?;
@@ -148,10 +150,11 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{DelayQueue, ManualClock, future::block_on};
+    /// use delaywheel::{ManualClock, Timer};
+    /// use pollster::block_on;
     ///
     /// let clock = ManualClock::new();
-    /// let queue = DelayQueue::builder().clock(clock.clone()).build_queue()?;
+    /// let queue = Timer::builder().clock(clock.clone()).build_queue()?;
     /// let mut stream = queue.stream();
     /// queue.insert(Duration::from_secs(2), 'b')?;
     /// queue.insert(Duration::from_secs(1), 'a')?;

@@ -4,15 +4,11 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use super::SleepError;
-use crate::{
-    ticks::Nanos,
-    timer::{Registration, SleepHandle, Timer},
-};
+use crate::timer::{ScheduleError, SleepHandle, Sleeper, Timer};
 
 /// Waits until its deadline; from [`Timer::sleep`] and [`sleep()`](super::sleep()).
 ///
@@ -27,7 +23,8 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{ManualClock, Timer, future::block_on};
+/// use delaywheel::{ManualClock, Timer};
+/// use pollster::block_on;
 ///
 /// let clock = ManualClock::new();
 /// let timer = Timer::builder().clock(clock.clone()).build()?;
@@ -51,65 +48,34 @@ use crate::{
 ///
 /// A dropped sleep leaves the wheel. Await `&mut sleep` to keep it.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Sleep {
-    handle: SleepHandle,
-    when: When,
-    registration: Registration,
-}
-
-/// When a sleep ends.
-#[derive(Clone, Copy)]
-enum When {
-    /// After this delay, which [`Sleep::start`] begins.
-    Delay(Nanos),
-    /// At this deadline, which was ahead when the delay began. The poll of a sleep that is not
-    /// registered does not read the clock again.
-    Ahead(Nanos),
-    /// At this deadline, which may have passed. The poll of a sleep that is not registered reads
-    /// the clock, so that it ends at once. A poll after the end must: the deadline may lie within
-    /// the latest tick.
-    At(Nanos),
-}
+pub struct Sleep(Sleeper);
 
 impl Sleep {
-    #[inline]
-    const fn new(handle: SleepHandle, when: When) -> Self {
-        Self { handle, when, registration: Registration::new() }
-    }
-
-    /// Makes a sleep whose delay begins with [`start`](Self::start). Does not read the clock.
+    /// Makes a sleep whose delay begins with its first poll. Does not read the clock.
     #[inline]
     pub(super) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
-        Self::new(handle, When::Delay(delay.into()))
+        Self(Sleeper::delayed(handle, delay))
     }
 
     /// Makes a sleep that ends after `delay`.
     #[inline]
     pub(super) fn after(handle: SleepHandle, delay: Duration) -> Self {
-        let when = When::after(&handle, delay.into());
-        Self::new(handle, when)
+        Self(Sleeper::after(handle, delay))
     }
 
     /// Makes a sleep that ends at `deadline`.
     pub(super) fn at(handle: SleepHandle, deadline: Instant) -> Self {
-        let when = When::At(handle.elapsed_at(deadline));
-        Self::new(handle, when)
-    }
-
-    /// Counts the delay from now, unless it has begun.
-    #[inline]
-    pub(super) fn start(&mut self) {
-        if let When::Delay(delay) = self.when {
-            debug_assert!(self.registration.is_none(), "it is registered without a deadline");
-            self.when = When::after(&self.handle, delay);
-        }
+        Self(Sleeper::at(handle, deadline))
     }
 
     /// Moves the deadline to `delay` from now. An elapsed sleep starts again.
     ///
+    /// As everywhere in this crate, `reset` takes a delay, and [`reset_at`](Self::reset_at) an
+    /// instant. In tokio, `reset` takes an instant; such a call does not compile here.
+    ///
     /// A later deadline takes one store: the sleep keeps its bucket in the wheel. So the timer also
-    /// wakes the task once at the old deadline, and the poll then returns `Pending`. The timer
-    /// counts such a wake-up as expired, and the poll as scheduled. In a timer with
+    /// wakes the task once at the old deadline, and the poll then returns `Pending`. Until that
+    /// poll, the sleep counts as expired. In a timer with
     /// [`max_pending`](crate::TimerBuilder::max_pending), the sleep moves at once.
     ///
     /// In a [`finish`](Timer::finish) the sleep also moves at once. A finish also wakes the task of
@@ -118,53 +84,38 @@ impl Sleep {
     ///
     /// As after any wake-up, poll the sleep again to be woken at the new deadline.
     pub fn reset(&mut self, delay: Duration) {
-        self.set_deadline(self.handle.elapsed().saturating_add(delay.into()));
+        self.0.reset(delay);
     }
 
     /// Moves the deadline to `deadline`, like [`reset`](Self::reset).
     pub fn reset_at(&mut self, deadline: Instant) {
-        self.set_deadline(self.handle.elapsed_at(deadline));
-    }
-
-    fn set_deadline(&mut self, deadline: Nanos) {
-        self.when = When::At(deadline);
-        self.handle.reset(&mut self.registration, deadline);
+        self.0.reset_at(deadline);
     }
 
     /// Returns the deadline; `None` if an [`Instant`] cannot represent it, as after a delay of
     /// [`Duration::MAX`].
     ///
-    /// A deadline before the first sleep of the timer counts as the instant at which that sleep was
-    /// made.
+    /// A deadline before the timer was made counts as the instant at which that happened.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.handle.instant_at(self.when.nanos())
+        self.0.deadline()
     }
 
     /// Returns whether the deadline has passed, on the timer's clock. A poll sees that up to a tick
     /// later.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        self.handle.elapsed() >= self.when.nanos()
+        self.0.is_elapsed()
     }
 
-    pub(super) const fn handle(&self) -> &SleepHandle {
-        &self.handle
-    }
-}
-
-impl When {
-    #[inline]
-    fn after(handle: &SleepHandle, delay: Nanos) -> Self {
-        let deadline = handle.elapsed().saturating_add(delay);
-        if delay == Nanos::ZERO { Self::At(deadline) } else { Self::Ahead(deadline) }
+    /// Returns the length of a tick of the timer.
+    pub(super) fn tick(&self) -> Duration {
+        self.0.clock().tick()
     }
 
-    /// Returns the delay or the deadline.
-    #[inline]
-    const fn nanos(self) -> Nanos {
-        let (Self::Delay(nanos) | Self::Ahead(nanos) | Self::At(nanos)) = self;
-        nanos
+    /// Returns the time of the timer's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.0.clock().instant_now()
     }
 }
 
@@ -173,29 +124,7 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, when, registration } = &mut *self;
-        debug_assert!(!matches!(when, When::Delay(_)), "its delay has not begun");
-        let (reads_clock, deadline) = (matches!(when, When::At(_)), when.nanos());
-        if reads_clock && registration.is_none() && handle.elapsed() >= deadline {
-            return Poll::Ready(Ok(()));
-        }
-        let result = ready!(handle.poll(registration, deadline, cx.waker()));
-        debug_assert!(registration.is_none(), "an ended sleep is in the wheel");
-        *when = When::At(deadline);
-        // The clock may have stepped back within its tick since the poll read it.
-        debug_assert!(
-            result.is_err() || handle.elapsed().saturating_add(handle.tick().into()) >= deadline,
-            "a sleep ends early"
-        );
-        Poll::Ready(result)
-    }
-}
-
-impl Drop for Sleep {
-    #[inline]
-    fn drop(&mut self) {
-        self.handle.cancel(&mut self.registration);
-        debug_assert!(self.registration.is_none(), "a dropped sleep is in the wheel");
+        self.0.poll(cx.waker())
     }
 }
 
@@ -218,7 +147,8 @@ impl Timer {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Timer, future::block_on};
+    /// use delaywheel::Timer;
+    /// use pollster::block_on;
     ///
     /// let timer = Timer::new();
     /// block_on(timer.sleep(Duration::from_millis(5)))?;
@@ -231,8 +161,7 @@ impl Timer {
     ///
     /// # Complexity
     ///
-    /// *O*(1), amortized. Takes no lock, except in the first sleep of a timer, which creates the
-    /// wheels of the sleeps.
+    /// *O*(1). Takes no lock.
     #[inline]
     pub fn sleep(&self, delay: Duration) -> Sleep {
         Sleep::after(self.sleep_handle(), delay)
@@ -247,3 +176,10 @@ impl Timer {
         Sleep::at(self.sleep_handle(), deadline)
     }
 }
+
+/// Error of a [`Sleep`] whose timer cannot wake it: the timer is full, is shut down,
+/// or cannot start its thread.
+///
+/// It converts to [`std::io::Error`]; a timer that is shut down is
+/// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+pub type SleepError = ScheduleError<()>;

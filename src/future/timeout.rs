@@ -1,8 +1,10 @@
 //! A limit on the time that a future takes.
 
 use std::{
+    error::Error,
     fmt,
     future::Future,
+    io,
     pin::Pin,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -10,7 +12,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use super::{Sleep, TimeoutError};
+use super::sleep::{Sleep, SleepError};
 use crate::timer::{SleepHandle, Timer};
 
 pin_project! {
@@ -79,7 +81,6 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        this.sleep.start();
         Poll::Ready(Err(match ready!(Pin::new(this.sleep).poll(cx)) {
             Ok(()) => TimeoutError::Elapsed,
             Err(error) => TimeoutError::Sleep(error),
@@ -96,15 +97,19 @@ impl<F: fmt::Debug> fmt::Debug for Timeout<F> {
 impl Timer {
     /// Limits how long `future` takes.
     ///
-    /// The delay starts at the end of the first poll, as in an `async fn`. With a delay of zero,
-    /// the timeout polls the future once.
+    /// The delay starts at the end of the first poll, as in an `async fn`, and not at this call as
+    /// in tokio: so a future that is ready at once never reads the clock, which would take ten
+    /// times as long as all the rest. To count from now, use
+    /// [`timeout_at(timer.now() + delay, ..)`](Self::timeout_at). With a delay of zero, the timeout
+    /// polls the future once.
     ///
     /// # Examples
     ///
     /// ```
     /// use std::{future::{pending, ready}, time::Duration};
     ///
-    /// use delaywheel::{Timer, future::block_on};
+    /// use delaywheel::Timer;
+    /// use pollster::block_on;
     ///
     /// let timer = Timer::new();
     /// let limit = Duration::from_millis(5);
@@ -136,3 +141,82 @@ impl Timer {
         Timeout::at(self.sleep_until(deadline), future)
     }
 }
+
+/// Error of a [`Timeout`]: its future did not complete in time, or its timer
+/// failed.
+///
+/// # Examples
+///
+/// ```
+/// use std::{future::pending, io, time::Duration};
+///
+/// use delaywheel::{ManualClock, Timer, future::TimeoutError};
+/// use pollster::block_on;
+///
+/// let timer = Timer::builder().clock(ManualClock::new()).build()?;
+/// let error = block_on(timer.timeout(Duration::ZERO, pending::<()>())).unwrap_err();
+/// assert!(matches!(error, TimeoutError::Elapsed));
+/// assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
+///
+/// timer.shutdown();
+/// let error = block_on(timer.timeout(Duration::from_secs(9), pending::<()>())).unwrap_err();
+/// assert!(!error.is_elapsed());
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TimeoutError {
+    /// The time elapsed before the future completed.
+    Elapsed,
+    /// The timer failed before the future completed.
+    Sleep(SleepError),
+}
+
+impl TimeoutError {
+    /// Returns whether the time elapsed.
+    #[must_use]
+    pub const fn is_elapsed(&self) -> bool {
+        matches!(self, Self::Elapsed)
+    }
+}
+
+impl fmt::Display for TimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elapsed => f.write_str("deadline has elapsed"),
+            Self::Sleep(_) => f.write_str("timer cannot limit the time"),
+        }
+    }
+}
+
+impl Error for TimeoutError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Elapsed => None,
+            Self::Sleep(cause) => Some(cause),
+        }
+    }
+}
+
+impl From<SleepError> for TimeoutError {
+    fn from(error: SleepError) -> Self {
+        Self::Sleep(error)
+    }
+}
+
+/// The kind is [`TimedOut`](io::ErrorKind::TimedOut), or that of the [`SleepError`].
+impl From<TimeoutError> for io::Error {
+    fn from(error: TimeoutError) -> Self {
+        match error {
+            TimeoutError::Elapsed => Self::new(io::ErrorKind::TimedOut, error),
+            TimeoutError::Sleep(cause) => Self::from(cause),
+        }
+    }
+}
+
+/// The compiler rejects this if an error cannot be used with `?`.
+const _: () = {
+    const fn is_error<E: Error + Send + Sync + 'static>() {}
+    is_error::<SleepError>();
+    is_error::<TimeoutError>();
+};

@@ -1,6 +1,6 @@
 //! The settings of a purgatory.
 
-use std::{hash::Hash, time::Duration};
+use std::{fmt, hash::Hash, marker::PhantomData, time::Duration};
 
 use foldhash::{SharedSeed, fast::SeedableRandomState};
 
@@ -9,13 +9,14 @@ use super::{
     error::PurgatoryBuildError,
     limits::{Limit, Limits, Overload},
     operation::DelayedOperation,
-    shared::Shared,
+    shared::SharedPurgatory,
 };
 use crate::timer::TimerBuilder;
 
 /// Shards by default, for each thread that the machine runs at once. A thread that ends operations
 /// holds the lock of their shard. With more shards than threads, a thread that registers
-/// operations finds a free one. See `docs/decisions/0026-a-thread-leaves-a-locked-shard.md`.
+/// operations finds a free one. See
+/// `docs/decisions/0007-operations-live-with-their-thread.md`.
 const SHARDS_PER_THREAD: usize = 8;
 
 /// Upper limit of the default number of shards. An event reads a cache line for each 16 of them.
@@ -28,7 +29,7 @@ const MAX_DEFAULT_SHARDS: usize = 64;
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, Timer, purgatory::Overload};
+/// use delaywheel::{Completion, DelayedOperation, Purgatory, Timer, purgatory::Overload};
 ///
 /// struct Fetch;
 ///
@@ -36,27 +37,27 @@ const MAX_DEFAULT_SHARDS: usize = 64;
 ///     fn complete(self, _: Completion) {}
 /// }
 ///
-/// let purgatory = PurgatoryBuilder::new()
+/// let purgatory = Purgatory::<u32, Fetch>::builder()
 ///     .timer(Timer::builder().tick(Duration::from_micros(500)).name("fetches"))
 ///     .max_delay(Duration::from_secs(300))
 ///     .max_delayed(1_000_000, Overload::Refuse)
 ///     .max_delayed_per_key(1_000, Overload::DisplaceOldest)
-///     .build::<u32, Fetch, ()>()?;
+///     .build()?;
 /// # drop(purgatory);
 /// # Ok::<_, delaywheel::PurgatoryBuildError>(())
 /// ```
-#[derive(Debug)]
 #[must_use]
-pub struct PurgatoryBuilder {
+pub struct PurgatoryBuilder<K, O> {
     timer: TimerBuilder,
     max_delay: Duration,
     max_delayed: Option<Limit>,
     max_delayed_per_key: Option<Limit>,
     max_keys: usize,
     hasher: SeedableRandomState,
+    types: PhantomData<fn() -> (K, O)>,
 }
 
-impl PurgatoryBuilder {
+impl<K, O> PurgatoryBuilder<K, O> {
     /// Returns a builder with the default settings.
     pub fn new() -> Self {
         let timer = TimerBuilder::new().name("purgatory");
@@ -67,6 +68,7 @@ impl PurgatoryBuilder {
             max_delayed_per_key: None,
             max_keys: 1024,
             hasher: SeedableRandomState::random(),
+            types: PhantomData,
         }
     }
 
@@ -113,8 +115,8 @@ impl PurgatoryBuilder {
     ///
     /// let builder = PurgatoryBuilder::new().max_delayed(1, Overload::DisplaceOldest);
     /// let purgatory = builder.build()?;
-    /// purgatory.try_complete_else_watch(Print("older"), [1], Duration::from_secs(9))?;
-    /// purgatory.try_complete_else_watch(Print("newer"), [2], Duration::from_secs(9))?;
+    /// purgatory.watch(Print("older"), [1], Duration::from_secs(9))?;
+    /// purgatory.watch(Print("newer"), [2], Duration::from_secs(9))?;
     /// assert_eq!((purgatory.delayed(), purgatory.stats().displaced), (1, 1));
     /// # std::mem::forget(purgatory);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -149,7 +151,7 @@ impl PurgatoryBuilder {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, WatchErrorKind};
     ///
     /// struct Fetch;
     ///
@@ -157,10 +159,10 @@ impl PurgatoryBuilder {
     ///     fn complete(self, _: Completion) {}
     /// }
     ///
-    /// let purgatory = Purgatory::builder().max_keys(2).build()?;
+    /// let purgatory = PurgatoryBuilder::new().max_keys(2).build()?;
     /// let minute = Duration::from_secs(60);
-    /// purgatory.try_complete_else_watch(Fetch, [1, 2, 2, 1], minute)?;
-    /// let refused = purgatory.try_complete_else_watch(Fetch, [1, 2, 3], minute);
+    /// purgatory.watch(Fetch, [1, 2, 2, 1], minute)?;
+    /// let refused = purgatory.watch(Fetch, [1, 2, 3], minute);
     /// assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::TooManyKeys);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
@@ -184,11 +186,10 @@ impl PurgatoryBuilder {
     /// # Errors
     ///
     /// [`PurgatoryBuildError`] if a limit is 0, or a setting of the timer is out of range.
-    pub fn build<K, O, R>(self) -> Result<Purgatory<K, O, R>, PurgatoryBuildError>
+    pub fn build(self) -> Result<Purgatory<K, O>, PurgatoryBuildError>
     where
         K: Hash + Eq + Send + 'static,
-        O: DelayedOperation<K, R>,
-        R: Send + 'static,
+        O: DelayedOperation<K>,
     {
         if self.max_delayed.is_some_and(|limit| limit.operations == 0) {
             return Err(PurgatoryBuildError::NothingDelayed);
@@ -199,14 +200,29 @@ impl PurgatoryBuilder {
         if self.max_keys == 0 {
             return Err(PurgatoryBuildError::NoKeys);
         }
-        let limits = Limits::new(self.max_delayed, self.max_delayed_per_key, self.max_keys);
-        let timer = self.timer.shards_per_thread(SHARDS_PER_THREAD, MAX_DEFAULT_SHARDS);
-        Ok(Purgatory::from_shared(Shared::new(timer, self.max_delay, limits, self.hasher)?))
+        let mut timer = self.timer.shards_per_thread(SHARDS_PER_THREAD, MAX_DEFAULT_SHARDS);
+        let total = match self.max_delayed {
+            Some(Limit { operations, overload: Overload::DisplaceOldest }) => Some(operations),
+            Some(Limit { operations, .. }) => {
+                timer = timer.max_pending_at_most(operations);
+                None
+            }
+            None => None,
+        };
+        let limits = Limits::new(total, self.max_delayed_per_key, self.max_keys);
+        let shared = SharedPurgatory::new(timer, self.max_delay, limits, self.hasher)?;
+        Ok(Purgatory::from_shared(shared))
     }
 }
 
-impl Default for PurgatoryBuilder {
+impl<K, O> Default for PurgatoryBuilder<K, O> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl<K, O> fmt::Debug for PurgatoryBuilder<K, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PurgatoryBuilder").field("timer", &self.timer).finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! The conditions of an operation: its keys and thresholds before it waits, and the rule that
-//! decides whether they hold.
+//! The conditions of an operation: those that a caller gives, and the rule that decides whether
+//! they hold.
 
 use std::{
     boxed::Box,
@@ -9,94 +9,178 @@ use std::{
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::slab::Index;
+/// A condition of an operation that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Condition<K> {
+    /// The check of the operation returns `true`. Each event of the key leads to a check.
+    Events(K),
+    /// The value of the key reaches this number. Values never decrease.
+    Threshold(K, u64),
+}
 
-/// The keys and thresholds of an operation that is about to wait, at most `max_keys`.
-pub(super) struct Conditions<K> {
-    /// Each key once.
+impl<K> Condition<K> {
+    /// Returns the key.
+    pub const fn key(&self) -> &K {
+        match self {
+            Self::Events(key) | Self::Threshold(key, _) => key,
+        }
+    }
+}
+
+/// Conditions of an operation, and whether one or all of them must hold; for
+/// [`Purgatory::watch`](super::Purgatory::watch).
+///
+/// # Examples
+///
+/// A fetch that waits until partition 3 holds a record at offset 100, or until partition 4 changes
+/// its leader, which is an event:
+///
+/// ```
+/// use delaywheel::purgatory::{Condition, Watch};
+///
+/// let watch = Watch::any([Condition::Threshold(3, 100), Condition::Events(4)]);
+/// # let _ = watch;
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Watch<I> {
+    conditions: I,
+    is_all: bool,
+}
+
+impl<I> Watch<I> {
+    /// *One* condition satisfies the operation: a threshold is reached, or its check returns `true`
+    /// after an event. Without any condition it waits as without a key.
+    pub const fn any(conditions: I) -> Self {
+        Self { conditions, is_all: false }
+    }
+
+    /// *All* conditions must hold: every threshold is reached and, if the operation watches events,
+    /// its check returns `true`. Without any condition the check is the only one: the operation
+    /// completes at once, or waits as without a key.
+    pub const fn all(conditions: I) -> Self {
+        Self { conditions, is_all: true }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What an operation can watch: a [`Watch`], or plain keys such as `[3, 4]`, which stand for their
+/// events. Other crates cannot implement it.
+pub trait Watches<K>: sealed::Sealed {
+    /// Whether one or all must hold, `None` for plain keys; and the conditions, each threshold with
+    /// a second copy of its key.
+    #[doc(hidden)]
+    #[expect(clippy::type_complexity, reason = "a hidden type would be one more name")]
+    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>);
+}
+
+impl<I: IntoIterator> sealed::Sealed for I {}
+
+impl<K, I: IntoIterator<Item = K>> Watches<K> for I {
+    #[inline]
+    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>) {
+        (None, self.into_iter().map(|key| (key, None)))
+    }
+}
+
+impl<I> sealed::Sealed for Watch<I> {}
+
+impl<K: Clone, I: IntoIterator<Item = Condition<K>>> Watches<K> for Watch<I> {
+    fn into_conditions(self) -> (Option<bool>, impl Iterator<Item = (K, Option<(u64, K)>)>) {
+        let conditions = self.conditions.into_iter().map(|condition| match condition {
+            Condition::Events(key) => (key, None),
+            Condition::Threshold(key, at) => (key.clone(), Some((at, key))),
+        });
+        (Some(self.is_all), conditions)
+    }
+}
+
+/// The conditions of an operation that is about to wait, at most `max_keys`.
+pub(crate) struct Conditions<K> {
+    /// Each key once, with its hash.
     pub(super) events: SmallVec<[(u64, K); 4]>,
     pub(super) thresholds: SmallVec<[Threshold<K>; 1]>,
     pub(super) rule: Rule,
     /// The position of each hash in `events`, once there are many.
     #[expect(clippy::box_collection, reason = "most operations have none, and a map is large")]
     positions: Option<Box<HashMap<u64, usize, FixedState>>>,
-    max_keys: usize,
+    /// Whether some were left out, because there are more than `max_keys`.
     pub(super) is_too_large: bool,
+    /// Whether the check of the operation decides, even if some conditions were left out.
+    pub(super) is_plain: bool,
+    /// Whether a check succeeds only because of an event. Then none is made before the operation
+    /// waits, unless there was an event meanwhile.
+    pub(crate) needs_event: bool,
 }
 
 /// A value that a key must reach.
 pub(super) struct Threshold<K> {
     pub(super) hash: u64,
     pub(super) key: K,
-    /// A second copy of the key, for the list. The second check reads the first one without a lock.
-    pub(super) listed: Option<K>,
     pub(super) at: u64,
-    /// Its watcher, once it is on the list.
-    pub(super) node: Option<Index>,
-}
-
-impl<K> Threshold<K> {
-    pub(super) fn new(hash: u64, key: K, at: u64) -> Self
-    where
-        K: Clone,
-    {
-        Self { hash, listed: Some(key.clone()), key, at, node: None }
-    }
+    /// A second copy of the key, for its list. The second check reads the first one without a lock.
+    pub(super) listed: Option<K>,
 }
 
 /// Number of keys below which a new key is compared with each.
 const FEW: usize = 16;
 
 impl<K: Eq> Conditions<K> {
+    /// Collects conditions, and passes each key that it does not need to `discard`.
     #[inline]
-    pub(super) fn new(max_keys: usize) -> Self {
-        Self {
+    pub(super) fn new(
+        watches: impl Watches<K>,
+        max_keys: usize,
+        hash: impl Fn(&K) -> u64,
+        discard: impl Fn(K),
+    ) -> Self {
+        let (is_all, conditions) = watches.into_conditions();
+        let mut this = Self {
             events: SmallVec::new(),
             thresholds: SmallVec::new(),
             rule: Rule::CHECKED,
             positions: None,
-            max_keys,
             is_too_large: false,
+            is_plain: is_all.is_none(),
+            needs_event: false,
+        };
+        for (key, threshold) in conditions {
+            let hash = hash(&key);
+            if threshold.is_none() && this.has_event(hash, &key) {
+                discard(key);
+                continue;
+            }
+            if this.events.len() + this.thresholds.len() == max_keys {
+                this.is_too_large = true;
+                discard(key);
+                if let Some((_, key)) = threshold {
+                    discard(key);
+                }
+                break;
+            }
+            match threshold {
+                None => this.events.push((hash, key)),
+                Some((at, listed)) => {
+                    this.thresholds.push(Threshold { hash, key, at, listed: Some(listed) });
+                }
+            }
         }
+        let is_checked = !this.events.is_empty() || this.thresholds.is_empty();
+        this.rule = Rule { is_all: is_all.unwrap_or(false), is_checked, missing: 0 };
+        this
     }
 
-    /// Adds a key whose events are watched. Returns the key if it is a duplicate, or if there is no
-    /// room.
+    /// Returns whether there is a condition on the events of a key. If there is none, the caller
+    /// adds one unless there are too many.
     #[inline]
-    pub(super) fn add_events(&mut self, hash: u64, key: K) -> Option<K> {
-        if self.is_too_large || self.is_watched(hash, &key) || !self.has_room() {
-            return Some(key);
-        }
-        self.events.push((hash, key));
-        None
-    }
-
-    /// Adds a threshold. Returns it if there is no room.
-    pub(super) fn add_threshold(&mut self, threshold: Threshold<K>) -> Option<Threshold<K>> {
-        if !self.has_room() {
-            return Some(threshold);
-        }
-        self.thresholds.push(threshold);
-        None
-    }
-
-    #[inline]
-    fn has_room(&mut self) -> bool {
-        self.is_too_large = self.events.len() + self.thresholds.len() == self.max_keys;
-        !self.is_too_large
-    }
-
-    #[inline]
-    fn is_watched(&mut self, hash: u64, key: &K) -> bool {
+    fn has_event(&mut self, hash: u64, key: &K) -> bool {
         let is_it = |(other, same): &(u64, K)| *other == hash && same == key;
         if self.events.len() < FEW {
             return self.events.iter().any(is_it);
         }
-        self.is_watched_among_many(hash, key)
-    }
-
-    #[cold]
-    fn is_watched_among_many(&mut self, hash: u64, key: &K) -> bool {
         let positions = self.positions.get_or_insert_with(|| {
             let hashes = self.events.iter().map(|(hash, _)| *hash);
             Box::new(hashes.zip(0..).collect())
@@ -108,8 +192,7 @@ impl<K: Eq> Conditions<K> {
             }
             // Keys that share a hash are rare, so they are compared one by one.
             Entry::Occupied(entry) => {
-                self.events[*entry.get()].1 == *key
-                    || self.events.iter().any(|(other, same)| *other == hash && same == key)
+                self.events[*entry.get()].1 == *key || self.events.iter().any(is_it)
             }
         }
     }
@@ -125,11 +208,11 @@ impl<K: Eq> Conditions<K> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     /// Whether all of its conditions must hold, instead of one.
-    is_all: bool,
+    pub(super) is_all: bool,
     /// Whether its check is one of the conditions.
-    is_checked: bool,
+    pub(super) is_checked: bool,
     /// Thresholds that have not been reached.
-    missing: u32,
+    pub(super) missing: u32,
 }
 
 /// Effect of an event on an operation.
@@ -145,28 +228,13 @@ impl Rule {
     /// The check is the only condition.
     pub(super) const CHECKED: Self = Self { is_all: false, is_checked: true, missing: 0 };
 
-    pub(super) const fn new(is_all: bool, is_checked: bool) -> Self {
-        Self { is_all, is_checked, missing: 0 }
-    }
-
-    /// Adds a threshold that has not been reached.
-    pub(super) fn add_threshold(&mut self) {
-        self.missing += 1;
-    }
-
-    /// Returns the number of thresholds that have not been reached.
-    pub(super) const fn missing(self) -> u32 {
-        self.missing
-    }
-
     /// Returns the effect of an event on a key.
     #[inline]
     pub(super) const fn on_event(self) -> Effect {
-        match self {
-            Self { is_checked: false, .. } | Self { is_all: true, missing: 1.., .. } => {
-                Effect::Nothing
-            }
-            Self { .. } => Effect::Check,
+        if self.is_checked && !(self.is_all && self.missing > 0) {
+            Effect::Check
+        } else {
+            Effect::Nothing
         }
     }
 
@@ -174,22 +242,21 @@ impl Rule {
     pub(super) fn on_threshold(&mut self) -> Effect {
         debug_assert_ne!(self.missing, 0, "a threshold is reached once");
         self.missing -= 1;
-        match self {
-            Self { is_all: false, .. } => Effect::Satisfied,
-            Self { missing: 1.., .. } => Effect::Nothing,
-            Self { is_checked: true, .. } => Effect::Check,
-            Self { is_checked: false, .. } => Effect::Satisfied,
+        if self.is_all && (self.is_checked || self.missing > 0) {
+            self.on_event()
+        } else {
+            Effect::Satisfied
         }
     }
 
-    /// Returns the effect of the thresholds before the operation waits. `reached` tells whether any
-    /// was reached.
-    pub(super) const fn at_first(self, reached: bool) -> Effect {
-        match self {
-            Self { is_all: false, .. } | Self { is_checked: false, missing: 0, .. } if reached => {
-                Effect::Satisfied
-            }
-            _ => self.on_event(),
+    /// Returns the effect of the thresholds before the operation waits, of which `reached` have
+    /// been reached.
+    pub(super) fn at_first(&mut self, thresholds: usize, reached: usize) -> Effect {
+        self.missing = u32::try_from(thresholds - reached).expect("`max_keys` is less");
+        if reached > 0 && (!self.is_all || !self.is_checked && self.missing == 0) {
+            Effect::Satisfied
+        } else {
+            self.on_event()
         }
     }
 }
@@ -198,55 +265,53 @@ impl Rule {
 mod tests {
     use super::*;
 
+    fn rule(is_all: bool, is_checked: bool, missing: u32) -> Rule {
+        Rule { is_all, is_checked, missing }
+    }
+
     #[test]
     fn each_key_is_there_once_however_often_it_is_added() {
-        let mut conditions = Conditions::new(1000);
-        for number in (0..100_000).map(|number| number % 500) {
-            // Two keys share each hash.
-            conditions.add_events(number / 2, number);
-        }
+        let keys = (0..100_000).map(|number| number % 500);
+        // Two keys share each hash.
+        let conditions = Conditions::new(keys, 500, |number| number / 2, drop);
         assert!(conditions.events.iter().map(|(_, key)| *key).eq(0..500));
-        assert_eq!(conditions.hashes().len(), 500);
+        assert_eq!((conditions.hashes().len(), conditions.is_too_large), (500, false));
     }
 
     #[test]
     fn conditions_have_room_for_max_keys_and_no_more() {
-        for max in 1..40 {
-            let mut conditions = Conditions::new(max);
-            for number in 0..max as u64 {
-                let threshold = Threshold::new(0, number, 1);
-                if number % 3 == 0 {
-                    assert!(conditions.add_threshold(threshold).is_none());
-                } else {
-                    assert_eq!(conditions.add_events(number, number), None);
-                    assert_eq!(conditions.add_events(number, number), Some(number), "it is there");
-                }
-                assert!(!conditions.is_too_large);
+        for max in 1..40_usize {
+            for count in [max, max + 1] {
+                let condition = |number| match number % 3 {
+                    0 => Condition::Threshold(number, 1),
+                    _ => Condition::Events(number),
+                };
+                let twice = (0..count).flat_map(|number| [number, number]).map(condition);
+                let twice = twice.filter(|condition| matches!(condition, Condition::Events(_)));
+                let once = (0..count).step_by(3).map(condition);
+                let conditions =
+                    Conditions::new(Watch::any(once.chain(twice)), max, |key| *key as u64, drop);
+                assert_eq!(conditions.is_too_large, count > max);
+                assert_eq!(conditions.hashes().len(), max);
             }
-            assert_eq!((conditions.add_events(99, 99), conditions.is_too_large), (Some(99), true));
         }
     }
 
     #[test]
     fn any_needs_one_condition_and_all_needs_every() {
-        let mut any = Rule::new(false, true);
-        any.add_threshold();
-        any.add_threshold();
+        let mut any = rule(false, true, 2);
         assert_eq!(any.on_event(), Effect::Check);
         assert_eq!(any.on_threshold(), Effect::Satisfied);
 
-        let mut all = Rule::new(true, true);
-        all.add_threshold();
-        all.add_threshold();
+        let mut all = rule(true, true, 2);
         assert_eq!(all.on_event(), Effect::Nothing);
         assert_eq!(all.on_threshold(), Effect::Nothing);
         assert_eq!(all.on_threshold(), Effect::Check);
         assert_eq!(all.on_event(), Effect::Check);
 
-        let mut thresholds = Rule::new(true, false);
-        thresholds.add_threshold();
+        let mut thresholds = rule(true, false, 1);
         assert_eq!(thresholds.on_threshold(), Effect::Satisfied);
-        assert_eq!(Rule::new(true, false).at_first(true), Effect::Satisfied);
-        assert_eq!(Rule::new(false, false).at_first(false), Effect::Nothing);
+        assert_eq!(rule(true, false, 0).at_first(1, 1), Effect::Satisfied);
+        assert_eq!(rule(false, false, 0).at_first(1, 0), Effect::Nothing);
     }
 }

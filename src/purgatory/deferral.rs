@@ -9,8 +9,8 @@
 //!   outermost completion has returned.
 //! - A check may use the number of operations that its own event has completed. So checks run
 //!   within checks, but only [`DEPTH`] deep. Deeper events take operations out, put them back
-//!   unchecked, and push their ids onto the queue. The thread runs the queue when the outermost
-//!   check has returned, and the thread has no operation out.
+//!   unchecked, and push a closure onto the queue that checks them later. The thread runs the queue
+//!   when the outermost check has returned, and the thread has no operation out.
 
 use std::{
     boxed::Box,
@@ -91,14 +91,14 @@ std::thread_local! {
 /// Completes an operation at once or, when called in a completion, after that completion has
 /// returned. Counts panics.
 #[inline]
-pub(super) fn complete<K, O, R>(panics: &Panics, operation: O, completion: Completion<R>)
-where
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+pub(super) fn complete<K, O: DelayedOperation<K>>(
+    panics: &Panics,
+    operation: O,
+    completion: Completion,
+) {
     let is_nested = COMPLETIONS.try_with(|queue| queue.is_running.replace(true));
     match is_nested {
-        Ok(true) => defer::<K, O, R>(panics.clone(), operation, completion),
+        Ok(true) => defer::<K, O>(panics.clone(), operation, completion),
         Ok(false) => {
             panics.catch(|| operation.complete(completion));
             COMPLETIONS.with(Queue::run);
@@ -109,11 +109,7 @@ where
 }
 
 #[cold]
-fn defer<K, O, R>(panics: Panics, operation: O, completion: Completion<R>)
-where
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
-{
+fn defer<K, O: DelayedOperation<K>>(panics: Panics, operation: O, completion: Completion) {
     let deferred = move || panics.catch(|| operation.complete(completion));
     COMPLETIONS.with(|queue| queue.push(Box::new(deferred)));
 }

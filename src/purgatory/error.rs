@@ -2,14 +2,11 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::{
-    error::Exclusive,
-    timer::{self, TimerBuildError},
-};
+use crate::{error::Exclusive, timer::TimerBuildError};
 
 /// Error of a purgatory that refuses an operation. Holds the operation.
 ///
-/// The purgatory has checked the operation, which could not complete at that moment.
+/// The operation could not complete at that moment, or has too many keys for a check.
 /// [`kind`](Self::kind) returns the reason, and [`into_value`](Self::into_value) the operation. The
 /// error is `Send` and `Sync` if the operation is `Send`, so `?` works into `anyhow::Error`,
 /// `Box<dyn Error + Send + Sync>` and [`io::Error`].
@@ -30,12 +27,14 @@ use crate::{
 /// let purgatory = Purgatory::<u32, Never>::new();
 /// assert!(purgatory.shutdown().is_empty());
 /// let error =
-///     purgatory.try_complete_else_watch(Never, [1], Duration::from_secs(1)).unwrap_err();
+///     purgatory.watch(Never, [1], Duration::from_secs(1)).unwrap_err();
 /// assert_eq!(error.kind(), WatchErrorKind::ShutDown);
 /// let Never = error.into_value();
 /// ```
 pub struct WatchError<O> {
-    reason: Reason,
+    kind: WatchErrorKind,
+    /// The cause of [`NoThread`](WatchErrorKind::NoThread).
+    cause: Option<io::Error>,
     operation: Exclusive<O>,
 }
 
@@ -59,41 +58,20 @@ pub enum WatchErrorKind {
     NoThread,
 }
 
-/// A reason with its cause.
-#[derive(Debug)]
-pub(super) enum Reason {
-    Full,
-    KeyFull,
-    TooManyKeys,
-    ShutDown,
-    NoThread(io::Error),
-}
-
-impl From<timer::Reason> for Reason {
-    fn from(reason: timer::Reason) -> Self {
-        match reason {
-            timer::Reason::Full => Self::Full,
-            timer::Reason::ShutDown => Self::ShutDown,
-            timer::Reason::NoThread(cause) => Self::NoThread(cause),
-        }
-    }
-}
-
 impl<O> WatchError<O> {
-    pub(super) const fn new(reason: Reason, operation: O) -> Self {
-        Self { reason, operation: Exclusive::new(operation) }
+    pub(super) const fn new(kind: WatchErrorKind, operation: O) -> Self {
+        Self { kind, cause: None, operation: Exclusive::new(operation) }
+    }
+
+    pub(super) const fn no_thread(cause: io::Error, operation: O) -> Self {
+        let kind = WatchErrorKind::NoThread;
+        Self { kind, cause: Some(cause), operation: Exclusive::new(operation) }
     }
 
     /// Returns the reason.
     #[must_use]
     pub const fn kind(&self) -> WatchErrorKind {
-        match self.reason {
-            Reason::Full => WatchErrorKind::Full,
-            Reason::KeyFull => WatchErrorKind::KeyFull,
-            Reason::TooManyKeys => WatchErrorKind::TooManyKeys,
-            Reason::ShutDown => WatchErrorKind::ShutDown,
-            Reason::NoThread(_) => WatchErrorKind::NoThread,
-        }
+        self.kind
     }
 
     /// Returns the operation.
@@ -116,7 +94,7 @@ impl fmt::Display for WatchErrorKind {
 
 impl<O> fmt::Debug for WatchError<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchError").field("reason", &self.reason).finish_non_exhaustive()
+        f.debug_struct("WatchError").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
@@ -128,10 +106,7 @@ impl<O> fmt::Display for WatchError<O> {
 
 impl<O> Error for WatchError<O> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.reason {
-            Reason::NoThread(cause) => Some(cause),
-            Reason::Full | Reason::KeyFull | Reason::TooManyKeys | Reason::ShutDown => None,
-        }
+        self.cause.as_ref().map(|cause| cause as _)
     }
 }
 
@@ -139,10 +114,10 @@ impl<O> Error for WatchError<O> {
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe), and without a thread the kind is that of the cause.
 impl<O: Send + 'static> From<WatchError<O>> for io::Error {
     fn from(error: WatchError<O>) -> Self {
-        let kind = match &error.reason {
-            Reason::Full | Reason::KeyFull | Reason::TooManyKeys => io::ErrorKind::QuotaExceeded,
-            Reason::ShutDown => io::ErrorKind::BrokenPipe,
-            Reason::NoThread(cause) => cause.kind(),
+        let kind = match (error.kind, &error.cause) {
+            (_, Some(cause)) => cause.kind(),
+            (WatchErrorKind::ShutDown, None) => io::ErrorKind::BrokenPipe,
+            _ => io::ErrorKind::QuotaExceeded,
         };
         Self::new(kind, error)
     }
@@ -161,8 +136,8 @@ impl<O: Send + 'static> From<WatchError<O>> for io::Error {
 ///     fn complete(self, _: Completion) {}
 /// }
 ///
-/// let builder = Purgatory::builder().max_delayed(0, Overload::Refuse);
-/// let refused = builder.build::<u32, Fetch, ()>().unwrap_err();
+/// let builder = Purgatory::<u32, Fetch>::builder().max_delayed(0, Overload::Refuse);
+/// let refused = builder.build().unwrap_err();
 /// assert!(matches!(refused, PurgatoryBuildError::NothingDelayed));
 /// assert_eq!(refused.to_string(), "limit on waiting operations is 0");
 /// ```

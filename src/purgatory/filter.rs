@@ -15,7 +15,7 @@
 //! announcer sees a count, takes the lock later, and finds the watcher. If it is the announcer's,
 //! the watcher's check sees the change.
 
-use std::{sync::Arc, vec::Vec};
+use std::{boxed::Box, sync::Arc};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -24,7 +24,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 const CELLS: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// Number of shards whose bits are in a word.
-const BLOCK: usize = 64;
+const WORD: usize = 64;
 
 /// Counts in a cache line.
 const LINE: usize = if cfg!(loom) { 1 } else { 16 };
@@ -38,57 +38,39 @@ const USED: u32 = 1 << 31;
 #[repr(align(64))]
 struct Line([AtomicU32; LINE]);
 
-/// The counts of up to 64 shards.
+/// The numbers of watched keys in all shards, by hash.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Filters {
     /// For each cell, a bit for each shard that ever had a watched key there. Bits are not cleared,
     /// so these words are seldom written. An event reads the counts of these shards only.
-    used: Arc<[AtomicU64; CELLS]>,
-    /// For each sixteen shards, a line for each cell.
-    lines: Vec<Arc<[Line; CELLS]>>,
+    used: Box<[AtomicU64]>,
+    /// For each cell, the counts of all shards.
+    lines: Box<[Line]>,
+    /// Words, and lines, of each cell.
+    words: usize,
+    lines_of_cell: usize,
 }
-
-impl Block {
-    fn new(shards: usize) -> Self {
-        let lines = (0..shards.div_ceil(LINE)).map(|_| for_each_cell(Line::default));
-        Self { used: for_each_cell(AtomicU64::default), lines: lines.collect() }
-    }
-
-    /// Returns whether one of these shards may have a watched key in a cell.
-    #[inline]
-    fn may_have(&self, cell: usize, shard: usize) -> bool {
-        self.lines[shard / LINE][cell].0[shard % LINE].load(Ordering::Relaxed) > USED
-    }
-}
-
-fn for_each_cell<V>(make: impl Fn() -> V) -> Arc<[V; CELLS]> {
-    let all: Arc<[V]> = (0..CELLS).map(|_| make()).collect();
-    let Ok(all) = all.try_into() else { unreachable!("there is one for each cell") };
-    all
-}
-
-/// The numbers of watched keys in all shards, by hash. Clones share the counts.
-#[derive(Debug, Clone)]
-pub(super) struct Filters(Arc<[Block]>);
 
 impl Filters {
     pub(super) fn new(shards: usize) -> Self {
-        let blocks = (0..shards).step_by(BLOCK).map(|start| BLOCK.min(shards - start));
-        Self(blocks.map(Block::new).collect())
+        let (words, lines_of_cell) = (shards.div_ceil(WORD), shards.div_ceil(LINE));
+        let used = (0..CELLS * words).map(|_| AtomicU64::new(0)).collect();
+        let lines = (0..CELLS * lines_of_cell).map(|_| Line::default()).collect();
+        Self { used, lines, words, lines_of_cell }
     }
 
     /// Calls `act` with each shard that may have a watcher of a key. The caller has executed
     /// [`fence_event`].
     #[inline]
     pub(super) fn for_each(&self, hash: u64, mut act: impl FnMut(usize)) {
-        let cell = cell(hash);
-        for (number, block) in self.0.iter().enumerate() {
-            let mut bits = block.used[cell].load(Ordering::Relaxed);
+        let words = &self.used[cell(hash) * self.words..][..self.words];
+        for (number, word) in words.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
             while bits != 0 {
-                let shard = bits.trailing_zeros() as usize;
+                let shard = number * WORD + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if block.may_have(cell, shard) {
-                    act(number * BLOCK + shard);
+                if self.may_have(hash, shard) {
+                    act(shard);
                 }
             }
         }
@@ -98,14 +80,17 @@ impl Filters {
     /// [`fence_event`].
     #[inline]
     pub(super) fn may_have(&self, hash: u64, shard: usize) -> bool {
-        self.0[shard / BLOCK].may_have(cell(hash), shard % BLOCK)
+        self.count(cell(hash), shard).load(Ordering::Relaxed) > USED
     }
 
-    /// Returns the counts of a shard.
-    pub(super) fn of(&self, shard: usize) -> Filter {
-        let Block { used, lines } = &self.0[shard / BLOCK];
-        let lines = Arc::clone(&lines[shard % BLOCK / LINE]);
-        Filter { used: Arc::clone(used), lines, shard }
+    #[inline]
+    fn count(&self, cell: usize, shard: usize) -> &AtomicU32 {
+        &self.lines[cell * self.lines_of_cell + shard / LINE].0[shard % LINE]
+    }
+
+    /// Returns the word of a cell that has the bit of a shard.
+    fn word(&self, cell: usize, shard: usize) -> &AtomicU64 {
+        &self.used[cell * self.words + shard / WORD]
     }
 }
 
@@ -118,15 +103,18 @@ const fn cell(hash: u64) -> usize {
 /// The numbers of watched keys in a shard, by hash. Written under the shard's lock.
 #[derive(Debug)]
 pub(super) struct Filter {
-    used: Arc<[AtomicU64; CELLS]>,
-    lines: Arc<[Line; CELLS]>,
+    filters: Arc<Filters>,
     shard: usize,
 }
 
 impl Filter {
+    pub(super) const fn new(filters: Arc<Filters>, shard: usize) -> Self {
+        Self { filters, shard }
+    }
+
     #[inline]
     pub(super) fn add(&self, hash: u64) {
-        let count = self.count(cell(hash));
+        let count = self.filters.count(cell(hash), self.shard);
         let mut before = count.load(Ordering::Relaxed);
         if before == 0 {
             before = self.begin_to_use(cell(hash));
@@ -137,13 +125,14 @@ impl Filter {
     /// Lets events read the count of a cell. Returns the count.
     #[cold]
     fn begin_to_use(&self, cell: usize) -> u32 {
-        self.used[cell].fetch_or(1 << (self.shard % BLOCK), Ordering::Relaxed);
+        let bit = 1 << (self.shard % WORD);
+        self.filters.word(cell, self.shard).fetch_or(bit, Ordering::Relaxed);
         USED
     }
 
     #[inline]
     pub(super) fn remove(&self, hash: u64) {
-        let count = self.count(cell(hash));
+        let count = self.filters.count(cell(hash), self.shard);
         let before = count.load(Ordering::Relaxed);
         debug_assert!(before > USED, "hash {hash:x} was removed twice");
         count.store(before - 1, Ordering::Relaxed);
@@ -154,26 +143,16 @@ impl Filter {
     /// # Panics
     ///
     /// Panics if an invariant is broken.
-    pub(super) fn check_invariants(&self, hashes: &[u64]) {
+    pub(super) fn check_invariants(&self, hashes: impl Iterator<Item = u64>) {
         let mut keys = [0; CELLS];
-        for &hash in hashes {
-            keys[cell(hash)] += 1;
-        }
+        hashes.for_each(|hash| keys[cell(hash)] += 1);
         for (cell, keys) in keys.into_iter().enumerate() {
-            let count = self.count(cell).load(Ordering::Relaxed);
+            let count = self.filters.count(cell, self.shard).load(Ordering::Relaxed);
             assert_eq!(count & !USED, keys, "the count of cell {cell} is wrong");
-            let is_used = self.used[cell].load(Ordering::Relaxed) >> (self.shard % BLOCK) & 1 == 1;
-            assert_eq!(
-                is_used,
-                count & USED > 0,
-                "events pass over the {count} keys of cell {cell}"
-            );
+            let word = self.filters.word(cell, self.shard).load(Ordering::Relaxed);
+            let is_used = word >> (self.shard % WORD) & 1 == 1;
+            assert_eq!(is_used, count & USED > 0, "events pass over the {count} keys of {cell}");
         }
-    }
-
-    #[inline]
-    fn count(&self, cell: usize) -> &AtomicU32 {
-        &self.lines[cell].0[self.shard % LINE]
     }
 }
 
@@ -195,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_key_is_found_in_the_shards_that_have_watchers_of_it() {
-        let filters = Filters::new(80);
+        let filters = Arc::new(Filters::new(80));
+        let of = |shard| Filter::new(Arc::clone(&filters), shard);
         let found = |hash| {
             let mut shards = std::vec::Vec::new();
             filters.for_each(hash, |shard| shards.push(shard));
@@ -203,12 +183,12 @@ mod tests {
         };
         let watched = [0, 15, 16, 63, 64, 79];
         for shard in watched {
-            filters.of(shard).add(7 << 24);
-            filters.of(shard).check_invariants(&[7 << 24]);
+            of(shard).add(7 << 24);
+            of(shard).check_invariants([7 << 24].into_iter());
         }
         assert_eq!(found(7 << 24), watched);
         assert_eq!(found(8 << 24), []);
-        filters.of(16).remove(7 << 24);
+        of(16).remove(7 << 24);
         assert_eq!(found(7 << 24), [0, 15, 63, 64, 79]);
     }
 }

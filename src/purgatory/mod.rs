@@ -9,7 +9,7 @@
 //! - *Exactly once.* An operation is a value, and completing it consumes it. An event, its delay, a
 //!   cancellation or a shutdown ends it, whichever comes first.
 //! - *No missed event.* An event that happens before, during or after
-//!   [`try_complete_else_watch`](Purgatory::try_complete_else_watch) completes the operation
+//!   [`watch`](Purgatory::watch) completes the operation
 //!   without waiting for its delay. The purgatory checks an operation, puts it on its lists, and
 //!   checks it again.
 //! - *Nothing lingers.* An ended operation leaves all lists and the timer before it is completed.
@@ -20,8 +20,8 @@
 //! - *Never early.* An operation expires after its delay, less than a tick plus scheduling delay
 //!   later. If a thread is checking the operation, it expires after that batch of at most 32
 //!   checks. Neither completions nor further events delay this.
-//! - *Bounded holds.* A thread holds a lock for the keys of 32 operations, or for 256 steps along a
-//!   list. A late reaper holds it until operations have left up to 4096 lists. An operation has at
+//! - *Bounded holds.* A thread holds a lock for the keys of 32 operations, and a shutdown for 256
+//!   slots. A late reaper holds it until operations have left up to 4096 lists. An operation has at
 //!   most [`max_keys`](PurgatoryBuilder::max_keys) keys. [`shrink`](Purgatory::shrink) holds a lock
 //!   for longer.
 //! - *Bounded stack.* A completion that another completion causes on the same thread runs after
@@ -31,66 +31,54 @@
 //! # Implementation
 //!
 //! Threads are spread over shards, as in a [`Timer`](crate::Timer). A thread that registers an
-//! operation and finds its shard locked uses a free one. The shard holds the operation, its
-//! positions on the lists of its keys, and its timeout. So a registration and an end take one
-//! short lock each, for any number of keys. Threads do not contend for shared keys. An event
-//! visits every shard, except those whose `filter` rules the key out. A thread takes operations out
-//! of the shard to check them; see the module `waiters`. The module `shard` takes all locks.
+//! operation and finds its shard locked uses a free one. The `shard` holds the operation as the
+//! value of its timeout, and the `list` of each of its keys in a `table`. So a registration and an
+//! end take one short lock each, for any number of keys. An event visits every shard, except those
+//! whose `filter` rules the key out. A thread takes operations out of the shard to check them.
 
-mod advance;
-mod batch;
-mod blocks;
 mod builder;
 mod check;
-mod claim;
-mod complete;
 mod conditions;
-mod cursors;
 mod deferral;
-mod ends;
+mod end;
 mod error;
-mod expiry;
 mod filter;
-mod guard;
-mod hold;
 mod limits;
-mod lists;
+mod list;
 #[cfg(all(test, loom))]
 mod models;
 mod operation;
-mod register;
 mod shard;
 mod shared;
-mod slab;
 mod stats;
 mod table;
-mod waiters;
-mod walk;
-mod watchers;
+mod watch;
 
 use std::{
-    convert::Infallible,
     fmt,
     hash::Hash,
     sync::{Arc, Weak},
 };
 
+#[cfg(feature = "future")]
+pub(crate) use self::conditions::Conditions;
+use self::shared::SharedPurgatory;
 pub use self::{
     builder::PurgatoryBuilder,
     check::Checks,
+    conditions::{Condition, Watch, Watches},
+    end::OperationGuard,
     error::{PurgatoryBuildError, WatchError, WatchErrorKind},
-    guard::OperationGuard,
     limits::Overload,
-    operation::{Completion, DelayedOperation, OperationKey, Watch, Watched},
+    operation::{Completion, DelayedOperation, OperationKey, Watched},
     stats::PurgatoryStats,
 };
-use self::{shared::Shared, stats::Counts};
 use crate::timer::TimerStats;
 
 /// Operations that wait for events on keys, each for at most its delay.
 ///
-/// `K` is the type of the keys, `O` of the operations, and `R` of the reasons for which operations
-/// are cancelled. A key must not panic when it is compared, hashed or dropped.
+/// `K` is the type of the keys, `O` of the operations. A key must not panic when it is compared,
+/// hashed or dropped.
 ///
 /// Clones are the same purgatory. When the last clone is dropped, the purgatory shuts down and
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
@@ -135,7 +123,7 @@ use crate::timer::TimerStats;
 /// let fetch = Fetch { log_end: Arc::clone(&log_end), from: 100, answer };
 ///
 /// let purgatory = Purgatory::new();
-/// let watched = purgatory.try_complete_else_watch(fetch, [partition], Duration::from_secs(30))?;
+/// let watched = purgatory.watch(fetch, [partition], Duration::from_secs(30))?;
 /// assert!(!watched.is_completed());
 ///
 /// // An append changes the state first, and then announces the event.
@@ -145,30 +133,28 @@ use crate::timer::TimerStats;
 /// assert_eq!((purgatory.watched(), purgatory.delayed()), (0, 0));
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-pub struct Purgatory<K, O, R = ()>
+pub struct Purgatory<K, O>
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
+    O: DelayedOperation<K>,
 {
-    owner: Arc<Owner<K, O, R>>,
+    owner: Arc<Owner<K, O>>,
 }
 
-impl<K, O, R> Purgatory<K, O, R>
+impl<K, O> Purgatory<K, O>
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
+    O: DelayedOperation<K>,
 {
-    fn from_shared(shared: Arc<Shared<K, O, R>>) -> Self {
+    fn from_shared(shared: Arc<SharedPurgatory<K, O>>) -> Self {
         Self { owner: Arc::new(Owner(shared)) }
     }
 
-    fn shared(&self) -> &Shared<K, O, R> {
+    pub(crate) fn shared(&self) -> &SharedPurgatory<K, O> {
         &self.owner.0
     }
 
-    fn downgrade(&self) -> Weak<Shared<K, O, R>> {
+    fn downgrade(&self) -> Weak<SharedPurgatory<K, O>> {
         Arc::downgrade(&self.owner.0)
     }
 
@@ -179,7 +165,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn watched(&self) -> u64 {
-        self.shared().counts().watched
+        self.shared().lock_each().map(|shard| shard.state().lists.watched).sum()
     }
 
     /// Returns the number of operations that wait.
@@ -189,7 +175,7 @@ where
     /// *O*(shards).
     #[must_use]
     pub fn delayed(&self) -> u64 {
-        self.shared().counts().delayed
+        self.shared().lock_each().map(|shard| shard.state().wheel.len() as u64).sum()
     }
 
     /// Makes the reaper read the clock and expire the due operations, after the clock has jumped
@@ -197,7 +183,7 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared().timer.unpark_reaper();
+        self.shared().timer.shards.unpark_reaper();
     }
 
     /// Returns the counts of the purgatory.
@@ -216,26 +202,7 @@ where
         self.shared().timer.stats()
     }
 
-    /// Checks the invariants of the purgatory, for tests of programs that use one.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::{Completion, DelayedOperation, Purgatory};
-    ///
-    /// struct Fetch;
-    ///
-    /// impl DelayedOperation<u32> for Fetch {
-    ///     fn complete(self, _: Completion) {}
-    /// }
-    ///
-    /// let purgatory = Purgatory::new();
-    /// purgatory.try_complete_else_watch(Fetch, [3, 4], Duration::from_secs(30))?;
-    /// purgatory.check_invariants();
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
+    /// Checks the invariants of the purgatory, for our own tests.
     ///
     /// # Panics
     ///
@@ -244,6 +211,7 @@ where
     /// # Complexity
     ///
     /// *O*(operations and keys), a shard at a time under its lock.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
     }
@@ -266,9 +234,14 @@ where
     K: Hash + Eq + Send + 'static,
     O: DelayedOperation<K>,
 {
+    /// Returns a builder with the default settings.
+    pub fn builder() -> PurgatoryBuilder<K, O> {
+        PurgatoryBuilder::new()
+    }
+
     /// Returns a purgatory with the default settings. Starts no thread yet.
     ///
-    /// [`Purgatory::builder`] has other settings, and other types of reasons.
+    /// [`builder`](Self::builder) has other settings.
     #[must_use]
     pub fn new() -> Self {
         match PurgatoryBuilder::new().build() {
@@ -278,19 +251,10 @@ where
     }
 }
 
-impl Purgatory<(), Infallible> {
-    /// Returns a builder with the default settings. The types are those of the purgatory that it
-    /// builds.
-    pub fn builder() -> PurgatoryBuilder {
-        PurgatoryBuilder::new()
-    }
-}
-
-impl<K, O, R> Clone for Purgatory<K, O, R>
+impl<K, O> Clone for Purgatory<K, O>
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
+    O: DelayedOperation<K>,
 {
     fn clone(&self) -> Self {
         Self { owner: Arc::clone(&self.owner) }
@@ -307,36 +271,31 @@ where
     }
 }
 
-impl<K, O, R> fmt::Debug for Purgatory<K, O, R>
+impl<K, O> fmt::Debug for Purgatory<K, O>
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
+    O: DelayedOperation<K>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { delayed, watched } = self.shared().counts();
         f.debug_struct("Purgatory")
-            .field("delayed", &delayed)
-            .field("watched", &watched)
+            .field("delayed", &self.delayed())
+            .field("watched", &self.watched())
             .finish_non_exhaustive()
     }
 }
 
 /// The part that all clones share. Its drop shuts the purgatory down.
-struct Owner<K, O, R>(Arc<Shared<K, O, R>>)
+struct Owner<K, O>(Arc<SharedPurgatory<K, O>>)
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static;
+    O: DelayedOperation<K>;
 
-impl<K, O, R> Drop for Owner<K, O, R>
+impl<K, O> Drop for Owner<K, O>
 where
     K: Hash + Eq + Send + 'static,
-    O: DelayedOperation<K, R>,
-    R: Send + 'static,
+    O: DelayedOperation<K>,
 {
     fn drop(&mut self) {
-        let shared = &self.0;
-        shared.shut_down(|operation| shared.complete(operation, Completion::ShutDown));
+        self.0.shut_down_now();
     }
 }

@@ -26,13 +26,12 @@ use super::{
     Completion::{self, Cancelled, Expired, Satisfied, ShutDown},
     DelayedOperation, Watched,
     check::Checks,
-    conditions::{Conditions, Rule, Threshold},
+    conditions::{Condition, Watch, Watches},
     error::{WatchError, WatchErrorKind},
-    filter::{Filters, fence_event, fence_watch},
+    filter::{Filter, Filters, fence_event, fence_watch},
     limits::Limits,
     operation::OperationKey,
-    shared::Shared,
-    stats::Counts,
+    shared::SharedPurgatory,
 };
 use crate::{
     clock::{Clock, Driven},
@@ -71,7 +70,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The ends of operations, in order. Not part of any protocol, so the model checker does not track
 /// it.
-type Ends = Arc<std::sync::Mutex<Vec<Completion<u8>>>>;
+type Ends = Arc<std::sync::Mutex<Vec<Completion>>>;
 
 /// The state that operations read: a flag, and the values of keys.
 #[derive(Default)]
@@ -85,7 +84,7 @@ struct Op {
     ends: Ends,
 }
 
-impl DelayedOperation<usize, u8> for Op {
+impl DelayedOperation<usize> for Op {
     fn try_complete(&mut self) -> bool {
         self.state.is_ready.load(Ordering::Relaxed)
     }
@@ -94,7 +93,7 @@ impl DelayedOperation<usize, u8> for Op {
         self.state.values[*key].load(Ordering::Relaxed) >= threshold
     }
 
-    fn complete(self, completion: Completion<u8>) {
+    fn complete(self, completion: Completion) {
         self.ends.lock().expect("no model panics here").push(completion);
     }
 }
@@ -102,7 +101,7 @@ impl DelayedOperation<usize, u8> for Op {
 /// A purgatory, the state, and the ends of operations.
 #[derive(Clone)]
 struct World {
-    shared: Arc<Shared<usize, Op, u8>>,
+    shared: Arc<SharedPurgatory<usize, Op>>,
     clock: Still,
     state: Arc<State>,
     ends: Ends,
@@ -123,8 +122,9 @@ impl World {
     fn with_timer(limits: Limits, set_up: impl FnOnce(TimerBuilder) -> TimerBuilder) -> Self {
         let clock = Still { start: Instant::now(), moves: Arc::default() };
         let timer = set_up(TimerBuilder::new().clock(clock.clone()).wheel_size(2));
-        let shared = Shared::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
-            .expect("the settings are in range");
+        let shared =
+            SharedPurgatory::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
+                .expect("the settings are in range");
         Self { shared, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 
@@ -138,13 +138,35 @@ impl World {
     }
 
     fn try_watch_for(&self, keys: &[usize], delay: Duration) -> Result<Watched, WatchError<Op>> {
-        let mut conditions = Conditions::new(8);
-        for key in keys {
-            conditions.add_events(self.shared.hash(key), *key);
-        }
+        self.try_watch_all(keys.iter().copied(), delay)
+    }
+
+    fn try_watch_all(
+        &self,
+        watches: impl Watches<usize>,
+        delay: Duration,
+    ) -> Result<Watched, WatchError<Op>> {
+        let mut conditions = self.shared.conditions(watches);
         let watched = self.shared.watch(self.op(), &mut conditions, delay);
         self.check_shard();
         watched
+    }
+
+    /// Ends an operation as cancelled. Returns whether this call decided that.
+    fn cancel(&self, key: OperationKey) -> bool {
+        self.shared.end(key, Cancelled)
+    }
+
+    /// Cancels the operations on a key, and completes those that wait. Returns their number.
+    fn cancel_for_key(&self, key: usize) -> usize {
+        let cancelled = self.shared.cancel_for_key(&key);
+        let count = cancelled.len();
+        cancelled.into_iter().for_each(|operation| self.shared.complete(operation, Cancelled));
+        count
+    }
+
+    fn is_waiting(&self, key: OperationKey) -> bool {
+        self.shared.lock(key.shard as usize).state().wheel.get(key.key).is_some()
     }
 
     /// Registers an operation that waits for [`DELAY`].
@@ -165,17 +187,9 @@ impl World {
 
     /// Registers an operation that waits until the values of both keys, or of one, have reached 5.
     fn watch_values(&self, is_all: bool) {
-        let threshold = |key| {
-            let hash = self.shared.hash(&key);
-            Threshold::new(hash, key, 5)
-        };
-        let mut conditions = Conditions::new(8);
-        for key in [0, 1] {
-            conditions.add_threshold(threshold(key));
-        }
-        conditions.rule = Rule::new(is_all, false);
-        assert!(self.shared.watch(self.op(), &mut conditions, HOUR).is_ok());
-        self.check_shard();
+        let thresholds = [Condition::Threshold(0, 5), Condition::Threshold(1, 5)];
+        let watch = if is_all { Watch::all(thresholds) } else { Watch::any(thresholds) };
+        assert!(self.try_watch_all(watch, HOUR).is_ok());
     }
 
     /// Changes the state, and announces an event on a key.
@@ -196,8 +210,8 @@ impl World {
     /// Checks the invariants that hold whenever a lock is free, also during other calls.
     fn check_shard(&self) {
         if self.checks_steps {
-            for shard in self.shared.shards() {
-                shard.check_invariants(&mut BTreeMap::new());
+            for shard in self.shared.lock_each() {
+                shard.state().check_invariants(&mut BTreeMap::new());
             }
         }
     }
@@ -208,7 +222,7 @@ impl World {
         thread::spawn(move || run(&world))
     }
 
-    fn ends(&self) -> Vec<Completion<u8>> {
+    fn ends(&self) -> Vec<Completion> {
         self.ends.lock().expect("no model panics here").clone()
     }
 
@@ -266,7 +280,7 @@ fn no_event_is_missed_while_an_operation_begins_to_wait() {
         // The shard publishes the expiration of this one even after its end. So the registration
         // below is not the earliest, passes no fence on its way to the reaper, and needs its own.
         let earlier = world.watch_for_delay(&[0]).expect("it waits");
-        assert_eq!(world.shared.claim_all(vec![earlier]), 1);
+        assert_eq!(world.shared.complete_all(vec![earlier]), 1);
         let event = world.spawn(|world| world.satisfy(0));
         world.watch(&[0]);
         join(event);
@@ -299,7 +313,7 @@ enum Fault {
 
 /// The protocol of the filter with a fault: one thread registers, the other announces.
 fn watch_against_event(fault: Fault) {
-    let shared = Arc::new((AtomicBool::new(false), Filters::new(1), Mutex::new(false)));
+    let shared = Arc::new((AtomicBool::new(false), Arc::new(Filters::new(1)), Mutex::new(false)));
     let other = Arc::clone(&shared);
     let announcer = thread::spawn(move || {
         let (is_ready, filters, list) = &*other;
@@ -315,7 +329,7 @@ fn watch_against_event(fault: Fault) {
     let is_early = fault == Fault::ChecksBeforeListing && is_ready.load(Ordering::Relaxed);
     {
         let mut list = list.lock();
-        filters.of(0).add(0);
+        Filter::new(Arc::clone(filters), 0).add(0);
         *list = true;
     }
     if fault != Fault::NoFences {
@@ -457,13 +471,14 @@ fn broken_two_values_that_are_counted_outside_of_the_lock_leave_one_missing() {
 fn a_cancellation_by_key_cancels_a_new_operation_or_leaves_it_waiting() {
     check(|| {
         let world = World::new();
-        let cancel = world.spawn(|world| world.shared.cancel_key(&0, &|| 7));
+        let cancel = world.spawn(|world| world.cancel_for_key(0));
         let key = world.watch(&[0]).expect("it waits");
-        let cancelled = join(cancel);
-        assert_eq!(world.ends().len(), cancelled);
-        assert_eq!(world.shared.is_waiting(key), cancelled == 0);
-        assert_eq!(world.shared.claim(key, Cancelled(7)), cancelled == 0);
-        assert_eq!(world.ends(), [Cancelled(7)]);
+        // While the operation is out, its thread completes it.
+        assert!(join(cancel) <= world.ends().len());
+        let is_cancelled = !world.ends().is_empty();
+        assert_eq!(world.is_waiting(key), !is_cancelled);
+        assert_eq!(world.cancel(key), !is_cancelled);
+        assert_eq!(world.ends(), [Cancelled]);
         world.check_empty();
     });
 }
@@ -476,7 +491,7 @@ fn operations_completed_together_end_once_each_while_one_is_checked_and_another_
         let keys = keys.map(|key| key.expect("it waits"));
         let event = world.spawn(|world| world.satisfy(0));
         let reaper = world.spawn(World::expire);
-        let claimed = world.shared.claim_all(vec![keys[0], keys[1], keys[0]]);
+        let claimed = world.shared.complete_all(vec![keys[0], keys[1], keys[0]]);
         let completed = join(event);
         join(reaper);
         let expired = world.ends().iter().filter(|end| **end == Expired).count();
@@ -492,8 +507,7 @@ fn an_operation_that_comes_during_a_shutdown_is_refused_or_answered() {
         let world = World { checks_steps: false, ..World::new() };
         let event = world.spawn(|world| world.satisfy(0));
         let closer = world.spawn(|world| {
-            let shared = &world.shared;
-            shared.shut_down(|operation| shared.complete(operation, ShutDown));
+            world.shared.shut_down_now();
         });
         let refused = world.try_watch(&[0]).err();
         join(event);
@@ -516,15 +530,9 @@ fn an_operation_that_is_out_during_a_shutdown_is_answered_once() {
         world.watch(&[0]);
         // It finds that the operation cannot complete, and brings it back.
         let event = world.spawn(|world| world.shared.check_key(&0));
-        let shared = &world.shared;
-        let mut ended = 0;
-        shared.shut_down(|operation| {
-            ended += 1;
-            shared.complete(operation, ShutDown);
-        });
+        world.shared.shut_down_now();
         // If the event has the operation out, its thread completes it.
         assert_eq!(join(event), 0);
-        assert!(ended <= 1);
         assert_eq!(world.ends(), [ShutDown]);
         world.check_empty();
     });
@@ -560,7 +568,7 @@ fn two_walks_over_one_list_check_each_operation_once_or_leave_it_to_the_other() 
         // list.
         let walk = |world: &World| {
             world.state.is_ready.store(true, Ordering::Relaxed);
-            let mut checks = Checks::new(&world.shared, &[0]);
+            let mut checks = Checks::new(&world.shared, [0]);
             let mut completed = 0;
             while !checks.is_done() {
                 completed += checks.run(1);
@@ -579,9 +587,9 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
     check(|| {
         let world = World::new();
         let keys = [0, 1, 2].map(|_| world.watch(&[0]).expect("it waits"));
-        let mut checks = Checks::new(&world.shared, &[0]);
+        let mut checks = Checks::new(&world.shared, [0]);
         assert_eq!(checks.run(1), 0);
-        let canceller = world.spawn(move |world| world.shared.claim(keys[1], Cancelled(7)));
+        let canceller = world.spawn(move |world| world.cancel(keys[1]));
         world.state.is_ready.store(true, Ordering::Relaxed);
         while !checks.is_done() {
             checks.run(1);
@@ -589,8 +597,8 @@ fn a_walk_skips_an_operation_that_leaves_at_its_position() {
         drop(checks);
         let is_cancelled = join(canceller);
         assert_eq!(world.ends().len(), 2);
-        assert_eq!(world.ends().contains(&Cancelled(7)), is_cancelled);
-        assert!(world.shared.claim(keys[0], Cancelled(8)), "it was checked before");
+        assert_eq!(world.ends().contains(&Cancelled), is_cancelled);
+        assert!(world.cancel(keys[0]), "it was checked before");
         world.check_empty();
     });
 }

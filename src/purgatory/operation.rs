@@ -1,14 +1,13 @@
-//! Operations: their trait, their watches, their completions, and their keys.
+//! Operations: their trait, their completions, their keys, and their places while they wait.
 
-use std::convert::Infallible;
+use std::{boxed::Box, vec::Vec};
 
-use super::slab::Index;
-use crate::wheel::Key;
+use super::{conditions::Rule, list::Spot};
+use crate::{ticks::Nanos, wheel::Key};
 
 /// A request that waits for an event, and is answered exactly once.
 ///
-/// `K` is the type of the keys, such as a partition of a topic. `R` is the type of the reasons for
-/// which a waiting operation is cancelled.
+/// `K` is the type of the keys, such as a partition of a topic.
 ///
 /// The purgatory holds no lock while a method runs, and runs one method of an operation at a time.
 /// So a method may take locks and call the purgatory.
@@ -30,7 +29,7 @@ use crate::wheel::Key;
 /// # Examples
 ///
 /// See [`Purgatory`](super::Purgatory).
-pub trait DelayedOperation<K, R = ()>: Send + 'static {
+pub trait DelayedOperation<K>: Send + 'static {
     /// Returns whether the operation can complete now.
     ///
     /// The purgatory calls this before the operation waits, after it has begun to wait, and after
@@ -63,15 +62,7 @@ pub trait DelayedOperation<K, R = ()>: Send + 'static {
     ///
     /// If this method completes another operation, the purgatory calls `complete` of that one after
     /// this method returns. So do not wait in here for the answer of another operation.
-    fn complete(self, completion: Completion<R>);
-}
-
-/// `Infallible` has no values. It is the placeholder for the operation type in
-/// [`Purgatory::builder`](super::Purgatory::builder).
-impl<K, R> DelayedOperation<K, R> for Infallible {
-    fn complete(self, _: Completion<R>) {
-        match self {}
-    }
+    fn complete(self, completion: Completion);
 }
 
 /// How an operation ended.
@@ -81,109 +72,49 @@ impl<K, R> DelayedOperation<K, R> for Infallible {
 /// ```
 /// use delaywheel::Completion;
 ///
-/// fn error_code(completion: &Completion<&'static str>) -> u16 {
+/// fn error_code(completion: Completion) -> u16 {
 ///     match completion {
 ///         Completion::Satisfied => 0,
 ///         Completion::Expired => 7,
-///         Completion::Cancelled(reason) if *reason == "moved" => 6,
 ///         _ => 13,
 ///     }
 /// }
-/// assert_eq!(error_code(&Completion::Cancelled("moved")), 6);
+/// assert_eq!(error_code(Completion::Cancelled), 13);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Completion<R = ()> {
+pub enum Completion {
     /// Its conditions hold, or a caller completed it by its key.
     Satisfied,
     /// Its delay has elapsed.
     Expired,
-    /// It was cancelled: by its [`OperationKey`], or because it watched a key.
-    Cancelled(R),
+    /// It was cancelled while a thread checked it, or by an
+    /// [`OperationGuard`](super::OperationGuard). A cancelled operation that waits returns to the
+    /// caller of [`cancel`](super::Purgatory::cancel), who answers it.
+    Cancelled,
     /// It made room for a newer one; see [`Overload`](super::Overload).
     Displaced,
     /// The purgatory has been shut down.
     ShutDown,
 }
 
-/// Something that an operation waits for.
-///
-/// # Examples
-///
-/// A fetch that waits until partition 3 holds a record at offset 100, or until partition 4 changes
-/// its leader, which is an event:
-///
-/// ```
-/// use delaywheel::Watch;
-///
-/// let watches = [Watch::Threshold(3, 100), Watch::Events(4)];
-/// # drop(watches);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Watch<K> {
-    /// The events of the key. Each one leads to a check of the operation.
-    Events(K),
-    /// The value of the key reaches this number. Values never decrease.
-    Threshold(K, u64),
-}
-
-impl<K> Watch<K> {
-    /// Returns the key.
-    pub const fn key(&self) -> &K {
-        match self {
-            Self::Events(key) | Self::Threshold(key, _) => key,
-        }
-    }
-}
-
-impl<K> From<K> for Watch<K> {
-    fn from(key: K) -> Self {
-        Self::Events(key)
-    }
-}
-
 /// Identifies an operation in the purgatory where it waits.
 ///
 /// It is plain data, and valid until the operation ends. The purgatory does not use it for another
-/// operation afterwards. It has no meaning for another purgatory.
+/// operation afterwards. In another purgatory, it names no operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OperationKey {
     /// The key of its timeout.
-    key: Key,
-    shard: u32,
-    /// Whether the shard measures how long it waits.
-    is_timed: bool,
-}
-
-impl OperationKey {
-    #[inline]
-    pub(super) fn new(shard: usize, key: Key, is_timed: bool) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
-        Self { key, shard: shard as u32, is_timed }
-    }
-
-    pub(super) const fn shard(self) -> usize {
-        self.shard as usize
-    }
-
-    /// Returns the key within the shard.
-    pub(super) const fn in_shard(self) -> Key {
-        self.key
-    }
-
-    pub(super) const fn is_timed(self) -> bool {
-        self.is_timed
-    }
-
-    /// Returns the index, if the operation is in this shard.
-    pub(super) fn index_in(self, shard: usize) -> Option<Index> {
-        (self.shard() == shard).then(|| Index::at(self.key.index()))
-    }
+    pub(super) key: Key,
+    pub(super) shard: u32,
+    /// The number of its purgatory in the process.
+    pub(super) purgatory: u32,
 }
 
 /// Result of registering an operation. You may ignore it: the purgatory completes the operation in
 /// either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Watched {
     /// It completed at once.
     Completed,
@@ -205,5 +136,94 @@ impl Watched {
     #[must_use]
     pub const fn is_completed(self) -> bool {
         matches!(self, Self::Completed)
+    }
+}
+
+/// Keys that an operation names without an allocation.
+const FEW: usize = 3;
+
+/// An operation whose end is not decided: the value of its timeout.
+pub(super) struct Waiting<O> {
+    /// `None` while a thread has it out.
+    pub(super) operation: Option<O>,
+    /// Its number in the order of registration.
+    pub(super) number: u64,
+    /// The last pass that has visited it.
+    pub(super) seen: u64,
+    /// The time of its registration.
+    pub(super) since: Nanos,
+    pub(super) rule: Rule,
+    /// Where it watches events.
+    pub(super) spots: [Spot; FEW],
+    /// Its thresholds, and then the spots for which there is no room above.
+    #[expect(clippy::box_collection, reason = "most operations have none, and a word is a third")]
+    pub(super) further: Option<Box<Vec<Watcher>>>,
+    /// Whether an event was announced while it is out.
+    pub(super) is_announced: bool,
+    /// Whether the limits that displace count it.
+    pub(super) is_counted: bool,
+}
+
+/// A watcher of an operation. The one at index `i` has the number of the operation plus `i` + 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Watcher {
+    Event(Spot),
+    /// The key in the table, and the threshold.
+    Threshold(u32, u64),
+    /// A threshold that has been reached.
+    Reached,
+}
+
+const _: () = assert!(size_of::<Waiting<&u8>>() == 64);
+
+impl<O> Waiting<O> {
+    /// Makes the place of an operation that is out.
+    #[inline]
+    pub(super) fn new(since: Nanos, rule: Rule) -> Self {
+        Self {
+            operation: None,
+            number: 0,
+            seen: 0,
+            since,
+            rule,
+            spots: [Spot::NONE; FEW],
+            further: None,
+            is_announced: false,
+            is_counted: false,
+        }
+    }
+
+    /// Returns the watchers, with their numbers in the order of registration.
+    #[inline]
+    pub(super) fn watchers(&self) -> impl Iterator<Item = (u64, Watcher)> {
+        let few = self.spots.iter().filter(|&&spot| spot != Spot::NONE);
+        let few = few.map(|&spot| (self.number, Watcher::Event(spot)));
+        let further = self.further.iter().flat_map(|further| further.iter());
+        few.chain((self.number + 1..).zip(further.copied()))
+    }
+
+    /// Marks the threshold with a number as reached. Returns its key and its value, unless it was
+    /// marked before.
+    pub(super) fn reach(&mut self, number: u64) -> Option<(u32, u64)> {
+        let index = usize::try_from(number - self.number - 1).ok()?;
+        let watcher = self.further.as_mut()?.get_mut(index)?;
+        let &mut Watcher::Threshold(key, at) = watcher else { return None };
+        *watcher = Watcher::Reached;
+        Some((key, at))
+    }
+}
+
+/// An operation that a thread has taken out.
+pub(super) struct Out<O> {
+    pub(super) key: Key,
+    pub(super) operation: O,
+    /// Whether its last check found that it can complete.
+    pub(super) can_complete: bool,
+}
+
+impl<O> Out<O> {
+    #[inline]
+    pub(super) const fn new(key: Key, operation: O) -> Self {
+        Self { key, operation, can_complete: false }
     }
 }

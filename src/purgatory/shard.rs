@@ -1,457 +1,772 @@
-//! A shard of a purgatory. Only this file takes the lock of a shard, which is that of the shard of
-//! the timer.
+//! A shard: operations that wait, their timeouts, and the lists of their keys, under one lock.
 //!
-//! Each method holds the lock at most once, by [`Shard::hold`]. That drops the keys that have lost
-//! their last watcher after the release.
+//! # Ownership
+//!
+//! A waiting operation is the value of its timeout in the wheel, and its key is that of the
+//! timeout. An operation waits there, or is *out*: one thread owns it and checks it, with no lock
+//! held. So the type system rules out that it completes twice. While it is out, other threads
+//! record in its place that an event was announced. The first end that is decided wins: it takes
+//! the timeout out of the wheel, and the operation off all lists. If the operation is out, its
+//! completion waits in `decided` for the thread that brings it back.
 //!
 //! # Locks
 //!
-//! The lock of a shard is held for the keys of at most 32 operations, or for 256 steps along a
-//! list; by a late reaper for longer, see [`expiry`](super::expiry). No method of an operation runs
-//! under it, nor does the clone of a reason or the drop of a key. `Eq` and `Borrow` of keys do, as
-//! in any map. So they must not call the purgatory, nor wait for a lock that a thread holds while
-//! it calls the purgatory.
+//! A thread holds the lock for the keys of at most 32 operations, and a shutdown for 256 slots. A
+//! late reaper holds it until operations have left as many lists as its hold has steps. No method
+//! of an operation runs under the lock, nor does the drop of a key. `Eq` and `Borrow` of keys do,
+//! as in any map. So they must not call the purgatory, nor wait for a lock that a thread holds
+//! while it calls the purgatory.
 //!
 //! Two other locks exist if there are limits. A thread that displaces an operation holds the first
-//! while it takes the locks of the shards, one after the other. The second guards a count of the
-//! operations on a key, and is taken under the lock of a shard. So the order is: displacing, shard,
-//! count. The reaper holds the lock of the timer's backlog while it takes the locks of the shards.
-//! No thread holds two shards. A check may wait for a user's lock, even if a thread holds that lock
-//! while it announces an event.
+//! while it takes the locks of the shards, one after the other. The second guards the counts of
+//! keys, and is taken under the lock of a shard. So the order is: displacing, shard, counts. The
+//! reaper holds the lock of the timer's backlog while it takes the locks of the shards. No thread
+//! holds two shards. A check may wait for a user's lock, even if a thread holds that lock while it
+//! announces an event.
 
-use std::{borrow::Borrow, collections::BTreeMap, vec::Vec};
+use std::{
+    any::Any, borrow::Borrow, boxed::Box, collections::BTreeMap, marker::PhantomData, mem,
+    sync::Arc, vec::Vec,
+};
+
+use smallvec::SmallVec;
 
 use super::{
-    batch::{Announced, BATCH, Batch, Out},
-    claim::{Claim, Claims, Finished},
-    conditions::Conditions,
-    deferral::Panics,
-    expiry::{Due, ShardState},
-    hold::{DroppedLater, Hold},
-    limits::Excess,
-    lists::{HashedKey, ThresholdKey, ThresholdPass},
-    operation::{Completion, OperationKey},
-    slab::Index,
-    stats::{Counts, PurgatoryStats},
-    waiters::Waiters,
-    walk::Walk,
+    conditions::{Conditions, Effect},
+    deferral::{self, Panics},
+    filter::Filter,
+    limits::{Excess, Limits},
+    list::{self, BATCH, Chunk, Found, Place, Position, Spot},
+    operation::{Completion, DelayedOperation, Out, Waiting, Watcher},
+    stats::ShardStats,
+    table::Table,
 };
 use crate::{
-    tick::Tick,
+    slab::Slab,
     ticks::Nanos,
-    timer::{AnnexTimer, Reading, ScheduleError},
-    wheel::Key,
+    timer::{Reading, ShardState},
+    wheel::{Expired, Key, TimingWheel},
 };
 
-/// Steps along a list between two holds of a lock.
-pub(super) const STEPS_PER_HOLD: u32 = 256;
+/// Number of operations at once after which a shard frees its memory when the last of them ends.
+pub(super) const CROWD: usize = 1024;
 
-/// The timer of a purgatory. Its shards are those of the purgatory.
-pub(super) type Timer<K, O, R> = AnnexTimer<(), ShardState<K, O, R>, Due<K, O>>;
+/// Operations that a thread checks between two holds. There is almost always only one.
+pub(super) type Batch<O> = SmallVec<[Out<O>; 1]>;
 
-/// A part of a purgatory, borrowed from it. An operation is in the shard of the thread that
-/// registered it.
-pub(super) struct Shard<'a, K, O, R> {
-    /// Its index in the timer, whose shard holds the operations.
-    index: usize,
-    timer: &'a Timer<K, O, R>,
-    panics: &'a Panics,
+/// Where an operation is that a thread has brought back.
+pub(super) enum Back<O> {
+    Waits,
+    /// It waits, but an event was announced while it was out.
+    IsAnnounced,
+    /// It has ended, and the caller completes it. Also tells whether the caller's check decided
+    /// that.
+    Ended(O, Completion, bool),
 }
 
-impl<K, O, R> Clone for Shard<'_, K, O, R> {
-    #[inline]
-    fn clone(&self) -> Self {
-        *self
+/// Result of a decision to end an operation.
+pub(super) enum Claim<O> {
+    /// Its end was decided before.
+    Late,
+    /// It is out, and the thread that has it completes it.
+    IsOut,
+    /// The caller has it.
+    Taken(O),
+}
+
+/// The progress of a walk along the watchers of a key in a shard.
+///
+/// A walk visits the operations that waited when its *pass* began, and ends even if other threads
+/// keep adding watchers. Walks of one pass, along several keys, check each operation once.
+pub(super) struct Walk {
+    /// The number of the pass, in the order of registrations; 0 if it has not begun.
+    pub(super) pass: u64,
+    /// Where it goes on; `None` at its end.
+    position: Option<Position>,
+    /// The last place that it visits.
+    end: Place,
+}
+
+impl Walk {
+    /// Makes a walk along the watchers of events, in a pass.
+    pub(super) const fn of_events(pass: u64) -> Self {
+        Self { pass, position: Some(Position::at(Place::FIRST)), end: Place::LAST_EVENT }
+    }
+
+    /// Makes a walk along the thresholds up to a value.
+    pub(super) const fn up_to(value: u64) -> Self {
+        let start = Position::at(Place::FIRST_THRESHOLD);
+        Self { pass: 0, position: Some(start), end: Place::last_of(value) }
+    }
+
+    /// Makes a walk along all watchers.
+    pub(super) const fn of_all() -> Self {
+        Self { end: Place::LAST, ..Self::of_events(0) }
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        self.position.is_none()
     }
 }
 
-impl<K, O, R> Copy for Shard<'_, K, O, R> {}
-
-/// Operations that reached thresholds in one hold.
-pub(super) struct Reached<O, R> {
-    /// The operations that need a check.
-    pub(super) batch: Batch<O, R>,
-    /// Number of operations that other threads complete.
-    pub(super) decided: usize,
-    /// Whether the key may have more reached thresholds.
-    pub(super) is_more: bool,
-    /// Whether the next operation's wait is measured, but the caller gave no time.
-    pub(super) needs_time: bool,
+/// A shard of a purgatory.
+pub(super) struct Shard<K, O> {
+    pub(super) wheel: TimingWheel<Waiting<O>>,
+    pub(super) lists: Lists<K>,
+    /// The completions of the operations that are out and whose end is decided.
+    pub(super) decided: BTreeMap<Key, Completion>,
+    /// The last number of an operation, a threshold or a pass.
+    last_number: u64,
+    /// The greatest number of operations since the shard freed its memory.
+    most: usize,
 }
 
-impl<'a, K, O, R> Shard<'a, K, O, R> {
-    #[inline]
-    pub(super) const fn new(index: usize, timer: &'a Timer<K, O, R>, panics: &'a Panics) -> Self {
-        Self { index, timer, panics }
-    }
+/// The lists of a shard, and what changes with them.
+pub(super) struct Lists<K> {
+    pub(super) keys: Table<K>,
+    chunks: Slab<Chunk>,
+    /// The slots of all operations by number, if the total limit displaces.
+    all: BTreeMap<u64, u32>,
+    /// Number of watchers.
+    pub(super) watched: u64,
+    pub(super) filter: Filter,
+    pub(super) limits: Arc<Limits>,
+    pub(super) stats: ShardStats,
+    dropped: Option<Box<Dropped<K>>>,
+    panics: Panics,
+}
 
-    /// Runs `act` under the lock. Then drops the keys that have lost their last watcher.
-    ///
-    /// `act` must neither run nor drop anything of the user, except keys that it compares.
-    #[inline]
-    pub(super) fn hold<V>(
-        &self,
-        act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
-    ) -> V {
-        let mut dropped_later = DroppedLater::new();
-        let result = self.hold_and_keep(&mut dropped_later, act);
-        dropped_later.discard(self.panics);
-        result
-    }
+/// Values that are dropped after the release of the lock.
+pub(super) struct Dropped<K> {
+    /// Keys that have lost their last watcher. Their drop is user code.
+    keys: Vec<K>,
+    /// Memory that may take long to free.
+    memory: Option<Box<dyn Any + Send>>,
+    panics: Panics,
+}
 
-    /// Runs `act` under the lock. The caller drops the values in `dropped_later` without a lock.
-    #[inline]
-    fn hold_and_keep<V>(
-        &self,
-        dropped_later: &mut DroppedLater<K>,
-        act: impl FnOnce(&mut Waiters<K, O, R>, &mut Hold<'_, K>) -> V,
-    ) -> V {
-        self.timer.hold(self.index, |timeouts, state| {
-            let (waiters, mut hold) = state.begin_hold(Some(timeouts), dropped_later);
-            act(waiters, &mut hold)
-        })
+impl<K> Drop for Dropped<K> {
+    fn drop(&mut self) {
+        for key in self.keys.drain(..) {
+            self.panics.catch(|| drop(key));
+        }
     }
 }
 
-impl<K: Send + 'static, O: Send + 'static, R: Send + 'static> Shard<'_, K, O, R> {
-    /// Adds an operation that is out to all of its lists, and its timeout to the timer. Returns its
-    /// key, and whether the shard measures how long it waits. If the timer refuses the timeout,
-    /// nothing is added.
+impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
+    pub(super) fn new(
+        wheel: TimingWheel<Waiting<O>>,
+        filter: Filter,
+        limits: Arc<Limits>,
+        panics: Panics,
+    ) -> Self {
+        let lists = Lists {
+            keys: Table::new(),
+            chunks: Slab::new(),
+            all: BTreeMap::new(),
+            watched: 0,
+            filter,
+            limits,
+            stats: ShardStats::new(),
+            dropped: None,
+            panics,
+        };
+        Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
+    }
+
+    /// Begins a pass.
     #[inline]
-    pub(super) fn register(
-        &self,
-        conditions: &mut Conditions<K>,
-        read: Reading,
-        deadline: Tick,
-    ) -> Result<(Key, bool), ScheduleError<()>>
+    pub(super) fn begin_pass(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Adds an operation that is out, and that has a timeout with this key, to its lists. The
+    /// comparison of a key may panic.
+    #[inline]
+    pub(super) fn watch(&mut self, key: Key, conditions: &mut Conditions<K>)
     where
         K: Eq,
     {
-        let Reading { elapsed: since, now } = read;
-        let mut dropped_later = DroppedLater::new();
-        let registered =
-            self.timer.insert_and_hold(self.index, now, deadline, (), |key, timeouts, state| {
-                let (waiters, mut hold) = state.begin_hold(Some(timeouts), &mut dropped_later);
-                let events = conditions.events.drain(..);
-                let is_timed = waiters.add(key, since, conditions.rule, events, &mut hold);
-                let index = Index::at(key.index());
-                for threshold in &mut conditions.thresholds {
-                    waiters.watch_threshold(index, threshold, &mut hold);
-                }
-                if hold.limits().needs_order() {
-                    waiters.append_to_all(index);
-                }
-                (key, is_timed)
-            });
-        dropped_later.discard(self.panics);
-        registered
-    }
-
-    /// Brings back an operation that was just registered. Unless it can complete, all limits
-    /// count it from now on. Returns the limits that it exceeds, and whether it waits and an event
-    /// was announced meanwhile.
-    #[inline]
-    pub(super) fn begin_to_wait(&self, out: &mut Out<O, R>, now: Nanos) -> (Excess, bool) {
-        let mut excess = Excess::default();
-        let is_announced = self.hold(|waiters, hold| {
-            if !out.is_satisfied && hold.limits().displace() {
-                excess = waiters.count_in(out.key, hold.limits());
+        let number = self.last_number + 1;
+        self.last_number = number + conditions.thresholds.len() as u64;
+        self.most = self.most.max(self.wheel.len());
+        let waiting = self.wheel.get_mut(key).expect("the timeout was just inserted");
+        waiting.number = number;
+        if self.lists.limits.is_total() {
+            self.lists.all.insert(number, key.index());
+        }
+        for (threshold, number) in conditions.thresholds.iter_mut().zip(number + 1..) {
+            let listed = threshold.listed.take().expect("an operation is registered once");
+            let index = self.lists.key(threshold.hash, listed);
+            let place = Place::of_threshold(threshold.at, number);
+            self.lists.keys.at_mut(index).list.add_threshold(place, key.index());
+            let watcher = Watcher::Threshold(index, threshold.at);
+            waiting.further.get_or_insert_default().push(watcher);
+        }
+        for (count, (hash, watched)) in conditions.events.drain(..).enumerate() {
+            let index = self.lists.key(hash, watched);
+            let Lists { keys, chunks, .. } = &mut self.lists;
+            let spot = keys.at_mut(index).list.add_event(chunks, index, number, key.index());
+            match waiting.spots.get_mut(count) {
+                Some(few) => *few = spot,
+                None => waiting.further.get_or_insert_default().push(Watcher::Event(spot)),
             }
-            waiters.bring_back(out, now, hold)
-        });
-        (excess, is_announced)
+        }
     }
 
-    /// Begins a pass, which does not see operations that are registered from now on.
-    pub(super) fn begin_pass(&self) -> u64 {
-        self.hold(|waiters, _| waiters.begin_pass())
+    /// Continues a walk in this hold. Adds at most `most` watchers to `found`, of which the last
+    /// ones may have been registered after the pass had begun. Returns where to go on, and the slot
+    /// there.
+    #[inline]
+    fn gather<Q>(
+        &mut self,
+        walk: &mut Walk,
+        (hash, key): (u64, &Q),
+        most: usize,
+        found: &mut Found,
+    ) -> Option<(Position, u32)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if walk.pass == 0 {
+            walk.pass = self.begin_pass();
+        }
+        let from = walk.position.take()?;
+        let Lists { keys, chunks, .. } = &self.lists;
+        let key = keys.find(hash, |other| other.borrow() == key)?;
+        let next = keys.at(key).list.gather(chunks, from, walk.end, most, found);
+        walk.position = next.map(|(position, _)| position);
+        next
     }
 
-    /// Takes the next operations of a walk out for a check, at most `size`.
+    /// Continues a walk in this hold. Adds at most `most` watchers to `found`.
+    fn walk<Q>(&mut self, walk: &mut Walk, key: (u64, &Q), most: usize, found: &mut Found)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let next = self.gather(walk, key, most, found);
+        if walk.end > Place::LAST_EVENT {
+            found.retain(|(_, slot)| !self.is_later(*slot, walk.pass));
+        }
+        while found.last().is_some_and(|(_, slot)| self.is_later(*slot, walk.pass)) {
+            found.pop();
+        }
+        // Events are in the order of registration, so no further one is earlier.
+        if next.is_some_and(|(next, slot)| next.is_at_event() && self.is_later(slot, walk.pass)) {
+            let has_thresholds = walk.end > Place::LAST_EVENT;
+            walk.position = has_thresholds.then_some(Position::at(Place::FIRST_THRESHOLD));
+        }
+    }
+
+    /// Returns whether the operation in a slot was registered after a pass had begun.
+    #[inline]
+    fn is_later(&mut self, slot: u32, pass: u64) -> bool {
+        self.wheel.at_mut(slot).is_none_or(|(_, waiting)| waiting.number > pass)
+    }
+
+    /// Continues a walk after an event: takes operations out that a check can complete. Visits at
+    /// most `most`, and returns their number.
+    ///
+    /// It passes over an operation that a later pass has seen, because that pass checks it too.
     #[inline]
     pub(super) fn take_out<Q>(
-        &self,
-        walk: &mut Walk<'_, K, O, R>,
-        key: HashedKey<'_, Q>,
-        size: usize,
-        batch: &mut Batch<O, R>,
+        &mut self,
+        walk: &mut Walk,
+        key: (u64, &Q),
+        most: usize,
+        batch: &mut Batch<O>,
+    ) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut found = Found::new();
+        let next = self.gather(walk, key, most, &mut found);
+        let pass = walk.pass;
+        // Events are in the order of registration, so no further one is earlier.
+        if next.is_some_and(|(_, slot)| self.is_later(slot, pass)) {
+            walk.position = None;
+        }
+        batch.reserve_exact(found.len());
+        for (&(_, slot), visited) in found.iter().zip(0..) {
+            let Some((key, waiting)) = self.wheel.at_mut(slot) else { continue };
+            if waiting.number > pass {
+                walk.position = None;
+                return visited;
+            }
+            if waiting.seen < pass {
+                waiting.seen = pass;
+                if waiting.rule.on_event() == Effect::Check {
+                    match waiting.operation.take() {
+                        Some(operation) => batch.push(Out::new(key, operation)),
+                        None => waiting.is_announced = true,
+                    }
+                }
+            }
+        }
+        found.len()
+    }
+
+    /// Takes operations out that still wait. If another thread has taken one out since, that thread
+    /// checks it.
+    pub(super) fn take_out_again(&mut self, keys: &[Key], batch: &mut Batch<O>) {
+        for &key in keys {
+            let waiting = self.wheel.get_mut(key);
+            if let Some(operation) = waiting.and_then(|waiting| waiting.operation.take()) {
+                batch.push(Out::new(key, operation));
+            }
+        }
+    }
+
+    /// Brings back an operation that was out.
+    #[inline]
+    pub(super) fn bring_back(&mut self, out: Out<O>, now: Nanos) -> Back<O> {
+        let Out { key, operation, can_complete } = out;
+        let Some(waiting) = self.wheel.get_mut(key) else {
+            let completion = self.decided.remove(&key).expect("it has ended if it does not wait");
+            return Back::Ended(operation, completion, false);
+        };
+        debug_assert!(waiting.operation.is_none(), "{key:?} is brought back twice");
+        if can_complete {
+            self.end(key, Completion::Satisfied, now);
+            return Back::Ended(operation, Completion::Satisfied, true);
+        }
+        waiting.operation = Some(operation);
+        if mem::take(&mut waiting.is_announced) { Back::IsAnnounced } else { Back::Waits }
+    }
+
+    /// Marks an operation that is out for another check.
+    pub(super) fn announce(&mut self, key: Key) {
+        if let Some(waiting) = self.wheel.get_mut(key) {
+            waiting.is_announced = true;
+        }
+    }
+
+    /// Decides how an operation ends, unless that is decided.
+    #[inline]
+    pub(super) fn claim(&mut self, key: Key, completion: Completion, now: Nanos) -> Claim<O> {
+        match self.end(key, completion, now) {
+            None => Claim::Late,
+            Some(Waiting { operation: Some(operation), .. }) => Claim::Taken(operation),
+            Some(Waiting { operation: None, .. }) => {
+                self.decided.insert(key, completion);
+                Claim::IsOut
+            }
+        }
+    }
+
+    /// Takes an operation off the wheel and all lists; `None` if its end is decided.
+    #[inline]
+    pub(super) fn end(&mut self, key: Key, how: Completion, now: Nanos) -> Option<Waiting<O>> {
+        let waiting = self.wheel.cancel(key)?;
+        self.lists.leave(&waiting, how, now);
+        self.free_memory_after_crowd();
+        Some(waiting)
+    }
+
+    /// Continues a walk: ends up to 32 operations as cancelled. Adds those that wait to
+    /// `cancelled`.
+    pub(super) fn cancel<Q>(
+        &mut self,
+        walk: &mut Walk,
+        key: (u64, &Q),
+        now: Nanos,
+        cancelled: &mut Vec<O>,
     ) where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.hold(|waiters, _| walk.take_next(waiters, key, size, batch));
+        let mut found = Found::new();
+        self.walk(walk, key, BATCH, &mut found);
+        for (_, slot) in found {
+            // Another watcher of the same operation may have been found before.
+            let Some(key) = self.wheel.key_at(slot) else { continue };
+            if let Claim::Taken(operation) = self.claim(key, Completion::Cancelled, now) {
+                cancelled.push(operation);
+            }
+        }
     }
 
-    /// Brings back checked operations. Returns those that need another check.
-    #[inline]
-    pub(super) fn bring_back(&self, batch: &mut Batch<O, R>, now: Nanos) -> Announced {
-        self.bring_back_each(batch, now, |_, _| {})
-    }
-
-    /// Brings back operations that were not checked. Returns those that wait again.
-    pub(super) fn bring_back_unchecked(&self, batch: &mut Batch<O, R>) -> Announced {
-        self.bring_back_each(batch, Nanos::ZERO, Waiters::announce)
-    }
-
-    #[inline]
-    fn bring_back_each(
-        &self,
-        batch: &mut Batch<O, R>,
-        now: Nanos,
-        before: impl Fn(&mut Waiters<K, O, R>, Key),
-    ) -> Announced {
-        let mut announced = Announced::new();
-        self.hold(|waiters, hold| {
-            batch.for_each(|out| {
-                before(waiters, out.key);
-                if waiters.bring_back(out, now, hold) {
-                    announced.push(out.key);
-                }
-            });
-        });
-        announced
-    }
-
-    /// Returns the serial number of the next operation.
-    pub(super) fn next_serial(&self) -> u64 {
-        self.hold(|waiters, _| waiters.next_serial())
-    }
-
-    /// Removes the thresholds of a pass from the list of a key. Adds the operations that this ends
-    /// to `due`, with their thresholds. Without the present time it stops before an operation whose
-    /// wait is measured.
-    #[inline]
+    /// Continues a walk along thresholds that are reached. Ends up to 32 operations as satisfied,
+    /// and adds them to `satisfied`. Adds those that need a check to `unchecked`. Returns how many
+    /// others ended, which other threads complete.
     pub(super) fn reach<Q>(
-        &self,
-        pass: &mut ThresholdPass,
-        key: HashedKey<'_, Q>,
-        now: Option<Nanos>,
-        due: &mut Vec<(u64, Finished<O, R>)>,
-    ) -> Reached<O, R>
+        &mut self,
+        walk: &mut Walk,
+        key: (u64, &Q),
+        now: Nanos,
+        satisfied: &mut Vec<(u64, O)>,
+        unchecked: &mut Vec<Key>,
+    ) -> usize
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut reached =
-            Reached { batch: Batch::new(), decided: 0, is_more: false, needs_time: false };
-        let before = due.len();
-        reached.is_more = self.visit_thresholds(pass, key, |waiters, threshold, waiter, hold| {
-            if now.is_none() && waiters.is_timed(waiter) {
-                reached.needs_time = true;
-                return false;
+        let mut ended_elsewhere = 0;
+        let mut found = Found::new();
+        self.walk(walk, key, BATCH, &mut found);
+        for (place, slot) in found {
+            let Some(key) = self.wheel.key_at(slot) else { continue };
+            match self.on_threshold(key, place.number()) {
+                Effect::Nothing => {}
+                Effect::Check => unchecked.push(key),
+                Effect::Satisfied => match self.claim(key, Completion::Satisfied, now) {
+                    Claim::Taken(operation) => satisfied.push((place.at(), operation)),
+                    Claim::IsOut | Claim::Late => ended_elsewhere += 1,
+                },
             }
-            let (now, batch) = (now.unwrap_or(Nanos::ZERO), &mut reached.batch);
-            if waiters.on_threshold(threshold, waiter, batch, hold) {
-                match waiters.claim_listed(waiter, Completion::Satisfied, now, hold) {
-                    Claim::Finished(finished) => due.push((threshold.at, finished)),
-                    Claim::Decided => reached.decided += 1,
-                }
-            }
-            reached.batch.len() + reached.decided + due.len() - before < BATCH
-        });
-        reached
+        }
+        ended_elsewhere
     }
 
-    /// Continues a pass along the thresholds of a key in one hold. Calls `visit` with each, which
-    /// removes it, until that returns `false`. Returns whether there may be more.
+    /// Handles the thresholds of an operation that is out, of which those at these indices were
+    /// found reached. Returns the effect.
+    pub(super) fn on_found(&mut self, key: Key, indices: &[u64]) -> Effect {
+        let Some(number) = self.wheel.get(key).map(|waiting| waiting.number) else {
+            return Effect::Nothing;
+        };
+        for index in indices {
+            if self.on_threshold(key, number + 1 + index) == Effect::Satisfied {
+                return Effect::Satisfied;
+            }
+        }
+        self.wheel.get(key).map_or(Effect::Nothing, |waiting| waiting.rule.on_event())
+    }
+
+    /// Takes a reached threshold off its list. Returns the effect on the operation. One that is out
+    /// and needs a check is marked for it.
+    fn on_threshold(&mut self, key: Key, number: u64) -> Effect {
+        let Some(waiting) = self.wheel.get_mut(key) else { return Effect::Nothing };
+        let Some((list, at)) = waiting.reach(number) else { return Effect::Nothing };
+        self.lists.remove_threshold(list, Place::of_threshold(at, number), waiting.is_counted);
+        let effect = waiting.rule.on_threshold();
+        if effect == Effect::Check && waiting.operation.is_none() {
+            waiting.is_announced = true;
+            return Effect::Nothing;
+        }
+        effect
+    }
+
+    /// Ends up to 32 operations, in up to 256 slots from `start` on, because the purgatory shuts
+    /// down. Adds those that wait to `ended`. Returns the next slot; `None` after the last.
+    pub(super) fn shut_down(&mut self, start: u32, now: Nanos, ended: &mut Vec<O>) -> Option<u32> {
+        let slots = self.wheel.slots();
+        let mut slot = start;
+        let mut claims = 0;
+        while slot < slots.min(start + STEPS) && claims < BATCH {
+            if let Some(key) = self.wheel.key_at(slot) {
+                claims += 1;
+                if let Claim::Taken(operation) = self.claim(key, Completion::ShutDown, now) {
+                    ended.push(operation);
+                }
+            }
+            slot += 1;
+        }
+        (slot < slots).then_some(slot)
+    }
+
+    /// Counts an operation that begins to wait in the limits that displace. Returns the limits that
+    /// it exceeds.
+    #[cold]
+    pub(super) fn count(&mut self, key: Key) -> Excess {
+        let Some(waiting) = self.wheel.get_mut(key) else { return Excess::default() };
+        waiting.is_counted = true;
+        let lists = &self.lists;
+        let keys = waiting.watchers().filter_map(|(_, watcher)| lists.key_of(watcher));
+        lists.limits.begin(keys.map(|key| lists.keys.at(key).hash).collect())
+    }
+
+    /// Returns the operation that has waited longest, except `newcomer`, of those that the total
+    /// limit counts. Also returns its rank: the least of all shards is displaced.
+    pub(super) fn oldest(&self, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+        let mut all = self.lists.all.iter().map(|(&number, &slot)| (Place::of_event(number), slot));
+        all.find_map(|(place, slot)| self.victim(place, slot, newcomer))
+    }
+
+    /// The same of a key with this hash: the one that has watched its events longest. If all others
+    /// wait for its value, the one with the greatest threshold.
+    pub(super) fn oldest_on_key(&self, hash: u64, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+        let list = &self.lists.keys.at(self.lists.keys.find(hash, |_| true)?).list;
+        let all = || list.iter(&self.lists.chunks);
+        let mut events = all().take_while(|(place, _)| !place.is_threshold());
+        let mut thresholds = all().rev().take_while(|(place, _)| place.is_threshold());
+        let event = events.find_map(|(place, slot)| self.victim(place, slot, newcomer));
+        event.or_else(|| thresholds.find_map(|(place, slot)| self.victim(place, slot, newcomer)))
+    }
+
+    /// Returns an operation with its rank, unless its registration is in progress.
+    fn victim(&self, place: Place, slot: u32, newcomer: Option<Key>) -> Option<(Rank, Key)> {
+        let key = self.wheel.key_at(slot).filter(|key| Some(*key) != newcomer)?;
+        let waiting = self.wheel.get(key).filter(|waiting| waiting.is_counted)?;
+        let rank = if place.is_threshold() { u64::MAX - place.at() } else { waiting.since.get() };
+        Some(((place.is_threshold(), rank), key))
+    }
+
+    /// Frees the memory of the shard after the last operation of a crowd has ended.
     #[inline]
-    fn visit_thresholds<Q>(
-        &self,
-        pass: &mut ThresholdPass,
-        key: HashedKey<'_, Q>,
-        mut visit: impl FnMut(&mut Waiters<K, O, R>, ThresholdKey, Index, &mut Hold<'_, K>) -> bool,
-    ) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.hold(|waiters, hold| {
-            let next_serial = pass.begin(waiters.next_serial());
-            for _ in 0..STEPS_PER_HOLD {
-                // The list is removed with its last watcher, so it is looked up in each step.
-                let list = waiters.lists.find(key);
-                let next =
-                    list.and_then(|list| waiters.lists.threshold_after(list, pass.passed_over));
-                let Some((threshold, waiter)) = next.filter(|(next, _)| next.at <= pass.end) else {
-                    return false;
-                };
-                debug_assert!(pass.passed_over < Some(threshold), "a pass moves backwards");
-                if !waiters.is_before(waiter, next_serial) {
-                    pass.passed_over = Some(threshold);
-                } else if !visit(waiters, threshold, waiter, hold) {
-                    return true;
-                }
-            }
-            true
-        })
+    fn free_memory_after_crowd(&mut self) {
+        if self.most > CROWD && self.wheel.is_empty() {
+            self.free_memory();
+        }
     }
 
-    /// Decides how an operation ends. Returns the completion if its end is decided.
+    #[cold]
+    fn free_memory(&mut self) {
+        self.most = 0;
+        let keys = mem::replace(&mut self.lists.keys, Table::new());
+        let chunks = mem::replace(&mut self.lists.chunks, Slab::new());
+        let wheel = self.wheel.take_memory();
+        self.lists.dropped().memory = Some(Box::new((keys, chunks, wheel)));
+    }
+}
+
+/// The order in which operations are displaced: first those on events, by their registration, and
+/// then those on values, by their threshold from the greatest on.
+pub(super) type Rank = (bool, u64);
+
+/// Slots that a shutdown visits in one hold.
+const STEPS: u32 = 256;
+
+impl<K> Lists<K> {
+    /// Returns the number of a key, which the table gets if it has none. Counts a watcher.
     #[inline]
-    pub(super) fn claim(
-        &self,
-        key: Key,
-        completion: Completion<R>,
-        now: Nanos,
-    ) -> Result<Claim<O, R>, Completion<R>> {
-        self.hold(|waiters, hold| waiters.claim(key, completion, now, hold))
-    }
-
-    /// Displaces an operation, unless its end is decided. The caller holds a lock, and drops the
-    /// values after that.
-    pub(super) fn displace(&self, key: Key, now: Nanos) -> Option<(Claim<O, R>, DroppedLater<K>)> {
-        let mut dropped_later = DroppedLater::new();
-        let claim = self.hold_and_keep(&mut dropped_later, |waiters, hold| {
-            waiters.claim(key, Completion::Displaced, now, hold)
-        });
-        debug_assert!(claim.is_ok() || dropped_later.is_empty(), "a lost claim removed a key");
-        Some((claim.ok()?, dropped_later))
-    }
-
-    /// Begins to cancel the operations that watch a key. Returns the serial number of the first
-    /// operation that comes later, and a pass over the thresholds if there are any.
-    pub(super) fn begin_cancel<Q>(&self, key: HashedKey<'_, Q>) -> (u64, Option<ThresholdPass>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.hold(|waiters, _| {
-            let next_serial = waiters.next_serial();
-            let list = waiters.lists.find(key);
-            let greatest = list.and_then(|list| waiters.lists.greatest_of(list));
-            let pass = greatest.map(|greatest| {
-                let mut pass = ThresholdPass::up_to(greatest);
-                pass.begin(next_serial);
-                pass
-            });
-            (next_serial, pass)
-        })
-    }
-
-    /// Decides the end of the next operation of a walk. Returns `None` if this hold finds none.
-    pub(super) fn claim_next<Q>(
-        &self,
-        walk: &mut Walk<'_, K, O, R>,
-        key: HashedKey<'_, Q>,
-        completion: Completion<R>,
-        now: Nanos,
-    ) -> Option<Claim<O, R>>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        // The drop of an unused completion is user code, so it stays outside of the hold.
-        let (mut completion, mut claim) = (Some(completion), None);
-        self.hold(|waiters, hold| {
-            walk.visit(waiters, key, |waiters, waiter| {
-                let Some(completion) = completion.take() else { return false };
-                claim = Some(waiters.claim_listed(waiter, completion, now, hold));
-                true
-            });
-        });
-        claim
-    }
-
-    /// Decides the end of the operation with the next threshold of a pass. Returns whether there
-    /// may be more, and the claim, or `None` if this hold finds no operation.
-    pub(super) fn claim_threshold<Q>(
-        &self,
-        pass: &mut ThresholdPass,
-        key: HashedKey<'_, Q>,
-        completion: Completion<R>,
-        now: Nanos,
-    ) -> (bool, Option<Claim<O, R>>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        // As in `claim_next`, the completion may be dropped.
-        let (mut completion, mut claim) = (Some(completion), None);
-        let is_more = self.visit_thresholds(pass, key, |waiters, _, waiter, hold| {
-            let Some(completion) = completion.take() else { return false };
-            claim = Some(waiters.claim_listed(waiter, completion, now, hold));
-            true
-        });
-        (is_more, claim)
-    }
-
-    /// Refuses further operations.
-    pub(super) fn close(&self) {
-        self.hold(|_, hold| hold.timeouts().close());
-    }
-
-    /// Decides that operations end as satisfied, unless their ends are decided. Takes at most
-    /// [`BATCH`].
-    pub(super) fn claim_all(&self, keys: &[OperationKey], now: Nanos) -> Claims<O, R> {
-        debug_assert!(keys.len() <= BATCH, "{} operations in one hold", keys.len());
-        let mut claims = Claims::with_capacity(keys.len());
-        let keys = keys.iter().map(|key| key.in_shard());
-        self.hold(|waiters, hold| {
-            waiters.read_ahead(keys.clone(), hold);
-            for key in keys {
-                if let Ok(claim) = waiters.claim(key, Completion::Satisfied, now, hold) {
-                    claims.add(claim);
-                }
-            }
-        });
-        claims
-    }
-
-    /// Ends operations from a position on, because the purgatory shuts down. Returns the next
-    /// position, or `None` after the last.
-    pub(super) fn shut_down_some(&self, start: u32, now: Nanos) -> (Claims<O, R>, Option<u32>) {
-        let mut claims = Claims::with_capacity(BATCH);
-        let next = self.hold(|waiters, hold| {
-            let end = waiters.end().min(start + STEPS_PER_HOLD);
-            let mut position = start;
-            while position < end && claims.len() < BATCH {
-                if waiters.at(position).is_some() {
-                    let index = Index::at(position);
-                    claims.add(waiters.claim_listed(index, Completion::ShutDown, now, hold));
-                }
-                position += 1;
-            }
-            (position < waiters.end()).then_some(position)
-        });
-        (claims, next)
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.hold(|waiters, _| Counts {
-            delayed: waiters.waiting().into(),
-            watched: waiters.lists.watching(),
-        })
-    }
-
-    /// Adds the counts of this shard.
-    pub(super) fn add_stats(&self, stats: &mut PurgatoryStats) {
-        self.hold(|waiters, _| {
-            stats.delayed += u64::from(waiters.waiting());
-            stats.watched += waiters.lists.watching();
-            stats.keys += u64::from(waiters.lists.keys());
-            waiters.stats.add_to(stats);
-        });
-    }
-
-    /// Checks the invariants of this shard. Returns the number of operations that the total limit
-    /// counts. Adds the count of each key's limit, by hash.
-    pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
-        self.hold(|waiters, hold| waiters.check_invariants(on_keys, hold))
-    }
-
-    /// Continues a walk in one hold. Returns the number of visited operations.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn visit_all(&self, walk: &mut Walk<'_, K, O, R>, key: HashedKey<'_, K>) -> usize
+    fn key(&mut self, hash: u64, key: K) -> u32
     where
         K: Eq,
     {
-        let mut visited = 0;
-        self.hold(|waiters, _| {
-            walk.visit(waiters, key, |_, _| {
-                visited += 1;
-                true
-            });
-        });
-        visited
+        let (index, unused) = self.keys.find_or_insert(hash, key);
+        match unused {
+            Some(key) => self.discard(key),
+            None => self.filter.add(hash),
+        }
+        self.watched += 1;
+        index
+    }
+
+    /// Returns the key of a watcher; `None` if it is on no list.
+    fn key_of(&self, watcher: Watcher) -> Option<u32> {
+        match watcher {
+            Watcher::Event(spot) => Some(spot.key(&self.chunks)),
+            Watcher::Threshold(key, _) => Some(key),
+            Watcher::Reached => None,
+        }
+    }
+
+    /// Removes an operation that has ended from all lists and from the limits, and counts its end.
+    #[inline]
+    fn leave<O>(&mut self, waiting: &Waiting<O>, completion: Completion, now: Nanos) {
+        for (number, watcher) in waiting.watchers() {
+            match watcher {
+                Watcher::Event(at) => self.remove_event(at, waiting.is_counted),
+                Watcher::Threshold(key, at) => {
+                    let place = Place::of_threshold(at, number);
+                    self.remove_threshold(key, place, waiting.is_counted);
+                }
+                Watcher::Reached => {}
+            }
+        }
+        if self.limits.is_total() {
+            self.all.remove(&waiting.number);
+            if waiting.is_counted {
+                self.limits.release();
+            }
+        }
+        self.stats.count(completion, now.saturating_sub(waiting.since));
+    }
+
+    /// Removes a watcher of events, and releases its permit.
+    #[inline]
+    fn remove_event(&mut self, at: Spot, is_counted: bool) {
+        self.watched -= 1;
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(self.keys.at(at.key(&self.chunks)).hash);
+        }
+        match at.chunk() {
+            None => {
+                let (key, index) = at.few();
+                self.keys.at_mut(key).list.remove_few(index);
+                self.remove_unwatched(key);
+            }
+            Some((number, index)) => {
+                if let Some(chunk) = list::remove_from(&mut self.chunks, number, index) {
+                    self.keys.at_mut(chunk.key).list.remove_chunk(number, &chunk);
+                    self.remove_unwatched(chunk.key);
+                }
+            }
+        }
+    }
+
+    /// Removes a watcher of a threshold, and releases its permit.
+    fn remove_threshold(&mut self, key: u32, place: Place, is_counted: bool) {
+        self.watched -= 1;
+        let entry = self.keys.at_mut(key);
+        entry.list.remove_threshold(place);
+        if self.limits.count_on_keys(is_counted) {
+            self.limits.release_key(entry.hash);
+        }
+        self.remove_unwatched(key);
+    }
+
+    /// Removes a key unless it has a watcher.
+    #[inline]
+    fn remove_unwatched(&mut self, key: u32) {
+        if self.keys.at(key).list.is_empty() {
+            let (hash, key) = self.keys.remove(key);
+            self.filter.remove(hash);
+            self.discard(key);
+        }
+    }
+
+    /// Frees the memory of keys and chunks that have been removed. *O*(capacity).
+    pub(super) fn shrink(&mut self) {
+        self.keys.shrink();
+        self.chunks.shrink();
+    }
+
+    /// Drops a key after the release of the lock.
+    #[inline]
+    fn discard(&mut self, key: K) {
+        if mem::needs_drop::<K>() {
+            self.dropped().keys.push(key);
+        }
+    }
+
+    fn dropped(&mut self) -> &mut Dropped<K> {
+        let new = || Dropped { keys: Vec::new(), memory: None, panics: self.panics.clone() };
+        self.dropped.get_or_insert_with(|| Box::new(new()))
+    }
+}
+
+impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for Shard<K, O> {
+    type Value = Waiting<O>;
+    type Due = Due<K, O>;
+    type Dropped = Option<Box<Dropped<K>>>;
+
+    #[inline]
+    fn wheel(&self) -> &TimingWheel<Waiting<O>> {
+        &self.wheel
+    }
+
+    #[inline]
+    fn wheel_mut(&mut self) -> &mut TimingWheel<Waiting<O>> {
+        &mut self.wheel
+    }
+
+    /// Ends due operations as expired: 32 in a hold or, if the reaper is late, until as many
+    /// watchers have left as the hold has steps.
+    fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<Due<K, O>>>) -> bool {
+        let (before, watched) = (expired.len(), self.lists.watched);
+        let mut due = self.wheel.advance(read.now).limit(steps);
+        loop {
+            let count = expired.len() - before;
+            let is_late = (count as u64) < steps.saturating_sub(BATCH as u64);
+            if count >= BATCH && !(is_late && watched - self.lists.watched < steps) {
+                break;
+            }
+            let Some(Expired { key, deadline, value: waiting }) = due.next() else { break };
+            self.lists.leave(&waiting, Completion::Expired, read.elapsed);
+            if waiting.operation.is_none() {
+                self.decided.insert(key, Completion::Expired);
+            }
+            let (operation, panics) = (waiting.operation, self.lists.panics.clone());
+            let value = Due { operation, panics, keys: PhantomData };
+            expired.push(Expired { key, deadline, value });
+        }
+        let is_drained = due.is_drained();
+        self.free_memory_after_crowd();
+        is_drained
+    }
+
+    #[inline]
+    fn take_dropped(&mut self) -> Self::Dropped {
+        self.lists.dropped.take()
+    }
+}
+
+/// An expired operation. Its drop completes the operation, even if a pool of the user drops it.
+pub(super) struct Due<K, O: DelayedOperation<K>> {
+    /// `None` if another thread completes it.
+    operation: Option<O>,
+    panics: Panics,
+    keys: PhantomData<fn(K)>,
+}
+
+impl<K, O: DelayedOperation<K>> Due<K, O> {
+    /// Returns the operation, which the caller completes.
+    pub(super) fn take(mut self) -> Option<O> {
+        self.operation.take()
+    }
+}
+
+impl<K, O: DelayedOperation<K>> Drop for Due<K, O> {
+    fn drop(&mut self) {
+        if let Some(operation) = self.operation.take() {
+            deferral::complete(&self.panics, operation, Completion::Expired);
+        }
+    }
+}
+
+impl<K: Send + 'static, O: Send + 'static> Shard<K, O> {
+    /// Checks that operations, lists and counts agree, as they do whenever the lock is free.
+    /// Returns the number of operations that the total limit counts. Adds the counts of each key's
+    /// limit, by hash.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken.
+    pub(super) fn check_invariants(&self, on_keys: &mut BTreeMap<u64, u64>) -> u64 {
+        let lists = &self.lists;
+        let (mut in_total, mut watchers, mut all) = (0, Vec::new(), Vec::new());
+        for (key, _, waiting) in &self.wheel {
+            let Waiting { operation, number, seen, rule, is_announced, is_counted, .. } = waiting;
+            let is_idle = !(*is_announced && operation.is_some());
+            assert!(is_idle, "operation {number} waits, but an event was announced for it");
+            assert!(!self.decided.contains_key(&key), "the end of operation {number} is decided");
+            assert!(*seen == 0 || seen > number, "pass {seen} saw operation {number}");
+            let mut missing = 0;
+            for (number, watcher) in waiting.watchers() {
+                let Some(list) = lists.key_of(watcher) else { continue };
+                let place = match watcher {
+                    Watcher::Threshold(_, at) => Place::of_threshold(at, number),
+                    _ => Place::of_event(waiting.number),
+                };
+                missing += u32::from(place.is_threshold());
+                watchers.push((list, place, key.index()));
+                if lists.limits.count_on_keys(*is_counted) {
+                    *on_keys.entry(lists.keys.at(list).hash).or_default() += 1;
+                }
+            }
+            assert_eq!(missing, rule.missing, "operation {number} misses others");
+            in_total += u64::from(*is_counted);
+            all.push((*number, key.index()));
+        }
+        assert_eq!(watchers.len() as u64, lists.watched, "the count of watchers is wrong");
+
+        let mut listed = Vec::new();
+        for (index, entry) in lists.keys.iter() {
+            assert!(!entry.list.is_empty(), "key {index} has no watcher");
+            assert_eq!(lists.keys.find(entry.hash, |_| true).map(|_| ()), Some(()));
+            let mut last = (Place::FIRST, 0);
+            for (place, slot) in entry.list.iter(&lists.chunks) {
+                let key = self.wheel.key_at(slot).expect("a watcher waits");
+                let number = self.wheel.get(key).expect("a watcher waits").number;
+                let own = if place.is_threshold() { place } else { Place::of_event(number) };
+                assert!(last < (own, 1) && place <= own, "a watcher of key {index} is misplaced");
+                last = (own, 1);
+                listed.push((index, own, slot));
+            }
+        }
+        watchers.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(watchers, listed, "the lists have other watchers");
+        lists.filter.check_invariants(lists.keys.iter().map(|(_, entry)| entry.hash));
+
+        all.sort_unstable();
+        let in_order = lists.all.iter().map(|(&number, &slot)| (number, slot));
+        assert!(!lists.limits.is_total() || in_order.eq(all), "the list of all is wrong");
+        in_total
     }
 }

@@ -1,4 +1,5 @@
-//! The state that the handles of a purgatory share: its shards, its timer, its limits.
+//! The state that the handles of a purgatory share: its timer, whose shards are those of the
+//! purgatory, its filters and its limits.
 
 use std::{
     boxed::Box,
@@ -12,29 +13,30 @@ use crossbeam::utils::CachePadded;
 use foldhash::fast::SeedableRandomState;
 
 use super::{
+    conditions::{Conditions, Watches},
     deferral::{self, Panics},
-    expiry::ShardState,
-    filter::Filters,
-    hold::DroppedLater,
+    filter::{Filter, Filters},
     limits::Limits,
-    lists::HashedKey,
     operation::{Completion, DelayedOperation, OperationKey},
-    shard::{Shard, Timer},
-    stats::{Counts, PurgatoryStats},
+    shard::Shard,
+    stats::PurgatoryStats,
 };
 use crate::{
     sync::{AtomicU64, Mutex, Ordering},
-    timer::{TimerBuildError, TimerBuilder},
+    ticks::Nanos,
+    timer::{ShardGuard, Shared, TimerBuildError, TimerBuilder},
 };
 
 /// A purgatory without its handles.
-pub(super) struct Shared<K, O, R> {
+pub(crate) struct SharedPurgatory<K: Send + 'static, O: DelayedOperation<K>> {
     /// A reference to itself, for deferred checks.
-    this: Weak<Self>,
+    pub(super) this: Weak<Self>,
+    /// Its number in the process.
+    pub(super) number: u32,
     /// Shows which shards may have watchers of a key.
-    pub(super) filters: Filters,
+    pub(super) filters: Arc<Filters>,
     hasher: SeedableRandomState,
-    pub(super) timer: Timer<K, O, R>,
+    pub(super) timer: Arc<Shared<Shard<K, O>>>,
     pub(super) max_delay: Duration,
     pub(super) limits: Arc<Limits>,
     /// Held while a thread selects an operation to displace.
@@ -46,29 +48,28 @@ pub(super) struct Shared<K, O, R> {
     panics: Panics,
 }
 
-impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static> Shared<K, O, R> {
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
     pub(super) fn new(
         timer: TimerBuilder,
         max_delay: Duration,
         limits: Limits,
         hasher: SeedableRandomState,
     ) -> Result<Arc<Self>, TimerBuildError> {
+        static PURGATORIES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let (limits, panics) = (Arc::new(limits), Panics::new());
         let mut filters = None;
-        let state = |index, count| {
-            let filters = filters.get_or_insert_with(|| Filters::new(count));
-            let complete = |panics: &_, operation| {
-                deferral::complete(panics, operation, Completion::<R>::Expired);
-            };
-            ShardState::new(filters.of(index), Arc::clone(&limits), panics.clone(), complete)
+        let state = |wheel, index, count| {
+            let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));
+            let filter = Filter::new(Arc::clone(filters), index);
+            Shard::new(wheel, filter, Arc::clone(&limits), panics.clone())
         };
         // The drop of an expired operation completes it.
-        let timer = timer.build_with_annex(state, drop)?;
-        let filters = filters.expect("a timer has a shard");
-        let at_once = (0..timer.count()).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
+        let timer = timer.build_with_state(state, drop)?;
+        let at_once = (0..timer.shards.count()).map(|_| CachePadded::default()).collect();
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            filters,
+            number: PURGATORIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            filters: filters.expect("a timer has a shard"),
             hasher,
             timer,
             max_delay,
@@ -80,25 +81,29 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
         }))
     }
 
-    /// Returns a strong reference to itself, or `None` after the last handle was dropped.
-    pub(super) fn upgrade(&self) -> Option<Arc<Self>> {
-        self.this.upgrade()
-    }
-
-    /// Returns the shard with an index.
+    /// Locks a shard.
     #[inline]
-    pub(super) fn shard(&self, index: usize) -> Shard<'_, K, O, R> {
-        Shard::new(index, &self.timer, &self.panics)
+    pub(super) fn lock(&self, shard: usize) -> ShardGuard<'_, Shard<K, O>> {
+        self.timer.shards.lock(shard)
     }
 
-    /// Returns the shard of an operation; `None` for a key of another purgatory.
+    /// Locks the shard of an operation; `None` for a key of another purgatory.
     #[inline]
-    pub(super) fn shard_of(&self, key: OperationKey) -> Option<Shard<'_, K, O, R>> {
-        (key.shard() < self.timer.count()).then(|| self.shard(key.shard()))
+    pub(super) fn lock_of(&self, key: OperationKey) -> Option<ShardGuard<'_, Shard<K, O>>> {
+        (key.purgatory == self.number).then(|| self.lock(key.shard as usize))
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = Shard<'_, K, O, R>> {
-        (0..self.timer.count()).map(|index| self.shard(index))
+    /// Locks one shard after the other.
+    pub(super) fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, Shard<K, O>>> {
+        (0..self.timer.shards.count()).map(|shard| self.lock(shard))
+    }
+
+    /// Returns the start of the latest tick that a thread has read from the clock. Waits end by it:
+    /// the clock is user code, which may block or panic, and to read it takes as long as a lock.
+    #[inline]
+    pub(super) fn now(&self) -> Nanos {
+        let clock = self.timer.shards.clock();
+        clock.start(clock.latest())
     }
 
     #[inline]
@@ -107,30 +112,25 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     }
 
     #[inline]
-    pub(super) fn hashed<'q, Q: Hash + ?Sized>(&self, key: &'q Q) -> HashedKey<'q, Q> {
-        HashedKey { hash: self.hash(key), key }
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.shards().map(|shard| shard.counts()).fold(Counts::default(), |sum, of_shard| Counts {
-            delayed: sum.delayed + of_shard.delayed,
-            watched: sum.watched + of_shard.watched,
-        })
+    pub(crate) fn conditions(&self, watches: impl Watches<K>) -> Conditions<K> {
+        let discard = |key| self.catch(|| drop(key));
+        Conditions::new(watches, self.limits.max_keys, |key| self.hash(key), discard)
     }
 
     pub(super) fn stats(&self) -> PurgatoryStats {
         let mut stats = PurgatoryStats::new();
         // Loaded before the counts of the shards, which include these.
         let taken_back = self.taken_back.load(Ordering::Acquire);
-        self.shards().for_each(|shard| shard.add_stats(&mut stats));
+        for shard in self.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state();
+            stats.delayed += wheel.len() as u64;
+            stats.watched += lists.watched;
+            stats.keys += lists.keys.len() as u64;
+            lists.stats.add_to(&mut stats);
+        }
         stats.at_once = self.at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = self.limits.refused();
         stats.panicked = self.panics.count();
-        debug_assert!(
-            taken_back <= stats.expired,
-            "{taken_back} expired operations were taken back, but {} expired",
-            stats.expired
-        );
         stats.expired -= taken_back;
         stats.shut_down += taken_back;
         stats
@@ -138,25 +138,12 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
 
     /// Frees the memory of operations that have ended. *O*(capacity), each shard under its lock.
     pub(super) fn shrink(&self) {
-        self.shards().for_each(|shard| shard.hold(|waiters, _| waiters.shrink()));
-        self.timer.shrink();
+        for mut shard in self.lock_each() {
+            let Shard { wheel, lists, .. } = shard.state_mut();
+            wheel.shrink();
+            lists.shrink();
+        }
         self.limits.shrink();
-    }
-
-    /// Checks the invariants of the shards, and that the limits agree with them.
-    ///
-    /// # Panics
-    ///
-    /// Panics if an invariant is broken, or if a call is in progress.
-    pub(super) fn check_invariants(&self) {
-        let mut on_keys = BTreeMap::new();
-        let in_total = self.shards().map(|shard| shard.check_invariants(&mut on_keys)).sum();
-        self.limits.check_invariants(in_total, &on_keys);
-    }
-
-    /// Drops the values that a hold left to its caller.
-    pub(super) fn discard(&self, mut dropped_later: DroppedLater<K>) {
-        dropped_later.discard(&self.panics);
     }
 
     #[inline]
@@ -172,7 +159,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     /// Completes an operation at once or, when called in a completion, after that completion has
     /// returned.
     #[inline]
-    pub(super) fn complete(&self, operation: O, completion: Completion<R>) {
+    pub(super) fn complete(&self, operation: O, completion: Completion) {
         deferral::complete(&self.panics, operation, completion);
     }
 
@@ -181,50 +168,19 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K, R>, R: Send + 'static
     pub(super) fn catch<V: Default>(&self, user_code: impl FnOnce() -> V) -> V {
         self.panics.catch(user_code)
     }
-}
 
-#[cfg(all(test, not(loom)))]
-pub(super) mod tests {
-    use super::*;
-    use crate::{
-        clock::ManualClock,
-        purgatory::{conditions::Conditions, waiters::CROWD},
-    };
-
-    /// An operation that only ends by a call.
-    pub(in crate::purgatory) struct Endless;
-
-    impl DelayedOperation<u32> for Endless {
-        fn complete(self, _: Completion) {}
-    }
-
-    /// Returns a purgatory with one shard, in virtual time.
-    pub(in crate::purgatory) fn in_one_shard() -> Arc<Shared<u32, Endless, ()>> {
-        let timer = TimerBuilder::new().clock(ManualClock::new()).shards(1);
-        let (limits, hasher) = (Limits::new(None, None, 8), SeedableRandomState::fixed());
-        let shared = Shared::new(timer, Duration::MAX, limits, hasher);
-        shared.expect("the settings are in range")
-    }
-
-    #[test]
-    fn a_shard_frees_its_memory_once_after_a_crowd_also_if_the_wheel_keeps_its_slots() {
-        let shared = in_one_shard();
-        let watch = || {
-            let watched = shared.watch(Endless, &mut Conditions::new(8), Duration::MAX);
-            watched.expect("there is room").key().expect("it waits")
-        };
-        let end = |key: OperationKey| assert!(shared.claim(key, Completion::Satisfied));
-        let slots = || shared.shard(0).hold(|waiters, _| waiters.end());
-        // The keys that follow use up half of the generations.
-        let newest = u32::MAX / 2 - 1;
-        let old = shared.shard(0).hold(|_, hold| hold.timeouts().take_memory(newest));
-        assert!(old.is_some());
-        let crowd: std::vec::Vec<_> = (0..=CROWD).map(|_| watch()).collect();
-        crowd.into_iter().for_each(end);
-        assert_eq!(slots(), 0);
-        let next = watch();
-        assert!(next.in_shard().index() >= CROWD, "the wheel has freed its slots");
-        end(next);
-        assert!(slots() > CROWD, "an operation that was alone frees memory");
+    /// Checks the invariants of the shards, and that the limits agree with them.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken, or if a call is in progress.
+    pub(super) fn check_invariants(&self) {
+        let mut on_keys = BTreeMap::new();
+        let mut in_total = 0;
+        for mut shard in self.lock_each() {
+            shard.check_invariants();
+            in_total += shard.state_mut().check_invariants(&mut on_keys);
+        }
+        self.limits.check_invariants(in_total, &on_keys);
     }
 }

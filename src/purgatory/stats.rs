@@ -5,33 +5,6 @@ use std::time::Duration;
 use super::operation::Completion;
 use crate::{histogram::Histogram, ticks::Nanos};
 
-/// The first operations of a shard, whose waits are all measured.
-const MEASURED: u64 = 1024;
-
-/// After these, one operation in this many is measured, and counts for as many.
-const SAMPLED: u64 = 8;
-
-/// Returns the weight of an operation's wait in the histogram, or 0 if it is not measured. Reading
-/// the clock costs as much as several locks, so most waits are not measured.
-///
-/// The multiplication is by the golden ratio. So about one in eight of any few hundred successive
-/// operations is measured, and no period in the program can match the pattern.
-#[inline]
-pub(super) const fn wait_weight(serial: u64) -> u64 {
-    if serial < MEASURED {
-        return 1;
-    }
-    let is_sampled = serial.wrapping_mul(0x9E37_79B9_7F4A_7C15) < u64::MAX / SAMPLED + 1;
-    if is_sampled { SAMPLED } else { 0 }
-}
-
-/// Numbers of waiting operations and of their watchers.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
-    pub(super) delayed: u64,
-    pub(super) watched: u64,
-}
-
 /// The counts of a shard.
 pub(super) struct ShardStats {
     satisfied: u64,
@@ -54,25 +27,17 @@ impl ShardStats {
         }
     }
 
-    /// Returns the number of operations that waited and ended.
-    pub(super) const fn ended(&self) -> u64 {
-        self.satisfied + self.expired + self.cancelled + self.displaced + self.shut_down
-    }
-
-    /// Counts an operation that waited this long. Its wait counts as `weight` waits.
+    /// Counts an operation that waited this long.
     #[inline]
-    pub(super) fn count<R>(&mut self, completion: &Completion<R>, waited: Nanos, weight: u64) {
-        let outcome = match completion {
+    pub(super) fn count(&mut self, completion: Completion, waited: Nanos) {
+        *match completion {
             Completion::Satisfied => &mut self.satisfied,
             Completion::Expired => &mut self.expired,
-            Completion::Cancelled(_) => &mut self.cancelled,
+            Completion::Cancelled => &mut self.cancelled,
             Completion::Displaced => &mut self.displaced,
             Completion::ShutDown => &mut self.shut_down,
-        };
-        *outcome += 1;
-        if weight > 0 {
-            self.waits.record(waited, weight);
-        }
+        } += 1;
+        self.waits.record(waited, 1);
     }
 
     pub(super) fn add_to(&self, stats: &mut PurgatoryStats) {
@@ -117,9 +82,9 @@ pub struct PurgatoryStats {
     pub panicked: u64,
     /// Waiting times of the operations that have ended.
     ///
-    /// The first 1024 operations of each shard are all measured. After these, one in eight is
-    /// measured and counts for eight, so [`count`](Histogram::count) is the number of ended
-    /// operations to within a few, and [`max`](Histogram::max) is the greatest wait measured.
+    /// A wait is measured up to the start of the latest tick that the purgatory has read from its
+    /// clock, which it reads for each operation that comes and for expirations. So a wait in a
+    /// purgatory that does nothing else meanwhile may count as shorter than it was.
     pub waits: Histogram,
 }
 
@@ -146,25 +111,5 @@ impl PurgatoryStats {
     #[must_use]
     pub fn wait_percentile(&self, percent: f64) -> Duration {
         self.waits.percentile(percent)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_weights_of_successive_operations_add_up_to_their_number() {
-        assert!((0..MEASURED).all(|serial| wait_weight(serial) == 1));
-        for start in [MEASURED, 5_000, 1 << 20, 1 << 40] {
-            for count in [100, 1_000, 10_000] {
-                for step in [1, 2, 3, 8, 64] {
-                    let serials = (0..count).map(|number| start + number * step);
-                    let sum: u64 = serials.map(wait_weight).sum();
-                    let is_near = sum.abs_diff(count) <= 8 * SAMPLED;
-                    assert!(is_near, "{count} from {start} by {step} count as {sum}");
-                }
-            }
-        }
     }
 }

@@ -1,23 +1,25 @@
 //! Settings of a timer.
 
-use std::{fmt, num::NonZeroU64, string::String, sync::Arc, thread, time::Duration, vec::Vec};
+use std::{
+    fmt, num::NonZeroU64, string::String, sync::Arc, task::Waker, thread, time::Duration, vec::Vec,
+};
 
 use super::{
     Timer,
+    backlog::Backlog,
     error::TimerBuildError,
-    executor::{Delivery, Executor, backlog::Backlog, handler::Handler},
-    reaper::{
-        Reaper,
-        shared::{Shared, Starter},
-    },
-    shards::{Shards, annex::Annex},
-    tick_clock::TickClock,
+    executor::{Delivery, Executor, Handler},
+    reaper::Reaper,
+    shards::{Shards, shard::ShardState},
+    shared::{Shared, Starter},
+    sleep::Sleeps,
+    tick_clock::{Source, TickClock},
     tracing::Events,
 };
 use crate::{
     clock::{Clock, SystemClock},
     tick::Tick,
-    wheel::WheelBuilder,
+    wheel::{Expired, TimingWheel, WheelBuilder},
 };
 
 /// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
@@ -48,8 +50,9 @@ pub struct TimerBuilder {
     /// `None` for the default.
     pub(super) shards: Option<usize>,
     max_pending: Option<u64>,
-    execution: Execution,
-    clock: Arc<dyn Clock>,
+    /// `None` for the default, one thread.
+    pub(super) execution: Option<Execution>,
+    clock: Source,
     /// `None` for a thread of its own.
     reaper: Option<Reaper>,
     name: String,
@@ -58,7 +61,7 @@ pub struct TimerBuilder {
 }
 
 #[derive(Clone)]
-enum Execution {
+pub(super) enum Execution {
     Inline,
     Threads(usize),
     Pool(Arc<dyn Executor>),
@@ -76,8 +79,8 @@ impl TimerBuilder {
             wheel: WheelBuilder::new(),
             shards: None,
             max_pending: None,
-            execution: Execution::Threads(1),
-            clock: Arc::new(SystemClock),
+            execution: None,
+            clock: Source::System(SystemClock),
             reaper: None,
             name: String::from("timer"),
             warn_if_later_than: Duration::from_secs(1),
@@ -125,25 +128,31 @@ impl TimerBuilder {
         self
     }
 
+    /// Lowers the limit on pending timeouts to this number.
+    pub(crate) fn max_pending_at_most(self, timeouts: u64) -> Self {
+        let limit = self.max_pending.map_or(timeouts, |limit| limit.min(timeouts));
+        self.max_pending(limit)
+    }
+
     /// Sets the number of executor threads, which run callbacks. Default 1, so that callbacks never
     /// overlap.
     ///
     /// With several threads, a slow callback delays others only while all threads are busy.
     pub fn executor_threads(mut self, threads: usize) -> Self {
-        self.execution = Execution::Threads(threads);
+        self.execution = Some(Execution::Threads(threads));
         self
     }
 
     /// Runs callbacks on the reaper thread. Use it for short callbacks, such as a send on a
     /// channel: a slow one delays all other timeouts.
     pub fn inline(mut self) -> Self {
-        self.execution = Execution::Inline;
+        self.execution = Some(Execution::Inline);
         self
     }
 
     /// Runs callbacks on your own thread pool.
     pub fn executor(mut self, pool: impl Executor) -> Self {
-        self.execution = Execution::Pool(Arc::new(pool));
+        self.execution = Some(Execution::Pool(Arc::new(pool)));
         self
     }
 
@@ -152,7 +161,7 @@ impl TimerBuilder {
     /// With a [`ManualClock`](crate::ManualClock), pass a clone and keep the original. That clock
     /// also runs the callbacks, and the settings of executors have no effect.
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
+        self.clock = Source::User(Arc::new(clock));
         self
     }
 
@@ -185,36 +194,48 @@ impl TimerBuilder {
     ///
     /// [`TimerBuildError`] if a setting is out of range.
     pub fn build(self) -> Result<Timer, TimerBuildError> {
-        let values = self.clone().build_with(super::Task::run)?;
-        Ok(Timer::from_parts(values, self))
-    }
-
-    /// Returns the settings for the sleeps of a timer with these settings: the reaper wakes tasks
-    /// itself.
-    #[cfg(feature = "future")]
-    pub(super) fn for_sleeps(mut self) -> Self {
-        self.name.push_str("-sleeps");
-        self.inline()
+        let mut wakers = None;
+        if cfg!(feature = "future") {
+            let name = self.name.clone() + "-sleeps";
+            // The reaper wakes tasks itself.
+            let settings = self.clone().name(name).inline();
+            wakers = Some(settings.build_with_state(|wheel, _, _| wheel, Waker::wake)?);
+        }
+        let values = self.build_with(super::Task::run)?;
+        Ok(Timer { values, sleeps: Arc::new(Sleeps::new(wakers)) })
     }
 
     /// Returns where the callbacks run, and the number of executor threads.
     pub(super) fn delivery<T>(&self) -> (Delivery<T>, usize) {
-        match &self.execution {
-            Execution::Inline => (Delivery::Inline, 0),
-            Execution::Pool(pool) => (Delivery::Pool(Arc::clone(pool)), 0),
-            Execution::Threads(threads) => (Delivery::Threads(Arc::new(Backlog::new())), *threads),
-        }
+        let threads = match &self.execution {
+            Some(Execution::Inline) => return (Delivery::Inline, 0),
+            Some(Execution::Pool(pool)) => return (Delivery::Pool(Arc::clone(pool)), 0),
+            Some(Execution::Threads(threads)) => *threads,
+            None => 1,
+        };
+        (Delivery::Backlog(Arc::new(Backlog::new(false))), threads)
     }
 
-    /// Makes the state of a timer with these settings. `annex` makes the annex of each shard,
-    /// from the index of the shard and the number of shards.
-    pub(super) fn build_shared<T: Send + 'static, X: Annex<T>>(
+    /// Makes a timer whose shards have other states than a wheel. `state` makes the state of each
+    /// shard, from its wheel, its index and the number of shards.
+    pub(crate) fn build_with_state<S: ShardState<Due: Send + 'static> + Send + 'static>(
         self,
-        delivery: Delivery<X::Due>,
+        state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
+        handler: impl Fn(S::Due) + Send + Sync + 'static,
+    ) -> Result<Arc<Shared<S>>, TimerBuildError> {
+        let (delivery, executors) = self.delivery();
+        self.build_shared(delivery, executors, state, move |expired| handler(expired.value))
+    }
+
+    /// Makes the state of a timer with these settings. `state` makes the state of each shard, from
+    /// its wheel, its index and the number of shards.
+    pub(super) fn build_shared<S: ShardState<Due: Send + 'static> + Send + 'static>(
+        self,
+        delivery: Delivery<S::Due>,
         executors: usize,
-        mut annex: impl FnMut(usize, usize) -> X,
-        handle: impl Fn(crate::wheel::Expired<X::Due>) + Send + Sync + 'static,
-    ) -> Result<Arc<Shared<T, X, X::Due>>, TimerBuildError> {
+        mut state: impl FnMut(TimingWheel<S::Value>, usize, usize) -> S,
+        handle: impl Fn(Expired<S::Due>) + Send + Sync + 'static,
+    ) -> Result<Arc<Shared<S>>, TimerBuildError> {
         let max_pending = self.check()?;
         let wheel = self.wheel.start(Tick::ZERO);
         let count = self.shards.unwrap_or_else(|| default_shards(1, MAX_DEFAULT_SHARDS));
@@ -223,9 +244,9 @@ impl TimerBuilder {
         let reaper = self.reaper.unwrap_or_else(|| Reaper::new(&*self.name));
         let clock = TickClock::new(self.clock, self.tick);
         let unparker = reaper.unparker().clone();
-        let wheels = wheels.into_iter().enumerate();
-        let wheels = wheels.map(|(index, wheel)| (wheel, annex(index, count)));
-        let shards = Shards::new(wheels, clock, unparker, max_pending);
+        let states = wheels.into_iter().enumerate();
+        let states = states.map(|(index, wheel)| state(wheel, index, count));
+        let shards = Shards::new(states, clock, unparker, max_pending);
         let events = Events::new(&self.name, self.warn_if_later_than);
         let starter = Starter { reaper, executors, name: self.name };
         Ok(Shared::new(shards, Handler::new(events, handle), delivery, starter))
@@ -247,7 +268,7 @@ impl TimerBuilder {
         if let Some(shards) = self.shards.filter(|shards| !(1..=1 << 16).contains(shards)) {
             return Err(TimerBuildError::ShardsOutOfRange { shards });
         }
-        if matches!(self.execution, Execution::Threads(0)) {
+        if matches!(self.execution, Some(Execution::Threads(0))) {
             return Err(TimerBuildError::NoExecutor);
         }
         let limit = |timeouts| NonZeroU64::new(timeouts).ok_or(TimerBuildError::NothingPending);

@@ -11,14 +11,14 @@
 //! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
 //!   it.
 //! - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
-//! - `finish` and `finish_by` return at their deadline. They return earlier once no timeout is
-//!   pending and no thread of the timer runs a callback, except for callbacks that finish the timer
-//!   themselves.
+//! - `finish` and `finish_by` return when no timeout is pending and no thread of the timer runs a
+//!   callback, at the latest at their deadline. They do not wait for a callback that finishes the
+//!   timer itself.
 //! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
 //!   down and drop its own timer. The drop of a value is user code as well.
 //! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
 //!   of the same executor thread, but no expiration.
-//! - A thread holds a lock for one operation, or for 256 operations of a batch. The reaper holds it
+//! - A thread holds a lock for one operation. The reaper holds it
 //!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
 //!   thread. Only `shrink` holds a lock for longer.
 //!
@@ -40,73 +40,62 @@
 //! A forked child has only the thread that forked. A timer that was made before the fork does not
 //! run in the child, and its locks may stay locked. Make timers after the fork.
 
-mod annex_timer;
-mod batch;
+mod backlog;
 mod builder;
 mod delay_queue;
 mod error;
 mod executor;
-#[cfg(feature = "metrics")]
-mod metrics;
+mod handle;
+mod lifecycle;
 #[cfg(all(test, loom))]
 pub(crate) mod models;
 mod reaper;
 mod repeat;
 mod shards;
-mod shutdown;
-#[cfg(feature = "future")]
+mod shared;
 mod sleep;
 mod stats;
 mod tick_clock;
-mod timeout;
 mod tracing;
+mod turn;
 mod value;
+mod waker;
 
-#[cfg(feature = "future")]
-use std::sync::Arc;
 use std::{
     boxed::Box,
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
     vec::Vec,
 };
 
-#[cfg(feature = "metrics")]
-pub use self::metrics::TimerMetrics;
-#[cfg(feature = "future")]
 use self::sleep::Sleeps;
+#[cfg(feature = "future")]
 pub(crate) use self::{
-    annex_timer::AnnexTimer,
-    error::Reason,
-    shards::{annex::Annex, shard::HeldTimeouts},
-    tick_clock::Reading,
+    backlog::Receiver,
+    repeat::grid::Grid,
+    sleep::{
+        driver::{DriverTurn, Turns},
+        sleeper::{SleepHandle, Sleeper},
+    },
+    waker::poll_or_store,
 };
 pub use self::{
-    batch::{BatchError, PartialBatch},
     builder::TimerBuilder,
-    delay_queue::{DelayQueue, QueueIter},
-    error::{
-        RecvError, RecvTimeoutError, ScheduleError, ScheduleErrorKind, TimerBuildError,
-        TryRecvError,
-    },
+    delay_queue::DelayQueue,
+    error::{ScheduleError, ScheduleErrorKind, TimerBuildError},
     executor::Executor,
+    handle::{TimeoutGuard, TimeoutHandle},
     reaper::Reaper,
-    repeat::{
-        RepeatBuilder, Repeating, debounce::Debounce, occurrences::MissedTicks, throttle::Throttle,
-    },
-    shards::key::TimeoutKey,
+    repeat::{RepeatBuilder, Repeating, debounce::Debounce, grid::MissedTicks, throttle::Throttle},
+    shards::TimeoutKey,
     stats::TimerStats,
-    timeout::{Timeout, TimeoutGuard},
     value::ValueTimer,
 };
-#[cfg(feature = "future")]
 pub(crate) use self::{
-    executor::{handler::contain, receiver::Receiver},
-    sleep::{
-        SleepHandle,
-        driver::{DriverTurn, Turns},
-        registration::Registration,
-    },
+    shards::shard::{ShardGuard, ShardState},
+    shared::Shared,
+    tick_clock::Reading,
 };
 
 /// A callback that a timer handed back; from [`Timer::shutdown`] or an error.
@@ -161,7 +150,6 @@ impl fmt::Debug for Task {
 #[derive(Clone)]
 pub struct Timer {
     values: ValueTimer<Task>,
-    #[cfg(feature = "future")]
     sleeps: Arc<Sleeps>,
 }
 
@@ -179,37 +167,6 @@ impl Timer {
     /// Starts with the default settings.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::new()
-    }
-
-    /// Makes a timer from the part that runs its callbacks, and the settings of its sleeps.
-    fn from_parts(values: ValueTimer<Task>, settings: TimerBuilder) -> Self {
-        #[cfg(not(feature = "future"))]
-        drop(settings);
-        Self {
-            values,
-            #[cfg(feature = "future")]
-            sleeps: Arc::new(Sleeps::new(settings)),
-        }
-    }
-
-    /// Returns a handle to the sleeps of this timer.
-    #[cfg(feature = "future")]
-    #[inline]
-    pub(crate) fn sleep_handle(&self) -> SleepHandle {
-        self.sleeps.handle()
-    }
-
-    /// Makes a task of the user expire the sleeps. Call it before the first sleep.
-    #[cfg(feature = "future")]
-    pub(crate) fn leave_sleeps_to_driver(&self) -> Turns {
-        self.sleeps.leave_to_driver()
-    }
-
-    /// Makes this timer the default timer of the process, and returns the handle to its sleeps. It
-    /// must not be dropped.
-    #[cfg(feature = "future")]
-    pub(crate) fn set_default(&self) -> SleepHandle {
-        self.sleeps.set_default()
     }
 
     /// Runs `callback` when `delay` is over: not earlier, and less than a tick plus scheduling
@@ -256,7 +213,7 @@ impl Timer {
         &self,
         delay: Duration,
         callback: impl FnOnce() + Send + 'static,
-    ) -> Result<Timeout, ScheduleError<Task>> {
+    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         self.values.schedule(delay, Task(Box::new(callback))).map(|key| self.timeout_of(key))
     }
 
@@ -269,8 +226,30 @@ impl Timer {
         &self,
         instant: Instant,
         callback: impl FnOnce() + Send + 'static,
-    ) -> Result<Timeout, ScheduleError<Task>> {
+    ) -> Result<TimeoutHandle, ScheduleError<Task>> {
         self.values.schedule_at(instant, Task(Box::new(callback))).map(|key| self.timeout_of(key))
+    }
+
+    /// Returns the time of the timer's clock, to which deadlines are compared: the latest time
+    /// seen, if the clock has stepped back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let start = timer.now();
+    /// clock.advance(Duration::from_secs(3600));
+    /// assert_eq!(timer.now(), start + Duration::from_secs(3600));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.values.shards().clock().instant_now()
     }
 
     /// Shuts the timer down at once and returns the callbacks that never ran, in any order.
@@ -297,7 +276,6 @@ impl Timer {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn shutdown(&self) -> Vec<Task> {
-        #[cfg(feature = "future")]
         self.sleeps.shutdown();
         self.values.shutdown()
     }
@@ -355,10 +333,8 @@ impl Timer {
     /// is a [`shutdown`](Self::shutdown), on any clock.
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
-        #[cfg(feature = "future")]
         self.sleeps.begin_finish();
         let tasks = self.values.finish_by(deadline);
-        #[cfg(feature = "future")]
         self.sleeps.finish_by(deadline);
         tasks
     }
@@ -401,7 +377,6 @@ impl Timer {
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn wake(&self) {
-        #[cfg(feature = "future")]
         self.sleeps.wake();
         self.values.wake();
     }
@@ -413,11 +388,7 @@ impl Timer {
     /// `shutdown` hands back those that are pending.
     #[must_use]
     pub fn is_reaper_dead(&self) -> bool {
-        #[cfg(feature = "future")]
-        if self.sleeps.is_reaper_dead() {
-            return true;
-        }
-        self.values.is_reaper_dead()
+        self.sleeps.is_reaper_dead() || self.values.is_reaper_dead()
     }
 
     /// Frees the memory that pending timeouts do not need, after a burst of them.
@@ -425,21 +396,15 @@ impl Timer {
     /// It holds the lock of each shard for milliseconds: see [`ValueTimer::shrink`].
     pub fn shrink(&self) {
         self.values.shrink();
-        #[cfg(feature = "future")]
         self.sleeps.shrink();
     }
 
     /// Returns the counts of the timer. Takes each shard's lock for a moment.
     #[must_use]
     pub fn stats(&self) -> TimerStats {
-        #[cfg(feature = "future")]
-        {
-            let mut stats = self.values.stats();
-            self.sleeps.add_stats(&mut stats);
-            stats
-        }
-        #[cfg(not(feature = "future"))]
-        self.values.stats()
+        let mut stats = self.values.stats();
+        self.sleeps.add_stats(&mut stats);
+        stats
     }
 
     /// Checks the invariants of the timer, for tests of programs that use one.
@@ -473,13 +438,12 @@ impl Timer {
     /// Takes time proportional to the memory in use, a shard at a time under its lock.
     pub fn check_invariants(&self) {
         self.values.check_invariants();
-        #[cfg(feature = "future")]
         self.sleeps.check_invariants();
     }
 
     /// Returns the handle of a timeout.
-    fn timeout_of(&self, key: TimeoutKey) -> Timeout {
-        Timeout::new(self.values.shared().reference(key), key)
+    fn timeout_of(&self, key: TimeoutKey) -> TimeoutHandle {
+        TimeoutHandle::new(self.values.shared().reference(key), key)
     }
 }
 

@@ -29,15 +29,13 @@ use std::{
 use loom::thread;
 
 use super::{
+    backlog::Backlog,
     error::{ScheduleError, ScheduleErrorKind},
-    executor::{Delivery, backlog::Backlog, handler::Handler},
-    reaper::{
-        Reaper,
-        shared::{Shared, Starter},
-    },
-    shards::{Shards, key::TimeoutKey, permits::Permits},
-    shutdown::Owner,
-    tick_clock::{Reading, TickClock},
+    executor::{Delivery, Handler},
+    reaper::Reaper,
+    shards::{Shards, TimeoutKey, permits::Permits},
+    shared::{Owner, Shared, Starter},
+    tick_clock::{Reading, Source, TickClock},
     tracing::Events,
 };
 use crate::{
@@ -45,7 +43,7 @@ use crate::{
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, Parker, Unparker, explore},
     tick::Tick,
     ticks::Nanos,
-    wheel::{Expired, WheelBuilder},
+    wheel::{Expired, TimingWheel, WheelBuilder},
 };
 
 /// The current tick of most models, so a deadline that is due.
@@ -87,29 +85,47 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Returns empty shards, and the parker of their reaper.
-fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<u32>>, Parker) {
+fn new_shards(count: usize, max_pending: Option<u64>) -> (Arc<Shards<TimingWheel<u32>>>, Parker) {
     let parker = Parker::new();
-    let shards = shards_with(count, max_pending, parker.unparker());
+    let shards = shards_with(count, max_pending, stopped(), parker.unparker());
     (Arc::new(shards), parker)
 }
 
-fn shards_with(count: usize, max_pending: Option<u64>, reaper: &Unparker) -> Shards<u32> {
-    let wheel = WheelBuilder::new().size(2);
-    let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
-    let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
-    let max_pending = max_pending.and_then(NonZeroU64::new);
-    let wheels = wheels.into_iter().map(|wheel| (wheel, ()));
-    Shards::new(wheels, clock, reaper.clone(), max_pending)
+fn stopped() -> StoppedClock {
+    StoppedClock(Instant::now())
 }
 
-fn insert(shards: &Shards<u32>, index: usize, deadline: Tick, value: u32) -> TimeoutKey {
+fn shards_with<V>(
+    count: usize,
+    max_pending: Option<u64>,
+    clock: impl Clock,
+    reaper: &Unparker,
+) -> Shards<TimingWheel<V>> {
+    let wheel = WheelBuilder::new().size(2);
+    let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
+    let clock = TickClock::new(Source::User(Arc::new(clock)), Duration::from_millis(1));
+    let max_pending = max_pending.and_then(NonZeroU64::new);
+    Shards::new(wheels.into_iter(), clock, reaper.clone(), max_pending)
+}
+
+fn insert(
+    shards: &Shards<TimingWheel<u32>>,
+    index: usize,
+    deadline: Tick,
+    value: u32,
+) -> TimeoutKey {
     shards.insert(index, DUE, deadline, value).expect("the timer is neither full nor shut down")
 }
 
 /// Expires due timeouts and returns their values, sorted.
-fn expire(shards: &Shards<u32>) -> Vec<u32> {
+fn expire(shards: &Shards<TimingWheel<u32>>) -> Vec<u32> {
     let mut expired = Vec::new();
-    shards.expire(Reading::ZERO, 64, &mut expired);
+    shards.expire(
+        Reading { elapsed: Nanos::ZERO, now: Tick::ZERO },
+        64,
+        &mut expired,
+        &mut Vec::new(),
+    );
     values(expired)
 }
 
@@ -129,7 +145,7 @@ fn either_cancel_or_expire_gets_the_value() {
         let mut got = expire(&shards);
         got.extend(canceller.join().expect("no thread panics"));
         assert_eq!(got, [7]);
-        let stats = shards.stats();
+        let stats = shards.counts();
         assert_eq!((stats.expired + stats.cancelled, stats.pending), (1, 0));
         shards.check_invariants();
     });
@@ -161,9 +177,9 @@ fn either_a_reset_moves_a_timeout_or_it_expires() {
         assert_eq!(expired.len(), usize::from(!is_moved), "both moved and expired");
         let mut later = Vec::new();
         let at = |tick| Reading { elapsed: Nanos::ZERO, now: Tick::new(tick) };
-        shards.expire(at(4), 64, &mut later);
+        shards.expire(at(4), 64, &mut later, &mut Vec::new());
         assert!(later.is_empty(), "early");
-        shards.expire(at(5), 64, &mut later);
+        shards.expire(at(5), 64, &mut later, &mut Vec::new());
         assert_eq!(later.len(), usize::from(is_moved));
         shards.check_invariants();
     });
@@ -202,24 +218,6 @@ fn a_timeout_inserted_during_a_shutdown_is_refused_or_returned_or_expires() {
         let refused = shards.insert(0, DUE, DUE, 8);
         let error = refused.expect_err("the timer is shut down");
         assert_eq!(error.kind(), ScheduleErrorKind::ShutDown, "no permit is free");
-        shards.check_invariants();
-    });
-}
-
-#[test]
-fn each_timeout_of_a_batch_inserted_during_a_shutdown_is_refused_or_returned() {
-    check(|| {
-        let (shards, _parker) = new_shards(1, Some(2));
-        let inserter = Arc::clone(&shards);
-        let batch = vec![(Duration::ZERO, 7), (Duration::ZERO, 8), (Duration::ZERO, 9)];
-        let inserter = thread::spawn(move || inserter.insert_batch(batch));
-        let mut got = shards.shut_down();
-        let (keys, rest) = inserter.join().expect("no thread panics");
-        assert_eq!(got.len(), keys.len());
-        let rest = rest.expect("there are two permits").into_value();
-        got.extend(rest.into_iter().map(|(_, value)| value));
-        got.sort_unstable();
-        assert_eq!(got, [7, 8, 9]);
         shards.check_invariants();
     });
 }
@@ -285,31 +283,41 @@ fn silent() -> Events {
 }
 
 /// Returns a timer without threads, its reaper, and the values that the handler gets.
-fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Reaper, Log) {
+fn new_timer(delivery: Delivery<u32>) -> (Arc<Shared<TimingWheel<u32>>>, Reaper, Log) {
     let reaper = Reaper::new("");
     let (timer, log) = timer_of(&reaper, delivery);
     (timer, reaper, log)
 }
 
 /// Returns a timer of this reaper, and the values that the handler gets.
-fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<Shared<u32>>, Log) {
+fn timer_of(reaper: &Reaper, delivery: Delivery<u32>) -> (Arc<Shared<TimingWheel<u32>>>, Log) {
     let log = Log::new(Mutex::new(Vec::new()));
     let ran = Arc::clone(&log);
-    (timer_with(reaper, delivery, move |expired| ran.lock().push(expired.value)), log)
+    (timer_with(reaper, delivery, move |expired| ran.lock().push(expired)), log)
 }
 
-fn timer_with(
+fn timer_with<V: Send + 'static>(
     reaper: &Reaper,
-    delivery: Delivery<u32>,
-    handle: impl Fn(Expired<u32>) + Send + Sync + 'static,
-) -> Arc<Shared<u32>> {
-    let shards = shards_with(1, None, reaper.unparker());
+    delivery: Delivery<V>,
+    handle: impl Fn(V) + Send + Sync + 'static,
+) -> Arc<Shared<TimingWheel<V>>> {
+    let shards = shards_with(1, None, stopped(), reaper.unparker());
+    timer_of_shards(reaper, shards, delivery, handle)
+}
+
+fn timer_of_shards<V: Send + 'static>(
+    reaper: &Reaper,
+    shards: Shards<TimingWheel<V>>,
+    delivery: Delivery<V>,
+    handle: impl Fn(V) + Send + Sync + 'static,
+) -> Arc<Shared<TimingWheel<V>>> {
     let starter = Starter { reaper: reaper.clone(), executors: 0, name: String::new() };
-    Shared::new(shards, Handler::new(silent(), handle), delivery, starter)
+    let handler = Handler::new(silent(), move |expired: Expired<V>| handle(expired.value));
+    Shared::new(shards, handler, delivery, starter)
 }
 
 /// Makes the reaper serve a timer. Returns its thread, unless that runs already.
-fn serve(reaper: &Reaper, timer: &Arc<Shared<u32>>) -> Option<thread::JoinHandle<()>> {
+fn serve(reaper: &Reaper, timer: &Arc<Shared<TimingWheel<u32>>>) -> Option<thread::JoinHandle<()>> {
     let run = reaper.clone();
     serve_by(reaper, timer, move || run.run())
 }
@@ -317,7 +325,7 @@ fn serve(reaper: &Reaper, timer: &Arc<Shared<u32>>) -> Option<thread::JoinHandle
 /// Like [`serve`], with a thread that runs `act` instead of the loop of the reaper.
 fn serve_by<V: 'static>(
     reaper: &Reaper,
-    timer: &Arc<Shared<u32>>,
+    timer: &Arc<Shared<TimingWheel<u32>>>,
     act: impl FnOnce() -> V + 'static,
 ) -> Option<thread::JoinHandle<V>> {
     let mut started = None;
@@ -343,9 +351,9 @@ fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
     let (timer, reaper, log) = new_timer(delivery);
     let reaper = serve(&reaper, &timer);
     insert(&timer.shards, 0, DUE, 7);
-    let mut got = timer.shut_down();
+    let mut got = timer.shut_down().into_values();
     end(reaper);
-    assert_eq!(timer.shut_down(), [], "returned by the second shutdown");
+    assert_eq!(timer.shut_down().into_values(), [], "returned by the second shutdown");
     got.append(&mut log.lock());
     timer.check_invariants();
     got
@@ -359,7 +367,7 @@ fn a_shutdown_of_an_inline_timer_returns_each_value_that_did_not_run_and_the_rea
 #[test]
 fn a_shutdown_before_the_executors_begin_returns_each_value_and_the_reaper_ends() {
     check(|| {
-        let delivery = Delivery::Threads(Arc::new(Backlog::new()));
+        let delivery = Delivery::Backlog(Arc::new(Backlog::new(false)));
         assert_eq!(end_of_timer(delivery), [7]);
     });
 }
@@ -443,6 +451,6 @@ fn of_two_inserts_with_one_permit_one_is_refused_with_its_value() {
         let full = |value| [(ScheduleErrorKind::Full, value)];
         assert!(refused == full(1) || refused == full(2), "{refused:?}");
         shards.check_invariants();
-        assert_eq!(shards.stats().pending, 1);
+        assert_eq!(shards.counts().pending, 1);
     });
 }

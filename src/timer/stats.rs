@@ -1,53 +1,11 @@
 //! The counts of a timer.
 //!
-//! Each shard counts under its own lock, which the operation holds anyway. The reaper counts
-//! separately.
+//! Each shard counts under its own lock, which the operation holds anyway. The reaper counts its
+//! wake-ups and the lateness in a [`TimerStats`] of its own.
 
 use std::time::Duration;
 
 use crate::histogram::Histogram;
-
-/// The counts of a shard.
-#[derive(Debug, Default)]
-pub(super) struct ShardStats {
-    /// Pending timeouts; always 0 in the counts that a shard keeps, since its wheel knows them.
-    pub(super) pending: u64,
-    pub(super) scheduled: u64,
-    pub(super) expired: u64,
-    pub(super) cancelled: u64,
-    pub(super) rejected: u64,
-    pub(super) returned: u64,
-    /// Cascades; in the counts that a shard keeps, those of the wheel that a shutdown took.
-    pub(super) cascades: u64,
-}
-
-impl ShardStats {
-    /// Adds the counts that a shard keeps. The caller adds those of its wheel.
-    pub(super) fn add(&mut self, other: &Self) {
-        debug_assert!(
-            other.scheduled >= other.expired + other.cancelled + other.returned,
-            "a timeout ended twice"
-        );
-        self.scheduled += other.scheduled;
-        self.expired += other.expired;
-        self.cancelled += other.cancelled;
-        self.rejected += other.rejected;
-        self.returned += other.returned;
-        self.cascades += other.cascades;
-    }
-}
-
-/// The counts of the reaper.
-pub(super) struct ReaperStats {
-    pub(super) wakeups: u64,
-    pub(super) lateness: Histogram,
-}
-
-impl ReaperStats {
-    pub(super) fn new() -> Self {
-        Self { wakeups: 0, lateness: Histogram::new() }
-    }
-}
 
 /// Counts of a timer; from [`Timer::stats`](crate::Timer::stats).
 ///
@@ -83,7 +41,7 @@ pub struct TimerStats {
     /// Timeouts that were cancelled.
     pub cancelled: u64,
     /// Timeouts that were refused because the timer was full or had been shut down.
-    pub rejected: u64,
+    pub refused: u64,
     /// Pending timeouts that a shutdown returned.
     pub returned: u64,
     /// Callbacks that panicked, and wakers that panicked when their sleep expired.
@@ -92,9 +50,6 @@ pub struct TimerStats {
     /// Each timer of a shared [`Reaper`](crate::Reaper) counts all wake-ups of that thread.
     /// With a [`ManualClock`](crate::ManualClock) there is no reaper, and this stays 0.
     pub wakeups: u64,
-    /// Moves of timeouts before their deadlines, as in
-    /// [`TimingWheel::cascades`](crate::TimingWheel::cascades).
-    pub cascades: u64,
     /// Time from the deadline, rounded up to a tick, to hand-off, in nanoseconds.
     ///
     /// The wheel stores only the tick. So the time since the requested instant is longer by less
@@ -103,23 +58,36 @@ pub struct TimerStats {
     /// handed off at 21.1 ms, its lateness is 0.1 ms, and 20.8 ms have passed since the call.
     ///
     /// Hand-off is when the reaper takes the timeout out of the wheel, before the callback waits
-    /// for an executor.
+    /// for an executor. A sleep that was reset to a later deadline is handed off at the old one as
+    /// well, and has a lateness for each.
     pub lateness: Histogram,
 }
 
 impl TimerStats {
+    pub(super) fn new() -> Self {
+        Self {
+            pending: 0,
+            scheduled: 0,
+            expired: 0,
+            cancelled: 0,
+            refused: 0,
+            returned: 0,
+            panicked: 0,
+            wakeups: 0,
+            lateness: Histogram::new(),
+        }
+    }
+
     /// Adds the counts of another part of the same timer.
-    #[cfg(feature = "future")]
     pub(super) fn add(&mut self, other: &Self) {
         self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.expired += other.expired;
         self.cancelled += other.cancelled;
-        self.rejected += other.rejected;
+        self.refused += other.refused;
         self.returned += other.returned;
         self.panicked += other.panicked;
         self.wakeups += other.wakeups;
-        self.cascades += other.cascades;
         self.lateness.add(&other.lateness);
     }
 

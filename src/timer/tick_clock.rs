@@ -4,12 +4,12 @@
 //! seen.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
 use crate::{
-    clock::{Clock, Monotonic, SystemClock},
+    clock::{Clock, Driven, SystemClock},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -21,17 +21,58 @@ pub(crate) struct TickClock {
     source: Source,
     /// Start of tick 0.
     origin: Instant,
+    /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
+    /// [`Instant`] is never early.
+    started: Nanos,
     ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
     latest: AtomicU64,
 }
 
-#[derive(Debug)]
-enum Source {
-    /// [`SystemClock`], as the time since the start of tick 0.
-    System(Monotonic),
+/// The clock of a timer.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    System(SystemClock),
     User(Arc<dyn Clock>),
+}
+
+impl Source {
+    fn now(&self) -> Instant {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::User(clock) => clock.now(),
+        }
+    }
+
+    /// Returns the present, as an instant and as [`system_nanos`].
+    fn start(&self) -> (Instant, Nanos) {
+        let Self::System(_) = self else { return (self.now(), Nanos::ZERO) };
+        // The scheduler may interrupt this thread between two readings.
+        let readings = (0..16).map(|_| (system_nanos(), self.now(), system_nanos()));
+        let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
+        let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
+        (origin, started)
+    }
+}
+
+/// Returns the time of the system's clock in nanoseconds, from an unknown origin.
+///
+/// A timer reads the clock for each timeout, and to subtract two [`Instant`]s takes as long as to
+/// lock a shard.
+#[cfg(target_os = "linux")]
+#[inline]
+#[expect(clippy::cast_sign_loss, reason = "this clock counts from the start of the system")]
+fn system_nanos() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos::new(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Elsewhere, an [`Instant`] is the only reading.
+#[cfg(not(target_os = "linux"))]
+fn system_nanos() -> Nanos {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().into()
 }
 
 /// A reading of the clock.
@@ -43,35 +84,26 @@ pub(crate) struct Reading {
     pub(crate) now: Tick,
 }
 
-impl Reading {
-    /// A reading at the start of tick 0.
-    pub(crate) const ZERO: Self = Self { elapsed: Nanos::ZERO, now: Tick::ZERO };
-}
-
 impl TickClock {
     /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
-    pub(super) fn new(source: Arc<dyn Clock>, tick: Duration) -> Self {
-        let (origin, source) = if source.is_system() {
-            let (origin, clock) = Monotonic::start();
-            (origin, Source::System(clock))
-        } else {
-            (source.now(), Source::User(source))
-        };
+    pub(super) fn new(source: Source, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        Self { source, origin, ticks, latest: AtomicU64::new(0) }
+        let (origin, started) = source.start();
+        Self { source, origin, started, ticks, latest: AtomicU64::new(0) }
     }
 
-    /// Returns the user's clock.
-    pub(super) fn source(&self) -> &dyn Clock {
-        match &self.source {
-            Source::System(_) => &SystemClock,
-            Source::User(clock) => &**clock,
-        }
+    /// Lets a clock that drives timers adopt one. Returns whether it does.
+    pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
+        matches!(&self.source, Source::User(clock) if clock.adopt(timer))
+    }
+
+    /// Returns the time of the user's clock, even if it has stepped back.
+    pub(super) fn source_now(&self) -> Instant {
+        self.source.now()
     }
 
     /// Returns the time since the start of tick 0.
-    #[inline]
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
     }
@@ -83,15 +115,12 @@ impl TickClock {
     }
 
     /// Returns the latest tick that a thread has seen, without reading the clock.
-    #[cfg(feature = "future")]
-    #[inline]
-    pub(super) fn latest(&self) -> Tick {
+    pub(crate) fn latest(&self) -> Tick {
         Tick::new(self.latest.load(Ordering::Relaxed))
     }
 
     /// Returns whether a thread has seen this tick or a later one, without reading the clock.
     #[cfg(feature = "future")]
-    #[inline]
     pub(super) fn has_begun(&self, tick: Tick) -> bool {
         self.latest() >= tick
     }
@@ -105,8 +134,7 @@ impl TickClock {
     }
 
     /// Returns the time from the start of tick 0 to that of `tick`.
-    #[inline]
-    pub(super) fn start(&self, tick: Tick) -> Nanos {
+    pub(crate) fn start(&self, tick: Tick) -> Nanos {
         self.ticks.until_start(tick)
     }
 
@@ -114,7 +142,7 @@ impl TickClock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
-            Source::System(clock) => clock.elapsed(),
+            Source::System(_) => system_nanos().saturating_sub(self.started),
             Source::User(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
@@ -152,6 +180,7 @@ impl TickClock {
     }
 
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
+    #[inline]
     pub(super) fn elapsed_at(&self, instant: Instant) -> Nanos {
         instant.saturating_duration_since(self.origin).into()
     }
@@ -162,24 +191,26 @@ impl TickClock {
         self.origin.checked_add(elapsed.finite()?)
     }
 
+    /// Returns the time from the start of tick 0 to `instant`; that of no tick for `None`.
+    pub(super) fn elapsed_or_never(&self, instant: Option<Instant>) -> Nanos {
+        instant.map_or(Nanos::NEVER, |instant| self.elapsed_at(instant))
+    }
+
+    /// Returns the current instant.
+    pub(crate) fn instant_now(&self) -> Instant {
+        // An instant that cannot be represented lies centuries ahead, and a clock returned one.
+        self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)
+    }
+
     /// Returns the length of a tick.
-    pub(super) fn tick(&self) -> Duration {
+    pub(crate) fn tick(&self) -> Duration {
         self.ticks.tick()
     }
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
-        let pause = match &self.source {
-            // The clock that decides which tick is current. An `Instant` may be ahead of it, and a
-            // pause that an `Instant` measures may end before the tick.
-            Source::System(clock) => {
-                self.start(tick).finite().map(|start| start.saturating_sub(clock.elapsed().into()))
-            }
-            Source::User(clock) => {
-                self.instant(tick).map(|start| start.saturating_duration_since(clock.now()))
-            }
-        };
-        pause.unwrap_or(Duration::MAX)
+        let start = self.instant(tick);
+        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source.now()))
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
@@ -193,13 +224,11 @@ impl TickClock {
     }
 
     /// Rounds a time down to a tick.
-    #[inline]
     pub(super) fn floor(&self, elapsed: Nanos) -> Tick {
         self.ticks.floor(elapsed)
     }
 
     /// Rounds a deadline up to a tick.
-    #[inline]
     pub(super) fn ceil(&self, elapsed: Nanos) -> Tick {
         self.ticks.ceil(elapsed)
     }
@@ -228,10 +257,25 @@ mod tests {
     }
 
     #[test]
+    fn the_systems_clock_counts_the_time_of_instants_and_is_never_ahead_of_it() {
+        let clock = TickClock::new(Source::System(SystemClock), Duration::from_millis(1));
+        for _ in 0..1000 {
+            let before = clock.origin.elapsed();
+            let elapsed = Duration::from(clock.elapsed());
+            assert!(elapsed <= clock.origin.elapsed(), "{elapsed:?} are not over");
+            // It is behind by the shortest of 16 pauses.
+            assert!(elapsed + Duration::from_secs(1) > before, "{before:?} have passed");
+        }
+    }
+
+    #[test]
     fn a_clock_that_steps_back_stays_in_its_tick_however_long_that_is() {
         for length in [1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(Arc::clone(&source) as _, Duration::from_nanos(length));
+            let clock = TickClock::new(
+                Source::User(Arc::clone(&source) as _),
+                Duration::from_nanos(length),
+            );
             *source.1.lock() = clock.tick();
             assert_eq!(clock.now(), Tick::new(1));
             *source.1.lock() = Duration::ZERO;
@@ -243,23 +287,11 @@ mod tests {
     fn a_clock_that_steps_back_from_the_last_tick_stays_in_it() {
         for length in [Duration::from_millis(1), Duration::from_secs(3600)] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(Arc::clone(&source) as _, length);
+            let clock = TickClock::new(Source::User(Arc::clone(&source) as _), length);
             *source.1.lock() = Duration::from_secs(600 * 365 * 86_400);
             let last = clock.now();
             *source.1.lock() = Duration::from_nanos(400);
             assert_eq!(clock.now(), last, "with ticks of {length:?}");
         }
-    }
-
-    #[test]
-    fn a_pause_ends_in_its_tick_although_instants_are_ahead() {
-        let mut clock = TickClock::new(Arc::new(SystemClock), Duration::from_millis(1));
-        clock.origin -= Duration::from_secs(1);
-        let until = Tick::new(3_600_000);
-        let earliest = clock.elapsed();
-        let pause = clock.pause_until(until);
-        let end = clock.since_origin(until);
-        assert!(Duration::from(earliest) + pause <= end, "it ends late");
-        assert!(pause + Duration::from(clock.elapsed()) >= end, "it ends before its tick");
     }
 }

@@ -11,13 +11,12 @@ use std::{
 use super::{
     builder::TimerBuilder,
     error::{ScheduleError, TimerBuildError},
-    reaper::shared::Shared,
-    shards::{Shards, key::TimeoutKey},
-    shutdown::Owner,
+    shards::{Shards, TimeoutKey},
+    shared::{Owner, Shared},
     stats::TimerStats,
     tick_clock::after,
 };
-use crate::wheel::Expired;
+use crate::wheel::{Expired, TimingWheel};
 
 /// A timer that passes plain values to one handler.
 ///
@@ -37,11 +36,11 @@ use crate::wheel::Expired;
 /// ```
 /// use std::{sync::mpsc, time::Duration};
 ///
-/// use delaywheel::{ManualClock, ValueTimer};
+/// use delaywheel::{ManualClock, Timer};
 ///
 /// let clock = ManualClock::new();
 /// let (expired, requests) = mpsc::channel();
-/// let timer = ValueTimer::builder()
+/// let timer = Timer::builder()
 ///     .clock(clock.clone())
 ///     .build_with(move |request: u64| expired.send(request).unwrap())?;
 ///
@@ -54,14 +53,6 @@ use crate::wheel::Expired;
 /// ```
 pub struct ValueTimer<T: Send + 'static> {
     owner: Arc<Owner<T>>,
-}
-
-impl ValueTimer<()> {
-    /// Returns a builder with the default settings. The handler of
-    /// [`build_with`](TimerBuilder::build_with) decides the type of the values.
-    pub fn builder() -> TimerBuilder {
-        TimerBuilder::new()
-    }
 }
 
 impl<T: Send + 'static> ValueTimer<T> {
@@ -89,17 +80,17 @@ impl<T: Send + 'static> ValueTimer<T> {
         }
     }
 
-    pub(super) fn from_shared(shared: Arc<Shared<T>>) -> Self {
+    pub(super) fn from_shared(shared: Arc<Shared<TimingWheel<T>>>) -> Self {
         Self { owner: Arc::new(Owner(shared)) }
     }
 
     #[inline]
-    pub(super) fn shared(&self) -> &Arc<Shared<T>> {
+    pub(super) fn shared(&self) -> &Arc<Shared<TimingWheel<T>>> {
         &self.owner.0
     }
 
     #[inline]
-    pub(super) fn shards(&self) -> &Arc<Shards<T>> {
+    pub(super) fn shards(&self) -> &Arc<Shards<TimingWheel<T>>> {
         &self.shared().shards
     }
 
@@ -186,10 +177,10 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Clock, ManualClock, ValueTimer};
+    /// use delaywheel::{Clock, ManualClock, Timer};
     ///
     /// let clock = ManualClock::new();
-    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
+    /// let timer = Timer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
     /// let key = timer.schedule(Duration::from_secs(5), 1)?;
     /// clock.advance(Duration::from_secs(2));
     /// assert_eq!(timer.remaining(key), Some(Duration::from_secs(3)));
@@ -229,7 +220,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// call returns nothing.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared().shut_down()
+        self.shared().shut_down().into_values()
     }
 
     /// Refuses new values, handles those that become due `within` this time, then shuts down.
@@ -245,9 +236,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{ManualClock, ScheduleErrorKind, ValueTimer};
+    /// use delaywheel::{ManualClock, ScheduleErrorKind, Timer};
     ///
-    /// let timer = ValueTimer::builder().clock(ManualClock::new()).build_with(|_: u32| ())?;
+    /// let timer = Timer::builder().clock(ManualClock::new()).build_with(|_: u32| ())?;
     /// timer.schedule(Duration::ZERO, 1)?;
     /// timer.schedule(Duration::from_secs(1), 2)?;
     /// assert_eq!(timer.finish(Duration::from_secs(60)), [2]);
@@ -257,7 +248,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<T> {
-        self.shared().finish(within)
+        self.finish_by(self.instant_after(within))
     }
 
     /// Refuses new values, handles those that become due before `deadline`, then shuts down.
@@ -280,11 +271,13 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{ManualClock, ValueTimer};
+    /// use delaywheel::{ManualClock, Timer};
     ///
     /// let clock = ManualClock::new();
-    /// let timer = ValueTimer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
-    /// timer.schedule_batch((0..100_000).map(|value| (Duration::from_secs(2), value)))?;
+    /// let timer = Timer::builder().clock(clock.clone()).build_with(|_: u32| ())?;
+    /// for value in 0..100_000 {
+    ///     timer.schedule(Duration::from_secs(2), value)?;
+    /// }
     /// clock.advance(Duration::from_secs(2));
     /// timer.shrink(); // 2.4 MB less.
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -307,7 +300,7 @@ impl<T: Send + 'static> ValueTimer<T> {
 
     /// Returns the instant `within` from now, on the timer's clock.
     pub(super) fn instant_after(&self, within: Duration) -> Instant {
-        after(self.shards().clock().source().now(), within)
+        after(self.shards().clock().source_now(), within)
     }
 
     /// Checks the invariants of the timer, for tests of programs that use one.
@@ -319,19 +312,6 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// Panics if an invariant is broken. Other threads must not use the timer meanwhile.
     pub fn check_invariants(&self) {
         self.shared().check_invariants();
-    }
-
-    /// Returns the number of shards.
-    #[cfg(feature = "future")]
-    pub(super) fn shard_count(&self) -> usize {
-        self.shards().count()
-    }
-
-    /// Returns the index of the shard that this thread uses.
-    #[inline]
-    #[cfg(feature = "future")]
-    pub(super) fn current_shard(&self) -> usize {
-        self.shards().current()
     }
 
     /// Starts the threads unless they have been started. Hands `value` back, even if that fails.
@@ -357,7 +337,8 @@ impl TimerBuilder {
     ) -> Result<ValueTimer<T>, TimerBuildError> {
         let (delivery, executors) = self.delivery();
         let handle = move |expired: Expired<T>| handler(expired.value);
-        self.build_shared(delivery, executors, |_, _| (), handle).map(ValueTimer::from_shared)
+        self.build_shared(delivery, executors, |wheel, _, _| wheel, handle)
+            .map(ValueTimer::from_shared)
     }
 }
 
@@ -373,7 +354,7 @@ impl<T: Send + 'static> Clone for ValueTimer<T> {
 
 impl<T: Send + 'static> fmt::Debug for ValueTimer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stats = self.shards().stats();
-        f.debug_struct("ValueTimer").field("pending", &stats.pending).finish_non_exhaustive()
+        let pending = self.shards().pending();
+        f.debug_struct("ValueTimer").field("pending", &pending).finish_non_exhaustive()
     }
 }

@@ -2,18 +2,8 @@
 
 use core::iter::FusedIterator;
 
-use super::{
-    Key, TimingWheel,
-    arena::Arena,
-    chunks::{NIL, Position, Record, bits},
-    geometry::BucketId,
-    hierarchy::{Hierarchy, NextDue, Source},
-    sparse,
-};
+use super::{Key, TimingWheel, buckets::Due, geometry::BucketId};
 use crate::tick::Tick;
-
-/// Slots whose cache misses overlap without help.
-const FEW: u32 = 2;
 
 /// An expired timeout, with its value.
 ///
@@ -59,9 +49,8 @@ impl<'a, T> Advance<'a, T> {
 
     /// Ends the iteration after `steps` steps, even if more timeouts are due.
     ///
-    /// A step expires one timeout, moves one to a finer level, or gathers up to 16 of one bucket to
-    /// be sorted. A step takes constant time, with one exception: one gathering step of a bucket
-    /// sorts up to 8192 timeouts, or divides them by tick.
+    /// A step expires one timeout, moves one to a finer level, looks through a bucket of at most
+    /// 16, or lists up to 16 of a larger bucket by tick. Each takes constant time, amortized.
     ///
     /// # Examples
     ///
@@ -86,8 +75,8 @@ impl<'a, T> Advance<'a, T> {
         self
     }
 
-    /// Returns whether no timeout is due. After the iteration, `false` means that it ended at its
-    /// limit.
+    /// Returns whether no timeout is due and no due bucket is left. After the iteration, `false`
+    /// means that it ended at its limit: the last steps may have moved timeouts that are not due.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.wheel.next_expiration().is_none_or(|next| next > self.wheel.now())
@@ -107,201 +96,91 @@ impl<T> FusedIterator for Advance<'_, T> {}
 
 impl<T> TimingWheel<T> {
     /// Removes the next due timeout, in at most `steps` steps. Subtracts the steps that it used.
-    #[inline]
     fn expire_next(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        if let Some(level) = self.hierarchy.due_run() {
+        loop {
+            self.buckets.end_kept();
+            let Some((due, expiration)) = self.buckets.first_due() else { break };
+            if expiration > self.now {
+                break;
+            }
             *steps = steps.checked_sub(1)?;
-            return Some(self.expire_of_run(level));
+            debug_assert!(self.expired_to <= expiration, "{due:?} was skipped");
+            self.expired_to = expiration;
+            let position = match due {
+                Due::Opened(position) => position,
+                Due::Bucket(id) => match self.next_of_bucket(id) {
+                    Some(position) => position,
+                    None => continue,
+                },
+            };
+            if self.buckets.records.get(position).deadline() <= expiration {
+                return Some(self.expire(position));
+            }
+            self.cascade(position);
         }
-        if self.hierarchy.is_next_due() || self.hierarchy.may_nursery_be_due() {
-            return self.expire_due(steps);
-        }
-        self.hierarchy.expired_to = self.hierarchy.now;
+        self.expired_to = self.now;
         None
     }
 
-    #[inline(never)]
-    fn expire_due(&mut self, steps: &mut u64) -> Option<Expired<T>> {
-        if *steps == 0 {
-            return None;
+    /// Returns the record of a due bucket that must leave it next. `None` if the step lists the
+    /// records of a chunk, or if the earliest timeout of a sparse bucket has left.
+    fn next_of_bucket(&mut self, id: BucketId) -> Option<u32> {
+        if self.buckets.geometry.level(id) == 0 {
+            return Some(self.buckets.any_of(id));
         }
-        if !self.hierarchy.cancelled.is_empty() {
-            self.hierarchy.clear_cancelled();
+        if !self.buckets.bucket(id).is_crowded() {
+            return self.next_of_sparse(id);
         }
-        if self.hierarchy.may_nursery_be_due() {
-            self.place_nursery();
+        if !self.buckets.is_opened_when_due(id) {
+            return Some(self.buckets.any_of(id));
         }
-        while let Some(next) = self.hierarchy.next_due.filter(|_| self.hierarchy.is_next_due()) {
-            *steps = steps.checked_sub(1)?;
-            debug_assert!(self.hierarchy.expired_to <= next.expiration, "{next:?} was skipped");
-            self.hierarchy.expired_to = next.expiration;
-            let id = match next.source {
-                Source::Run(level) => return Some(self.expire_of_run(level.into())),
-                Source::Bucket(id) => id,
-            };
-            let Some((position, is_sparse)) = self.next_position(id, next.witness) else {
-                continue;
-            };
-            let expired = self.expire(position);
-            let (hierarchy, chunk) = (&mut self.hierarchy, position.chunk());
-            if is_sparse {
-                hierarchy.find_next_of_sparse(id, chunk, next.until);
+        for position in self.buckets.open(id) {
+            self.cascade(position);
+        }
+        None
+    }
+
+    /// Returns the earliest record of a sparse bucket, or one that a reset has moved beyond the
+    /// bucket's range. `None` if none is due: then the bucket is due later. Otherwise, the bucket
+    /// is due at the second deadline from now on.
+    fn next_of_sparse(&mut self, id: BucketId) -> Option<u32> {
+        let Self { buckets, expired_to, .. } = self;
+        let start = buckets.geometry.start(id, *expired_to);
+        let (mut earliest, mut second) = ((Tick::MAX, None), None::<Tick>);
+        for position in buckets.records_of(id) {
+            let deadline = buckets.records.get(position).deadline();
+            if buckets.geometry.start(id, deadline) != start {
+                return Some(position);
+            }
+            if earliest.1.is_none() || deadline < earliest.0 {
+                second = earliest.1.map(|_| earliest.0);
+                earliest = (deadline, Some(position));
             } else {
-                hierarchy.find_next_of_chunk(id, chunk);
+                second = Some(second.map_or(deadline, |second| second.min(deadline)));
             }
-            return Some(expired);
         }
-        self.hierarchy.expired_to = self.hierarchy.now;
-        None
+        let is_due = earliest.0 <= *expired_to;
+        if let Some(next) = if is_due { second } else { Some(earliest.0) } {
+            buckets.set_expiration(id, next);
+        }
+        earliest.1.filter(|_| is_due)
     }
 
-    /// Returns the due timeout of a due bucket, and whether the bucket is sparse and sorted. `None`
-    /// if the step gathers timeouts or moves one.
+    /// Removes the timeout of a record.
     #[inline]
-    fn next_position(&mut self, id: BucketId, witness: Position) -> Option<(Position, bool)> {
-        if id.level() > 0 {
-            if let Some(position) = self.hierarchy.due_in_sparse(id, witness) {
-                return Some((position, true));
-            }
-            if self.hierarchy.is_sortable(id) {
-                self.gather(id);
-                return None;
-            }
-        }
-        if self.hierarchy.prefetched != witness.chunk() {
-            self.prefetch(id, witness.chunk());
-        }
-        let record = self.hierarchy.chunks.record(witness);
-        if record.deadline() > self.hierarchy.expired_to {
-            self.cascade_from(id, witness, record);
-            return None;
-        }
-        Some((witness, false))
-    }
-
-    /// Removes the timeout that is due next, in the run of a level.
-    #[inline(never)]
-    fn expire_of_run(&mut self, level: usize) -> Expired<T> {
-        let Self { arena, hierarchy } = self;
-        let Some(NextDue { expiration: deadline, witness, until, .. }) = hierarchy.next_due else {
-            unreachable!("a run is due")
+    fn expire(&mut self, position: u32) -> Expired<T> {
+        let record = self.buckets.records.get(position);
+        let Some((key, value)) = self.values.remove_at(record.slot) else {
+            unreachable!("a live record has a timeout")
         };
-        hierarchy.expired_to = deadline;
-        hierarchy.runs.skip_entry(level);
-        if hierarchy.runs.must_read_ahead(level) {
-            prefetch_run(arena, hierarchy, level);
-        }
-        let slot = hierarchy.chunks.record(witness).slot;
-        let (key, value) = arena.remove_at(slot).expect("a live record has a timeout");
-        hierarchy.chunks.clear(witness);
-        hierarchy.find_next_of_run(level, until);
-        Expired { key, deadline, value }
-    }
-
-    /// Moves a timeout of a due bucket to a finer level. Such a bucket spans too many ticks to be
-    /// sorted, or holds more timeouts than a run.
-    #[inline(never)]
-    fn cascade_from(&mut self, id: BucketId, position: Position, record: Record) {
-        self.hierarchy.sparse.drop_order(position.chunk());
-        self.cascade(record);
-        self.hierarchy.chunks.clear(position);
-        self.hierarchy.find_next_of_chunk(id, position.chunk());
-    }
-
-    /// Adds one chunk of a due bucket to the run of its level, and sorts the run after the last
-    /// chunk. A reset may have moved a deadline beyond the bucket's range. Such timeouts are placed
-    /// in another bucket.
-    #[inline(never)]
-    fn gather(&mut self, id: BucketId) {
-        let hierarchy = &mut self.hierarchy;
-        if hierarchy.runs.gathering() != Some(id) {
-            let start = hierarchy.geometry.start(id.level(), hierarchy.expired_to);
-            hierarchy.runs.begin(id, start, &mut hierarchy.chunks);
-        }
-        let bucket = hierarchy.bucket(id);
-        let chunk = bucket.newest();
-        // No insert writes to the chunk any more.
-        let live = hierarchy.chunks.mask(chunk) & bucket.written();
-        hierarchy.chunks.set_mask(chunk, live);
-        hierarchy.sparse.drop_order(chunk);
-        let emptied = hierarchy.unlink(chunk);
-        let span = hierarchy.geometry.bucket_span(id.level());
-        let beyond = hierarchy.runs.gather(chunk, span, &mut hierarchy.chunks);
-        for offset in bits(beyond) {
-            let position = Position::new(chunk, offset);
-            self.cascade(self.hierarchy.chunks.record(position));
-            self.hierarchy.chunks.clear(position);
-        }
-        if let Some(id) = emptied {
-            self.hierarchy.mark_empty(id);
-        }
-        self.hierarchy.find_next_of_bucket(id);
-    }
-
-    /// Writes a new record for the timeout, into the bucket of its deadline at present.
-    fn cascade(&mut self, record: Record) {
-        let moved = self.hierarchy.place_again(record.deadline(), record.slot);
-        self.arena.set_position(record.slot, moved);
-        self.hierarchy.cascades += 1;
-    }
-
-    /// Removes the timeout of a record and returns it.
-    #[inline]
-    fn expire(&mut self, position: Position) -> Expired<T> {
-        let record = self.hierarchy.chunks.record(position);
-        debug_assert!(record.deadline() <= self.hierarchy.expired_to, "{position:?} expires early");
-        let (key, value) = self.arena.remove_at(record.slot).expect("a live record has a timeout");
-        self.hierarchy.chunks.clear(position);
+        self.buckets.remove(position);
         Expired { key, deadline: record.deadline(), value }
     }
 
-    /// Reads the slots of the live timeouts of a bucket's chunk in advance, so that their cache
-    /// misses overlap.
-    #[inline(never)]
-    fn prefetch(&mut self, id: BucketId, chunk: u32) {
-        let Self { arena, hierarchy } = self;
-        hierarchy.prefetched = chunk;
-        let live = hierarchy.live_in(id, chunk);
-        if live.count_ones() > FEW {
-            let records = hierarchy.chunks.records(chunk);
-            arena.prefetch(bits(live).map(|offset| records[offset as usize].slot));
-        }
-    }
-}
-
-/// Reads the slots of the next 16 timeouts of a run, so that their cache misses overlap.
-#[inline(never)]
-fn prefetch_run<T>(arena: &Arena<T>, hierarchy: &Hierarchy, level: usize) {
-    let ahead = hierarchy.runs.ahead(level);
-    arena.prefetch(ahead.map(|position| hierarchy.chunks.record(position).slot));
-}
-
-impl Hierarchy {
-    /// Returns the due timeout of a due sparse bucket, which it sorts unless the order is known.
-    /// `None` if the bucket must become a run or cascade: it is crowded or too wide, a deadline is
-    /// beyond its range, or the timeout that was the earliest has left.
-    ///
-    /// Level 0 needs no order: the timeouts of a bucket are due at the same tick.
-    #[inline]
-    pub(super) fn due_in_sparse(&mut self, id: BucketId, witness: Position) -> Option<Position> {
-        if self.sparse.is_due(witness, self.expired_to) {
-            return Some(witness);
-        }
-        let bucket = self.bucket(id);
-        let (chunk, level) = (bucket.newest(), id.level());
-        if !self.sparse.is_of(chunk) {
-            let shift = self.geometry.shift(level);
-            if bucket.is_crowded || level == 0 || shift > sparse::WIDEST {
-                return None;
-            }
-            debug_assert_eq!(self.chunks.next(chunk), NIL, "{id:?} is sparse but has two chunks");
-            let live = self.chunks.mask(chunk) & bucket.written();
-            let start = self.geometry.start(level, self.expired_to);
-            if !self.sparse.sort(chunk, live, start, shift, &self.chunks) {
-                return None;
-            }
-        }
-        let (deadline, position) = self.sparse.head(&self.chunks)?;
-        (deadline <= self.expired_to).then_some(position)
+    /// Moves a record to the bucket of its deadline at present.
+    pub(super) fn cascade(&mut self, position: u32) {
+        let record = self.buckets.records.get(position);
+        self.place(record.deadline(), record.slot);
+        self.buckets.remove(position);
     }
 }

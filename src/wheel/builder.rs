@@ -1,7 +1,7 @@
 //! Settings of a wheel.
 
-use super::{TimingWheel, arena::Arena, geometry::Geometry, hierarchy::Hierarchy};
-use crate::{error::BuildError, tick::Tick};
+use super::{TimingWheel, buckets::Buckets, geometry::Geometry};
+use crate::{error::BuildError, slab::Slab, tick::Tick};
 
 /// Default number of buckets of a level. See `docs/decisions/0014-levels-of-256.md`.
 const DEFAULT_SIZE: usize = 256;
@@ -11,7 +11,7 @@ const DEFAULT_SIZE: usize = 256;
 /// # Examples
 ///
 /// ```
-/// use delaywheel::{Tick, TimingWheel, WheelBuilder};
+/// use delaywheel::{Tick, TimingWheel, wheel::WheelBuilder};
 ///
 /// let wheel: TimingWheel<u64> = WheelBuilder::new().size(200).start(Tick::new(1)).build()?;
 /// assert_eq!(wheel.size(), 256);
@@ -34,9 +34,8 @@ impl WheelBuilder {
     /// Sets the number of buckets of each level, 2 to 65536. `build` rounds it up to a power of
     /// two. Default 256.
     ///
-    /// A larger wheel cascades less and takes more memory per level: 16 bytes a bucket. The first
-    /// timeout that needs a level allocates it, with the buckets up to its own. With 65536 buckets,
-    /// that is up to 1 MiB.
+    /// A larger wheel cascades less and takes more memory: 16 bytes a bucket, allocated by 32
+    /// buckets when a timeout first needs one of them.
     pub const fn size(mut self, buckets: usize) -> Self {
         self.size = buckets;
         self
@@ -49,8 +48,8 @@ impl WheelBuilder {
     }
 
     /// Sets how many timeouts may be pending at once. Default `u32::MAX`; a wheel can address
-    /// 2^32 - 1024. If cancels left its memory nearly empty, it panics when more than 2^30 are
-    /// pending, which take more than 60 GB.
+    /// 2^32 - 2^20. It panics if they need more than 2^28 chunks of 16 records, which take more
+    /// than 50 GB.
     pub const fn max_pending(mut self, timeouts: u32) -> Self {
         self.max_pending = timeouts;
         self
@@ -62,10 +61,12 @@ impl WheelBuilder {
     ///
     /// [`BuildError::SizeOutOfRange`] if the size is not in 2..=65536.
     pub fn build<T>(self) -> Result<TimingWheel<T>, BuildError> {
-        let geometry = Geometry::new(self.size)?;
         Ok(TimingWheel {
-            arena: Arena::new(self.max_pending),
-            hierarchy: Hierarchy::new(geometry, self.start),
+            values: Slab::new(),
+            buckets: Buckets::new(Geometry::new(self.size)?),
+            max_pending: self.max_pending as usize,
+            now: self.start,
+            expired_to: self.start,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `iter`: visits all pending timeouts.
+//! `iter`, `drain` and `clear`: visit or remove all pending timeouts.
 
 use core::iter::FusedIterator;
 
@@ -34,15 +34,22 @@ impl<T> TimingWheel<T> {
     }
 
     /// Returns the number of slots, with or without a timeout.
-    #[cfg(feature = "future")]
+    #[cfg(feature = "std")]
     pub(crate) fn slots(&self) -> u32 {
-        self.arena.slots()
+        self.values.slots()
     }
 
     /// Returns the key of the timeout in a slot; `None` if the slot has none.
-    #[cfg(feature = "future")]
+    #[cfg(feature = "std")]
     pub(crate) fn key_at(&self, slot: u32) -> Option<Key> {
-        self.arena.at(slot).map(|(key, _)| key)
+        self.values.key_at(slot)
+    }
+
+    /// Returns the key and the value of the timeout in a slot; `None` if the slot has none.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn at_mut(&mut self, slot: u32) -> Option<(Key, &mut T)> {
+        self.values.get_at_mut(slot)
     }
 }
 
@@ -66,7 +73,7 @@ impl<'a, T> Iterator for Iter<'a, T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let key = self.wheel.arena.next_from(self.next)?;
+        let key = self.wheel.values.keys_from(self.next).next()?;
         self.next = key.index() + 1;
         Some((key, self.wheel.deadline(key)?, self.wheel.get(key)?))
     }
@@ -79,3 +86,127 @@ impl<'a, T> Iterator for Iter<'a, T> {
 impl<T> ExactSizeIterator for Iter<'_, T> {}
 
 impl<T> FusedIterator for Iter<'_, T> {}
+
+/// Iterator that removes all pending timeouts; from [`TimingWheel::drain`].
+#[derive(Debug)]
+pub struct Drain<'a, T> {
+    wheel: &'a mut TimingWheel<T>,
+    /// Index of the next slot to visit.
+    next: u32,
+}
+
+impl<T> TimingWheel<T> {
+    /// Removes all pending timeouts and returns an iterator over them, in no particular order.
+    /// Dropping the iterator drops the timeouts that it has not yielded. [`clear`](Self::clear)
+    /// describes the effect of a panic in such a drop.
+    ///
+    /// If the iterator is leaked, the timeouts that it has not yielded stay pending.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), "never ran")?;
+    /// assert_eq!(wheel.drain().collect::<Vec<_>>(), [(key, Tick::new(5), "never ran")]);
+    /// assert!(wheel.is_empty());
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    pub fn drain(&mut self) -> Drain<'_, T> {
+        Drain { wheel: self, next: 0 }
+    }
+
+    /// Drops all pending timeouts; their keys are dead. Keeps the memory and the time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(5), "dropped")?;
+    /// wheel.clear();
+    /// assert!(wheel.is_empty() && wheel.get(key).is_none());
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if a value's `drop` panics. Every other value is dropped first, and the wheel is
+    /// empty and usable. If several drops panic, `clear` resumes the first panic. Without the
+    /// feature `std`, the second panic aborts the process.
+    pub fn clear(&mut self) {
+        drop(self.drain());
+    }
+}
+
+impl<T> Iterator for Drain<'_, T> {
+    type Item = (Key, Tick, T);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.wheel.is_empty() {
+            return None;
+        }
+        let key = self.wheel.values.keys_from(self.next).next()?;
+        self.next = key.index() + 1;
+        let deadline = self.wheel.deadline(key)?;
+        Some((key, deadline, self.wheel.cancel(key)?))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.wheel.len(), Some(self.wheel.len()))
+    }
+}
+
+impl<T> ExactSizeIterator for Drain<'_, T> {}
+
+impl<T> FusedIterator for Drain<'_, T> {}
+
+impl<T> Drop for Drain<'_, T> {
+    /// Drops the timeouts that were not taken.
+    fn drop(&mut self) {
+        drop_each(self);
+    }
+}
+
+/// Drops every item, even if the drop of one panics. Then resumes the first panic.
+///
+/// Each panic is caught. So a second panic does not occur during unwinding, which would abort the
+/// process. The payloads of later panics are leaked, because their drop may panic as well.
+#[cfg(feature = "std")]
+fn drop_each<I>(items: impl Iterator<Item = I>) {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+        thread,
+    };
+
+    let mut first = None;
+    for item in items {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(item))) {
+            match first {
+                None => first = Some(payload),
+                Some(_) => core::mem::forget(payload),
+            }
+        }
+    }
+    match first {
+        Some(payload) if thread::panicking() => core::mem::forget(payload),
+        Some(payload) => resume_unwind(payload),
+        None => {}
+    }
+}
+
+/// Drops every item, even if the drop of one panics. A second panic aborts, as it does for a `Vec`.
+#[cfg(not(feature = "std"))]
+fn drop_each<I>(items: impl Iterator<Item = I>) {
+    struct Rest<J: Iterator>(J);
+
+    impl<J: Iterator> Drop for Rest<J> {
+        fn drop(&mut self) {
+            self.0.by_ref().for_each(drop);
+        }
+    }
+
+    Rest(items).0.by_ref().for_each(drop);
+}

@@ -17,64 +17,57 @@
 //! 4. *In order.* One `advance` yields non-decreasing `d`. So do all calls of `advance` of a wheel
 //!    together, with insertions and resets in between. Equal deadlines expire in an order that
 //!    depends only on the calls made. It need not be the order of insertion.
-//! 5. *Bounded.* A step expires one timeout, moves one to a finer level, or gathers up to 16 of one
-//!    bucket to be sorted. One step for each bucket sorts at most 8192, or divides them by tick.
-//!    The first step of an `advance` also places up to 60 of the latest timeouts in levels. No step
-//!    is proportional to the time skipped or to the number of empty buckets.
+//! 5. *Bounded.* A step expires or moves one timeout, looks through a sparse bucket of at most 16,
+//!    or lists up to 16 timeouts of a crowded one. No step is proportional to the time skipped or
+//!    to the size of a bucket. A step that empties the first bucket of a level looks for the next
+//!    one in a bit set, 64 buckets at a time.
 //! 6. *No surprise.* `next_expiration()` is the least tick at which `advance` would expire, move or
-//!    sort a timeout. It is never later than the least deadline, and `None` if and only if the
+//!    list a timeout. It is never later than the least deadline, and `None` if and only if the
 //!    wheel is empty. An emptied bucket leaves no wake-up behind.
 //!
-//! [`TimingWheel::check_invariants`] checks the part of this that one state of a wheel shows.
+//! `check_invariants` checks the part of this that one state of a wheel shows.
 //!
 //! # Implementation
 //!
-//! Values live in the `arena` and do not move. Each has a *record* with its deadline and slot: in
-//! the `nursery` at first, then in the `chunks` of a bucket. `geometry` computes the level and the
-//! bucket of a deadline. The `hierarchy` owns the levels, and its `queue` holds the first bucket of
-//! each. `advance` takes due buckets in that order. A `sparse` one expires in place, and a crowded
-//! one is sorted into a `run`; its timeouts expire from there. The records of cancelled timeouts
-//! wait in `cancelled`, and `merge` removes them 16 at a time, and frees chunks that are nearly
-//! empty. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of buckets and the
-//! overflow wheels are those of Apache Kafka.
+//! A value lives in a slot of the slab and does not move. Its *record*, deadline and slot, is in
+//! the bucket of the deadline. `geometry` computes that bucket: to *place* a timeout is to write
+//! its record there. A free position in the *root*, the bucket above all levels, comes first, which
+//! spares few timeouts the work on buckets. `buckets` owns root and levels. Its `queue` holds the
+//! levels with occupied buckets, the first bucket of each standing for its level, and takes due
+//! buckets in order. There is one way out: `advance` takes the records of a due bucket one by one.
+//! A timeout that is due expires. Any other *cascades*: the wheel places it again. Only a
+//! crowded bucket of level 1 is `opened`: the wheel lists its records by tick, because each cascade
+//! would cost a cache miss. The hierarchy is scheme 7 of Varghese and Lauck. The delay queue of
+//! buckets and the overflow wheels are those of Apache Kafka.
 //!
-//! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The arena and the
-//! hierarchy then *remove* its value and its record: the slot becomes *vacant*, and the bit of the
-//! record is *cleared*. A chunk without a live record is *freed*. A bucket without a chunk is
-//! *marked as empty*. To *place* a timeout is to put its record into the bucket of its deadline. A
-//! record has a *position*, a value has a *slot*, a bucket has an *id*.
+//! Each end has one verb: a timeout *expires*, is *cancelled* or is *drained*. The slab then
+//! removes its value, and the record is *dead*. A record has a *position*, a value has a *slot*, a
+//! bucket has an *id*.
 
 mod advance;
-mod arena;
+mod buckets;
 mod builder;
-mod cancelled;
-mod chunks;
-mod drain;
 mod geometry;
-mod hierarchy;
 mod invariants;
 mod iter;
-mod level;
-mod merge;
-mod next_due;
-mod nursery;
-mod parts;
+mod occupied;
+mod opened;
 mod queue;
-mod run;
-mod shape;
-mod shrink;
-mod sparse;
+mod records;
+
+use core::fmt;
 
 pub use self::{
     advance::{Advance, Expired},
-    arena::Key,
     builder::WheelBuilder,
-    drain::Drain,
-    iter::Iter,
-    shape::{BucketShape, LevelShape, Shape},
+    iter::{Drain, Iter},
 };
-use self::{arena::Arena, chunks::Owner, hierarchy::Hierarchy, nursery::Nursery};
-use crate::{error::InsertError, tick::Tick};
+use self::{
+    buckets::Buckets,
+    records::{CHUNK, Record},
+};
+pub use crate::slab::Key;
+use crate::{error::InsertError, slab::Slab, tick::Tick};
 
 /// A set of timeouts, each with a value and a deadline, which expire in order as time advances.
 ///
@@ -108,10 +101,17 @@ use crate::{error::InsertError, tick::Tick};
 /// # Ok::<_, delaywheel::InsertError<&str>>(())
 /// ```
 pub struct TimingWheel<T> {
-    /// The values, and the positions of their records.
-    arena: Arena<T>,
-    /// The records, and the bucket or run that is due first.
-    hierarchy: Hierarchy,
+    /// The values, tagged with the positions of their records.
+    values: Slab<T>,
+    /// The records: when each value is due.
+    buckets: Buckets,
+    max_pending: usize,
+    /// The latest tick given to `advance` or `observe`, or the start.
+    now: Tick,
+    /// The tick up to which timeouts have expired: `now`, or less while timeouts are due.
+    ///
+    /// No bucket is due before it.
+    expired_to: Tick,
 }
 
 impl<T> TimingWheel<T> {
@@ -158,40 +158,22 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized: one call in 15 may place up to 60 of the latest timeouts in
-    /// levels. Allocates at most one segment of slots (1024), one of records (4096), the buckets up
-    /// to those of the deadlines, and room in their tables. A timeout is copied only while the
-    /// wheel has fewer than one segment of them.
-    #[expect(clippy::inline_always, reason = "a call costs 30 of 130 instructions")]
-    #[inline(always)]
+    /// Takes *O*(1) time, amortized. Allocates at most one segment of slots (1024), one of records
+    /// (1024), 32 buckets, and room in their tables. A timeout is copied only while the wheel has
+    /// fewer than one segment of them.
+    #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        // The only call is the last, so the compiler saves no registers.
-        let Self { arena, hierarchy } = self;
-        if arena.has_room() && hierarchy.takes_records() {
-            let deadline = deadline.max(hierarchy.expired_to);
-            if let Some(position) = hierarchy.reserve(deadline) {
-                let vacancy = arena.vacancy();
-                hierarchy.chunks.write(position, deadline, vacancy.index);
-                return Ok(vacancy.fill(value, position));
-            }
-        }
-        self.insert_slowly(deadline, value)
-    }
-
-    /// Like [`insert`](Self::insert). Also makes room, opens buckets and notes the next expiration.
-    #[inline(never)]
-    fn insert_slowly(&mut self, deadline: Tick, value: T) -> Result<Key, InsertError<T>> {
-        if !self.arena.has_room() && !self.make_room() {
+        let is_full = self.values.len() >= self.max_pending;
+        let Some(slot) = (!is_full).then(|| self.values.vacant()).flatten() else {
             return Err(InsertError::full(value));
+        };
+        self.update_expired_to();
+        let deadline = deadline.max(self.expired_to);
+        let position = self.buckets.place(self.expired_to, deadline, slot);
+        match self.values.insert(position, value) {
+            Some(key) => Ok(key),
+            None => unreachable!("slot {slot} is vacant"),
         }
-        self.hierarchy.update_expired_to();
-        let deadline = deadline.max(self.hierarchy.expired_to);
-        if self.hierarchy.nursery.is_open() {
-            return Ok(self.insert_into_nursery(deadline, value));
-        }
-        let vacancy = self.arena.vacancy();
-        let position = self.hierarchy.place(deadline, vacancy.index);
-        Ok(vacancy.fill(value, position))
     }
 
     /// Cancels a timeout and returns its value, or `None` if the key is dead.
@@ -211,15 +193,14 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time, amortized: one call in 16 removes the records of 16 timeouts, and moves
-    /// up to 12 others to free memory. If the timeout determined the next expiration, the wheel
-    /// searches for the next one, past emptied buckets and cancelled timeouts. It passes each of
-    /// these once. While a bucket of more than 8192 timeouts expires, a cancel also visits 16 of
-    /// them. Allocates nothing.
+    /// Takes *O*(1) time, amortized: one call in 13 moves up to three records to free memory. If
+    /// the timeout was the first of a bucket that is expiring, the wheel searches for the next one,
+    /// past cancelled timeouts. It passes each of these once. Allocates at most one segment of
+    /// records.
     #[inline]
     pub fn cancel(&mut self, key: Key) -> Option<T> {
-        let (value, position) = self.arena.remove(key)?;
-        self.remove_record(position);
+        let (position, value) = self.values.remove(key)?;
+        self.remove(position);
         Some(value)
     }
 
@@ -244,33 +225,21 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes one store in two cases. The timeout is one of the latest, which are not in a level
-    /// yet. Or the new deadline is later, and the wheel has not sorted the timeout's bucket. In the
-    /// second case the timeout moves when its bucket is due. Otherwise, a reset costs a
-    /// [`cancel`](Self::cancel) and an [`insert`](Self::insert).
+    /// To a later deadline, takes one store: the timeout moves when its bucket is due. To an
+    /// earlier one, writes another record, in *O*(1) time, amortized.
     #[inline]
     pub fn reset(&mut self, key: Key, deadline: Tick) -> Option<Tick> {
-        let Self { arena, hierarchy } = self;
-        hierarchy.update_expired_to();
-        let deadline = deadline.max(hierarchy.expired_to);
-        let position = arena.position(key)?;
-        let record = hierarchy.chunks.record(position);
-        let previous = record.deadline();
-        if Nursery::contains(position) {
-            hierarchy.chunks.write(position, deadline, record.slot);
-            hierarchy.nursery.move_to(position, deadline);
-            return Some(previous);
+        self.update_expired_to();
+        let deadline = deadline.max(self.expired_to);
+        let position = self.values.tag(key)?;
+        let before = self.buckets.records.get(position).deadline();
+        if deadline < before {
+            self.place(deadline, key.index());
+            self.remove(position);
+        } else if deadline > before {
+            self.buckets.records.set(position, Record::new(deadline, key.index()));
         }
-        let is_sorted = hierarchy.chunks.owner(position.chunk()) == Owner::NoBucket;
-        if deadline >= previous && !is_sorted {
-            hierarchy.sparse.drop_order(position.chunk());
-            hierarchy.chunks.write(position, deadline, record.slot);
-        } else if deadline != previous {
-            let moved = hierarchy.place_again(deadline, record.slot);
-            arena.set_position(record.slot, moved);
-            self.remove_record(position);
-        }
-        Some(previous)
+        Some(before)
     }
 
     /// Returns the value of a timeout, or `None` if the key is dead. Takes *O*(1) time.
@@ -287,7 +256,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {
-        self.arena.get(key)
+        self.values.get(key)
     }
 
     /// Returns a mutable reference to the value of a timeout, or `None` if the key is dead. Takes
@@ -306,7 +275,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        self.arena.get_mut(key)
+        self.values.get_mut(key)
     }
 
     /// Returns the deadline of a timeout, or `None` if the key is dead. Takes *O*(1) time.
@@ -323,8 +292,7 @@ impl<T> TimingWheel<T> {
     /// ```
     #[must_use]
     pub fn deadline(&self, key: Key) -> Option<Tick> {
-        let position = self.arena.position(key)?;
-        Some(self.hierarchy.chunks.record(position).deadline())
+        Some(self.buckets.records.get(self.values.tag(key)?).deadline())
     }
 
     /// Advances the time to `now`, and returns an iterator that removes the due timeouts.
@@ -352,14 +320,13 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time when no timeout is due. A timeout that expires costs *O*(log r) when r
-    /// timeouts are sorted together, at most 8192. If its bucket held more, the timeout may first
-    /// move to a finer level. It moves at most once for each level below the one that `insert` or
+    /// Takes *O*(1) time when no timeout is due. A timeout that expires costs *O*(1), amortized. It
+    /// may first move to a finer level, at most once for each level below the one that `insert` or
     /// the last `reset` placed it in.
     #[inline]
     pub fn advance(&mut self, now: Tick) -> Advance<'_, T> {
         // `Advance::next` advances `expired_to`.
-        self.hierarchy.now = now.max(self.hierarchy.now);
+        self.now = now.max(self.now);
         Advance::new(self)
     }
 
@@ -390,16 +357,17 @@ impl<T> TimingWheel<T> {
     /// Takes *O*(1) time.
     #[inline]
     pub fn observe(&mut self, now: Tick) {
-        self.hierarchy.observe(now);
+        self.now = now.max(self.now);
+        self.update_expired_to();
     }
 
-    /// Returns the least tick at which [`advance`](Self::advance) would expire, move or sort
-    /// timeouts; `None` if and only if none is pending.
+    /// Returns the least tick at which [`advance`](Self::advance) would expire or move timeouts;
+    /// `None` if and only if none is pending.
     ///
     /// It is never later than the least deadline. It may be earlier in two cases. The timeout with
     /// the least deadline of its bucket was cancelled or reset to a later deadline. Or the wheel
-    /// must sort a crowded bucket before its first deadline. If a timeout is due, the returned tick
-    /// is not after [`now`](Self::now).
+    /// must spread a crowded bucket before its first deadline. If a timeout is due, the returned
+    /// tick is not after [`now`](Self::now).
     ///
     /// # Examples
     ///
@@ -415,25 +383,24 @@ impl<T> TimingWheel<T> {
     ///
     /// # Complexity
     ///
-    /// Takes *O*(1) time. It reads up to 60 records if the earliest of the latest timeouts was
-    /// cancelled or reset.
+    /// Takes *O*(1) time.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<Tick> {
-        self.hierarchy.next_expiration()
+        self.buckets.next_expiration()
     }
 
     /// Returns the latest tick given to [`advance`](Self::advance) or [`observe`](Self::observe),
     /// or the start.
     #[must_use]
     pub const fn now(&self) -> Tick {
-        self.hierarchy.now
+        self.now
     }
 
     /// Returns the number of pending timeouts, including those that are due but not taken.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.arena.len()
+        self.values.len()
     }
 
     /// Returns whether no timeout is pending.
@@ -441,11 +408,102 @@ impl<T> TimingWheel<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns the number of buckets of each level.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.buckets.geometry.size()
+    }
+
+    /// Frees memory that pending timeouts do not need, without moving their values.
+    ///
+    /// Keys stay valid, and dead keys stay dead. The memory goes to the allocator in segments of a
+    /// few kilobytes. An allocator may keep them for the process, as that of glibc does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use delaywheel::{Tick, TimingWheel};
+    ///
+    /// let mut wheel = TimingWheel::new(Tick::ZERO);
+    /// let key = wheel.insert(Tick::new(1 << 40), "far")?;
+    /// wheel.cancel(key);
+    /// wheel.shrink();
+    /// assert!(wheel.is_empty() && wheel.cancel(key).is_none());
+    /// # Ok::<_, delaywheel::InsertError<&str>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// Takes time proportional to the memory in use.
+    pub fn shrink(&mut self) {
+        self.values.shrink();
+        self.buckets.shrink();
+    }
+
+    /// Takes the memory of an empty wheel, so that the caller can free it without a lock. Dead keys
+    /// stay dead. *O*(1). `None` if a timeout is pending.
+    ///
+    /// Once a slot has had 2^31 timeouts, it returns `None` as well and shrinks the wheel instead,
+    /// in *O*(slots).
+    #[cfg(feature = "std")]
+    pub(crate) fn take_memory(&mut self) -> Option<Self> {
+        let Some(values) = self.values.take() else {
+            if self.is_empty() {
+                self.shrink();
+            }
+            return None;
+        };
+        let empty = Buckets::new(self.buckets.geometry.clone());
+        let buckets = core::mem::replace(&mut self.buckets, empty);
+        Some(Self { values, buckets, ..*self })
+    }
+
+    /// Advances `expired_to` to `now` unless a timeout may be due.
+    #[inline]
+    fn update_expired_to(&mut self) {
+        if self.expired_to < self.now && self.next_expiration().is_none_or(|next| next > self.now) {
+            self.expired_to = self.now;
+        }
+    }
+
+    /// Puts the timeout in a slot into the bucket of its deadline.
+    #[inline]
+    fn place(&mut self, deadline: Tick, slot: u32) {
+        let position = self.buckets.place(self.expired_to, deadline, slot);
+        self.values.set_tag(slot, position);
+    }
+
+    /// Removes a record. If few live ones are left in its chunk, they move to others.
+    #[inline]
+    fn remove(&mut self, position: u32) {
+        if self.buckets.remove(position) {
+            self.merge(position / CHUNK);
+        }
+    }
+
+    #[inline(never)]
+    fn merge(&mut self, chunk: u32) {
+        for position in self.buckets.records.survivors(chunk) {
+            self.cascade(position);
+        }
+    }
 }
 
 impl<T> Default for TimingWheel<T> {
     /// Makes an empty wheel of the default size whose time starts at 0.
     fn default() -> Self {
         Self::new(Tick::ZERO)
+    }
+}
+
+impl<T> fmt::Debug for TimingWheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimingWheel")
+            .field("now", &self.now)
+            .field("size", &self.size())
+            .field("pending", &self.len())
+            .field("next_expiration", &self.next_expiration())
+            .finish_non_exhaustive()
     }
 }

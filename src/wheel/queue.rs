@@ -1,9 +1,9 @@
-//! The bucket delay queue: the first bucket of each level, least expiration first.
+//! The bucket delay queue: the levels with non-empty buckets, least expiration first.
 //!
-//! A level's buckets are ordered by their ranges, and the level knows its first occupied bucket. So
-//! the queue holds one entry for each level. An entry's expiration is never after that of the
-//! level's first bucket. It may be earlier, because a bucket that empties does not update the
-//! queue. The hierarchy corrects the entry when it reaches the front.
+//! The buckets of a level are in the order of time, so the first non-empty one stands for all of
+//! its level. One level stands before the heap, usually the one that is due first. It keeps this
+//! place when it empties, until another level takes it. So a bucket that empties and fills again
+//! and again, as that of a single request in flight does, costs no heap operation.
 
 use core::{
     cmp::Reverse,
@@ -14,93 +14,110 @@ use priority_queue::PriorityQueue;
 
 use crate::tick::Tick;
 
-/// A min-heap of levels by absolute expiration.
+/// A min-heap of levels by expiration.
 #[derive(Debug)]
 pub(super) struct BucketQueue {
-    levels: PriorityQueue<u8, Reverse<Tick>, BuildHasherDefault<LevelHasher>>,
+    /// The level before the heap.
+    front: u32,
+    /// Its expiration; `None` if it is empty.
+    front_expiration: Option<Tick>,
+    /// All other levels with non-empty buckets.
+    heap: PriorityQueue<u32, Reverse<Tick>, BuildHasherDefault<LevelHasher>>,
 }
 
 impl BucketQueue {
     pub(super) const fn new() -> Self {
-        Self { levels: PriorityQueue::with_hasher(BuildHasherDefault::new()) }
+        let heap = PriorityQueue::with_hasher(BuildHasherDefault::new());
+        Self { front: 0, front_expiration: None, heap }
     }
 
     /// Adds a level, or changes its expiration. *O*(log n).
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
-    pub(super) fn set(&mut self, level: usize, expiration: Tick) {
-        debug_assert!(level < 64, "there is no level {level}");
-        self.levels.push(level as u8, Reverse(expiration));
+    #[inline]
+    pub(super) fn set(&mut self, level: u32, expiration: Tick) {
+        if self.front == level {
+            self.front_expiration = Some(expiration);
+        } else {
+            self.set_other(level, expiration);
+        }
+    }
+
+    #[inline(never)]
+    fn set_other(&mut self, level: u32, expiration: Tick) {
+        if self.front_expiration.is_some_and(|front| front <= expiration) {
+            self.heap.push(level, Reverse(expiration));
+            return;
+        }
+        self.heap.remove(&level);
+        if let Some(front) = self.front_expiration.replace(expiration) {
+            self.heap.push(self.front, Reverse(front));
+        }
+        self.front = level;
+    }
+
+    /// Removes a level, which has become empty. *O*(log n).
+    #[inline]
+    pub(super) fn remove(&mut self, level: u32) {
+        if self.front == level {
+            self.front_expiration = None;
+        } else {
+            self.heap.remove(&level);
+        }
     }
 
     /// Returns the level with the least expiration. *O*(1).
     #[inline]
-    pub(super) fn first(&self) -> Option<(usize, Tick)> {
-        self.levels.peek().map(|(&level, expiration)| (level.into(), expiration.0))
+    pub(super) fn first(&self) -> Option<(u32, Tick)> {
+        let first = self.heap.peek().map(|(&level, &Reverse(expiration))| (level, expiration));
+        match self.front_expiration {
+            Some(front) if first.is_none_or(|(_, first)| front <= first) => {
+                Some((self.front, front))
+            }
+            _ => first,
+        }
     }
 
-    /// Removes the level with the least expiration. *O*(log n).
-    pub(super) fn pop(&mut self) {
-        self.levels.pop();
+    /// Returns the least expiration of the other levels. *O*(n).
+    pub(super) fn first_but(&self, level: u32) -> Option<Tick> {
+        let front = self.front_expiration.map(|front| (self.front, front));
+        let heap = self.heap.iter().map(|(&level, &Reverse(expiration))| (level, expiration));
+        let others = front.into_iter().chain(heap).filter(|&(other, _)| other != level);
+        others.map(|(_, expiration)| expiration).min()
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.heap.shrink_to_fit();
     }
 
     pub(super) fn len(&self) -> usize {
-        self.levels.len()
+        self.heap.len() + usize::from(self.front_expiration.is_some())
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 64 levels")]
-    pub(super) fn expiration(&self, level: usize) -> Option<Tick> {
-        self.levels.get_priority(&(level as u8)).map(|expiration| expiration.0)
+    pub(super) fn expiration(&self, level: u32) -> Option<Tick> {
+        if self.front == level {
+            return self.front_expiration;
+        }
+        self.heap.get_priority(&level).map(|expiration| expiration.0)
     }
 }
 
-/// Hashes a level number with one multiplication.
+/// Hashes the number of a level with one multiplication.
 #[derive(Debug, Default)]
 struct LevelHasher(u64);
 
 impl Hasher for LevelHasher {
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
 
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            self.write_u8(byte);
+            self.write_u32(byte.into());
         }
     }
 
     #[inline]
-    fn write_u8(&mut self, level: u8) {
-        self.0 = (self.0 ^ u64::from(level)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[test]
-    fn the_first_level_is_the_least_of_a_map() {
-        let (mut queue, mut model) = (BucketQueue::new(), BTreeMap::new());
-        let mut random = 1_u64;
-        for _ in 0..20_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let level = (random >> 33) as usize % 64;
-            if (random >> 20) % 4 == 0 {
-                let first = queue.first();
-                queue.pop();
-                if let Some((level, expiration)) = first {
-                    assert_eq!(model.remove(&level), Some(expiration));
-                    assert!(model.values().all(|&other| other >= expiration));
-                }
-            } else {
-                let expiration = Tick::new(random >> 50);
-                queue.set(level, expiration);
-                model.insert(level, expiration);
-            }
-            assert_eq!(queue.len(), model.len());
-            assert_eq!(queue.expiration(level), model.get(&level).copied());
-        }
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Clock, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer, Watch,
+    AsyncPurgatory, Clock, Condition, DelayQueue, ManualClock, MissedTicks, Purgatory, Timer,
+    Watch,
     future::{Interval, QueueStream},
 };
 
@@ -28,7 +29,7 @@ impl Owners {
         let clock = ManualClock::new();
         let builder = Timer::builder().clock(clock.clone());
         let timer = builder.clone().build().expect("the settings are valid");
-        let queue = DelayQueue::builder().clock(clock.clone()).build_queue();
+        let queue = Timer::builder().clock(clock.clone()).build_queue();
         let queue = queue.expect("the settings are valid");
         queue.insert(SECOND, 7).expect("the queue is open");
         let purgatory = Purgatory::builder().timer(builder).build();
@@ -56,11 +57,19 @@ const FUTURES: [(&str, Make); 8] = [
     ("recv_async", |owners| boxed(owners.queue.recv_async())),
     ("stream.recv", |owners| boxed(owners.stream.recv())),
     ("wait", |owners| boxed(owners.purgatory.wait([3, 4], SECOND))),
-    ("wait_any", |owners| {
-        boxed(owners.purgatory.wait_any([Watch::Threshold(3, 9), Watch::Events(4)], SECOND))
+    ("wait for any", |owners| {
+        boxed(
+            owners
+                .purgatory
+                .wait(Watch::any([Condition::Threshold(3, 9), Condition::Events(4)]), SECOND),
+        )
     }),
-    ("wait_all", |owners| {
-        boxed(owners.purgatory.wait_all([Watch::Threshold(3, 9), Watch::Events(4)], SECOND))
+    ("wait for all", |owners| {
+        boxed(
+            owners
+                .purgatory
+                .wait(Watch::all([Condition::Threshold(3, 9), Condition::Events(4)]), SECOND),
+        )
     }),
 ];
 

@@ -3,14 +3,15 @@
 use std::{
     future::Future,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, mpsc::RecvError},
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
-use delaywheel::{DelayQueue, ManualClock, RecvError, future::block_on};
+use delaywheel::{DelayQueue, ManualClock, Timer};
 use futures_core::Stream;
+use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, queue};
 
@@ -152,7 +153,7 @@ fn a_task_that_keeps_a_queue_of_borrowed_values_may_move_to_another_thread() {
         task
     }
     let clock = ManualClock::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().expect("valid settings");
+    let queue = Timer::builder().clock(clock.clone()).build_queue().expect("valid settings");
     queue.insert(SECOND, "tea").expect("the queue is not full");
     clock.advance(SECOND);
     assert_eq!(block_on(is_send(async move { queue.recv_async().await })), Ok("tea"));

@@ -3,18 +3,12 @@
 use std::{
     future::pending,
     panic::{RefUnwindSafe, UnwindSafe},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Poll, Wake, Waker},
+    task::Poll,
     time::Duration,
 };
 
-use delaywheel::{
-    Clock, Timer,
-    future::{Sleep, block_on},
-};
+use delaywheel::{Clock, Timer, future::Sleep};
+use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, timer};
 
@@ -80,31 +74,6 @@ fn a_sleep_registers_at_its_first_poll_and_leaves_when_it_is_dropped() {
 }
 
 #[test]
-fn a_reset_moves_a_sleep_in_every_state() {
-    let (timer, clock) = timer();
-    let (woken, waker) = Wakes::new();
-    let mut sleep = timer.sleep(SECOND);
-    sleep.reset(3 * SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending());
-    clock.advance(2 * SECOND);
-    sleep.reset_at(clock.now() + SECOND / 2);
-    clock.advance(SECOND / 2);
-    assert_eq!(woken.count(), 1, "earlier");
-    sleep.reset(SECOND);
-    assert!(!sleep.is_elapsed());
-    assert!(poll_with(&mut sleep, &waker).is_pending(), "woken, but reset before it was polled");
-    clock.advance(SECOND);
-    assert_eq!(woken.count(), 2);
-    assert!(poll_with(&mut sleep, &waker).is_ready());
-    sleep.reset(SECOND);
-    assert!(poll_with(&mut sleep, &waker).is_pending(), "after its end");
-    sleep.reset(Duration::ZERO);
-    clock.advance(Duration::ZERO);
-    assert_eq!(woken.count(), 3, "at once");
-    assert_eq!(timer.stats().pending, 0);
-}
-
-#[test]
 fn a_sleep_that_has_ended_within_a_tick_is_ready_again() {
     let (timer, clock) = timer();
     let ((_one, first), (_two, second)) = (Wakes::new(), Wakes::new());
@@ -113,37 +82,6 @@ fn a_sleep_that_has_ended_within_a_tick_is_ready_again() {
     clock.advance(Duration::from_micros(1_600));
     assert!(poll_with(&mut sleep, &second).is_ready(), "the poll of another task reads the clock");
     assert!(poll_with(&mut sleep, &second).is_ready(), "it is ready again");
-}
-
-#[test]
-fn a_sleep_that_is_dropped_while_others_of_its_tick_expire_leaves_the_wheel() {
-    /// Drops the sleeps when it is woken.
-    struct DropAll(Mutex<Vec<Sleep>>, AtomicU64);
-    impl Wake for DropAll {
-        fn wake(self: Arc<Self>) {
-            self.1.fetch_add(1, Ordering::Relaxed);
-            let sleeps = std::mem::take(&mut *self.0.lock().expect("no thread panics"));
-            drop(sleeps);
-        }
-    }
-    let (timer, clock) = timer();
-    let start = clock.now();
-    drop(timer.sleep(SECOND));
-    clock.advance(10 * SECOND);
-    let all = Arc::new(DropAll(Mutex::default(), AtomicU64::new(0)));
-    let waker = Waker::from(Arc::clone(&all));
-    for _ in 0..1000 {
-        let mut sleep = timer.sleep(SECOND);
-        assert!(poll_with(&mut sleep, &waker).is_pending());
-        sleep.reset_at(start);
-        all.0.lock().expect("no thread panics").push(sleep);
-    }
-    clock.advance(Duration::ZERO);
-    let stats = timer.stats();
-    assert_eq!((stats.panicked, stats.pending), (0, 0));
-    assert_eq!(stats.expired + stats.cancelled, 1000);
-    assert!(stats.cancelled > 0, "all were woken, also those that had been dropped");
-    assert_eq!(all.1.load(Ordering::Relaxed), stats.expired);
 }
 
 #[test]
@@ -185,29 +123,4 @@ fn a_far_sleep_that_is_moved_and_others_that_come_and_go_wake_no_thread() {
         woken = wakeups_of_a_pass();
     }
     assert_eq!(woken, 0);
-}
-
-#[test]
-fn sleeps_end_in_real_time() {
-    let timer = Timer::new();
-    let clock = std::time::Instant::now();
-    let delay = Duration::from_millis(3);
-    block_on(timer.sleep(delay)).expect("the timer runs");
-    assert!(clock.elapsed() >= delay);
-}
-
-#[test]
-fn a_sleep_is_polled_and_dropped_on_other_threads_than_its_own() {
-    let (timer, clock) = timer();
-    let mut sleep = timer.sleep(SECOND);
-    let mut sleep = std::thread::spawn(move || {
-        assert!(poll(&mut sleep).is_pending());
-        sleep
-    })
-    .join()
-    .expect("no thread panics");
-    assert!(poll(&mut sleep).is_pending());
-    clock.advance(SECOND);
-    std::thread::spawn(move || assert!(poll(&mut sleep).is_ready())).join().expect("it has ended");
-    assert_eq!(timer.stats().pending, 0);
 }

@@ -48,7 +48,7 @@ pub(crate) fn timer() -> (Timer, ManualClock) {
 }
 
 /// A purgatory in virtual time, and its clock.
-pub(crate) fn purgatory() -> (AsyncPurgatory<u32, &'static str>, ManualClock) {
+pub(crate) fn purgatory() -> (AsyncPurgatory<u32>, ManualClock) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone());
     (Purgatory::builder().timer(timer).build().expect("the settings are valid"), clock)
@@ -57,7 +57,7 @@ pub(crate) fn purgatory() -> (AsyncPurgatory<u32, &'static str>, ManualClock) {
 /// A queue in virtual time, and its clock.
 pub(crate) fn queue() -> (DelayQueue<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue();
+    let queue = Timer::builder().clock(clock.clone()).build_queue();
     (queue.expect("the settings are valid"), clock)
 }
 

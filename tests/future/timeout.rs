@@ -12,8 +12,9 @@ use std::{
 
 use delaywheel::{
     Clock,
-    future::{Timeout, TimeoutError, block_on},
+    future::{Timeout, TimeoutError},
 };
+use pollster::block_on;
 
 use crate::support::{Pending, SECOND, Wakes, poll, poll_with, timer};
 

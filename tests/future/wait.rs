@@ -9,12 +9,12 @@ use std::{
 };
 
 use delaywheel::{
-    AsyncPurgatory, Completion, Overload, Purgatory, Watch, WatchErrorKind, future::Wait,
+    AsyncPurgatory, Completion, Condition, Overload, Purgatory, Watch, WatchErrorKind, future::Wait,
 };
 
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory};
 
-fn completion(wait: &mut Wait<u32, &'static str>) -> Option<Completion<&'static str>> {
+fn completion(wait: &mut Wait<u32>) -> Option<Completion> {
     match poll(wait) {
         Poll::Ready(result) => Some(result.expect("the purgatory is open")),
         Poll::Pending => None,
@@ -22,7 +22,7 @@ fn completion(wait: &mut Wait<u32, &'static str>) -> Option<Completion<&'static 
 }
 
 /// Nothing is left of any wait.
-fn assert_empty(purgatory: &AsyncPurgatory<u32, &'static str>) {
+fn assert_empty(purgatory: &AsyncPurgatory<u32>) {
     assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
     assert_eq!(purgatory.timer_stats().pending, 0);
     purgatory.check_invariants();
@@ -69,17 +69,19 @@ fn a_wait_expires_and_is_cancelled_and_the_task_is_woken() {
     assert_eq!((woken.count(), completion(&mut wait)), (1, Some(Completion::Expired)));
     let mut wait = purgatory.wait([3], SECOND);
     assert!(poll_with(&mut wait, &waker).is_pending());
-    assert_eq!(purgatory.cancel_for_key_with(&3, &"moved"), 1);
-    assert_eq!((woken.count(), completion(&mut wait)), (2, Some(Completion::Cancelled("moved"))));
+    for waiting in purgatory.cancel_for_key(&3) {
+        delaywheel::DelayedOperation::complete(waiting, Completion::Cancelled);
+    }
+    assert_eq!((woken.count(), completion(&mut wait)), (2, Some(Completion::Cancelled)));
     assert_empty(&purgatory);
 }
 
 #[test]
 fn thresholds_satisfy_any_or_all() {
     let (purgatory, clock) = purgatory();
-    let watches = [Watch::Threshold(3, 100), Watch::Threshold(4, 200)];
-    let mut any = purgatory.wait_any(watches, SECOND);
-    let mut all = purgatory.wait_all(watches, SECOND);
+    let watches = [Condition::Threshold(3, 100), Condition::Threshold(4, 200)];
+    let mut any = purgatory.wait(Watch::any(watches), SECOND);
+    let mut all = purgatory.wait(Watch::all(watches), SECOND);
     assert_eq!((completion(&mut any), completion(&mut all)), (None, None));
     assert_eq!(purgatory.advance(&3, 99), 0);
     assert_eq!(purgatory.advance(&3, 100), 1);
@@ -87,14 +89,15 @@ fn thresholds_satisfy_any_or_all() {
     assert_eq!(completion(&mut all), None);
     assert_eq!(purgatory.advance(&4, 300), 1);
     assert_eq!(completion(&mut all), Some(Completion::Satisfied));
-    let mut reached = purgatory.wait_all(watches, SECOND).when_reached(|key, _| *key == 3);
+    let mut reached = purgatory.wait(Watch::all(watches), SECOND).when_reached(|key, _| *key == 3);
     assert_eq!(completion(&mut reached), None);
     clock.advance(SECOND);
     assert_eq!(completion(&mut reached), Some(Completion::Expired));
-    let mut reached = purgatory.wait_all(watches, SECOND).when_reached(|_, at| at <= 200);
+    let mut reached = purgatory.wait(Watch::all(watches), SECOND).when_reached(|_, at| at <= 200);
     assert_eq!(completion(&mut reached), Some(Completion::Satisfied));
-    let too_many = (0..1025).map(|key| Watch::Threshold(key, 1));
-    let mut refused = purgatory.wait_all(too_many, SECOND).when_reached(|key, _| *key < 1024);
+    let too_many = (0..1025).map(|key| Condition::Threshold(key, 1));
+    let mut refused =
+        purgatory.wait(Watch::all(too_many), SECOND).when_reached(|key, _| *key < 1024);
     let Poll::Ready(Err(error)) = poll(&mut refused) else { panic!("key 1024 is not reached") };
     assert_eq!(error.kind(), WatchErrorKind::TooManyKeys);
     assert_empty(&purgatory);
@@ -102,7 +105,7 @@ fn thresholds_satisfy_any_or_all() {
 
 /// Polls a wait when its waker is woken, as an executor without a queue does.
 struct Inline {
-    wait: Mutex<Wait<u32, &'static str>>,
+    wait: Mutex<Wait<u32>>,
     waker: Waker,
 }
 
@@ -185,4 +188,22 @@ fn a_full_purgatory_refuses_or_displaces() {
             (_, other) => panic!("{overload:?} gave {other:?}"),
         }
     }
+}
+
+#[test]
+fn an_event_while_a_wait_begins_ends_it() {
+    let (purgatory, _clock) = purgatory();
+    let (mut questions, other) = (0, purgatory.clone());
+    let watch = Watch::any([Condition::Threshold(1, 5), Condition::Events(2)]);
+    let mut wait = purgatory.wait(watch, SECOND).when_reached(move |_, _| {
+        questions += 1;
+        if questions == 2 {
+            // The wait watches its keys, and has not returned from its first poll.
+            other.check_and_complete(&2);
+        }
+        false
+    });
+    assert_eq!(completion(&mut wait), Some(Completion::Satisfied));
+    drop(wait);
+    assert_empty(&purgatory);
 }

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    Timer,
-    future::{Sleep, block_on},
-};
+use delaywheel::{Timer, future::Sleep};
+use pollster::block_on;
 
 use crate::support::{SECOND, Wakes, poll, poll_with, purgatory, queue, timer};
 
@@ -25,20 +23,6 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
 
 fn waker(call: impl Fn() + Send + Sync + 'static) -> Waker {
     Waker::from(Arc::new(Call(call)))
-}
-
-#[test]
-fn the_task_that_polled_last_is_woken_and_no_other() {
-    let (timer, clock) = timer();
-    let ((first, one), (second, two)) = (Wakes::new(), Wakes::new());
-    let mut sleep = timer.sleep(SECOND);
-    assert!(poll_with(&mut sleep, &one).is_pending());
-    assert!(poll_with(&mut sleep, &two).is_pending());
-    drop(one);
-    assert_eq!(Arc::strong_count(&first), 1, "the first waker has left the wheel");
-    clock.advance(SECOND);
-    assert_eq!((first.count(), second.count()), (0, 1));
-    assert_eq!(timer.stats().scheduled, 1);
 }
 
 #[test]

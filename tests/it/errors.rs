@@ -10,8 +10,8 @@ use std::{
 
 use delaywheel::{
     BuildError, Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload,
-    Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, Timeout,
-    TimeoutGuard, TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
+    Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard,
+    TimeoutHandle, TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
     WheelBuilder,
 };
 
@@ -25,7 +25,7 @@ type Value = Cell<u32>;
 fn full_timer() -> (Timer, ValueTimer<Value>) {
     let timer = Timer::builder().max_pending(1).build().unwrap();
     timer.schedule(HOUR, || ()).unwrap();
-    let values = ValueTimer::builder().max_pending(1).build_with(|_: Value| ()).unwrap();
+    let values = Timer::builder().max_pending(1).build_with(|_: Value| ()).unwrap();
     values.schedule(HOUR, Cell::new(1)).unwrap();
     (timer, values)
 }
@@ -37,9 +37,9 @@ fn a_refused_timeout_passes_through_a_question_mark_as_a_boxed_error() {
         timer.schedule(HOUR, || ())?;
         Ok(())
     }
-    fn schedule_batch() -> Result<(), BoxError> {
+    fn schedule_value() -> Result<(), BoxError> {
         let (_timer, values) = full_timer();
-        values.schedule_batch([(HOUR, Cell::new(2))])?;
+        values.schedule(HOUR, Cell::new(2))?;
         Ok(())
     }
     fn insert() -> Result<(), BoxError> {
@@ -48,7 +48,7 @@ fn a_refused_timeout_passes_through_a_question_mark_as_a_boxed_error() {
         Ok(())
     }
     assert_eq!(schedule().unwrap_err().to_string(), "timer is full");
-    assert_eq!(schedule_batch().unwrap_err().to_string(), "timer is full");
+    assert_eq!(schedule_value().unwrap_err().to_string(), "timer is full");
     assert_eq!(insert().unwrap_err().to_string(), "wheel is full");
 }
 
@@ -87,7 +87,7 @@ fn an_error_returns_the_reason_and_the_value() {
     let ran = std::sync::Arc::new(());
     let held = std::sync::Arc::clone(&ran);
     let error = timer.schedule(HOUR, move || drop(held)).unwrap_err();
-    assert_eq!(format!("{error:?}"), "ScheduleError { reason: Full, .. }");
+    assert_eq!(format!("{error:?}"), "ScheduleError { kind: Full, cause: None, .. }");
     error.into_value().run();
     assert_eq!(std::sync::Arc::strong_count(&ran), 1);
 }
@@ -111,11 +111,11 @@ impl DelayedOperation<u32> for Waits {
 #[test]
 fn a_refused_operation_passes_through_a_question_mark() {
     fn wait(purgatory: &Purgatory<u32, Waits>, key: u32) -> Result<(), BoxError> {
-        let _ = purgatory.try_complete_else_watch(Waits(Cell::new(key)), [key], HOUR)?;
+        let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
         Ok(())
     }
     fn wait_io(purgatory: &Purgatory<u32, Waits>, key: u32) -> io::Result<()> {
-        let _ = purgatory.try_complete_else_watch(Waits(Cell::new(key)), [key], HOUR)?;
+        let _ = purgatory.watch(Waits(Cell::new(key)), [key], HOUR)?;
         Ok(())
     }
     let builder = PurgatoryBuilder::new()
@@ -131,31 +131,9 @@ fn a_refused_operation_passes_through_a_question_mark() {
     assert_eq!(error.to_string(), "purgatory is full");
     drop(purgatory.shutdown());
     assert_eq!(wait_io(&purgatory, 3).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-    let refused = purgatory.try_complete_else_watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
+    let refused = purgatory.watch(Waits(Cell::new(9)), [9], HOUR).unwrap_err();
     assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
     assert_eq!(refused.into_value().0.get(), 9);
-}
-
-#[test]
-fn an_end_of_receiving_passes_through_a_question_mark_as_an_io_error() {
-    fn receive(queue: &DelayQueue<Value>) -> io::Result<Value> {
-        Ok(queue.recv()?)
-    }
-    fn receive_in_time(queue: &DelayQueue<Value>) -> io::Result<Value> {
-        Ok(queue.recv_timeout(Duration::ZERO)?)
-    }
-    fn try_to_receive(queue: &DelayQueue<Value>) -> io::Result<Value> {
-        Ok(queue.try_recv()?)
-    }
-    let queue = DelayQueue::builder().clock(ManualClock::new()).build_queue().unwrap();
-    assert_eq!(receive_in_time(&queue).unwrap_err().kind(), io::ErrorKind::TimedOut);
-    assert_eq!(try_to_receive(&queue).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    queue.shutdown();
-    for receive in [receive, receive_in_time, try_to_receive] {
-        let error = receive(&queue).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-        assert_eq!(error.to_string(), "queue is shut down");
-    }
 }
 
 #[test]
@@ -165,7 +143,7 @@ fn handles_can_be_moved_and_shared_across_threads_and_panics() {
     is_safe::<ValueTimer<Value>>();
     is_safe::<DelayQueue<Value>>();
     is_safe::<ManualClock>();
-    is_safe::<Timeout>();
+    is_safe::<TimeoutHandle>();
     is_safe::<TimeoutKey>();
     is_safe::<TimeoutGuard>();
     is_safe::<Repeating>();

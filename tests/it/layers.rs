@@ -12,30 +12,21 @@ use std::{
 
 use crate::sources::{sources_in, tokens};
 
-/// The modules of the crate and their layers.
-const LAYERS: [(&str, u8); 13] = [
-    ("segments", 0),
-    ("tick", 0),
-    ("error", 0),
-    ("ticks", 1),
-    ("wheel", 1),
-    ("clock", 2),
-    ("sync", 2),
-    ("histogram", 2),
-    ("timer", 3),
-    ("purgatory", 4),
-    ("guide", 4),
-    ("future", 5),
-    ("durable", 5),
+/// The files and folders of `src`, by layer.
+const LAYERS: [&[&str]; 6] = [
+    &["error", "slab", "tick"],
+    &["ticks", "wheel"],
+    &["clock", "histogram", "panics", "sync"],
+    &["timer"],
+    &["guide", "purgatory"],
+    &["future"],
 ];
 
-/// Imports that close a circle on purpose: the methods of one type are in several files, or two
-/// types name each other, such as a builder and the type that it builds.
-const CIRCLES: [(&str, &str); 2] =
-    [("purgatory::limits", "purgatory::shared"), ("purgatory::walk", "purgatory::shard")];
+/// Imports that close a circle on purpose.
+const CIRCLES: [(&str, &str); 0] = [];
 
-/// Limit of lines of code in a file.
-const LONGEST_FILE: usize = 500;
+/// A file with more lines of code has a seam between two things.
+const LONGEST_FILE: usize = 600;
 
 #[test]
 fn every_file_imports_from_its_own_module_and_from_lower_layers() {
@@ -49,28 +40,23 @@ fn every_file_imports_from_its_own_module_and_from_lower_layers() {
 fn the_files_of_a_module_import_each_other_without_circles() {
     let mut imports = imports(&sources());
     assert!(imports.len() > 50, "few imports were found");
-    for (from, to) in CIRCLES {
-        assert!(imports.remove(&(from.into(), to.into())), "{from} does not import {to}");
-    }
+    imports.retain(|(from, to)| !CIRCLES.contains(&(from, to)));
     assert_eq!(circles(&imports), Vec::<String>::new());
 }
 
 #[test]
 fn a_circle_is_found() {
-    let source = |path: &str, text: &str| (PathBuf::from(path), text.to_string());
-    let of = |sources: &[_]| circles(&imports(sources)).len();
-    let (a, b) = (source("m/a.rs", "use super::b::B;"), source("m/b.rs", "use crate::m::{c, D};"));
-    assert_eq!(
-        of(&[a.clone(), b.clone(), source("m/c.rs", "use super::a::A;")]),
-        3,
-        "of three files"
-    );
-    assert_eq!(of(&[a.clone(), b.clone(), source("m/c.rs", "")]), 0, "no circle");
-    let within = source("m/d/e.rs", "use super::super::a::A;");
-    let from = source("m/a.rs", "use super::d::f::F;");
-    assert_eq!(of(&[from, within, source("m/d/f.rs", "")]), 2, "of a file and a folder");
+    let circles_of = |texts: &[(&str, &str)]| {
+        let source = |(path, text): &(&str, &str)| (PathBuf::from(path), (*text).to_string());
+        circles(&imports(&texts.iter().map(source).collect::<Vec<_>>())).len()
+    };
+    let (a, b) = (("m/a.rs", "use super::b::B;"), ("m/b.rs", "use crate::m::{c, D};"));
+    assert_eq!(circles_of(&[a, b, ("m/c.rs", "use super::a::A;")]), 3, "of three files");
+    assert_eq!(circles_of(&[a, b, ("m/c.rs", "")]), 0, "no circle");
+    let within = ("m/d/e.rs", "use super::super::a::A;");
+    assert_eq!(circles_of(&[("m/a.rs", "use super::d::f::F;"), within, ("m/d/f.rs", "")]), 2);
     let tests = "#[cfg(test)]\nmod tests { use super::super::a::A; }";
-    assert_eq!(of(&[a, b, source("m/c.rs", tests)]), 0, "tests may import every file");
+    assert_eq!(circles_of(&[a, b, ("m/c.rs", tests)]), 0, "tests may import every file");
 }
 
 #[test]
@@ -87,34 +73,26 @@ fn every_file_opens_with_a_sentence_and_is_short_and_allows_nothing() {
 }
 
 #[test]
-fn upward_and_sideways_paths_are_found() {
-    let count = |path: &str, text: &str| faults(Path::new(path), text).len();
-    assert_eq!(count("tick.rs", "use crate::error::Error;"), 1, "sideways");
-    assert_eq!(count("tick.rs", "use crate::TimingWheel;"), 1, "upwards, by a re-export");
-    assert_eq!(count("wheel/iter.rs", "use crate::Tick;"), 1, "downwards, by a re-export");
-    assert_eq!(count("wheel/iter.rs", "use crate::{TimingWheel, segments};"), 1, "within a module");
-    assert_eq!(count("tick.rs", "use super::WheelKey;"), 1, "upwards, by `super`");
-    assert_eq!(count("wheel/iter.rs", "use crate::{sync, timer::{self, Timer}};"), 3, "in a group");
-    assert_eq!(count("wheel/iter.rs", "use super::{super::timer::Timer, Key};"), 1, "from within");
-    assert_eq!(count("wheel/mod.rs", "fn f() { crate::sync::lock() }"), 1, "in an expression");
-    assert_eq!(count("wheel/mod.rs", "debug_assert!(x, \"}\", crate::sync::y)"), 1, "in a macro");
-    assert_eq!(count("timer.rs", "mod tests { use super::super::purgatory; }"), 1, "in a module");
-    assert_eq!(count("timer.rs", "use crate::*;"), 1, "a glob hides what is named");
-    assert_eq!(count("future.rs", "use crate::durable::Store;"), 1, "between tops");
-    assert_eq!(count("timer/shard.rs", "use crate::newcomer::Thing;"), 1, "not in the table");
-}
-
-#[test]
-fn downward_paths_and_words_that_are_no_code_pass() {
-    let count = |path: &str, text: &str| faults(Path::new(path), text).len();
-    assert_eq!(count("wheel/iter.rs", "use super::Key; use crate::{tick::Tick, wheel::arena};"), 0);
-    assert_eq!(count("timer.rs", "use crate::{clock::Clock, sync, wheel::Key}; mod a {}"), 0);
-    assert_eq!(count("wheel/mod.rs", "mod tests { use super::*; use super::arena::Arena; }"), 0);
-    assert_eq!(
-        count("tick.rs", "/// [`crate::wheel`]\n// crate::wheel\nlet x = \"crate::wheel\";"),
-        0
-    );
-    assert_eq!(count("tick.rs", "pub(crate) fn f<'a>(x: &'a str, y: char) { y == '\"'; }"), 0);
+fn upward_and_sideways_paths_are_found_and_others_pass() {
+    for (path, text, count) in [
+        ("tick.rs", "use crate::error::Error;", 1),
+        ("tick.rs", "use crate::TimingWheel;", 1),
+        ("wheel/iter.rs", "use crate::{TimingWheel, error};", 1),
+        ("wheel/iter.rs", "use crate::{sync, timer::{self, Timer}};", 3),
+        ("wheel/iter.rs", "use super::{super::timer::Timer, Key};", 1),
+        ("wheel/mod.rs", "fn f() { crate::sync::lock() }", 1),
+        ("wheel/mod.rs", "debug_assert!(x, \"}\", crate::sync::y)", 1),
+        ("timer.rs", "mod tests { use super::super::purgatory; }", 1),
+        ("timer.rs", "use crate::*;", 1),
+        ("timer/shard.rs", "use crate::newcomer::Thing;", 1),
+        ("wheel/iter.rs", "use super::Key; use crate::{tick::Tick, wheel::arena};", 0),
+        ("timer.rs", "use crate::{clock::Clock, sync, wheel::Key}; mod a {}", 0),
+        ("wheel/mod.rs", "mod tests { use super::*; use super::arena::Arena; }", 0),
+        ("tick.rs", "/// [`crate::wheel`]\n// crate::wheel\nlet x = \"crate::wheel\";", 0),
+        ("tick.rs", "pub(crate) fn f<'a>(x: &'a str, y: char) { y == '\"'; }", 0),
+    ] {
+        assert_eq!(faults(Path::new(path), text).len(), count, "{path}: {text}");
+    }
 }
 
 /// The imports of a file that its layer forbids. A name that is not a module is a re-export.
@@ -166,8 +144,8 @@ fn circles(imports: &BTreeSet<(String, String)>) -> Vec<String> {
     imports.iter().filter(leads_back).map(|(from, to)| format!("{from} -> {to}")).collect()
 }
 
-fn layer(module: &str) -> Option<u8> {
-    LAYERS.iter().find(|(name, _)| *name == module).map(|&(_, layer)| layer)
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
 /// Where a file is in the tree of modules: `wheel/iter.rs` is `wheel::iter`, `lib.rs` the root.
@@ -216,7 +194,6 @@ fn from_root(path: &[&str], home: &[String], inner: usize) -> Option<Vec<String>
     Some(base.chain(rest.iter().map(ToString::to_string)).collect())
 }
 
-/// Names that the crate root re-exports, with the modules that define them.
 /// Collects the paths of the tree that starts at a token, such as `a::{b, c::d as e}`.
 ///
 /// Returns where the tree ends.

@@ -17,7 +17,6 @@ mod layers;
 mod machine;
 mod marathon;
 mod model;
-mod nursery;
 mod oracle;
 mod pages;
 #[cfg(feature = "std")]

@@ -9,7 +9,10 @@
 //! `MARATHON_OPERATIONS=1000000000 cargo test --release --test it marathon -- --nocapture` sets the
 //! number of operations.
 
-use delaywheel::{Key, Tick, TimingWheel, WheelBuilder};
+use delaywheel::{
+    Tick, TimingWheel,
+    wheel::{Key, WheelBuilder},
+};
 
 use crate::variable::variable;
 
@@ -26,7 +29,7 @@ const OPERATIONS_PER_STEP: u64 = 64;
 const ROUND: u64 = 10_000_000;
 
 fn operations() -> u64 {
-    let default = if cfg!(debug_assertions) { 500_000 } else { 50_000_000 };
+    let default = if cfg!(debug_assertions) { 250_000 } else { 50_000_000 };
     variable("MARATHON_OPERATIONS").unwrap_or(default)
 }
 

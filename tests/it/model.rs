@@ -14,7 +14,7 @@ use std::{
 use crate::{machine::Machine, script::Script, shrink, variable::variable};
 
 /// Default number of operations.
-const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 24_000 } else { 1_200_000 };
+const DEFAULT_OPS: u64 = if cfg!(debug_assertions) { 12_000 } else { 1_200_000 };
 
 /// Bytes of a script. An operation takes two or three.
 const SCRIPT_BYTES: usize = 1500;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use delaywheel::{Expired, Key, Tick};
+use delaywheel::{
+    Tick,
+    wheel::{Expired, Key},
+};
 
 /// All pending timeouts, by key: deadline and value.
 #[derive(Debug)]

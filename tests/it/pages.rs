@@ -1,5 +1,5 @@
-//! The pages of the documentation: their links, the tests that they name, and the files that they
-//! list; and the width of comments and pages.
+//! The pages of the documentation: their links, the tests that they name, and the width of comments
+//! and pages.
 
 use std::{
     collections::BTreeMap,
@@ -20,35 +20,28 @@ fn every_relative_link_of_the_documentation_leads_to_a_file() {
         broken
             .extend(broken_links(&text, folder).map(|link| format!("{}: {link}", page.display())));
     }
-    assert!(pages.len() > 20, "few pages were found");
+    assert!(pages.len() > 10, "few pages were found");
     assert!(broken.is_empty(), "{broken:#?}");
 }
-
-/// The folders and files of the package, as in `include` of `Cargo.toml`.
-const PACKAGED: [&str; 9] = [
-    "src",
-    "README.md",
-    "CHANGELOG.md",
-    "LICENSE",
-    "docs/benchmarks.md",
-    "docs/compare.md",
-    "docs/contract.md",
-    "docs/figures",
-    "docs/tokio.md",
-];
 
 #[test]
 fn the_pages_of_the_package_link_to_nothing_outside_of_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = root.canonicalize().expect("the repository exists");
-    let pages = PACKAGED.iter().map(|file| root.join(file));
-    for page in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the manifest is text");
+    let (_, include) = manifest.split_once("include = [").expect("the manifest lists files");
+    let (include, _) = include.split_once(']').expect("the list ends");
+    let packaged: Vec<_> = include.split('"').filter_map(|path| path.strip_prefix('/')).collect();
+    assert!(packaged.contains(&"README.md"), "few files were found");
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    for page in packaged.iter().map(|path| root.join(path)).filter(is_page) {
         let text = fs::read_to_string(&page).expect("a page is text");
         let folder = page.parent().expect("a page is in a folder");
         for file in files(&text) {
             let Ok(path) = folder.join(file).canonicalize() else { continue };
             let path = path.strip_prefix(&root).expect("it is in the repository");
-            let is_packaged = PACKAGED.iter().any(|packaged| path.starts_with(packaged));
+            let is_in = |packaged: &&str| path.starts_with(packaged.trim_end_matches('*'));
+            let is_packaged = packaged.iter().any(is_in) || path.starts_with("LICENSE");
             assert!(is_packaged, "{} links to {}", page.display(), path.display());
         }
     }
@@ -70,43 +63,8 @@ fn every_test_that_a_page_names_exists() {
             }
         }
     }
-    assert!(count > 50, "few names of tests were found");
+    assert!(count > 10, "few names of tests were found");
     assert!(missing.is_empty(), "{missing:#?}");
-}
-
-#[test]
-fn a_name_of_a_missing_test_is_found() {
-    let text = "`a::b::one_two_three_four` `one_two` `c::one_two_three_four` `x` `d::e_f`";
-    let names: Vec<_> = test_names(text).collect();
-    assert_eq!(names, ["a::b::one_two_three_four", "c::one_two_three_four"]);
-    let path = PathBuf::from("tests/it/a/b.rs");
-    let functions = BTreeMap::from([("one_two_three_four".into(), vec![path])]);
-    assert_eq!(
-        names.iter().map(|name| is_function(name, &functions)).collect::<Vec<_>>(),
-        [true, false]
-    );
-}
-
-#[test]
-fn the_architecture_page_lists_every_source_file_once() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page is text");
-    let listed: Vec<_> = files(&page).filter_map(|file| file.strip_prefix("../src/")).collect();
-    for (source, _) in sources_in(&root.join("src")) {
-        let path = source.strip_prefix(root.join("src")).expect("it is within");
-        let path = path.to_str().expect("a path is text").replace('\\', "/");
-        if path != "lib.rs" && !path.contains("models") {
-            let count = listed.iter().filter(|file| **file == path).count();
-            assert_eq!(count, 1, "{path} in docs/architecture.md");
-        }
-    }
-}
-
-#[test]
-fn a_link_to_a_missing_file_is_found() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = "[a](README.md#speed) ![b](missing.svg) [c](https://x.y) [d](#e) [f](tests/missing)";
-    assert_eq!(broken_links(text, folder).collect::<Vec<_>>(), ["missing.svg", "tests/missing"]);
 }
 
 /// rustfmt does not check comments.

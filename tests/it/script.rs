@@ -15,7 +15,7 @@
 //! drain 3                 # then leak the drain
 //! clear
 //! shrink
-//! expect cascades 0       # or `pending`, `expired`, `levels`, `next`
+//! expect expired 0        # or `pending`, `next`
 //! repeat 70               # up to `end`
 //! end
 //! ```
@@ -101,8 +101,6 @@ pub(crate) enum Fact {
     Next,
     Pending,
     Expired,
-    Cascades,
-    Levels,
 }
 
 impl When {
@@ -265,8 +263,6 @@ fn op(words: &[&str]) -> Option<Op> {
         ["expect", "next", at] => Op::Expect(Fact::Next, when(at)?),
         ["expect", "pending", count] => Op::Expect(Fact::Pending, when(count)?),
         ["expect", "expired", count] => Op::Expect(Fact::Expired, when(count)?),
-        ["expect", "cascades", count] => Op::Expect(Fact::Cascades, when(count)?),
-        ["expect", "levels", count] => Op::Expect(Fact::Levels, when(count)?),
         _ => return None,
     })
 }

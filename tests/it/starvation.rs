@@ -40,7 +40,7 @@ impl DelayedOperation<u32> for Client {
         self.ended.push((self.number, completion));
         if let (Some(purgatory), Completion::Expired) = (self.again.take(), completion) {
             let operation = Self { again: Some(purgatory.clone()), ..self };
-            let _ = purgatory.try_complete_else_watch(operation, [1], Duration::ZERO);
+            let _ = purgatory.watch(operation, [1], Duration::ZERO);
         }
     }
 }
@@ -52,11 +52,11 @@ fn operations_that_wait_again_do_not_starve_others() {
     for number in 0..4 {
         let again = Some(purgatory.clone());
         let client = Client { number, ended: Log::new(), again };
-        let _ = purgatory.try_complete_else_watch(client, [1], Duration::ZERO).unwrap();
+        let _ = purgatory.watch(client, [1], Duration::ZERO).unwrap();
     }
     for delay in [MS, 20 * MS] {
         let client = Client { number: 9, ended: ended.clone(), again: None };
-        let _ = purgatory.try_complete_else_watch(client, [2], delay).unwrap();
+        let _ = purgatory.watch(client, [2], delay).unwrap();
         let end = std::time::Instant::now() + GENEROUS;
         let mut all = Vec::new();
         while all.is_empty() && std::time::Instant::now() < end {

@@ -1,6 +1,6 @@
 //! Helpers of the tests of the wheel.
 
-use delaywheel::{Tick, TimingWheel, WheelBuilder};
+use delaywheel::{Tick, TimingWheel, wheel::WheelBuilder};
 
 pub(crate) fn wheel_of<T>(size: usize, start: u64) -> TimingWheel<T> {
     WheelBuilder::new().size(size).start(Tick::new(start)).build().expect("the size is in range")
@@ -19,12 +19,4 @@ pub(crate) fn count_steps<T>(wheel: &mut TimingWheel<T>, now: u64) -> u64 {
         steps += 1;
     }
     steps
-}
-
-/// Returns the level of the only bucket that is not empty, after the nursery was emptied.
-pub(crate) fn level_of_all<T>(wheel: &mut TimingWheel<T>) -> u64 {
-    wheel.shrink();
-    let levels = wheel.shape().levels;
-    let level = levels.iter().position(|level| !level.buckets.is_empty());
-    level.expect("something is pending") as u64
 }

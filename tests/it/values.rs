@@ -7,35 +7,11 @@ use std::{
 };
 
 use delaywheel::{
-    Advance, BuildError, Drain, InsertError, Iter, Key, Tick, TimingWheel, WheelBuilder,
+    InsertError, Tick, TimingWheel,
+    wheel::{Advance, Drain, Iter, Key, WheelBuilder},
 };
 
 use crate::support::{drain_at, wheel_of};
-
-#[test]
-fn a_size_out_of_range_is_an_error_and_any_other_is_rounded_up() {
-    for size in [0, 1, 65537, usize::MAX] {
-        let refused = WheelBuilder::new().size(size).build::<()>().unwrap_err();
-        assert_eq!(refused, BuildError::SizeOutOfRange { size });
-    }
-    for (size, rounded) in [(2, 2), (3, 4), (200, 256), (65535, 65536), (65536, 65536)] {
-        assert_eq!(wheel_of::<()>(size, 0).size(), rounded);
-    }
-}
-
-#[test]
-fn a_key_of_another_wheel_causes_no_panic() {
-    let [mut busy, mut quiet] = [wheel_of(64, 0), wheel_of(4, 0)];
-    let foreign: Vec<_> = (0..5000).map(|i| busy.insert(Tick::new(i), i).unwrap()).collect();
-    let own: Vec<_> = (0..50).map(|i| quiet.insert(Tick::new(i), i).unwrap()).collect();
-    for &key in &foreign {
-        let _ = (quiet.get(key), quiet.deadline(key));
-        let _ = quiet.reset(key, Tick::new(1000));
-        let _ = quiet.cancel(key);
-        quiet.check_invariants();
-    }
-    assert!(own.iter().filter(|&&key| quiet.get(key).is_some()).count() == quiet.len());
-}
 
 #[test]
 fn clear_and_drain_drop_every_value_even_if_drops_panic() {

@@ -55,7 +55,7 @@ pub(crate) struct Counts {
     pub(crate) expired: u64,
     pub(crate) cancelled: u64,
     pub(crate) returned: u64,
-    pub(crate) rejected: u64,
+    pub(crate) refused: u64,
     pub(crate) panicked: u64,
 }
 
@@ -141,6 +141,7 @@ impl Books {
     }
 
     /// Returns the tick that begins `nanos` nanoseconds after the origin, or the next one.
+    #[cfg(feature = "future")]
     pub(crate) fn at_nanos(&self, nanos: u128) -> Tick {
         self.ceil(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -184,7 +185,7 @@ impl Books {
     }
 
     pub(crate) fn refuse(&mut self, number: Number) {
-        self.counts.rejected += 1;
+        self.counts.refused += 1;
         self.entries[number].state = State::Refused;
     }
 
@@ -289,7 +290,7 @@ impl Books {
             expired: stats.expired,
             cancelled: stats.cancelled,
             returned: stats.returned,
-            rejected: stats.rejected,
+            refused: stats.refused,
             panicked: stats.panicked,
         };
         if reported != self.counts || stats.pending != self.pending.len() as u64 {

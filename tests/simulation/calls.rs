@@ -1,8 +1,8 @@
 //! The calls on the timers of a world, and checks of their answers.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
-use delaywheel::{BatchError, PartialBatch, ScheduleError, ScheduleErrorKind, Timeout};
+use delaywheel::{ScheduleError, ScheduleErrorKind, TimeoutHandle};
 
 use crate::{
     books::{Number, State},
@@ -18,7 +18,7 @@ impl Front {
         self: &Arc<Self>,
         world: &Arc<World>,
         (delay, action): (Delay, Action),
-        handle: fn(Timeout) -> Handle,
+        handle: fn(TimeoutHandle) -> Handle,
     ) {
         let tick = self.books().after(world.now(), delay);
         let (number, token) = self.enter(world, tick, action);
@@ -70,7 +70,7 @@ impl Front {
         let is_closed = books.is_shut_down || books.is_draining;
         let is_right = match &result {
             Ok(_) => least < max && !is_closed,
-            Err(Refusal::Full) => most >= max,
+            Err(Refusal::Full) => most >= max && !is_closed,
             Err(Refusal::ShutDown) => is_closed,
             Err(Refusal::NoThread) => false,
         };
@@ -88,51 +88,6 @@ impl Front {
         if !is_right {
             let state = self.books().entries[number].state;
             world.fault(format!("{state:?} with {least}..={most} of {max}, closed: {is_closed}"));
-        }
-    }
-
-    pub(crate) fn schedule_batch(
-        self: &Arc<Self>,
-        world: &Arc<World>,
-        (count, delay): (u32, Delay),
-        action: Action,
-    ) {
-        let delays = (0..count).map(|index| match delay {
-            Delay::Nanos(nanos) => Delay::Nanos(nanos / u64::from(index + 1)),
-            Delay::Endless => delay,
-        });
-        let load = self.load(world);
-        let mut numbers = Vec::new();
-        let mut batch = Vec::new();
-        for delay in delays {
-            let tick = self.books().after(world.now(), delay);
-            let (number, token) = self.enter(world, tick, action);
-            numbers.push(number);
-            batch.push((duration(delay), token));
-        }
-        let (handles, refusal) = match &self.timer {
-            Facade::Closures(timer) => {
-                let batch = batch.into_iter().map(|(delay, token)| (delay, move || token.run()));
-                parts(timer.schedule_batch(batch), Handle::Timeout)
-            }
-            Facade::Values(timer) => parts(timer.schedule_batch(batch), Handle::Key),
-            Facade::Queue(_) => {
-                // A queue has no batches.
-                for (number, (_, token)) in numbers.into_iter().zip(batch) {
-                    drop(token);
-                    self.books().entries[number].state = State::Refused;
-                }
-                return;
-            }
-        };
-        let accepted = handles.len() as u64;
-        for (offset, (number, handle)) in numbers.iter().zip(handles).enumerate() {
-            let offset = offset as u64;
-            self.conclude(world, *number, (load.0 + offset, load.1 + offset), Ok(handle));
-        }
-        let load = (load.0 + accepted, load.1 + accepted);
-        for number in numbers.into_iter().skip(usize::try_from(accepted).unwrap_or(0)) {
-            self.conclude(world, number, load, Err(refusal.unwrap_or(Refusal::NoThread)));
         }
     }
 
@@ -155,7 +110,7 @@ impl Front {
             }
             (Facade::Values(timer), Handle::Key(key)) => timer.cancel(*key).map(drop).is_some(),
             (Facade::Queue(queue), Handle::Key(key)) => queue.cancel(*key).map(drop).is_some(),
-            (_, handle) => handle.timeout().is_some_and(Timeout::cancel),
+            (_, handle) => handle.timeout().is_some_and(TimeoutHandle::cancel),
         };
         self.note_cancelled(world, number, cancelled, expected);
     }
@@ -183,47 +138,6 @@ impl Front {
             }
         } else if books.entries[number].state == State::Pending {
             books.hand_off(number, world.first_turn());
-        }
-    }
-
-    pub(crate) fn cancel_batch(&self, world: &World, back: Back, count: usize) {
-        let numbers: Vec<_> =
-            (back..back + count).filter_map(|back| self.books().pick(back)).collect();
-        let mut seen = BTreeSet::new();
-        let numbers: Vec<_> = numbers.into_iter().filter(|number| seen.insert(*number)).collect();
-        let held: Vec<_> = numbers
-            .into_iter()
-            .filter_map(|number| Some((number, self.handle(number)?)))
-            .map(|(number, handle)| (number, handle, self.expectation(world, number)))
-            .collect();
-        match &self.timer {
-            Facade::Values(timer) => {
-                let keys = held.iter().filter_map(|(_, handle, _)| handle.key());
-                let values = timer.cancel_batch(keys);
-                for ((number, _, expected), value) in held.iter().zip(values) {
-                    let is_cancelled = value.is_some();
-                    drop(value);
-                    self.note_cancelled(world, *number, is_cancelled, *expected);
-                }
-            }
-            Facade::Closures(timer) => {
-                let least = held.iter().filter(|(_, _, expected)| *expected == Some(true)).count();
-                let open = held.iter().filter(|(_, _, expected)| expected.is_none()).count();
-                let timeouts = held.iter().filter_map(|(_, handle, _)| handle.timeout());
-                let count = timer.cancel_batch(timeouts);
-                if !(least..=least + open).contains(&count) {
-                    world.fault(format!("{count} of a batch were cancelled, not {least}"));
-                }
-                for (number, _, expected) in &held {
-                    let is_cancelled = {
-                        let books = self.books();
-                        let entry = &books.entries[*number];
-                        entry.state == State::Pending && entry.is_dropped
-                    };
-                    self.note_cancelled(world, *number, is_cancelled, *expected);
-                }
-            }
-            Facade::Queue(_) => {}
         }
     }
 
@@ -299,19 +213,4 @@ impl Refusal {
 /// Converts the answer of a timer. Drops the value that a refusal handed back.
 fn answer<T>(result: Result<Handle, ScheduleError<T>>) -> Result<Handle, Refusal> {
     result.map_err(|error| Refusal::of(&error))
-}
-
-fn parts<K, T>(
-    result: Result<Vec<K>, BatchError<K, T>>,
-    handle: impl Fn(K) -> Handle,
-) -> (Vec<Handle>, Option<Refusal>) {
-    match result {
-        Ok(keys) => (keys.into_iter().map(handle).collect(), None),
-        Err(error) => {
-            let refusal = Refusal::of(&error);
-            let PartialBatch { scheduled, refused, .. } = error.into_value();
-            drop(refused);
-            (scheduled.into_iter().map(handle).collect(), Some(refusal))
-        }
-    }
 }

@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{DelayQueue, Timeout, TimeoutGuard, TimeoutKey, Timer, TimerStats, ValueTimer};
+use delaywheel::{
+    DelayQueue, TimeoutGuard, TimeoutHandle, TimeoutKey, Timer, TimerStats, ValueTimer,
+};
 
 use crate::{
     books::{Books, Number, State},
@@ -58,22 +60,18 @@ pub(crate) enum Facade {
 
 #[derive(Debug)]
 pub(crate) enum Handle {
-    Timeout(Timeout),
+    Timeout(TimeoutHandle),
     Guard(TimeoutGuard),
     Key(TimeoutKey),
 }
 
 impl Handle {
-    pub(crate) fn timeout(&self) -> Option<&Timeout> {
+    pub(crate) fn timeout(&self) -> Option<&TimeoutHandle> {
         match self {
             Self::Timeout(timeout) => Some(timeout),
             Self::Guard(guard) => Some(guard),
             Self::Key(_) => None,
         }
-    }
-
-    pub(crate) fn key(&self) -> Option<TimeoutKey> {
-        if let Self::Key(key) = self { Some(*key) } else { None }
     }
 }
 
@@ -137,7 +135,7 @@ impl Front {
         match &self.timer {
             Facade::Closures(timer) => timer.stats(),
             Facade::Values(timer) => timer.stats(),
-            Facade::Queue(queue) => queue.stats(),
+            Facade::Queue(queue) => queue.timer().stats(),
         }
     }
 
@@ -228,7 +226,7 @@ impl Front {
                     while_returning(|| tasks.into_iter().for_each(delaywheel::Task::run));
                 }
                 Facade::Values(timer) => self.take_back(world, timer.finish_by(deadline)),
-                Facade::Queue(queue) => self.take_back(world, queue.finish_by(deadline)),
+                Facade::Queue(queue) => self.take_back(world, queue.timer().finish_by(deadline)),
             }
             self.note_end(world);
         });
@@ -364,7 +362,7 @@ impl Front {
             _ if self.is_reaped => {}
             Facade::Closures(timer) => timer.check_invariants(),
             Facade::Values(timer) => timer.check_invariants(),
-            Facade::Queue(queue) => queue.check_invariants(),
+            Facade::Queue(queue) => queue.timer().check_invariants(),
         }
     }
 

@@ -6,13 +6,14 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::RecvError,
     },
     task::{Context, Poll},
     time::Instant,
 };
 
 use delaywheel::{
-    Completion, MissedTicks, RecvError, ScheduleErrorKind,
+    Completion, MissedTicks, ScheduleErrorKind,
     future::{Interval, QueueStream, Sleep, Timeout, TimeoutError, Wait},
 };
 
@@ -33,7 +34,7 @@ pub(crate) enum Work {
     Interval(Interval, Alarm),
     Receive(QueueStream<usize>),
     ReceiveOne(ReceiveOne),
-    Wait(Wait<u32, u32>, Waits),
+    Wait(Wait<u32>, Waits),
 }
 
 /// A future of `recv_async`.
@@ -296,6 +297,7 @@ fn poll_timeout(
     let polled = polled.map(|ended| match ended {
         Ok(()) | Err(TimeoutError::Elapsed) => Ok(()),
         Err(TimeoutError::Sleep(error)) => Err(error.kind()),
+        Err(other) => unreachable!("{other}"),
     });
     alarm.judge(polled, books, at)?;
     Ok(if polled.is_pending() { Polled::Pending } else { Polled::Over })
@@ -367,7 +369,7 @@ fn take_value(
 }
 
 fn poll_wait(
-    wait: &mut Wait<u32, u32>,
+    wait: &mut Wait<u32>,
     model: &mut Waits,
     books: &Books,
     cx: &mut Context<'_>,

@@ -37,7 +37,7 @@ pub(crate) struct Operation {
     /// Whether an event was announced while it could complete.
     pub(crate) is_announced: bool,
     /// Completions by calls in progress: it may end in one of these ways.
-    pub(crate) claims: Vec<Completion<u32>>,
+    pub(crate) claims: Vec<Completion>,
     pub(crate) is_dropped: bool,
 }
 

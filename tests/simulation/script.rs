@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use delaywheel::{MissedTicks, Overload};
+use delaywheel::Overload;
 
 /// Nanoseconds.
 pub(crate) type Nanos = u64;
@@ -66,8 +66,6 @@ pub(crate) enum Step {
     Schedule(Front, Delay, Action),
     ScheduleAt(Front, Delay, Action),
     Guard(Delay, Action),
-    Batch(Front, u32, Delay, Action),
-    CancelBatch(Front, Back, usize),
     /// A call that user code may also make.
     Act(Action),
     Receive(u32),
@@ -75,7 +73,6 @@ pub(crate) enum Step {
     ShutDown(Front),
     Drain(Front, Nanos),
     Renew(Front),
-    Repeat(Nanos, Rhythm, u32, Action),
     /// Time passes.
     Pass(Nanos),
     /// Time passes until the next wake-up.
@@ -128,12 +125,6 @@ pub(crate) enum Announce {
     Renew,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Rhythm {
-    Rate(MissedTicks),
-    Delay,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delay {
     Nanos(Nanos),
@@ -151,11 +142,6 @@ pub(crate) enum Action {
     CancelSelf,
     Reset(Front, Back, Delay),
     Query(Front, Back),
-    Debounce,
-    EndDebounce,
-    Throttle,
-    EndThrottle,
-    StopRepeat(Back),
     Wait(u32, Delay),
     Check(u32),
     Grow(u32, u64),
@@ -329,12 +315,7 @@ impl Dice<'_> {
             24..26 => Action::Cancel(front, back),
             26 => Action::CancelSelf,
             27..29 => Action::Reset(front, back, delay),
-            29 => Action::Query(front, back),
-            30 if back % 3 == 0 => Action::EndDebounce,
-            30 => Action::Debounce,
-            31 if back % 3 == 0 => Action::EndThrottle,
-            31 => Action::Throttle,
-            32 => Action::StopRepeat(back),
+            29..33 => Action::Query(front, back),
             33..36 => Action::Wait(self.keys(), delay),
             36 => Action::Check(self.key()),
             37..39 => Action::Grow(self.key(), self.growth()),
@@ -352,12 +333,10 @@ impl Dice<'_> {
         let (front, back) = (self.front(), self.back());
         let (delay, action) = (self.delay(), self.action(is_wild));
         match self.0.u32(0..100) {
-            0..18 => Step::Schedule(front, delay, action),
-            18..21 => Step::ScheduleAt(front, delay, action),
-            21..23 => Step::Guard(delay, action),
-            23..26 => Step::Batch(front, self.0.u32(0..12), delay, action),
-            26..32 => Step::Act(Action::Cancel(front, back)),
-            32..34 => Step::CancelBatch(front, back, self.0.usize(0..10)),
+            0..21 => Step::Schedule(front, delay, action),
+            21..24 => Step::ScheduleAt(front, delay, action),
+            24..26 => Step::Guard(delay, action),
+            26..34 => Step::Act(Action::Cancel(front, back)),
             34..41 => Step::Act(Action::Reset(front, back, delay)),
             41..43 => Step::Act(Action::Query(front, back)),
             43..45 => Step::Receive(self.0.u32(0..10)),
@@ -365,13 +344,8 @@ impl Dice<'_> {
             46 if self.one_in(4) => Step::ShutDown(front),
             46 if self.one_in(3) => Step::Drain(front, self.skewed(60)),
             46 => Step::Renew(front),
-            47..50 => self.repeat(action),
-            50 => Step::Act(Action::StopRepeat(back)),
-            51 => Step::Act(Action::Debounce),
-            52 => Step::Act(self.pick(&[Action::EndDebounce, Action::EndThrottle])),
-            53 => Step::Act(Action::Throttle),
-            54..64 => Step::Pass(self.skewed(60)),
-            64..68 => Step::PassToNext,
+            47..60 => Step::Pass(self.skewed(60)),
+            60..68 => Step::PassToNext,
             68 => Step::Still(self.0.u32(0..4)),
             69 => Step::GoBack(self.skewed(58)),
             70 => Step::Pass(YEAR),
@@ -390,16 +364,6 @@ impl Dice<'_> {
             14 => Step::Still(1),
             _ => Step::GoBack(self.skewed(58)),
         }
-    }
-
-    fn repeat(&mut self, action: Action) -> Step {
-        let rhythm = match self.0.u32(0..4) {
-            0 => Rhythm::Rate(MissedTicks::Burst),
-            1 => Rhythm::Rate(MissedTicks::Skip),
-            2 => Rhythm::Rate(MissedTicks::Delay),
-            _ => Rhythm::Delay,
-        };
-        Step::Repeat(self.skewed(55), rhythm, self.0.u32(1..12), action)
     }
 
     fn wait(&mut self, is_wild: bool) -> Wait {

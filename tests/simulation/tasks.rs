@@ -11,12 +11,11 @@ use std::{
     task::{Context, Waker},
 };
 
-use delaywheel::{AsyncPurgatory, DelayQueue, PurgatoryBuilder, Watch};
+use delaywheel::{AsyncPurgatory, Condition, DelayQueue, PurgatoryBuilder, Timer, Watch};
 
 use self::task::{Number, Signal, State, Task, Wakes};
 use crate::{
     books::Books,
-    driver::Sleeper,
     fronts::duration,
     futures::{Alarm, Gate, Moment, Phase, Polled, Values, Waits, Work},
     script::{Back, Delay, KEYS, Nanos, Script, Step, THREADS},
@@ -26,9 +25,9 @@ use crate::{
 
 pub(crate) struct Tasks {
     /// The timer of the sleeps. A finish replaces it.
-    sleeper: Mutex<Sleeper>,
+    timer: Mutex<Timer>,
     queue: DelayQueue<usize>,
-    purgatory: AsyncPurgatory<u32, u32>,
+    purgatory: AsyncPurgatory<u32>,
     /// Converts times to ticks of the queue and the purgatory.
     books: Mutex<Books>,
     /// The same for the timer of the sleeps.
@@ -50,7 +49,7 @@ impl Tasks {
         let queue = world.set_up(true).build_queue().expect("the settings are in range");
         let purgatory = PurgatoryBuilder::new().timer(world.set_up(true)).build();
         Self {
-            sleeper: Mutex::new(Sleeper::new(world)),
+            timer: Mutex::new(timer(world)),
             queue,
             purgatory: purgatory.expect("the settings are in range"),
             books: Mutex::new(books(world)),
@@ -65,7 +64,7 @@ impl Tasks {
     pub(crate) fn see(&self, world: &World) {
         lock(&self.books).see(world.now());
         lock(&self.sleep_books).see(world.now());
-        lock(&self.sleeper).see();
+        see(&lock(&self.timer));
     }
 
     /// Takes a step of a task.
@@ -135,8 +134,7 @@ impl Tasks {
         let mut state = lock(&self.state);
         state.is_shut_down = true;
         state.phase = Phase::Ended;
-        drop(lock(&self.sleeper).timer.shutdown());
-        self.end_driver(world)?;
+        drop(lock(&self.timer).shutdown());
         let returned = self.queue.shutdown();
         drop(self.purgatory.shutdown());
         let left = state.values.iter().flatten().count();
@@ -182,21 +180,17 @@ impl Tasks {
         count: usize,
         order: u64,
     ) -> Result<(), String> {
-        let sleeper = lock(&self.sleeper).clone();
+        let ending = lock(&self.timer).clone();
         let fault = Arc::new(Mutex::new(Ok(())));
-        // With a driver, callbacks have threads, which run at any time.
-        if !sleeper.has_driver() {
-            let (tasks, there, result) = (Arc::clone(self), Arc::clone(world), Arc::clone(&fault));
-            let poll = move || {
-                let mut state = lock(&tasks.state);
-                let collected = tasks.collect(&there, &mut state);
-                *lock(&result) =
-                    collected.and_then(|()| tasks.run(&there, &mut state, count, order));
-            };
-            let origin = lock(&self.sleep_books).begin_of(0).expect("tick 0 has begun");
-            let callback = sleeper.timer.schedule_at(world.instant_of(origin), poll);
-            callback.map(drop).map_err(|error| error.to_string())?;
-        }
+        let (tasks, there, result) = (Arc::clone(self), Arc::clone(world), Arc::clone(&fault));
+        let poll = move || {
+            let mut state = lock(&tasks.state);
+            let collected = tasks.collect(&there, &mut state);
+            *lock(&result) = collected.and_then(|()| tasks.run(&there, &mut state, count, order));
+        };
+        let origin = lock(&self.sleep_books).begin_of(0).expect("tick 0 has begun");
+        let callback = ending.schedule_at(world.instant_of(origin), poll);
+        callback.map(drop).map_err(|error| error.to_string())?;
         {
             let mut state = lock(&self.state);
             state.phase = Phase::Finishing;
@@ -204,25 +198,18 @@ impl Tasks {
                 task.is_kept = task.is_registered;
             }
         }
-        let left = sleeper.timer.finish(duration(Delay::Nanos(0)));
+        let left = ending.finish(duration(Delay::Nanos(0)));
         if !left.is_empty() {
             return Err(String::from("a callback that was due did not run in a finish"));
         }
         std::mem::replace(&mut *lock(&fault), Ok(()))?;
-        self.end_driver(world)?;
         let mut state = lock(&self.state);
         state.phase = Phase::Ended;
         self.end_tasks(world, &mut state, Work::sleeps)?;
         state.phase = Phase::Open;
-        *lock(&self.sleeper) = Sleeper::new(world);
+        *lock(&self.timer) = timer(world);
         *lock(&self.sleep_books) = books(world);
         Ok(())
-    }
-
-    /// Runs the driver of a timer that has ended to its end.
-    fn end_driver(&self, world: &World) -> Result<(), String> {
-        let has_ended = lock(&self.sleeper).run_driver(world)?;
-        if has_ended { Ok(()) } else { Err(String::from("the driver survives its timer")) }
     }
 
     /// Runs tasks whose timer, queue or purgatory has ended to their ends.
@@ -250,7 +237,7 @@ impl Tasks {
 
     fn spawn(&self, world: &World, state: &mut State, job: Job) {
         let (number, now) = (state.tasks.len(), self.now(world));
-        let timer = lock(&self.sleeper).timer.clone();
+        let timer = lock(&self.timer).clone();
         let work = match job {
             Job::Sleep(delay) => {
                 let sleep = timer.sleep(duration(delay));
@@ -286,11 +273,11 @@ impl Tasks {
                 let thresholds = chosen.map(|key| (key, values[key as usize] + ahead));
                 (model.thresholds, model.needs_all) = (thresholds.collect(), needs_all);
                 let thresholds = model.thresholds.iter();
-                let watches = thresholds.map(|&(key, least)| Watch::Threshold(key, least));
+                let watches = thresholds.map(|&(key, least)| Condition::Threshold(key, least));
                 let wait = if needs_all {
-                    self.purgatory.wait_all(watches, duration(delay))
+                    self.purgatory.wait(Watch::all(watches), duration(delay))
                 } else {
-                    self.purgatory.wait_any(watches, duration(delay))
+                    self.purgatory.wait(Watch::any(watches), duration(delay))
                 };
                 let values = Arc::clone(&self.values);
                 let has_reached = move |key: &u32, least| lock(&values)[*key as usize] >= least;
@@ -416,14 +403,10 @@ impl Tasks {
 
     /// Compares the model with the counts. If `is_swept`, every due task must have been woken.
     fn check_state(&self, world: &World, state: &mut State, is_swept: bool) -> Result<(), String> {
-        let sleeper = lock(&self.sleeper).clone();
-        let has_ended = sleeper.run_driver(world)?;
-        if sleeper.has_driver() && has_ended != state.is_shut_down {
-            return Err(format!("the driver has ended: {has_ended}"));
-        }
+        let timer = lock(&self.timer).clone();
         self.collect(world, state)?;
-        sleeper.timer.check_invariants();
-        self.queue.check_invariants();
+        timer.check_invariants();
+        self.queue.timer().check_invariants();
         self.purgatory.check_invariants();
         for (number, task) in state.tasks.iter().enumerate().filter(|_| is_swept) {
             let books = self.books_of(task);
@@ -446,7 +429,7 @@ impl Tasks {
         let waits = |task: &&Task| matches!(task.work, Some(Work::Wait(..)));
         let delayed = state.tasks.iter().filter(waits).filter(waiting).count() as u64;
         let values = state.values.iter().flatten().count();
-        let counts = (sleeper.timer.stats().pending, self.queue.len(), self.purgatory.delayed());
+        let counts = (timer.stats().pending, self.queue.len(), self.purgatory.delayed());
         let expected = (state.sleeping(), values, delayed);
         if counts == expected {
             Ok(())
@@ -454,6 +437,21 @@ impl Tasks {
             Err(format!("sleeps, values and waits: {counts:?}, not {expected:?}"))
         }
     }
+}
+
+fn timer(world: &World) -> Timer {
+    let mut builder = world.set_up(true);
+    if let Some(max) = world.setup.max_pending {
+        builder = builder.max_pending(max);
+    }
+    let timer = builder.build().expect("the settings are in range");
+    see(&timer);
+    timer
+}
+
+/// Makes the timer of the sleeps exist, and read the clock.
+fn see(timer: &Timer) {
+    drop(timer.sleep(duration(Delay::Endless)));
 }
 
 fn books(world: &World) -> Books {

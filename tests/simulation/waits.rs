@@ -11,8 +11,8 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, Watch,
-    WatchError, WatchErrorKind, Watched,
+    Completion, Condition, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
+    Watch, WatchError, WatchErrorKind, Watched,
 };
 
 use self::operation::Op;
@@ -24,10 +24,7 @@ use crate::{
     world::{World, this_thread},
 };
 
-/// The completion of operations that are cancelled by a key.
-const BY_KEY: Completion<u32> = Completion::Cancelled(99);
-
-type Shared = Purgatory<u32, Op, u32>;
+type Shared = Purgatory<u32, Op>;
 
 #[derive(Debug)]
 pub(crate) struct Waits {
@@ -78,11 +75,11 @@ impl Waits {
         let op = Op { world: Arc::clone(world), waits: Arc::clone(self), number };
         let result = match wait.kind {
             Kind::Plain => {
-                let keys = watches.iter().map(|watch| *watch.key());
-                self.purgatory.try_complete_else_watch(op, keys, duration(wait.delay))
+                let keys = watches.iter().map(|condition| *condition.key());
+                self.purgatory.watch(op, keys, duration(wait.delay))
             }
-            Kind::Any => self.purgatory.watch_any(op, watches, duration(wait.delay)),
-            Kind::All => self.purgatory.watch_all(op, watches, duration(wait.delay)),
+            Kind::Any => self.purgatory.watch(op, Watch::any(watches), duration(wait.delay)),
+            Kind::All => self.purgatory.watch(op, Watch::all(watches), duration(wait.delay)),
         };
         if !world.is_at_rest() {
             self.note_displaced();
@@ -113,7 +110,7 @@ impl Waits {
         }
     }
 
-    fn enter(&self, world: &World, mut wait: Wait) -> (Number, Vec<Watch<u32>>) {
+    fn enter(&self, world: &World, mut wait: Wait) -> (Number, Vec<Condition<u32>>) {
         let (deadline, since) = {
             let books = self.books();
             (books.after(world.now(), wait.delay), books.since(world.now()))
@@ -126,8 +123,9 @@ impl Waits {
         let thresholds: Vec<_> = bits(wait.values)
             .map(|key| (key, (ledger.values[key as usize] + wait.growth).saturating_sub(5)))
             .collect();
-        let events = bits(wait.events).map(Watch::Events);
-        let watches = events.chain(thresholds.iter().map(|&(key, at)| Watch::Threshold(key, at)));
+        let events = bits(wait.events).map(Condition::Events);
+        let watches =
+            events.chain(thresholds.iter().map(|&(key, at)| Condition::Threshold(key, at)));
         let watches = watches.collect();
         let order = ledger.begin();
         ledger.operations.push(Operation {
@@ -184,6 +182,7 @@ impl Waits {
                     ledger.waiting.insert(number);
                 }
             }
+            Ok(other) => unreachable!("{other:?}"),
             Err(_) => {
                 ledger.counts.refused += 1;
                 ledger.operations[number].state = State::Ended;
@@ -193,14 +192,14 @@ impl Waits {
         drop(ledger);
         let is_consistent = match result {
             Ok(Watched::Completed) => state == State::Ended,
-            Ok(Watched::Waiting(_)) => true,
+            Ok(_) => true,
             Err(_) => state == State::Coming,
         };
         if !is_right || !is_consistent {
             world.fault(format!("operation {number}: {refusal:?} with {load} waiting, {state:?}"));
         }
         if let (true, Ok(Watched::Waiting(key))) = (guarded, result) {
-            self.claim(world, number, Completion::Cancelled(0), || {
+            self.claim(world, number, Completion::Cancelled, || {
                 drop(self.purgatory.guard(*key));
                 true
             });
@@ -208,7 +207,7 @@ impl Waits {
     }
 
     /// Records and checks the end of an operation. Returns its action.
-    fn end(&self, world: &World, number: Number, completion: Completion<u32>) -> Action {
+    fn end(&self, world: &World, number: Number, completion: Completion) -> Action {
         let tick = self.tick(world);
         world.note((number, mem::discriminant(&completion)));
         let mut ledger = self.ledger();
@@ -219,7 +218,7 @@ impl Waits {
         *match completion {
             Completion::Satisfied => &mut counts.satisfied,
             Completion::Expired => &mut counts.expired,
-            Completion::Cancelled(_) => &mut counts.cancelled,
+            Completion::Cancelled => &mut counts.cancelled,
             Completion::Displaced => &mut counts.displaced,
             _ => &mut counts.shut_down,
         } += 1;
@@ -251,7 +250,7 @@ impl Waits {
         &self,
         world: &World,
         number: Number,
-        completion: Completion<u32>,
+        completion: Completion,
         act: impl FnOnce() -> bool,
     ) {
         let was_waiting = {
@@ -286,9 +285,14 @@ impl Waits {
 
     pub(crate) fn cancel(&self, world: &World, back: Back) {
         let Some((number, key)) = self.pick(back) else { return };
-        let reason = 1 + u32::try_from(this_thread()).unwrap_or(0);
-        let completion = Completion::Cancelled(reason);
-        self.claim(world, number, completion, || self.purgatory.cancel_with(key, reason));
+        self.claim(world, number, Completion::Cancelled, || {
+            // If it is being checked, the checking thread completes it.
+            let was_waiting = self.purgatory.is_waiting(key);
+            let cancelled = self.purgatory.cancel(key);
+            let is_won = was_waiting || cancelled.is_some();
+            self.answer(cancelled, Completion::Cancelled);
+            is_won
+        });
     }
 
     fn pick(&self, back: Back) -> Option<(Number, OperationKey)> {
@@ -302,15 +306,15 @@ impl Waits {
         // This includes operations that are being registered or checked.
         for operation in &mut ledger.operations {
             if operation.state != State::Ended && operation.is_on_key(key) {
-                operation.claims.push(BY_KEY);
+                operation.claims.push(Completion::Cancelled);
             }
         }
         drop(ledger);
-        self.purgatory.cancel_for_key_with(&key, &99);
+        self.answer(self.purgatory.cancel_for_key(&key), Completion::Cancelled);
         if !world.is_acting() {
             // The remaining operations had reached the value of that key before.
             for operation in &mut self.ledger().operations {
-                operation.claims.retain(|claim| *claim != BY_KEY);
+                operation.claims.retain(|claim| *claim != Completion::Cancelled);
             }
         }
     }
@@ -343,8 +347,13 @@ impl Waits {
 
     pub(crate) fn shut_down(&self) {
         self.ledger().is_shut_down = true;
-        for op in self.purgatory.shutdown() {
-            let answer = AssertUnwindSafe(|| op.complete(Completion::ShutDown));
+        self.answer(self.purgatory.shutdown(), Completion::ShutDown);
+    }
+
+    /// Completes operations that the purgatory returned.
+    fn answer(&self, operations: impl IntoIterator<Item = Op>, completion: Completion) {
+        for op in operations {
+            let answer = AssertUnwindSafe(|| op.complete(completion));
             if panic::catch_unwind(answer).is_err() {
                 // The panic was outside of the purgatory, which does not count it.
                 self.ledger().counts.panicked -= 1;
@@ -356,11 +365,11 @@ impl Waits {
         match announce {
             Announce::Ready(back) => {
                 let keys = self.make_ready(back);
-                self.purgatory.check_and_complete_all(&keys);
+                self.purgatory.checks(keys).run(usize::MAX);
             }
             Announce::ReadyByChecks(back, budget) => {
                 let keys = self.make_ready(back);
-                let mut checks = self.purgatory.checks(&keys);
+                let mut checks = self.purgatory.checks(keys);
                 while !checks.is_done() {
                     checks.run(budget);
                 }
@@ -438,7 +447,7 @@ impl Waits {
             if is_held
                 || operation.is_announced
                 || is_missed
-                || operation.claims.iter().any(|claim| *claim != BY_KEY)
+                || operation.claims.iter().any(|claim| *claim != Completion::Cancelled)
             {
                 world.fault(format!("operation {number} still waits at {tick}: {operation:?}"));
             }

@@ -26,7 +26,6 @@ use crate::{
     books::Number,
     clock::{Time, WorldClock},
     fronts::{Facade, Front, Planned, Token},
-    rhythms::Rhythms,
     script::{Action, Drive, Front as Place, Setup, Step},
     waits::Waits,
 };
@@ -86,7 +85,6 @@ pub(crate) struct World {
     former: Mutex<Vec<Arc<Front>>>,
     waits: Mutex<Option<Arc<Waits>>>,
     former_waits: Mutex<Vec<Arc<Waits>>>,
-    rhythms: Mutex<Option<Arc<Rhythms>>>,
     jobs: Arc<Mutex<Vec<Job>>>,
     faults: Mutex<Vec<String>>,
     /// A digest of all ends so far, in order.
@@ -129,7 +127,6 @@ impl World {
             former: Mutex::default(),
             waits: Mutex::default(),
             former_waits: Mutex::default(),
-            rhythms: Mutex::default(),
             jobs: Arc::default(),
             faults: Mutex::default(),
             digest: Mutex::default(),
@@ -142,9 +139,6 @@ impl World {
         });
         *lock(&world.fronts) = (0..3).map(|place| world.front_for(place)).collect();
         *lock(&world.waits) = Some(Waits::new(&world));
-        let timer = world.set_up(true).build().expect("the settings are in range");
-        let rhythms = Rhythms::new(&world, timer, &Arc::downgrade(&world));
-        *lock(&world.rhythms) = Some(Arc::new(rhythms));
         world
     }
 
@@ -256,10 +250,6 @@ impl World {
         lock(&self.waits).clone().expect("there is one until the end")
     }
 
-    pub(crate) fn rhythms(&self) -> Arc<Rhythms> {
-        lock(&self.rhythms).clone().expect("there is one until the end")
-    }
-
     fn this(&self) -> Arc<Self> {
         self.this.upgrade().expect("a caller holds it")
     }
@@ -296,7 +286,6 @@ impl World {
         for turns in 0..MOST_TURNS {
             if turns > 0
                 && !fronts.iter().any(|front| front.is_behind(self))
-                && !self.rhythms().is_behind(self)
                 && !self.waits().is_behind(self)
             {
                 break;
@@ -368,7 +357,6 @@ impl World {
         });
         self.guarded(|| self.waits().check_invariants());
         self.waits().compare(self);
-        self.rhythms().compare(self);
     }
 
     fn reaped(&self) -> Vec<Arc<Front>> {
@@ -431,8 +419,7 @@ impl World {
             self.guarded(|| self.renew_waits());
             (0..3).for_each(|place| self.guarded(|| self.renew(place)));
         }
-        self.rhythms().shut_down();
-        let mut operations = self.rhythms().operations();
+        let mut operations = 0;
         for front in lock(&self.former).drain(..) {
             front.check_dropped(self);
             operations += front.books().entries.len() as u64;
@@ -441,7 +428,6 @@ impl World {
             waits.check_dropped(self);
             operations += waits.operations();
         }
-        lock(&self.rhythms).take();
         lock(&self.fronts).clear();
         lock(&self.waits).take();
         let faults = std::mem::take(&mut *lock(&self.faults));

@@ -127,13 +127,14 @@ impl Books {
 
     /// Closes an entry that expired.
     pub(crate) fn run(&self, entry: Entry) {
+        // Another thread may compare the counts as soon as the entry is closed.
+        self.counts.ran.fetch_add(1, Relaxed);
         let Some(due) = self.close(entry, "run") else { return };
         // The library must have read a time at or after the deadline by now.
         let shown = self.clock.shown();
         self.breaches.unless(shown >= due, || {
             format!("{}: {entry:?} was {} ns early", self.name, due - shown)
         });
-        self.counts.ran.fetch_add(1, Relaxed);
     }
 
     /// Counts an entry that the library accepted. It may have ended by now.
@@ -142,18 +143,18 @@ impl Books {
     }
 
     pub(crate) fn refuse(&self, entry: Entry) {
-        self.close(entry, "refused");
         self.counts.refused.fetch_add(1, Relaxed);
+        self.close(entry, "refused");
     }
 
     pub(crate) fn cancel(&self, entry: Entry) {
-        self.close(entry, "cancelled");
         self.counts.cancelled.fetch_add(1, Relaxed);
+        self.close(entry, "cancelled");
     }
 
     pub(crate) fn give_back(&self, entry: Entry) {
-        self.close(entry, "returned");
         self.counts.returned.fetch_add(1, Relaxed);
+        self.close(entry, "returned");
     }
 
     /// Closes an entry that ended in another way.

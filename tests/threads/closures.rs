@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{Debounce, MissedTicks, Repeating, Throttle, Timeout, Timer, TimerBuilder};
+use delaywheel::{Debounce, MissedTicks, Repeating, Throttle, TimeoutHandle, Timer, TimerBuilder};
 
 use crate::{
     books::{Books, Entry, after},
@@ -73,7 +73,7 @@ impl Closures {
         for _ in 0..16 {
             let _ = spawn(&self.timer, &self.books, random)
                 .map(|timeout| timeout.cancel_on_drop().disarm());
-            drop(spawn(&self.timer, &self.books, random).map(Timeout::cancel_on_drop));
+            drop(spawn(&self.timer, &self.books, random).map(TimeoutHandle::cancel_on_drop));
         }
         let _ = (self.debounce.call(), self.throttle.call());
         match random.u32(..64) {
@@ -92,7 +92,7 @@ impl Closures {
         let thread = thread::spawn(move || {
             let held: Vec<_> = (0..32).filter_map(|_| spawn(&timer, &books, &mut random)).collect();
             let (armed, _plain): (Vec<_>, Vec<_>) = held.into_iter().partition(|_| random.bool());
-            let _guards: Vec<_> = armed.into_iter().map(Timeout::cancel_on_drop).collect();
+            let _guards: Vec<_> = armed.into_iter().map(TimeoutHandle::cancel_on_drop).collect();
             panic_injected();
         });
         assert!(thread.join().is_err(), "the thread panics");
@@ -144,7 +144,7 @@ impl Closures {
 }
 
 /// Schedules a closure, which may schedule others.
-fn spawn(timer: &Timer, books: &Arc<Books>, random: &mut fastrand::Rng) -> Option<Timeout> {
+fn spawn(timer: &Timer, books: &Arc<Books>, random: &mut fastrand::Rng) -> Option<TimeoutHandle> {
     let delay = Duration::from_micros(random.u64(..200_000));
     let calm = books.clock().calm();
     let ticket = Ticket::new(books, after(books.clock().look(), delay))?;
@@ -155,7 +155,7 @@ fn spawn(timer: &Timer, books: &Arc<Books>, random: &mut fastrand::Rng) -> Optio
         match again {
             0 => panic_injected(),
             1..8 => drop(spawn(&own, &books, &mut nested)),
-            8..10 => drop(spawn(&own, &books, &mut nested).map(Timeout::cancel_on_drop)),
+            8..10 => drop(spawn(&own, &books, &mut nested).map(TimeoutHandle::cancel_on_drop)),
             _ => {}
         }
     });

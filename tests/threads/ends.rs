@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::ValueTimer;
+use delaywheel::{Timer, ValueTimer};
 
 use crate::{breaches::Breaches, ledger, variable::variable};
 
@@ -17,7 +17,6 @@ const THREADS: u64 = 4;
 
 /// Timeouts that each thread schedules one by one, and then in a batch.
 const SINGLE: u64 = 25;
-const BATCH: u64 = 25;
 
 fn rounds() -> u64 {
     let default = if cfg!(debug_assertions) { 50 } else { 1_000 };
@@ -34,7 +33,7 @@ pub(crate) fn run() -> bool {
 fn round(seed: u64, breaches: &Breaches) {
     let ended = Arc::new(AtomicU64::new(0));
     let ran = Arc::clone(&ended);
-    let builder = ValueTimer::builder().shards(2);
+    let builder = Timer::builder().shards(2);
     let builder = if seed % 2 == 0 { builder.inline() } else { builder };
     let timer = builder
         .build_with(move |_: u64| {
@@ -50,7 +49,7 @@ fn round(seed: u64, breaches: &Breaches) {
             });
         }
     });
-    let is_complete = ledger::wait_until(|| ended.load(Relaxed) == THREADS * (SINGLE + BATCH));
+    let is_complete = ledger::wait_until(|| ended.load(Relaxed) == THREADS * SINGLE);
     breaches.unless(is_complete, || format!("seed {seed}: {} timeouts ended", ended.load(Relaxed)));
     let is_refusing = timer.shutdown().is_empty() && timer.schedule(Duration::ZERO, 0).is_err();
     breaches.unless(is_refusing, || format!("seed {seed}: the timer is not shut down"));
@@ -64,10 +63,6 @@ fn load(timer: &ValueTimer<u64>, thread: u64, seed: u64, mut random: fastrand::R
     let mut ended = 0;
     for value in 0..SINGLE {
         ended += u64::from(timer.schedule(delay(), value).is_err());
-    }
-    let batch = (0..BATCH).map(|value| (delay(), value));
-    if let Err(error) = timer.schedule_batch(batch) {
-        ended += error.into_value().refused.len() as u64;
     }
     let returned = match (thread, seed % 3) {
         (0, 0) => timer.shutdown().len(),

@@ -50,7 +50,7 @@ pub(crate) fn check_values(values: &Values) {
         ("pending", stats.pending, 0),
         ("scheduled", stats.scheduled, of(&counts.taken)),
         ("cancelled", stats.cancelled, of(&counts.cancelled)),
-        ("rejected", stats.rejected, of(&counts.refused)),
+        ("rejected", stats.refused, of(&counts.refused)),
         ("ended", stats.expired + stats.returned, of(&counts.ran) + of(&counts.returned)),
     ];
     compare("values", &seen, &stats, breaches);

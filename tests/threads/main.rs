@@ -9,7 +9,6 @@
 //! | `soak` | Load with faults on timers and a purgatory; all ledgers must balance after each round |
 //! | `ends` | Timers that end while threads use them lose no timeout |
 //! | `oversubscribed` | A late reaper expires timeouts beside 16 threads that never pause |
-//! | `attacks` | Cost of hostile use, as a Markdown table; only if named |
 //!
 //! | Variable | Meaning |
 //! |---|---|
@@ -28,8 +27,6 @@
 //! or are reset again and again. Limits are reached, and threads die with handles. In the first
 //! half of a round, the clock is right and no callback sleeps.
 
-mod attacks;
-mod beside;
 mod books;
 mod breaches;
 mod clock;
@@ -53,16 +50,12 @@ type Part = (&'static str, fn() -> bool);
 const PARTS: [Part; 3] =
     [("ends", ends::run), ("oversubscribed", oversubscribed::run), ("soak", round::soak)];
 
-/// Measurements, which run only if they are named.
-const ON_DEMAND: [Part; 1] = [("attacks", attacks::run)];
-
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_named = |part: &Part| names.iter().any(|name| part.0.contains(name.as_str()));
-    let parts = PARTS.iter().filter(|part| names.is_empty() || is_named(part));
-    let parts: Vec<_> = parts.chain(ON_DEMAND.iter().filter(|part| is_named(part))).collect();
+    let parts: Vec<_> = PARTS.iter().filter(|part| names.is_empty() || is_named(part)).collect();
     // Test runners ask for the names of the tests first.
     if has("--list") {
         let listed = if has("--ignored") { &[] } else { &parts[..] };

@@ -21,9 +21,6 @@ use crate::{
     waits::Waits,
 };
 
-/// Reason of a cancellation.
-pub(crate) type Reason = &'static str;
-
 /// Number of keys.
 pub(crate) const KEYS: u32 = 400;
 
@@ -123,7 +120,7 @@ impl Op {
         !self.has_panicked && self.holds(&self.state.values, false)
     }
 
-    fn answer(&self, completion: Completion<Reason>) {
+    fn answer(&self, completion: Completion) {
         let books = &self.state.books;
         match completion {
             Completion::Satisfied => {
@@ -137,8 +134,7 @@ impl Op {
             Completion::Expired => {
                 books.run(self.entry);
             }
-            Completion::Cancelled(reason) => {
-                books.breaches().unless(!reason.is_empty(), || String::from("a reason was lost"));
+            Completion::Cancelled => {
                 books.cancel(self.entry);
             }
             other => {
@@ -178,7 +174,7 @@ impl Op {
     }
 }
 
-impl DelayedOperation<u32, Reason> for Op {
+impl DelayedOperation<u32> for Op {
     fn try_complete(&mut self) -> bool {
         match self.random.u32(..2048) {
             0 => {
@@ -200,14 +196,12 @@ impl DelayedOperation<u32, Reason> for Op {
         self.state.values[*key as usize].load(SeqCst) >= threshold
     }
 
-    fn complete(mut self, completion: Completion<Reason>) {
+    fn complete(mut self, completion: Completion) {
         self.is_answered = true;
         self.answer(completion);
         // A displaced operation that registers another one would displace operations without end.
-        if matches!(
-            completion,
-            Completion::Satisfied | Completion::Expired | Completion::Cancelled(_)
-        ) {
+        if matches!(completion, Completion::Satisfied | Completion::Expired | Completion::Cancelled)
+        {
             self.go_on();
         }
     }

@@ -17,9 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{
-    Clock, Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer, ValueTimer,
-};
+use delaywheel::{Clock, Completion, DelayedOperation, Purgatory, PurgatoryBuilder, Timer};
 
 use crate::{breaches::Breaches, ledger};
 
@@ -49,7 +47,7 @@ pub(crate) fn run() -> bool {
 
 fn timeouts(breaches: &Breaches) {
     let (expired, clock) = (Arc::<AtomicU64>::default(), JumpingClock::new());
-    let (ran, builder) = (Arc::clone(&expired), ValueTimer::builder().clock(clock.clone()));
+    let (ran, builder) = (Arc::clone(&expired), Timer::builder().clock(clock.clone()));
     let timer = builder.build_with(move |()| _ = ran.fetch_add(1, Relaxed));
     let timer = timer.expect("the settings are valid");
     let schedule = |delay| timer.schedule(delay, ()).expect("the timer has room");
@@ -71,7 +69,7 @@ fn operations(breaches: &Breaches) {
     let builder = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
     let purgatory: Purgatory<u64, Waiter> = builder.build().expect("the settings are valid");
     let watch = |waiter, first, delay| {
-        let watched = purgatory.try_complete_else_watch(waiter, [first, first + 1, 100], delay);
+        let watched = purgatory.watch(waiter, [first, first + 1, 100], delay);
         watched.expect("the purgatory has room").key()
     };
     (0..DUE).for_each(|number| _ = watch(Waiter(Some(Arc::clone(&expired))), number % 99, HOUR));

@@ -91,7 +91,7 @@ impl Values {
         }
     }
 
-    /// Schedules a batch, in half of the calls with one deadline.
+    /// Schedules a burst, in half of the calls with one deadline.
     pub(crate) fn burst(&self, random: &mut fastrand::Rng) -> Vec<Held> {
         let same = Duration::from_millis(random.u64(1..300));
         let is_crowd = random.bool();
@@ -101,37 +101,27 @@ impl Values {
             .map(|_| if is_crowd { same } else { delay(random) })
             .map_while(|delay| Some((delay, self.books.open(after(look, delay))?)))
             .collect();
-        let entries: Vec<_> = batch.iter().map(|&(_, entry)| entry).collect();
-        let scheduled = self.timer.schedule_batch(batch);
+        let scheduled: Vec<_> = batch
+            .into_iter()
+            .filter_map(|(delay, entry)| match self.timer.schedule(delay, entry) {
+                Ok(key) => {
+                    self.books.take();
+                    Some((key, entry))
+                }
+                Err(refused) => {
+                    self.expect(refused.into_value(), entry);
+                    self.books.refuse(entry);
+                    None
+                }
+            })
+            .collect();
         drop(calm);
-        let (keys, refused) = match scheduled {
-            Ok(keys) => (keys, Vec::new()),
-            Err(error) => {
-                let partial = error.into_value();
-                (partial.scheduled, partial.refused)
-            }
-        };
-        self.books.breaches().unless(keys.len() + refused.len() == entries.len(), || {
-            String::from("the batch is neither scheduled nor returned")
-        });
-        for (&entry, (_, value)) in entries[keys.len()..].iter().zip(refused) {
-            self.expect(value, entry);
-            self.books.refuse(entry);
-        }
-        for _ in &keys {
-            self.books.take();
-        }
-        keys.into_iter().zip(entries).collect()
+        scheduled
     }
 
-    /// Cancels a batch.
     pub(crate) fn cancel_all(&self, held: Vec<Held>) {
-        let values = self.timer.cancel_batch(held.iter().map(|&(key, _)| key));
-        for ((_, entry), value) in held.into_iter().zip(values) {
-            if let Some(value) = value {
-                self.expect(value, entry);
-                self.books.cancel(entry);
-            }
+        for held in held {
+            self.cancel(held);
         }
     }
 

@@ -6,14 +6,16 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder,
-    PurgatoryStats, TimerBuilder, TimerStats, Watch, WatchError, Watched,
+    Completion,
+    Condition::{Events, Threshold},
+    DelayedOperation, OperationKey, Overload, Purgatory, PurgatoryBuilder, PurgatoryStats,
+    TimerBuilder, TimerStats, Watch, WatchError, Watched,
 };
 
 use crate::{
     books::{Books, Entry, Poke, after},
     ledger,
-    operation::{Condition, KEYS, Op, Reason, State},
+    operation::{Condition, KEYS, Op, State},
 };
 
 /// Below the number that the load requests.
@@ -30,7 +32,7 @@ type Held = (OperationKey, Entry);
 
 /// A purgatory, its books, and the state that its operations read.
 pub(crate) struct Waits {
-    purgatory: Purgatory<u32, Op, Reason>,
+    purgatory: Purgatory<u32, Op>,
     pub(crate) state: Arc<State>,
     own: Weak<Self>,
     /// Call of a completion into the timer.
@@ -82,14 +84,17 @@ impl Waits {
             has_panicked: false,
             is_answered: false,
         };
-        let demands = conditions.iter().map(|&Condition { key, at, is_threshold }| {
-            if is_threshold { Watch::Threshold(key, at) } else { Watch::Events(key) }
-        });
+        let demands =
+            conditions.iter().map(
+                |&Condition { key, at, is_threshold }| {
+                    if is_threshold { Threshold(key, at) } else { Events(key) }
+                },
+            );
         let keys = conditions.iter().map(|condition| condition.key);
         let watched = match kind {
-            0 => self.purgatory.try_complete_else_watch(op, keys, delay),
-            1 => self.purgatory.watch_any(op, demands, delay),
-            _ => self.purgatory.watch_all(op, demands, delay),
+            0 => self.purgatory.watch(op, keys, delay),
+            1 => self.purgatory.watch(op, Watch::any(demands), delay),
+            _ => self.purgatory.watch(op, Watch::all(demands), delay),
         };
         drop(calm);
         self.note(watched, entry)
@@ -127,10 +132,10 @@ impl Waits {
         let key = random.u32(..KEYS);
         let value = self.state.values[key as usize].fetch_add(1, SeqCst) + 1;
         match random.u32(..8) {
-            0 => drop(self.purgatory.check_and_complete_all([&key, &random.u32(..KEYS)])),
+            0 => drop(self.purgatory.checks([key, random.u32(..KEYS)]).run(usize::MAX)),
             1 => {
                 let keys = [key, random.u32(..KEYS)];
-                let mut checks = self.purgatory.checks(&keys);
+                let mut checks = self.purgatory.checks(keys);
                 while !checks.is_done() {
                     checks.run(16);
                 }
@@ -147,7 +152,7 @@ impl Waits {
         match random.u32(..32) {
             0..24 if !is_full => held.extend(self.watch(random)),
             24 if random.u8(..8) == 0 => {
-                self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"moved");
+                self.cancel(self.purgatory.cancel_for_key(&random.u32(..KEYS)));
             }
             _ if held.is_empty() => {}
             25..28 => self.end_by_handle(held.swap_remove(index), random),
@@ -158,10 +163,17 @@ impl Waits {
 
     fn end_by_handle(&self, (key, entry): Held, random: &mut fastrand::Rng) {
         if random.bool() {
-            self.purgatory.cancel_with(key, "gone");
+            self.cancel(self.purgatory.cancel(key));
         } else {
             self.state.books.force(entry);
             self.purgatory.complete(key);
+        }
+    }
+
+    /// Answers cancelled operations.
+    fn cancel(&self, operations: impl IntoIterator<Item = Op>) {
+        for op in operations {
+            self.books().cancel(op.hand_back());
         }
     }
 
@@ -169,7 +181,7 @@ impl Waits {
     pub(crate) fn react(&self, choice: u32, random: &mut fastrand::Rng) {
         match choice % 8 {
             0 => self.announce(random),
-            1 => drop(self.purgatory.cancel_for_key_with(&random.u32(..KEYS), &"reaction")),
+            1 => self.cancel(self.purgatory.cancel_for_key(&random.u32(..KEYS))),
             2..5 => drop(self.watch(random)),
             _ => self.poke.get().into_iter().for_each(|poke| poke(random)),
         }

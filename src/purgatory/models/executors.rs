@@ -19,7 +19,7 @@ fn with_executor() -> World {
 impl World {
     /// Shuts the purgatory down, and completes the operations that this returns.
     fn shut_down(&self) {
-        self.shared.shut_down(|operation| self.shared.complete(operation, ShutDown));
+        self.shared.shut_down_now();
     }
 }
 

@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::{
     super::limits::{Limit, Overload},
-    Completion::{Cancelled, Displaced, Satisfied},
+    Completion::{Displaced, Satisfied},
     Limits, World, check, join,
 };
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -14,8 +14,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// Makes a purgatory in which one operation may wait, in total and per key. The oldest is
 /// displaced.
 fn displacing() -> World {
-    let limit = Some(Limit { operations: 1, overload: Overload::DisplaceOldest });
-    World::with(Limits::new(limit, limit, 8))
+    let limit = Limit { operations: 1, overload: Overload::DisplaceOldest };
+    World::with(Limits::new(Some(1), Some(limit), 8))
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn of_newcomers_at_once_each_displaces_one_and_one_remains() {
         assert!(join(other));
         assert_eq!(world.ends(), [Displaced, Displaced]);
         assert_eq!(world.shared.stats().delayed, 1);
-        assert_eq!(world.shared.cancel_key(&0, &|| 7), 1);
+        assert_eq!(world.cancel_for_key(0), 1);
         world.check_empty();
     });
 }
@@ -47,7 +47,7 @@ fn an_operation_displaced_while_it_is_checked_ends_once() {
         assert!(satisfied >= completed + usize::from(!is_waiting));
         let delayed = world.shared.stats().delayed;
         assert_eq!(delayed + ends.len() as u64, 2);
-        assert_eq!(world.shared.cancel_key(&1, &|| 7) as u64, delayed);
+        assert_eq!(world.cancel_for_key(1) as u64, delayed);
         world.check_empty();
     });
 }
@@ -91,10 +91,10 @@ fn the_permit_of_an_ended_operation_is_taken_by_one_newcomer() {
         let world = World::with(Limits::new(None, limit, 8));
         let first = world.watch(&[0]).expect("it waits");
         let other = world.spawn(|world| world.try_watch(&[0]).is_ok());
-        assert!(world.shared.claim(first, Cancelled(7)));
+        assert!(world.cancel(first));
         let waits = world.try_watch(&[0]).is_ok();
         assert!(waits != join(other), "both are refused, or both wait");
-        assert_eq!(world.shared.cancel_key(&0, &|| 7), 1);
+        assert_eq!(world.cancel_for_key(0), 1);
         world.check_empty();
     });
 }

@@ -19,8 +19,10 @@ fn two_shards() -> World {
 impl World {
     /// Registers an operation while the first shard is locked, so the thread uses the second one.
     fn watch_in_second_shard(&self, keys: &[usize]) -> OperationKey {
-        let key = self.shared.shard(0).hold(|_, _| self.watch(keys)).expect("it waits");
-        assert_eq!(key.shard(), 1, "the shard is locked");
+        let held = self.shared.lock(0);
+        let key = self.watch(keys).expect("it waits");
+        drop(held);
+        assert_eq!(key.shard as usize, 1, "the shard is locked");
         key
     }
 }
@@ -35,7 +37,7 @@ fn an_event_completes_an_operation_that_takes_a_free_shard() {
         let event = world.spawn(|world| world.satisfy(0));
         // The event may hold the lock of the first shard.
         if let Some(key) = world.watch(&[0]) {
-            seen[key.shard()].store(true, atomic::Ordering::Relaxed);
+            seen[key.shard as usize].store(true, atomic::Ordering::Relaxed);
         }
         join(event);
         assert_eq!(world.ends(), [Satisfied, Satisfied]);
@@ -77,12 +79,13 @@ fn a_cancellation_by_key_leaves_or_cancels_an_operation_that_takes_a_free_shard(
     check(|| {
         let world = two_shards();
         let first = world.watch_in_second_shard(&[0]);
-        let cancel = world.spawn(|world| world.shared.cancel_key(&0, &|| 7));
+        let cancel = world.spawn(|world| world.cancel_for_key(0));
         let second = world.watch(&[0]).expect("it waits");
         let cancelled = join(cancel);
-        assert!(!world.shared.is_waiting(first));
-        assert_eq!(world.shared.claim(second, Cancelled(7)), cancelled == 1);
-        assert_eq!(world.ends(), [Cancelled(7), Cancelled(7)]);
+        assert!(!world.is_waiting(first));
+        // An operation that was out at its cancellation is not returned.
+        assert!(!(world.cancel(second) && cancelled == 2));
+        assert_eq!(world.ends(), [Cancelled, Cancelled]);
         world.check_empty();
     });
 }

@@ -8,12 +8,12 @@ use super::{DUE, check};
 use crate::{
     sync::{Condvar, Mutex},
     tick::Tick,
-    timer::executor::backlog::Backlog,
+    timer::backlog::Backlog,
     wheel::{Expired, TimingWheel},
 };
 
 /// Timeouts that have expired.
-fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
+pub(super) fn expired(values: impl IntoIterator<Item = u32>) -> Vec<Expired<u32>> {
     let mut wheel = TimingWheel::new(Tick::ZERO);
     for value in values {
         wheel.insert(DUE, value).expect("the wheel has room");
@@ -32,7 +32,7 @@ fn executor(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Vec<u32>> {
 #[test]
 fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(false));
         let executors = [executor(&backlog), executor(&backlog)];
         backlog.put(&mut expired([1, 2]));
         backlog.put(&mut expired([3]));
@@ -48,7 +48,7 @@ fn executors_wake_for_each_timeout_of_a_batch_and_at_the_end() {
 #[test]
 fn each_timeout_of_a_batch_wakes_an_executor() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(false));
         let executors = [(); 2].map(|()| {
             let backlog = Arc::clone(&backlog);
             thread::spawn(move || backlog.take().map(|expired| expired.value))
@@ -63,7 +63,7 @@ fn each_timeout_of_a_batch_wakes_an_executor() {
 #[test]
 fn an_executor_or_a_shutdown_takes_each_timeout() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(false));
         let executor = executor(&backlog);
         backlog.put(&mut expired([1, 2]));
         backlog.close();

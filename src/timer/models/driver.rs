@@ -1,48 +1,29 @@
 //! A driver that falls asleep beside a thread that registers a sleep, and one that ends the timer.
 
-use std::{
-    mem::ManuallyDrop,
-    string::String,
-    sync::Arc,
-    task::Waker,
-    time::{Duration, Instant},
-};
+use std::{mem::ManuallyDrop, sync::Arc, task::Waker};
 
 use loom::thread;
 
-use super::{DUE, Handler, Starter, StoppedClock, check, silent, waker};
+use super::{DUE, check, timer_with, waker};
 use crate::{
     sync::Parker,
     tick::Tick,
     timer::{
         executor::Delivery,
-        reaper::{Reaper, shared::Shared},
+        reaper::Reaper,
         shards::Shards,
+        shared::Shared,
         sleep::driver::{DriverTurn, Turns},
-        tick_clock::TickClock,
     },
-    wheel::WheelBuilder,
+    wheel::TimingWheel,
 };
-
-/// Returns a timer of wakers without a thread, and its driver.
-fn driven() -> (Arc<Shared<Waker>>, Turns) {
-    let reaper = Reaper::new("");
-    let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
-    let clock = TickClock::new(Arc::new(StoppedClock(Instant::now())), Duration::from_millis(1));
-    let wheels = [(wheel, ())].into_iter();
-    let shards = Shards::new(wheels, clock, reaper.unparker().clone(), None);
-    let starter = Starter { reaper, executors: 0, name: String::new() };
-    let handler = Handler::new(silent(), |expired| Waker::wake(expired.value));
-    let timer = Shared::new(shards, handler, Delivery::Inline, starter);
-    let turns = Turns::new(&timer);
-    (timer, turns)
-}
 
 /// Runs the task of a driver, by `turn`, beside a thread that registers a sleep, waits for its end,
 /// and shuts the timer down.
-fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> DriverTurn) {
+fn drive(turn: fn(&mut Turns, &Shared<TimingWheel<Waker>>, &Waker) -> DriverTurn) {
     check(move || {
-        let (timer, turns) = driven();
+        let timer = timer_with(&Reaper::new(""), Delivery::Inline, Waker::wake);
+        let turns = Turns::new(&timer);
         // The checker does not allow its atomics in a drop after a deadlock.
         let mut turns = ManuallyDrop::new(turns);
         let user = Arc::clone(&timer);
@@ -51,7 +32,7 @@ fn drive(turn: fn(&mut Turns, &Shared<Waker>, &Waker) -> DriverTurn) {
             let key = user.shards.insert(0, DUE, DUE, waker(&sleeper));
             assert!(key.is_ok(), "the timer runs");
             sleeper.park();
-            assert!(user.shut_down().is_empty(), "the sleep has ended");
+            assert!(user.shut_down().into_values().is_empty(), "the sleep has ended");
         });
         let task = Parker::new();
         let task_waker = waker(&task);
@@ -74,8 +55,8 @@ fn a_driver_that_falls_asleep_notices_a_sleep_and_the_end() {
 
 /// A turn whose steps are in another order.
 fn turn_by_hand(
-    timer: &Shared<Waker>,
-    store: impl Fn(&Shards<Waker>),
+    timer: &Shared<TimingWheel<Waker>>,
+    store: impl Fn(&Shards<TimingWheel<Waker>>),
     is_first: bool,
 ) -> DriverTurn {
     let shards = &*timer.shards;
@@ -84,7 +65,7 @@ fn turn_by_hand(
     if timer.shards.is_shut_down() {
         return DriverTurn::Ended;
     }
-    timer.expire_due(&Delivery::Inline);
+    timer.expire_due();
     let until = shards.fall_asleep(Tick::ZERO, Tick::MAX);
     (!is_first).then(|| store(shards));
     until.map_or(DriverTurn::Again, |_| DriverTurn::Sleep(None))

@@ -5,7 +5,7 @@
 
 use std::{
     iter,
-    sync::Arc,
+    sync::{Arc, mpsc::TryRecvError},
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -16,26 +16,24 @@ use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
+        backlog::Backlog,
         error::ScheduleError,
-        executor::{
-            Delivery,
-            backlog::{Backlog, TakeError},
-            callback_threads::CallbackThreads,
-            handler::Handler,
-        },
-        reaper::shared::Shared,
+        executor::{Delivery, Handler},
+        lifecycle::CallbackThreads,
+        shared::Shared,
     },
+    wheel::TimingWheel,
 };
 
 /// Returns a timer that runs callbacks on its reaper, the reaper, and the values that the handler
 /// gets.
-fn started() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Log) {
+fn started() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Log) {
     let (timer, reaper, log) = new_timer(Delivery::Inline);
     let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
     (timer, reaper, log)
 }
 
-pub(super) fn finish(timer: &Shared<u32>) -> Vec<u32> {
+pub(super) fn finish(timer: &Shared<TimingWheel<u32>>) -> Vec<u32> {
     timer.finish_by(Instant::now() + Duration::from_secs(3600))
 }
 
@@ -72,7 +70,7 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
         insert(&timer.shards, 0, FAR, 7);
         // The thread of the reaper only shuts down, so its end cannot end the finish.
         let closer = Arc::clone(&timer);
-        let closer = serve_by(&reaper, &timer, move || closer.shut_down());
+        let closer = serve_by(&reaper, &timer, move || closer.shut_down().into_values());
         let mut left = finish(&timer);
         let closer = closer.expect("its thread does not run yet");
         left.append(&mut closer.join().expect("no thread panics"));
@@ -117,7 +115,7 @@ fn executors(threads: &Arc<CallbackThreads>, finishes: [bool; 2]) -> Vec<thread:
 
 /// Returns any key: no thread uses it.
 fn key() -> crate::wheel::Key {
-    let mut wheel = crate::wheel::TimingWheel::new(DUE);
+    let mut wheel = TimingWheel::new(DUE);
     wheel.insert(DUE, ()).expect("it is empty")
 }
 
@@ -229,9 +227,9 @@ fn broken_a_callback_thread_that_ends_without_the_lock_is_missed() {
 }
 
 /// Returns a queue, its reaper, and its backlog.
-fn started_queue() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
-    let backlog = Arc::new(Backlog::new());
-    let (timer, reaper, _) = new_timer(Delivery::Queue(Arc::clone(&backlog)));
+fn started_queue() -> (Arc<Shared<TimingWheel<u32>>>, thread::JoinHandle<()>, Arc<Backlog<u32>>) {
+    let backlog = Arc::new(Backlog::new(true));
+    let (timer, reaper, _) = new_timer(Delivery::Backlog(Arc::clone(&backlog)));
     let reaper = serve(&reaper, &timer).expect("its thread does not run yet");
     (timer, reaper, backlog)
 }
@@ -239,7 +237,10 @@ fn started_queue() -> (Arc<Shared<u32>>, thread::JoinHandle<()>, Arc<Backlog<u32
 /// Receives until the end, and checks that no value comes after it.
 fn receive_all(backlog: &Backlog<u32>) -> Vec<u32> {
     let values = iter::from_fn(|| backlog.take()).map(|expired| expired.value).collect();
-    assert!(matches!(backlog.try_take(), Err(TakeError::Closed)), "a value comes after the end");
+    assert!(
+        matches!(backlog.try_take(), Err(TryRecvError::Disconnected)),
+        "a value comes after the end"
+    );
     values
 }
 
@@ -250,7 +251,7 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
         insert(&timer.shards, 0, DUE, 7);
         let receiver = Arc::clone(&backlog);
         let receiver = thread::spawn(move || receive_all(&receiver));
-        let mut got = timer.shut_down();
+        let mut got = timer.shut_down().into_values();
         let at_the_end = backlog.len();
         got.extend(receiver.join().expect("no thread panics"));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");

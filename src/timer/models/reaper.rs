@@ -6,15 +6,18 @@ use loom::thread;
 
 use super::{DUE, FAR, Log, check, end, finish::finish, insert, serve, timer_of, timer_with};
 use crate::{
-    sync::{AtomicU64, Mutex, Ordering, Parker, fence},
+    sync::Mutex,
     timer::{
         executor::Delivery,
-        reaper::{Clients, Reaper, client::TimerClient, round, shared::Shared, sleep},
+        reaper::{Clients, Reaper, round, sleep},
+        shared::Shared,
+        turn::TimerClient,
     },
+    wheel::TimingWheel,
 };
 
 /// Returns two timers whose callbacks run on one reaper, with the values that their handlers get.
-fn two_timers() -> (Reaper, [(Arc<Shared<u32>>, Log); 2]) {
+fn two_timers() -> (Reaper, [(Arc<Shared<TimingWheel<u32>>>, Log); 2]) {
     let reaper = Reaper::new("");
     let timers = array::from_fn(|_| timer_of(&reaper, Delivery::Inline));
     (reaper, timers)
@@ -47,7 +50,7 @@ fn a_timer_that_joins_when_the_last_one_ends_is_served() {
     check(|| {
         let (reaper, [(last, _), (next, log)]) = two_timers();
         let thread = serve(&reaper, &last);
-        assert_eq!(last.shut_down(), []);
+        assert_eq!(last.shut_down().into_values(), []);
         let second = serve(&reaper, &next);
         insert(&next.shards, 0, DUE, 7);
         assert_eq!(finish(&next), []);
@@ -69,73 +72,6 @@ fn a_callback_that_finishes_a_timer_that_joins_does_not_wait_for_its_own_thread(
         assert_eq!(finish(&timer), []);
         end(thread.into_iter().chain(second));
     });
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    /// The reaper announces its sleep to one timer.
-    AnnouncesToOne,
-    /// The reaper loads the published expiration of one timer again.
-    LoadsOneAgain,
-}
-
-/// The protocol by hand, with a fault: a thread inserts into each of two timers, and the reaper of
-/// both sleeps until then.
-fn inserts_against_sleep(fault: Fault) {
-    const AWAKE: u64 = 0;
-    let timers: [_; 2] = array::from_fn(|_| Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE))));
-    let parker = Parker::new();
-    let inserters = timers.clone().map(|timer| {
-        let unparker = parker.unparker().clone();
-        thread::spawn(move || {
-            timer.0.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if 1 < timer.1.load(Ordering::Relaxed) {
-                unparker.unpark();
-            }
-        })
-    });
-    let published = |timer: &(AtomicU64, AtomicU64)| timer.0.load(Ordering::Relaxed);
-    loop {
-        let waiting = timers.iter().enumerate().filter(|(_, timer)| published(timer) != 1);
-        let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() {
-            break;
-        }
-        let mut may_sleep = true;
-        for (index, timer) in waiting {
-            if index == 0 || fault != Fault::AnnouncesToOne {
-                timer.1.store(9, Ordering::Relaxed);
-            }
-            fence(Ordering::SeqCst);
-            if index == 0 || fault != Fault::LoadsOneAgain {
-                may_sleep &= published(timer) == 9;
-            }
-        }
-        if may_sleep {
-            parker.park();
-        }
-        timers.iter().for_each(|timer| timer.1.store(AWAKE, Ordering::Relaxed));
-    }
-    end(inserters);
-}
-
-#[test]
-fn the_protocol_of_two_timers_by_hand_holds() {
-    check(|| inserts_against_sleep(Fault::None));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_announces_its_sleep_to_one_timer_misses_the_other() {
-    check(|| inserts_against_sleep(Fault::AnnouncesToOne));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_reaper_that_checks_one_timer_again_misses_the_other() {
-    check(|| inserts_against_sleep(Fault::LoadsOneAgain));
 }
 
 /// A timer that joins while the reaper finds no timer, and ends in one hold or in two.

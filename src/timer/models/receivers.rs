@@ -1,39 +1,27 @@
 //! Tasks that receive from a backlog, against puts, drops and the end.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc::TryRecvError},
     task::{Context, Poll, Waker},
-    vec::Vec,
 };
 
 use loom::thread;
 
-use super::{DUE, check, waker};
+use super::{backlog::expired, check, waker};
 use crate::{
     sync::Parker,
-    tick::Tick,
-    timer::executor::{
-        backlog::{Backlog, TakeError},
-        receiver::Receiver,
-    },
-    wheel::{Expired, TimingWheel},
+    timer::backlog::{Backlog, Receiver},
 };
-
-fn expired(value: u32) -> Vec<Expired<u32>> {
-    let mut wheel = TimingWheel::new(Tick::ZERO);
-    wheel.insert(DUE, value).expect("the wheel has room");
-    wheel.advance(DUE).collect()
-}
 
 /// As the reaper does it.
 fn put(backlog: &Backlog<u32>, value: u32) {
-    backlog.put(&mut expired(value));
-    backlog.take_wakers(1).into_iter().for_each(Waker::wake);
+    backlog.put(&mut expired([value]));
+    backlog.wake_receivers(1, Waker::wake);
 }
 
 fn close(backlog: &Backlog<u32>) {
     backlog.close();
-    backlog.take_wakers(usize::MAX).into_iter().for_each(Waker::wake);
+    backlog.wake_receivers(usize::MAX, Waker::wake);
 }
 
 /// Receives a value in a task; `None` at the end.
@@ -57,7 +45,7 @@ fn receiver(backlog: &Arc<Backlog<u32>>) -> thread::JoinHandle<Option<u32>> {
 #[test]
 fn each_value_wakes_a_task() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(true));
         let receivers = [receiver(&backlog), receiver(&backlog)];
         put(&backlog, 1);
         put(&backlog, 2);
@@ -70,7 +58,7 @@ fn each_value_wakes_a_task() {
 #[test]
 fn a_task_and_a_thread_both_get_a_value() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(true));
         let task = receiver(&backlog);
         let same = Arc::clone(&backlog);
         let executor = thread::spawn(move || same.take().map(|expired| expired.value));
@@ -85,7 +73,7 @@ fn a_task_and_a_thread_both_get_a_value() {
 #[test]
 fn the_end_wakes_every_task() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(true));
         let receivers = [receiver(&backlog), receiver(&backlog)];
         put(&backlog, 1);
         close(&backlog);
@@ -109,7 +97,7 @@ fn impatient(backlog: &Arc<Backlog<u32>>, drop_receiver: fn(Receiver<u32>)) -> O
 /// The value goes to the patient task, if the other has not taken it.
 fn a_drop_against_a_put(drop_receiver: fn(Receiver<u32>)) {
     check(move || {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(true));
         let same = Arc::clone(&backlog);
         let first = thread::spawn(move || impatient(&same, drop_receiver));
         let second = receiver(&backlog);
@@ -129,20 +117,23 @@ fn a_woken_task_that_drops_its_receiver_wakes_the_next() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_woken_task_that_drops_its_receiver_silently_leaves_the_next_asleep() {
-    a_drop_against_a_put(Receiver::forget_ticket);
+    a_drop_against_a_put(|mut receiver| {
+        let mut ticket = receiver.ticket.take();
+        drop(receiver.backlog.state.lock().receivers.remove(&mut ticket));
+    });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_looks_and_registers_in_two_holds_misses_a_value() {
     check(|| {
-        let backlog = Arc::new(Backlog::new());
+        let backlog = Arc::new(Backlog::new(true));
         let same = Arc::clone(&backlog);
         let task = thread::spawn(move || {
             let parker = Parker::new();
             let mut ticket = None;
-            while let Err(TakeError::Empty) = same.try_take() {
-                same.register(&mut ticket, waker(&parker));
+            while let Err(TryRecvError::Empty) = same.try_take() {
+                *same.state.lock().receivers.slot(&mut ticket) = Some(waker(&parker));
                 parker.park();
             }
         });

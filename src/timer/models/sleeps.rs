@@ -1,7 +1,8 @@
 //! The protocol of sleeps: polls, resets and drops against an expiration.
 
 use std::{
-    sync::Arc,
+    mem::ManuallyDrop,
+    sync::{Arc, Weak},
     task::{Poll, Waker},
     time::{Duration, Instant},
     vec::Vec,
@@ -9,38 +10,52 @@ use std::{
 
 use loom::thread;
 
-use super::waker;
+use super::{shards_with, timer_of_shards, waker};
 use crate::{
-    clock::Clock,
+    clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},
     tick::Tick,
-    ticks::Nanos,
     timer::{
-        error::ScheduleError,
-        shards::Shards,
-        sleep::registration::{HeldWaker, Registration, wake_each},
-        tick_clock::TickClock,
+        executor::Delivery,
+        reaper::Reaper,
+        shards::{Shards, shard::ShardGuard},
+        shared::Shared,
+        sleep::{
+            sleeper::{Polled, SleepHandle, Sleeper, Stage},
+            wake_each,
+        },
     },
-    wheel::WheelBuilder,
+    wheel::{Key, TimingWheel},
 };
 
-/// The length of a tick.
-const TICK: Nanos = Nanos::new(1_000_000);
-const TWO_TICKS: Nanos = Nanos::new(2 * TICK.get());
+const TICK: Duration = Duration::from_millis(1);
+
+type Wakers = TimingWheel<Waker>;
 
 /// A clock that a model sets.
 #[derive(Debug, Clone)]
 struct Set(Instant, Arc<AtomicU64>);
 
-impl Clock for Set {
-    fn now(&self) -> Instant {
-        self.0 + Duration::from_nanos(self.1.load(Ordering::SeqCst))
+impl Set {
+    fn show(&self, tick: u64) {
+        self.1.store(tick, Ordering::SeqCst);
     }
 }
 
-/// A timer, its clock and the parker of its reaper.
+impl Clock for Set {
+    fn now(&self) -> Instant {
+        self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst))
+    }
+
+    /// The model takes the place of the reaper.
+    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
+        true
+    }
+}
+
+/// A timer of sleeps, its clock and the parker of its reaper.
 struct World {
-    shards: Arc<Shards<Waker>>,
+    timer: Arc<Shared<Wakers>>,
     clock: Set,
     parker: Parker,
     is_done: Arc<AtomicBool>,
@@ -50,12 +65,9 @@ impl World {
     fn new() -> Self {
         let parker = Parker::new();
         let clock = Set(Instant::now(), Arc::new(AtomicU64::new(0)));
-        let tick_clock = TickClock::new(Arc::new(clock.clone()), TICK.into());
-        let wheel = WheelBuilder::new().size(2).build().expect("the settings are valid");
-        let unparker = parker.unparker().clone();
-        let wheels = [(wheel, ())].into_iter();
-        let shards = Arc::new(Shards::new(wheels, tick_clock, unparker, None));
-        Self { shards, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
+        let shards = shards_with(1, None, clock.clone(), parker.unparker());
+        let timer = timer_of_shards(&Reaper::new(""), shards, Delivery::Inline, Waker::wake);
+        Self { timer, clock, parker, is_done: Arc::new(AtomicBool::new(false)) }
     }
 
     /// Starts a reaper that expires due sleeps at each of these ticks, and sleeps at the last one
@@ -63,14 +75,14 @@ impl World {
     fn reap(self, ticks: &'static [u64]) -> thread::JoinHandle<()> {
         thread::spawn(move || {
             for tick in ticks {
-                self.clock.1.store(tick * TICK.get(), Ordering::SeqCst);
+                self.clock.show(*tick);
                 self.turn();
             }
             while !self.is_done.load(Ordering::Acquire) {
-                let now = self.shards.clock().now();
-                if self.shards.fall_asleep(now, Tick::MAX).is_some() {
+                let now = self.timer.shards.clock().now();
+                if self.timer.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
-                    self.shards.announce_awake();
+                    self.timer.shards.announce_awake();
                 }
                 self.turn();
             }
@@ -79,60 +91,81 @@ impl World {
 
     fn turn(&self) {
         let mut expired = Vec::new();
-        self.shards.expire(self.shards.clock().read(), 64, &mut expired);
+        self.timer.shards.expire(
+            self.timer.shards.clock().read(),
+            64,
+            &mut expired,
+            &mut Vec::new(),
+        );
         expired.into_iter().for_each(|expired| expired.value.wake());
     }
 }
 
-/// Polls a sleep whose timer has started its threads.
-fn poll(
-    shards: &Shards<Waker>,
-    sleep: &mut Registration,
-    deadline: Nanos,
-    waker: &Waker,
-) -> Poll<Result<(), ScheduleError<()>>> {
-    sleep.poll(shards, deadline, waker, || Ok(()))
-}
-
-/// A task, and its waker. Another task has polled the sleep with another waker.
+/// A task with a sleep. Another task may have polled the sleep with another waker.
 ///
 /// All wakers live as long as the model, so that none gets the address of an earlier one.
 struct Task {
+    shards: Arc<Shards<Wakers>>,
     parker: Parker,
     waker: Waker,
-    other: Waker,
+    /// The checker does not allow its atomics in a drop after a deadlock.
+    sleep: ManuallyDrop<Sleeper>,
 }
+
+type Poller = fn(&mut Task) -> Polled;
 
 impl Task {
-    fn new() -> Self {
+    /// Makes a task whose sleep is due after some ticks.
+    fn new(world: &World, ticks: u32, first: First) -> Self {
         let parker = Parker::new();
         let (waker, other) = (waker(&parker), waker(&Parker::new()));
-        Self { parker, waker, other }
+        let handle = SleepHandle::new(&world.timer);
+        let mut sleep = ManuallyDrop::new(Sleeper::after(handle, ticks * TICK));
+        match first {
+            First::None => {}
+            First::Other => assert!(sleep.poll(&other).is_pending()),
+            First::Same => assert!(sleep.poll(&waker).is_pending()),
+        }
+        std::mem::forget(other);
+        Self { shards: Arc::clone(&world.timer.shards), parker, waker, sleep }
     }
-}
 
-type Poller =
-    fn(&Shards<Waker>, &mut Registration, Nanos, &Waker) -> Poll<Result<(), ScheduleError<()>>>;
+    fn poll(&mut self) -> Polled {
+        self.sleep.poll(&self.waker)
+    }
 
-/// Runs a task until its sleep has ended, which must not be early.
-fn run(shards: &Shards<Waker>, task: &Task, sleep: Registration, deadline: Nanos, poll: Poller) {
-    let ended = run_until(shards, task, sleep, deadline, poll);
-    assert!(ended.is_ok(), "the timer runs");
-    assert!(shards.clock().elapsed() >= deadline, "early");
-}
+    /// Returns the key of the sleep, and when it is due.
+    fn key(&self) -> Option<(Key, Tick)> {
+        let Stage::In { key, due, .. } = self.sleep.stage else { return None };
+        Some((key, due))
+    }
 
-/// Runs a task until its sleep has ended. Returns how.
-fn run_until(
-    shards: &Shards<Waker>,
-    task: &Task,
-    mut sleep: Registration,
-    deadline: Nanos,
-    poll: Poller,
-) -> Result<(), ScheduleError<()>> {
-    loop {
-        match poll(shards, &mut sleep, deadline, &task.waker) {
-            Poll::Ready(ended) => return ended,
-            Poll::Pending => task.parker.park(),
+    fn lock(&self) -> ShardGuard<'_, Wakers> {
+        self.shards.lock(0)
+    }
+
+    /// Returns whether the key is live, after a store of the waker in the hold of this call.
+    fn store(&self, key: Key) -> bool {
+        let clone = self.waker.clone();
+        let mut shard = self.lock();
+        let before = shard.get_mut(key).map(|held| std::mem::replace(held, clone));
+        drop(shard);
+        before.is_some()
+    }
+
+    /// Runs the task until its sleep has ended, which must not be before this tick.
+    fn run(&mut self, due: u64, poll: Poller) {
+        assert!(self.run_until(poll).is_ok(), "the timer runs");
+        assert!(self.shards.clock().now() >= Tick::new(due), "early");
+    }
+
+    /// Runs the task until its sleep has ended. Returns how.
+    fn run_until(&mut self, poll: Poller) -> Result<(), ()> {
+        loop {
+            match poll(self) {
+                Poll::Ready(ended) => return ended.map_err(drop),
+                Poll::Pending => self.parker.park(),
+            }
         }
     }
 }
@@ -148,56 +181,43 @@ enum First {
     Same,
 }
 
-/// Runs `task` against a reaper that expires at these ticks. The sleep is due at tick 1.
+/// Runs a task, whose sleep is due at a tick, against a reaper that expires at these ticks.
 fn against_the_reaper(
     first: First,
+    due: u32,
     ticks: &'static [u64],
-    run: impl Fn(&Shards<Waker>, &Task, Registration) + Sync + Send + 'static,
+    run: impl Fn(&mut Task) + Sync + Send + 'static,
 ) {
     explore(Some(3), move || {
         let world = World::new();
-        let (shards, is_done) = (Arc::clone(&world.shards), Arc::clone(&world.is_done));
-        let task = Task::new();
-        let sleep = registered(&shards, first, &task);
+        let (shards, is_done) = (Arc::clone(&world.timer.shards), Arc::clone(&world.is_done));
+        let mut task = Task::new(&world, due, first);
         let reaper = world.reap(ticks);
-        run(&shards, &task, sleep);
+        run(&mut task);
+        drop(ManuallyDrop::into_inner(task.sleep));
         is_done.store(true, Ordering::Release);
         shards.unpark_reaper();
         reaper.join().expect("no thread panics");
-        assert_eq!(shards.stats().pending, 0, "nothing lingers");
+        assert_eq!(shards.counts().pending, 0, "nothing lingers");
     });
-}
-
-/// Polls a sleep that is due at tick 1 for the first time.
-fn registered(shards: &Shards<Waker>, first: First, task: &Task) -> Registration {
-    let waker = match first {
-        First::None => return Registration::new(),
-        First::Other => &task.other,
-        First::Same => &task.waker,
-    };
-    let mut sleep = Registration::new();
-    assert!(sleep.insert(shards, TICK, waker).is_pending(), "tick 1 is not due");
-    sleep
 }
 
 #[test]
 fn a_first_poll_that_is_pending_is_woken() {
-    against_the_reaper(First::None, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, poll);
-    });
+    against_the_reaper(First::None, 1, &[1], |task| task.run(1, Task::poll));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
-    against_the_reaper(First::None, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, |shards, sleep, deadline, waker| {
-            if !sleep.is_none() {
-                return poll(shards, sleep, deadline, waker);
+    against_the_reaper(First::None, 1, &[1], |task| {
+        task.run(1, |task| {
+            if task.key().is_some() {
+                return task.poll();
             }
-            let first = poll(shards, sleep, deadline, Waker::noop());
-            if let (Poll::Pending, Some(held)) = (&first, sleep.0) {
-                shards.with_value(held.key, |value| value.clone_from(waker));
+            let first = task.sleep.poll(Waker::noop());
+            if let (Poll::Pending, Some((key, _))) = (&first, task.key()) {
+                task.store(key);
             }
             first
         });
@@ -206,23 +226,19 @@ fn broken_a_waker_that_is_put_in_after_its_key_is_lost() {
 
 #[test]
 fn the_task_that_polled_last_is_woken() {
-    against_the_reaper(First::Other, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, poll);
-    });
+    against_the_reaper(First::Other, 1, &[1], |task| task.run(1, Task::poll));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
-    against_the_reaper(First::Other, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, |shards, sleep, deadline, waker| {
-            let Some(HeldWaker { key, .. }) = sleep.0 else {
-                return poll(shards, sleep, deadline, waker);
-            };
-            if shards.with_value(key, |_| ()).is_none() {
+    against_the_reaper(First::Other, 1, &[1], |task| {
+        task.run(1, |task| {
+            let Some((key, _)) = task.key() else { return task.poll() };
+            if task.lock().get_mut(key).is_none() {
                 return Poll::Ready(Ok(()));
             }
-            shards.with_value(key, |value| value.clone_from(waker));
+            task.store(key);
             Poll::Pending
         });
     });
@@ -230,101 +246,92 @@ fn broken_a_poll_that_looks_and_changes_the_waker_in_two_holds_is_not_woken() {
 
 #[test]
 fn a_poll_without_the_lock_is_woken() {
-    against_the_reaper(First::Same, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, poll);
-    });
+    against_the_reaper(First::Same, 1, &[1], |task| task.run(1, Task::poll));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
-    against_the_reaper(First::Same, &[1], |shards, task, sleep| {
-        run(shards, task, sleep, TICK, |_, _, _, _| Poll::Pending);
-    });
+    against_the_reaper(First::Same, 1, &[1], |task| task.run(1, |_| Poll::Pending));
 }
 
-#[test]
-fn a_poll_without_the_lock_sees_a_shutdown() {
-    against_a_shutdown(poll);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
-    against_a_shutdown(|shards, sleep, deadline, waker| {
-        if sleep.0.is_some_and(|held| !shards.clock().has_begun(held.due)) {
-            return Poll::Pending;
-        }
-        poll(shards, sleep, deadline, waker)
-    });
+/// A poll that looks only at the tick of its key.
+fn ignores_the_end(task: &mut Task) -> Polled {
+    match task.key() {
+        Some((_, due)) if !task.shards.clock().has_begun(due) => Poll::Pending,
+        _ => task.poll(),
+    }
 }
 
 /// Runs a task against a shutdown, which must end its sleep with an error.
 fn against_a_shutdown(poll: Poller) {
     explore(Some(3), move || {
-        let World { shards, .. } = World::new();
-        let task = Task::new();
-        let sleep = registered(&shards, First::Same, &task);
-        let ending = thread::spawn({
-            let shards = Arc::clone(&shards);
-            move || shards.shut_down().into_iter().for_each(Waker::wake)
+        let world = World::new();
+        let mut task = Task::new(&world, 1, First::Same);
+        let ending = thread::spawn(move || {
+            world.timer.shards.shut_down().into_iter().for_each(Waker::wake);
         });
-        let ended = run_until(&shards, &task, sleep, TICK, poll);
-        assert!(ended.is_err(), "the time is not over");
+        assert!(task.run_until(poll).is_err(), "the time is not over");
         ending.join().expect("no thread panics");
     });
 }
 
 #[test]
-fn a_poll_without_the_lock_sees_a_finish() {
-    against_a_finish(poll);
+fn a_poll_without_the_lock_sees_a_shutdown() {
+    against_a_shutdown(Task::poll);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_poll_without_the_lock_that_ignores_the_finish_is_not_woken() {
-    against_a_finish(|shards, sleep, deadline, waker| {
-        if sleep.0.is_some_and(|held| !shards.clock().has_begun(held.due)) {
-            return Poll::Pending;
-        }
-        poll(shards, sleep, deadline, waker)
-    });
+fn broken_a_poll_without_the_lock_that_ignores_the_shutdown_is_not_woken() {
+    against_a_shutdown(ignores_the_end);
 }
 
 /// Runs a task against a finish, which wakes it, and an expiration, which must end its sleep.
 fn against_a_finish(poll: Poller) {
     explore(Some(3), move || {
         let world = World::new();
-        let (shards, task) = (Arc::clone(&world.shards), Task::new());
-        let sleep = registered(&shards, First::Same, &task);
+        let mut task = Task::new(&world, 1, First::Same);
         let finishing = thread::spawn(move || {
-            world.shards.begin_finish();
-            wake_each(&world.shards);
-            world.clock.1.store(TICK.get(), Ordering::SeqCst);
+            world.timer.shards.begin_finish();
+            wake_each(&world.timer.shards);
+            world.clock.show(1);
             world.turn();
         });
-        run(&shards, &task, sleep, TICK, poll);
+        task.run(1, poll);
         finishing.join().expect("no thread panics");
-        assert_eq!(shards.stats().pending, 0, "nothing lingers");
+        assert_eq!(task.shards.counts().pending, 0, "nothing lingers");
     });
 }
 
 #[test]
-fn a_sleep_that_is_moved_later_ends_at_its_new_deadline() {
-    against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
-        sleep.reset(shards, TWO_TICKS);
-        run(shards, task, sleep, TWO_TICKS, poll);
+fn a_poll_without_the_lock_sees_a_finish() {
+    against_a_finish(Task::poll);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_poll_without_the_lock_that_ignores_the_finish_is_not_woken() {
+    against_a_finish(ignores_the_end);
+}
+
+#[test]
+fn a_sleep_that_is_moved_later_ends_at_its_new_deadline_and_counts_once() {
+    against_the_reaper(First::Same, 1, &[1, 2], |task| {
+        task.sleep.move_to((2 * TICK).into());
+        task.run(2, Task::poll);
+        assert!(task.shards.counts().scheduled == 1, "it counts once");
     });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key() {
-    against_the_reaper(First::Same, &[1, 2], |shards, task, mut sleep| {
-        sleep.reset(shards, TWO_TICKS);
-        run(shards, task, sleep, TWO_TICKS, |shards, sleep, deadline, waker| {
-            if shards.clock().has_passed(deadline) {
-                return poll(shards, sleep, deadline, waker);
+    against_the_reaper(First::Same, 1, &[1, 2], |task| {
+        task.sleep.move_to((2 * TICK).into());
+        task.run(2, |task| {
+            if task.shards.clock().has_passed((2 * TICK).into()) {
+                return task.poll();
             }
             Poll::Pending
         });
@@ -333,31 +340,28 @@ fn broken_a_poll_without_the_lock_until_the_deadline_misses_the_tick_of_its_key(
 
 #[test]
 fn a_sleep_that_is_moved_earlier_ends_at_its_new_deadline() {
-    against_the_reaper(First::None, &[1, 2], |shards, task, mut sleep| {
-        let first = sleep.insert(shards, TWO_TICKS, &task.waker);
-        assert!(first.is_pending(), "it is due only when the task is done");
-        sleep.reset(shards, TICK);
-        run(shards, task, sleep, TICK, poll);
+    against_the_reaper(First::Same, 2, &[1, 2], |task| {
+        task.sleep.move_to(TICK.into());
+        task.run(1, Task::poll);
     });
 }
 
 #[test]
 #[should_panic(expected = "late")]
 fn broken_a_reset_that_looks_and_moves_in_two_holds_keeps_a_dead_key() {
-    against_the_reaper(First::Same, &[1], |shards, _, sleep| {
-        let key = sleep.0.expect("the sleep is registered").key;
-        if shards.deadline(key).is_some() {
-            assert!(shards.reset_to(key, Tick::ZERO, Tick::new(1)), "too late");
+    against_the_reaper(First::Same, 1, &[1], |task| {
+        let (key, _) = task.key().expect("the sleep is in the wheel");
+        if task.lock().deadline(key).is_some() {
+            assert!(task.lock().reset(key, Tick::ZERO, Tick::new(1)), "too late");
         }
-        shards.cancel(key);
     });
 }
 
 #[test]
 fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
-    against_the_reaper(First::Same, &[1], |shards, _, mut sleep| {
-        sleep.cancel(shards);
-        let stats = shards.stats();
+    against_the_reaper(First::Same, 1, &[1], |task| {
+        task.sleep.cancel();
+        let stats = task.shards.counts();
         assert_eq!((stats.expired + stats.cancelled, stats.pending), (1, 0));
     });
 }
@@ -365,12 +369,13 @@ fn a_dropped_sleep_leaves_the_wheel_or_has_been_taken_out() {
 #[test]
 #[should_panic(expected = "it has left the wheel")]
 fn broken_a_drop_that_takes_a_publication_of_its_own_tick_for_a_later_one_leaves_its_waker() {
-    against_the_reaper(First::Same, &[1], |shards, _, sleep| {
-        let held = sleep.0.expect("the sleep is registered");
-        if !shards.is_past(held.key, Tick::ZERO) {
-            shards.cancel(held.key);
+    against_the_reaper(First::Same, 1, &[1], |task| {
+        let (key, _) = task.key().expect("the sleep is in the wheel");
+        if !task.shards.is_past(0, Tick::ZERO) {
+            let waker = task.lock().cancel(key);
+            drop(waker);
         }
-        let stats = shards.stats();
+        let stats = task.shards.counts();
         let ended = (stats.expired + stats.cancelled, stats.pending);
         assert_eq!(ended, (1, 0), "it has left the wheel");
     });

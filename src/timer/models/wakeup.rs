@@ -1,27 +1,28 @@
 //! A reaper that falls asleep beside threads that insert, reset and cancel, and a clock that jumps.
 
-use std::{
-    sync::{Arc, atomic},
-    time::Duration,
-    vec,
-    vec::Vec,
-};
+use std::{array, sync::Arc, time::Duration, vec::Vec};
 
 use loom::thread;
 
-use super::{DUE, FAR, check, insert, new_shards, values};
+use super::{DUE, FAR, check, end, insert, new_shards, values};
 use crate::{
     sync::{AtomicU64, Mutex, Ordering, Parker, fence},
     tick::Tick,
     ticks::Nanos,
     timer::{shards::Shards, tick_clock::Reading},
+    wheel::TimingWheel,
 };
 
 /// Runs the loop of the reaper until `count` timeouts have expired. The time stands still.
-fn reap(shards: &Shards<u32>, parker: &Parker, count: usize) -> Vec<u32> {
+fn reap(shards: &Shards<TimingWheel<u32>>, parker: &Parker, count: usize) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
-        shards.expire(Reading::ZERO, 64, &mut expired);
+        shards.expire(
+            Reading { elapsed: Nanos::ZERO, now: Tick::ZERO },
+            64,
+            &mut expired,
+            &mut Vec::new(),
+        );
         if expired.len() == count {
             return values(expired);
         }
@@ -60,18 +61,6 @@ fn a_reaper_that_falls_asleep_notices_inserts_into_two_shards() {
 }
 
 #[test]
-fn a_reaper_that_expires_a_shard_notices_an_insert() {
-    check(|| {
-        let (shards, parker) = new_shards(1, None);
-        insert(&shards, 0, DUE, 1);
-        let inserter = Arc::clone(&shards);
-        let inserter = thread::spawn(move || insert(&inserter, 0, DUE, 2));
-        assert_eq!(reap(&shards, &parker, 2), [1, 2]);
-        inserter.join().expect("no thread panics");
-    });
-}
-
-#[test]
 fn a_reaper_that_falls_asleep_notices_a_reset_to_an_earlier_deadline() {
     check(|| {
         let (shards, parker) = new_shards(1, None);
@@ -96,88 +85,98 @@ fn a_reaper_sleeps_again_after_a_spurious_wakeup() {
     });
 }
 
-#[test]
-fn a_batch_wakes_the_reaper_before_its_last_timeout_is_inserted() {
-    let is_early = Arc::new(atomic::AtomicBool::new(false));
-    let seen = Arc::clone(&is_early);
-    check(move || {
-        let (shards, parker) = new_shards(1, None);
-        insert(&shards, 0, FAR, 1);
-        assert!(shards.fall_asleep(DUE, Tick::MAX).is_some());
-        let inserter = Arc::clone(&shards);
-        let hour = Duration::from_secs(3600);
-        let batch = vec![(Duration::ZERO, 2), (hour, 3), (hour, 4)];
-        let inserter = thread::spawn(move || inserter.insert_batch(batch));
-        parker.park();
-        shards.announce_awake();
-        seen.fetch_or(shards.stats().scheduled < 4, atomic::Ordering::Relaxed);
-        inserter.join().expect("no thread panics");
-    });
-    // The scheduler decides which thread runs. So one interleaving with an early wake-up is enough.
-    assert!(is_early.load(atomic::Ordering::Relaxed), "the reaper always wakes after the batch");
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
     NoSecondLoad,
     LoadsBeforePublishing,
     NoFences,
+    /// The reaper announces its sleep to one timer.
+    AnnouncesToOne,
+    /// The reaper loads the published expiration of one timer again.
+    LoadsOneAgain,
 }
 
-/// The wake-up protocol by hand, with a fault: one thread inserts, the other sleeps until then.
-fn insert_against_sleep(fault: Fault) {
+/// The wake-up protocol by hand, with a fault: a thread inserts into each of two timers, and the
+/// reaper of both sleeps until then.
+fn inserts_against_sleep(fault: Fault) {
     const AWAKE: u64 = 0;
-    let atomics = Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE)));
+    let timers: [_; 2] = array::from_fn(|_| Arc::new((AtomicU64::new(9), AtomicU64::new(AWAKE))));
     let parker = Parker::new();
-    let (shared, unparker) = (Arc::clone(&atomics), parker.unparker().clone());
     let order = move || (fault != Fault::NoFences).then(|| fence(Ordering::SeqCst));
-    let inserter = thread::spawn(move || {
-        let (published, asleep_until) = &*shared;
-        let must_wake = || {
-            order();
-            1 < asleep_until.load(Ordering::Relaxed)
-        };
-        let asked = fault == Fault::LoadsBeforePublishing && must_wake();
-        published.store(1, Ordering::Relaxed);
-        if asked || (fault != Fault::LoadsBeforePublishing && must_wake()) {
-            unparker.unpark();
-        }
+    let inserters = timers.clone().map(|timer| {
+        let unparker = parker.unparker().clone();
+        thread::spawn(move || {
+            let must_wake = || {
+                order();
+                1 < timer.1.load(Ordering::Relaxed)
+            };
+            let asked = fault == Fault::LoadsBeforePublishing && must_wake();
+            timer.0.store(1, Ordering::Relaxed);
+            if asked || (fault != Fault::LoadsBeforePublishing && must_wake()) {
+                unparker.unpark();
+            }
+        })
     });
-    let (published, asleep_until) = &*atomics;
-    while published.load(Ordering::Relaxed) != 1 {
-        let until = 9;
-        asleep_until.store(until, Ordering::Relaxed);
-        order();
-        if fault == Fault::NoSecondLoad || published.load(Ordering::Relaxed) >= until {
+    let published = |timer: &(AtomicU64, AtomicU64)| timer.0.load(Ordering::Relaxed);
+    loop {
+        let waiting = timers.iter().enumerate().filter(|(_, timer)| published(timer) != 1);
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() {
+            break;
+        }
+        let mut may_sleep = true;
+        for (index, timer) in waiting {
+            if index == 0 || fault != Fault::AnnouncesToOne {
+                timer.1.store(9, Ordering::Relaxed);
+            }
+            order();
+            let is_left_out = index == 1 && fault == Fault::LoadsOneAgain;
+            if !is_left_out && fault != Fault::NoSecondLoad {
+                may_sleep &= published(timer) == 9;
+            }
+        }
+        if may_sleep {
             parker.park();
         }
-        asleep_until.store(AWAKE, Ordering::Relaxed);
+        timers.iter().for_each(|timer| timer.1.store(AWAKE, Ordering::Relaxed));
     }
-    inserter.join().expect("no thread panics");
+    end(inserters);
 }
 
 #[test]
 fn the_wakeup_protocol_by_hand_holds() {
-    check(|| insert_against_sleep(Fault::None));
+    check(|| inserts_against_sleep(Fault::None));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_reaper_without_a_second_load_sleeps_too_long() {
-    check(|| insert_against_sleep(Fault::NoSecondLoad));
+    check(|| inserts_against_sleep(Fault::NoSecondLoad));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_an_inserter_that_loads_before_it_publishes_does_not_wake_the_reaper() {
-    check(|| insert_against_sleep(Fault::LoadsBeforePublishing));
+    check(|| inserts_against_sleep(Fault::LoadsBeforePublishing));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_without_fences_a_wakeup_is_lost() {
-    check(|| insert_against_sleep(Fault::NoFences));
+    check(|| inserts_against_sleep(Fault::NoFences));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_announces_its_sleep_to_one_timer_misses_the_other() {
+    check(|| inserts_against_sleep(Fault::AnnouncesToOne));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_a_reaper_that_checks_one_timer_again_misses_the_other() {
+    check(|| inserts_against_sleep(Fault::LoadsOneAgain));
 }
 
 /// The time after a jump of the clock.
@@ -195,11 +194,11 @@ fn jumping() -> Jumping {
 }
 
 /// Runs the loop of the reaper, by a clock that jumps, until a timeout has expired.
-fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
+fn reap_by(clock: &Jumping, shards: &Shards<TimingWheel<u32>>, parker: &Parker) -> Vec<u32> {
     let mut expired = Vec::new();
     loop {
         let now = *clock.lock();
-        shards.expire(Reading { elapsed: Nanos::ZERO, now }, 64, &mut expired);
+        shards.expire(Reading { elapsed: Nanos::ZERO, now }, 64, &mut expired, &mut Vec::new());
         if !expired.is_empty() {
             return values(expired);
         }
@@ -213,7 +212,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<u32>, parker: &Parker) -> Vec<u32> {
 }
 
 /// A clock jumps past a deadline, and its thread then calls `then`.
-fn jump(then: fn(&Shards<u32>, now: Tick)) {
+fn jump(then: fn(&Shards<TimingWheel<u32>>, now: Tick)) {
     check(move || {
         let (shards, parker) = new_shards(2, None);
         insert(&shards, 0, FAR, 1);
@@ -277,7 +276,7 @@ fn broken_a_reaper_that_reads_the_clock_before_it_announces_misses_the_jump() {
 
 /// A reaper that slept for a cancelled timeout raises the published expirations, by `raise`, while
 /// another thread inserts a timeout.
-fn raise_against_insert(raise: fn(&Shards<u32>)) {
+fn raise_against_insert(raise: fn(&Shards<TimingWheel<u32>>)) {
     check(move || {
         let (shards, parker) = new_shards(1, None);
         let key = insert(&shards, 0, FAR, 1);
@@ -304,5 +303,8 @@ fn a_reaper_that_raises_the_published_expirations_notices_an_insert() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_an_expiration_that_is_raised_without_the_lock_hides_an_insert() {
-    raise_against_insert(Shards::raise_published_unlocked);
+    raise_against_insert(|shards| {
+        let next = shards.lock(0).state().next_expiration();
+        shards.all[0].published.set(next.unwrap_or(Tick::MAX));
+    });
 }

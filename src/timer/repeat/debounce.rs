@@ -1,11 +1,8 @@
 //! A callback that runs after a quiet period without calls.
 //!
-//! The first call schedules a timeout and the following ones reset it. The clock is user code, so a
-//! call reads it before it takes the lock. A call that gets the lock after one that read a later
-//! time uses the later time.
+//! The first call schedules a timeout, and the following ones postpone it.
 
 use std::{
-    boxed::Box,
     fmt,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::Arc,
@@ -14,12 +11,7 @@ use std::{
 
 use crate::{
     sync::Mutex,
-    timer::{
-        Task, Timer,
-        error::ScheduleError,
-        shards::{Shards, key::TimeoutKey},
-        tick_clock::Reading,
-    },
+    timer::{Task, TimeoutHandle, Timer, error::ScheduleError},
 };
 
 /// Runs a callback after a quiet period without calls.
@@ -55,15 +47,9 @@ pub struct Debounce {
     timer: Timer,
     quiet: Duration,
     callback: Arc<dyn Fn() + Send + Sync>,
-    /// No user code runs under this lock. A shard's lock is taken within it.
-    state: Mutex<State>,
-}
-
-struct State {
-    /// Time of the latest call.
-    called: Reading,
-    /// The scheduled run; it may have ended since.
-    run: Option<TimeoutKey>,
+    /// The scheduled run, which may have ended since. No lock is taken under this one, and no user
+    /// code runs.
+    run: Mutex<Option<Arc<TimeoutHandle>>>,
 }
 
 impl Debounce {
@@ -74,8 +60,8 @@ impl Debounce {
         quiet: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = Mutex::new(State { called: Reading::ZERO, run: None });
-        Self { timer: timer.clone(), quiet, callback: Arc::new(callback), state }
+        let (timer, callback) = (timer.clone(), Arc::new(callback));
+        Self { timer, quiet, callback, run: Mutex::new(None) }
     }
 
     /// Schedules a run for the end of the quiet period that starts now, or postpones the scheduled
@@ -85,41 +71,25 @@ impl Debounce {
     ///
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
-        let values = &self.timer.values;
-        let (shards, read) = (values.shards(), values.shards().clock().read());
-        if self.state.lock().postpone(shards, read, self.quiet) {
+        let run = self.run.lock().clone();
+        if run.is_some_and(|run| run.postpone(self.quiet)) {
             return Ok(());
         }
         let callback = Arc::clone(&self.callback);
-        let task = values.ensure_started(Task(Box::new(move || callback())))?;
-        let mut state = self.state.lock();
-        // Another thread may have scheduled a run since. The task is dropped without the lock.
-        if state.postpone(shards, read, self.quiet) {
-            drop(state);
-            drop(task);
-            return Ok(());
+        let run = Arc::new(self.timer.schedule(self.quiet, move || callback())?);
+        let other = self.run.lock().replace(Arc::clone(&run));
+        // Another thread may have scheduled a run since, and its quiet period may end later.
+        if other.is_some_and(|other| other.cancel()) {
+            run.postpone(self.quiet);
         }
-        debug_assert!(state.called >= read, "a later call shortens the quiet period");
-        let deadline = shards.clock().deadline(state.called, self.quiet);
-        state.run = Some(shards.insert(shards.current(), state.called.now, deadline, task)?);
         Ok(())
     }
 
     /// Cancels the scheduled run. Returns whether there was one. Also returns `false` if the cancel
     /// came too late: the callback has begun or is about to.
     pub fn cancel(&self) -> bool {
-        let run = self.state.lock().run.take();
-        let task = run.and_then(|run| self.timer.values.shards().cancel(run));
-        task.is_some()
-    }
-}
-
-impl State {
-    /// Moves the scheduled run to a quiet period after a call. Returns whether there was one.
-    fn postpone(&mut self, shards: &Shards<Task>, call: Reading, quiet: Duration) -> bool {
-        self.called = self.called.max(call);
-        let deadline = shards.clock().deadline(self.called, quiet);
-        self.run.is_some_and(|run| shards.reset_to(run, self.called.now, deadline))
+        let run = self.run.lock().take();
+        run.is_some_and(|run| run.cancel())
     }
 }
 

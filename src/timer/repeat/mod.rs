@@ -7,7 +7,7 @@
 //! lock covers no user code. No other lock is taken within it.
 
 pub(super) mod debounce;
-pub(super) mod occurrences;
+pub(crate) mod grid;
 pub(super) mod throttle;
 
 use std::{
@@ -20,9 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::occurrences::{MissedTicks, Occurrences, Rhythm};
-use super::{Task, Timer, error::ScheduleError, reaper::shared::Shared, shards::key::TimeoutKey};
-use crate::{sync::Mutex, ticks::Nanos};
+use self::grid::{Grid, MissedTicks};
+use super::{Task, Timer, error::ScheduleError, shards::TimeoutKey, shared::Shared};
+use crate::{sync::Mutex, ticks::Nanos, wheel::TimingWheel};
 
 /// Handle of a repeated callback; from [`Timer::repeat`] and its shorter forms.
 ///
@@ -52,14 +52,13 @@ use crate::{sync::Mutex, ticks::Nanos};
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Clone)]
-pub struct Repeating {
-    repetition: Arc<Repetition>,
-}
+pub struct Repeating(Arc<Repetition>);
 
 struct Repetition {
     /// Does not keep the timer running.
-    timer: Weak<Shared<Task>>,
-    rhythm: Rhythm,
+    timer: Weak<Shared<TimingWheel<Task>>>,
+    /// The policy of a fixed rate; `None` with a fixed delay.
+    missed: Option<MissedTicks>,
     period: Duration,
     state: Mutex<State>,
 }
@@ -78,7 +77,8 @@ enum State {
 /// The callback, and the plan of its occurrences.
 struct Work {
     callback: Callback,
-    occurrences: Occurrences,
+    grid: Grid,
+    jitter: Jitter,
 }
 
 type Callback = Box<dyn FnMut(&Repeating) + Send>;
@@ -88,8 +88,8 @@ type Callback = Box<dyn FnMut(&Repeating) + Send>;
 struct Next {
     /// Number of the occurrence, from 0.
     number: u64,
-    /// When it starts, on the clock of the timer.
-    start: Nanos,
+    /// When it starts; `None` if an [`Instant`] cannot represent that.
+    start: Option<Instant>,
     /// Its timeout; `None` until the timer has accepted it.
     key: Option<TimeoutKey>,
 }
@@ -130,9 +130,7 @@ impl Timer {
 
     /// Returns a builder for a callback that repeats every `period`.
     ///
-    /// A period of zero is taken as one tick of the timer. A period shorter than a tick is kept.
-    /// The occurrences of one tick then run together when the tick begins. With
-    /// [`MissedTicks::Skip`], only one of them runs.
+    /// A period shorter than a tick of the timer, such as zero, counts as one tick.
     ///
     /// # Examples
     ///
@@ -232,7 +230,7 @@ impl RepeatBuilder<'_> {
         missed: MissedTicks,
         callback: impl FnMut(&Repeating) + Send + 'static,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        self.start(Rhythm::Rate(missed), Box::new(callback))
+        self.start(Some(missed), Box::new(callback))
     }
 
     /// Runs `callback` at the first instant, and again whenever a period has passed since it
@@ -248,32 +246,61 @@ impl RepeatBuilder<'_> {
         self,
         callback: impl FnMut(&Repeating) + Send + 'static,
     ) -> Result<Repeating, ScheduleError<Task>> {
-        self.start(Rhythm::Delay, Box::new(callback))
+        self.start(None, Box::new(callback))
     }
 
-    fn start(self, rhythm: Rhythm, callback: Callback) -> Result<Repeating, ScheduleError<Task>> {
+    fn start(
+        self,
+        missed: Option<MissedTicks>,
+        callback: Callback,
+    ) -> Result<Repeating, ScheduleError<Task>> {
         let values = &self.timer.values;
         let clock = values.shards().clock();
         let read = clock.read();
-        let period = if self.period.is_zero() { clock.tick() } else { self.period };
+        let after = |delay| clock.instant_at(read.elapsed)?.checked_add(delay);
+        let tick = clock.tick();
         let first = match self.first {
-            First::AfterPeriod => read.elapsed.saturating_add(period.into()),
-            First::After(delay) => read.elapsed.saturating_add(delay.into()),
-            First::At(instant) => clock.elapsed_at(instant),
+            First::AfterPeriod => after(self.period.max(tick)),
+            First::After(delay) => after(delay),
+            First::At(instant) => Some(instant),
         };
+        let grid = Grid::new(first, self.period, tick);
+        let period = grid.period();
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
-        let mut occurrences =
-            Occurrences::new(rhythm, period.into(), first, self.jitter.into(), seed);
-        let next = Next { number: 0, start: occurrences.start(), key: None };
-        let state = Mutex::new(State::Waiting { work: Work { callback, occurrences }, next });
+        let mut jitter = Jitter { most: self.jitter.min(period), random: seed };
+        let next = Next { number: 0, start: jitter.delay(first), key: None };
+        let state = Mutex::new(State::Waiting { work: Work { callback, grid, jitter }, next });
         let timer = Arc::downgrade(values.shared());
-        let repetition = Arc::new(Repetition { timer, rhythm, period, state });
-        let repeating = Repeating { repetition };
+        let repeating = Repeating(Arc::new(Repetition { timer, missed, period, state }));
         let task = values.ensure_started(repeating.task())?;
-        let key = values.shards().insert_at_elapsed(read, next.start, task)?;
+        let key =
+            values.shards().insert_at_elapsed(read, clock.elapsed_or_never(next.start), task)?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
+    }
+}
+
+/// The random delay of each occurrence.
+struct Jitter {
+    most: Duration,
+    /// State of the random generator.
+    random: u64,
+}
+
+impl Jitter {
+    /// Delays an occurrence by a time from zero to the most, by splitmix64.
+    fn delay(&mut self, start: Option<Instant>) -> Option<Instant> {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        let most = u128::from(Nanos::from(self.most).get());
+        let scaled = (u128::from(mixed) * (most + 1)) >> 64;
+        debug_assert!(scaled <= most, "{scaled} exceeds the jitter");
+        let nanos = u64::try_from(scaled).expect("it is at most the jitter");
+        start?.checked_add(Duration::from_nanos(nanos))
     }
 }
 
@@ -283,7 +310,7 @@ impl Repeating {
     /// An occurrence that is running is the last. May be called from within the callback.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn stop(&self) -> bool {
-        let state = std::mem::replace(&mut *self.repetition.state.lock(), State::Stopped);
+        let state = std::mem::replace(&mut *self.0.state.lock(), State::Stopped);
         // The callback is dropped here, with no lock held.
         match state {
             State::Stopped => false,
@@ -298,7 +325,7 @@ impl Repeating {
     /// Returns whether the repetition is running: the callback runs, or its next run is planned.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        !matches!(*self.repetition.state.lock(), State::Stopped)
+        !matches!(*self.0.state.lock(), State::Stopped)
     }
 
     /// Returns when the next run is planned, jitter included.
@@ -325,49 +352,27 @@ impl Repeating {
     /// ```
     #[must_use]
     pub fn next_run(&self) -> Option<Instant> {
-        let timer = self.repetition.timer.upgrade()?;
-        match &*self.repetition.state.lock() {
-            State::Waiting { next, .. } => timer.shards.clock().instant_at(next.start),
+        self.0.timer.upgrade()?;
+        match &*self.0.state.lock() {
+            State::Waiting { next, .. } => next.start,
             State::Running | State::Stopped => None,
         }
     }
 
     /// Cancels the timeout of an occurrence. Returns its task.
     fn cancel(&self, scheduled: TimeoutKey) -> Option<Task> {
-        self.repetition.timer.upgrade()?.shards.cancel(scheduled)
+        self.0.timer.upgrade()?.shards.cancel(scheduled)
     }
 
     /// Returns the task of the next occurrence.
     fn task(&self) -> Task {
-        let occurrence = Occurrence { repeating: self.clone(), is_run: false };
+        let occurrence = Occurrence { repeating: self.clone(), is_followed: false };
         Task(Box::new(move || occurrence.run()))
-    }
-
-    /// Runs the callback unless it has been stopped, and plans the next occurrence.
-    fn run(&self) {
-        let Some((mut work, number)) = self.begin() else { return };
-        let stop = StopOnPanic(self);
-        (work.callback)(self);
-        std::mem::forget(stop);
-        let Some(timer) = self.repetition.timer.upgrade() else {
-            self.stop();
-            return;
-        };
-        let read = timer.shards.clock().read();
-        let start = work.occurrences.next_start(read.elapsed);
-        let next = Next { number: number + 1, start, key: None };
-        if self.resume(work, next) {
-            match timer.shards.insert_at_elapsed(read, start, self.task()) {
-                Ok(key) => drop(self.store_key(next.number, key)),
-                // The drop of the refused occurrence ends the repetition.
-                Err(refused) => drop(refused),
-            }
-        }
     }
 
     /// Takes the callback out to run it. Returns it with the number of the occurrence.
     fn begin(&self) -> Option<(Work, u64)> {
-        let mut state = self.repetition.state.lock();
+        let mut state = self.0.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
             State::Waiting { work, next } => Some((work, next.number)),
             other => {
@@ -380,7 +385,7 @@ impl Repeating {
 
     /// Stores the callback and the next occurrence. Returns whether the repetition continues.
     fn resume(&self, work: Work, next: Next) -> bool {
-        let mut state = self.repetition.state.lock();
+        let mut state = self.0.state.lock();
         debug_assert!(!matches!(*state, State::Waiting { .. }), "two occurrences are planned");
         let continues = matches!(*state, State::Running);
         if continues {
@@ -394,7 +399,7 @@ impl Repeating {
     /// If a thread stopped the repetition during the insert, this cancels the occurrence and
     /// returns its task.
     fn store_key(&self, number: u64, scheduled: TimeoutKey) -> Option<Task> {
-        match &mut *self.repetition.state.lock() {
+        match &mut *self.0.state.lock() {
             State::Waiting { next, .. } if next.number == number => {
                 debug_assert!(next.key.is_none(), "an occurrence has two timeouts");
                 next.key = Some(scheduled);
@@ -411,33 +416,50 @@ impl Repeating {
     }
 }
 
-/// The task of one occurrence. Its drop without a run ends the repetition.
+/// The task of one occurrence. Its drop ends the repetition, unless the next one has been planned:
+/// after a panic of the callback or of the clock, and if the task never runs.
 struct Occurrence {
     repeating: Repeating,
-    is_run: bool,
+    is_followed: bool,
 }
 
 impl Occurrence {
+    /// Runs the callback unless it has been stopped, and plans the next occurrence.
     fn run(mut self) {
-        self.is_run = true;
-        self.repeating.run();
+        let Repeating(repetition) = &self.repeating;
+        let Some((mut work, number)) = self.repeating.begin() else { return };
+        (work.callback)(&self.repeating);
+        let Some(timer) = repetition.timer.upgrade() else { return };
+        let clock = timer.shards.clock();
+        let read = clock.read();
+        // An instant that cannot be represented lies centuries ahead, and so does the next one.
+        let now = clock.instant_at(read.elapsed).or(work.grid.next);
+        match (now, repetition.missed) {
+            // Jitter alone does not make an occurrence count as missed.
+            (Some(now), Some(missed)) => work.grid.advance(now, work.jitter.most, missed),
+            (Some(now), None) => work.grid.restart(now),
+            (None, _) => {}
+        }
+        let start = work.jitter.delay(work.grid.next);
+        let next = Next { number: number + 1, start, key: None };
+        self.is_followed = true;
+        if self.repeating.resume(work, next) {
+            let task = self.repeating.task();
+            let start = clock.elapsed_or_never(start);
+            match timer.shards.insert_at_elapsed(read, start, task) {
+                Ok(key) => drop(self.repeating.store_key(next.number, key)),
+                // The drop of the refused occurrence ends the repetition.
+                Err(refused) => drop(refused),
+            }
+        }
     }
 }
 
 impl Drop for Occurrence {
     fn drop(&mut self) {
-        if !self.is_run {
+        if !self.is_followed {
             self.repeating.stop();
         }
-    }
-}
-
-/// Ends the repetition when the callback panics.
-struct StopOnPanic<'a>(&'a Repeating);
-
-impl Drop for StopOnPanic<'_> {
-    fn drop(&mut self) {
-        self.0.stop();
     }
 }
 
@@ -448,8 +470,8 @@ impl RefUnwindSafe for Repeating {}
 impl fmt::Debug for Repeating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Repeating")
-            .field("period", &self.repetition.period)
-            .field("rhythm", &self.repetition.rhythm)
+            .field("period", &self.0.period)
+            .field("missed", &self.0.missed)
             .field("is_running", &self.is_running())
             .finish_non_exhaustive()
     }

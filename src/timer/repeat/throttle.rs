@@ -2,22 +2,17 @@
 //!
 //! A scheduled run counts until its callback begins or its task is dropped, not until it leaves the
 //! wheel. So a cancel that comes too late does not make room for a second run.
-//!
-//! The clock is user code, so a call reads it before it takes the lock. A task takes the lock when
-//! it is dropped, so no task is dropped under it.
 
 use std::{
-    boxed::Box,
-    fmt,
+    fmt, mem,
     panic::{RefUnwindSafe, UnwindSafe},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
 };
 
 use crate::{
     sync::Mutex,
-    ticks::Nanos,
-    timer::{Task, Timer, error::ScheduleError, shards::key::TimeoutKey},
+    timer::{Task, TimeoutHandle, Timer, error::ScheduleError},
 };
 
 /// Runs a callback at most once in a period.
@@ -53,18 +48,30 @@ use crate::{
 /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct Throttle {
+    callback: Arc<dyn Fn() + Send + Sync>,
+    shared: Arc<Shared>,
+}
+
+/// The longest tick of a timer.
+const LONGEST_TICK: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The part that a run refers to. A run does not keep the timer running.
+struct Shared {
     timer: Timer,
     period: Duration,
-    callback: Arc<dyn Fn() + Send + Sync>,
-    /// No user code runs under this lock. A shard's lock is taken within it.
-    state: Arc<Mutex<State>>,
+    /// No lock is taken under this one, and no user code runs.
+    state: Mutex<State>,
 }
 
 struct State {
-    /// Start of the latest run, on the clock of the timer; `None` before the first.
-    last: Option<Nanos>,
-    /// Number and key of the scheduled run, until its callback begins or its task is dropped.
-    scheduled: Option<(u64, TimeoutKey)>,
+    /// Start of the latest run; `None` before the first.
+    last: Option<Instant>,
+    /// Number of the scheduled run, until its callback begins or its task is dropped.
+    scheduled: Option<u64>,
+    /// Its timeout, once the timer has accepted it.
+    timeout: Option<TimeoutHandle>,
+    /// Whether a call is about to store that timeout, and the run has not begun.
+    is_under_way: bool,
     /// Number of the latest run that a call tried to schedule.
     number: u64,
 }
@@ -77,12 +84,15 @@ impl Throttle {
         period: Duration,
         callback: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = Arc::new(Mutex::new(State { last: None, scheduled: None, number: 0 }));
-        Self { timer: timer.clone(), period, callback: Arc::new(callback), state }
+        let state =
+            State { last: None, scheduled: None, timeout: None, is_under_way: false, number: 0 };
+        let shared = Shared { timer: timer.clone(), period, state: Mutex::new(state) };
+        Self { callback: Arc::new(callback), shared: Arc::new(shared) }
     }
 
     /// Schedules a run for the end of the period that the latest run started; at once if the period
-    /// is over. Does nothing if a run is scheduled already.
+    /// is over. Does nothing if a run is scheduled already, or if another call is about to schedule
+    /// one.
     ///
     /// Every run takes place where the timer runs its callbacks, never within this call.
     ///
@@ -90,21 +100,42 @@ impl Throttle {
     ///
     /// Returns [`ScheduleError`] if the timer refuses the run. Then no run is scheduled.
     pub fn call(&self) -> Result<(), ScheduleError<Task>> {
-        let Some(number) = self.state.lock().next_number() else { return Ok(()) };
-        let values = &self.timer.values;
-        let read = values.shards().clock().read();
-        let task = values.ensure_started(self.task(number))?;
-        let mut state = self.state.lock();
-        // Another thread may have scheduled a run since. The drop of the task takes the lock.
-        if state.scheduled.is_some() {
+        let Shared { timer, period, state } = &*self.shared;
+        let (number, last) = {
+            let mut state = state.lock();
+            if state.scheduled.is_some() {
+                return Ok(());
+            }
+            state.number += 1;
+            (state.scheduled, state.is_under_way) = (Some(state.number), true);
+            (state.number, state.last)
+        };
+        let run = Run { throttle: Arc::downgrade(&self.shared), number };
+        let callback = Arc::clone(&self.callback);
+        let task = move || {
+            if run.begin() {
+                callback();
+            }
+        };
+        let deadline = match last {
+            Some(last) => last.checked_add(*period),
+            // More than a tick ago, so that it is not rounded up to the next one.
+            None => Some(timer.now()).map(|now| now.checked_sub(LONGEST_TICK).unwrap_or(now)),
+        };
+        let scheduled = match deadline {
+            Some(deadline) => timer.schedule_at(deadline, task),
+            None => timer.schedule(Duration::MAX, task),
+        };
+        let timeout = scheduled.inspect_err(|_| self.shared.end(number))?;
+        let mut state = state.lock();
+        if state.scheduled == Some(number) {
+            state.is_under_way = false;
+            state.timeout = Some(timeout);
+        } else {
+            // The run has begun, or was cancelled.
             drop(state);
-            drop(task);
-            return Ok(());
+            timeout.cancel();
         }
-        let period = self.period.into();
-        let deadline = state.last.map_or(Nanos::ZERO, |last| last.saturating_add(period));
-        debug_assert!(number <= state.number, "the number of a run comes from this state");
-        state.scheduled = Some((number, values.shards().insert_at_elapsed(read, deadline, task)?));
         Ok(())
     }
 
@@ -112,59 +143,59 @@ impl Throttle {
     /// came too late: the callback has begun or is about to.
     #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
     pub fn cancel(&self) -> bool {
-        let scheduled = self.state.lock().scheduled;
-        let task = scheduled.and_then(|(_, run)| self.timer.values.shards().cancel(run));
-        task.is_some()
-    }
-
-    /// Returns the task of a run.
-    fn task(&self, number: u64) -> Task {
-        let shared = Arc::downgrade(self.timer.values.shared());
-        let run = Run { state: Arc::clone(&self.state), number };
-        let callback = Arc::clone(&self.callback);
-        Task(Box::new(move || {
-            // The period starts now, not at the deadline, even if the run is late. After the end of
-            // the timer, no other run follows.
-            let elapsed = shared.upgrade().map(|shared| shared.shards.clock().elapsed());
-            run.begin(elapsed);
-            callback();
-        }))
+        let mut state = self.shared.state.lock();
+        if mem::take(&mut state.is_under_way) {
+            // Without its number, the run neither begins nor keeps its timeout.
+            state.scheduled = None;
+            return true;
+        }
+        let timeout = state.timeout.take();
+        drop(state);
+        timeout.is_some_and(|timeout| timeout.cancel())
     }
 }
 
-impl State {
-    /// Returns a number for a new run; `None` if a run is scheduled.
-    fn next_number(&mut self) -> Option<u64> {
-        if self.scheduled.is_some() {
-            return None;
+impl Shared {
+    /// Lets a call schedule another run, if this one is scheduled.
+    fn end(&self, number: u64) {
+        let mut state = self.state.lock();
+        // A task that was refused or cancelled may be dropped after another run was scheduled.
+        if state.scheduled == Some(number) {
+            (state.scheduled, state.is_under_way) = (None, false);
+            let timeout = state.timeout.take();
+            drop(state);
+            drop(timeout);
         }
-        self.number += 1;
-        Some(self.number)
     }
 }
 
 /// A run that has not begun. Once it begins or is dropped, a call may schedule another.
 struct Run {
-    state: Arc<Mutex<State>>,
+    throttle: Weak<Shared>,
     number: u64,
 }
 
 impl Run {
-    /// Stores the start of the run.
-    fn begin(self, elapsed: Option<Nanos>) {
-        let mut state = self.state.lock();
-        state.last = state.last.max(elapsed);
-        drop(state);
-        drop(self);
+    /// Stores the start of the run. The period starts now, not at the deadline, even if the run is
+    /// late. After the end of the throttle, no other run follows. Returns `false` if the run was
+    /// cancelled.
+    fn begin(self) -> bool {
+        let Some(throttle) = self.throttle.upgrade() else { return true };
+        let now = throttle.timer.now();
+        let mut state = throttle.state.lock();
+        let is_scheduled = state.scheduled == Some(self.number);
+        if is_scheduled {
+            state.last = state.last.max(Some(now));
+            state.is_under_way = false;
+        }
+        is_scheduled
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let mut state = self.state.lock();
-        // A task that was refused or cancelled may be dropped after another run was scheduled.
-        if state.scheduled.is_some_and(|(number, _)| number == self.number) {
-            state.scheduled = None;
+        if let Some(throttle) = self.throttle.upgrade() {
+            throttle.end(self.number);
         }
     }
 }
@@ -175,6 +206,6 @@ impl RefUnwindSafe for Throttle {}
 
 impl fmt::Debug for Throttle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttle").field("period", &self.period).finish_non_exhaustive()
+        f.debug_struct("Throttle").field("period", &self.shared.period).finish_non_exhaustive()
     }
 }

@@ -1,18 +1,17 @@
-//! A shard: one wheel behind one lock. No other file takes this lock.
+//! A shard: the state behind one lock, which owns a wheel, and the guard of that lock.
 //!
-//! The lock may also guard an [`Annex`]: the state of another layer, whose entries end together
-//! with timeouts.
-//!
-//! A thread holds the lock for one operation, for 256 operations of a batch, or, as the reaper, for
-//! a bounded number of steps. No user code runs under it: no callback, and no drop of a value. An
-//! annex may compare keys of the user, and documents that. No thread holds the locks of two shards.
+//! A thread holds the lock for one operation or, as the reaper, for a bounded number of steps. No
+//! user code runs under it: no callback, and no drop of a value. A state may compare keys of the
+//! user, and documents that. No thread holds the locks of two shards.
 //!
 //! # Rules
 //!
 //! - The published expiration is not after any deadline in the shard; see
 //!   [`wakeup`](super::wakeup).
 //! - A closed shard refuses new timeouts. Inserting and closing take the same lock, so each timeout
-//!   is refused or returned by [`Shard::shut_down`], and none is lost.
+//!   is refused or returned by [`ShardGuard::shut_down`], and none is lost.
+//! - Each pending timeout holds a permit. The guard releases those of the timeouts that have left
+//!   the wheel, however they left it.
 //!
 //! # Handover
 //!
@@ -35,401 +34,440 @@
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
 //! until it expires more timeouts in a hold than other threads insert between two.
 
-use std::{mem, time::Duration, vec::Vec};
+use std::{mem, vec::Vec};
 
 use super::{
-    annex::Annex,
     permits::Permits,
-    wakeup::{Earlier, Published},
+    wakeup::{Earlier, Published, Wakeup},
 };
 use crate::{
-    sync::{Mutex, Unparker, unlock_fair},
+    sync::{Mutex, MutexGuard, unlock_fair},
     tick::Tick,
-    timer::{error::ScheduleError, stats::ShardStats, tick_clock::Reading},
+    timer::{ScheduleError, ScheduleErrorKind, TimerStats, tick_clock::Reading},
     wheel::{Expired, Key, TimingWheel},
 };
 
-/// Number of inserts after which a shard checks whether its wheel has to split a crowded bucket
+/// Number of inserts and resets after which a shard checks whether its wheel has to split a bucket
 /// ahead of time.
 ///
-/// A bucket with more than 16 records is crowded. Without the check, the reaper would learn of such
-/// a bucket only when its first timeout is due. So timeouts of a burst that are due together would
-/// be late.
-const INSERTS_PER_CHECK: u64 = 64;
+/// Without the check, the reaper would learn of such a bucket only when its first timeout is due.
+/// So timeouts of a burst that are due together would be late.
+const MOVES_PER_CHECK: u8 = 64;
 
-/// A wheel behind a lock, and the expiration that it publishes to the reaper.
-pub(crate) struct Shard<T, X = ()> {
-    state: Mutex<State<T, X>>,
-    published: Published,
+/// The state under the lock of a shard. It owns the wheel with the timeouts of the shard.
+///
+/// The state of a plain timer is its wheel. A layer whose entries wait for a timeout each keeps
+/// them here as well. Then one hold of the lock adds or removes both.
+pub(crate) trait ShardState {
+    /// The value of a timeout in the wheel.
+    type Value;
+    /// The value that the reaper hands off for an expired timeout.
+    type Due;
+    /// The values that a guard drops after the release of the lock.
+    type Dropped: Default;
+
+    fn wheel(&self) -> &TimingWheel<Self::Value>;
+
+    fn wheel_mut(&mut self) -> &mut TimingWheel<Self::Value>;
+
+    /// Ends due timeouts in at most `steps` steps, and appends them to `expired`. Returns whether
+    /// no due timeout is left.
+    ///
+    /// It may end fewer, but more with more steps: otherwise threads that insert starve a late
+    /// reaper. It must neither run nor drop anything of the user.
+    fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<Self::Due>>) -> bool;
+
+    /// Takes the values to drop after the release of the lock.
+    fn take_dropped(&mut self) -> Self::Dropped;
 }
 
-struct State<T, X> {
-    timeouts: Timeouts<T>,
-    annex: X,
+impl<T> ShardState for TimingWheel<T> {
+    type Value = T;
+    type Due = T;
+    type Dropped = ();
+
+    fn wheel(&self) -> &Self {
+        self
+    }
+
+    fn wheel_mut(&mut self) -> &mut Self {
+        self
+    }
+
+    fn expire(&mut self, read: Reading, steps: u64, expired: &mut Vec<Expired<T>>) -> bool {
+        let mut due = self.advance(read.now).limit(steps);
+        expired.extend(&mut due);
+        due.is_drained()
+    }
+
+    fn take_dropped(&mut self) {}
 }
 
-struct Timeouts<T> {
-    wheel: TimingWheel<T>,
+/// The counts of a shard, from which with its wheel those of [`TimerStats`] follow.
+#[derive(Default)]
+struct Counts {
+    scheduled: u64,
+    expired: u64,
+    returned: u64,
+    refused: u64,
+}
+
+/// A state behind a lock, and the expiration that the shard publishes to the reaper.
+pub(crate) struct Shard<S> {
+    content: Mutex<Content<S>>,
+    pub(in crate::timer) published: Published,
+}
+
+struct Content<S> {
+    state: S,
     /// Whether the shard refuses new timeouts.
     is_closed: bool,
-    stats: ShardStats,
+    /// Whether a timeout that leaves the wheel matters: it holds a permit, or the shard is closed.
+    must_settle: bool,
+    /// Number of inserts and resets since the last check of the wheel.
+    unchecked: u8,
+    counts: Counts,
 }
 
-/// The timeouts of a shard whose lock a thread holds.
-pub(crate) struct HeldTimeouts<'a, T> {
-    timeouts: &'a mut Timeouts<T>,
-    permits: &'a Permits,
-    published: &'a Published,
+impl<S: ShardState> Content<S> {
+    /// Returns the expiration to publish after a timeout was placed.
+    #[inline]
+    fn expiration(&mut self, deadline: Tick) -> Tick {
+        self.unchecked += 1;
+        if self.unchecked < MOVES_PER_CHECK {
+            return deadline;
+        }
+        self.unchecked = 0;
+        let next = self.state.wheel().next_expiration();
+        next.map_or(deadline, |expiration| expiration.min(deadline))
+    }
 }
 
-impl<T, X> Shard<T, X> {
-    pub(super) fn new(wheel: TimingWheel<T>, annex: X) -> Self {
-        let timeouts = Timeouts { wheel, is_closed: false, stats: ShardStats::default() };
-        let state = State { timeouts, annex };
-        Self { state: Mutex::new(state), published: Published::new() }
+impl<S: ShardState> Shard<S> {
+    pub(super) fn new(state: S, has_limit: bool) -> Self {
+        let (is_closed, must_settle) = (false, has_limit);
+        let counts = Counts::default();
+        let content = Content { state, is_closed, must_settle, unchecked: 0, counts };
+        Self { content: Mutex::new(content), published: Published::new() }
+    }
+
+    #[inline]
+    pub(super) fn lock<'a>(
+        &'a self,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> ShardGuard<'a, S> {
+        let content = self.content.lock();
+        ShardGuard(Some(Held {
+            permitted: content.state.wheel().len(),
+            shard: self,
+            content,
+            permits,
+            reaper,
+            earlier: None,
+            now: Tick::ZERO,
+            is_fair: false,
+        }))
     }
 
     /// Returns whether a thread holds the lock.
-    #[inline]
     pub(super) fn is_locked(&self) -> bool {
-        self.state.is_locked()
+        self.content.is_locked()
     }
 
-    /// Adds a timeout, for which the caller has a permit. Then runs `act` with its key under the
-    /// same hold, as [`hold`](Self::hold) does.
+    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
+    pub(super) fn published(&self) -> Tick {
+        self.published.get()
+    }
+}
+
+/// A locked shard.
+///
+/// Its drop releases the permits of the timeouts that have left the wheel, and the lock. Then it
+/// wakes the reaper if an operation has made that necessary, and drops the values that the state
+/// kept for that moment. All of this also happens in a panic.
+pub(crate) struct ShardGuard<'a, S: ShardState>(Option<Held<'a, S>>);
+
+/// The parts of a guard, until the release.
+struct Held<'a, S> {
+    shard: &'a Shard<S>,
+    content: MutexGuard<'a, Content<S>>,
+    permits: &'a Permits,
+    reaper: &'a Wakeup,
+    /// Number of timeouts that hold a permit.
+    permitted: usize,
+    /// The least expiration that an operation has published.
+    earlier: Earlier,
+    /// The time of the latest operation.
+    now: Tick,
+    /// Whether the lock is handed to the thread that has waited longest.
+    is_fair: bool,
+}
+
+impl<'a, S: ShardState> ShardGuard<'a, S> {
+    fn held(&self) -> &Held<'a, S> {
+        self.0.as_ref().expect("a guard holds its lock")
+    }
+
     #[inline]
-    pub(super) fn insert<V>(
-        &self,
+    fn held_mut(&mut self) -> &mut Held<'a, S> {
+        self.0.as_mut().expect("a guard holds its lock")
+    }
+
+    pub(crate) fn state(&self) -> &S {
+        &self.held().content.state
+    }
+
+    /// Returns the state. It must not be given new timeouts, nor earlier deadlines: those are
+    /// published by [`insert`](Self::insert) and [`reset`](Self::reset).
+    #[inline]
+    pub(crate) fn state_mut(&mut self) -> &mut S {
+        &mut self.held_mut().content.state
+    }
+
+    /// Adds a timeout.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
         now: Tick,
         deadline: Tick,
-        value: T,
-        permits: &Permits,
-        act: impl FnOnce(Key, HeldTimeouts<'_, T>, &mut X) -> V,
-    ) -> Result<(V, Earlier), ScheduleError<T>> {
-        let mut guard = self.state.lock();
-        let State { timeouts, annex } = &mut *guard;
-        if timeouts.is_closed {
-            timeouts.stats.rejected += 1;
-            drop(guard);
-            return Err(ScheduleError::shut_down(value));
+        value: S::Value,
+    ) -> Result<Key, ScheduleError<S::Value>> {
+        let held = self.held_mut();
+        let Content { state, is_closed, must_settle, counts, .. } = &mut *held.content;
+        if *must_settle {
+            let is_full = || (!held.permits.acquire()).then_some(ScheduleErrorKind::Full);
+            let refusal = if *is_closed { Some(ScheduleErrorKind::ShutDown) } else { is_full() };
+            if let Some(kind) = refusal {
+                counts.refused += 1;
+                return Err(ScheduleError::new(kind, value));
+            }
         }
-        timeouts.wheel.observe(now);
-        match timeouts.wheel.insert(deadline, value) {
+        let wheel = state.wheel_mut();
+        wheel.observe(now);
+        match wheel.insert(deadline, value) {
             Ok(key) => {
-                let earlier = timeouts.publish_insert(deadline, &self.published);
-                let held = HeldTimeouts { timeouts, permits, published: &self.published };
-                Ok((act(key, held, annex), earlier))
+                counts.scheduled += 1;
+                let next = held.content.expiration(deadline);
+                held.permitted += 1;
+                held.publish(now, next);
+                Ok(key)
             }
             Err(refused) => {
-                timeouts.stats.rejected += 1;
-                drop(guard);
-                Err(ScheduleError::full(refused.into_value()))
+                counts.refused += 1;
+                held.permits.release(1);
+                Err(ScheduleError::new(ScheduleErrorKind::Full, refused.into_value()))
             }
         }
     }
 
-    /// Adds timeouts in one hold until one is refused, and passes each key to `inserted`. Returns
-    /// the refused timeout as well.
-    ///
-    /// The iterator must not run user code.
-    pub(super) fn insert_batch(
-        &self,
+    /// Adds a timeout again that expired before its deadline, which had moved. It counts neither as
+    /// expired nor as scheduled twice, and not as refused.
+    #[cfg(feature = "future")]
+    pub(crate) fn insert_again(
+        &mut self,
         now: Tick,
-        timeouts: impl Iterator<Item = (Duration, Tick, T)>,
-        mut inserted: impl FnMut(Key),
-    ) -> (Earlier, Option<ScheduleError<(Duration, T)>>) {
-        let mut earlier = None;
-        let mut state = self.state.lock();
-        state.timeouts.wheel.observe(now);
-        for (delay, deadline, value) in timeouts {
-            if state.timeouts.is_closed {
-                return (earlier, Some(ScheduleError::shut_down((delay, value))));
-            }
-            match state.timeouts.wheel.insert(deadline, value) {
-                Ok(key) => inserted(key),
-                Err(refused) => {
-                    return (earlier, Some(ScheduleError::full((delay, refused.into_value()))));
-                }
-            }
-            earlier = state.timeouts.publish_insert(deadline, &self.published).or(earlier);
+        deadline: Tick,
+        value: S::Value,
+    ) -> Result<Key, ScheduleError<S::Value>> {
+        let inserted = self.insert(now, deadline, value);
+        let counts = &mut self.held_mut().content.counts;
+        if inserted.is_ok() {
+            counts.scheduled -= 1;
+            counts.expired -= 1;
+        } else {
+            counts.refused -= 1;
         }
-        (earlier, None)
+        inserted
     }
 
-    /// Passes the keys of the pending timeouts in up to 256 slots of the wheel, from `start` on, to
-    /// `found`. Returns the slot after these; `None` after the last.
-    #[cfg(feature = "future")]
-    pub(super) fn keys_from(&self, start: u32, found: impl FnMut(Key)) -> Option<u32> {
-        let state = self.state.lock();
-        let wheel = &state.timeouts.wheel;
-        let end = wheel.slots().min(start.saturating_add(256));
-        (start..end).filter_map(|slot| wheel.key_at(slot)).for_each(found);
-        (end < wheel.slots()).then_some(end)
-    }
-
-    /// Runs `change` on the value of a pending timeout, under the lock. Returns `None` if the
-    /// timeout has ended. `change` must neither run nor drop anything of the user.
-    #[cfg(feature = "future")]
-    pub(super) fn with_value<R>(&self, key: Key, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.state.lock().timeouts.wheel.get_mut(key).map(change)
-    }
-
-    /// Cancels a timeout and returns its value; `None` if it has ended. Wakes the reaper if the
-    /// shard is closed and now empty.
+    /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
-    pub(super) fn cancel(&self, key: Key, reaper: &Unparker) -> Option<T> {
-        let mut state = self.state.lock();
-        let value = state.timeouts.wheel.cancel(key)?;
-        state.timeouts.stats.cancelled += 1;
-        if state.timeouts.is_closed {
-            state.timeouts.wake_if_empty(reaper);
-        }
-        Some(value)
+    pub(crate) fn cancel(&mut self, key: Key) -> Option<S::Value> {
+        self.state_mut().wheel_mut().cancel(key)
     }
 
-    /// Cancels timeouts in one hold, and stores the value of each in `values` at its index. Returns
-    /// their number.
-    pub(super) fn cancel_batch(
-        &self,
-        keys: impl Iterator<Item = (usize, Key)>,
-        values: &mut [Option<T>],
-        reaper: &Unparker,
-    ) -> usize {
-        let mut count = 0;
-        let mut state = self.state.lock();
-        for (index, key) in keys {
-            debug_assert!(values[index].is_none(), "a value would be dropped under the lock");
-            values[index] = state.timeouts.wheel.cancel(key);
-            count += usize::from(values[index].is_some());
-        }
-        state.timeouts.stats.cancelled += count as u64;
-        if state.timeouts.is_closed {
-            state.timeouts.wake_if_empty(reaper);
-        }
-        count
+    /// Returns the value of a timeout; `None` if it has ended.
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut S::Value> {
+        self.state_mut().wheel_mut().get_mut(key)
     }
 
-    /// Runs `act` on the timeouts and the annex, under the lock. Wakes the reaper if the shard is
-    /// closed and now empty.
-    ///
-    /// `act` must neither run nor drop anything of the user.
+    /// Moves a timeout to a new deadline. Returns whether it was pending.
     #[inline]
-    pub(super) fn hold<V>(
-        &self,
-        permits: &Permits,
-        reaper: &Unparker,
-        act: impl FnOnce(HeldTimeouts<'_, T>, &mut X) -> V,
-    ) -> V {
-        let mut guard = self.state.lock();
-        let State { timeouts, annex } = &mut *guard;
-        let held = HeldTimeouts { timeouts: &mut *timeouts, permits, published: &self.published };
-        let result = act(held, annex);
-        if timeouts.is_closed {
-            timeouts.wake_if_empty(reaper);
+    pub(crate) fn reset(&mut self, key: Key, now: Tick, deadline: Tick) -> bool {
+        let wheel = self.state_mut().wheel_mut();
+        wheel.observe(now);
+        let is_pending = wheel.reset(key, deadline).is_some();
+        if is_pending {
+            let held = self.held_mut();
+            let next = held.content.expiration(deadline);
+            held.publish(now, next);
         }
-        result
-    }
-
-    /// Moves a timeout to a new deadline. Returns `None` if it has ended.
-    #[inline]
-    pub(super) fn reset(&self, key: Key, now: Tick, deadline: Tick) -> Option<Earlier> {
-        let mut state = self.state.lock();
-        state.timeouts.wheel.observe(now);
-        state.timeouts.wheel.reset(key, deadline)?;
-        let earlier = self.published.set_if_earlier(deadline);
-        debug_assert!(self.published() <= deadline, "the reaper would sleep too long");
-        Some(earlier)
+        is_pending
     }
 
     /// Returns the deadline of a timeout; `None` if it has ended.
-    pub(super) fn deadline(&self, key: Key) -> Option<Tick> {
-        self.state.lock().timeouts.wheel.deadline(key)
+    pub(crate) fn deadline(&self, key: Key) -> Option<Tick> {
+        self.state().wheel().deadline(key)
     }
 
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
     /// is left. Only the reaper calls this.
     pub(super) fn expire(
-        &self,
-        Reading { elapsed, now }: Reading,
+        &mut self,
+        read: Reading,
         steps: u64,
-        permits: &Permits,
-        expired: &mut Vec<Expired<X::Due>>,
-    ) -> bool
-    where
-        X: Annex<T>,
-    {
+        expired: &mut Vec<Expired<S::Due>>,
+    ) -> bool {
         let before = expired.len();
-        let mut guard = self.state.lock();
-        let State { timeouts, annex } = &mut *guard;
-        let mut due = timeouts.wheel.advance(now).limit(steps);
-        let size_before = annex.size();
-        while annex.may_expire(expired.len() - before, steps, size_before) {
-            let Some(next) = due.next() else { break };
-            expired.push(annex.expire(next, elapsed));
-        }
-        let is_drained = due.is_drained();
-        let memory = annex.emptied().and_then(|newest| timeouts.wheel.take_memory(newest));
-        let count = expired.len() - before;
-        timeouts.stats.expired += count as u64;
-        // Another thread may see the end of an entry of the annex as soon as the lock is free.
-        permits.release(count);
-        self.published.set(timeouts.next_expiration());
-        debug_assert!(!is_drained || self.published() > now, "a due timeout is left");
+        let Held { shard, content, is_fair, .. } = self.held_mut();
+        *is_fair = true;
+        let is_drained = content.state.expire(read, steps, expired);
+        content.counts.expired += (expired.len() - before) as u64;
+        let wheel = content.state.wheel();
+        shard.published.set(wheel.next_expiration().unwrap_or(Tick::MAX));
+        debug_assert!(!is_drained || shard.published() > read.now, "a due timeout is left");
         // The wheel may be ahead of `now`: an insert may have read the clock later.
         debug_assert!(
-            expired[before..].last().is_none_or(|last| last.deadline <= timeouts.wheel.now()),
+            expired[before..].last().is_none_or(|last| last.deadline <= wheel.now()),
             "a timeout expired early"
         );
-        unlock_fair(guard);
-        drop(memory);
         is_drained
-    }
-
-    /// Returns the published expiration, without the lock; `Tick::MAX` also stands for none.
-    #[inline]
-    pub(super) fn published(&self) -> Tick {
-        self.published.get()
     }
 
     /// Raises the published expiration to that of the wheel: a cancel or reset may have left it too
     /// early. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
-        let state = self.state.lock();
-        self.published.set(state.timeouts.next_expiration().max(self.published.get()));
-    }
-
-    /// The same with a fault: another thread may publish between the unlock and the store.
-    #[cfg(all(test, loom))]
-    pub(super) fn raise_published_unlocked(&self) {
-        let next = self.state.lock().timeouts.next_expiration();
-        self.published.set(next);
+        let Held { shard, content, .. } = self.held();
+        let next = content.state.wheel().next_expiration().unwrap_or(Tick::MAX);
+        shard.published.set(next.max(shard.published()));
     }
 
     /// Returns the next tick at which the reaper has work here; `None` if no timeout is pending.
     ///
     /// Unlike the published expiration, a cancelled timeout does not make it too early.
     pub(super) fn next_turn(&self) -> Option<Tick> {
-        let state = self.state.lock();
         // The wheel may want to split a crowded bucket earlier than the shard has published.
-        state.timeouts.wheel.next_expiration().map(|next| next.max(self.published.get()))
-    }
-
-    /// Makes the shard refuse new timeouts. Pending ones stay.
-    pub(crate) fn close(&self) {
-        self.state.lock().timeouts.is_closed = true;
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().timeouts.is_closed
-    }
-
-    /// Closes the shard and returns its wheel. The caller empties it, without the lock.
-    pub(crate) fn shut_down(&self) -> TimingWheel<T> {
-        let mut state = self.state.lock();
-        let wheel = mem::take(&mut state.timeouts.wheel);
-        state.timeouts.is_closed = true;
-        state.timeouts.stats.returned += wheel.len() as u64;
-        state.timeouts.stats.cascades += wheel.cascades();
-        self.published.set(Tick::MAX);
-        debug_assert!(state.timeouts.wheel.is_empty(), "a timeout stayed in the shard");
-        wheel
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.state.lock().timeouts.wheel.is_empty()
-    }
-
-    /// Checks the invariants of the shard. Returns the number of pending timeouts.
-    pub(super) fn check_invariants(&self) -> u64 {
-        self.state.lock().timeouts.check_invariants(&self.published)
-    }
-
-    /// Frees the memory that pending timeouts do not need.
-    pub(super) fn shrink(&self) {
-        self.state.lock().timeouts.wheel.shrink();
-    }
-
-    /// Adds the counts of this shard to `sum`.
-    pub(super) fn add_stats(&self, sum: &mut ShardStats) {
-        let state = self.state.lock();
-        let Timeouts { wheel, stats, .. } = &state.timeouts;
-        sum.add(stats);
-        sum.pending += wheel.len() as u64;
-        sum.cascades += wheel.cascades();
-    }
-}
-
-impl<T> HeldTimeouts<'_, T> {
-    /// Cancels a timeout and returns its value; `None` if it has ended.
-    #[inline]
-    pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
-        let value = self.timeouts.wheel.cancel(key)?;
-        self.timeouts.stats.cancelled += 1;
-        self.permits.release(1);
-        Some(value)
+        self.state().wheel().next_expiration().map(|next| next.max(self.held().shard.published()))
     }
 
     /// Makes the shard refuse new timeouts. Pending ones stay.
     pub(crate) fn close(&mut self) {
-        self.timeouts.is_closed = true;
+        let content = &mut self.held_mut().content;
+        (content.is_closed, content.must_settle) = (true, true);
     }
 
-    /// Takes the memory of the wheel if that is empty; see [`TimingWheel::take_memory`].
-    pub(crate) fn take_memory(&mut self, newest: u32) -> Option<TimingWheel<T>> {
-        self.timeouts.wheel.take_memory(newest)
+    pub(crate) fn is_closed(&self) -> bool {
+        self.held().content.is_closed
     }
 
-    /// Returns whether a timeout is pending.
-    pub(crate) fn has(&self, key: Key) -> bool {
-        self.timeouts.wheel.get(key).is_some()
+    /// Closes the shard and returns its wheel. The caller empties it, without the lock.
+    pub(super) fn shut_down(&mut self) -> TimingWheel<S::Value> {
+        self.close();
+        let Held { shard, content, .. } = self.held_mut();
+        let Content { state, counts, .. } = &mut **content;
+        let wheel = mem::take(state.wheel_mut());
+        counts.returned += wheel.len() as u64;
+        shard.published.set(Tick::MAX);
+        wheel
     }
 
-    /// Checks the invariants of the shard, except those of its annex. Returns the number of pending
+    /// Adds the counts of this shard to `sum`.
+    pub(super) fn add_counts(&self, sum: &mut TimerStats) {
+        let Content { state, counts, .. } = &*self.held().content;
+        let pending = state.wheel().len() as u64;
+        sum.scheduled += counts.scheduled;
+        sum.expired += counts.expired;
+        sum.returned += counts.returned;
+        sum.refused += counts.refused;
+        sum.pending += pending;
+        sum.cancelled += counts.scheduled - counts.expired - counts.returned - pending;
+    }
+
+    /// Checks the invariants of the shard, except those of its state. Returns the number of pending
     /// timeouts.
     pub(crate) fn check_invariants(&self) -> u64 {
-        self.timeouts.check_invariants(self.published)
-    }
-}
-
-impl<T> Timeouts<T> {
-    fn check_invariants(&self, published: &Published) -> u64 {
-        self.wheel.check_invariants();
-        let published = published.get();
-        for (_, deadline, _) in &self.wheel {
+        let Held { shard, content, .. } = self.held();
+        let Content { state, is_closed, counts, .. } = &**content;
+        let wheel = state.wheel();
+        wheel.check_invariants();
+        let published = shard.published();
+        for (_, deadline, _) in wheel {
             assert!(published <= deadline, "published {published}, but one is due at {deadline}");
         }
-        let pending = self.wheel.len() as u64;
-        let ShardStats { scheduled, expired, cancelled, returned, .. } = self.stats;
-        let ended = expired + cancelled + returned;
-        assert_eq!(scheduled, pending + ended, "a timeout is pending or has ended once");
-        assert!(returned == 0 || self.is_closed, "a shutdown closes the shard");
-        assert!(returned == 0 || pending == 0, "a shutdown returns all timeouts");
+        let pending = wheel.len() as u64;
+        let ended = counts.expired + counts.returned;
+        assert!(counts.scheduled >= pending + ended, "a timeout has ended twice");
+        assert!(counts.returned == 0 || *is_closed, "a shutdown closes the shard");
+        assert!(counts.returned == 0 || pending == 0, "a shutdown returns all timeouts");
         pending
     }
 
-    /// Returns the next expiration of the wheel; `Tick::MAX` if it is empty.
-    #[inline]
-    fn next_expiration(&self) -> Tick {
-        self.wheel.next_expiration().unwrap_or(Tick::MAX)
-    }
-
-    /// Counts an insert with `deadline`, and publishes the expiration that follows from it.
-    #[inline]
-    fn publish_insert(&mut self, deadline: Tick, published: &Published) -> Earlier {
-        self.stats.scheduled += 1;
-        let is_check = self.stats.scheduled % INSERTS_PER_CHECK == 0;
-        let next = if is_check { self.next_expiration().min(deadline) } else { deadline };
-        let earlier = published.set_if_earlier(next);
-        debug_assert!(published.get() <= deadline, "the reaper would sleep too long");
-        earlier
-    }
-
-    /// Wakes the reaper, which may wait for the shard to be empty.
-    #[cold]
-    fn wake_if_empty(&self, reaper: &Unparker) {
-        debug_assert!(self.is_closed, "the reaper does not wait for an open shard");
-        if self.wheel.is_empty() {
-            reaper.unpark();
+    /// Unlocks as the drop does, but returns the values to drop. Faster than the drop.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that the parts of a guard stay in registers")]
+    pub(crate) fn unlock(mut self) -> S::Dropped {
+        match self.0.take() {
+            Some(held) => held.release(),
+            None => S::Dropped::default(),
         }
     }
+}
+
+impl<S: ShardState> Drop for ShardGuard<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            held.drop();
+        }
+    }
+}
+
+impl<S: ShardState> Held<'_, S> {
+    #[inline]
+    fn publish(&mut self, now: Tick, expiration: Tick) {
+        self.now = now;
+        if expiration < self.shard.published() {
+            self.shard.published.set(expiration);
+            self.earlier = Some(expiration);
+        }
+        debug_assert!(self.shard.published() <= expiration, "the reaper would sleep too long");
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as for the caller")]
+    fn release(mut self) -> S::Dropped {
+        let is_emptied =
+            self.content.must_settle && settle(&self.content, self.permits, self.permitted);
+        let dropped = self.content.state.take_dropped();
+        if self.is_fair {
+            unlock_fair(self.content);
+        } else {
+            drop(self.content);
+        }
+        self.reaper.wake_if_needed(self.now, self.earlier);
+        if is_emptied {
+            self.reaper.wake();
+        }
+        dropped
+    }
+
+    /// Not inlined, so that the parts of a guard need not be in memory for the case of a panic.
+    #[inline(never)]
+    fn drop(self) {
+        drop(self.release());
+    }
+}
+
+/// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may wait
+/// for this: the shard is closed and now empty.
+///
+/// Another thread may see the end of a timeout as soon as the lock is free.
+#[cold]
+fn settle<S: ShardState>(content: &Content<S>, permits: &Permits, permitted: usize) -> bool {
+    let pending = content.state.wheel().len();
+    debug_assert!(pending <= permitted, "a timeout is pending without a permit");
+    let ended = permitted - pending;
+    permits.release(ended);
+    content.is_closed && ended > 0 && pending == 0
 }

@@ -59,8 +59,16 @@
 //! expiration of its wheel. Until a thread cancels or moves another timeout, the reaper wakes for
 //! no cancelled timeout again, however many there were, on however many shards.
 
+#[cfg(feature = "future")]
+use std::{convert::Infallible, sync::OnceLock, task::Waker};
+
+#[cfg(feature = "future")]
 use crate::{
-    sync::{AtomicU64, Ordering, fence},
+    sync::Mutex,
+    timer::waker::{poll_or_store, wake_all},
+};
+use crate::{
+    sync::{AtomicU64, Ordering, Unparker, fence},
     tick::Tick,
 };
 
@@ -70,7 +78,7 @@ pub(super) type Earlier = Option<Tick>;
 
 /// The least tick at which the reaper has work in a shard. Written under the shard's lock.
 #[derive(Debug)]
-pub(super) struct Published(AtomicU64);
+pub(in crate::timer) struct Published(AtomicU64);
 
 impl Published {
     /// For a shard without timeouts.
@@ -79,31 +87,23 @@ impl Published {
     }
 
     /// Returns the published expiration; `Tick::MAX` also stands for none.
-    #[inline]
     pub(super) fn get(&self) -> Tick {
         Tick::new(self.0.load(Ordering::Relaxed))
     }
 
-    #[inline]
-    pub(super) fn set(&self, expiration: Tick) {
+    pub(in crate::timer) fn set(&self, expiration: Tick) {
         self.0.store(expiration.get(), Ordering::Relaxed);
-    }
-
-    /// Publishes an expiration if it is earlier than the published one.
-    #[inline]
-    pub(super) fn set_if_earlier(&self, expiration: Tick) -> Earlier {
-        let is_earlier = expiration < self.get();
-        is_earlier.then(|| {
-            self.set(expiration);
-            expiration
-        })
     }
 }
 
-/// The tick until which the reaper sleeps.
-#[derive(Debug)]
-pub(crate) struct Wakeup {
+/// The reaper as threads see it that may have to wake it: the tick until which it sleeps, and its
+/// unparker.
+pub(super) struct Wakeup {
     asleep_until: AtomicU64,
+    reaper: Unparker,
+    /// Wakes the task that expires sleeps in place of the reaper, if there is one.
+    #[cfg(feature = "future")]
+    driver: OnceLock<Mutex<Option<Waker>>>,
 }
 
 /// The value for a reaper that is awake. No expiration is before tick 0, so no thread wakes it.
@@ -111,13 +111,54 @@ const AWAKE: u64 = 0;
 
 impl Wakeup {
     /// For a reaper that is awake, or has not been started.
-    pub(super) fn new() -> Self {
-        Self { asleep_until: AtomicU64::new(AWAKE) }
+    pub(super) fn new(reaper: Unparker) -> Self {
+        Self {
+            asleep_until: AtomicU64::new(AWAKE),
+            reaper,
+            #[cfg(feature = "future")]
+            driver: OnceLock::new(),
+        }
+    }
+
+    /// Makes the reaper read the clock and expire due timeouts.
+    pub(super) fn wake(&self) {
+        self.reaper.unpark();
+        #[cfg(feature = "future")]
+        if let Some(driver) = self.driver.get() {
+            let waker = driver.lock().take();
+            wake_all(waker);
+        }
+    }
+
+    /// Wakes the reaper if it sleeps past an expiration that this thread has published, or past
+    /// `now`.
+    #[inline]
+    pub(super) fn wake_if_needed(&self, now: Tick, earlier: Earlier) {
+        let must_wake = earlier.is_some_and(|expiration| self.must_wake(expiration));
+        if must_wake || (self.is_overdue(now) && self.must_wake_overdue()) {
+            self.wake();
+        }
+    }
+
+    /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
+    #[cfg(feature = "future")]
+    pub(super) fn leave_to_driver(&self) {
+        let is_first = self.driver.set(Mutex::new(None)).is_ok();
+        debug_assert!(is_first, "a timer has one driver");
+    }
+
+    /// Stores the waker of the task that takes the place of the reaper.
+    #[cfg(feature = "future")]
+    pub(super) fn store_driver_waker(&self, waker: &Waker) {
+        if let Some(driver) = self.driver.get() {
+            let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
+            debug_assert!(stored.is_pending(), "there is no value to take");
+        }
     }
 
     /// Returns whether this thread has to wake the reaper after it has published `expiration`. Of
     /// several threads, one gets `true`.
-    pub(super) fn must_wake(&self, expiration: Tick) -> bool {
+    fn must_wake(&self, expiration: Tick) -> bool {
         fence(Ordering::SeqCst);
         expiration.get() < self.asleep_until.load(Ordering::Relaxed)
             && self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
@@ -125,7 +166,7 @@ impl Wakeup {
 
     /// Returns whether the reaper sleeps until `now` or earlier: the clock has jumped ahead.
     #[inline]
-    pub(super) fn is_overdue(&self, now: Tick) -> bool {
+    fn is_overdue(&self, now: Tick) -> bool {
         // One comparison: `AWAKE` wraps to the greatest number.
         self.asleep_until.load(Ordering::Relaxed).wrapping_sub(1) < now.get()
     }
@@ -133,7 +174,7 @@ impl Wakeup {
     /// Returns whether this thread has to wake a reaper that is overdue. Of several threads, one
     /// gets `true`.
     #[cold]
-    pub(super) fn must_wake_overdue(&self) -> bool {
+    fn must_wake_overdue(&self) -> bool {
         self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
     }
 

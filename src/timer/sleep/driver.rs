@@ -21,14 +21,14 @@
 
 use std::{mem, sync::Arc, task::Waker, time::Duration};
 
-use crate::timer::{
-    executor::receivers::wake_all,
-    reaper::{Client, client::TimerClient, shared::Shared},
+use crate::{
+    timer::{reaper::Client, shared::Shared, turn::TimerClient, waker::wake_all},
+    wheel::TimingWheel,
 };
 
 /// The sleeps of a timer that a task of the user expires.
 pub(crate) struct Turns {
-    client: TimerClient<Waker>,
+    client: TimerClient<TimingWheel<Waker>>,
     /// Whether the last turn announced a sleep.
     is_asleep: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) enum DriverTurn {
 
 impl Turns {
     /// Takes over the sleeps of a timer that has started no thread.
-    pub(crate) fn new(shared: &Arc<Shared<Waker>>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared<TimingWheel<Waker>>>) -> Self {
         shared.leave_to_driver();
         Self { client: TimerClient::new(shared), is_asleep: false }
     }
@@ -73,6 +73,6 @@ impl Turns {
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        wake_all(self.client.shared.shut_down());
+        wake_all(self.client.shared.shut_down().into_values());
     }
 }

@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{
-    ManualClock, Timer,
-    future::{TimeoutError, block_on},
-};
+use delaywheel::{ManualClock, Timer, future::TimeoutError};
+use futures_executor::block_on;
 use tower_layer::{Layer, layer_fn};
 use tower_service::Service;
 

@@ -17,8 +17,6 @@ mod clock;
 mod fronts;
 #[path = "../../simulation/ledger.rs"]
 mod ledger;
-#[path = "../../simulation/rhythms.rs"]
-mod rhythms;
 #[path = "../../simulation/script.rs"]
 #[expect(dead_code, reason = "scripts are not made from seeds here")]
 mod script;

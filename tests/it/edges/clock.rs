@@ -1,25 +1,11 @@
 //! Clocks.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::time::Duration;
 
-use delaywheel::{Clock, ManualClock, SystemClock, Timer, clock::Driven};
+use delaywheel::{Clock, ManualClock, SystemClock, Timer};
 
 use super::{DELAYS, must_panic};
 use crate::timer::support::YEAR;
-
-/// A timer without timeouts.
-struct Idle;
-
-impl Driven for Idle {
-    fn turn(&self) {}
-
-    fn next_turn(&self) -> Option<std::time::Instant> {
-        None
-    }
-}
 
 #[test]
 fn a_clock_without_timers_shows_the_time_that_was_set() {
@@ -42,15 +28,4 @@ fn a_time_past_the_last_instant_panics_and_the_clock_still_works() {
     }
     clock.advance(Duration::ZERO);
     assert_eq!(timer.stats().expired, 1);
-}
-
-#[test]
-fn only_a_manual_clock_adopts_timers() {
-    let (idle, gone): (Arc<dyn Driven>, Weak<Idle>) = (Arc::new(Idle), Weak::new());
-    assert!(!SystemClock.adopt(Arc::downgrade(&idle)));
-    let clock = ManualClock::new();
-    assert!(clock.adopt(Arc::downgrade(&idle)) && clock.adopt(gone));
-    idle.turn();
-    assert!(idle.next_turn().is_none() && clock.advance_to_next().is_none());
-    clock.advance(YEAR);
 }

@@ -2,7 +2,6 @@
 //! and always returns.
 
 mod clock;
-mod names;
 mod purgatory;
 mod queue;
 mod rhythms;

@@ -3,11 +3,12 @@
 use std::{collections::HashMap, thread, time::Duration};
 
 use delaywheel::{
-    Checks, Completion, DelayedOperation, ManualClock, OperationGuard, OperationKey, Overload,
-    Purgatory, PurgatoryBuilder, Timer, Watch, WatchError, WatchErrorKind, Watched,
+    Checks, Completion, Condition, DelayedOperation, ManualClock, OperationGuard, OperationKey,
+    Overload, Purgatory, PurgatoryBuilder, Timer, Watch, WatchError, WatchErrorKind, Watched,
 };
 
 use super::{DELAYS, NUMBERS, PERCENTS};
+use crate::purgatory::support::Cancel as _;
 use crate::timer::support::{MS, SECOND, must_return};
 
 /// An operation that never completes by itself.
@@ -34,9 +35,9 @@ impl DelayedOperation<u64> for Always {
     }
 }
 
-fn purgatory(
-    change: impl FnOnce(PurgatoryBuilder) -> PurgatoryBuilder,
-) -> (ManualClock, Purgatory<u64, Never>) {
+type Builder = PurgatoryBuilder<u64, Never>;
+
+fn purgatory(change: impl FnOnce(Builder) -> Builder) -> (ManualClock, Purgatory<u64, Never>) {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).shards(3);
     (clock, change(PurgatoryBuilder::new().timer(timer)).build().unwrap())
@@ -44,16 +45,20 @@ fn purgatory(
 
 /// Registers operations of every kind: on no key, on a duplicate key, on many keys.
 fn watch_all_ways(purgatory: &Purgatory<u64, Never>, delay: Duration) -> Vec<OperationKey> {
-    let thresholds = || NUMBERS.map(|number| Watch::Threshold(number, number));
+    let thresholds = || NUMBERS.map(|number| Condition::Threshold(number, number));
     let watched = [
-        purgatory.try_complete_else_watch(Never, [], delay),
-        purgatory.try_complete_else_watch(Never, [7, 7], delay),
-        purgatory.try_complete_else_watch(Never, NUMBERS, delay),
-        purgatory.watch_any(Never, [], delay),
-        purgatory.watch_any(Never, NUMBERS.map(Watch::Events), delay),
-        purgatory.watch_any(Never, thresholds(), delay),
-        purgatory.watch_all(Never, [], delay),
-        purgatory.watch_all(Never, thresholds().into_iter().chain([Watch::Events(1)]), delay),
+        purgatory.watch(Never, [], delay),
+        purgatory.watch(Never, [7, 7], delay),
+        purgatory.watch(Never, NUMBERS, delay),
+        purgatory.watch(Never, Watch::any([]), delay),
+        purgatory.watch(Never, Watch::any(NUMBERS.map(Condition::Events)), delay),
+        purgatory.watch(Never, Watch::any(thresholds()), delay),
+        purgatory.watch(Never, Watch::all([]), delay),
+        purgatory.watch(
+            Never,
+            Watch::all(thresholds().into_iter().chain([Condition::Events(1)])),
+            delay,
+        ),
     ];
     let watched = watched.map(Result::unwrap);
     watched.map(|watched: Watched| watched.key().expect("it never completes")).into()
@@ -68,11 +73,8 @@ fn use_key(purgatory: &Purgatory<u64, Never>, key: OperationKey) -> bool {
     assert_eq!(purgatory.is_waiting(key), is_waiting);
     assert_eq!(purgatory.complete(key), is_waiting);
     assert_eq!(purgatory.complete_all([key, key]), 0);
-    assert!(!purgatory.complete(key) && !purgatory.cancel(key));
-    assert!(!purgatory.cancel_with(key, ()));
+    assert!(!purgatory.complete(key) && purgatory.cancel(key).is_none());
     drop(purgatory.guard(key));
-    purgatory.guard_with(key, ()).disarm();
-    drop(purgatory.guard_with(key, ()));
     is_waiting
 }
 
@@ -82,11 +84,11 @@ fn announce(purgatory: &Purgatory<u64, Never>) {
         assert_eq!(purgatory.check_and_complete(&number), 0);
         purgatory.advance(&number, 0);
     }
-    assert_eq!(purgatory.check_and_complete_all(&[]), 0);
-    assert_eq!(purgatory.check_and_complete_all(&NUMBERS), 0);
-    let mut none: Checks<'_, _, _> = purgatory.checks::<u64>([]);
+    assert_eq!(purgatory.checks([]).run(usize::MAX), 0);
+    assert_eq!(purgatory.checks(NUMBERS).run(usize::MAX), 0);
+    let mut none: Checks<'_, _, _> = purgatory.checks([]);
     assert!(none.is_done() && none.run(usize::MAX) == 0);
-    let mut checks = purgatory.checks(&NUMBERS);
+    let mut checks = purgatory.checks(NUMBERS);
     for budget in [0, 1, usize::MAX] {
         assert_eq!(checks.run(budget), 0);
     }
@@ -123,12 +125,13 @@ fn an_advance_to_the_greatest_value_reaches_every_threshold() {
     }
     assert!(!purgatory.is_waiting(keys[5]) && purgatory.is_waiting(keys[7]));
     for number in NUMBERS {
-        purgatory.cancel_for_key(&number);
-        assert_eq!(purgatory.cancel_for_key_with(&number, &()), 0);
+        purgatory.cancel_on(&number);
+        assert_eq!(purgatory.cancel_on(&number), 0);
     }
-    assert_eq!(purgatory.cancel_for_key(&7), 1);
+    assert_eq!(purgatory.cancel_on(&7), 1);
     assert_eq!(purgatory.delayed(), 3, "the operations without keys");
     assert_eq!(purgatory.shutdown().len(), 3);
+    purgatory.shutdown_now();
 }
 
 #[test]
@@ -136,13 +139,13 @@ fn an_operation_that_completes_at_once_accepts_every_delay() {
     let purgatory = Purgatory::<u64, Always>::new();
     for delay in DELAYS {
         let watched = [
-            purgatory.try_complete_else_watch(Always, NUMBERS, delay),
-            purgatory.watch_any(Always, [Watch::Threshold(0, u64::MAX)], delay),
-            purgatory.watch_all(Always, [Watch::Threshold(0, 0)], delay),
+            purgatory.watch(Always, NUMBERS, delay),
+            purgatory.watch(Always, Watch::any([Condition::Threshold(0, u64::MAX)]), delay),
+            purgatory.watch(Always, Watch::all([Condition::Threshold(0, 0)]), delay),
         ];
         assert!(watched.into_iter().all(|one| one.unwrap().is_completed()));
     }
-    assert_eq!(Watch::Threshold('a', u64::MAX).key(), Watch::from('a').key());
+    assert_eq!(Condition::Threshold('a', u64::MAX).key(), Condition::Events('a').key());
 }
 
 #[test]
@@ -157,12 +160,12 @@ fn a_purgatory_that_has_ended_refuses_everything() {
     purgatory.shrink();
     clock.advance(SECOND);
     for delay in DELAYS {
-        let refused = purgatory.try_complete_else_watch(Never, NUMBERS, delay);
+        let refused = purgatory.watch(Never, NUMBERS, delay);
         let refused: WatchError<Never> = refused.unwrap_err();
         assert_eq!(refused.kind(), WatchErrorKind::ShutDown);
         let Never = refused.into_value();
-        assert!(purgatory.watch_any(Never, [Watch::Events(0)], delay).is_err());
-        assert!(purgatory.watch_all(Never, [], delay).is_err());
+        assert!(purgatory.watch(Never, Watch::any([Condition::Events(0)]), delay).is_err());
+        assert!(purgatory.watch(Never, Watch::all([]), delay).is_err());
     }
     drop(purgatory);
     drop(guard);
@@ -172,19 +175,21 @@ fn a_purgatory_that_has_ended_refuses_everything() {
 fn limits_accept_every_number_but_0() {
     for limit in NUMBERS {
         for overload in [Overload::Refuse, Overload::DisplaceOldest] {
-            let total = Purgatory::builder().max_delayed(limit, overload);
-            assert_eq!(total.build::<u64, Never, ()>().is_err(), limit == 0);
-            let each = PurgatoryBuilder::new().max_delayed_per_key(limit, overload);
-            assert_eq!(each.build::<u64, Never, ()>().is_err(), limit == 0);
+            let total = Builder::new().max_delayed(limit, overload);
+            assert_eq!(total.build().is_err(), limit == 0);
+            let each = Builder::new().max_delayed_per_key(limit, overload);
+            assert_eq!(each.build().is_err(), limit == 0);
         }
         let keys = usize::try_from(limit).unwrap_or(usize::MAX);
-        let seeded = PurgatoryBuilder::new().hash_seed(limit).build::<u64, Never, ()>();
+        let seeded = Builder::new().hash_seed(limit).build();
         assert!(seeded.is_ok(), "every seed serves");
-        let many = PurgatoryBuilder::new().max_keys(keys).build::<u64, Never, ()>();
+        let many = Builder::new().max_keys(keys).build();
         assert_eq!(many.is_err(), limit == 0);
         if let Ok(purgatory) = many {
             let is_refused = |count: usize| {
-                purgatory.watch_any(Never, (0..count as u64).map(Watch::Events), SECOND).is_err()
+                purgatory
+                    .watch(Never, Watch::any((0..count as u64).map(Condition::Events)), SECOND)
+                    .is_err()
             };
             assert_eq!((is_refused(keys.min(50)), is_refused(51)), (false, keys < 51));
             purgatory.check_invariants();
@@ -194,8 +199,8 @@ fn limits_accept_every_number_but_0() {
         settings.max_delayed(1, Overload::DisplaceOldest).max_delayed_per_key(1, Overload::Refuse)
     });
     for delay in DELAYS {
-        let _ = one.try_complete_else_watch(Never, NUMBERS, delay);
-        let _ = one.try_complete_else_watch(Never, [], delay);
+        let _ = one.watch(Never, NUMBERS, delay);
+        let _ = one.watch(Never, [], delay);
         assert!(one.delayed() <= 1);
     }
 }
@@ -213,8 +218,8 @@ fn max_delay_accepts_every_delay() {
 
 #[test]
 fn keys_of_other_purgatories_find_nothing() {
-    let large = PurgatoryBuilder::new().timer(Timer::builder().shards(1000));
-    let large = large.build::<u64, Never, ()>().unwrap();
+    let large = Builder::new().timer(Timer::builder().shards(1000));
+    let large = large.build().unwrap();
     let (_clock, small) = purgatory(|settings| settings.timer(Timer::builder().shards(1)));
     let watch = || (0..500).flat_map(|_| watch_all_ways(&large, SECOND * 3600)).collect::<Vec<_>>();
     let keys: Vec<OperationKey> = thread::scope(|scope| {
@@ -238,7 +243,7 @@ impl DelayedOperation<u64> for Caller {
             watch_all_ways(&self.0, delay);
         }
         self.0.shrink();
-        self.0.cancel_for_key(&7);
+        self.0.cancel_on(&7);
         drop(self.0.shutdown());
         assert_eq!(self.0.shutdown().len(), 0);
     }
@@ -251,8 +256,8 @@ fn a_completion_can_call_every_function() {
         let keys = watch_all_ways(&inner, SECOND).into_iter().zip(0..);
         let caller = Caller(inner.clone(), keys.map(|(key, number)| (number, key)).collect());
         let outer = PurgatoryBuilder::new().timer(Timer::builder().clock(clock.clone()));
-        let outer = outer.build::<u64, Caller, ()>().unwrap();
-        let _ = outer.try_complete_else_watch(caller, [1], MS).unwrap();
+        let outer = outer.build().unwrap();
+        let _ = outer.watch(caller, [1], MS).unwrap();
         clock.advance(MS);
         assert_eq!((outer.stats().expired, outer.stats().panicked), (1, 0));
         assert_eq!(inner.delayed(), 0);

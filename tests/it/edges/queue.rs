@@ -1,8 +1,11 @@
 //! The delay queue.
 
-use std::time::Duration;
+use std::{
+    sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError},
+    time::Duration,
+};
 
-use delaywheel::{DelayQueue, ManualClock, RecvError, RecvTimeoutError, TryRecvError};
+use delaywheel::{DelayQueue, ManualClock, Timer};
 
 use super::{DELAYS, instants};
 use crate::timer::support::{MS, must_return};
@@ -10,14 +13,14 @@ use crate::timer::support::{MS, must_return};
 #[test]
 fn a_queue_accepts_every_delay_and_instant() {
     let clock = ManualClock::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| queue.insert(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| queue.insert_at(instant, 2).unwrap()));
     clock.advance(MS);
     assert_eq!(queue.len(), keys.len(), "due values are still in the queue");
-    queue.wake();
-    queue.check_invariants();
-    assert!(!queue.is_reaper_dead());
+    queue.timer().wake();
+    queue.timer().check_invariants();
+    assert!(!queue.timer().is_reaper_dead());
     assert!(queue.recv().is_ok() && queue.try_recv().is_ok());
     assert!(DELAYS[..3].iter().all(|&delay| queue.recv_timeout(delay).is_ok()));
     while queue.try_recv().is_ok() {}
@@ -27,15 +30,15 @@ fn a_queue_accepts_every_delay_and_instant() {
     clock.advance(Duration::ZERO);
     assert_eq!(queue.recv_timeout(Duration::MAX), Ok(3));
     for key in keys {
-        assert_eq!(queue.remaining(key).is_some(), queue.is_pending(key));
-        assert!(queue.is_pending(key) || queue.deadline(key).is_none());
-        let is_there = instants().into_iter().rev().all(|at| queue.reset_at(key, at));
-        assert_eq!(queue.remaining(key).is_some(), is_there);
+        assert_eq!(queue.timer().remaining(key).is_some(), queue.timer().is_pending(key));
+        assert!(queue.timer().is_pending(key) || queue.timer().deadline(key).is_none());
+        let is_there = instants().into_iter().rev().all(|at| queue.timer().reset_at(key, at));
+        assert_eq!(queue.timer().remaining(key).is_some(), is_there);
         assert!(DELAYS.into_iter().rev().all(|delay| queue.reset(key, delay) == is_there));
         assert_eq!(queue.cancel(key).is_some(), is_there);
         assert!(!queue.reset(key, Duration::ZERO) && queue.cancel(key).is_none());
     }
-    assert!(queue.is_empty() && queue.stats().panicked == 0);
+    assert!(queue.is_empty() && queue.timer().stats().panicked == 0);
 }
 
 #[test]
@@ -44,15 +47,15 @@ fn a_queue_that_has_ended_refuses_values_and_receivers_get_an_error() {
         let queue = DelayQueue::new();
         queue.insert(Duration::MAX, 1).unwrap();
         let near = instant.min(std::time::Instant::now());
-        assert_eq!(queue.finish_by(near), [1]);
-        assert!(queue.finish_by(instant).is_empty() && queue.shutdown().is_empty());
+        assert_eq!(queue.timer().finish_by(near), [1]);
+        assert!(queue.timer().finish_by(instant).is_empty() && queue.shutdown().is_empty());
         assert!(DELAYS.into_iter().all(|delay| queue.finish(delay).is_empty()));
         assert!(queue.insert(Duration::ZERO, 2).is_err() && queue.insert_at(instant, 2).is_err());
         let ended = must_return(move || {
             let timed = DELAYS.map(|delay| queue.recv_timeout(delay));
             (queue.recv(), queue.try_recv(), queue.iter().next(), timed)
         });
-        let timed = [Err(RecvTimeoutError::ShutDown); 10];
-        assert_eq!(ended, (Err(RecvError), Err(TryRecvError::ShutDown), None, timed));
+        let timed = [Err(RecvTimeoutError::Disconnected); 10];
+        assert_eq!(ended, (Err(RecvError), Err(TryRecvError::Disconnected), None, timed));
     }
 }

@@ -3,16 +3,16 @@
 use std::{thread, time::Duration};
 
 use delaywheel::{
-    Clock, ManualClock, Reaper, ScheduleError, ScheduleErrorKind, SystemClock, Task, TimeoutGuard,
-    TimeoutKey, Timer, TimerBuilder, TimerStats, ValueTimer,
+    Clock, Histogram, ManualClock, Reaper, ScheduleError, ScheduleErrorKind, SystemClock, Task,
+    TimeoutGuard, TimeoutHandle, TimeoutKey, Timer, TimerBuilder, TimerStats, ValueTimer,
 };
 
-use super::{DELAYS, PERCENTS, instants, must_panic};
+use super::{DELAYS, PERCENTS, instants};
 use crate::timer::support::{MS, SECOND, must_return};
 
 fn of_values(shards: usize) -> (ManualClock, ValueTimer<u64>) {
     let clock = ManualClock::new();
-    let builder = ValueTimer::builder().clock(clock.clone()).shards(shards);
+    let builder = Timer::builder().clock(clock.clone()).shards(shards);
     (clock, builder.build_with(|_: u64| ()).unwrap())
 }
 
@@ -24,6 +24,8 @@ fn check(stats: &TimerStats) {
         assert!(stats.lateness.percentile(percent) <= stats.lateness.max());
     }
     assert_eq!(stats.lateness.count(), stats.expired);
+    let of_all = stats.lateness.since(&Histogram::default()).map(|(_, count)| count).sum::<u64>();
+    assert_eq!(of_all, stats.expired);
 }
 
 #[test]
@@ -41,7 +43,9 @@ fn timers_with_settings_at_their_bounds_work() {
     for builder in builders {
         let timer = builder.clock(clock.clone()).build().unwrap();
         for delay in DELAYS {
-            let _ = timer.schedule(delay, || ()).map(|timeout| timeout.reset(delay));
+            let _ = timer
+                .schedule(delay, || ())
+                .map(|timeout| timeout.reset(delay) && timeout.postpone(delay));
         }
         clock.advance(MS);
         check(&timer.stats());
@@ -62,20 +66,6 @@ fn the_warning_accepts_every_lateness() {
     }
 }
 
-#[cfg(feature = "metrics")]
-#[test]
-fn counts_at_every_extreme_can_be_published() {
-    let (clock, values) = of_values(1);
-    let mut metrics = delaywheel::TimerMetrics::new("");
-    metrics.publish(&values.stats());
-    for delay in DELAYS {
-        values.schedule(delay, 0).unwrap();
-    }
-    clock.advance(SECOND);
-    metrics.publish(&values.stats());
-    metrics.publish(&of_values(1).1.stats());
-}
-
 /// Calls every function that takes a key. Returns whether the timeout was pending.
 fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
     let is_pending = values.is_pending(key);
@@ -87,7 +77,7 @@ fn use_key(values: &ValueTimer<u64>, key: TimeoutKey) -> bool {
     }
     values.reset(key, Duration::MAX);
     assert_eq!(values.cancel(key).is_some(), is_pending);
-    assert_eq!(values.cancel_batch([key, key]), [None, None]);
+    assert_eq!(values.cancel(key), None);
     is_pending
 }
 
@@ -96,8 +86,6 @@ fn a_value_timer_accepts_every_delay_instant_and_key() {
     let (clock, values) = of_values(3);
     let mut keys: Vec<_> = DELAYS.iter().map(|&delay| values.schedule(delay, 1).unwrap()).collect();
     keys.extend(instants().into_iter().map(|instant| values.schedule_at(instant, 2).unwrap()));
-    keys.extend(values.schedule_batch(DELAYS.map(|delay| (delay, 3))).unwrap());
-    assert!(values.schedule_batch([]).unwrap().is_empty() && values.cancel_batch([]).is_empty());
     clock.advance(MS);
     values.shrink();
     values.wake();
@@ -118,15 +106,12 @@ fn refuse_all(values: &ValueTimer<u64>) {
     for delay in DELAYS {
         let ended: ScheduleError<u64> = values.schedule(delay, 5).unwrap_err();
         assert_eq!((ended.kind(), ended.into_value()), (ScheduleErrorKind::ShutDown, 5));
-        let batch = values.schedule_batch([(delay, 6)]).unwrap_err().into_value();
-        assert_eq!((batch.scheduled.len(), batch.refused), (0, vec![(delay, 6)]));
     }
     for instant in instants() {
         let ended = values.schedule_at(instant, 7).unwrap_err();
         assert_eq!(ended.into_value(), 7);
         assert!(values.finish_by(instant).is_empty());
     }
-    assert!(values.schedule_batch([]).unwrap().is_empty());
     values.shrink();
     check(&values.stats());
 }
@@ -172,44 +157,27 @@ fn keys_of_other_timers_find_nothing() {
     for &key in &keys {
         assert!(!use_key(&small, key));
     }
-    assert!(small.cancel_batch(keys).iter().all(Option::is_none));
-}
-
-#[test]
-fn iterators_that_panic_leave_nothing_scheduled_or_cancelled() {
-    let (clock, values) = of_values(1);
-    let key = values.schedule(SECOND, 1).unwrap();
-    must_panic(|| values.schedule_batch((0..9).map(|number| (MS, 8 / (8 - number)))));
-    must_panic(|| values.cancel_batch((0..9).map(|number| [key][number])));
-    let closures = Timer::builder().clock(clock).build().unwrap();
-    let timeout = closures.schedule(SECOND, || ()).unwrap();
-    must_panic(|| closures.schedule_batch((0..9).map(|number| ([MS][number], || ()))));
-    must_panic(|| closures.cancel_batch((0..9).map(|number| [&timeout][number])));
-    assert_eq!((values.stats().pending, values.stats().scheduled), (1, 1));
-    assert!(timeout.is_pending() && closures.stats().scheduled == 1);
+    assert!(keys.into_iter().all(|key| small.cancel(key).is_none()));
 }
 
 #[test]
 fn a_timer_accepts_every_delay_and_its_handles_work_after_the_end() {
     let clock = ManualClock::new();
     let timer = Timer::builder().clock(clock.clone()).build().unwrap();
-    let mut timeouts: Vec<_> =
+    let mut timeouts: Vec<TimeoutHandle> =
         DELAYS.iter().map(|&delay| timer.schedule(delay, || ()).unwrap()).collect();
     timeouts.extend(instants().into_iter().map(|at| timer.schedule_at(at, || ()).unwrap()));
-    timeouts.extend(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).unwrap());
     clock.advance(MS);
     timer.shutdown();
     for timeout in timeouts {
         assert!(!timeout.is_pending() && timeout.deadline().is_none());
         assert!(timeout.remaining().is_none());
         assert!(instants().into_iter().all(|at| !timeout.reset_at(at)));
-        assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay)) && !timeout.cancel());
-        assert_eq!(timer.cancel_batch([&timeout]), 0);
+        assert!(DELAYS.iter().all(|&delay| !timeout.reset(delay) && !timeout.postpone(delay)));
+        assert!(!timeout.cancel());
         let guard: TimeoutGuard = timeout.cancel_on_drop();
         guard.disarm();
     }
-    assert_eq!(timer.cancel_batch(Vec::<delaywheel::Timeout>::new()), 0);
-    assert!(timer.schedule_batch(DELAYS.map(|delay| (delay, || ()))).is_err());
     let task: Task = timer.schedule(Duration::MAX, || ()).unwrap_err().into_value();
     task.run();
     assert!(instants().into_iter().all(|at| timer.schedule_at(at, || ()).is_err()));
@@ -239,7 +207,6 @@ fn a_callback_can_call_every_function() {
                     timeout.cancel();
                 }
                 own.shrink();
-                drop(own.schedule_batch(DELAYS.map(|delay| (delay, || ()))));
                 let _ = own.stats();
                 let left = own.finish_by(SystemClock.now()).len() + own.shutdown().len();
                 drop(own);

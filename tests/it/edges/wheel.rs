@@ -1,6 +1,9 @@
 //! The wheel and its vocabulary.
 
-use delaywheel::{BuildError, InsertError, Key, Tick, TickSpan, TimingWheel, WheelBuilder};
+use delaywheel::{
+    BuildError, InsertError, Tick, TickSpan, TimingWheel,
+    wheel::{Key, WheelBuilder},
+};
 
 use super::NUMBERS;
 
@@ -28,6 +31,9 @@ fn settings_out_of_range_are_refused_and_a_wheel_with_a_limit_of_0_refuses_every
         let refused = WheelBuilder::new().size(size).build::<u8>();
         assert_eq!(refused.unwrap_err(), BuildError::SizeOutOfRange { size });
     }
+    for (size, rounded) in [(2, 2), (3, 4), (200, 256), (65535, 65536), (65536, 65536)] {
+        assert_eq!(WheelBuilder::new().size(size).build::<u8>().unwrap().size(), rounded);
+    }
     let mut wheel = WheelBuilder::new().max_pending(0).build().unwrap();
     for tick in NUMBERS {
         let refused: InsertError<u64> = wheel.insert(Tick::new(tick), tick).unwrap_err();
@@ -45,7 +51,7 @@ fn every_function_accepts_every_tick() {
     for size in [2, 4, 64, 1024] {
         for start in NUMBERS {
             let mut wheel = WheelBuilder::new().size(size).start(Tick::new(start)).build().unwrap();
-            assert_eq!((wheel.now().get(), wheel.size(), wheel.cascades()), (start, size, 0));
+            assert_eq!((wheel.now().get(), wheel.size()), (start, size));
             let keys: Vec<_> =
                 NUMBERS.map(|tick| wheel.insert(Tick::new(tick), tick).unwrap()).into();
             look(&mut wheel, &keys);
@@ -80,9 +86,7 @@ fn look(wheel: &mut TimingWheel<u64>, keys: &[Key]) {
         assert_eq!(wheel.deadline(key).is_some(), is_pending);
     }
     assert_eq!((wheel.iter().count(), wheel.is_empty()), (pending, pending == 0));
-    let shape = wheel.shape();
-    assert_eq!((shape.pending, shape.levels.len()), (pending, wheel.levels()));
-    assert!(!shape.to_string().is_empty() && !format!("{wheel:?}").is_empty());
+    assert!(!format!("{wheel:?}").is_empty());
 }
 
 #[test]

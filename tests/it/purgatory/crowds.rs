@@ -11,12 +11,12 @@ use std::{
 
 use delaywheel::{
     Completion::{Cancelled, Displaced, Expired, Satisfied},
-    PurgatoryBuilder, Timer,
-    Watch::{Events, Threshold},
+    Condition::{Events, Threshold},
+    PurgatoryBuilder, Timer, Watch,
     purgatory::{OperationKey, Overload},
 };
 
-use super::support::{HOUR, MS, Op, Shared, World, all, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, MS, Op, Shared, World, all, must_return, wait_until};
 
 /// More operations than one hold of the lock takes.
 const CROWD: u32 = 100;
@@ -30,14 +30,14 @@ fn a_completion_can_wait_for_the_end_of_another_operation_of_its_batch() {
         let (other, key, flag) = (purgatory.clone(), Arc::clone(&last), Arc::clone(&is_ready));
         let first = Op::new().check(move || flag.load(Ordering::Relaxed)).end(move |_| {
             let key = key.lock().unwrap().expect("the last one waits");
-            assert!(thread::spawn(move || other.cancel(key)).join().unwrap());
-            assert_eq!(telling.recv(), Ok(Cancelled("")));
+            assert!(thread::spawn(move || other.cancel_one(key)).join().unwrap());
+            assert_eq!(telling.recv(), Ok(Cancelled));
         });
-        let _ = purgatory.try_complete_else_watch(first, [1], HOUR).unwrap();
+        let _ = purgatory.watch(first, [1], HOUR).unwrap();
         for _ in 1..CROWD {
             let told = told.clone();
             let op = Op::new().end(move |end| told.send(end).unwrap_or_default());
-            let watched = purgatory.try_complete_else_watch(op, [1], HOUR).unwrap();
+            let watched = purgatory.watch(op, [1], HOUR).unwrap();
             *last.lock().unwrap() = watched.key();
         }
         is_ready.store(true, Ordering::Relaxed);
@@ -63,7 +63,7 @@ fn a_slow_completion_does_not_delay_the_expiry_of_others() {
                 _ => Op::new(),
             };
             let delay = if number == 31 { 50 * MS } else { HOUR };
-            let _ = purgatory.try_complete_else_watch(op, [1], delay).unwrap();
+            let _ = purgatory.watch(op, [1], delay).unwrap();
         }
         is_ready.store(true, Ordering::Relaxed);
         assert_eq!(purgatory.check_and_complete(&1), 1);
@@ -80,7 +80,7 @@ fn an_ended_operation_completes_while_events_continue_for_its_key() {
         assert_eq!(seen.load(Ordering::Relaxed), 1, "the other one was checked first");
         state.lock().unwrap().ended.push((1, end));
     });
-    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.waits(world.purgatory.watch(op, [1], HOUR));
     let (purgatory, state) = (world.purgatory.clone(), Arc::clone(&world.state));
     let counter = Arc::clone(&checks);
     let op = world.op(2).check(move || {
@@ -90,7 +90,7 @@ fn an_ended_operation_completes_while_events_continue_for_its_key() {
         }
         false
     });
-    let key = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    let key = world.waits(world.purgatory.watch(op, [1], HOUR));
     world.make_ready(1);
     assert_eq!(world.purgatory.check_and_complete(&1), 1);
     assert_eq!(checks.load(Ordering::Relaxed), EVENTS + 1, "no event is missed");
@@ -107,11 +107,11 @@ fn ended_operations_release_their_permits_before_the_first_completion() {
             let op = world.op(name).end(move |end| {
                 state.lock().unwrap().ended.push((name, end));
                 let before = purgatory.delayed();
-                let watched = purgatory.try_complete_else_watch(Op::new(), [9], HOUR);
+                let watched = purgatory.watch(Op::new(), [9], HOUR);
                 assert!(watched.expect("a permit is free").key().is_some());
                 assert_eq!((before, purgatory.delayed()), (name.into(), u64::from(name) + 1));
             });
-            world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+            world.waits(world.purgatory.watch(op, [1], HOUR));
         }
         (0..4).for_each(|name| world.make_ready(name));
         assert_eq!(world.purgatory.check_and_complete(&1), 4);
@@ -127,7 +127,7 @@ fn a_refused_operation_displaces_no_other() {
     });
     world.watch(1, [1]);
     world.watch(2, [2]);
-    assert!(world.purgatory.try_complete_else_watch(world.op(3), [2], HOUR).is_err());
+    assert!(world.purgatory.watch(world.op(3), [2], HOUR).is_err());
     assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
     world.watch(4, [4]);
     assert_eq!(world.ended(), [(1, Displaced)]);
@@ -152,7 +152,7 @@ fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_o
             }
         });
         let condition = if value == 0 { Events(1) } else { Threshold(1, value) };
-        let _ = purgatory.watch_any(op, [condition], HOUR).unwrap();
+        let _ = purgatory.watch(op, Watch::any([condition]), HOUR).unwrap();
     };
     for values in [[10, 100], [100, 10], [0, 100], [100, 0]] {
         for is_spread in [false, true] {
@@ -167,7 +167,7 @@ fn the_displaced_operation_is_one_on_events_or_else_has_the_greatest_threshold_o
             watch(1);
             let first = if values.contains(&0) { 0 } else { 100 };
             assert_eq!(std::mem::take(&mut *displaced.lock().unwrap()), [first], "{values:?}");
-            assert_eq!(purgatory.cancel_for_key(&1), 2);
+            assert_eq!(purgatory.cancel_on(&1), 2);
         }
     }
 }
@@ -178,12 +178,12 @@ fn all_keys_are_collected_before_the_first_check() {
     world.watch(1, [0, 1]);
     // An iterator that makes keys lazily can change the state meanwhile.
     let keys = [0, 1];
-    let keys = keys.iter().inspect(|key| {
-        if **key == 1 {
+    let keys = keys.into_iter().inspect(|key| {
+        if *key == 1 {
             world.make_ready(1);
         }
     });
-    assert_eq!(world.purgatory.check_and_complete_all(keys), 1);
+    assert_eq!(world.purgatory.checks(keys).run(usize::MAX), 1);
     assert_eq!(world.ended(), [(1, Satisfied)]);
 }
 
@@ -197,13 +197,15 @@ fn an_advance_checks_operations_in_batches() {
         let op = world.op(name).check(move || {
             if name == 0 {
                 // No thread checks the last operation yet, so this cancel ends it at once.
-                assert!(purgatory.cancel(last_one.lock().unwrap().expect("the last one waits")));
-                assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled(""))]);
+                assert!(
+                    purgatory.cancel_one(last_one.lock().unwrap().expect("the last one waits"))
+                );
+                assert_eq!(state.lock().unwrap().ended, [(CROWD - 1, Cancelled)]);
             }
             true
         });
         let op = op.reach(|_, _| false);
-        let watched = world.purgatory.watch_all(op, [Threshold(1, 5), Events(2)], HOUR);
+        let watched = world.purgatory.watch(op, Watch::all([Threshold(1, 5), Events(2)]), HOUR);
         *last.lock().unwrap() = Some(world.waits(watched));
     }
     assert_eq!(world.advance(1, 5), CROWD as usize - 1);

@@ -10,11 +10,14 @@ use std::{
     thread,
 };
 
-use delaywheel::{Completion::Satisfied, Purgatory, PurgatoryBuilder, Timer};
+use delaywheel::{
+    Completion, Completion::Satisfied, DelayedOperation, Purgatory, PurgatoryBuilder, Timer,
+};
 
 use super::support::{HOUR, Op, must_return, wait_until};
+use crate::timer::reaper::Jumping;
 
-type Plain = Purgatory<u32, Op<()>>;
+type Plain = Purgatory<u32, Op>;
 
 fn purgatory() -> Plain {
     PurgatoryBuilder::new().timer(Timer::builder().shards(2)).build().unwrap()
@@ -39,14 +42,14 @@ fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it(
                 checks > 2 && *wants.lock().unwrap()
             })
             .end(move |end| done.store(end == Satisfied, Ordering::Release));
-        let _ = purgatory.try_complete_else_watch(op, [1, 2], HOUR).unwrap();
+        let _ = purgatory.watch(op, [1, 2], HOUR).unwrap();
         let mut held = lock.lock().unwrap();
         let other = purgatory.clone();
         let checker = thread::spawn(move || other.check_and_complete(&1));
         wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
         *held = true;
         assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
-        assert_eq!(purgatory.check_and_complete_all([&1, &2]), 0);
+        assert_eq!(purgatory.checks([1, 2]).run(usize::MAX), 0);
         assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 2));
         drop(held);
         assert_eq!(checker.join().unwrap(), 1);
@@ -74,7 +77,7 @@ fn an_event_during_a_blocked_check_causes_another_check() {
             }
             is_ready
         });
-        let _ = purgatory.try_complete_else_watch(op, [1], HOUR).unwrap();
+        let _ = purgatory.watch(op, [1], HOUR).unwrap();
         let held = lock.lock().unwrap();
         let other = purgatory.clone();
         let checker = thread::spawn(move || other.check_and_complete(&1));
@@ -110,7 +113,7 @@ fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
                                 flags[1 - own as usize].store(true, Ordering::Relaxed);
                                 other.check_and_complete(&key(1 - own));
                             });
-                        let _ = purgatory.try_complete_else_watch(op, [key(own)], HOUR).unwrap();
+                        let _ = purgatory.watch(op, [key(own)], HOUR).unwrap();
                         begin.wait();
                         ready[own as usize].store(true, Ordering::Relaxed);
                         purgatory.check_and_complete(&key(own));
@@ -126,4 +129,63 @@ fn threads_that_complete_each_others_operations_do_not_wait_for_each_other() {
         });
         assert_eq!(completed.load(Ordering::Relaxed), 2 * ROUNDS as usize);
     });
+}
+
+/// A key that owns a handle of its purgatory, and calls it when it is dropped.
+struct Owning {
+    purgatory: Arc<Mutex<Option<Purgatory<Owning, Counted>>>>,
+    shuts_down: bool,
+}
+
+impl PartialEq for Owning {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Owning {}
+
+impl std::hash::Hash for Owning {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+impl Drop for Owning {
+    fn drop(&mut self) {
+        let last = self.purgatory.lock().unwrap().take();
+        if let Some(purgatory) = last.filter(|_| self.shuts_down) {
+            drop(purgatory.shutdown());
+        }
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl DelayedOperation<Owning> for Counted {
+    fn complete(self, _: Completion) {}
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[test]
+fn the_drop_of_an_expired_key_may_end_the_purgatory() {
+    for shuts_down in [true, false] {
+        must_return(move || {
+            let clock = Jumping::new();
+            let timer = Timer::builder().clock(clock.clone()).shards(1);
+            let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
+            let (last, ended) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
+            let key = Owning { purgatory: Arc::clone(&last), shuts_down };
+            assert!(purgatory.watch(Counted(Arc::clone(&ended)), [key], HOUR).is_ok());
+            assert!(purgatory.watch(Counted(Arc::clone(&ended)), [], 9 * HOUR).is_ok());
+            *last.lock().unwrap() = Some(purgatory.clone());
+            clock.jump(2 * HOUR);
+            assert!(purgatory.watch(Counted(Arc::clone(&ended)), [], 9 * HOUR).is_ok());
+            drop(purgatory);
+            wait_until("the key ends the purgatory", || ended.load(Ordering::Acquire) == 3);
+        });
+    }
 }

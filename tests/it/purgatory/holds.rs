@@ -14,11 +14,12 @@ use std::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
-    Watch::{self, Events, Threshold},
+    Completion,
+    Condition::{self, Events, Threshold},
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{HOUR, must_return};
+use super::support::{Cancel as _, HOUR, must_return};
 
 const OPERATIONS: u64 = 1000;
 
@@ -75,7 +76,7 @@ impl<K> DelayedOperation<K> for Idle {
 /// Registers operations, each on its own key and on key 0. Ends all of them with `call`, and checks
 /// that at most [`BATCH`] of them leave in one hold.
 fn ends_in_short_holds(
-    common: impl Fn(Key, u64) -> Watch<Key> + Send + 'static,
+    common: impl Fn(Key, u64) -> Condition<Key> + Send + 'static,
     call: impl FnOnce(&Purgatory<Key, Idle>, Key) + Send + 'static,
 ) {
     must_return(move || {
@@ -85,7 +86,7 @@ fn ends_in_short_holds(
         for number in 1..=OPERATIONS {
             let own = Events(Key(number, Arc::clone(&hook)));
             let common = common(Key(0, Arc::clone(&hook)), number);
-            assert!(purgatory.watch_any(Idle, [own, common], HOUR).is_ok());
+            assert!(purgatory.watch(Idle, Watch::any([own, common]), HOUR).is_ok());
         }
         *hook.purgatory.lock().unwrap() = Some(purgatory.clone());
         let key = Key(0, Arc::clone(&hook));
@@ -121,12 +122,12 @@ fn a_shutdown_ends_a_bounded_number_in_one_hold() {
 #[test]
 fn a_cancel_by_key_ends_a_bounded_number_in_one_hold() {
     ends_in_short_holds(Threshold, |purgatory, key| {
-        assert_eq!(purgatory.cancel_for_key(&key) as u64, OPERATIONS);
+        assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
     });
     ends_in_short_holds(
         |key, _| Events(key),
         |purgatory, key| {
-            assert_eq!(purgatory.cancel_for_key(&key) as u64, OPERATIONS);
+            assert_eq!(purgatory.cancel_on(&key) as u64, OPERATIONS);
         },
     );
 }
@@ -156,9 +157,9 @@ impl Hash for Slow {
 fn an_operation_does_not_wait_for_a_lock_if_another_shard_is_free() {
     must_return(|| {
         let timer = Timer::builder().clock(ManualClock::new()).shards(2);
-        let purgatory = PurgatoryBuilder::new().timer(timer).build::<_, _, ()>().unwrap();
+        let purgatory = PurgatoryBuilder::new().timer(timer).build().unwrap();
         let watch = || {
-            purgatory.try_complete_else_watch(Idle, [Slow(Mutex::new(None))], HOUR).unwrap();
+            purgatory.watch(Idle, [Slow(Mutex::new(None))], HOUR).unwrap();
         };
         watch();
         let (entered, has_entered) = mpsc::channel();
@@ -171,6 +172,6 @@ fn an_operation_does_not_wait_for_a_lock_if_another_shard_is_free() {
             drop(release);
             assert_eq!(event.join().unwrap(), 0);
         });
-        assert_eq!(purgatory.cancel_for_key(&Slow(Mutex::new(None))), 2);
+        assert_eq!(purgatory.cancel_on(&Slow(Mutex::new(None))), 2);
     });
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use delaywheel::{
     Completion::{self, Cancelled, Satisfied},
+    Condition,
+    Condition::{Events, Threshold},
     DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
-    Watch::{Events, Threshold},
 };
 
-use super::support::{HOUR, Log, World, all};
+use super::support::{Cancel as _, HOUR, Log, World, all};
 
 #[test]
 fn an_operation_can_watch_a_thousand_keys() {
@@ -50,23 +51,23 @@ fn keys_can_be_looked_up_by_a_borrowed_form() {
     let purgatory: Purgatory<String, _> = PurgatoryBuilder::new().timer(timer).build().unwrap();
     let log = Log::new();
     let topic = |number: u32| format!("topic-{number}");
-    let watch = |name, watches: &[Watch<String>]| {
-        let watched = purgatory.watch_any(Fetch(name, log.clone()), watches.to_vec(), HOUR);
+    let watch = |name, watches: &[Condition<String>]| {
+        let watched = purgatory.watch(Fetch(name, log.clone()), Watch::any(watches.to_vec()), HOUR);
         assert!(!watched.unwrap().is_completed());
     };
     watch("a", &[Threshold(topic(1), 100), Events(topic(2)), Events(topic(2))]);
     watch("b", &[Threshold(topic(1), 200), Events(topic(3))]);
     watch("c", &[Events(topic(4))]);
     assert_eq!(purgatory.check_and_complete("topic-2"), 0);
-    assert_eq!(purgatory.check_and_complete_all(["topic-2", "topic-3"]), 0);
+    assert_eq!(purgatory.checks([topic(2), topic(3)]).run(usize::MAX), 0);
     assert_eq!(purgatory.advance("topic-1", 150), 1);
-    assert_eq!(purgatory.cancel_for_key("topic-3"), 1);
-    assert_eq!(purgatory.cancel_for_key_with(&topic(4), &()), 1);
+    assert_eq!(purgatory.cancel_on("topic-3"), 1);
+    assert_eq!(purgatory.cancel_on(&topic(4)), 1);
     let ended = log.take();
-    assert_eq!(ended, [("a", Satisfied), ("b", Cancelled(())), ("c", Cancelled(()))]);
+    assert_eq!(ended, [("a", Satisfied), ("b", Cancelled), ("c", Cancelled)]);
     assert_eq!(purgatory.stats().keys, 0);
     let watches = [Threshold(topic(1), 7)];
-    let result = purgatory.watch_any(Fetch("d", log), watches, Duration::ZERO);
+    let result = purgatory.watch(Fetch("d", log), Watch::any(watches), Duration::ZERO);
     assert!(result.unwrap().is_completed(), "`has_reached` got another key");
 }
 
@@ -95,12 +96,12 @@ fn keys_with_equal_hashes_are_distinguished() {
     let log = Log::new();
     for name in 0..100 {
         let watches = [Events(Colliding(name)), Threshold(Colliding(1000 + name), 1)];
-        let result = purgatory.watch_any(Named(name, log.clone()), watches, HOUR);
+        let result = purgatory.watch(Named(name, log.clone()), Watch::any(watches), HOUR);
         assert!(!result.unwrap().is_completed());
     }
     assert_eq!(purgatory.stats().keys, 200);
     for name in (0..100).rev().step_by(2) {
-        assert_eq!(purgatory.cancel_for_key(&Colliding(name)), 1);
+        assert_eq!(purgatory.cancel_on(&Colliding(name)), 1);
         assert_eq!(purgatory.advance(&Colliding(999 + name), 1), 1);
         assert_eq!(log.take(), [name, name - 1]);
     }

@@ -14,19 +14,17 @@ use std::{
 use delaywheel::{
     Completion,
     Completion::{Cancelled, Displaced, Satisfied},
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError,
-    Watch::{Events, Threshold},
+    Condition::{Events, Threshold},
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, TimerBuildError, Watch,
     purgatory::{Overload, WatchErrorKind},
 };
 
-use super::support::{HOUR, MS, Op, Reason, World, YEAR, all, must_return};
+use super::support::{Builder, Cancel as _, HOUR, MS, Op, World, YEAR, all, must_return};
 use crate::timer::support::HookedClock;
 
 #[test]
 fn the_builder_refuses_limits_of_0() {
-    let text = |builder: PurgatoryBuilder| {
-        builder.build::<u32, Op, Reason>().expect_err("it is 0").to_string()
-    };
+    let text = |builder: Builder| builder.build().expect_err("it is 0").to_string();
     for overload in [Overload::Refuse, Overload::DisplaceOldest] {
         let total = Purgatory::builder().max_delayed(0, overload);
         assert_eq!(text(total), "limit on waiting operations is 0");
@@ -39,7 +37,7 @@ fn the_builder_refuses_limits_of_0() {
 #[test]
 fn settings_of_the_timer_are_checked() {
     let timer = delaywheel::Timer::builder().shards(0);
-    let refused = PurgatoryBuilder::new().timer(timer).build::<u32, Op, Reason>();
+    let refused = Builder::new().timer(timer).build();
     let error = refused.expect_err("a timer has a shard");
     assert_eq!(error.to_string(), "cannot build the timer of the purgatory");
     let cause = error.source().and_then(|cause| cause.downcast_ref());
@@ -54,7 +52,7 @@ fn an_operation_that_completes_at_once_needs_no_permit() {
     });
     world.watch(1, [1]);
     world.make_ready(2);
-    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR)));
+    assert!(world.at_once(world.purgatory.watch(world.op(2), [1], HOUR)));
     assert_eq!(world.ended(), [(2, Satisfied)]);
 }
 
@@ -63,10 +61,10 @@ fn the_same_key_twice_takes_one_permit() {
     let world = World::with(|builder| builder.max_delayed_per_key(1, Overload::Refuse));
     let key = world.watch(1, [1, 1, 2, 1]);
     assert_eq!(world.purgatory.watched(), 2);
-    let refused = world.purgatory.try_complete_else_watch(world.op(2), [1], HOUR);
+    let refused = world.purgatory.watch(world.op(2), [1], HOUR);
     assert!(refused.is_err());
     drop(refused);
-    world.purgatory.cancel(key);
+    world.purgatory.cancel_one(key);
     world.watch(3, [1, 2]);
     world.check_books();
 }
@@ -74,7 +72,7 @@ fn the_same_key_twice_takes_one_permit() {
 #[test]
 fn the_displaced_operation_is_the_oldest_of_all_threads() {
     // The operations alternate between two keys.
-    let limits: [fn(PurgatoryBuilder) -> PurgatoryBuilder; 2] = [
+    let limits: [fn(Builder) -> Builder; 2] = [
         |builder| builder.max_delayed(8, Overload::DisplaceOldest),
         |builder| builder.max_delayed_per_key(4, Overload::DisplaceOldest),
     ];
@@ -103,14 +101,14 @@ fn a_displaced_operation_can_announce_and_watch() {
         state.lock().unwrap().ready.insert(1);
         assert_eq!(purgatory.check_and_complete(&1), 1);
     });
-    world.waits(world.purgatory.try_complete_else_watch(op, [], HOUR));
+    world.waits(world.purgatory.watch(op, [], HOUR));
     world.watch(1, [1]);
     world.watch(2, [1]);
     assert_eq!(world.ended(), [(0, Displaced), (1, Satisfied)]);
     world.watch(3, [1]);
     assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
-    assert_eq!(world.purgatory.cancel_for_key(&1), 2);
-    assert_eq!(world.ended(), all([2, 3], Cancelled("")));
+    assert_eq!(world.purgatory.cancel_on(&1), 2);
+    assert_eq!(world.ended(), all([2, 3], Cancelled));
 }
 
 #[test]
@@ -123,12 +121,12 @@ fn the_checking_thread_completes_an_operation_that_was_displaced_meanwhile() {
         checks += 1;
         if checks == 3 {
             let newer = newer.take().expect("the third check comes once");
-            assert!(purgatory.try_complete_else_watch(newer, [], HOUR).is_ok());
+            assert!(purgatory.watch(newer, [], HOUR).is_ok());
             assert_eq!(purgatory.delayed(), 1, "the end of the older operation is noted");
         }
         false
     });
-    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    world.waits(world.purgatory.watch(op, [1], HOUR));
     world.state().accepted += 1;
     assert_eq!(world.purgatory.check_and_complete(&1), 0);
     assert_eq!(world.ended(), [(1, Displaced)]);
@@ -147,11 +145,11 @@ fn a_new_operation_displaces_one_on_each_key_even_one_that_is_being_checked() {
         checks += 1;
         if checks == 3 {
             let newer = newer.take().expect("the third check comes once");
-            assert!(purgatory.try_complete_else_watch(newer, [1, 2, 3], HOUR).is_ok());
+            assert!(purgatory.watch(newer, [1, 2, 3], HOUR).is_ok());
         }
         false
     });
-    world.waits(world.purgatory.try_complete_else_watch(op, [3], HOUR));
+    world.waits(world.purgatory.watch(op, [3], HOUR));
     world.state().accepted += 1;
     world.purgatory.check_and_complete(&3);
     assert_eq!(world.ended(), all([1, 2, 3], Displaced));
@@ -165,25 +163,25 @@ fn a_refused_operation_displaces_no_other() {
     let ended = Arc::new(Mutex::new(Vec::new()));
     let op = || {
         let ended = Arc::clone(&ended);
-        Op::new().end(move |end: Completion<Reason>| ended.lock().unwrap().push(end))
+        Op::new().end(move |end: Completion| ended.lock().unwrap().push(end))
     };
     let timer = Timer::builder().clock(clock.clone()).max_pending(2);
     let purgatory = PurgatoryBuilder::new()
         .timer(timer)
         .max_delayed(2, Overload::DisplaceOldest)
         .max_delayed_per_key(1, Overload::DisplaceOldest)
-        .build::<u32, Op, Reason>()
+        .build()
         .expect("the settings are valid");
     for key in [1, 2] {
-        assert!(purgatory.try_complete_else_watch(op(), [key], HOUR).is_ok());
+        assert!(purgatory.watch(op(), [key], HOUR).is_ok());
     }
     // The timer refuses the operation, and not a limit of the purgatory.
-    let refused = purgatory.try_complete_else_watch(op(), [1, 2, 3], HOUR);
+    let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("the timer is full").kind(), WatchErrorKind::Full);
     assert_eq!((purgatory.delayed(), purgatory.watched()), (2, 2));
     assert_eq!(*ended.lock().unwrap(), []);
     let operations = purgatory.shutdown();
-    let refused = purgatory.try_complete_else_watch(op(), [1, 2, 3], HOUR);
+    let refused = purgatory.watch(op(), [1, 2, 3], HOUR);
     assert_eq!(refused.expect_err("it is shut down").kind(), WatchErrorKind::ShutDown);
     assert_eq!((operations.len(), purgatory.stats().displaced), (2, 0));
     assert_eq!(*ended.lock().unwrap(), []);
@@ -196,7 +194,7 @@ fn new_operations_at_once_never_exceed_the_limit_of_a_key_and_each_displaced_one
         let purgatory = PurgatoryBuilder::new()
             .timer(timer)
             .max_delayed_per_key(2, Overload::DisplaceOldest)
-            .build::<u32, Op<()>, ()>()
+            .build()
             .expect("the settings are valid");
         let displaced = Arc::new(AtomicU64::new(0));
         let op = || {
@@ -213,21 +211,21 @@ fn new_operations_at_once_never_exceed_the_limit_of_a_key_and_each_displaced_one
                         let keys = [round % 5, thread % 3, (round + 1) % 5];
                         let watches = keys
                             .map(|key| if thread == 3 { Threshold(key, 9) } else { Events(key) });
-                        assert!(purgatory.watch_any(op(), watches, HOUR).is_ok());
+                        assert!(purgatory.watch(op(), Watch::any(watches), HOUR).is_ok());
                         if round % 7 == 0 {
-                            purgatory.cancel_for_key(&(round % 5));
+                            purgatory.cancel_on(&(round % 5));
                         }
                     }
                 });
             }
         });
         for key in 0..5 {
-            assert!(purgatory.cancel_for_key(&key) <= 2);
+            assert!(purgatory.cancel_on(&key) <= 2);
         }
         assert_eq!((purgatory.delayed(), purgatory.stats().refused), (0, 0));
         // Every permit is free: ten operations wait again without displacing any.
         for key in 0..10 {
-            assert!(purgatory.try_complete_else_watch(op(), [key / 2], HOUR).is_ok());
+            assert!(purgatory.watch(op(), [key / 2], HOUR).is_ok());
         }
         let displaced = displaced.load(Ordering::Relaxed);
         assert!(displaced > 0, "each of three shards counts the operations that it displaces");
@@ -242,13 +240,13 @@ fn an_operation_with_too_many_keys_is_refused() {
     assert_eq!(world.purgatory.watched(), 20);
     for extra in [Events(20), Threshold(1, 5)] {
         let watches = (0..20).map(Events).chain([extra]);
-        let refused = world.purgatory.watch_any(world.op(2), watches, HOUR);
+        let refused = world.purgatory.watch(world.op(2), Watch::any(watches), HOUR);
         let error = refused.expect_err("it has one key too many");
         assert_eq!(error.kind(), WatchErrorKind::TooManyKeys);
         assert_eq!(error.to_string(), "operation waits on too many keys");
     }
     world.make_ready(3);
-    assert!(world.at_once(world.purgatory.try_complete_else_watch(world.op(3), 0..100, HOUR)));
+    assert!(world.at_once(world.purgatory.watch(world.op(3), 0..100, HOUR)));
     assert_eq!((world.ended(), world.purgatory.stats().refused), (vec![(3, Satisfied)], 2));
     world.check_books();
 }
@@ -269,9 +267,9 @@ fn an_operation_with_too_many_watches_is_refused_before_any_is_asked_for() {
                 .end(move |_| *ended.lock().unwrap() += 10);
             let watches = [Threshold(1, 1), Threshold(2, 1), last];
             let refused = if is_all {
-                world.purgatory.watch_all(operation, watches, HOUR)
+                world.purgatory.watch(operation, Watch::all(watches), HOUR)
             } else {
-                world.purgatory.watch_any(operation, watches, HOUR)
+                world.purgatory.watch(operation, Watch::any(watches), HOUR)
             };
             let error = refused.expect_err("it has one watch too many");
             assert_eq!((error.kind(), *asked.lock().unwrap()), (WatchErrorKind::TooManyKeys, 0));
@@ -301,15 +299,15 @@ fn the_limit_of_the_timer_also_limits_the_purgatory() {
         .timer(timer)
         .max_delayed(5, Overload::Refuse)
         .max_delayed_per_key(1, Overload::Refuse)
-        .build::<u32, Idle, ()>()
+        .build()
         .expect("the settings are valid");
     let minute = Duration::from_secs(60);
     for _ in 0..3 {
-        let first = purgatory.try_complete_else_watch(Idle, [1], minute).expect("there is room");
-        let refused = purgatory.try_complete_else_watch(Idle, [2], minute);
+        let first = purgatory.watch(Idle, [1], minute).expect("there is room");
+        let refused = purgatory.watch(Idle, [2], minute);
         assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::Full);
         assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
-        assert!(purgatory.cancel(first.key().expect("it waits")));
+        assert!(purgatory.cancel_one(first.key().expect("it waits")));
     }
     assert_eq!(purgatory.stats().refused, 3);
 }
@@ -321,9 +319,9 @@ fn a_clock_may_register_an_operation_that_displaces_another() {
         let timer = Timer::builder().clock(clock.clone()).shards(1);
         let builder = PurgatoryBuilder::new().timer(timer);
         let builder = builder.max_delayed(1, Overload::DisplaceOldest);
-        let purgatory = builder.build::<u32, Op<()>, ()>().unwrap();
-        let watch = |purgatory: &Purgatory<u32, Op<()>>| {
-            purgatory.try_complete_else_watch(Op::new(), [1], HOUR).expect("it displaces another");
+        let purgatory = builder.build().unwrap();
+        let watch = |purgatory: &Purgatory<u32, Op>| {
+            purgatory.watch(Op::new(), [1], HOUR).expect("it displaces another");
         };
         watch(&purgatory);
         let again = purgatory.clone();

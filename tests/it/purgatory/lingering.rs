@@ -7,12 +7,13 @@ use std::sync::{
 };
 
 use delaywheel::{
-    Completion, DelayedOperation,
-    Watch::{Events, Threshold},
+    Completion,
+    Condition::{Events, Threshold},
+    DelayedOperation, Watch,
     purgatory::{OperationKey, Overload},
 };
 
-use super::support::{HOUR, Shared, World, YEAR};
+use super::support::{Cancel as _, HOUR, Shared, World, YEAR};
 
 /// Counts of the purgatory, as the completion of an operation sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ fn leaves(left: Seen, call: impl FnOnce(&World, OperationKey)) {
         drop(held);
     });
     let watches = [Events(1), Events(2), Threshold(1, 10), Threshold(3, 10)];
-    let key = world.waits(world.purgatory.watch_any(op, watches, HOUR));
+    let key = world.waits(world.purgatory.watch(op, Watch::any(watches), HOUR));
     let waiting = Seen { delayed: 1, watched: 4, keys: 3, pending: 1 };
     assert_eq!(look(&world.purgatory), waiting);
     assert_eq!(Arc::strong_count(&world.held), 2);
@@ -70,13 +71,13 @@ fn an_operation_has_left_everything_before_it_completes() {
     });
     leaves_nothing(|world, _| {
         world.make_ready(7);
-        assert_eq!(world.purgatory.check_and_complete_all([&1, &2, &3]), 1);
+        assert_eq!(world.purgatory.checks([1, 2, 3]).run(usize::MAX), 1);
     });
     leaves_nothing(|world, _| assert_eq!(world.advance(3, 10), 1));
     leaves_nothing(|world, key| assert!(world.purgatory.complete(key)));
-    leaves_nothing(|world, key| assert!(world.purgatory.cancel(key)));
-    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&2), 1));
-    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_for_key(&3), 1));
+    leaves_nothing(|world, key| assert!(world.purgatory.cancel_one(key)));
+    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_on(&2), 1));
+    leaves_nothing(|world, _| assert_eq!(world.purgatory.cancel_on(&3), 1));
     leaves_nothing(|world, _| world.clock.advance(HOUR));
     leaves_nothing(|world, _| {
         for op in world.purgatory.shutdown() {
@@ -155,17 +156,17 @@ fn the_purgatory_keeps_one_copy_of_a_key_until_its_last_watcher_leaves() {
     let key = |number| Counted::new(number, &count);
     let mut waiting = Vec::new();
     for _ in 0..100 {
-        let watched = purgatory.try_complete_else_watch(Never, [key(1), key(1), key(2)], HOUR);
+        let watched = purgatory.watch(Never, [key(1), key(1), key(2)], HOUR);
         waiting.extend(watched.unwrap().key());
         let conditions = [Threshold(key(2), 5), Threshold(key(3), 5), Events(key(1))];
-        waiting.extend(purgatory.watch_all(Never, conditions, HOUR).unwrap().key());
+        waiting.extend(purgatory.watch(Never, Watch::all(conditions), HOUR).unwrap().key());
     }
     assert_eq!(count.load(Ordering::Relaxed), 3);
     assert_eq!(purgatory.stats().keys, 3);
     purgatory.advance(&key(3), 5);
     assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (2, 2));
     for key in waiting {
-        assert!(purgatory.cancel(key));
+        assert!(purgatory.cancel_one(key));
     }
     assert_eq!((count.load(Ordering::Relaxed), purgatory.stats().keys), (0, 0));
     clock.advance(YEAR);

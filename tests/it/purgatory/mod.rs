@@ -1,6 +1,7 @@
 //! The purgatory, mostly in virtual time. With real threads, a test waits for a condition and never
 //! for time to pass.
 
+mod bounds;
 mod checks;
 mod crowds;
 mod deadlocks;
@@ -12,5 +13,5 @@ mod lingering;
 mod model;
 mod panics;
 mod reentry;
-mod support;
+pub(crate) mod support;
 mod thresholds;

@@ -9,13 +9,14 @@ use std::{
 };
 
 use delaywheel::{
+    Completion,
     Completion::{Cancelled, Expired, Satisfied, ShutDown},
+    Condition::{self, Events, Threshold},
     DelayedOperation, Watch,
-    Watch::{Events, Threshold},
     purgatory::OperationKey,
 };
 
-use super::support::{End, World, skewed};
+use super::support::{Cancel as _, World, skewed};
 use crate::model::model_operations;
 
 /// Milliseconds, which are the ticks here.
@@ -114,7 +115,7 @@ impl Script {
         self.names += 1;
         let kind = [Kind::Plain, Kind::Any, Kind::All][self.random.usize(..3)];
         let count = skewed(&mut self.random, 4);
-        let mut watches: Vec<Watch<u32>> = Vec::new();
+        let mut watches: Vec<Condition<u32>> = Vec::new();
         for _ in 0..count {
             let key = self.some_key();
             let is_event = kind == Kind::Plain || self.random.bool();
@@ -132,10 +133,10 @@ impl Script {
         let result = match kind {
             Kind::Plain => {
                 let keys = watches.iter().map(|watch| *watch.key());
-                purgatory.try_complete_else_watch(op, keys, delay)
+                purgatory.watch(op, keys, delay)
             }
-            Kind::Any => purgatory.watch_any(op, watches.iter().copied(), delay),
-            Kind::All => purgatory.watch_all(op, watches.iter().copied(), delay),
+            Kind::Any => purgatory.watch(op, Watch::any(watches.iter().copied()), delay),
+            Kind::All => purgatory.watch(op, Watch::all(watches.iter().copied()), delay),
         };
         let events: BTreeSet<_> = watches
             .iter()
@@ -174,7 +175,7 @@ impl Script {
     }
 
     /// Removes the operations that an event on a key completes, in the order of registration.
-    fn due_on(&mut self, key: u32) -> Vec<(u32, End)> {
+    fn due_on(&mut self, key: u32) -> Vec<(u32, Completion)> {
         let state = self.world.state();
         let is_due = |(name, waiter): (&u32, &Waiter)| {
             (waiter.is_on(key) && state.ready.contains(name)).then_some(*name)
@@ -206,7 +207,7 @@ impl Script {
     fn check_all(&mut self) {
         let keys = self.some_keys();
         self.world.checked();
-        let completed = self.world.purgatory.check_and_complete_all(&keys);
+        let completed = self.world.purgatory.checks(keys.iter().copied()).run(usize::MAX);
         let mut checked = self.world.checked();
         checked.sort_unstable();
         let on_them = |waiter: &Waiter| keys.iter().any(|key| waiter.is_on(*key));
@@ -224,7 +225,7 @@ impl Script {
     fn run_checks(&mut self) {
         let keys = self.some_keys();
         let mut due: Vec<_> = keys.iter().flat_map(|key| self.due_on(*key)).collect();
-        let mut checks = self.world.purgatory.checks(&keys);
+        let mut checks = self.world.purgatory.checks(keys);
         let mut completed = 0;
         while !checks.is_done() {
             completed += checks.run(self.random.usize(1..40));
@@ -247,7 +248,7 @@ impl Script {
         drop(state);
         let completed = self.world.purgatory.advance(&key, value);
         // By the last threshold that completed the operation. Operations that need a check come
-        // first.
+        // last.
         let mut due = [BTreeMap::<u64, BTreeSet<u32>>::new(), BTreeMap::new()];
         let mut ends = BTreeSet::new();
         let state = self.world.state();
@@ -262,7 +263,7 @@ impl Script {
                 || (waiter.missing.is_empty() && (!needs_check || state.ready.contains(name)));
             if is_due {
                 let at = if is_all { *last } else { *first };
-                due[usize::from(!needs_check)].entry(at).or_default().insert(*name);
+                due[usize::from(needs_check)].entry(at).or_default().insert(*name);
                 ends.insert(*name);
             }
         }
@@ -288,10 +289,10 @@ impl Script {
         let is_waiting = self.waiting.remove(&name).is_some();
         let purgatory = &self.world.purgatory;
         assert_eq!(purgatory.is_waiting(key), is_waiting);
-        let (done, end) = match self.random.u32(..3) {
-            0 => (purgatory.complete(key), Satisfied),
-            1 => (purgatory.cancel(key), Cancelled("")),
-            _ => (purgatory.cancel_with(key, "by handle"), Cancelled("by handle")),
+        let (done, end) = if self.random.bool() {
+            (purgatory.complete(key), Satisfied)
+        } else {
+            (purgatory.cancel_one(key), Cancelled)
         };
         assert_eq!(done, is_waiting);
         assert!(!purgatory.is_waiting(key));
@@ -302,7 +303,7 @@ impl Script {
 
     fn cancel_for_key(&mut self) {
         let key = self.some_key();
-        let cancelled = self.world.purgatory.cancel_for_key_with(&key, &"by key");
+        let cancelled = self.world.purgatory.cancel_on(&key);
         let ends: BTreeSet<u32> = self
             .waiting
             .iter()
@@ -316,7 +317,7 @@ impl Script {
             ends.iter().filter(|name| self.waiting[name].events.contains(&key)).collect();
         let ended = self.world.ended();
         assert_eq!(cancelled, ends.len());
-        assert!(ended.iter().all(|(_, end)| *end == Cancelled("by key")));
+        assert!(ended.iter().all(|(_, end)| *end == Cancelled));
         assert!(ended.iter().map(|(name, _)| name).zip(&on_events).all(|(name, on)| name == *on));
         assert_eq!(ended.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), ends);
         assert_eq!(ended.len(), ends.len());

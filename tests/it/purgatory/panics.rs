@@ -14,11 +14,11 @@ use delaywheel::{
     Completion::Cancelled,
     Completion::Satisfied,
     Completion::ShutDown,
-    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
-    Watch::{Events, Threshold},
+    Condition::{Events, Threshold},
+    DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch,
 };
 
-use super::support::{HOUR, Log, MS, Op, World, all, must_return, wait_until};
+use super::support::{Cancel as _, HOUR, Log, MS, Op, SECOND, World, all, must_return, wait_until};
 
 /// Makes a world with three operations on key 1. The `complete` of the second one panics.
 fn with_a_bad_one() -> World {
@@ -26,9 +26,15 @@ fn with_a_bad_one() -> World {
     world.watch(0, [1]);
     let held = Arc::clone(&world.held);
     let bad = world.op(1).end(move |_| panic!("in complete, with {held:?}"));
-    world.waits(world.purgatory.watch_any(bad, [Events(1), Threshold(2, 5)], HOUR));
+    world.waits(world.purgatory.watch(bad, Watch::any([Events(1), Threshold(2, 5)]), HOUR));
     world.watch(2, [1]);
     world
+}
+
+/// Three operations end.
+fn shut_down(world: &World) -> usize {
+    world.purgatory.shutdown_now();
+    3
 }
 
 /// Three operations expire.
@@ -40,11 +46,11 @@ fn expire(clock: &ManualClock) -> usize {
 #[test]
 fn a_panic_in_complete_is_counted_and_the_others_complete() {
     type Way = fn(&World) -> usize;
-    let ways: [(Way, Completion<_>); 5] = [
+    let ways: [(Way, Completion); 5] = [
         (|world| world.purgatory.check_and_complete(&1), Satisfied),
-        (|world| world.purgatory.check_and_complete_all([&1]), Satisfied),
-        (|world| world.purgatory.checks(&[1]).run(9), Satisfied),
-        (|world| world.purgatory.cancel_for_key(&1), Cancelled("")),
+        (|world| world.purgatory.checks([1]).run(usize::MAX), Satisfied),
+        (|world| world.purgatory.checks([1]).run(9), Satisfied),
+        (shut_down, ShutDown),
         (|world| expire(&world.clock), Completion::Expired),
     ];
     for (way, end) in ways {
@@ -75,7 +81,7 @@ fn a_check_that_panics_does_not_complete_its_operation() {
         assert!(!bad.load(Ordering::Relaxed), "in a check");
         true
     });
-    let key = world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+    let key = world.waits(world.purgatory.watch(op, [1], HOUR));
     world.watch(2, [1]);
     assert_eq!(world.purgatory.stats().panicked, 2, "before and after it began to wait");
     world.state().ready.extend([0, 2]);
@@ -112,16 +118,18 @@ impl Drop for Explosive {
 #[test]
 fn a_panic_in_the_drop_of_an_operation_is_counted() {
     let world = World::new();
+    let mut guards = Vec::new();
     for name in 0..10 {
         let (ended, explosive) = (world.state.clone(), Explosive);
         let op = Op::new().check(|| false).end(move |end| {
             ended.lock().unwrap().ended.push((name, end));
             let _explodes_at_the_end = &explosive;
         });
-        world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
+        let key = world.waits(world.purgatory.watch(op, [1], HOUR));
+        guards.push(world.purgatory.guard(key));
     }
-    assert_eq!(world.purgatory.cancel_for_key(&1), 10);
-    assert_eq!(world.ended(), all(0..10, Cancelled("")));
+    drop(guards);
+    assert_eq!(world.ended(), all(0..10, Cancelled));
     assert_eq!(world.purgatory.stats().panicked, 10);
     world.check_empty();
 }
@@ -130,10 +138,9 @@ fn a_panic_in_the_drop_of_an_operation_is_counted() {
 fn a_panic_payload_whose_drop_panics_affects_no_other_operation() {
     let world = World::new();
     let op = Op::new().end(|_| std::panic::panic_any(Explosive));
-    world.waits(world.purgatory.try_complete_else_watch(op, [1], HOUR));
-    world.watch(2, [1]);
-    assert_eq!(world.purgatory.cancel_for_key(&1), 2);
-    assert_eq!(world.ended(), [(2, Cancelled(""))]);
+    let keys = [world.waits(world.purgatory.watch(op, [1], HOUR)), world.watch(2, [1])];
+    assert_eq!(world.purgatory.complete_all(keys), 2);
+    assert_eq!(world.ended(), [(2, Satisfied)]);
     assert_eq!(world.purgatory.stats().panicked, 1);
     world.check_empty();
 }
@@ -224,11 +231,11 @@ impl Drop for BadKeys {
 fn a_panic_in_the_drop_of_a_key_is_counted() {
     let bad = BadKeys::new();
     let keys = [bad.key(1), bad.key(2), bad.key(3)];
-    let _ = bad.purgatory.try_complete_else_watch(bad.op(1), keys, HOUR).unwrap();
-    let _ = bad.purgatory.try_complete_else_watch(bad.op(2), [bad.key(3)], HOUR).unwrap();
+    let _ = bad.purgatory.watch(bad.op(1), keys, HOUR).unwrap();
+    let _ = bad.purgatory.watch(bad.op(2), [bad.key(3)], HOUR).unwrap();
     bad.set_bad(true);
-    assert_eq!(bad.purgatory.cancel_for_key(&1), 1);
-    assert_eq!(bad.log.take(), [(1, Cancelled(()))]);
+    assert_eq!(bad.purgatory.cancel_on(&1), 1);
+    assert_eq!(bad.log.take(), [(1, Cancelled)]);
     assert_eq!((bad.purgatory.stats().panicked, bad.purgatory.stats().keys), (2, 1));
     assert_eq!(bad.purgatory.shutdown().len(), 1);
     assert_eq!(bad.log.take(), []);
@@ -238,17 +245,17 @@ fn a_panic_in_the_drop_of_a_key_is_counted() {
 #[test]
 fn a_panic_in_the_drop_of_a_duplicate_key_is_counted() {
     let bad = BadKeys::new();
-    let _ = bad.purgatory.try_complete_else_watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
+    let _ = bad.purgatory.watch(bad.op(1), [bad.key(1)], HOUR).unwrap();
     bad.set_bad(true);
     let keys = [bad.key(1), bad.key(1)];
-    let _ = bad.purgatory.try_complete_else_watch(bad.op(2), keys, HOUR).unwrap();
+    let _ = bad.purgatory.watch(bad.op(2), keys, HOUR).unwrap();
     assert_eq!(bad.purgatory.stats().panicked, 2);
-    assert_eq!(bad.purgatory.cancel_for_key(&1), 2);
+    assert_eq!(bad.purgatory.cancel_on(&1), 2);
     assert_eq!(bad.log.take(), all_bad([1, 2]));
 }
 
 fn all_bad<const N: usize>(names: [u32; N]) -> [(u32, Completion); N] {
-    names.map(|name| (name, Cancelled(())))
+    names.map(|name| (name, Cancelled))
 }
 
 #[test]
@@ -260,14 +267,14 @@ fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
         let reached = !answers.is_empty();
         let op = OnBadKeys { answers, ..bad.op(1) };
         let watched = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.watch_any(op, [Threshold(bad.key(1), 5)], HOUR).is_ok()
+            bad.purgatory.watch(op, Watch::any([Threshold(bad.key(1), 5)]), HOUR).is_ok()
         }));
         // The caller may see the panic or not. The operation has ended or waits.
         let ended = bad.log.take();
         let satisfied = vec![(1, Satisfied)];
         assert_eq!(ended, if reached { satisfied } else { vec![] }, "{watched:?}");
         assert_eq!(bad.purgatory.delayed(), u64::from(!reached));
-        assert_eq!(bad.purgatory.cancel_for_key(&1), usize::from(!reached));
+        assert_eq!(bad.purgatory.cancel_on(&1), usize::from(!reached));
         assert_eq!((bad.purgatory.delayed(), bad.purgatory.watched()), (0, 0));
     }
 }
@@ -276,18 +283,18 @@ fn a_panic_in_the_drop_of_a_reached_key_loses_no_operation() {
 fn a_panic_in_the_drop_of_refused_keys_leaks_no_permit() {
     let bad = BadKeys::new();
     for name in 0..2 {
-        let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
+        let _ = bad.purgatory.watch(bad.op(name), [bad.key(1)], HOUR).unwrap();
     }
     bad.set_bad(true);
     for name in 2..10 {
         let refused = catch_unwind(AssertUnwindSafe(|| {
-            bad.purgatory.try_complete_else_watch(bad.op(name), [bad.key(2)], HOUR).is_err()
+            bad.purgatory.watch(bad.op(name), [bad.key(2)], HOUR).is_err()
         }));
         assert!(refused.unwrap_or(true));
     }
-    assert_eq!(bad.purgatory.cancel_for_key(&1), 2);
+    assert_eq!(bad.purgatory.cancel_on(&1), 2);
     for name in 10..12 {
-        let _ = bad.purgatory.try_complete_else_watch(bad.op(name), [], HOUR).unwrap();
+        let _ = bad.purgatory.watch(bad.op(name), [], HOUR).unwrap();
     }
     assert_eq!(bad.purgatory.delayed(), 2);
 }
@@ -326,7 +333,7 @@ fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
         let watch = |key: Option<Incomparable>, delay| {
             let has_ended = Arc::new(AtomicBool::new(false));
             let op = Ends(Arc::clone(&has_ended));
-            assert!(purgatory.try_complete_else_watch(op, key, delay).is_ok());
+            assert!(purgatory.watch(op, key, delay).is_ok());
             has_ended
         };
         watch(Some(Incomparable { is_bad: false }), HOUR);
@@ -340,41 +347,32 @@ fn a_panic_in_the_comparison_of_a_key_delays_no_other_operation() {
     });
 }
 
-/// A reason whose clone panics after this number of clones.
-struct Fragile(Arc<std::sync::atomic::AtomicI32>);
-
-impl Clone for Fragile {
-    fn clone(&self) -> Self {
-        assert!(self.0.fetch_sub(1, Ordering::Relaxed) > 0, "too often");
-        Self(Arc::clone(&self.0))
-    }
-}
-
 #[test]
-fn a_panic_in_the_clone_of_a_reason_leaves_the_others_waiting() {
-    let clock = ManualClock::new();
-    let timer = Timer::builder().clock(clock.clone());
-    let purgatory = PurgatoryBuilder::new().timer(timer).build::<u32, Op<_>, _>().unwrap();
-    let log = Log::new();
-    for name in 0..10 {
-        let log = log.clone();
-        let op = Op::new().end(move |end: Completion<Fragile>| {
-            log.push((name, matches!(end, Completion::Cancelled(_))));
-        });
-        let watches = if name % 2 == 0 { Events(1) } else { Threshold(1, 5) };
-        let _ = purgatory.watch_any(op, [watches], HOUR).unwrap();
+fn an_operation_whose_key_panics_in_a_comparison_has_ended() {
+    use delaywheel::purgatory::Overload::{DisplaceOldest, Refuse};
+    type Builder = PurgatoryBuilder<Incomparable, Ends>;
+    let limits: [fn(Builder) -> Builder; 4] = [
+        |builder| builder,
+        |builder| builder.max_delayed(9, DisplaceOldest),
+        |builder| builder.max_delayed(2, Refuse),
+        |builder| builder.max_delayed_per_key(9, DisplaceOldest),
+    ];
+    for limit in limits {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).shards(1);
+        let purgatory = limit(PurgatoryBuilder::new().timer(timer)).build().unwrap();
+        let op = || Ends(Arc::default());
+        let first = purgatory.watch(op(), [Incomparable { is_bad: true }], HOUR).unwrap();
+        let watched = || purgatory.watch(op(), [Incomparable { is_bad: false }], MS);
+        assert!(catch_unwind(AssertUnwindSafe(watched)).is_err(), "no keys were compared");
+        purgatory.check_invariants();
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, 1));
+        clock.advance(SECOND);
+        assert_eq!(purgatory.timer_stats().panicked, 0);
+        assert!(purgatory.cancel(first.key().unwrap()).is_some());
+        for _ in 0..2 {
+            assert!(purgatory.watch(op(), [], HOUR).is_ok(), "a permit is lost");
+        }
+        assert_eq!(purgatory.shutdown().len(), 2);
     }
-    let cancel = |clones: i32| {
-        let reason = Fragile(Arc::new(clones.into()));
-        catch_unwind(AssertUnwindSafe(|| purgatory.cancel_for_key_with(&1, &reason)))
-    };
-    assert!(cancel(0).is_err(), "the caller sees the panic of its own code");
-    assert_eq!((log.take(), purgatory.delayed()), (vec![], 10));
-    assert!(cancel(3).is_err());
-    let cancelled = log.take().len();
-    assert!((2..=3).contains(&cancelled));
-    assert_eq!(purgatory.delayed(), 10 - cancelled as u64);
-    clock.advance(HOUR);
-    assert_eq!((log.take().len(), purgatory.delayed()), (10 - cancelled, 0));
-    assert_eq!((purgatory.watched(), purgatory.timer_stats().pending), (0, 0));
 }

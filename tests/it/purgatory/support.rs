@@ -1,13 +1,16 @@
 //! Helpers of the purgatory tests: operations made of closures, and a world for them.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use delaywheel::{
-    Completion, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer, Watch, Watched,
+    Completion, Condition, DelayedOperation, ManualClock, Purgatory, PurgatoryBuilder, Timer,
+    Watch, Watched,
     purgatory::{OperationKey, PurgatoryStats, WatchError},
 };
 
@@ -15,20 +18,14 @@ pub(crate) use crate::timer::support::{Log, MS, SECOND, YEAR, must_return, skewe
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// Why operations are cancelled.
-pub(crate) type Reason = &'static str;
-
-/// How an operation ended.
-pub(crate) type End = Completion<Reason>;
-
 /// An operation whose methods are closures.
-pub(crate) struct Op<R = Reason> {
+pub(crate) struct Op {
     check: Box<dyn FnMut() -> bool + Send>,
     reach: Box<dyn FnMut(u32, u64) -> bool + Send>,
-    end: Box<dyn FnOnce(Completion<R>) + Send>,
+    end: Box<dyn FnOnce(Completion) + Send>,
 }
 
-impl<R: Send + 'static> Op<R> {
+impl Op {
     /// Makes an operation that never completes by itself, and ignores its end.
     pub(crate) fn new() -> Self {
         Self { check: Box::new(|| false), reach: Box::new(|_, _| false), end: Box::new(drop) }
@@ -44,13 +41,13 @@ impl<R: Send + 'static> Op<R> {
         self
     }
 
-    pub(crate) fn end(mut self, end: impl FnOnce(Completion<R>) + Send + 'static) -> Self {
+    pub(crate) fn end(mut self, end: impl FnOnce(Completion) + Send + 'static) -> Self {
         self.end = Box::new(end);
         self
     }
 }
 
-impl<R: Send + 'static> DelayedOperation<u32, R> for Op<R> {
+impl DelayedOperation<u32> for Op {
     fn try_complete(&mut self) -> bool {
         (self.check)()
     }
@@ -59,12 +56,14 @@ impl<R: Send + 'static> DelayedOperation<u32, R> for Op<R> {
         (self.reach)(*key, threshold)
     }
 
-    fn complete(self, completion: Completion<R>) {
+    fn complete(self, completion: Completion) {
         (self.end)(completion);
     }
 }
 
-pub(crate) type Shared = Purgatory<u32, Op, Reason>;
+pub(crate) type Builder = PurgatoryBuilder<u32, Op>;
+
+pub(crate) type Shared = Purgatory<u32, Op>;
 
 /// The state that operations wait for, and a log of their checks and ends.
 #[derive(Debug, Default)]
@@ -75,7 +74,7 @@ pub(crate) struct State {
     /// Operations that were checked, in order.
     pub(crate) checked: Vec<u32>,
     /// How operations ended, in order.
-    pub(crate) ended: Vec<(u32, End)>,
+    pub(crate) ended: Vec<(u32, Completion)>,
     /// Number of accepted operations, whether they waited or not.
     pub(crate) accepted: u64,
 }
@@ -94,7 +93,7 @@ impl World {
         Self::with(|builder| builder)
     }
 
-    pub(crate) fn with(change: impl FnOnce(PurgatoryBuilder) -> PurgatoryBuilder) -> Self {
+    pub(crate) fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = ManualClock::new();
         let timer = Timer::builder().clock(clock.clone()).shards(3);
         let purgatory = change(PurgatoryBuilder::new().timer(timer)).build();
@@ -142,35 +141,35 @@ impl World {
         keys: impl IntoIterator<Item = u32>,
         delay: Duration,
     ) -> OperationKey {
-        self.waits(self.purgatory.try_complete_else_watch(self.op(name), keys, delay))
+        self.waits(self.purgatory.watch(self.op(name), keys, delay))
     }
 
     pub(crate) fn any(
         &self,
         name: u32,
-        watches: impl IntoIterator<Item = Watch<u32>>,
+        watches: impl IntoIterator<Item = Condition<u32>>,
     ) -> OperationKey {
-        self.waits(self.purgatory.watch_any(self.op(name), watches, HOUR))
+        self.waits(self.purgatory.watch(self.op(name), Watch::any(watches), HOUR))
     }
 
     pub(crate) fn all(
         &self,
         name: u32,
-        watches: impl IntoIterator<Item = Watch<u32>>,
+        watches: impl IntoIterator<Item = Condition<u32>>,
     ) -> OperationKey {
-        self.waits(self.purgatory.watch_all(self.op(name), watches, HOUR))
+        self.waits(self.purgatory.watch(self.op(name), Watch::all(watches), HOUR))
     }
 
     pub(crate) fn any_of(
         &self,
         op: Op,
-        watches: impl IntoIterator<Item = Watch<u32>>,
+        watches: impl IntoIterator<Item = Condition<u32>>,
     ) -> OperationKey {
-        self.waits(self.purgatory.watch_any(op, watches, HOUR))
+        self.waits(self.purgatory.watch(op, Watch::any(watches), HOUR))
     }
 
-    pub(crate) fn all_of(&self, op: Op, watches: impl IntoIterator<Item = Watch<u32>>) {
-        self.waits(self.purgatory.watch_all(op, watches, HOUR));
+    pub(crate) fn all_of(&self, op: Op, watches: impl IntoIterator<Item = Condition<u32>>) {
+        self.waits(self.purgatory.watch(op, Watch::all(watches), HOUR));
     }
 
     /// Returns the key of an operation that must wait.
@@ -199,7 +198,7 @@ impl World {
     }
 
     /// Returns the ends since the last call, in order.
-    pub(crate) fn ended(&self) -> Vec<(u32, End)> {
+    pub(crate) fn ended(&self) -> Vec<(u32, Completion)> {
         std::mem::take(&mut self.state().ended)
     }
 
@@ -237,6 +236,35 @@ pub(crate) fn sum(stats: &PurgatoryStats) -> u64 {
 }
 
 /// Returns the same end for each of these operations, in order.
-pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: End) -> Vec<(u32, End)> {
+pub(crate) fn all(names: impl IntoIterator<Item = u32>, end: Completion) -> Vec<(u32, Completion)> {
     names.into_iter().map(|name| (name, end)).collect()
+}
+
+/// Cancels operations as a caller that completes each of them does.
+pub(crate) trait Cancel<K> {
+    /// Returns whether the operation was waiting.
+    fn cancel_one(&self, key: OperationKey) -> bool;
+
+    /// Cancels the operations that watch a key. Returns the number of those that were waiting.
+    fn cancel_on<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>;
+}
+
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> Cancel<K> for Purgatory<K, O> {
+    fn cancel_one(&self, key: OperationKey) -> bool {
+        self.cancel(key).map(|op| op.complete(Completion::Cancelled)).is_some()
+    }
+
+    fn cancel_on<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+    {
+        let cancelled = self.cancel_for_key(key);
+        let count = cancelled.len();
+        for op in cancelled {
+            op.complete(Completion::Cancelled);
+        }
+        count
+    }
 }

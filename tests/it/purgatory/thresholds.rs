@@ -1,6 +1,6 @@
 //! Operations that wait for a key to reach a threshold.
 
-use delaywheel::{Completion::Satisfied, Watch::Threshold};
+use delaywheel::{Completion::Satisfied, Condition::Threshold, Watch};
 
 use super::support::{HOUR, World, all};
 
@@ -16,9 +16,9 @@ fn a_threshold_reached_during_registration_is_noticed() {
         // Both thresholds are asked before registration, and again once they are on their lists.
         let watches = [Threshold(1, 5), Threshold(2, 5)];
         let result = if is_all {
-            world.purgatory.watch_all(op, watches, HOUR)
+            world.purgatory.watch(op, Watch::all(watches), HOUR)
         } else {
-            world.purgatory.watch_any(op, watches, HOUR)
+            world.purgatory.watch(op, Watch::any(watches), HOUR)
         };
         world.waits(result);
         assert_eq!(world.ended(), [(1, Satisfied)]);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, TimerBuilder, ValueTimer};
+use delaywheel::{ManualClock, ScheduleErrorKind, TimeoutKey, Timer, TimerBuilder, ValueTimer};
 
 use super::support::{Log, SECOND, must_return};
 
@@ -37,7 +37,7 @@ fn meddle(
 ) {
     let dropped = must_return(move || {
         let (clock, log) = (ManualClock::new(), Log::new());
-        let builder = change(ValueTimer::builder().clock(clock.clone()));
+        let builder = change(Timer::builder().clock(clock.clone()));
         let timer = builder.build_with(drop::<Option<Meddler>>).unwrap();
         let slot = Arc::new(OnceLock::new());
         let meddler = || Meddler { timer: Arc::clone(&slot), log: log.clone() };
@@ -71,7 +71,7 @@ fn the_drop_of_a_value_may_use_the_timer_wherever_it_happens() {
 }
 
 /// Uses handles of its dropped timer when it is dropped.
-struct Mourner(delaywheel::Timeout);
+struct Mourner(delaywheel::TimeoutHandle);
 
 impl Drop for Mourner {
     fn drop(&mut self) {
@@ -102,7 +102,7 @@ fn a_drop_that_panics_at_the_end_of_a_timer_does_not_stop_the_other_drops() {
     }
 
     let log = Log::new();
-    let timer = ValueTimer::builder().clock(ManualClock::new()).build_with(|_: Explosive| ());
+    let timer = Timer::builder().clock(ManualClock::new()).build_with(|_: Explosive| ());
     let timer = timer.unwrap();
     for index in 0..10 {
         timer.schedule(SECOND, Explosive(log.clone(), index)).unwrap();

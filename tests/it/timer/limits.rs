@@ -10,7 +10,7 @@ use super::support::SECOND;
 
 fn of_three() -> (ManualClock, ValueTimer<u32>) {
     let clock = ManualClock::new();
-    let builder = ValueTimer::builder().clock(clock.clone()).max_pending(3).shards(4);
+    let builder = Timer::builder().clock(clock.clone()).max_pending(3).shards(4);
     (clock, builder.build_with(|_: u32| ()).unwrap())
 }
 
@@ -70,6 +70,10 @@ fn settings_out_of_range_are_refused_and_named() {
     }
     assert!(matches!(refusal(|builder| builder.executor_threads(0)), E::NoExecutor));
     assert!(matches!(refusal(|builder| builder.max_pending(0)), E::NothingPending));
+    for builder in [Timer::builder().inline(), Timer::builder().executor_threads(2)] {
+        let error = builder.build_queue::<u32>().expect_err("a queue runs no callbacks");
+        assert!(matches!(error, E::ExecutorOfQueue), "{error}");
+    }
     for size in [0, 1, 65_537] {
         let error = refusal(|builder| builder.wheel_size(size));
         let is_named = matches!(

@@ -1,14 +1,13 @@
 //! The timer, mostly in virtual time. With real threads, a test waits for a condition and never for
 //! time to pass.
 
-mod batch;
 mod callbacks;
 pub(crate) mod clock;
 mod drops;
 mod finish;
 mod limits;
 mod order;
-mod reaper;
+pub(crate) mod reaper;
 mod sharing;
 mod states;
 pub(crate) mod support;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use delaywheel::{Clock, DelayQueue, ManualClock, Timer};
+use delaywheel::{ManualClock, Timer};
 
 use super::{
     clock::Set,
@@ -27,33 +27,6 @@ fn every_callback_runs_less_than_a_tick_after_its_delay_and_never_before() {
         assert_eq!(late.len(), 500);
         assert!(late.iter().all(|late| late.is_some_and(|late| late < tick)), "{tick:?}: {late:?}");
     }
-}
-
-#[test]
-fn a_deadline_beyond_the_horizon_never_runs_and_never_panics() {
-    let (clock, timer) = manual();
-    let log = Log::new();
-    let delays = [
-        Duration::MAX,
-        Duration::from_secs(u64::MAX),
-        Duration::from_nanos(1 << 63),
-        Duration::from_nanos(u64::MAX),
-        YEAR * 1000,
-    ];
-    let timeouts = delays.map(|delay| timer.schedule(delay, log.note(delay)).unwrap());
-    let farthest = (0..63).rev().fold(clock.now(), |instant, power| {
-        instant.checked_add(Duration::from_secs(1 << power)).unwrap_or(instant)
-    });
-    let at = timer.schedule_at(farthest, log.note(Duration::ZERO)).unwrap();
-    assert_eq!(timeouts[0].deadline(), None, "no instant can represent it");
-    assert!(timeouts[0].is_pending() && at.is_pending());
-    clock.advance(YEAR * 250);
-    assert_eq!(log.take(), []);
-    assert_eq!(timer.stats().pending, 6);
-    assert!(timeouts[0].reset(MS) && timeouts[1].reset(Duration::MAX));
-    clock.advance(MS);
-    assert_eq!(log.take(), [Duration::MAX], "the reset made it due");
-    assert_eq!(timer.shutdown().len(), 5);
 }
 
 #[test]
@@ -103,24 +76,6 @@ fn a_run_until_idle_ends_with_the_last_callback_or_at_its_limit() {
 }
 
 #[test]
-fn two_timers_on_one_clock_take_turns() {
-    let clock = ManualClock::new();
-    let log = Log::new();
-    let timers = [1, 7].map(|tick| {
-        let timer = Timer::builder().clock(clock.clone()).tick(tick * MS).build().unwrap();
-        for delay in 1..=20 {
-            timer.schedule(delay * MS, log.note((delay.next_multiple_of(tick), tick))).unwrap();
-        }
-        timer
-    });
-    clock.advance(SECOND);
-    let ran = log.take();
-    assert_eq!(ran.len(), 40);
-    assert!(ran.is_sorted_by_key(|(millis, _)| *millis), "{ran:?}");
-    assert_eq!(timers.map(|timer| timer.stats().expired), [20, 20]);
-}
-
-#[test]
 fn a_timer_made_while_the_clock_advances_is_adopted() {
     let clock = ManualClock::new();
     let mover = clock.clone();
@@ -144,7 +99,7 @@ fn a_timer_made_while_the_clock_advances_is_adopted() {
 #[test]
 fn values_inserted_by_many_threads_are_received_in_the_order_of_their_deadlines() {
     let clock = Set::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
+    let queue = Timer::builder().clock(clock.clone()).build_queue().unwrap();
     for thread in 0..8 {
         let insert = || {
             for delay in 0..300 {

@@ -13,9 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel::{
-    Clock, DelayQueue, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer,
-};
+use delaywheel::{Clock, ManualClock, ScheduleErrorKind, Timer, TimerBuilder, ValueTimer};
 
 use super::support::{GENEROUS, Log, MS, SECOND, YEAR, must_return, wait_until};
 
@@ -23,14 +21,14 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The system's clock plus the time by which the test has moved it ahead, as after a resume.
 #[derive(Debug, Clone)]
-struct Jumping(Arc<Mutex<Duration>>);
+pub(crate) struct Jumping(Arc<Mutex<Duration>>);
 
 impl Jumping {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::default())
     }
 
-    fn jump(&self, span: Duration) {
+    pub(crate) fn jump(&self, span: Duration) {
         *self.0.lock().unwrap() += span;
     }
 }
@@ -72,7 +70,6 @@ fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
             }
         });
     });
-    assert_noticed(1, |timer| drop(timer.schedule_batch([(YEAR, || ())]).unwrap()));
     let put_off = Mutex::new(None);
     assert_noticed(1, |timer| {
         let mut put_off = put_off.lock().unwrap();
@@ -86,18 +83,6 @@ fn every_call_after_the_clock_has_jumped_wakes_the_reaper() {
         assert!(timeout.reset(YEAR));
     });
     assert_noticed(1, Timer::wake);
-}
-
-#[test]
-fn a_wake_after_the_clock_has_jumped_wakes_the_reaper_of_a_queue() {
-    let clock = Jumping::new();
-    let queue = DelayQueue::builder().clock(clock.clone()).build_queue().unwrap();
-    queue.insert(Duration::ZERO, "at once").unwrap();
-    assert_eq!(queue.recv(), Ok("at once"));
-    queue.insert(HOUR, "in an hour").unwrap();
-    clock.jump(2 * HOUR);
-    queue.wake();
-    assert_eq!(queue.recv_timeout(GENEROUS), Ok("in an hour"));
 }
 
 /// Schedules timeouts of a second or more on several shards and cancels them. Returns whether all
@@ -192,6 +177,19 @@ fn a_timer_with_a_dead_reaper_refuses_timeouts_and_returns_the_pending_ones() {
 }
 
 #[test]
+fn a_timer_that_reports_a_dead_reaper_refuses_timeouts_from_then_on() {
+    let (clock, builder) = mortal();
+    let timer = builder.build_with(|_: u32| ()).unwrap();
+    clock.0.store(true, Ordering::Relaxed);
+    // This starts the reaper, whose clock panics.
+    timer.schedule(YEAR, 1).unwrap();
+    wait_until("the reaper is dead", || timer.is_reaper_dead());
+    let refused = timer.schedule(YEAR, 2).unwrap_err();
+    assert_eq!((refused.kind(), refused.into_value()), (ScheduleErrorKind::ShutDown, 2));
+    assert_eq!(timer.shutdown(), [1]);
+}
+
+#[test]
 fn a_finish_of_a_timer_with_a_dead_reaper_returns_at_once() {
     let ways: [fn(TimerBuilder) -> TimerBuilder; 4] = [
         |builder| builder,
@@ -231,25 +229,9 @@ fn receivers_of_a_queue_with_a_dead_reaper_get_an_error() {
     let queue = Arc::new(queue);
     let own = Arc::clone(&queue);
     let receiver = thread::spawn(move || while own.recv().is_ok() {});
-    assert!(!queue.is_reaper_dead());
+    assert!(!queue.timer().is_reaper_dead());
     clock.kill(|delay| queue.insert(delay, 2).is_ok());
     must_return(|| receiver.join().unwrap());
-    assert!(queue.is_reaper_dead());
+    assert!(queue.timer().is_reaper_dead());
     assert!(queue.shutdown().contains(&1), "a shutdown returns the pending value");
-}
-
-#[test]
-fn a_full_timer_that_finishes_reports_that_it_is_shut_down() {
-    let timer = Timer::builder().max_pending(1).shards(2).build().unwrap();
-    let kept = timer.schedule(YEAR, || ()).unwrap();
-    let own = timer.clone();
-    let drain = thread::spawn(move || own.finish(YEAR));
-    wait_until("the timer reports that it is shut down", || {
-        let refused = timer.schedule(YEAR, || ());
-        refused.is_err_and(|refused| refused.kind() == ScheduleErrorKind::ShutDown)
-    });
-    let batch = timer.schedule_batch([(YEAR, || ())]);
-    assert_eq!(batch.unwrap_err().kind(), ScheduleErrorKind::ShutDown);
-    assert!(kept.cancel());
-    assert!(must_return(|| drain.join().unwrap()).is_empty());
 }

@@ -37,16 +37,15 @@ fn two_purgatories_a_timer_and_a_queue_share_a_thread_that_ends_with_the_last_of
     let reaper = Reaper::new("for-all");
     for _ in 0..2 {
         let timer = served(&reaper).build().unwrap();
-        let purgatories = [(); 2].map(|()| {
-            Purgatory::builder().timer(served(&reaper)).build::<u32, Wait, ()>().unwrap()
-        });
-        let queue = served(&reaper).build_queue().unwrap();
+        let purgatories = [(); 2]
+            .map(|()| Purgatory::<u32, Wait>::builder().timer(served(&reaper)).build().unwrap());
+        let queue = Timer::builder().reaper(&reaper).build_queue().unwrap();
         assert_eq!(threads("for-all"), 0, "the first timeout starts the thread");
 
         await_callback(&timer);
         for purgatory in &purgatories {
             let (ended, ends) = mpsc::channel();
-            purgatory.try_complete_else_watch(Wait(ended), [1], MS).unwrap();
+            purgatory.watch(Wait(ended), [1], MS).unwrap();
             assert_eq!(ends.recv_timeout(GENEROUS), Ok(Completion::Expired));
         }
         queue.insert(MS, 7).unwrap();
@@ -58,21 +57,6 @@ fn two_purgatories_a_timer_and_a_queue_share_a_thread_that_ends_with_the_last_of
         assert_eq!(queue.recv_timeout(GENEROUS), Ok(8), "the reaper ended too soon");
         drop(queue);
         wait_until("the thread ends", || threads("for-all") == 0);
-    }
-}
-
-#[test]
-fn the_end_of_a_timer_leaves_the_others_on_its_reaper() {
-    let reaper = Reaper::new("goes-on");
-    let ends: [fn(&Timer) -> usize; 2] =
-        [|timer| timer.shutdown().len(), |timer| timer.finish(Duration::ZERO).len()];
-    let other = served(&reaper).build().unwrap();
-    for end in ends {
-        let timer = served(&reaper).build().unwrap();
-        await_callback(&timer);
-        timer.schedule(YEAR, || ()).unwrap();
-        assert_eq!(end(&timer), 1);
-        await_callback(&other);
     }
 }
 

@@ -10,12 +10,12 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use delaywheel::{Timer, TimerBuilder, ValueTimer};
+use delaywheel::Timer;
 
-use super::support::{GENEROUS, MS, must_return, wait_until};
+use super::support::{GENEROUS, MS, wait_until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -32,34 +32,6 @@ fn channel<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, Receive
     let (sender, receiver): (Sender<T>, _) = mpsc::channel();
     // The test may have ended without waiting for the others.
     (move |value| drop(sender.send(value)), receiver)
-}
-
-/// Every way to run callbacks on threads.
-fn each_execution(test: impl Fn(Timer)) {
-    let pool = |task| drop(thread::spawn(task));
-    let ways: [fn(TimerBuilder) -> TimerBuilder; 3] =
-        [|builder| builder, |builder| builder.executor_threads(3), TimerBuilder::inline];
-    for way in ways {
-        test(way(Timer::builder()).build().unwrap());
-    }
-    test(Timer::builder().executor(pool).build().unwrap());
-}
-
-#[test]
-fn callbacks_run_after_their_delay_on_every_executor() {
-    each_execution(|timer| {
-        let (send, received) = channel();
-        for delay in [0, 3, 1, 20, 7] {
-            let send = send.clone();
-            let begun = Instant::now();
-            timer.schedule(delay * MS, move || send((delay, begun.elapsed()))).unwrap();
-        }
-        for _ in 0..5 {
-            let (delay, elapsed) = received.recv_timeout(GENEROUS).unwrap();
-            assert!(elapsed >= delay * MS, "{delay} ms after {elapsed:?}");
-        }
-        assert_eq!(timer.stats().expired, 5);
-    });
 }
 
 #[test]
@@ -117,13 +89,6 @@ fn threads_that_start_a_timer_at_once_start_it_once() {
 }
 
 #[test]
-fn nul_characters_of_a_thread_name_are_left_out() {
-    let timer = Timer::builder().name("dw\0-nul").build().unwrap();
-    timer.schedule(HOUR, || ()).unwrap();
-    wait_until("a reaper and an executor", || threads("dw-nul") == 2);
-}
-
-#[test]
 fn the_threads_end_when_a_callback_drops_the_last_handle() {
     for (name, is_inline) in [("dw-self-i", true), ("dw-self-t", false)] {
         let builder = Timer::builder().name(name);
@@ -140,18 +105,6 @@ fn the_threads_end_when_a_callback_drops_the_last_handle() {
         assert_eq!(received.recv_timeout(GENEROUS), Ok(true));
         wait_until("no threads", || threads(name) == 0);
     }
-}
-
-#[test]
-fn a_callback_can_shut_its_timer_down_on_every_executor() {
-    each_execution(|timer| {
-        let (send, received) = channel();
-        let own = timer.clone();
-        timer.schedule(HOUR, || ()).unwrap();
-        timer.schedule(MS, move || send(own.shutdown().len())).unwrap();
-        assert_eq!(received.recv_timeout(GENEROUS), Ok(1));
-        assert_eq!(must_return(move || timer.shutdown().len()), 0);
-    });
 }
 
 #[test]
@@ -182,7 +135,7 @@ fn a_shutdown_returns_the_callbacks_behind_a_slow_one_and_does_not_wait_for_it()
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
     let (send, received) = channel();
-    let timer = ValueTimer::builder().build_with(move |value: u32| {
+    let timer = Timer::builder().build_with(move |value: u32| {
         send(value);
         released.lock().unwrap().recv_timeout(GENEROUS).expect("the test releases the callback");
     });

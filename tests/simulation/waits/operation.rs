@@ -15,7 +15,7 @@ pub(crate) struct Op {
     pub(super) number: Number,
 }
 
-impl DelayedOperation<u32, u32> for Op {
+impl DelayedOperation<u32> for Op {
     fn try_complete(&mut self) -> bool {
         let (on_check, is_ready) = {
             let mut ledger = self.waits.ledger();
@@ -37,7 +37,7 @@ impl DelayedOperation<u32, u32> for Op {
         self.waits.ledger().values[*key as usize] >= threshold
     }
 
-    fn complete(self, completion: Completion<u32>) {
+    fn complete(self, completion: Completion) {
         let action = self.waits.end(&self.world, self.number, completion);
         if self.world.act(calm(action), None) {
             self.waits.ledger().counts.panicked += 1;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use delaywheel::Timeout;
+use delaywheel::TimeoutHandle;
 
 use super::{World, lock};
 use crate::{
@@ -33,11 +33,6 @@ impl World {
             }
             Action::Reset(front, back, delay) => self.front(front).reset(self, back, delay),
             Action::Query(front, back) => self.front(front).query(self, back),
-            Action::Debounce => self.rhythms().call_debounce(self),
-            Action::EndDebounce => self.rhythms().end_debounce(self),
-            Action::Throttle => self.rhythms().call_throttle(self),
-            Action::EndThrottle => self.rhythms().end_throttle(self),
-            Action::StopRepeat(back) => self.rhythms().stop(self, back),
             Action::Wait(events, delay) => self.waits().wait(&this, plain_wait(events, delay)),
             Action::Check(key) => self.waits().check(key),
             Action::Grow(key, by) => self.waits().grow(key, by),
@@ -77,26 +72,17 @@ impl World {
             }
             Step::Guard(delay, action) => {
                 // The guard cancels the timeout when the world drops the handle.
-                let guard = |timeout: Timeout| Handle::Guard(timeout.cancel_on_drop());
+                let guard = |timeout: TimeoutHandle| Handle::Guard(timeout.cancel_on_drop());
                 self.front(0).schedule(&this, (delay, action), guard);
-            }
-            Step::Batch(front, count, delay, action) => {
-                self.front(front).schedule_batch(&this, (count, delay), action);
             }
             Step::Act(action) => {
                 self.act_now(action, None);
-            }
-            Step::CancelBatch(front, back, count) => {
-                self.front(front).cancel_batch(self, back, count);
             }
             Step::Receive(count) => self.front(2).receive(self, count),
             Step::Shrink(front) => self.front(front).shrink(),
             Step::ShutDown(front) => self.front(front).shut_down(self),
             Step::Drain(front, patience) => self.front(front).drain(self, patience),
             Step::Renew(front) => self.renew(front),
-            Step::Repeat(period, rhythm, times, action) => {
-                self.rhythms().repeat(&this, period, rhythm, (times, action));
-            }
             Step::Pass(span) => self.pass(|| self.clock.pass(span)),
             Step::PassToNext => self.pass(|| self.clock.pass_to_next()),
             Step::Still(count) => {

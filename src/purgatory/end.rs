@@ -1,0 +1,439 @@
+//! Ends without a check: by a value of a key, by a handle, by a key, by a shutdown.
+
+use std::{borrow::Borrow, fmt, hash::Hash, sync::Weak, vec::Vec};
+
+use smallvec::SmallVec;
+
+use super::{
+    Purgatory,
+    filter::fence_event,
+    list::BATCH,
+    operation::{Completion, DelayedOperation, OperationKey},
+    shard::{Batch, Claim, Due, Walk},
+    shared::SharedPurgatory,
+};
+use crate::sync::Ordering;
+
+impl<K, O> Purgatory<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    /// Announces that the value of a key has reached `value`. Completes the operations that wait
+    /// for this value or a lower one, in the order of their thresholds. Returns how many completed.
+    ///
+    /// The purgatory does not remember values. As before an event, first change the state that
+    /// [`DelayedOperation::has_reached`] reads.
+    ///
+    /// Operations that also need a check are checked after the others have completed. `advance`
+    /// does not check the operations that watch the key's events. If the change is also an event,
+    /// call [`check_and_complete`](Self::check_and_complete) too. `advance` does not reach the
+    /// thresholds of operations that its completions add.
+    ///
+    /// # Complexity
+    ///
+    /// *O*(shards + c log n) if c of n complete. The call collects these c before it completes the
+    /// first.
+    pub fn advance<Q>(&self, key: &Q, value: u64) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shared().advance(key, value)
+    }
+
+    /// Completes an operation as satisfied, without a check. Returns whether it was waiting.
+    ///
+    /// If another thread is checking it, that thread completes it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn complete(self, _: Completion) {}
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let watched = purgatory.watch(Fetch, [3], Duration::from_secs(30))?;
+    /// let fetch = watched.key().expect("there is nothing to fetch");
+    /// assert!(purgatory.is_waiting(fetch));
+    /// assert!(purgatory.complete(fetch));
+    /// assert!(purgatory.cancel(fetch).is_none(), "it has ended");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn complete(&self, key: OperationKey) -> bool {
+        self.shared().end(key, Completion::Satisfied)
+    }
+
+    /// Completes operations as satisfied, without a check. Returns how many of them were waiting.
+    ///
+    /// This is like [`complete`](Self::complete) for each, with fewer lock acquisitions. Use it in
+    /// a thread that receives many answers at once. It holds a shard's lock for 32 operations at a
+    /// time. Operations of one shard complete in the order of the given keys. There is no order
+    /// between shards. A repeated key counts once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory};
+    ///
+    /// struct Produce;
+    ///
+    /// impl DelayedOperation<u32> for Produce {
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::Satisfied);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// let mut keys = Vec::new();
+    /// for partition in 0..100 {
+    ///     let watched = purgatory.watch(Produce, [partition], Duration::from_secs(60))?;
+    ///     keys.extend(watched.key());
+    /// }
+    /// assert!(purgatory.complete(keys[7]));
+    /// assert_eq!(purgatory.complete_all(keys), 99);
+    /// assert_eq!(purgatory.stats().satisfied, 100);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Complexity
+    ///
+    /// *O*(k log k + the keys that the operations watch) for k operations.
+    pub fn complete_all(&self, keys: impl IntoIterator<Item = OperationKey>) -> usize {
+        self.shared().complete_all(keys.into_iter().collect())
+    }
+
+    /// Cancels an operation and returns it. The caller answers it.
+    ///
+    /// Returns `None` if it has ended, or if another thread is checking it: that thread completes
+    /// it as [`Completion::Cancelled`].
+    #[must_use = "the operation has not been answered"]
+    pub fn cancel(&self, key: OperationKey) -> Option<O> {
+        let now = self.shared().now();
+        let mut shard = self.shared().lock_of(key)?;
+        match shard.state_mut().claim(key.key, Completion::Cancelled, now) {
+            Claim::Taken(operation) => Some(operation),
+            Claim::IsOut | Claim::Late => None,
+        }
+    }
+
+    /// Cancels every operation that watches a key, for example because the key has moved away.
+    /// Returns those that wait. The caller answers them.
+    ///
+    /// If another thread is checking an operation, that thread completes it as
+    /// [`Completion::Cancelled`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory};
+    ///
+    /// struct Fetch(u32);
+    ///
+    /// impl Fetch {
+    ///     fn moved(self) {}
+    /// }
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn complete(self, _: Completion) {}
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// purgatory.watch(Fetch(7), [3], Duration::from_secs(30))?;
+    /// for fetch in purgatory.cancel_for_key(&3) {
+    ///     fetch.moved();
+    /// }
+    /// assert_eq!(purgatory.delayed(), 0);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use = "the operations have not been answered"]
+    pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<O>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shared().cancel_for_key(key)
+    }
+
+    /// Returns a guard that cancels an operation when it is dropped.
+    pub fn guard(&self, key: OperationKey) -> OperationGuard<K, O> {
+        OperationGuard { shared: self.downgrade(), key }
+    }
+
+    /// Returns whether an operation has not ended. Also returns `false` if another thread has
+    /// decided the end of an operation that is being checked.
+    #[must_use]
+    pub fn is_waiting(&self, key: OperationKey) -> bool {
+        let shard = self.shared().lock_of(key);
+        shard.is_some_and(|shard| shard.state().wheel.get(key.key).is_some())
+    }
+
+    /// Shuts the purgatory down: refuses new operations, and returns the waiting ones. The caller
+    /// answers them. [`shutdown_now`](Self::shutdown_now) answers them as
+    /// [`Completion::ShutDown`].
+    ///
+    /// If another thread is checking an operation, that thread completes it as
+    /// [`Completion::ShutDown`], and this call does not return it. All of them count as [shut
+    /// down](super::PurgatoryStats::shut_down). An operation may call this. A second call returns
+    /// an empty vector.
+    ///
+    /// Expired operations whose completion a pool or a turn of an inline timer already has are not
+    /// returned: they complete as [`Completion::Expired`], perhaps after this call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{Completion, DelayedOperation, Purgatory, WatchErrorKind};
+    ///
+    /// struct Fetch;
+    ///
+    /// impl DelayedOperation<u32> for Fetch {
+    ///     fn complete(self, completion: Completion) {
+    ///         assert_eq!(completion, Completion::ShutDown);
+    ///     }
+    /// }
+    ///
+    /// let purgatory = Purgatory::new();
+    /// purgatory.watch(Fetch, [3], Duration::from_secs(30))?;
+    /// for fetch in purgatory.shutdown() {
+    ///     fetch.complete(Completion::ShutDown);
+    /// }
+    /// let late = purgatory.watch(Fetch, [3], Duration::from_secs(30));
+    /// assert_eq!(late.unwrap_err().kind(), WatchErrorKind::ShutDown);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use = "the operations have not been answered"]
+    pub fn shutdown(&self) -> Vec<O> {
+        let mut operations = Vec::new();
+        self.shared().shut_down(|ended| operations.append(ended));
+        operations
+    }
+
+    /// Shuts the purgatory down, and completes the waiting operations as [`Completion::ShutDown`].
+    pub fn shutdown_now(&self) {
+        self.shared().shut_down_now();
+    }
+}
+
+/// Cancels an operation when it is dropped; from [`Purgatory::guard`].
+///
+/// The operation completes as [`Completion::Cancelled`]. Keep a guard in a connection that may
+/// close, or in a future that may be dropped. A guard does not keep its purgatory alive.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{Completion, DelayedOperation, Purgatory};
+///
+/// struct Poll;
+///
+/// impl DelayedOperation<u32> for Poll {
+///     fn complete(self, completion: Completion) {
+///         assert_eq!(completion, Completion::Cancelled);
+///     }
+/// }
+///
+/// let purgatory = Purgatory::new();
+/// let watched = purgatory.watch(Poll, [1], Duration::from_secs(30))?;
+/// let guard = watched.key().map(|key| purgatory.guard(key));
+/// drop(guard);
+/// assert_eq!(purgatory.stats().cancelled, 1);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[must_use = "the operation is cancelled as soon as this is dropped"]
+pub struct OperationGuard<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    /// Dangling once the guard is disarmed.
+    shared: Weak<SharedPurgatory<K, O>>,
+    key: OperationKey,
+}
+
+impl<K, O> OperationGuard<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    /// Returns the key of the operation.
+    #[must_use]
+    pub const fn key(&self) -> OperationKey {
+        self.key
+    }
+
+    /// Drops the guard without cancelling the operation.
+    pub fn disarm(mut self) {
+        self.shared = Weak::new();
+    }
+}
+
+impl<K, O> Drop for OperationGuard<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.end(self.key, Completion::Cancelled);
+        }
+    }
+}
+
+impl<K, O> fmt::Debug for OperationGuard<K, O>
+where
+    K: Hash + Eq + Send + 'static,
+    O: DelayedOperation<K>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OperationGuard").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
+    /// Completes the operations whose thresholds on a key `value` has reached, in order, and then
+    /// those that pass a check. Returns their number.
+    pub(super) fn advance<Q>(&self, key: &Q, value: u64) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        fence_event();
+        let mut shards = SmallVec::<[usize; 4]>::new();
+        self.filters.for_each(hash, |shard| shards.push(shard));
+        if shards.is_empty() {
+            return 0;
+        }
+        let now = self.now();
+        // No code of the user runs before all thresholds have been visited.
+        let (mut satisfied, mut unchecked, mut completed) = (Vec::new(), Vec::new(), 0);
+        for &shard in &shards {
+            let (mut walk, mut keys) = (Walk::up_to(value), Vec::new());
+            while !walk.is_done() {
+                let mut shard = self.lock(shard);
+                let state = shard.state_mut();
+                completed += state.reach(&mut walk, (hash, key), now, &mut satisfied, &mut keys);
+            }
+            unchecked.push((shard, keys));
+        }
+        // The operations of each shard are in order.
+        if shards.len() > 1 {
+            satisfied.sort_by_key(|&(at, _)| at);
+        }
+        completed += satisfied.len();
+        for (_, operation) in satisfied {
+            self.complete(operation, Completion::Satisfied);
+        }
+        for (shard, keys) in unchecked {
+            for keys in keys.chunks(BATCH) {
+                let mut batch = Batch::new();
+                self.lock(shard).state_mut().take_out_again(keys, &mut batch);
+                completed += self.check_or_defer(shard, &mut batch, now);
+            }
+        }
+        completed
+    }
+
+    /// Ends an operation. Returns `false` if its end was decided before.
+    #[inline]
+    pub(super) fn end(&self, key: OperationKey, completion: Completion) -> bool {
+        let now = self.now();
+        let Some(mut shard) = self.lock_of(key) else { return false };
+        let claim = shard.state_mut().claim(key.key, completion, now);
+        shard.unlock();
+        self.complete_claimed(claim, completion)
+    }
+
+    /// Completes an operation unless another thread does. Returns whether this thread decided its
+    /// end.
+    #[inline]
+    fn complete_claimed(&self, claim: Claim<O>, completion: Completion) -> bool {
+        match claim {
+            Claim::Late => return false,
+            Claim::IsOut => {}
+            Claim::Taken(operation) => self.complete(operation, completion),
+        }
+        true
+    }
+
+    /// Ends operations as satisfied. Returns how many ends this call decided.
+    pub(super) fn complete_all(&self, mut keys: Vec<OperationKey>) -> usize {
+        let now = self.now();
+        keys.sort_by_key(|key| (key.purgatory, key.shard));
+        let mut decided = 0;
+        let of_shards =
+            keys.chunk_by(|one, next| (one.purgatory, one.shard) == (next.purgatory, next.shard));
+        for keys in of_shards.flat_map(|of_shard| of_shard.chunks(BATCH)) {
+            let Some(mut shard) = self.lock_of(keys[0]) else { continue };
+            let claims: SmallVec<[_; BATCH]> = keys
+                .iter()
+                .map(|key| shard.state_mut().claim(key.key, Completion::Satisfied, now))
+                .collect();
+            shard.unlock();
+            for claim in claims {
+                decided += usize::from(self.complete_claimed(claim, Completion::Satisfied));
+            }
+        }
+        decided
+    }
+
+    /// Cancels all operations that watch a key, and returns those that are not being checked.
+    pub(super) fn cancel_for_key<Q>(&self, key: &Q) -> Vec<O>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        fence_event();
+        let (now, mut cancelled) = (self.now(), Vec::new());
+        self.filters.for_each(hash, |shard| {
+            let mut walk = Walk::of_all();
+            while !walk.is_done() {
+                self.lock(shard).state_mut().cancel(&mut walk, (hash, key), now, &mut cancelled);
+            }
+        });
+        cancelled
+    }
+
+    /// Refuses further operations, and ends the waiting ones. Passes them to `take` after they have
+    /// left the timer and the limits. Also decides the end of the operations that are out, and
+    /// takes back those that have expired and whose completion has not begun.
+    fn shut_down(&self, mut take: impl FnMut(&mut Vec<O>)) {
+        let (now, mut ended) = (self.now(), Vec::new());
+        self.lock_each().for_each(|mut shard| shard.close());
+        for shard in 0..self.timer.shards.count() {
+            let mut slot = Some(0);
+            while let Some(start) = slot {
+                slot = self.lock(shard).state_mut().shut_down(start, now, &mut ended);
+                take(&mut ended);
+            }
+        }
+        ended.extend(self.timer.shut_down().expired.into_iter().filter_map(Due::take));
+        self.taken_back.fetch_add(ended.len() as u64, Ordering::Release);
+        take(&mut ended);
+    }
+
+    /// Shuts down, and completes the waiting operations.
+    pub(super) fn shut_down_now(&self) {
+        self.shut_down(|ended| {
+            ended.drain(..).for_each(|operation| self.complete(operation, Completion::ShutDown));
+        });
+    }
+}

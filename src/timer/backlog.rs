@@ -1,0 +1,341 @@
+//! Expired timeouts that wait for an executor thread or a receiver.
+//!
+//! The reaper adds a batch at a time, and wakes no more threads than sleep and are needed. A thread
+//! takes one timeout at a time, so a slow callback delays no timeout that another thread can take.
+//!
+//! # Transfers
+//!
+//! A thread that moves timeouts from the wheels to the backlog holds the *transfer lock*. So a
+//! thread that takes this lock finds each timeout in a wheel or in the backlog, and none in
+//! between. It comes before the locks of the shards and that of the backlog itself.
+//!
+//! # Tasks that receive
+//!
+//! - A poll takes a value, or leaves its waker under its ticket, in one hold of the backlog's lock.
+//! - Each put removes the wakers with the least tickets, at most one for each value in the backlog,
+//!   and wakes them. A close removes all.
+//! - A woken task finds no value if another receiver was faster. It waits again with the same
+//!   ticket, so it stays ahead of tasks that began later.
+//! - A woken task that drops its receiver wakes the next task, if there is a value.
+//!
+//! A waiting task takes one entry of a `BTreeMap`. So it allocates only if the map needs a further
+//! node, which has room for 11 entries.
+//!
+//! *Invariant*: while a value is in the backlog and a waker under a ticket, a woken task has not
+//! polled yet. That task takes the value, or passes the wake-up to the next task.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    iter, mem,
+    sync::mpsc::TryRecvError,
+    task::Waker,
+    time::Instant,
+    vec::Vec,
+};
+#[cfg(feature = "future")]
+use std::{
+    fmt,
+    sync::{Arc, mpsc::RecvError},
+    task::{Context, Poll},
+};
+
+#[cfg(feature = "future")]
+use super::waker::{poll_or_store, wake_all};
+use crate::{
+    sync::{Condvar, Mutex, MutexGuard},
+    wheel::Expired,
+};
+
+/// A queue from the reaper to the executor threads or receivers.
+pub(crate) struct Backlog<T> {
+    /// Whether the user receives the timeouts, instead of executor threads.
+    is_queue: bool,
+    transfer: Mutex<()>,
+    pub(super) state: Mutex<State<T>>,
+    arrived: Condvar,
+}
+
+pub(super) struct State<T> {
+    waiting: Chunks<T>,
+    /// Threads that wait for a timeout. Some of them may have been woken already.
+    sleepers: usize,
+    /// Whether the backlog is closed: no timeout follows.
+    is_closed: bool,
+    /// Tasks that wait for a timeout.
+    pub(super) receivers: Receivers,
+}
+
+/// A queue that grows by chunks, so that no insert copies it under the lock. It keeps one chunk.
+struct Chunks<T> {
+    chunks: VecDeque<VecDeque<Expired<T>>>,
+    len: usize,
+}
+
+impl<T> Chunks<T> {
+    /// Timeouts in a chunk.
+    const CHUNK: usize = 1024;
+
+    fn new() -> Self {
+        Self { chunks: VecDeque::new(), len: 0 }
+    }
+
+    fn push(&mut self, expired: Expired<T>) {
+        self.len += 1;
+        if self.chunks.back().is_none_or(|last| last.len() == Self::CHUNK) {
+            self.chunks.push_back(VecDeque::with_capacity(Self::CHUNK));
+        }
+        self.chunks.back_mut().expect("there is a chunk").push_back(expired);
+    }
+
+    fn pop(&mut self) -> Option<Expired<T>> {
+        let first = self.chunks.front_mut()?;
+        let expired = first.pop_front()?;
+        self.len -= 1;
+        if first.is_empty() && self.chunks.len() > 1 {
+            self.chunks.pop_front();
+        }
+        Some(expired)
+    }
+}
+
+impl<T> State<T> {
+    fn take(&mut self) -> Result<Expired<T>, TryRecvError> {
+        let none = if self.is_closed { TryRecvError::Disconnected } else { TryRecvError::Empty };
+        self.waiting.pop().ok_or(none)
+    }
+}
+
+impl<T> Backlog<T> {
+    /// `is_queue` tells whether the user receives the timeouts.
+    pub(crate) fn new(is_queue: bool) -> Self {
+        let state = State {
+            waiting: Chunks::new(),
+            sleepers: 0,
+            is_closed: false,
+            receivers: Receivers::new(),
+        };
+        Self {
+            is_queue,
+            transfer: Mutex::new(()),
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+        }
+    }
+
+    pub(super) fn is_queue(&self) -> bool {
+        self.is_queue
+    }
+
+    /// Waits until no timeout is between a wheel and the backlog, and keeps it so until the guard
+    /// is dropped.
+    pub(crate) fn lock_transfer(&self) -> MutexGuard<'_, ()> {
+        self.transfer.lock()
+    }
+
+    /// Adds a batch, which it leaves empty with its memory. The caller holds the transfer lock.
+    pub(crate) fn put(&self, batch: &mut Vec<Expired<T>>) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        debug_assert!(!state.is_closed, "a timeout expired after the end");
+        let wanted = state.sleepers.min(batch.len());
+        batch.drain(..).for_each(|expired| state.waiting.push(expired));
+        drop(state);
+        (0..wanted).for_each(|_| self.arrived.notify_one());
+    }
+
+    /// Takes the timeout that has waited longest.
+    pub(crate) fn try_take(&self) -> Result<Expired<T>, TryRecvError> {
+        self.state.lock().take()
+    }
+
+    /// Takes the timeout that has waited longest, or waits for one; `None` once the backlog is
+    /// closed and empty.
+    pub(crate) fn take(&self) -> Option<Expired<T>> {
+        let mut state = self.state.lock();
+        loop {
+            match state.take() {
+                Ok(expired) => return Some(expired),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => {}
+            }
+            state.sleepers += 1;
+            state = self.arrived.wait(state);
+            state.sleepers -= 1;
+        }
+    }
+
+    /// Takes the timeout that has waited longest, or waits for one until `deadline`.
+    pub(crate) fn take_by(&self, deadline: Instant) -> Result<Expired<T>, TryRecvError> {
+        let mut state = self.state.lock();
+        loop {
+            let taken = state.take();
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if !matches!(taken, Err(TryRecvError::Empty)) || remaining.is_zero() {
+                return taken;
+            }
+            state.sleepers += 1;
+            state = self.arrived.wait_for(state, remaining);
+            state.sleepers -= 1;
+        }
+    }
+
+    /// Makes the threads that take timeouts end once the backlog is empty. No more timeouts come.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// Takes the timeout that has waited longest. If there is none, stores the waker, which the
+    /// reaper wakes when timeouts come. A caller that keeps its ticket keeps its turn.
+    #[cfg(feature = "future")]
+    pub(super) fn poll_take(
+        &self,
+        ticket: &mut Ticket,
+        waker: &Waker,
+    ) -> Poll<Result<Expired<T>, TryRecvError>> {
+        let polled = poll_or_store(&self.state, waker, |state| match state.take() {
+            Err(TryRecvError::Empty) => Err(state.receivers.slot(ticket)),
+            taken => Ok((taken, state.receivers.remove(ticket))),
+        });
+        debug_assert!(polled.is_pending() || ticket.is_none(), "a ready task keeps its turn");
+        polled.map(|(taken, _removed)| taken)
+    }
+
+    /// Ends the wait of a task. If the task has been woken, the wake-up goes to the next one.
+    #[cfg(feature = "future")]
+    pub(super) fn stop_waiting(&self, ticket: &mut Ticket) {
+        if ticket.is_none() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let removed = state.receivers.remove(ticket);
+        let is_woken = removed.is_none() && state.waiting.len > 0;
+        let next = state.receivers.pop_up_to(usize::from(is_woken));
+        drop(state);
+        drop(removed);
+        // A receiver calls this in its drop.
+        wake_all(next);
+    }
+
+    /// Wakes at most `count` tasks, without a lock: one for each timeout after a put, and all after
+    /// a close.
+    pub(crate) fn wake_receivers(&self, count: usize, wake: impl Fn(Waker)) {
+        if count > 0 {
+            let wakers = self.state.lock().receivers.pop_up_to(count);
+            wakers.into_iter().for_each(wake);
+        }
+    }
+
+    /// Takes all timeouts.
+    pub(crate) fn take_all(&self) -> impl Iterator<Item = Expired<T>> {
+        let mut state = self.state.lock();
+        debug_assert!(state.is_closed, "a timeout may come after all were taken");
+        mem::replace(&mut state.waiting, Chunks::new()).chunks.into_iter().flatten()
+    }
+
+    /// Returns the number of timeouts.
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().waiting.len
+    }
+}
+
+/// The number of a waiting task, in the order of arrival; `None` if the task does not wait.
+#[cfg(feature = "future")]
+pub(crate) type Ticket = Option<u64>;
+
+/// The waker of a task; `None` if the task is about to store it, and looks for a value again before
+/// that.
+type Slot = Option<Waker>;
+
+/// The wakers of the waiting tasks, by ticket.
+pub(super) struct Receivers {
+    waiting: BTreeMap<u64, Slot>,
+    #[cfg_attr(not(feature = "future"), expect(dead_code, reason = "no task waits"))]
+    next_ticket: u64,
+}
+
+impl Receivers {
+    const fn new() -> Self {
+        Self { waiting: BTreeMap::new(), next_ticket: 0 }
+    }
+
+    /// Removes up to `count` wakers, longest waiting first. A slot without one is not counted: the
+    /// clone of its waker may have panicked.
+    fn pop_up_to(&mut self, count: usize) -> Vec<Waker> {
+        let slots = iter::from_fn(|| self.waiting.pop_first());
+        slots.filter_map(|(_, slot)| slot).take(count).collect()
+    }
+}
+
+#[cfg(feature = "future")]
+impl Receivers {
+    /// Returns the slot of a ticket, which may be a new one.
+    pub(super) fn slot(&mut self, ticket: &mut Ticket) -> &mut Slot {
+        let ticket = *ticket.get_or_insert_with(|| {
+            self.next_ticket += 1;
+            self.next_ticket
+        });
+        debug_assert!(ticket <= self.next_ticket, "ticket {ticket} was not given out");
+        self.waiting.entry(ticket).or_default()
+    }
+
+    /// Clears a ticket. Returns its slot, or `None` if a put or a close has removed it.
+    pub(super) fn remove(&mut self, ticket: &mut Ticket) -> Option<Slot> {
+        self.waiting.remove(&ticket.take()?)
+    }
+}
+
+/// A task that receives values of a queue.
+#[cfg(feature = "future")]
+pub(crate) struct Receiver<T> {
+    pub(super) backlog: Arc<Backlog<T>>,
+    pub(super) ticket: Ticket,
+}
+
+#[cfg(feature = "future")]
+impl<T> Receiver<T> {
+    pub(crate) const fn new(backlog: Arc<Backlog<T>>) -> Self {
+        Self { backlog, ticket: None }
+    }
+
+    /// Polls for a due value.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
+        let taken = self.backlog.poll_take(&mut self.ticket, cx.waker());
+        taken.map(|taken| taken.map(|expired| expired.value).map_err(|_| RecvError))
+    }
+}
+
+#[cfg(feature = "future")]
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.backlog.stop_waiting(&mut self.ticket);
+    }
+}
+
+#[cfg(feature = "future")]
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "future", not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_without_a_waker_takes_no_wake_up_from_another_task() {
+        let mut receivers = Receivers::new();
+        let (mut first, mut second) = (None, None);
+        assert!(receivers.slot(&mut first).is_none());
+        *receivers.slot(&mut second) = Some(Waker::noop().clone());
+        assert_eq!(receivers.pop_up_to(1).len(), 1);
+        assert!(receivers.remove(&mut second).is_none(), "the second task was not woken");
+    }
+}

@@ -1,0 +1,196 @@
+//! The handle of a timeout, and the guard that cancels it.
+
+use std::{
+    fmt,
+    ops::Deref,
+    panic::{RefUnwindSafe, UnwindSafe},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Task,
+    shards::{ShardsRef, TimeoutKey},
+};
+use crate::wheel::TimingWheel;
+
+/// Handle of a timeout of a [`Timer`](crate::Timer). It cancels the timeout or moves its deadline.
+///
+/// Dropping the handle leaves the timeout pending. A handle does not keep its timer alive.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let timeout = timer.schedule(Duration::from_secs(5), || panic!("it was cancelled"))?;
+/// assert!(timeout.reset(Duration::from_secs(9)));
+/// clock.advance(Duration::from_secs(8));
+/// assert!(timeout.cancel());
+/// assert!(!timeout.cancel());
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct TimeoutHandle {
+    shards: ShardsRef<TimingWheel<Task>>,
+    key: TimeoutKey,
+}
+
+impl TimeoutHandle {
+    #[inline]
+    pub(super) const fn new(shards: ShardsRef<TimingWheel<Task>>, key: TimeoutKey) -> Self {
+        Self { shards, key }
+    }
+
+    /// Cancels the timeout. Returns whether it was pending; if so, its callback never runs and is
+    /// dropped here.
+    ///
+    /// Returns `false` if the callback has run, is running or waits for an executor thread. Also
+    /// returns `false` if the timeout was cancelled, or returned by a shutdown.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn cancel(&self) -> bool {
+        self.shards.cancel(self.key).is_some()
+    }
+
+    /// Moves the deadline to `delay` from now. Returns whether the timeout was pending. If not,
+    /// this does not schedule the callback again.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset(&self, delay: Duration) -> bool {
+        self.shards.reset(self.key, delay)
+    }
+
+    /// Moves the deadline to `instant`. Returns whether the timeout was pending.
+    ///
+    /// A timeout whose new deadline has passed is due at once.
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn reset_at(&self, instant: Instant) -> bool {
+        self.shards.reset_at(self.key, instant)
+    }
+
+    /// Moves the deadline to `delay` from now, unless it is later. Returns whether the timeout was
+    /// pending.
+    ///
+    /// For threads that share a timeout. Of two calls of [`reset`](Self::reset) at the same time,
+    /// the one that reads the clock first may move the deadline last, and so to an earlier instant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let timer = Timer::builder().clock(ManualClock::new()).build()?;
+    /// let timeout = timer.schedule(Duration::from_secs(5), || ())?;
+    /// timeout.postpone(Duration::from_secs(9));
+    /// timeout.postpone(Duration::from_secs(7));
+    /// assert_eq!(timeout.remaining(), Some(Duration::from_secs(9)));
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[expect(clippy::must_use_candidate, reason = "most callers do not care which it was")]
+    pub fn postpone(&self, delay: Duration) -> bool {
+        self.shards.postpone(self.key, delay)
+    }
+
+    /// Returns whether the timeout has not ended.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.shards.deadline(self.key).is_some()
+    }
+
+    /// Returns the instant at which the timeout expires, the start of its tick; `None` if it has
+    /// ended, or if an [`Instant`] cannot represent the time.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.shards.clock().instant(self.shards.deadline(self.key)?)
+    }
+
+    /// Returns the time until the timeout expires, on the timer's clock; zero if it is due, `None`
+    /// if it has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use delaywheel::{ManualClock, Timer};
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build()?;
+    /// let timeout = timer.schedule(Duration::from_secs(5), || ())?;
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(timeout.remaining(), Some(Duration::from_secs(3)));
+    /// clock.advance(Duration::from_secs(3));
+    /// assert_eq!(timeout.remaining(), None);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.shards.remaining(self.key)
+    }
+
+    /// Turns the handle into a guard that cancels the timeout when it is dropped.
+    pub fn cancel_on_drop(self) -> TimeoutGuard {
+        TimeoutGuard { timeout: self, is_armed: true }
+    }
+}
+
+// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
+impl UnwindSafe for TimeoutHandle {}
+impl RefUnwindSafe for TimeoutHandle {}
+
+impl fmt::Debug for TimeoutHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimeoutHandle").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Cancels a timeout when it is dropped; from [`TimeoutHandle::cancel_on_drop`].
+///
+/// It dereferences to [`TimeoutHandle`], so `guard.reset(..)` works.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use delaywheel::{ManualClock, Timer};
+///
+/// let clock = ManualClock::new();
+/// let timer = Timer::builder().clock(clock.clone()).build()?;
+/// let guard = timer.schedule(Duration::from_secs(5), || ())?.cancel_on_drop();
+/// drop(guard);
+/// assert_eq!(timer.stats().cancelled, 1);
+/// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the timeout is cancelled as soon as this is dropped"]
+pub struct TimeoutGuard {
+    timeout: TimeoutHandle,
+    is_armed: bool,
+}
+
+impl TimeoutGuard {
+    /// Lets the timeout run when the guard is dropped.
+    pub fn disarm(mut self) {
+        self.is_armed = false;
+    }
+}
+
+impl Deref for TimeoutGuard {
+    type Target = TimeoutHandle;
+
+    fn deref(&self) -> &TimeoutHandle {
+        &self.timeout
+    }
+}
+
+impl Drop for TimeoutGuard {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.timeout.cancel();
+        }
+    }
+}

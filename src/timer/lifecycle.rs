@@ -1,0 +1,222 @@
+//! The life of a timer: its phases, and the threads that a finish waits for.
+//!
+//! A *shutdown* returns the pending timeouts at once. A *finish* first waits until no timeout is
+//! pending and no callback runs, or until its deadline. The drop of the last handle is a shutdown.
+//!
+//! A finish has to know when no callback runs any more. A count of running callbacks would slow
+//! each of them down. Instead, threads end: the reaper stops serving the timer once no timeout is
+//! left, and then each executor ends once its backlog is empty. A finish waits for the end of these
+//! [`CallbackThreads`].
+//!
+//! # Phases
+//!
+//! | [`Phase`] | Begins | Then |
+//! |-|-|-|
+//! | `Running` | with the timer | |
+//! | `Closing` | before a finish closes the shards | polls of sleeps take the lock |
+//! | `Finishing` | after it has closed every shard | the reaper ends once no timeout is pending |
+//! | `ShutDown` | before a shutdown closes the shards and empties them | the threads end |
+//!
+//! A timer may skip phases, and never returns to one. So a finish cannot undo a shutdown. A
+//! purgatory closes its shards itself before it shuts down.
+//!
+//! # Protocol
+//!
+//! A finish
+//!
+//! 1. closes every shard,
+//! 2. enters `Finishing`,
+//! 3. wakes the reaper,
+//! 4. waits until it is over or its deadline has come,
+//! 5. shuts the timer down.
+//!
+//! The others follow these rules:
+//!
+//! - Before it sleeps, the reaper loads the phase. If it is `Finishing` and every shard is empty,
+//!   the reaper closes the backlog, and stops serving the timer.
+//! - A thread that cancels the last timeout of a closed shard wakes the reaper.
+//! - If the clock of the timer panics, the reaper performs steps 1 to 3 itself, and closes the
+//!   backlog.
+//! - A callback thread that ends or begins to wait, and a shutdown, change their state under the
+//!   lock of [`CallbackThreads`], and then notify every finish.
+//!
+//! # Why no finish waits for too long
+//!
+//! After step 1 the number of pending timeouts never grows. One of three threads removes the last
+//! timeout of a shard:
+//!
+//! - the reaper, which checks again before it sleeps,
+//! - a thread that cancels it before step 1, and the reaper checks after step 3,
+//! - a thread that cancels it after step 1, and wakes the reaper.
+//!
+//! The parker keeps a wake-up that comes between the check and the sleep. A finish checks and
+//! begins to wait under one lock, so it misses no change.
+
+//!
+//! *Callback threads* are the executors, or the reaper if there are none. A callback that finishes
+//! its own timer is on such a thread, which cannot end meanwhile. So a finish is over when all
+//! remaining callback threads wait in a finish themselves.
+
+use std::{sync::Arc, time::Duration, vec::Vec};
+
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, ThreadId, this_thread};
+
+/// A phase of a timer.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Phase {
+    Running,
+    Closing,
+    Finishing,
+    ShutDown,
+}
+
+/// The phase that a timer has reached.
+pub(super) struct Lifecycle(AtomicU64);
+
+impl Lifecycle {
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(Phase::Running as u64))
+    }
+
+    /// Enters a phase, unless a later one has begun. Returns whether this call entered it.
+    pub(super) fn enter(&self, phase: Phase) -> bool {
+        self.0.fetch_max(phase as u64, Ordering::AcqRel) < phase as u64
+    }
+
+    /// Returns whether the timer is in this phase.
+    pub(super) fn is(&self, phase: Phase) -> bool {
+        self.0.load(Ordering::Acquire) == phase as u64
+    }
+
+    /// Returns whether a finish or a shutdown has begun.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > Phase::Running as u64
+    }
+}
+
+/// The callback threads of a timer, and the threads that wait for their end.
+pub(crate) struct CallbackThreads {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Callback threads that are registered and have not ended.
+    count: usize,
+    /// The ids of those that have begun.
+    ids: Vec<ThreadId>,
+    /// How many of them wait in a finish.
+    waiting: usize,
+    /// The thread of the reaper. It may run callbacks of other timers, which may finish this one.
+    reaper: Option<ThreadId>,
+    is_shut_down: bool,
+}
+
+impl CallbackThreads {
+    pub(crate) fn new() -> Arc<Self> {
+        let state =
+            State { count: 0, ids: Vec::new(), waiting: 0, reaper: None, is_shut_down: false };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Registers a callback thread, before it begins, until the result is dropped.
+    pub(crate) fn register(self: &Arc<Self>) -> CallbackThread {
+        self.state.lock().count += 1;
+        CallbackThread { threads: Arc::clone(self) }
+    }
+
+    /// Registers a thread as the reaper.
+    pub(crate) fn set_reaper(&self, thread: ThreadId) {
+        self.state.lock().reaper = Some(thread);
+    }
+
+    /// Ends the wait of every finish.
+    pub(crate) fn shut_down(&self) {
+        self.state.lock().is_shut_down = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until all callback threads have ended or wait themselves, the timer is shut down, or
+    /// no time remains. Does not wait if this thread is the reaper: without it, no executor ends.
+    pub(crate) fn wait_for_end(&self, remaining: impl Fn() -> Duration) {
+        if self.state.lock().reaper == Some(this_thread()) {
+            return;
+        }
+        let _waiting = self.begin_to_wait();
+        loop {
+            // This may call a clock of the user, which may panic, so no lock is held.
+            let remaining = remaining();
+            let state = self.state.lock();
+            if remaining.is_zero() || state.is_over() {
+                break;
+            }
+            drop(self.changed.wait_for(state, remaining));
+        }
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        self.state.lock().check_invariants();
+    }
+
+    /// Counts this thread as waiting, if it is a callback thread, until the result is dropped.
+    fn begin_to_wait(&self) -> Waiting<'_> {
+        let mut state = self.state.lock();
+        let is_counted = state.ids.contains(&this_thread());
+        state.waiting += usize::from(is_counted);
+        debug_assert!(state.waiting <= state.count, "more threads wait than exist");
+        drop(state);
+        self.changed.notify_all();
+        Waiting { threads: self, is_counted }
+    }
+}
+
+impl State {
+    fn check_invariants(&self) {
+        assert!(self.ids.len() <= self.count, "a thread began without registration");
+        assert!(self.waiting <= self.ids.len(), "a thread waits that has not begun");
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_shut_down || self.count == self.waiting
+    }
+}
+
+/// A thread that waits in a finish.
+struct Waiting<'a> {
+    threads: &'a CallbackThreads,
+    is_counted: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.threads.state.lock();
+        debug_assert!(state.waiting >= usize::from(self.is_counted), "a thread waits no more");
+        state.waiting -= usize::from(self.is_counted);
+    }
+}
+
+/// The registration of a callback thread.
+pub(crate) struct CallbackThread {
+    threads: Arc<CallbackThreads>,
+}
+
+impl CallbackThread {
+    /// Stores the id of the registered thread.
+    pub(crate) fn begin(&self, thread: ThreadId) {
+        let mut state = self.threads.state.lock();
+        state.ids.push(thread);
+        debug_assert!(state.ids.len() <= state.count, "a thread began without registration");
+    }
+}
+
+impl Drop for CallbackThread {
+    fn drop(&mut self) {
+        let mut state = self.threads.state.lock();
+        debug_assert!(state.count > 0, "a thread ended twice");
+        state.count -= 1;
+        state.ids.retain(|thread| *thread != this_thread());
+        drop(state);
+        self.threads.changed.notify_all();
+    }
+}

@@ -1,0 +1,316 @@
+//! The state that the handles and the threads of a timer share, and the start and end of its
+//! threads. [`lifecycle`](super::lifecycle) has the protocol of the end.
+
+use std::{
+    boxed::Box,
+    format, io,
+    string::String,
+    sync::{Arc, Weak},
+    thread,
+    time::Instant,
+    vec::Vec,
+};
+
+use super::{
+    backlog::Backlog,
+    executor::{Delivery, Handler},
+    lifecycle::{CallbackThreads, Phase},
+    reaper::Reaper,
+    shards::{Shards, ShardsRef, TimeoutKey, shard::ShardState},
+    stats::TimerStats,
+};
+use crate::{
+    clock::Driven,
+    panics::catch,
+    sync::{AtomicBool, Mutex, MutexGuard, Ordering, this_thread},
+    wheel::TimingWheel,
+};
+
+/// A timer without its handles.
+///
+/// The threads hold it until they end. [`Owner`] counts the user's
+/// handles.
+pub(crate) struct Shared<S: ShardState> {
+    pub(crate) shards: Arc<Shards<S>>,
+    /// A reference for the handles of each shard.
+    references: Box<[ShardsRef<S>]>,
+    pub(crate) handler: Arc<Handler<S::Due>>,
+    pub(super) delivery: Delivery<S::Due>,
+    /// `None` once the threads have been started, or if the timer needs none.
+    starter: Mutex<Option<Starter>>,
+    is_started: AtomicBool,
+    /// Whether the clock or a task of the user runs the timer, so that there are no threads.
+    is_driven: AtomicBool,
+    /// Whether the reaper has panicked, which only the user's clock can cause.
+    pub(crate) is_reaper_dead: AtomicBool,
+    pub(crate) callback_threads: Arc<CallbackThreads>,
+    /// The counts of the reaper; the others are zero.
+    pub(super) reaper_stats: Mutex<TimerStats>,
+    /// Called when the reaper panics.
+    #[cfg(feature = "future")]
+    pub(crate) on_panic: std::sync::OnceLock<fn(&Self)>,
+}
+
+/// The parts from which the threads of a timer start.
+pub(crate) struct Starter {
+    pub(crate) reaper: Reaper,
+    /// Executor threads that have not been started.
+    pub(crate) executors: usize,
+    /// Prefix of the threads' names.
+    pub(crate) name: String,
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    pub(crate) fn new(
+        shards: Shards<S>,
+        handler: Handler<S::Due>,
+        delivery: Delivery<S::Due>,
+        starter: Starter,
+    ) -> Arc<Self> {
+        let shards = Arc::new(shards);
+        let shared = Arc::new(Self {
+            references: ShardsRef::for_each_shard(&shards),
+            shards,
+            handler: Arc::new(handler),
+            delivery,
+            starter: Mutex::new(Some(starter)),
+            is_started: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+            is_reaper_dead: AtomicBool::new(false),
+            callback_threads: CallbackThreads::new(),
+            reaper_stats: Mutex::new(TimerStats::new()),
+            #[cfg(feature = "future")]
+            on_panic: std::sync::OnceLock::new(),
+        });
+        shared.offer_to_clock();
+        shared
+    }
+
+    /// Lets a clock that drives timers adopt this one. Then no thread is started.
+    fn offer_to_clock(self: &Arc<Self>) {
+        let driven: Weak<dyn Driven> = Arc::<Self>::downgrade(self);
+        if self.shards.clock().adopt(driven) {
+            // The clock may already advance on another thread.
+            self.is_driven.store(true, Ordering::Release);
+            drop(self.take_starter());
+        }
+    }
+
+    /// Lets a task of the user expire sleeps in place of the reaper. Call it before the timer has
+    /// started a thread.
+    #[cfg(feature = "future")]
+    pub(crate) fn leave_to_driver(&self) {
+        debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
+        self.shards.leave_to_driver();
+        self.is_driven.store(true, Ordering::Release);
+        drop(self.take_starter());
+    }
+
+    /// Returns a reference for the handle of a timeout.
+    #[inline]
+    pub(crate) fn reference(&self, key: TimeoutKey) -> ShardsRef<S> {
+        self.references[key.shard()].clone()
+    }
+
+    /// Marks the threads as started and returns the starter, if no thread has taken it before.
+    pub(crate) fn take_starter(&self) -> Option<Starter> {
+        let starter = self.starter.lock().take();
+        self.is_started.store(true, Ordering::Release);
+        starter
+    }
+
+    /// Starts the threads unless they have been started.
+    #[inline]
+    pub(crate) fn ensure_started(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_started() { Ok(()) } else { self.start() }
+    }
+
+    /// Starts the threads unless another call has done so, or the timer has been shut down.
+    ///
+    /// If an executor thread cannot be started, those before it keep running, and a later call
+    /// starts the others.
+    #[cold]
+    fn start(self: &Arc<Self>) -> io::Result<()> {
+        let mut starter = self.starter.lock();
+        let Some(parts) = starter.as_mut().filter(|_| !self.shards.is_shut_down()) else {
+            return Ok(());
+        };
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no threads");
+        while let Some(index) = parts.executors.checked_sub(1) {
+            let Delivery::Backlog(backlog) = &self.delivery else { break };
+            let (backlog, handler) = (Arc::clone(backlog), Arc::clone(&self.handler));
+            let thread = self.callback_threads.register();
+            let run = move || {
+                thread.begin(this_thread());
+                while let Some(expired) = backlog.take() {
+                    handler.call(expired);
+                }
+            };
+            thread::Builder::new().name(format!("{}-{index}", parts.name)).spawn(run)?;
+            parts.executors = index;
+        }
+        parts.reaper.serve(self.client())?;
+        *starter = None;
+        self.is_started.store(true, Ordering::Release);
+        drop(starter);
+        self.handler.events().started();
+        Ok(())
+    }
+
+    /// Returns where expired timeouts go. A clock that drives the timer runs its callbacks.
+    pub(super) fn delivery(&self) -> &Delivery<S::Due> {
+        let is_inline = self.is_driven() && !self.delivery.is_queue();
+        if is_inline { &Delivery::Inline } else { &self.delivery }
+    }
+
+    /// Closes the backlog: the threads that take from it end once it is empty.
+    pub(super) fn close_backlog(&self, transfer: Option<MutexGuard<'_, ()>>) {
+        let Some(backlog) = self.delivery.backlog() else { return };
+        backlog.close();
+        drop(transfer);
+        backlog.wake_receivers(usize::MAX, |waker| drop(catch(|| waker.wake())));
+    }
+
+    /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
+    pub(crate) fn shut_down(&self) -> Unfinished<S> {
+        self.end(self.delivery.backlog())
+    }
+
+    /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
+    fn end(&self, backlog: Option<&Backlog<S::Due>>) -> Unfinished<S> {
+        let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
+        let transfer = self.delivery.backlog().map(Backlog::lock_transfer);
+        let pending = self.shards.shut_down();
+        self.close_backlog(transfer);
+        let expired = backlog.map(Backlog::take_all).into_iter().flatten();
+        let expired: Vec<_> = expired.map(|expired| expired.value).collect();
+        self.callback_threads.shut_down();
+        // A timer that was never used emits no event.
+        if is_first && self.is_started() {
+            self.handler.events().shut_down(pending.len() + expired.len());
+        }
+        Unfinished { pending, expired }
+    }
+
+    /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
+    /// stay until a shutdown returns them.
+    pub(super) fn end_after_panic(&self) {
+        self.shards.begin_finish();
+        // A thread that sees this finds the shards closed.
+        self.is_reaper_dead.store(true, Ordering::Release);
+        self.close_backlog(None);
+        #[cfg(feature = "future")]
+        self.on_panic.get().inspect(|on_panic| on_panic(self));
+    }
+
+    pub(crate) fn is_started(&self) -> bool {
+        self.is_started.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_driven(&self) -> bool {
+        self.is_driven.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_reaper_dead(&self) -> bool {
+        self.is_reaper_dead.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of timeouts that are pending or in the backlog.
+    pub(crate) fn len(&self) -> usize {
+        let backlog = self.delivery.backlog();
+        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
+        self.shards.pending() + backlog.map_or(0, Backlog::len)
+    }
+
+    /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
+    /// may run.
+    pub(crate) fn check_invariants(&self) {
+        // The reaper expires under this lock, if there is a backlog.
+        let backlog = self.delivery.backlog();
+        let _transfer = backlog.map(Backlog::lock_transfer);
+        self.shards.check_invariants();
+        self.callback_threads.check_invariants();
+        let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
+        let lateness = self.reaper_stats.lock().lateness.count();
+        // A sleep that was moved later has one for each wake-up before its deadline as well.
+        assert!(lateness >= counts.expired, "an expired timeout has no lateness");
+        assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
+        assert!(!is_shut_down || backlog.is_none_or(Backlog::is_closed), "the backlog is open");
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        let mut stats = self.shards.counts();
+        stats.add(&self.reaper_stats.lock());
+        stats.panicked = self.handler.panicked();
+        stats
+    }
+}
+
+impl<T: Send + 'static> Shared<TimingWheel<T>> {
+    /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
+    /// then shuts down. Returns the others.
+    pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {
+        let clock = self.shards.clock();
+        self.shards.begin_finish();
+        if self.is_driven() {
+            if clock.source_now() <= deadline {
+                self.turn();
+            }
+        } else if self.is_started() {
+            let remaining = || deadline.saturating_duration_since(clock.source_now());
+            self.callback_threads.wait_for_end(remaining);
+        }
+        // Without threads no timeout is pending: the first insert starts them.
+        //
+        // The due values of a queue can still be received.
+        self.end(self.delivery.backlog().filter(|backlog| !backlog.is_queue())).into_values()
+    }
+}
+
+/// The timeouts that a timer had when it ended.
+pub(crate) struct Unfinished<S: ShardState> {
+    pub(crate) pending: Vec<S::Value>,
+    /// Timeouts that had expired, and whose callbacks did not run.
+    pub(crate) expired: Vec<S::Due>,
+}
+
+impl<T> Unfinished<TimingWheel<T>> {
+    /// Returns the values of all timeouts.
+    pub(super) fn into_values(self) -> Vec<T> {
+        let mut values = self.pending;
+        values.extend(self.expired);
+        values
+    }
+}
+
+/// The user's handles of a timer. When the last one is dropped, the timer shuts down.
+pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<TimingWheel<T>>>);
+
+impl<T: Send + 'static> Drop for Owner<T> {
+    fn drop(&mut self) {
+        drop(self.0.shut_down());
+    }
+}
+
+#[cfg(all(test, loom))]
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
+    pub(crate) fn run_executor(&self) {
+        let backlog = self.delivery.backlog().expect("the timer has executor threads");
+        while let Some(expired) = backlog.take() {
+            self.handler.call(expired);
+        }
+    }
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Driven for Shared<S> {
+    fn turn(&self) {
+        if !self.shards.is_shut_down() {
+            self.expire_due();
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        self.shards.clock().instant(self.shards.next_turn()?)
+    }
+}

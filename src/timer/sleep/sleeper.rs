@@ -1,0 +1,420 @@
+//! A sleep: its deadline, and the key under which the wheel holds the waker of its task.
+//!
+//! # Protocol
+//!
+//! A sleep in the wheel has the key of a waker, the tick at which the wheel expires that key, and
+//! the identity of the waker. Only the owner of the sleep uses it, with exclusive access.
+//!
+//! - The first poll that is pending inserts a clone of the waker.
+//! - A thread that expires a key first raises the latest tick of the timer's clock to the tick of
+//!   the key. Then it removes the key and the waker under the lock of the shard, and wakes the task
+//!   after the release. A shutdown enters its phase, removes all wakers, and wakes their tasks. A
+//!   finish enters its phase, replaces each waker by one that does nothing, and wakes its task. The
+//!   keys stay.
+//! - A later poll returns `Pending` without the lock if its waker has the identity of the clone in
+//!   the wheel, the latest tick is before that of the key, and no finish or shutdown has begun.
+//!   Otherwise, in one hold of the lock, it stores the waker under the key if that is live, or
+//!   inserts the waker again. If the deadline has passed, it is ready instead.
+//! - A reset to a later deadline only stores the deadline in the sleep. The key then expires before
+//!   the deadline and wakes the task, whose poll inserts again. A reset to an earlier deadline
+//!   moves a live key. It forgets a dead key, so the next poll inserts.
+//! - A drop cancels the key.
+//!
+//! *Invariant*: after a poll that returned `Pending`, the waker of that poll is in the wheel under
+//! the sleep's key, or the thread that removed it wakes it.
+//!
+//! *Why no lock is needed*: suppose that a thread has removed the waker. If it woke or dropped the
+//! waker before the poll, it had stored the latest tick or the phase before that. So the poll sees
+//! them and takes the lock. If it wakes the waker after the poll, it wakes the task of this poll,
+//! because both wakers have one identity.
+//!
+//! *Why the identity of the clone*: a waker of another task can get this identity only after the
+//! drop of the clone, and a poll with it takes the lock, as above. The waker of a poll may be
+//! temporary, and the waker of another task may get its address at once.
+//!
+//! With a limit of pending timeouts, a reset always moves the key. Otherwise another timeout could
+//! take the permit between the expiration and the poll that inserts again. In a finish, a reset and
+//! a poll always move the key, because the timer then refuses inserts. The finish wakes each task
+//! once. If a reset had stored a later deadline, the poll moves the key to it. If the key expires
+//! before that poll, the sleep ends with an error: only the task knows the later deadline, and a
+//! finish does not wait for tasks.
+//!
+//! Cloning and dropping wakers is user code, so both happen without a lock.
+
+use std::{
+    mem,
+    panic::{RefUnwindSafe, UnwindSafe},
+    ptr,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use crossbeam::utils::CachePadded;
+
+use crate::{
+    tick::Tick,
+    ticks::Nanos,
+    timer::{error::ScheduleError, shards::Shards, shared::Shared, tick_clock::TickClock},
+    wheel::{Key, TimingWheel},
+};
+
+type Wakers = Shards<TimingWheel<Waker>>;
+
+/// A handle to the sleeps of a timer. It does not keep the timer running.
+#[derive(Clone)]
+pub(crate) enum SleepHandle {
+    /// Shares its count with the other handles of a shard.
+    Counted(Arc<CachePadded<Parts>>),
+    /// That of a timer which exists until the process ends.
+    Uncounted(&'static Parts),
+}
+
+/// The parts of a timer that sleeps use.
+pub(crate) struct Parts {
+    /// Those of `shared`. A pointer of its own saves each drop of a sleep a load, for which the
+    /// lock of the shard would wait.
+    shards: Arc<Wakers>,
+    shared: Arc<Shared<TimingWheel<Waker>>>,
+}
+
+impl SleepHandle {
+    pub(crate) fn new(shared: &Arc<Shared<TimingWheel<Waker>>>) -> Self {
+        let parts = Parts { shards: Arc::clone(&shared.shards), shared: Arc::clone(shared) };
+        Self::Counted(Arc::new(CachePadded::new(parts)))
+    }
+
+    #[inline]
+    pub(super) fn uncounted(&'static self) -> Self {
+        Self::Uncounted(self.parts())
+    }
+
+    #[inline]
+    fn parts(&self) -> &Parts {
+        match self {
+            Self::Counted(parts) => parts,
+            Self::Uncounted(parts) => parts,
+        }
+    }
+}
+
+/// A sleep.
+pub(crate) struct Sleeper {
+    handle: SleepHandle,
+    /// Time from the start of the timer to the deadline; the delay of a sleep that is `Delayed`.
+    deadline: Nanos,
+    pub(crate) stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    /// Not polled. The delay begins with the first poll.
+    Delayed,
+    /// Not polled. The deadline was ahead when the delay began, so the first poll does not read the
+    /// clock.
+    Ahead,
+    /// Not in the wheel. The deadline may have passed, so a poll reads the clock. A poll after the
+    /// end must: the deadline may lie within the latest tick.
+    Out,
+    /// The wheel of a shard holds the waker with this identity, unless the key has expired. It
+    /// expires the key at the tick `due`, which is not after that of the deadline.
+    In { shard: u32, key: Key, due: Tick, id: WakerId },
+}
+
+/// The identity of a waker. Two wakers with one identity wake the same task, while one of them
+/// exists: see [`Waker::will_wake`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WakerId {
+    data: usize,
+    vtable: usize,
+}
+
+impl Stage {
+    #[inline]
+    fn of(shard: usize, key: Key, due: Tick, id: WakerId) -> Self {
+        debug_assert!(shard < 1 << 16, "the builder allows 2^16 shards");
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most 2^16 shards")]
+        Self::In { shard: shard as u32, key, due, id }
+    }
+}
+
+impl WakerId {
+    #[inline]
+    fn of(waker: &Waker) -> Self {
+        Self { data: waker.data().addr(), vtable: ptr::from_ref(waker.vtable()).addr() }
+    }
+}
+
+/// The result of a poll.
+pub(crate) type Polled = Poll<Result<(), ScheduleError<()>>>;
+
+impl Sleeper {
+    /// Makes a sleep whose delay begins with its first poll. Does not read the clock.
+    #[inline]
+    pub(crate) fn delayed(handle: SleepHandle, delay: Duration) -> Self {
+        Self { handle, deadline: delay.into(), stage: Stage::Delayed }
+    }
+
+    /// Makes a sleep that ends after `delay`.
+    #[inline]
+    pub(crate) fn after(handle: SleepHandle, delay: Duration) -> Self {
+        let mut sleep = Self::delayed(handle, delay);
+        sleep.start();
+        sleep
+    }
+
+    /// Makes a sleep that ends at `deadline`.
+    pub(crate) fn at(handle: SleepHandle, deadline: Instant) -> Self {
+        let deadline = handle.parts().shards.clock().elapsed_at(deadline);
+        Self { handle, deadline, stage: Stage::Out }
+    }
+
+    /// Begins the delay.
+    #[inline]
+    fn start(&mut self) {
+        let delay = self.deadline;
+        self.deadline = self.clock().elapsed().saturating_add(delay);
+        self.stage = if delay == Nanos::ZERO { Stage::Out } else { Stage::Ahead };
+    }
+
+    #[inline]
+    fn shards(&self) -> &Wakers {
+        &self.handle.parts().shards
+    }
+
+    #[inline]
+    pub(crate) fn clock(&self) -> &TickClock {
+        self.shards().clock()
+    }
+
+    /// Returns the deadline; `None` if an [`Instant`] cannot represent it.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.clock().instant_at(self.deadline)
+    }
+
+    /// Returns whether the deadline has passed. Reads the clock if no thread has seen that yet.
+    pub(crate) fn is_elapsed(&self) -> bool {
+        self.clock().has_passed(self.deadline) || self.clock().elapsed() >= self.deadline
+    }
+
+    /// Polls the sleep. It is ready at its deadline, or with an error if the timer refuses or ends
+    /// it.
+    #[inline]
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Polled {
+        if matches!(self.stage, Stage::Delayed) {
+            self.start();
+        }
+        match self.stage {
+            Stage::In { due, id, .. } if self.is_held(due, id, waker) => return Poll::Pending,
+            Stage::In { shard, key, due, .. } => return self.renew(shard, key, due, waker),
+            Stage::Out if self.is_elapsed() => return Poll::Ready(Ok(())),
+            _ => {}
+        }
+        if self.clock().has_passed(self.deadline) {
+            return self.end(Ok(()));
+        }
+        match self.handle.parts().shared.ensure_started() {
+            Ok(()) => self.insert(waker),
+            Err(cause) => self.end(Err(ScheduleError::no_thread((), cause))),
+        }
+    }
+
+    /// Returns whether a thread that removes the waker from the wheel wakes the task of `waker`.
+    #[inline]
+    fn is_held(&self, due: Tick, id: WakerId, waker: &Waker) -> bool {
+        let shards = self.shards();
+        debug_assert!(due <= shards.clock().ceil(self.deadline), "the wake-up would be late");
+        id == WakerId::of(waker) && !shards.clock().has_begun(due) && !shards.is_ending()
+    }
+
+    /// Leaves the wheel, with the result of a poll.
+    fn end(&mut self, result: Result<(), ScheduleError<()>>) -> Polled {
+        self.cancel();
+        Poll::Ready(result)
+    }
+
+    /// Inserts the waker of a sleep that is not in the wheel.
+    #[inline]
+    pub(crate) fn insert(&mut self, waker: &Waker) -> Polled {
+        debug_assert!(
+            !matches!(self.stage, Stage::In { .. }),
+            "a sleep would be in the wheel twice"
+        );
+        let shards = self.shards();
+        let due = shards.clock().ceil(self.deadline);
+        let waker = waker.clone();
+        let id = WakerId::of(&waker);
+        let (shard, now) = (shards.unlocked(), shards.clock().latest());
+        let mut guard = shards.lock(shard);
+        let inserted = guard.insert(now, due, waker);
+        guard.unlock();
+        match inserted {
+            Ok(key) => {
+                self.stage = Stage::of(shard, key, due, id);
+                Poll::Pending
+            }
+            Err(_) if self.is_elapsed() => self.end(Ok(())),
+            Err(refused) => self.end(Err(refused.map(drop))),
+        }
+    }
+
+    /// Stores the waker under the key of a sleep, or inserts it again if the key is dead, in one
+    /// hold of the lock.
+    fn renew(&mut self, index: u32, key: Key, held_due: Tick, waker: &Waker) -> Polled {
+        if self.is_elapsed() {
+            return self.end(Ok(()));
+        }
+        let mut waker = waker.clone();
+        let id = WakerId::of(&waker);
+        let shards = self.shards();
+        let (due, now) = (shards.clock().ceil(self.deadline), shards.clock().latest());
+        // The tick of the key has begun, or the timer would refuse a later insert.
+        let must_move = held_due < due && (held_due <= now || shards.is_ending());
+        let mut shard = shards.lock(index as usize);
+        if let Some(value) = shard.get_mut(key) {
+            mem::swap(value, &mut waker);
+            if must_move {
+                shard.reset(key, now, due);
+            }
+            drop(shard);
+            let due = if must_move { due } else { held_due };
+            self.stage = Stage::In { shard: index, key, due, id };
+            return Poll::Pending;
+        }
+        let inserted = shard.insert_again(now, due, waker);
+        drop(shard);
+        match inserted {
+            Ok(key) => {
+                self.stage = Stage::In { shard: index, key, due, id };
+                Poll::Pending
+            }
+            Err(_) if self.is_elapsed() => self.end(Ok(())),
+            Err(refused) => self.end(Err(refused.map(drop))),
+        }
+    }
+
+    /// Moves the deadline to `delay` from now.
+    pub(crate) fn reset(&mut self, delay: Duration) {
+        self.move_to(self.clock().elapsed().saturating_add(delay.into()));
+    }
+
+    /// Moves the deadline to an instant.
+    pub(crate) fn reset_at(&mut self, deadline: Instant) {
+        self.move_to(self.clock().elapsed_at(deadline));
+    }
+
+    /// Moves the deadline of the sleep. If the new deadline has passed, the key is due at once, and
+    /// the next poll is ready.
+    #[inline]
+    pub(crate) fn move_to(&mut self, deadline: Nanos) {
+        self.deadline = deadline;
+        let Stage::In { shard, key, due, id } = self.stage else {
+            self.stage = Stage::Out;
+            return;
+        };
+        let shards = self.shards();
+        let wakes_early = shards.clock().start(due) <= deadline;
+        if !wakes_early || shards.has_limit() || shards.is_ending() {
+            self.move_key(shard, key, id);
+        }
+    }
+
+    /// Moves the key to the deadline, or forgets it if it is dead.
+    fn move_key(&mut self, shard: u32, key: Key, id: WakerId) {
+        let shards = self.shards();
+        let (due, has_passed) = (shards.clock().ceil(self.deadline), self.is_elapsed());
+        let now = shards.clock().latest();
+        // A deadline within the latest tick would otherwise count as the tick after it.
+        let due = if has_passed { due.min(now) } else { due };
+        let is_live = shards.lock(shard as usize).reset(key, now, due);
+        self.stage = if is_live { Stage::In { shard, key, due, id } } else { Stage::Out };
+    }
+
+    /// Removes the waker from the wheel. Takes no lock if there is none, or if the shard shows that
+    /// the key has expired.
+    #[inline]
+    pub(crate) fn cancel(&mut self) {
+        if let Stage::In { shard, key, due, .. } = mem::replace(&mut self.stage, Stage::Out) {
+            let shards = self.shards();
+            if !shards.is_past(shard as usize, due) {
+                let mut shard = shards.lock(shard as usize);
+                let waker = shard.cancel(key);
+                shard.unlock();
+                // User code, without the lock.
+                drop(waker);
+            }
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    #[inline]
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+// User code never runs under a lock of the timer, so a panic leaves no inconsistent state.
+impl UnwindSafe for SleepHandle {}
+impl RefUnwindSafe for SleepHandle {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{sync::mpsc, task::Wake, thread};
+
+    use super::*;
+    use crate::{clock::ManualClock, timer::Timer};
+
+    /// The waker of a task that never runs.
+    struct Idle;
+
+    impl Wake for Idle {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// The most time that calls without a lock take.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn timer(shards: usize) -> (ManualClock, Timer) {
+        let clock = ManualClock::new();
+        let timer = Timer::builder().clock(clock.clone()).shards(shards).build();
+        (clock, timer.expect("the settings are valid"))
+    }
+
+    #[test]
+    fn a_sleep_that_is_unpolled_pending_moved_later_or_ended_takes_no_lock() {
+        let (clock, timer) = timer(1);
+        // A clone, as the first waker may have another identity than its clones.
+        let waker = Waker::from(Arc::new(Idle)).clone();
+        let second = Duration::from_secs(1);
+        let new = |delay| {
+            let mut sleep = Sleeper::after(timer.sleep_handle(), delay);
+            assert!(sleep.poll(&waker).is_pending());
+            sleep
+        };
+        let (fired, mut ended) = (new(second), new(second));
+        clock.advance(second);
+        assert!(ended.poll(&waker).is_ready());
+        let mut pending = new(second);
+
+        let shards = Arc::clone(&pending.handle.parts().shards);
+        let held = shards.lock(0);
+        let (done, is_done) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                drop(Sleeper::after(timer.sleep_handle(), second));
+                assert!(
+                    Sleeper::after(timer.sleep_handle(), Duration::ZERO).poll(&waker).is_ready()
+                );
+                assert!(pending.poll(&waker).is_pending());
+                pending.reset(3 * second);
+                assert!(pending.poll(&waker).is_pending());
+                drop((ended, fired));
+                done.send(pending)
+            });
+            let pending = is_done.recv_timeout(LIMIT);
+            drop(held);
+            assert!(pending.is_ok(), "a call takes the lock of the shard");
+        });
+    }
+}

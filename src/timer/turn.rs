@@ -1,0 +1,318 @@
+//! The turns of a reaper for one timer: expiration in bounded holds, hand-off, and its part of a
+//! sleep.
+
+use std::{boxed::Box, mem, sync::Arc, time::Duration, vec::Vec};
+
+use super::{
+    executor::Delivery,
+    lifecycle::CallbackThread,
+    reaper::{Client, Turn},
+    shards::shard::ShardState,
+    shared::Shared,
+    tick_clock::Reading,
+};
+use crate::{sync::ThreadId, tick::Tick, ticks::Nanos, wheel::Expired};
+
+/// Steps of one hold of a shard's lock if the reaper is on time. So many take less time than the
+/// sleep and the wake-up of a thread that waits for the lock.
+const LEAST_STEPS: u32 = 64;
+
+/// Steps of one hold at most, however late the reaper is. It bounds the wait of other threads.
+const MOST_STEPS: u32 = 4096;
+
+/// Returns how many steps the reaper takes in one hold if timeouts are this late: twice as many for
+/// each millisecond.
+fn steps_per_hold(lateness: Duration) -> u64 {
+    let doublings = u32::try_from(lateness.as_millis()).unwrap_or(u32::MAX);
+    let steps = LEAST_STEPS.checked_shl(doublings).filter(|steps| *steps >= LEAST_STEPS);
+    let steps = steps.unwrap_or(MOST_STEPS).min(MOST_STEPS);
+    debug_assert!(steps >= LEAST_STEPS, "{steps} steps for a lateness of {lateness:?}");
+    u64::from(steps)
+}
+
+/// The work of the reaper in one hold of each shard.
+struct Holds {
+    now: Tick,
+    /// The greatest lateness; `None` if no timeout expired.
+    lateness: Option<Duration>,
+    /// Whether no due timeout is left.
+    is_drained: bool,
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    /// Expires all due timeouts and hands them off, a bounded number at a time.
+    pub(super) fn expire_due(&self) {
+        let delivery = self.delivery();
+        let (mut batch, mut lateness) = (Vec::new(), Duration::ZERO);
+        loop {
+            let holds = self.expire_some(delivery, &mut batch, lateness);
+            lateness = holds.lateness.unwrap_or(lateness);
+            if holds.is_drained {
+                return;
+            }
+        }
+    }
+
+    /// Expires due timeouts and hands them off, in one hold of each shard. Its length depends on
+    /// the lateness of the timeouts before. `batch` is empty, before and after.
+    fn expire_some(
+        &self,
+        delivery: &Delivery<S::Due>,
+        batch: &mut Vec<Expired<S::Due>>,
+        lateness: Duration,
+    ) -> Holds {
+        let read @ Reading { elapsed, now } = self.shards.clock().read();
+        // The drop of these values may end this timer, which takes the transfer lock. In a panic,
+        // they are dropped after the lock, too.
+        let mut dropped = Vec::new();
+        let transfer = delivery.backlog().map(|backlog| (backlog, backlog.lock_transfer()));
+        let steps = steps_per_hold(lateness);
+        let is_drained = self.shards.expire(read, steps, batch, &mut dropped);
+        let lateness = self.record_lateness(elapsed, batch);
+        if let Some((backlog, transfer)) = transfer {
+            let count = batch.len();
+            backlog.put(batch);
+            drop(transfer);
+            backlog.wake_receivers(count, |waker| self.handler.catch(|| waker.wake()));
+        }
+        drop(dropped);
+        for expired in batch.drain(..) {
+            match delivery {
+                Delivery::Pool(pool) => {
+                    let handler = Arc::clone(&self.handler);
+                    self.handler.catch(|| pool.execute(Box::new(move || handler.call(expired))));
+                }
+                Delivery::Inline | Delivery::Backlog(_) => self.handler.call(expired),
+            }
+        }
+        lateness.inspect(|lateness| self.handler.events().expired(*lateness));
+        Holds { now, lateness, is_drained }
+    }
+
+    /// Records the lateness of a batch that is handed off `elapsed` after the start of the timer.
+    /// Returns the greatest; `None` if the batch is empty.
+    fn record_lateness(&self, elapsed: Nanos, batch: &[Expired<S::Due>]) -> Option<Duration> {
+        if batch.is_empty() {
+            return None;
+        }
+        let elapsed = Duration::from(elapsed);
+        let mut greatest = Duration::ZERO;
+        let mut stats = self.reaper_stats.lock();
+        // Many timeouts have the same deadline, and these are equally late.
+        for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
+            let deadline = self.shards.clock().since_origin(equal[0].deadline);
+            let lateness = elapsed.saturating_sub(deadline);
+            stats.lateness.record(lateness, equal.len() as u64);
+            greatest = greatest.max(lateness);
+        }
+        debug_assert!(greatest <= stats.lateness.max(), "a lateness was not recorded");
+        Some(greatest)
+    }
+}
+
+/// What a reaper or a driver keeps for a timer.
+pub(crate) struct TimerClient<S: ShardState> {
+    /// Deregistered before the reference to the timer is dropped.
+    thread: Option<CallbackThread>,
+    pub(crate) shared: Arc<Shared<S>>,
+    batch: Vec<Expired<S::Due>>,
+    /// Lateness of the latest timeouts that expired; zero once no due timeout is left.
+    lateness: Duration,
+    /// Whether a timeout has expired since the last sleep.
+    has_expired: bool,
+    /// The tick of the latest turn.
+    now: Tick,
+    /// The announced end of the last sleep.
+    slept_until: Option<Tick>,
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> TimerClient<S> {
+    pub(crate) fn new(shared: &Arc<Shared<S>>) -> Self {
+        Self {
+            thread: None,
+            shared: Arc::clone(shared),
+            batch: Vec::new(),
+            lateness: Duration::ZERO,
+            has_expired: false,
+            now: Tick::ZERO,
+            slept_until: None,
+        }
+    }
+
+    /// Expires due timeouts, in one hold of each shard. Returns whether no due timeout is left.
+    pub(crate) fn expire(&mut self) -> bool {
+        let Holds { now, lateness, is_drained } =
+            self.shared.expire_some(&self.shared.delivery, &mut self.batch, self.lateness);
+        self.lateness = lateness.unwrap_or(self.lateness);
+        self.has_expired |= lateness.is_some();
+        if is_drained {
+            self.now = now;
+            self.lateness = Duration::ZERO;
+            let has_expired = mem::take(&mut self.has_expired);
+            if self.slept_until.take().is_some_and(|until| until <= now) && !has_expired {
+                self.shared.shards.raise_published();
+            }
+        }
+        is_drained
+    }
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    /// Returns the client that a reaper serves. The reaper is a callback thread if callbacks run on
+    /// it. A pool may run them there.
+    pub(crate) fn client(self: &Arc<Self>) -> Box<dyn Client> {
+        debug_assert!(!self.is_driven(), "a timer that its clock runs has no reaper");
+        let has_executors =
+            matches!(&self.delivery, Delivery::Backlog(backlog) if !backlog.is_queue());
+        let thread = (!has_executors).then(|| self.callback_threads.register());
+        Box::new(TimerClient { thread, ..TimerClient::new(self) })
+    }
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient<S> {
+    fn begin(&mut self, thread: ThreadId) {
+        self.shared.callback_threads.set_reaper(thread);
+        self.thread.iter().for_each(|callbacks| callbacks.begin(thread));
+    }
+
+    fn turn(&mut self) -> Turn {
+        if self.shared.shards.is_shut_down() {
+            return Turn::Ended;
+        }
+        if !self.expire() {
+            return Turn::Again;
+        }
+        if self.shared.shards.has_finished() {
+            self.shared.close_backlog(None);
+            return Turn::Ended;
+        }
+        Turn::Drained
+    }
+
+    fn until_next(&self) -> Duration {
+        let shards = &self.shared.shards;
+        shards.clock().pause_until(shards.next_expiration())
+    }
+
+    fn fall_asleep(&mut self, within: Duration) -> Option<Duration> {
+        let (shards, clock) = (&*self.shared.shards, self.shared.shards.clock());
+        let after = |span| clock.deadline(clock.read(), span);
+        let latest = if within == Duration::MAX { Tick::MAX } else { after(within) };
+        let until = shards.fall_asleep(self.now, latest)?;
+        debug_assert!(until > self.now, "a sleep until {until} at {}", self.now);
+        self.slept_until = Some(until);
+        Some(clock.pause_until(until))
+    }
+
+    fn wake_up(&mut self, has_slept: bool) {
+        self.shared.shards.announce_awake();
+        if has_slept {
+            self.shared.reaper_stats.lock().wakeups += 1;
+        }
+    }
+
+    fn end_after_panic(&mut self) {
+        self.shared.end_after_panic();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::ManualClock,
+        timer::{
+            Timer, ValueTimer,
+            reaper::{Clients, fall_asleep, round},
+        },
+    };
+
+    /// Returns two timers in virtual time, of ticks of 1 ms and of 3 ms, as clients of a reaper.
+    fn two_timers() -> ([ValueTimer<u32>; 2], Clients) {
+        let clock = ManualClock::new();
+        let timers = [1, 3].map(|tick| {
+            let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
+            let timer = settings.tick(Duration::from_millis(tick)).build_with(drop);
+            timer.expect("the settings are valid")
+        });
+        let client = |timer: &ValueTimer<u32>| Box::new(TimerClient::new(timer.shared())) as _;
+        let clients = timers.iter().map(client).collect();
+        (timers, clients)
+    }
+
+    #[test]
+    fn an_insert_wakes_the_reaper_only_if_it_is_the_earliest_of_all_timers() {
+        for early in [0, 1] {
+            let (timers, mut clients) = two_timers();
+            let (early, late) = (&timers[early], &timers[1 - early]);
+            let schedule = |timer: &ValueTimer<u32>, ms| {
+                timer.schedule(Duration::from_millis(ms), 0).expect("the timer runs");
+            };
+            schedule(early, 9000);
+            schedule(late, 60_000);
+            assert!(round(&mut clients));
+            assert_eq!(fall_asleep(&mut clients), Some(Duration::from_secs(9)));
+            for ms in [59_999, 9001, 9000] {
+                schedule(late, ms);
+                assert!(late.shards().is_asleep(), "woken for a timeout after {ms} ms");
+            }
+            schedule(late, 8997);
+            assert!(!late.shards().is_asleep(), "not woken");
+            assert!(early.shards().is_asleep());
+            for client in &mut clients {
+                client.wake_up(true);
+            }
+            assert_eq!(fall_asleep(&mut clients), Some(Duration::from_millis(8997)));
+        }
+    }
+
+    #[test]
+    fn a_timer_with_many_due_timeouts_leaves_the_others_their_turn() {
+        let (timers, mut clients) = two_timers();
+        (0..10_000).for_each(|value| drop(timers[0].schedule(Duration::ZERO, value)));
+        timers[1].schedule(Duration::ZERO, 0).expect("the timer runs");
+        assert!(!round(&mut clients), "all expired in one round");
+        assert!(timers[0].stats().expired <= 64);
+        assert_eq!(timers[1].stats().expired, 1);
+    }
+
+    /// A clock that the test sets, with a reaper.
+    #[derive(Debug, Clone)]
+    struct Set(std::time::Instant, Arc<crate::sync::Mutex<Duration>>);
+
+    impl crate::clock::Clock for Set {
+        fn now(&self) -> std::time::Instant {
+            self.0 + *self.1.lock()
+        }
+    }
+
+    #[test]
+    fn a_hold_expires_as_many_timeouts_as_the_lateness_allows() {
+        let clock = Set(std::time::Instant::now(), Arc::new(crate::sync::Mutex::default()));
+        let settings = Timer::builder().clock(clock.clone()).shards(1).inline();
+        let timer: ValueTimer<u32> = settings.build_with(drop).expect("the settings are valid");
+        for value in 0..20_000 {
+            let inserted = timer.shards().insert(0, Tick::ZERO, Tick::new(1), value);
+            inserted.expect("the wheel has room");
+        }
+        let mut client = TimerClient::new(timer.shared());
+        // The length of a hold follows from the lateness of the hold before.
+        for (late, steps) in [(0, 64), (3, 64), (3, 512), (900, 512), (900, 4096), (900, 4096)] {
+            *clock.1.lock() = Duration::from_millis(1 + late);
+            let before = timer.stats().expired;
+            assert!(!client.expire(), "all expired in one hold");
+            let expired = timer.stats().expired - before;
+            assert!((steps / 2..=steps).contains(&expired), "{expired} in {steps} steps");
+        }
+    }
+
+    #[test]
+    fn a_hold_grows_with_the_lateness_and_ends() {
+        let steps = [0, 1, 2, 5, 6, 25, 26, 27, 1000].map(|late| {
+            assert!(steps_per_hold(Duration::from_micros(late * 1000 + 999)) >= 64);
+            steps_per_hold(Duration::from_millis(late))
+        });
+        assert_eq!(steps, [64, 128, 256, 2048, 4096, 4096, 4096, 4096, 4096]);
+        assert_eq!(steps_per_hold(Duration::MAX), 4096);
+    }
+}

@@ -1,0 +1,477 @@
+//! The buckets of all levels, and when each is due.
+//!
+//! A bucket is due at its *expiration*:
+//!
+//! - While it is *sparse*, that is its least deadline, or less if that timeout has left. A single
+//!   timeout a year ahead expires from its coarse bucket, without an earlier wake-up.
+//! - Once it is *crowded*, it is the start of its range, as in Kafka. So the wheel moves its
+//!   timeouts to finer levels before the first of them is due, and a burst is not late.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use super::{
+    geometry::{BucketId, Geometry},
+    occupied::Occupied,
+    opened::Opened,
+    queue::BucketQueue,
+    records::{CHUNK, NIL, Record, Records},
+};
+use crate::tick::Tick;
+
+/// Timeouts that a sparse bucket has received, at most. A step may visit as many.
+pub(super) const SPARSE: u32 = 16;
+
+/// Buckets that are allocated together: 512 bytes.
+const BLOCK: usize = 32;
+
+/// Largest range of a bucket whose records are listed by tick when it is due.
+const OPENED: usize = 256;
+
+/// The chunk of the root.
+const ROOT: u32 = 0;
+
+/// Timeouts of one level whose deadlines fall into one range of ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bucket {
+    /// When the bucket is due: not after any deadline in it. Meaningless while it is empty.
+    pub(super) expiration: Tick,
+    /// The chunk that takes new records, or `NIL`.
+    newest: u32,
+    /// Number of timeouts received since it was empty.
+    received: u32,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 16);
+
+impl Bucket {
+    const EMPTY: Self = Self { expiration: Tick::ZERO, newest: NIL, received: 0 };
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.newest == NIL
+    }
+
+    #[inline]
+    pub(super) const fn is_crowded(&self) -> bool {
+        self.received > SPARSE
+    }
+}
+
+/// The part of the wheel that is due first.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Due {
+    /// A bucket.
+    Bucket(BucketId),
+    /// The front record of the opened bucket.
+    Opened(u32),
+}
+
+/// The records of a wheel in buckets, and the queue of the buckets that are due first.
+#[derive(Debug)]
+pub(super) struct Buckets {
+    pub(super) geometry: Geometry,
+    pub(super) records: Records,
+    /// By number of the bucket. A block is made when a timeout first needs it.
+    blocks: Vec<Option<Box<[Bucket; BLOCK]>>>,
+    /// The levels up to the last that was ever used.
+    levels: Vec<Occupied>,
+    queue: BucketQueue,
+    /// The bucket above all levels, whose range is all time. Its only chunk is the first one, and
+    /// a timeout that finds a free position there needs no other bucket. So few timeouts, or one
+    /// that comes and goes, make no chunk and no bucket.
+    root: Bucket,
+    pub(super) opened: Opened,
+    /// The newest chunk of a bucket, without live records, or `NIL`. The last chunk that emptied so
+    /// stays with its bucket, which keeps its place in the queue even if this makes it *hollow*,
+    /// without any live record. So a timeout that comes and goes beside many others makes no chunk
+    /// and no bucket. The next bucket that needs a chunk takes this one, and `advance` frees it.
+    kept: u32,
+}
+
+impl Buckets {
+    pub(super) const fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            records: Records::new(),
+            blocks: Vec::new(),
+            levels: Vec::new(),
+            queue: BucketQueue::new(),
+            root: Bucket { expiration: Tick::ZERO, newest: ROOT, received: 1 },
+            opened: Opened::new(),
+            kept: NIL,
+        }
+    }
+
+    /// Returns what is due first, and when; `None` if all buckets are empty.
+    #[inline]
+    pub(super) fn first_due(&self) -> Option<(Due, Tick)> {
+        debug_assert!(self.hollow().is_none(), "a hollow bucket is not due");
+        let (opened, bucket) = (self.opened.front(), self.queue.first());
+        if let Some(root) = self.root_expiration() {
+            let is_first = |other: Tick| root <= other;
+            let (opened, bucket) = (opened.map(|first| first.0), bucket.map(|first| first.1));
+            if opened.is_none_or(is_first) && bucket.is_none_or(is_first) {
+                return Some((Due::Bucket(BucketId::ROOT), root));
+            }
+        }
+        match opened {
+            // A bucket that is being opened comes before the records that it has listed.
+            Some((tick, position)) if bucket.is_none_or(|(_, expiration)| tick < expiration) => {
+                Some((Due::Opened(position), tick))
+            }
+            _ => {
+                let (level, expiration) = bucket?;
+                let index = self.levels[level as usize].first()?;
+                Some((Due::Bucket(self.geometry.id(level, index)), expiration))
+            }
+        }
+    }
+
+    /// Returns the tick at which something is due first.
+    #[inline]
+    pub(super) fn next_expiration(&self) -> Option<Tick> {
+        let mut bucket = self.queue.first().map(|(_, expiration)| expiration);
+        if let Some(hollow) = self.hollow() {
+            let (level, index) = self.geometry.split(hollow);
+            let first = self.levels[level as usize].first().filter(|&first| first < index);
+            let after = first.or_else(|| self.levels[level as usize].after(index));
+            let after = after.map(|next| self.bucket(self.geometry.id(level, next)).expiration);
+            bucket = self.queue.first_but(level).into_iter().chain(after).min();
+        }
+        let opened = self.opened.front().map(|(tick, _)| tick);
+        bucket.into_iter().chain(opened).chain(self.root_expiration()).min()
+    }
+
+    #[inline]
+    pub(super) fn root_expiration(&self) -> Option<Tick> {
+        self.records.bits(ROOT).filter(|&live| live != 0).map(|_| self.root.expiration)
+    }
+
+    /// Adds the record of a timeout to the bucket of its deadline. Returns its position.
+    #[inline]
+    pub(super) fn place(&mut self, expired_to: Tick, deadline: Tick, slot: u32) -> u32 {
+        let position = self.root_position(deadline).unwrap_or_else(|| {
+            let id = self.geometry.bucket(expired_to, deadline);
+            self.free_position(id, deadline).unwrap_or_else(|| self.reserve(id, deadline))
+        });
+        self.records.set(position, Record::new(deadline, slot));
+        position
+    }
+
+    /// Returns a free position of the root.
+    #[inline]
+    fn root_position(&mut self, deadline: Tick) -> Option<u32> {
+        if self.records.bits(ROOT).is_none() {
+            self.records.allocate(BucketId::ROOT, NIL);
+        }
+        let position = self.records.hole(ROOT)?;
+        if deadline < self.root.expiration || self.records.is_dead(ROOT) {
+            self.root.expiration = deadline;
+        }
+        Some(position)
+    }
+
+    /// Returns a free position of a bucket, if taking it changes nothing else.
+    #[inline]
+    fn free_position(&mut self, id: BucketId, deadline: Tick) -> Option<u32> {
+        let block = self.blocks.get_mut(id.number() / BLOCK)?.as_mut()?;
+        let bucket = &mut block[id.number() % BLOCK];
+        let position = self.records.hole(bucket.newest)?;
+        let is_plain = bucket.newest != self.kept && bucket.received != SPARSE;
+        (is_plain && deadline >= bucket.expiration).then(|| {
+            bucket.received = bucket.received.saturating_add(1);
+            position
+        })
+    }
+
+    /// Returns a free position of a bucket, which may be empty, hollow or full, and updates its
+    /// expiration.
+    fn reserve(&mut self, id: BucketId, deadline: Tick) -> u32 {
+        let start = self.geometry.start(id, deadline);
+        let bucket = match self.blocks.get_mut(id.number() / BLOCK) {
+            Some(Some(block)) => &mut block[id.number() % BLOCK],
+            _ => make(&mut self.blocks, id),
+        };
+        let (was_empty, newest) = (bucket.is_empty(), bucket.newest);
+        if !was_empty && newest == self.kept {
+            self.kept = NIL;
+            if self.records.older(newest) == NIL {
+                bucket.received = 0;
+            }
+        }
+        let position = self.records.hole(newest).unwrap_or_else(|| {
+            let chunk = self.add_chunk(id, newest);
+            self.bucket_mut(id).newest = chunk;
+            chunk * CHUNK
+        });
+        let bucket = self.bucket_mut(id);
+        let is_first = bucket.received == 0;
+        bucket.received = bucket.received.saturating_add(1);
+        let expiration = if bucket.is_crowded() { start } else { deadline };
+        if is_first || expiration < bucket.expiration {
+            bucket.expiration = expiration;
+            let (level, index) = self.geometry.split(id);
+            if was_empty {
+                if level as usize >= self.levels.len() {
+                    self.levels.resize_with(level as usize + 1, Occupied::new);
+                }
+                self.levels[level as usize].set(index);
+            }
+            if self.levels[level as usize].first() == Some(index) {
+                self.queue.set(level, expiration);
+            }
+        }
+        position
+    }
+
+    /// Adds a chunk to a bucket whose newest one is full: the kept one, or a new one.
+    fn add_chunk(&mut self, id: BucketId, newest: u32) -> u32 {
+        let Some((kept, chunk)) = self.take_kept() else {
+            return self.records.allocate(id, newest);
+        };
+        let older = self.records.older(chunk);
+        self.records.give(chunk, id, newest);
+        self.set_newest(kept, older);
+        chunk
+    }
+
+    /// Removes a record. Returns whether few live ones are left in its chunk.
+    #[inline]
+    pub(super) fn remove(&mut self, position: u32) -> bool {
+        let left = self.records.clear(position);
+        if position / CHUNK == ROOT {
+            self.leave_root(position);
+            return false;
+        }
+        if left == 0 {
+            self.end_chunk(position / CHUNK);
+        }
+        if self.opened.is_front(position) {
+            self.opened.find_front(&self.records);
+        }
+        left != 0 && self.records.are_few(left)
+    }
+
+    /// Updates the expiration of the root after a record was removed.
+    fn leave_root(&mut self, position: u32) {
+        if self.records.get(position).deadline() == self.root.expiration {
+            let left = self.records.live(ROOT).map(|left| self.records.get(left).deadline());
+            self.root.expiration = left.min().unwrap_or(Tick::ZERO);
+        }
+    }
+
+    /// Keeps a chunk without live records if it is the newest of its bucket, and frees it if not.
+    fn end_chunk(&mut self, chunk: u32) {
+        if self.records.bucket_of(chunk).is_some() {
+            self.end_kept();
+            self.kept = chunk;
+        } else {
+            self.records.free(chunk);
+        }
+    }
+
+    /// Frees the kept chunk.
+    #[inline]
+    pub(super) fn end_kept(&mut self) {
+        if let Some((id, chunk)) = self.take_kept() {
+            let older = self.records.older(chunk);
+            self.records.free(chunk);
+            self.set_newest(id, older);
+        }
+    }
+
+    /// Takes the kept chunk and its bucket.
+    #[inline]
+    fn take_kept(&mut self) -> Option<(BucketId, u32)> {
+        let chunk = core::mem::replace(&mut self.kept, NIL);
+        if chunk == NIL {
+            return None;
+        }
+        Some((self.records.bucket_of(chunk)?, chunk))
+    }
+
+    /// Returns the hollow bucket.
+    #[inline]
+    pub(super) fn hollow(&self) -> Option<BucketId> {
+        if self.kept == NIL {
+            return None;
+        }
+        let id = self.records.bucket_of(self.kept)?;
+        (self.records.older(self.kept) == NIL).then_some(id)
+    }
+
+    /// Sets the newest chunk of a bucket, after the one that was has left.
+    fn set_newest(&mut self, id: BucketId, chunk: u32) {
+        self.bucket_mut(id).newest = chunk;
+        if chunk == NIL {
+            self.bucket_mut(id).received = 0;
+            self.vacate(id);
+        }
+    }
+
+    /// Returns a live record of a non-empty bucket.
+    #[inline]
+    pub(super) fn any_of(&self, id: BucketId) -> u32 {
+        let newest = self.bucket(id).newest;
+        self.records.live(newest).next().expect("a chunk has a live record")
+    }
+
+    /// Returns the positions of the records of a bucket.
+    pub(super) fn records_of(&self, id: BucketId) -> impl Iterator<Item = u32> {
+        let chunks = self.records.list(self.bucket(id).newest);
+        chunks.flat_map(|chunk| self.records.live(chunk))
+    }
+
+    /// Returns whether the wheel lists the records of a due bucket by tick, instead of moving each
+    /// to a finer level.
+    pub(super) fn is_opened_when_due(&self, id: BucketId) -> bool {
+        self.geometry.level(id) == 1 && self.geometry.size() <= OPENED
+    }
+
+    /// Lists the records of one chunk of a due bucket. Returns those that a reset has moved beyond
+    /// its range.
+    pub(super) fn open(&mut self, id: BucketId) -> impl Iterator<Item = u32> + use<> {
+        let chunk = self.bucket(id).newest;
+        let start = self.geometry.start(id, self.bucket(id).expiration);
+        self.opened.begin(start, self.geometry.size());
+        let is_beyond = |record: Record| self.geometry.start(id, record.deadline()) != start;
+        let mut beyond = [NIL; CHUNK as usize];
+        for (position, moved) in self.records.live(chunk).zip(&mut beyond) {
+            let record = self.records.get(position);
+            if is_beyond(record) {
+                *moved = position;
+            } else {
+                self.opened.push(record.deadline(), position);
+            }
+        }
+        if let Some((id, next)) = self.records.detach(chunk) {
+            self.set_newest(id, next);
+        }
+        self.opened.find_front(&self.records);
+        beyond.into_iter().filter(|&position| position != NIL)
+    }
+
+    /// Marks a bucket as empty.
+    fn vacate(&mut self, id: BucketId) {
+        let (level, index) = self.geometry.split(id);
+        let occupied = &mut self.levels[level as usize];
+        if !occupied.clear(index) {
+            return;
+        }
+        match occupied.first() {
+            Some(next) => {
+                let expiration = self.bucket(self.geometry.id(level, next)).expiration;
+                self.queue.set(level, expiration);
+            }
+            None => self.queue.remove(level),
+        }
+    }
+
+    /// Sets the expiration of a non-empty bucket.
+    pub(super) fn set_expiration(&mut self, id: BucketId, expiration: Tick) {
+        self.bucket_mut(id).expiration = expiration;
+        let (level, index) = self.geometry.split(id);
+        if id != BucketId::ROOT && self.levels[level as usize].first() == Some(index) {
+            self.queue.set(level, expiration);
+        }
+    }
+
+    #[inline]
+    pub(super) fn bucket(&self, id: BucketId) -> &Bucket {
+        if id == BucketId::ROOT {
+            return &self.root;
+        }
+        match &self.blocks[id.number() / BLOCK] {
+            Some(block) => &block[id.number() % BLOCK],
+            None => unreachable!("{id:?} was never used"),
+        }
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, id: BucketId) -> &mut Bucket {
+        if id == BucketId::ROOT {
+            return &mut self.root;
+        }
+        match &mut self.blocks[id.number() / BLOCK] {
+            Some(block) => &mut block[id.number() % BLOCK],
+            None => unreachable!("{id:?} was never used"),
+        }
+    }
+
+    /// Frees blocks, levels and chunks without timeouts.
+    pub(super) fn shrink(&mut self) {
+        self.end_kept();
+        for block in &mut self.blocks {
+            block.take_if(|block| block.iter().all(Bucket::is_empty));
+        }
+        let last = self.blocks.iter().rposition(Option::is_some);
+        self.blocks.truncate(last.map_or(0, |last| last + 1));
+        self.blocks.shrink_to_fit();
+        let last = self.levels.iter().rposition(|level| level.first().is_some());
+        self.levels.truncate(last.map_or(0, |last| last + 1));
+        self.levels.shrink_to_fit();
+        self.queue.shrink();
+        self.records.shrink();
+        if self.opened.front().is_none() {
+            self.opened = Opened::new();
+        }
+    }
+
+    /// Returns the buckets with a chunk but the root.
+    pub(super) fn occupied(&self) -> impl Iterator<Item = BucketId> {
+        let blocks = (0..).step_by(BLOCK).zip(&self.blocks);
+        let buckets = blocks
+            .flat_map(|(first, block)| (first..).zip(block.iter().flat_map(|block| block.iter())));
+        let occupied = buckets.filter(|(_, bucket)| !bucket.is_empty());
+        occupied.map(|(number, _)| BucketId::new(number))
+    }
+
+    /// Returns whether a chunk stays although it is without live records.
+    pub(super) const fn keeps(&self, chunk: u32) -> bool {
+        chunk == self.kept || chunk == ROOT
+    }
+
+    /// Panics unless levels and queue know the first bucket with a chunk of each level, and the
+    /// next expiration is not that of a hollow one.
+    pub(super) fn check_invariants(&self) {
+        let mut first = alloc::vec![None; self.levels.len()];
+        for id in self.occupied() {
+            let (level, index) = self.geometry.split(id);
+            let level = level as usize;
+            first[level] = first[level].or(Some((index, self.bucket(id).expiration)));
+        }
+        for (number, (level, first)) in (0..).zip(self.levels.iter().zip(&first)) {
+            level.check_invariants();
+            assert_eq!(level.first(), first.map(|(index, _)| index), "first bucket of {number}");
+            let expiration = first.map(|(_, expiration)| expiration);
+            assert_eq!(self.queue.expiration(number), expiration, "level {number} in the queue");
+        }
+        assert_eq!(self.queue.len(), first.iter().flatten().count(), "more levels are queued");
+        let mut front = self.opened.hints().filter(|&(_, position)| {
+            self.records.is_live(position) && self.records.is_detached(position / CHUNK)
+        });
+        let least = front.next().map(|(tick, _)| tick);
+        assert_eq!(self.opened.front().map(|(tick, _)| tick), least, "another record is in front");
+        let is_newest =
+            self.records.is_dead(self.kept) && self.records.bucket_of(self.kept).is_some();
+        assert!(self.kept == NIL || is_newest, "chunk {} is kept", self.kept);
+        let hollow = self.hollow();
+        let others = self.occupied().filter(|&id| Some(id) != hollow);
+        let others = others.map(|id| self.bucket(id).expiration);
+        assert_eq!(
+            self.next_expiration(),
+            others.chain(least).chain(self.root_expiration()).min(),
+            "another is due first"
+        );
+    }
+}
+
+/// Makes the block of a bucket.
+#[cold]
+fn make(blocks: &mut Vec<Option<Box<[Bucket; BLOCK]>>>, id: BucketId) -> &mut Bucket {
+    let number = id.number() / BLOCK;
+    if number >= blocks.len() {
+        blocks.reserve_exact(number + 1 - blocks.len());
+        blocks.resize_with(number + 1, || None);
+    }
+    &mut blocks[number].insert(Box::new([Bucket::EMPTY; BLOCK]))[id.number() % BLOCK]
+}

@@ -1,0 +1,275 @@
+//! Records: deadline and slot of each timeout, 16 to a chunk.
+//!
+//! The chunks of a bucket form a list. A bucket adds records only to its newest chunk. A bit for
+//! each record tells whether it is live. These bits are in one array, apart from the records, so a
+//! cancelled timeout costs no access to its record or to other timeouts. A chunk is freed with its
+//! last live record. Few live records would keep a chunk for long, so the wheel moves them into the
+//! newest chunk of their bucket.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::mem;
+
+use super::geometry::BucketId;
+use crate::{
+    slab::{Key, Slab},
+    tick::Tick,
+};
+
+/// Records of a chunk: three cache lines.
+pub(super) const CHUNK: u32 = 16;
+
+/// Live records of a full chunk that are moved away, at most.
+const FEW: u32 = 3;
+
+/// Chunks of a small wheel, whose survivors stay where they are.
+const SMALL: usize = 1024;
+
+/// Chunks whose records are allocated together: 12 KiB.
+const SEGMENT: usize = 64;
+
+/// No chunk, and no position.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// Owner of a chunk that is in no list.
+const DETACHED: u32 = NIL;
+
+/// Deadline and slot of a timeout, in 12 bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Record {
+    deadline: [u32; 2],
+    pub(super) slot: u32,
+}
+
+impl Record {
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
+    #[inline]
+    pub(super) const fn new(deadline: Tick, slot: u32) -> Self {
+        Self { deadline: [deadline.get() as u32, (deadline.get() >> 32) as u32], slot }
+    }
+
+    #[inline]
+    pub(super) fn deadline(self) -> Tick {
+        let [low, high] = self.deadline.map(u64::from);
+        Tick::new(high << 32 | low)
+    }
+}
+
+/// The records of a wheel. A record has a *position*: its chunk times 16, plus its offset.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// The next older chunk, or `NIL`. Tagged with the owner: the link of the bucket whose newest
+    /// chunk it is, the next newer chunk, or `DETACHED`.
+    chunks: Slab<u32>,
+    /// By chunk: a bit for each live record.
+    live: Vec<u16>,
+    /// By chunk. The first segment grows, and copies its records.
+    segments: Vec<Box<[Record]>>,
+}
+
+impl Records {
+    pub(super) const fn new() -> Self {
+        Self { chunks: Slab::new(), live: Vec::new(), segments: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, position: u32) -> Record {
+        let position = position as usize;
+        self.segments[position / (SEGMENT * CHUNK as usize)][position % (SEGMENT * CHUNK as usize)]
+    }
+
+    /// Writes a record, which is live from now on.
+    #[inline]
+    pub(super) fn set(&mut self, position: u32, record: Record) {
+        self.live[(position / CHUNK) as usize] |= 1 << (position % CHUNK);
+        let position = position as usize;
+        let segment = &mut self.segments[position / (SEGMENT * CHUNK as usize)];
+        segment[position % (SEGMENT * CHUNK as usize)] = record;
+    }
+
+    #[inline]
+    pub(super) fn is_live(&self, position: u32) -> bool {
+        let live = self.live.get((position / CHUNK) as usize);
+        live.is_some_and(|live| live >> (position % CHUNK) & 1 != 0)
+    }
+
+    /// Returns the positions of the live records of a chunk.
+    #[inline]
+    pub(super) fn live(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
+        let mut live = self.live[chunk as usize];
+        core::iter::from_fn(move || {
+            let offset = live.trailing_zeros();
+            live &= live.wrapping_sub(1);
+            (offset < CHUNK).then_some(chunk * CHUNK + offset)
+        })
+    }
+
+    /// Makes a record dead. Returns the bits of the live ones in its chunk.
+    #[inline]
+    pub(super) fn clear(&mut self, position: u32) -> u16 {
+        debug_assert!(self.is_live(position), "the record at {position} is dead");
+        let live = &mut self.live[(position / CHUNK) as usize];
+        *live &= !(1 << (position % CHUNK));
+        *live
+    }
+
+    /// Returns whether the wheel should move the last live records of a chunk.
+    #[inline]
+    pub(super) fn are_few(&self, live: u16) -> bool {
+        self.chunks.len() > SMALL && live.count_ones() <= FEW
+    }
+
+    /// Adds a chunk to the front of a bucket's list.
+    pub(super) fn allocate(&mut self, id: BucketId, next: u32) -> u32 {
+        let key = self.chunks.insert(id.link(), next).expect("there are fewer chunks than slots");
+        let chunk = key.index();
+        assert!(chunk < NIL / CHUNK, "more than 2^28 chunks of records");
+        let room = self.segments.get(chunk as usize / SEGMENT).map_or(0, |segment| segment.len());
+        if (chunk as usize % SEGMENT) * CHUNK as usize >= room {
+            self.grow(chunk as usize);
+        }
+        if next != NIL {
+            self.chunks.set_tag(next, chunk);
+        }
+        chunk
+    }
+
+    /// Moves the newest chunk of a bucket to the front of another bucket's list.
+    pub(super) fn give(&mut self, chunk: u32, id: BucketId, next: u32) {
+        self.detach(chunk);
+        self.chunks.set_tag(chunk, id.link());
+        *self.chunks.at_mut(chunk) = next;
+        if next != NIL {
+            self.chunks.set_tag(next, chunk);
+        }
+    }
+
+    /// Makes room for the records of a chunk. The first segment grows with the slots for chunks.
+    #[cold]
+    fn grow(&mut self, chunk: usize) {
+        let len = (self.chunks.slots() as usize).min((chunk + 1).next_multiple_of(SEGMENT));
+        if len > self.live.capacity() {
+            // A copy for each 128 KiB at most.
+            self.live.reserve_exact((len - self.live.len()).max(self.live.len().min(1 << 16)));
+        }
+        self.live.resize(len.max(self.live.len()), 0);
+        let segment = chunk / SEGMENT;
+        let needed = self.segments.len().max(segment + 1);
+        self.segments.resize_with(needed, Box::default);
+        let mut records = mem::take(&mut self.segments[segment]).into_vec();
+        let len = (len - segment * SEGMENT) * CHUNK as usize;
+        records.reserve_exact(len - records.len());
+        records.resize(len, Record::default());
+        self.segments[segment] = records.into();
+    }
+
+    /// Frees a chunk without live records.
+    pub(super) fn free(&mut self, chunk: u32) {
+        debug_assert!(self.is_dead(chunk), "chunk {chunk} has live records");
+        self.detach(chunk);
+        self.chunks.remove_at(chunk);
+    }
+
+    /// Takes a chunk out of its list. If it was the newest of a bucket, returns the bucket and its
+    /// next older chunk.
+    pub(super) fn detach(&mut self, chunk: u32) -> Option<(BucketId, u32)> {
+        let (owner, next) = (self.chunks.tag_at(chunk), *self.chunks.at(chunk));
+        if owner == DETACHED {
+            return None;
+        }
+        self.chunks.set_tag(chunk, DETACHED);
+        if next != NIL {
+            self.chunks.set_tag(next, owner);
+        }
+        let id = BucketId::of_link(owner);
+        if id.is_none() {
+            *self.chunks.at_mut(owner) = next;
+        }
+        Some((id?, next))
+    }
+
+    /// Returns a bit for each live record of a chunk; `None` if there never was such a chunk.
+    #[inline]
+    pub(super) fn bits(&self, chunk: u32) -> Option<u16> {
+        self.live.get(chunk as usize).copied()
+    }
+
+    /// Returns a position of a chunk without a live record; `None` if it is full.
+    #[inline]
+    pub(super) fn hole(&self, chunk: u32) -> Option<u32> {
+        let live = self.bits(chunk).filter(|&live| live != u16::MAX)?;
+        Some(chunk * CHUNK + live.trailing_ones())
+    }
+
+    /// Returns whether a chunk has no live record.
+    #[inline]
+    pub(super) fn is_dead(&self, chunk: u32) -> bool {
+        self.bits(chunk) == Some(0)
+    }
+
+    /// Returns the next older chunk of a list, or `NIL`.
+    #[inline]
+    pub(super) fn older(&self, chunk: u32) -> u32 {
+        *self.chunks.at(chunk)
+    }
+
+    /// Returns whether a chunk is in no list.
+    #[inline]
+    pub(super) fn is_detached(&self, chunk: u32) -> bool {
+        self.chunks.tag_at(chunk) == DETACHED
+    }
+
+    /// Returns the bucket whose newest chunk this is.
+    pub(super) fn bucket_of(&self, chunk: u32) -> Option<BucketId> {
+        let owner = self.chunks.tag_at(chunk);
+        BucketId::of_link(owner).filter(|_| owner != DETACHED)
+    }
+
+    /// Returns the positions of the live records of a chunk, if its bucket has a newer one.
+    pub(super) fn survivors(&self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
+        let is_older = BucketId::of_link(self.chunks.tag_at(chunk)).is_none();
+        is_older.then(|| self.live(chunk)).into_iter().flatten()
+    }
+
+    /// Returns the chunks from this one on, newest first.
+    pub(super) fn list(&self, newest: u32) -> impl Iterator<Item = u32> {
+        let some = |chunk: u32| (chunk != NIL).then_some(chunk);
+        core::iter::successors(some(newest), move |&chunk| some(*self.chunks.at(chunk)))
+    }
+
+    /// Frees the segments without live records.
+    pub(super) fn shrink(&mut self) {
+        // The first chunk is that of the root, which goes last.
+        if self.chunks.len() == 1 && self.is_dead(0) {
+            self.chunks.remove_at(0);
+        }
+        self.chunks.shrink();
+        let first = usize::from(!self.chunks.is_empty());
+        let segments = self.segments.iter_mut().zip(self.live.chunks(SEGMENT)).skip(first);
+        for (segment, live) in segments {
+            if live.iter().all(|&live| live == 0) {
+                *segment = Box::default();
+            }
+        }
+        let last = self.segments.iter().rposition(|segment| !segment.is_empty());
+        self.segments.truncate(last.map_or(0, |last| last + 1));
+        self.segments.shrink_to_fit();
+        self.live.truncate(self.segments.len() * SEGMENT);
+        self.live.shrink_to_fit();
+    }
+
+    /// Panics unless each chunk has a live record or is kept, and its list is linked in both
+    /// directions. Returns the number of live records.
+    pub(super) fn check_invariants(&self, is_kept: impl Fn(u32) -> bool) -> usize {
+        self.chunks.check_invariants();
+        let mut count = 0;
+        for chunk in self.chunks.keys_from(0).map(Key::index) {
+            assert!(is_kept(chunk) || !self.is_dead(chunk), "chunk {chunk} has no live record");
+            let next = *self.chunks.at(chunk);
+            let is_linked =
+                self.is_detached(chunk) || next == NIL || self.chunks.tag_at(next) == chunk;
+            assert!(is_linked, "the list is broken after chunk {chunk}");
+            count += self.live(chunk).count();
+        }
+        count
+    }
+}

@@ -1,0 +1,199 @@
+//! What one call costs or withholds, whatever other operations on its key do, and permits that are
+//! taken and released once.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use delaywheel::{
+    Completion::{Displaced, Satisfied, ShutDown},
+    Condition::{Events, Threshold},
+    Purgatory, Timer, Watch,
+    purgatory::{Overload, WatchErrorKind},
+};
+
+use super::support::{Builder, HOUR, Op, World, must_return};
+use crate::timer::support::HookedClock;
+
+#[test]
+fn a_clock_that_panics_loses_no_operation_and_stops_no_deferred_check() {
+    let clock = HookedClock::new();
+    let timer = Timer::builder().clock(clock.clone()).shards(1);
+    let purgatory = Builder::new().timer(timer).build().unwrap();
+    let is_ready = Arc::new(AtomicBool::new(false));
+    for number in 0..32 {
+        let (is_ready, own) = (Arc::clone(&is_ready), purgatory.clone());
+        let op = Op::new().check(move || {
+            let can_complete = is_ready.load(Ordering::Relaxed);
+            if can_complete && number < 31 {
+                // Each check announces the next, so most of them are deferred.
+                own.check_and_complete(&(number + 1));
+            }
+            can_complete
+        });
+        let _ = purgatory.watch(op, [number], HOUR).unwrap();
+    }
+    is_ready.store(true, Ordering::Relaxed);
+    clock.set(|| panic!("the clock is broken"));
+    purgatory.check_and_complete(&0);
+    clock.set(|| ());
+    assert_eq!((purgatory.delayed(), purgatory.stats().satisfied), (0, 32));
+    purgatory.check_invariants();
+}
+
+#[test]
+fn very_many_suspended_checks_of_a_key_cost_its_operations_nothing() {
+    must_return(|| {
+        let world = World::new();
+        let keys: Vec<_> = (0..100).map(|name| world.watch(name, [1])).collect();
+        let mut suspended: Vec<_> = (0..100_000)
+            .map(|_| {
+                let mut checks = world.purgatory.checks([1]);
+                checks.run(1);
+                checks
+            })
+            .collect();
+        world.checked();
+        assert!(keys.iter().all(|&key| world.purgatory.complete(key)));
+        suspended.truncate(20_000);
+        assert!(suspended.iter_mut().all(|checks| checks.run(1) == 0 && checks.is_done()));
+        drop(suspended);
+        world.check_empty();
+    });
+}
+
+#[test]
+fn a_run_with_a_small_budget_passes_over_a_bounded_number_of_operations() {
+    let world = World::new();
+    for name in 0..10_000 {
+        world.all(name, [Events(1), Threshold(2, 5)]);
+    }
+    world.watch(10_000, [1]);
+    world.make_ready(10_000);
+    let mut checks = world.purgatory.checks([1]);
+    assert_eq!((checks.run(1), checks.is_done()), (0, false), "one call visits all of them");
+    assert_eq!((checks.run(1), checks.run(1)), (0, 1));
+    let mut checks = world.purgatory.checks([1]);
+    assert_eq!((checks.run(usize::MAX), checks.is_done()), (0, true));
+}
+
+#[test]
+fn an_advance_tells_an_operation_while_another_one_is_checked_again_and_again() {
+    const CHECKS: u32 = 100;
+    let world = World::new();
+    let count = Arc::new(AtomicU32::new(0));
+    let (checks, purgatory) = (Arc::clone(&count), world.purgatory.clone());
+    let op = world.op(1).check(move || {
+        if checks.fetch_add(1, Ordering::Relaxed) < CHECKS {
+            purgatory.check_and_complete(&1);
+        }
+        false
+    });
+    world.all_of(op, [Threshold(1, 5), Events(1)]);
+    assert_eq!(count.load(Ordering::Relaxed), 0, "its threshold is missing");
+    let (seen, state) = (Arc::clone(&count), Arc::clone(&world.state));
+    let victim = world.op(2).end(move |end| {
+        assert_eq!(seen.load(Ordering::Relaxed), 0, "the other one was checked first");
+        state.lock().unwrap().ended.push((2, end));
+    });
+    world.any_of(victim, [Threshold(1, 5)]);
+    assert_eq!(world.advance(1, 5), 1);
+    assert_eq!((world.ended(), world.purgatory.stats().panicked), (vec![(2, Satisfied)], 0));
+    assert_eq!(count.load(Ordering::Relaxed), CHECKS + 1);
+}
+
+/// Makes an operation that completes at its second check.
+fn at_second_check(world: &World, name: u32) -> Op {
+    let mut checks = 0;
+    world.op(name).check(move || {
+        checks += 1;
+        checks == 2
+    })
+}
+
+#[test]
+fn an_operation_that_completes_at_its_second_check_holds_and_displaces_nothing() {
+    for overload in [Overload::Refuse, Overload::DisplaceOldest] {
+        for per_key in [false, true] {
+            let world = World::with(|builder| {
+                if per_key {
+                    builder.max_delayed_per_key(2, overload)
+                } else {
+                    builder.max_delayed(2, overload)
+                }
+            });
+            world.watch(0, [1]);
+            for name in 1..10 {
+                world.waits(world.purgatory.watch(at_second_check(&world, name), [1], HOUR));
+                world.check_books();
+            }
+            assert_eq!((world.ended().len(), world.purgatory.delayed()), (9, 1));
+            world.watch(10, [1]);
+            assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 2));
+            if overload == Overload::DisplaceOldest {
+                world.watch(11, [1]);
+                assert_eq!(world.ended(), [(0, Displaced)]);
+            } else {
+                assert!(world.purgatory.watch(world.op(11), [1], HOUR).is_err());
+            }
+            world.check_books();
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_a_key_refuses_keeps_no_permit_of_the_total_or_of_another_key() {
+    let world = World::with(|builder| {
+        builder.max_delayed(2, Overload::Refuse).max_delayed_per_key(1, Overload::Refuse)
+    });
+    world.watch(1, [1]);
+    for keys in [[2, 1], [1, 2]] {
+        let refused = world.purgatory.watch(world.op(2), keys, HOUR).unwrap_err();
+        assert_eq!(refused.kind(), WatchErrorKind::KeyFull);
+        world.check_books();
+    }
+    world.watch(3, [2]);
+    let refused = world.purgatory.watch(world.op(4), [3], HOUR).unwrap_err();
+    assert_eq!(refused.kind(), WatchErrorKind::Full);
+    drop(refused);
+    world.check_books();
+}
+
+#[test]
+fn an_operation_that_alone_exceeds_the_limit_of_a_key_is_refused() {
+    let world = World::with(|builder| builder.max_delayed_per_key(2, Overload::DisplaceOldest));
+    world.watch(1, [1]);
+    let thresholds = [Threshold(1, 5), Threshold(1, 6), Threshold(1, 7)];
+    let refused = world.purgatory.watch(world.op(2), Watch::any(thresholds), HOUR);
+    assert_eq!(refused.unwrap_err().kind(), WatchErrorKind::KeyFull);
+    assert_eq!((world.ended(), world.purgatory.delayed()), (vec![], 1));
+    world.check_books();
+}
+
+#[test]
+fn the_key_of_an_operation_names_none_in_another_purgatory() {
+    let (one, other) = (World::new(), World::new());
+    let (key, own) = (one.watch(1, [1]), other.watch(2, [1]));
+    assert_ne!(key, own);
+    assert!(!other.purgatory.is_waiting(key) && !other.purgatory.complete(key));
+    assert!(other.purgatory.cancel(key).is_none());
+    drop(other.purgatory.guard(key));
+    assert_eq!(other.purgatory.complete_all([key, own, key]), 1);
+    assert!(one.purgatory.is_waiting(key));
+}
+
+#[test]
+fn the_short_form_of_a_shutdown_answers_every_operation() {
+    let world = World::new();
+    for name in 0..100 {
+        world.watch(name, [name % 7]);
+    }
+    world.purgatory.shutdown_now();
+    assert!(world.ended().iter().all(|(_, end)| *end == ShutDown));
+    assert_eq!((world.purgatory.delayed(), world.purgatory.stats().shut_down), (0, 100));
+    assert_eq!(world.purgatory.checks(0..8).run(1) + world.purgatory.checks([]).run(1), 0);
+    let kind = Purgatory::<u32, Op>::builder().max_keys(0).build().map(drop);
+    assert!(kind.is_err());
+    world.check_empty();
+}

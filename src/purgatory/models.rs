@@ -13,7 +13,7 @@ mod shards;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak, atomic},
+    sync::{Arc, atomic},
     time::{Duration, Instant},
     vec,
     vec::Vec,
@@ -39,8 +39,8 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock of which the models move the time, each time past [`DELAY`]. It adopts timers, so they
-/// start no threads. Not part of any protocol, so the model checker does not track it.
+/// A clock of which the models move the time, each time past [`DELAY`]. Not part of any protocol, so
+/// the model checker does not track it.
 #[derive(Debug, Clone)]
 struct Still {
     start: Instant,
@@ -50,10 +50,6 @@ struct Still {
 impl Clock for Still {
     fn now(&self) -> Instant {
         self.start + 2 * DELAY * self.moves.load(atomic::Ordering::Relaxed)
-    }
-
-    fn adopt(&self, _: Weak<dyn Driven>) -> bool {
-        true
     }
 }
 
@@ -125,6 +121,8 @@ impl World {
         let shared =
             SharedPurgatory::new(timer, Duration::MAX, limits, SeedableRandomState::fixed())
                 .expect("the settings are in range");
+        // A timer whose threads have been started starts none: the models do their work.
+        drop(shared.timer.take_starter());
         Self { shared, clock, state: Arc::default(), ends: Arc::default(), checks_steps: true }
     }
 

@@ -39,8 +39,8 @@ use crate::{
     timer::TimerBuilder,
 };
 
-/// A clock of which the models move the time, each time past [`DELAY`]. Not part of any protocol, so
-/// the model checker does not track it.
+/// A clock of which the models move the time, each time past [`DELAY`]. Not part of any protocol,
+/// so the model checker does not track it.
 #[derive(Debug, Clone)]
 struct Still {
     start: Instant,

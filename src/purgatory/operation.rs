@@ -174,6 +174,7 @@ pub(super) enum Watcher {
     Reached,
 }
 
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Waiting<&u8>>() == 64);
 
 impl<O> Waiting<O> {

@@ -9,8 +9,8 @@
 //! `--check` fails if a target is missed; without it, targets are reported.
 //!
 //! `--rows=10000000` instead measures the memory of timers whose stores hold this many pending
-//! timeouts: one worker on redb, and four on PostgreSQL. `--due=1000000` of the timeouts are due
-//! when the timers start. `--only=redb` or `--only=postgres` measures one store.
+//! timeouts: one worker on SQLite, and four on PostgreSQL. `--due=1000000` of the timeouts are due
+//! when the timers start. `--only=SQLite` or `--only=postgres` measures one store.
 
 #[cfg(feature = "postgres")]
 #[path = "../tests/postgres/server.rs"]
@@ -30,7 +30,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Command, Delivery, DurableTimer, NewTimeout, RedbStore, Store, SystemWallClock, TimeoutId,
+    Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, SystemWallClock, TimeoutId,
     WallClock, WallTime,
 };
 use parking_lot::Mutex;
@@ -64,11 +64,11 @@ fn main() {
     };
     let (rows, due) = (number("--rows="), number("--due=").unwrap_or(100_000));
     let mut report = Report { misses: 0 };
-    if only.is_none_or(|only| only == "redb") && rows.is_some() {
+    if only.is_none_or(|only| only == "sqlite") && rows.is_some() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = RedbStore::open(folder.path().join("rows.redb")).expect("open");
-        hold("redb", rows.unwrap_or(0), due, vec![store], &mut report);
-    } else if only.is_none_or(|only| only == "redb") {
+        let store = SqliteStore::open(folder.path().join("rows.db")).expect("open");
+        hold("sqlite", rows.unwrap_or(0), due, vec![store], &mut report);
+    } else if only.is_none_or(|only| only == "sqlite") {
         embedded(Duration::from_secs_f64(seconds), &mut report);
     }
     #[cfg(feature = "postgres")]
@@ -303,40 +303,40 @@ fn embedded(span: Duration, report: &mut Report) {
     let folder = tempfile::tempdir().expect("folder");
     let sync = syncs(folder.path(), span);
     note("disk: syncs a second", &format!("{sync:.0}"));
-    let store = RedbStore::open(folder.path().join("schedules.redb")).expect("open");
+    let store = SqliteStore::open(folder.path().join("schedules.db")).expect("open");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
     let [one, many, batches] = schedules(&timer, (64, 2), span, || YEAR);
     assert!(timer.finish(Duration::from_secs(60)));
     drop(timer);
-    let store = RedbStore::open(folder.path().join("random.redb")).expect("open");
+    let store = SqliteStore::open(folder.path().join("random.db")).expect("open");
     let timer = DurableTimer::builder(store).build_with(|_| ()).expect("start");
     let random = schedules(&timer, (64, 16), span, someday);
     assert!(timer.finish(Duration::from_secs(60)));
     drop(timer);
     report.line(
-        "redb: one caller, schedules a second",
+        "sqlite: one caller, schedules a second",
         &format!("{one:.0}"),
         one * 1.3 >= sync,
         "within 1.3x of a sync",
     );
     let by_sync = many / sync;
     report.line(
-        "redb: 64 callers, schedules a second",
+        "sqlite: 64 callers, schedules a second",
         &format!("{many:.0} ({by_sync:.1}x sync)"),
         many >= 50_000.0 || by_sync >= 0.8 * 64.0,
         ">= 50000, or 0.8 x 64 x sync",
     );
     report.line(
-        "redb: batches of 1000, schedules a second",
+        "sqlite: batches of 1000, schedules a second",
         &format!("{batches:.0}"),
         batches >= 200_000.0,
         ">= 200000",
     );
     let [one, many, batches] = random.map(|rate| format!("{rate:.0}"));
-    note("redb: the same with random delays", &format!("{one}, {many}, {batches}"));
-    let store = RedbStore::open(folder.path().join("deliveries.redb")).expect("open");
+    note("sqlite: the same with random delays", &format!("{one}, {many}, {batches}"));
+    let store = SqliteStore::open(folder.path().join("deliveries.db")).expect("open");
     let rate = deliveries(store, 50_000);
-    note("redb: deliveries with acknowledgement a second", &format!("{rate:.0}"));
+    note("sqlite: deliveries with acknowledgement a second", &format!("{rate:.0}"));
 }
 
 #[cfg(feature = "postgres")]

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel_durable::{DurableTimer, NewTimeout, RedbStore, Store};
+use delaywheel_durable::{DurableTimer, NewTimeout, SqliteStore, Store};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => parent(),
-        ["child", path, batches] => child(&start(RedbStore::open(path)?)?, batches),
+        ["child", path, batches] => child(&start(SqliteStore::open(path)?)?, batches),
         #[cfg(feature = "postgres")]
         ["postgres"] => shared::parent(),
         #[cfg(feature = "postgres")]
@@ -120,7 +120,7 @@ fn batches() -> impl Iterator<Item = u32> {
 fn parent() -> Result<()> {
     let folder = env::temp_dir().join(format!("reminders-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let path = folder.join("reminders.redb");
+    let path = folder.join("reminders.db");
     let result = path.to_str().ok_or("the path is not text".into()).and_then(run);
     std::fs::remove_dir_all(&folder)?;
     result

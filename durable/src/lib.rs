@@ -126,6 +126,7 @@ mod store;
 mod time;
 mod timer;
 mod transition;
+mod workers;
 
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;

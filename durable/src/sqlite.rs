@@ -12,7 +12,7 @@
 //! a [`Frontier`] remembers how far it has been claimed, and which records below are not held.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     error::Error,
     fmt,
     fs::{File, TryLockError},
@@ -38,6 +38,7 @@ use crate::{
     },
     time::WallTime,
     transition::{Change, apply},
+    workers::Workers,
 };
 
 /// Version of the tables, and the mark of a file of this crate.
@@ -122,11 +123,9 @@ struct Held {
     was_killed: bool,
     /// Attempts of records that were due by then are written before their deliveries begin.
     wary_until: Option<WallTime>,
-    workers: BTreeMap<WorkerId, WallTime>,
-    names: BTreeMap<String, WorkerId>,
+    workers: Workers,
     frontiers: Vec<Frontier>,
     last_token: u64,
-    last_worker: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -384,10 +383,7 @@ impl Store for SqliteStore {
         if mem::take(&mut held.was_killed) {
             held.wary_until = Some(now);
         }
-        held.last_worker += 1;
-        let worker = WorkerId(held.last_worker);
-        held.workers.insert(worker, now.saturating_add(lease));
-        let old = name.and_then(|name| held.names.insert(name.to_owned(), worker));
+        let (worker, old) = held.workers.enter(now.saturating_add(lease), name);
         if let Some(old) = old {
             held.take_from(old);
         }
@@ -396,18 +392,13 @@ impl Store for SqliteStore {
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let mut held = self.shared.held.lock();
-        let until = now.saturating_add(lease);
-        let known = held.workers.get_mut(&worker).map(|old| *old = until.max(*old)).is_some();
-        let lapsed = held.workers.iter().filter(|&(_, &lease)| lease < now);
-        let lapsed: Vec<_> = lapsed.map(|(&worker, _)| worker).collect();
-        for &worker in &lapsed {
-            held.take_from(worker);
-        }
+        let (is_known, lapsed) = held.workers.renew(worker, now, lease);
+        lapsed.iter().for_each(|&worker| held.take_from(worker));
         drop(held);
         if !lapsed.is_empty() {
             self.shared.listeners.tell(WallTime::MIN);
         }
-        Ok(known)
+        Ok(is_known)
     }
 
     fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -422,7 +413,7 @@ impl Store for SqliteStore {
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
         let mut held = self.shared.held.lock();
-        if !held.workers.contains_key(&worker) {
+        if !held.workers.is_known(worker) {
             return Ok(None);
         }
         // If the claim fails, the next one reads from the start.
@@ -430,7 +421,8 @@ impl Store for SqliteStore {
         let mut batch = self.read(|reader| held.find_free(&mut frontier, request, reader))?;
         held.frontiers.insert(0, frontier);
         held.frontiers.truncate(FRONTIERS);
-        batch.lapse = held.lapse(worker);
+        let holders = held.holds.values().filter_map(|hold| hold.worker);
+        batch.lapse = held.workers.lapse(holders, worker);
         if batch.records.is_empty() && request.from == WallTime::MIN && batch.next.is_none() {
             // Those that were due at the start are delivered, or being delivered.
             held.wary_until = held.wary_until.filter(|_| !held.holds.is_empty());
@@ -578,7 +570,7 @@ impl Held {
 
     /// Voids the claims of a worker.
     fn take_from(&mut self, worker: WorkerId) {
-        self.workers.remove(&worker);
+        self.workers.remove(worker);
         // The next claims read its records again.
         self.frontiers.clear();
         for hold in self.holds.values_mut().filter(|hold| hold.worker == Some(worker)) {
@@ -605,16 +597,6 @@ impl Held {
         for frontier in &mut self.frontiers {
             frontier.loose.remove(&(record.next, record.id.clone()));
         }
-    }
-
-    /// Returns when the first lease of another worker that holds records ends.
-    fn lapse(&self, worker: WorkerId) -> Option<WallTime> {
-        if self.workers.len() < 2 {
-            return None;
-        }
-        let others = self.holds.values().filter_map(|hold| hold.worker);
-        let others = others.filter(|&other| other != worker);
-        others.filter_map(|other| self.workers.get(&other).copied()).min()
     }
 
     fn take_frontier(&mut self, from: WallTime) -> Frontier {

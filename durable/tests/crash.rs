@@ -195,7 +195,7 @@ fn read(
 
 /// SQLite does not count the first kill: only a process that follows a killed one is wary.
 #[test]
-fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_SQLite() {
+fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_sqlite() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("timeouts.db");
     for (round, attempt) in [1, 1, 2, 3, 0].into_iter().enumerate() {

@@ -185,17 +185,18 @@ impl SqliteStore {
     }
 
     fn open_locked(path: &Path, is_checked: bool) -> Result<Self, StoreError> {
-        let lock = lock_beside(path)?;
-        let mut writer = connect(path, CACHE).map_err(store_error)?;
+        let path = real_path(path).map_err(file_error)?;
+        let lock = lock_beside(&path)?;
+        let mut writer = connect(&path, CACHE).map_err(store_error)?;
         let (epoch, was_killed) = prepare(&mut writer, is_checked)?;
         let held = Held { was_killed, last_token: epoch << TOKENS, ..Held::default() };
         let shared = Shared {
             writer: Mutex::new(writer),
             held: Mutex::new(held),
-            reader: Mutex::new(connect(path, SMALL_CACHE).map_err(store_error)?),
+            reader: Mutex::new(connect(&path, SMALL_CACHE).map_err(store_error)?),
             settled: Condvar::new(),
             listeners: Listeners::default(),
-            path: path.to_owned(),
+            path,
             _lock: lock,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -225,11 +226,10 @@ impl SqliteStore {
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), StoreError> {
         let path = path.as_ref();
         let file = File::create_new(path).map_err(file_error)?;
+        let name =
+            path.to_str().ok_or_else(|| file_error(io::ErrorKind::InvalidFilename.into()))?;
         // No claim waits for a connection of its own.
-        let copy = || {
-            connect(&self.shared.path, SMALL_CACHE)?
-                .execute("VACUUM INTO ?", [path.to_string_lossy()])
-        };
+        let copy = || connect(&self.shared.path, SMALL_CACHE)?.execute("VACUUM INTO ?", [name]);
         copy().map_err(store_error)?;
         file.sync_all().map_err(file_error)
     }
@@ -337,17 +337,21 @@ impl Store for SqliteStore {
                 }
                 Query::Times { .. } | Query::Dead { .. } => {
                     let (dead, from, until, after) = match query {
-                        Query::Times { from, until, after } => (false, *from, *until, after),
-                        Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX, after),
+                        Query::Times { from, until, after } => {
+                            (false, *from, until.as_micros(), after)
+                        }
+                        Query::Dead { after } => {
+                            (true, WallTime::MIN, u64::from(u32::MAX) << 30, after)
+                        }
                         Query::Prefix { .. } => unreachable!("handled above"),
                     };
                     let start = (from, TimeoutId::lowest());
                     let (next, id) = after.clone().map_or(start.clone(), |after| after.max(start));
                     let sql = "WHERE dead = :dead AND (next, id) > (:next, :id)
-                        AND (next < :until OR dead) ORDER BY next, id";
+                        AND next < :until ORDER BY next, id";
                     let parameters = named_params! {
                         ":dead": dead, ":next": next.as_micros(), ":id": id.as_str(),
-                        ":until": until.as_micros(), ":limit": limit,
+                        ":until": until, ":limit": limit,
                     };
                     take(sql, parameters, "")?;
                 }
@@ -682,6 +686,17 @@ impl Frontier {
     }
 }
 
+/// Returns the path without links, so that a store has one lock.
+fn real_path(path: &Path) -> io::Result<PathBuf> {
+    match (path.canonicalize(), path.file_name()) {
+        (Err(_), Some(name)) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            Ok(folder.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+        }
+        (found, _) => found,
+    }
+}
+
 /// Locks a file beside another one. SQLite's own locks would not outlast an operation.
 fn lock_beside(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_owned();
@@ -701,6 +716,12 @@ fn lock_beside(path: &Path) -> Result<File, StoreError> {
 /// pages are small, and the log is long: a page that changes often is copied to its place rarely.
 fn connect(path: &Path, cache_kib: u32) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
+    // The file of another program stays as it is.
+    let tables = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get::<_, u32>(0))?;
+    if tables > 0 && number(&connection, "application_id")? != APPLICATION {
+        return Err(damaged("another program made the file"));
+    }
     connection.execute_batch(&format!(
         "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
         PRAGMA wal_autocheckpoint = 16000; PRAGMA temp_store = MEMORY;
@@ -717,17 +738,14 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> Result<(u64, bool), Sto
     }
     let mut prepare = || -> rusqlite::Result<_> {
         let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let number = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
-        let (application, version) = (number("application_id")?, number("user_version")?);
-        let tables = "SELECT count(*) FROM sqlite_schema";
-        if transaction.query_row(tables, (), |row| row.get::<_, u32>(0))? == 0 {
-            transaction.execute_batch(SCHEMA)?;
-            transaction.pragma_update(None, "application_id", APPLICATION)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        } else if application != APPLICATION {
-            return Ok(Err(StoreErrorReason::Corrupt));
-        } else if version > VERSION {
-            return Ok(Err(StoreErrorReason::NewerVersion));
+        match number(&transaction, "user_version")? {
+            VERSION => (),
+            0 => {
+                transaction.execute_batch(SCHEMA)?;
+                transaction.pragma_update(None, "application_id", APPLICATION)?;
+                transaction.pragma_update(None, "user_version", VERSION)?;
+            }
+            _ => return Ok(Err(StoreErrorReason::NewerVersion)),
         }
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let (epoch, was_killed) = transaction.query_row(
@@ -742,6 +760,10 @@ fn prepare(writer: &mut Connection, is_checked: bool) -> Result<(u64, bool), Sto
     prepare().map_err(store_error)?.map_err(StoreError::new)
 }
 
+fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, pragma, |row| row.get(0))
+}
+
 /// Reads the whole file, and all checksums.
 fn verify(connection: &Connection) -> rusqlite::Result<()> {
     let check = "PRAGMA integrity_check";
@@ -749,8 +771,7 @@ fn verify(connection: &Connection) -> rusqlite::Result<()> {
     if answer != "ok" {
         return Err(damaged(answer));
     }
-    let tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'records'";
-    if connection.query_row(tables, (), |row| row.get::<_, u32>(0))? > 0 {
+    if number(connection, "user_version")? == VERSION {
         let mut statement = connection.prepare(COLUMNS)?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {

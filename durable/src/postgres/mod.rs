@@ -664,8 +664,10 @@ fn prepare(connection: &Connection, schema: &str) -> Result<WallTime, StoreError
 
 /// Returns the version of the tables, and the least one whose programs work with it.
 fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
-    let is_there = "SELECT to_regclass($1 || '.version') IS NOT NULL";
-    if !session.query(is_there, &[&schema])?[0].get::<_, bool>(0) {
+    // Another process may have made the tables since this transaction began. A query of the catalog
+    // sees that, and `to_regclass` does not.
+    let tables = "SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'version'";
+    if session.query(tables, &[&schema])?.is_empty() {
         return Ok((0, 0));
     }
     let sql = "SELECT version, compatible FROM {schema}.version ORDER BY version DESC LIMIT 1";

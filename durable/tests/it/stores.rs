@@ -111,6 +111,10 @@ mod embedded {
         assert_eq!(change(&path, "PRAGMA user_version = 9"), StoreErrorReason::NewerVersion);
         let other = folder.path().join("other.db");
         assert_eq!(change(&other, "CREATE TABLE records (id)"), StoreErrorReason::Corrupt);
+        let mode = Connection::open(&other).and_then(|file| {
+            file.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
+        });
+        assert_eq!(mode.expect("mode"), "delete", "it is left as it was");
     }
 
     #[test]
@@ -124,6 +128,11 @@ mod embedded {
         }
         let store = SqliteStore::open(&path).expect("open");
         assert_eq!(reason(&path.to_string_lossy()), StoreErrorReason::InUse);
+        let link = folder.path().join("link.db");
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(&path, &link).expect("link");
+        #[cfg(unix)]
+        assert_eq!(reason(&link.to_string_lossy()), StoreErrorReason::InUse);
         drop(store);
         SqliteStore::open(&path).expect("it is free");
         drop(folder);

@@ -233,7 +233,7 @@ fn shared(bench: &mut Bench) {
     let late = lateness(open("lateness"));
     println!("{:<58} {late:>15.1} ms", "postgres: lateness p99");
     let Ok(program) = env::var("PEER") else { return };
-    for name in ["graphile_worker", "apalis-postgres", "underway"] {
+    for name in ["graphile_worker", "apalis-postgres"] {
         let url = format!("postgres://postgres@127.0.0.1:{}/{name}", server.port);
         let client = postgres::Client::connect(&server.parameters(), postgres::NoTls);
         let create = format!("CREATE DATABASE \"{name}\"");

@@ -148,7 +148,9 @@ impl Store for MemoryStore {
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let mut state = self.state.lock();
         let (is_known, lapsed) = state.workers.renew(worker, now, lease);
-        lapsed.iter().for_each(|&worker| state.take_from(worker));
+        for &worker in &lapsed {
+            state.take_from(worker);
+        }
         drop(state);
         if !lapsed.is_empty() {
             self.listeners.tell(WallTime::MIN);

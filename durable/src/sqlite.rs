@@ -24,7 +24,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, named_params, types::Type,
+    Connection, ErrorCode, OptionalExtension, Params, Row, TransactionBehavior, types::Type,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -252,7 +252,19 @@ impl SqliteStore {
         compact().map_err(store_error)
     }
 
-    /// Runs an operation in a transaction of its own connection.
+    fn select(
+        &self,
+        held: &Held,
+        condition: &str,
+        parameters: impl Params,
+    ) -> Result<Vec<Record>, StoreError> {
+        self.read(|reader| {
+            let mut statement = reader.prepare_cached(&format!("{COLUMNS} WHERE {condition}"))?;
+            statement.query_map(parameters, |row| held.read_row(row))?.collect()
+        })
+    }
+
+    /// Runs an operation that only reads.
     fn read<R>(
         &self,
         run: impl FnOnce(&Connection) -> rusqlite::Result<R>,
@@ -311,53 +323,21 @@ impl Store for SqliteStore {
         let _writer = self.shared.writer.lock();
         let held = self.shared.held.lock();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.read(|reader| {
-            let mut found = Vec::new();
-            let mut take =
-                |sql: &str, parameters: &[(&str, &dyn rusqlite::ToSql)], prefix: &str| {
-                    let mut statement =
-                        reader.prepare_cached(&format!("{COLUMNS} {sql} LIMIT :limit"))?;
-                    let mut rows = statement.query(parameters)?;
-                    while let Some(row) = rows.next()? {
-                        let record = held.read_row(row)?;
-                        if !record.id.as_str().starts_with(prefix) {
-                            break;
-                        }
-                        found.push(record);
-                    }
-                    Ok::<_, rusqlite::Error>(())
-                };
-            match query {
-                Query::Prefix { prefix, after } => {
-                    let after = after.as_ref().map_or("", TimeoutId::as_str);
-                    let sql = "WHERE id >= :prefix AND id > :after ORDER BY id";
-                    let parameters =
-                        named_params! { ":prefix": prefix, ":after": after, ":limit": limit };
-                    take(sql, parameters, prefix)?;
-                }
-                Query::Times { .. } | Query::Dead { .. } => {
-                    let (dead, from, until, after) = match query {
-                        Query::Times { from, until, after } => {
-                            (false, *from, until.as_micros(), after)
-                        }
-                        Query::Dead { after } => {
-                            (true, WallTime::MIN, u64::from(u32::MAX) << 30, after)
-                        }
-                        Query::Prefix { .. } => unreachable!("handled above"),
-                    };
-                    let start = (from, TimeoutId::lowest());
-                    let (next, id) = after.clone().map_or(start.clone(), |after| after.max(start));
-                    let sql = "WHERE dead = :dead AND (next, id) > (:next, :id)
-                        AND next < :until ORDER BY next, id";
-                    let parameters = named_params! {
-                        ":dead": dead, ":next": next.as_micros(), ":id": id.as_str(),
-                        ":until": until, ":limit": limit,
-                    };
-                    take(sql, parameters, "")?;
-                }
+        let (dead, from, until, after) = match query {
+            Query::Prefix { prefix, after } => {
+                // The upper bound has more bytes than an id can have.
+                let end = format!("{prefix}{}", "\u{10ffff}".repeat(64));
+                let after = after.as_ref().map_or("", TimeoutId::as_str);
+                let condition = "id >= ? AND id < ? AND id > ? ORDER BY id LIMIT ?";
+                return self.select(&held, condition, (prefix, end, after, limit));
             }
-            Ok(found)
-        })
+            Query::Times { from, until, after } => (false, *from, until.as_micros(), after),
+            Query::Dead { after } => (true, WallTime::MIN, WallTime::MAX.as_micros() + 1, after),
+        };
+        let start = (from, TimeoutId::lowest());
+        let (next, id) = after.clone().map_or(start.clone(), |after| after.max(start));
+        let condition = "dead = ? AND (next, id) > (?, ?) AND next < ? ORDER BY next, id LIMIT ?";
+        self.select(&held, condition, (dead, next.as_micros(), id.as_str(), until, limit))
     }
 
     fn count(&self) -> Result<Counts, StoreError> {
@@ -397,7 +377,9 @@ impl Store for SqliteStore {
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let mut held = self.shared.held.lock();
         let (is_known, lapsed) = held.workers.renew(worker, now, lease);
-        lapsed.iter().for_each(|&worker| held.take_from(worker));
+        for &worker in &lapsed {
+            held.take_from(worker);
+        }
         drop(held);
         if !lapsed.is_empty() {
             self.shared.listeners.tell(WallTime::MIN);
@@ -438,19 +420,19 @@ impl Store for SqliteStore {
     }
 
     fn begin(&self, now: WallTime, claims: &[Claim]) -> Result<Vec<Begun>, StoreError> {
-        let is_wary = |held: &Held| {
-            let mut holds = claims.iter().filter_map(|claim| held.holds.get(&claim.id));
-            holds.any(|hold| held.is_wary(hold.next))
+        let is_wary = |state: &Held| {
+            let mut holds = claims.iter().filter_map(|claim| state.holds.get(&claim.id));
+            holds.any(|hold| state.is_wary(hold.next))
         };
-        let mut held = self.shared.held.lock();
+        let mut state = self.shared.held.lock();
         let mut writer = None;
-        if is_wary(&held) {
-            drop(held);
+        if is_wary(&state) {
+            drop(state);
             writer = Some(self.shared.writer.lock());
-            held = self.shared.held.lock();
+            state = self.shared.held.lock();
         }
-        while claims.iter().any(|claim| held.changing.contains(&claim.id)) {
-            self.shared.settled.wait(&mut held);
+        while claims.iter().any(|claim| state.changing.contains(&claim.id)) {
+            self.shared.settled.wait(&mut state);
         }
         let may_begin = |hold: &Hold, claim: &Claim| {
             let is_held = hold.worker.is_some() && hold.token == claim.token;
@@ -458,14 +440,14 @@ impl Store for SqliteStore {
         };
         if let Some(writer) = &mut writer {
             let attempts = claims.iter().filter_map(|claim| {
-                let hold = held.holds.get(&claim.id).filter(|hold| may_begin(hold, claim))?;
-                held.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
+                let hold = state.holds.get(&claim.id).filter(|hold| may_begin(hold, claim))?;
+                state.is_wary(hold.next).then_some((&claim.id, hold.attempt + 1))
             });
             let attempts: Vec<_> = attempts.collect();
             count_attempts(writer, &attempts).map_err(store_error)?;
         }
         let begun = claims.iter().map(|claim| {
-            let hold = held.holds.get_mut(&claim.id);
+            let hold = state.holds.get_mut(&claim.id);
             hold.filter(|hold| may_begin(hold, claim)).map_or(Begun::Void, |hold| {
                 hold.begun = true;
                 hold.attempt += 1;
@@ -905,10 +887,11 @@ fn store_error(error: rusqlite::Error) -> StoreError {
     let reason = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreErrorReason::Full,
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreErrorReason::ReadOnly,
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreErrorReason::Corrupt,
+        None | Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            StoreErrorReason::Corrupt
+        }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreErrorReason::InUse,
         Some(_) => StoreErrorReason::Other,
-        None => StoreErrorReason::Corrupt,
     };
     StoreError::with_source(reason, error)
 }
@@ -995,7 +978,7 @@ mod tests {
         assert_eq!(fails(), StoreErrorReason::ReadOnly);
         set("PRAGMA query_only = 0");
         set("PRAGMA max_page_count = 1");
-        let large = NewTimeout::new("large", at(0), [7; 100_000]).expect("valid");
+        let large = NewTimeout::new("large", at(0), vec![7; 100_000]).expect("valid");
         let error = store.write(at(0), &[Command::Schedule(large)]).expect_err("it is full");
         assert_eq!(error.reason(), StoreErrorReason::Full);
         set("PRAGMA max_page_count = 1000000");

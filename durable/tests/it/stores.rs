@@ -68,8 +68,8 @@ mod embedded {
         let cancel = |number: u64| Command::Cancel(TimeoutId::new(number.to_string()).expect("id"));
         store.write(at(0), &(10..2_000).map(cancel).collect::<Vec<_>>()).expect("write");
         let length = || {
-            let file = |name| fs::metadata(path(name)).expect("file").len();
-            file("store") + file("store-wal")
+            let size = |name| fs::metadata(path(name)).expect("file").len();
+            size("store") + size("store-wal")
         };
         let before = length();
         assert!(store.compact().expect("compact"));

@@ -29,7 +29,6 @@ use std::{
 
 use delaywheel_durable::{
     Command, Delivery, DurableTimer, NewTimeout, SqliteStore, Store, SystemWallClock, TimeoutId,
-    WallClock,
 };
 use parking_lot::Mutex;
 
@@ -164,7 +163,9 @@ impl Bench {
             thread::sleep(Duration::from_millis(10));
         }
         let seconds = start.elapsed().as_secs_f64();
-        timers.iter().for_each(|timer| assert!(timer.finish(LONG)));
+        for timer in &timers {
+            assert!(timer.finish(LONG));
+        }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let rate = due as f64 / seconds;
         let name = format!("{name}: {due} overdue by {workers} workers, of {} more", self.rows);

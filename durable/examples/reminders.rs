@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delaywheel_durable::{DurableTimer, NewTimeout, RedbStore, Store};
+use delaywheel_durable::{DurableTimer, NewTimeout, SqliteStore, Store};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -39,17 +39,59 @@ const BATCH: u32 = 100;
 fn main() -> Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => parent(),
-        ["child", path, batches] => child(&start(RedbStore::open(path)?)?, batches),
+        [] => {
+            let folder = env::temp_dir().join(format!("reminders-{}", std::process::id()));
+            std::fs::create_dir_all(&folder)?;
+            let path = folder.join("reminders.db");
+            let result = path.to_str().ok_or("the path is not text".into());
+            let result = result.and_then(|path| parent("file", path, 1));
+            std::fs::remove_dir_all(&folder)?;
+            result
+        }
+        ["file", path, batches] => child(&start(SqliteStore::open(path)?)?, batches),
         #[cfg(feature = "postgres")]
-        ["postgres"] => shared::parent(),
+        ["postgres"] => {
+            let Some(server) = server::Server::start() else { return Ok(()) };
+            parent("server", &server.parameters(), 3)
+        }
         #[cfg(feature = "postgres")]
-        ["worker", parameters, batches] => {
+        ["server", parameters, batches] => {
             let store = delaywheel_durable::PostgresStore::connect(parameters)?;
             child(&start(store)?, batches)
         }
         _ => Err("usage: reminders [postgres]".into()),
     }
+}
+
+/// Runs processes on one store, kills the first when two thirds of its share are acknowledged, and
+/// has a last one schedule the rest.
+fn parent(mode: &'static str, store: &str, processes: u32) -> Result<()> {
+    let begin = Instant::now();
+    let kill_at = REMINDERS * 2 / 3 / processes / BATCH * BATCH;
+    let readers = (0..processes).map(|number| {
+        let share = batches().skip(number as usize).step_by(processes as usize);
+        let mut child = spawn(mode, store, share)?;
+        Ok(thread::spawn(move || -> Result<_> {
+            let mut ledger = Ledger::default();
+            ledger.read(&mut child, (number == 0).then_some(kill_at))?;
+            Ok((ledger, child.wait()?))
+        }))
+    });
+    let mut total = Ledger::default();
+    for (number, reader) in readers.collect::<Result<Vec<_>>>()?.into_iter().enumerate() {
+        let (ledger, status) = reader.join().map_err(|_| "a reader panicked")??;
+        let delivered = ledger.count(|entry| entry.deliveries > 0);
+        println!("process {number}: {delivered} delivered, {status}, {:.1?}", begin.elapsed());
+        for (reminder, entry) in ledger.0 {
+            let sum = total.0.entry(reminder).or_default();
+            sum.is_acknowledged |= entry.is_acknowledged;
+            sum.deliveries += entry.deliveries;
+        }
+    }
+    let mut last = spawn(mode, store, total.unanswered())?;
+    total.read(&mut last, None)?;
+    println!("another one scheduled the rest: {}, {:.1?}:", last.wait()?, begin.elapsed());
+    total.check()
 }
 
 /// The entries of the reminders.
@@ -117,35 +159,6 @@ fn batches() -> impl Iterator<Item = u32> {
     (0..REMINDERS).step_by(BATCH as usize)
 }
 
-fn parent() -> Result<()> {
-    let folder = env::temp_dir().join(format!("reminders-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join("reminders.redb");
-    let result = path.to_str().ok_or("the path is not text".into()).and_then(run);
-    std::fs::remove_dir_all(&folder)?;
-    result
-}
-
-fn run(path: &str) -> Result<()> {
-    let mut ledger = Ledger::default();
-    let start = Instant::now();
-    let mut first = spawn("child", path, batches())?;
-    // Two thirds of the reminders are acknowledged, and many delivered, when the child dies.
-    ledger.read(&mut first, Some(REMINDERS * 2 / 3))?;
-    println!("killed after {:.1?}: {}", start.elapsed(), first.wait()?);
-    let acknowledged = ledger.count(|entry| entry.is_acknowledged);
-    let delivered = ledger.count(|entry| entry.deliveries > 0);
-    println!("  {acknowledged} reminders acknowledged, {delivered} delivered before the kill");
-    let start = Instant::now();
-    let mut second = spawn("child", path, ledger.unanswered())?;
-    ledger.read(&mut second, None)?;
-    if !second.wait()?.success() {
-        return Err("the second child failed".into());
-    }
-    println!("started again with the rest, and finished after {:.1?}:", start.elapsed());
-    ledger.check()
-}
-
 /// Starts a child that opens a store and schedules batches.
 fn spawn(mode: &str, store: &str, batches: impl Iterator<Item = u32>) -> Result<Child> {
     let batches: Vec<_> = batches.map(|first| first.to_string()).collect();
@@ -196,49 +209,4 @@ fn tell(line: &str) -> Result<()> {
     let mut stdout = stdout().lock();
     stdout.write_all(line.as_bytes())?;
     Ok(stdout.flush()?)
-}
-
-/// Three processes on one database.
-#[cfg(feature = "postgres")]
-mod shared {
-    use std::{thread, time::Instant};
-
-    use super::{BATCH, Ledger, REMINDERS, Result, batches, server::Server, spawn};
-
-    const WORKERS: usize = 3;
-
-    /// Half of the share of a worker.
-    const KILL_AT: u32 = REMINDERS / 6 / BATCH * BATCH;
-
-    pub(super) fn parent() -> Result<()> {
-        let Some(server) = Server::start() else { return Ok(()) };
-        let start = Instant::now();
-        // The first one is killed when half of its share is acknowledged.
-        let readers = (0..WORKERS).map(|number| {
-            let share = batches().skip(number).step_by(WORKERS);
-            let mut child = spawn("worker", &server.parameters(), share)?;
-            let kill_at = (number == 0).then_some(KILL_AT);
-            Ok(thread::spawn(move || -> Result<_> {
-                let mut ledger = Ledger::default();
-                ledger.read(&mut child, kill_at)?;
-                Ok((ledger, child.wait()?))
-            }))
-        });
-        let mut total = Ledger::default();
-        for (number, reader) in readers.collect::<Result<Vec<_>>>()?.into_iter().enumerate() {
-            let (ledger, status) = reader.join().map_err(|_| "a reader panicked")??;
-            let delivered: u32 = ledger.0.values().map(|entry| entry.deliveries).sum();
-            println!("worker {number}: {delivered} deliveries, {status}");
-            for (reminder, entry) in ledger.0 {
-                let sum = total.0.entry(reminder).or_default();
-                sum.is_acknowledged |= entry.is_acknowledged;
-                sum.deliveries += entry.deliveries;
-            }
-        }
-        let mut last = spawn("worker", &server.parameters(), total.unanswered())?;
-        total.read(&mut last, None)?;
-        println!("another worker scheduled the rest: {}", last.wait()?);
-        println!("finished after {:.1?}:", start.elapsed());
-        total.check()
-    }
 }

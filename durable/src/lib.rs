@@ -7,11 +7,11 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use delaywheel_durable::{DurableTimer, RedbStore};
+//! use delaywheel_durable::{DurableTimer, SqliteStore};
 //!
 //! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("reminders.redb");
-//! let timer = DurableTimer::builder(RedbStore::open(path)?).build_blocking(|delivery| {
+//! # let path = folder.path().join("reminders.db");
+//! let timer = DurableTimer::builder(SqliteStore::open(path)?).build_blocking(|delivery| {
 //!     println!("{}: {:?}", delivery.id(), delivery.payload());
 //!     Ok(())
 //! })?;
@@ -90,7 +90,7 @@
 //!
 //! A worker sleeps until the first of these times: a due time in its wheel, half a window before
 //! the next record in the store is due, the renewal of a lease that is in use, or the end of
-//! another worker's lease. A change that makes a record due earlier wakes it. With redb, nothing
+//! another worker's lease. A change that makes a record due earlier wakes it. With SQLite, nothing
 //! polls. With PostgreSQL, a notification or a connection may be lost. So a worker renews its lease
 //! and claims every minute, and the connection that listens sends an empty query every 30 seconds.
 //!
@@ -105,7 +105,7 @@
 //!
 //! # Features
 //!
-//! - `redb` (default): the embedded store.
+//! - `sqlite` (default): the embedded store.
 //! - `postgres`: the store for many processes.
 //! - `jiff`: timestamps of that crate wherever a time is expected.
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
@@ -119,18 +119,19 @@ mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
-#[cfg(feature = "redb")]
-mod redb;
 mod repeat;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod time;
 mod timer;
 mod transition;
+mod workers;
 
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresStore;
-#[cfg(feature = "redb")]
-pub use self::redb::RedbStore;
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::SqliteStore;
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason},
     memory::MemoryStore,
@@ -147,6 +148,6 @@ pub use self::{
     },
 };
 
-#[cfg(all(doctest, feature = "redb"))]
+#[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;

@@ -16,6 +16,7 @@ use crate::{
     },
     time::WallTime,
     transition::{Change, apply},
+    workers::Workers,
 };
 
 /// A store in memory, for tests. Clones are the same store.
@@ -28,11 +29,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Contents {
     records: BTreeMap<TimeoutId, Entry>,
-    /// Lease of each worker.
-    workers: BTreeMap<WorkerId, WallTime>,
-    names: BTreeMap<String, WorkerId>,
+    workers: Workers,
     last_token: u64,
-    last_worker: u64,
 }
 
 #[derive(Clone)]
@@ -64,7 +62,7 @@ impl Contents {
 
     /// Voids the claims of a worker and makes its records pending.
     fn take_from(&mut self, worker: WorkerId) {
-        self.workers.remove(&worker);
+        self.workers.remove(worker);
         let mut token = self.last_token;
         for entry in self.records.values_mut().filter(|entry| entry.worker == Some(worker)) {
             token += 1;
@@ -73,16 +71,6 @@ impl Contents {
             entry.record.token = token;
         }
         self.last_token = token;
-    }
-
-    /// Returns whether there was such a worker.
-    fn take_from_lapsed(&mut self, now: WallTime) -> bool {
-        let lapsed = |(&worker, &lease): (&WorkerId, &WallTime)| (lease < now).then_some(worker);
-        let workers: Vec<_> = self.workers.iter().filter_map(lapsed).collect();
-        for &worker in &workers {
-            self.take_from(worker);
-        }
-        !workers.is_empty()
     }
 
     /// Returns the ids of pending records from a time on, in the order of their next attempts.
@@ -150,10 +138,7 @@ impl Store for MemoryStore {
         name: Option<&str>,
     ) -> Result<WorkerId, StoreError> {
         let mut state = self.state.lock();
-        state.last_worker += 1;
-        let worker = WorkerId(state.last_worker);
-        state.workers.insert(worker, now.saturating_add(lease));
-        let old = name.and_then(|name| state.names.insert(name.to_owned(), worker));
+        let (worker, old) = state.workers.enter(now.saturating_add(lease), name);
         if let Some(old) = old {
             state.take_from(old);
         }
@@ -162,20 +147,15 @@ impl Store for MemoryStore {
 
     fn renew(&self, worker: WorkerId, now: WallTime, lease: Duration) -> Result<bool, StoreError> {
         let mut state = self.state.lock();
-        let until = now.saturating_add(lease);
-        let known = match state.workers.get_mut(&worker) {
-            None => false,
-            Some(old) => {
-                *old = until.max(*old);
-                true
-            }
-        };
-        let has_taken = state.take_from_lapsed(now);
+        let (is_known, lapsed) = state.workers.renew(worker, now, lease);
+        for &worker in &lapsed {
+            state.take_from(worker);
+        }
         drop(state);
-        if has_taken {
+        if !lapsed.is_empty() {
             self.listeners.tell(WallTime::MIN);
         }
-        Ok(known)
+        Ok(is_known)
     }
 
     fn leave(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -190,7 +170,7 @@ impl Store for MemoryStore {
         request: ClaimRequest,
     ) -> Result<Option<ClaimedBatch>, StoreError> {
         let mut state = self.state.lock();
-        if !state.workers.contains_key(&worker) {
+        if !state.workers.is_known(worker) {
             return Ok(None);
         }
         let mut batch = ClaimedBatch::default();
@@ -214,8 +194,7 @@ impl Store for MemoryStore {
             batch.records.push(entry.record.clone());
         }
         let holders = state.records.values().filter_map(|entry| entry.worker);
-        let others = holders.filter(|&holder| holder != worker);
-        batch.lapse = others.filter_map(|holder| state.workers.get(&holder).copied()).min();
+        batch.lapse = state.workers.lapse(holders, worker);
         Ok(Some(batch))
     }
 

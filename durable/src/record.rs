@@ -1,6 +1,6 @@
 //! A timeout as a store keeps it, and its id.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 use crate::{error::InputError, repeat::Repeat, time::WallTime};
 
@@ -53,15 +53,9 @@ impl TimeoutId {
     }
 
     /// Returns the least string of all, which is not an id.
-    #[cfg(feature = "redb")]
+    #[cfg(feature = "sqlite")]
     pub(crate) fn lowest() -> Self {
         Self("".into())
-    }
-
-    /// Returns the least string after this one, which is not an id.
-    #[cfg(feature = "redb")]
-    pub(crate) fn successor(&self) -> Self {
-        Self(format!("{}\0", self.0).into())
     }
 
     /// Returns the id as a string.
@@ -104,6 +98,12 @@ macro_rules! from_text {
 }
 
 from_text!(&str, String, &String, &TimeoutId);
+
+impl Borrow<str> for TimeoutId {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
 
 impl AsRef<str> for TimeoutId {
     fn as_ref(&self) -> &str {

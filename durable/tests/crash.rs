@@ -5,7 +5,7 @@
 //!
 //! `CRASH_ROUNDS` sets the number of rounds.
 
-#![cfg(all(unix, feature = "redb"))]
+#![cfg(all(unix, feature = "sqlite"))]
 
 #[cfg(feature = "postgres")]
 #[path = "postgres/server.rs"]
@@ -23,7 +23,7 @@ use std::{
 };
 
 use delaywheel_durable::{
-    Backoff, Cancelled, DurableTimer, DurableTimerBuilder, RedbStore, Scheduled, Store,
+    Backoff, Cancelled, DurableTimer, DurableTimerBuilder, Scheduled, SqliteStore, Store,
 };
 use fastrand::Rng;
 
@@ -41,17 +41,17 @@ fn tell(line: &str) {
 #[ignore = "the crash test runs it as a process"]
 fn child() {
     if let Ok(path) = env::var("CRASH_POISONED") {
-        run_poisoned(RedbStore::open(path).expect("open"));
+        run_poisoned(SqliteStore::open(path).expect("open"));
     }
     if let Ok(path) = env::var("CRASH_FILE") {
-        run(RedbStore::open(path).expect("open"));
+        run(SqliteStore::open(path).expect("open"));
     }
     #[cfg(feature = "postgres")]
     shared::child();
 }
 
 /// The handler of one timeout always ends the process.
-fn run_poisoned(store: RedbStore) {
+fn run_poisoned(store: SqliteStore) {
     let timer = builder(store).backoff(Backoff::default().attempts(3)).build_blocking(|delivery| {
         assert_eq!(delivery.id().as_str(), "poison");
         exit(i32::try_from(delivery.attempt()).expect("small"))
@@ -193,23 +193,23 @@ fn read(
     }
 }
 
-/// redb does not count the first kill: only a process that follows a killed one is wary.
+/// SQLite does not count the first kill: only a process that follows a killed one is wary.
 #[test]
-fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_redb() {
+fn a_timeout_that_ends_its_process_dies_after_one_attempt_more_on_sqlite() {
     let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("timeouts.redb");
+    let path = folder.path().join("timeouts.db");
     for (round, attempt) in [1, 1, 2, 3, 0].into_iter().enumerate() {
         let mut child = start(("CRASH_POISONED", path.as_os_str()), round as u64, false);
         assert_eq!(child.wait().expect("end").code(), Some(attempt), "round {round}");
     }
-    let store = RedbStore::open(&path).expect("open");
+    let store = SqliteStore::open(&path).expect("open");
     assert_eq!(store.count().expect("count").dead, 1);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_by_sigkill() {
     let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("timeouts.redb");
+    let path = folder.path().join("timeouts.db");
     check(("CRASH_FILE", path.as_os_str()), 12);
 }
 

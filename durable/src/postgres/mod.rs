@@ -645,32 +645,34 @@ fn pass_on(client: &mut Client, shared: &Weak<Shared>, schema: &str) -> Result<(
 fn prepare(connection: &Connection, schema: &str) -> Result<WallTime, StoreError> {
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     let rows = connection.run(|session| {
-        let encoding = "SELECT current_setting('server_encoding'), clock_timestamp(),
-            to_regclass($1 || '.version') IS NOT NULL";
-        session.query(encoding, &[&schema])
+        session.query("SELECT current_setting('server_encoding'), clock_timestamp()", &[])
     })?;
     let encoding: &str = rows[0].get(0);
     if encoding != "UTF8" {
         let message = format!("the database has the encoding {encoding}, and must have UTF8");
         return Err(StoreError::with_source(StoreErrorReason::Other, message));
     }
-    let version = if rows[0].get(2) { version(connection, schema)? } else { 0 };
-    if version > newest {
-        let sql = format!("SELECT compatible FROM {schema}.version ORDER BY version DESC LIMIT 1");
-        let compatible: i32 = connection.run(|session| session.query(&sql, &[]))?[0].get(0);
-        if compatible > newest {
-            return Err(StoreError::new(StoreErrorReason::NewerVersion));
-        }
-    } else if version < newest {
+    let (version, compatible) = connection.run(|session| version(session, schema))?;
+    if compatible > newest {
+        return Err(StoreError::new(StoreErrorReason::NewerVersion));
+    }
+    if version < newest {
         migrate(connection, schema)?;
     }
     Ok(WallTime::now_of(rows[0].get(1)))
 }
 
-fn version(connection: &Connection, schema: &str) -> Result<i32, StoreError> {
-    let sql = format!("SELECT max(version) FROM {schema}.version");
-    let rows = connection.run(|session| session.query(&sql, &[]))?;
-    Ok(rows[0].get::<_, Option<i32>>(0).unwrap_or(0))
+/// Returns the version of the tables, and the least one whose programs work with it.
+fn version(session: &mut Session, schema: &str) -> Result<(i32, i32), Error> {
+    // Another process may have made the tables since this transaction began. A query of the catalog
+    // sees that, and `to_regclass` does not.
+    let tables = "SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'version'";
+    if session.query(tables, &[&schema])?.is_empty() {
+        return Ok((0, 0));
+    }
+    let sql = "SELECT version, compatible FROM {schema}.version ORDER BY version DESC LIMIT 1";
+    let rows = session.query(sql, &[])?;
+    Ok(rows.first().map_or((0, 0), |row| (row.get(0), row.get(1))))
 }
 
 fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
@@ -681,22 +683,9 @@ fn migrate(connection: &Connection, schema: &str) -> Result<(), StoreError> {
                 "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0;
                  SELECT pg_advisory_xact_lock(7205759403792793600)",
             )?;
-            session.execute(&format!(
-                "CREATE SCHEMA IF NOT EXISTS {schema};
-                 {}",
-                VERSIONS.replace("{schema}", schema)
-            ))?;
-            let sql = format!("SELECT max(version) FROM {schema}.version");
-            let version = session.query(&sql, &[])?[0].get::<_, Option<i32>>(0).unwrap_or(0);
-            let known = usize::try_from(version).unwrap_or(0);
-            for (index, migration) in MIGRATIONS.iter().enumerate().skip(known) {
-                session.execute(&migration.replace("{schema}", schema))?;
-                session.execute(&format!(
-                    "INSERT INTO {schema}.version VALUES ({0}, {0})",
-                    index + 1
-                ))?;
-            }
-            Ok(())
+            let known = usize::try_from(version(session, schema)?.0).unwrap_or(0);
+            let migrations = PostgresStore::migrations(schema);
+            migrations.iter().skip(known).try_for_each(|migration| session.execute(migration))
         })
     })
 }

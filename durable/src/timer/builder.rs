@@ -377,7 +377,7 @@ impl<S: Store> DurableTimerBuilder<S> {
         ] {
             let core = Arc::clone(&core);
             let spawned = thread::Builder::new().name(name).spawn(move || run(&core));
-            let thread = spawned.inspect_err(|_| timer.abandon())?;
+            let thread = spawned.inspect_err(|_| timer.core().commits.close())?;
             timer.core().threads.lock().push(thread);
         }
         Ok(timer)

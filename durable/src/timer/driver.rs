@@ -58,8 +58,9 @@ const MOMENT: Duration = Duration::from_millis(25);
 /// longer than twice this time.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// Most deliveries for each thread that begin at once.
-const AHEAD: usize = 64;
+/// Most deliveries for each thread that begin at once, and that are not settled. If the process is
+/// killed, these are delivered again.
+const AHEAD: usize = 16;
 
 /// Records that go back to the store if a full window must take one that is due earlier.
 const EVICTED: usize = 64;
@@ -168,6 +169,30 @@ struct Turn<'a> {
 /// Claimed records that are due, oldest first.
 type Due = BTreeMap<(WallTime, u64), Record>;
 
+/// The records of a lane, and its claims.
+#[derive(Debug)]
+struct LaneState {
+    due: Due,
+    /// A claim is under way.
+    is_claiming: bool,
+    /// When the lane claims next.
+    at: Option<WallTime>,
+    /// No claim before this: others have locked the records, or the rate of the backlog allows
+    /// none.
+    after: WallTime,
+    /// A time before which no record of the lane is pending, as claims and notices told. A claim
+    /// from its start would read what was delivered long ago, as long as an old transaction keeps
+    /// the server from removing it.
+    floor: WallTime,
+}
+
+impl Default for LaneState {
+    fn default() -> Self {
+        let (at, after, floor) = (Some(WallTime::MIN), WallTime::MIN, WallTime::MIN);
+        Self { due: Due::new(), is_claiming: false, at, after, floor }
+    }
+}
+
 /// A delivery that the store has begun and not settled.
 #[derive(Debug)]
 struct Delivering {
@@ -186,12 +211,11 @@ pub(crate) struct Driver {
     lease: Arc<Lease>,
     /// Claimed, and not due.
     wheel: TimingWheel<Record>,
-    due: Due,
-    /// Due since before the boundary.
-    late: Due,
+    window: LaneState,
+    backlog: LaneState,
     /// The backlog lane begins next.
-    is_turn_of_late: bool,
-    /// Payload of all three.
+    is_turn_of_backlog: bool,
+    /// Payload of the wheel and of both lanes.
     bytes: usize,
     /// Deliveries under way, by token.
     delivering: FxHashMap<u64, Delivering>,
@@ -203,25 +227,10 @@ pub(crate) struct Driver {
     /// When deliveries under way, with their attempts, exceed the limit.
     limits: TimingWheel<(Claim, u32)>,
     boundary: Option<WallTime>,
-    /// For each lane, a time before which no record of it is pending, as claims and notices told. A
-    /// claim from the start of the lane would read what was delivered long ago, as long as an old
-    /// transaction keeps the server from removing it.
-    window_floor: WallTime,
-    backlog_floor: WallTime,
     last: WallTime,
     renew_at: WallTime,
     lapse_at: Option<WallTime>,
     recheck_at: Option<WallTime>,
-    /// Lanes whose claim is under way.
-    is_claiming_window: bool,
-    is_claiming_backlog: bool,
-    /// When each lane claims next.
-    window_at: Option<WallTime>,
-    backlog_at: Option<WallTime>,
-    /// No claim of a lane before this: others have locked its records, or the rate of the backlog
-    /// allows none.
-    window_after: WallTime,
-    backlog_after: WallTime,
     /// The window is full, up to this time: more is pending in it.
     full_until: Option<WallTime>,
     /// A record was noticed that is due before the end of a full window.
@@ -249,9 +258,9 @@ impl Driver {
             worker: None,
             lease: Arc::default(),
             wheel: TimingWheel::new(Tick::ZERO),
-            due: Due::new(),
-            late: Due::new(),
-            is_turn_of_late: true,
+            window: LaneState::default(),
+            backlog: LaneState::default(),
+            is_turn_of_backlog: true,
             bytes: 0,
             delivering: FxHashMap::default(),
             running: 0,
@@ -259,18 +268,10 @@ impl Driver {
             began_at: WallTime::MIN,
             limits: TimingWheel::new(Tick::ZERO),
             boundary: None,
-            window_floor: WallTime::MIN,
-            backlog_floor: WallTime::MIN,
             last: WallTime::MIN,
             renew_at: WallTime::MIN,
             lapse_at: None,
             recheck_at: None,
-            is_claiming_window: false,
-            is_claiming_backlog: false,
-            window_at: Some(WallTime::MIN),
-            backlog_at: Some(WallTime::MIN),
-            window_after: WallTime::MIN,
-            backlog_after: WallTime::MIN,
             full_until: None,
             must_evict: false,
             reach: 0,
@@ -288,13 +289,13 @@ impl Driver {
 
     /// Numbers of records in the window, due, and being delivered.
     pub(crate) fn held(&self) -> (usize, usize, usize) {
-        (self.wheel.len(), self.due.len() + self.late.len(), self.delivering.len())
+        (self.wheel.len(), self.window.due.len() + self.backlog.due.len(), self.delivering.len())
     }
 
     /// Returns whether nothing is due or being delivered.
     pub(crate) fn is_idle(&self, now: WallTime) -> bool {
         let is_waiting = self.next_step().is_none_or(|next| next > now);
-        let has_backlog = self.backlog_at.is_some() && !self.is_closing;
+        let has_backlog = self.backlog.at.is_some() && !self.is_closing;
         let (_, due, delivering) = self.held();
         is_waiting && !has_backlog && due + delivering + self.running == 0 && !self.is_claiming()
     }
@@ -306,14 +307,14 @@ impl Driver {
             return;
         }
         self.must_evict |= self.full_until.is_some_and(|until| due < until);
-        self.window_floor = self.window_floor.min(due);
-        self.backlog_floor = self.backlog_floor.min(due);
+        self.window.floor = self.window.floor.min(due);
+        self.backlog.floor = self.backlog.floor.min(due);
         let boundary = self.boundary.unwrap_or(WallTime::MIN);
         let lead = self.lead();
         let (lane, at) = if due < boundary {
-            (&mut self.backlog_at, due.max(self.backlog_after))
+            (&mut self.backlog.at, due.max(self.backlog.after))
         } else {
-            (&mut self.window_at, due.saturating_sub(lead))
+            (&mut self.window.at, due.saturating_sub(lead))
         };
         *lane = Some(lane.map_or(at, |old| old.min(at)));
     }
@@ -341,11 +342,15 @@ impl Driver {
     /// delivered.
     pub(crate) fn close(&mut self) -> Vec<Command> {
         self.is_closing = true;
+        self.take_held().iter().map(release).collect()
+    }
+
+    /// Takes out all records that are claimed and not being delivered.
+    fn take_held(&mut self) -> Vec<Record> {
         self.bytes = 0;
-        let held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
-        let due = std::mem::take(&mut self.due).into_values();
-        let held = held.into_iter().chain(due).chain(std::mem::take(&mut self.late).into_values());
-        held.map(|record| release(&record)).collect()
+        let due = [&mut self.window.due, &mut self.backlog.due].map(std::mem::take);
+        let held = self.wheel.drain().map(|(_, _, record)| record);
+        held.chain(due.into_iter().flat_map(Due::into_values)).collect()
     }
 
     /// Returns the worker and the earlier ones, to be removed from the store once no delivery is
@@ -387,13 +392,13 @@ impl Driver {
         if let Some(until) = self.paused_until {
             return Some(limit.map_or(until, |limit| limit.min(until)));
         }
-        let has_due = !(self.due.is_empty() && self.late.is_empty());
+        let has_due = !(self.window.due.is_empty() && self.backlog.due.is_empty());
         let due = (has_due && self.free() > 0).then_some(self.last);
         let renew = (self.worker.is_some() && self.has_held()).then_some(self.renew_at);
-        let window_at = self.window_at.map(|at| at.max(self.window_after));
+        let window_at = self.window.at.map(|at| at.max(self.window.after));
         let claims = [
-            window_at.filter(|_| !self.is_claiming_window && self.has_room()),
-            self.backlog_at.filter(|_| !self.is_claiming_backlog && self.backlog_room() > 0),
+            window_at.filter(|_| !self.window.is_claiming && self.has_room()),
+            self.backlog.at.filter(|_| !self.backlog.is_claiming && self.backlog_room() > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -406,12 +411,9 @@ impl Driver {
     fn follow_clock(&mut self, now: WallTime, counters: &Counters) {
         if now < self.last {
             counters.clock_steps.add(1);
-            let held: Vec<_> = self.wheel.drain().map(|(_, _, record)| record).collect();
-            let due = std::mem::take(&mut self.due).into_values();
-            let late = std::mem::take(&mut self.late).into_values();
-            self.bytes = 0;
+            let held = self.take_held();
             self.wheel = TimingWheel::new(tick(now));
-            for record in held.into_iter().chain(due).chain(late) {
+            for record in held {
                 let next = record.next;
                 self.hold(record, next);
             }
@@ -421,8 +423,8 @@ impl Driver {
                 self.watch(claim, attempt, now);
             }
             self.boundary = self.boundary.map(|boundary| boundary.min(now));
-            self.window_after = WallTime::MIN;
-            self.backlog_after = WallTime::MIN;
+            self.window.after = WallTime::MIN;
+            self.backlog.after = WallTime::MIN;
             (self.reached_at, self.began_at) = (WallTime::MIN, WallTime::MIN);
             self.paused_until = None;
             self.claim_soon(now);
@@ -433,10 +435,10 @@ impl Driver {
 
     /// Makes both lanes claim, and renews the lease, at once.
     pub(crate) fn claim_soon(&mut self, now: WallTime) {
-        self.window_at = Some(now);
-        self.backlog_at = Some(now.max(self.backlog_after));
+        self.window.at = Some(now);
+        self.backlog.at = Some(now.max(self.backlog.after));
         self.lapse_at = None;
-        (self.window_floor, self.backlog_floor) = (WallTime::MIN, WallTime::MIN);
+        (self.window.floor, self.backlog.floor) = (WallTime::MIN, WallTime::MIN);
     }
 
     /// Calls nothing for a moment: the handler cannot be started.
@@ -514,7 +516,7 @@ impl Driver {
         for expired in self.wheel.advance(tick(now)) {
             let record = expired.value;
             debug_assert!(record.next <= now, "a record is early");
-            self.due.insert((record.next, record.token), record);
+            self.window.due.insert((record.next, record.token), record);
         }
     }
 
@@ -599,10 +601,7 @@ impl Driver {
 
     fn drop_held(&mut self, now: WallTime) {
         self.lease.end();
-        self.wheel.clear();
-        self.due.clear();
-        self.late.clear();
-        self.bytes = 0;
+        drop(self.take_held());
         self.full_until = None;
         self.claim_soon(now);
     }
@@ -623,26 +622,15 @@ impl Driver {
             None => self.enter(turn)?,
         };
         // Notices during the claim set the floor anew, and its end sets it as well.
-        match lane {
-            Lane::Window => {
-                (self.is_claiming_window, self.window_at) = (true, None);
-                self.window_floor = WallTime::MAX;
-            }
-            Lane::Backlog => {
-                (self.is_claiming_backlog, self.backlog_at) = (true, None);
-                self.backlog_floor = WallTime::MAX;
-            }
-        }
+        let state = self.lane(lane);
+        (state.is_claiming, state.at, state.floor) = (true, None, WallTime::MAX);
         turn.step.claims.push(LaneClaim { lane, worker, request });
         Ok(())
     }
 
     /// Takes in the records of a claim.
     fn end_claim(&mut self, claim: &LaneClaim, claimed: Claimed, turn: &mut Turn<'_>) {
-        match claim.lane {
-            Lane::Window => self.is_claiming_window = false,
-            Lane::Backlog => self.is_claiming_backlog = false,
-        }
+        self.lane(claim.lane).is_claiming = false;
         if self.worker != Some(claim.worker) {
             return;
         }
@@ -671,10 +659,8 @@ impl Driver {
         let has_more = batch.next.is_some_and(|next| next < claim.request.until);
         let first = batch.records.first().map(|record| record.next);
         let floor = first.into_iter().chain(batch.next).min().unwrap_or(WallTime::MAX);
-        match claim.lane {
-            Lane::Window => self.window_floor = self.window_floor.min(floor),
-            Lane::Backlog => self.backlog_floor = self.backlog_floor.min(floor),
-        }
+        let lane = self.lane(claim.lane);
+        lane.floor = lane.floor.min(floor);
         match claim.lane {
             Lane::Window => self.plan_window(&batch, has_more, turn.now),
             Lane::Backlog => self.plan_backlog(&batch, has_more, turn.now),
@@ -690,19 +676,19 @@ impl Driver {
 
     fn claim_window(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let is_early =
-            self.window_at.is_none_or(|at| at > turn.now) || self.window_after > turn.now;
-        if self.is_claiming_window || is_early || !self.has_room() {
+            self.window.at.is_none_or(|at| at > turn.now) || self.window.after > turn.now;
+        if self.window.is_claiming || is_early || !self.has_room() {
             return Ok(());
         }
         let boundary = *self.boundary.get_or_insert(turn.now);
-        let from = self.start_of(boundary, self.window_floor);
+        let from = self.start_of(boundary, self.window.floor);
         // One microsecond more: a record that is due at that time is the reason for this claim.
         let window = self.settings.window.saturating_add(Duration::from_micros(1));
         let request = ClaimRequest {
             now: turn.now,
             from,
             until: turn.now.max(from).saturating_add(window),
-            limit: self.capacity().saturating_sub(self.wheel.len() + self.due.len()),
+            limit: self.capacity().saturating_sub(self.wheel.len() + self.window.due.len()),
             max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
             cron: !self.lacks_zone,
         };
@@ -712,13 +698,13 @@ impl Driver {
     /// Sets when the window lane claims again. A notice during the claim may have set an earlier
     /// time.
     fn plan_window(&mut self, batch: &ClaimedBatch, has_more: bool, now: WallTime) {
-        let held = self.wheel.len() + self.due.len() + batch.records.len();
+        let held = self.wheel.len() + self.window.due.len() + batch.records.len();
         let bytes: usize = batch.records.iter().map(|record| record.payload.len()).sum();
         let is_full = held >= self.capacity() || self.bytes + bytes >= self.settings.window_bytes;
         self.full_until = batch.next.filter(|_| has_more && is_full);
-        self.window_after = now.saturating_add(pause_after_claim(batch, has_more));
+        self.window.after = now.saturating_add(pause_after_claim(batch, has_more));
         let next = batch.next.map(|next| next.saturating_sub(self.lead()));
-        self.window_at = self.window_at.into_iter().chain(next).min();
+        self.window.at = self.window.at.into_iter().chain(next).min();
     }
 
     /// Adapts the number of records to hold to the time that a full claim lasts. Those that are not
@@ -742,12 +728,9 @@ impl Driver {
             turn.step.failed.push(FailedAttempt { claim, attempt, error });
             return;
         }
-        if lane == Lane::Backlog {
+        if lane == Lane::Backlog || record.next <= turn.now {
             self.bytes += record.payload.len();
-            self.late.insert((record.next, record.token), record);
-        } else if record.next <= turn.now {
-            self.bytes += record.payload.len();
-            self.due.insert((record.next, record.token), record);
+            self.lane(lane).due.insert((record.next, record.token), record);
         } else {
             let next = record.next;
             self.hold(record, next);
@@ -815,10 +798,10 @@ impl Driver {
 
     /// Takes out the oldest due record of the lane whose turn it is.
     fn pop_due(&mut self) -> Option<Record> {
-        let lanes = (&mut self.late, &mut self.due);
-        let (first, second) = if self.is_turn_of_late { lanes } else { (lanes.1, lanes.0) };
+        let lanes = (&mut self.backlog.due, &mut self.window.due);
+        let (first, second) = if self.is_turn_of_backlog { lanes } else { (lanes.1, lanes.0) };
         let (_, record) = first.pop_first().or_else(|| second.pop_first())?;
-        self.is_turn_of_late = !self.is_turn_of_late;
+        self.is_turn_of_backlog = !self.is_turn_of_backlog;
         self.bytes -= record.payload.len();
         Some(record)
     }
@@ -839,7 +822,7 @@ impl Driver {
     fn claim_backlog(&mut self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
         let limit = self.backlog_room();
-        if self.is_claiming_backlog || limit == 0 || self.backlog_at.is_none_or(|at| at > turn.now)
+        if self.backlog.is_claiming || limit == 0 || self.backlog.at.is_none_or(|at| at > turn.now)
         {
             return Ok(());
         }
@@ -848,7 +831,7 @@ impl Driver {
         let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
         let request = ClaimRequest {
             now: turn.now,
-            from: self.start_of(WallTime::MIN, self.backlog_floor).min(boundary),
+            from: self.start_of(WallTime::MIN, self.backlog.floor).min(boundary),
             until: boundary,
             limit,
             max_bytes: self.settings.window_bytes.saturating_sub(self.bytes).max(1),
@@ -863,9 +846,9 @@ impl Driver {
         let pause =
             self.settings.catch_up_rate.map(|rate| Duration::from_secs(1) * count / rate.get());
         let pause = pause.unwrap_or_default().max(pause_after_claim(batch, has_more));
-        self.backlog_after = now.saturating_add(pause);
-        if has_more || self.backlog_at.is_some() {
-            self.backlog_at = Some(self.backlog_after);
+        self.backlog.after = now.saturating_add(pause);
+        if has_more || self.backlog.at.is_some() {
+            self.backlog.at = Some(self.backlog.after);
         }
     }
 
@@ -893,8 +876,10 @@ impl Driver {
 
     /// Returns how many deliveries can begin: a handler runs each at once, or within a moment.
     fn free(&self) -> usize {
-        let permits = self.settings.max_deliveries.saturating_sub(self.delivering.len());
-        let Some(threads) = self.settings.threads else { return permits };
+        let DriverSettings { threads, max_deliveries, .. } = self.settings;
+        let most = threads.map_or(max_deliveries, |threads| max_deliveries.min(threads * AHEAD));
+        let permits = most.saturating_sub(self.delivering.len());
+        let Some(threads) = threads else { return permits };
         let free = (threads * self.ahead).saturating_sub(self.running);
         // Quick handlers begin in batches.
         if free * 2 < threads * (self.ahead - 1) { 0 } else { free.min(permits) }
@@ -910,7 +895,7 @@ impl Driver {
     fn capacity(&self) -> usize {
         let capacity = self.settings.window_capacity;
         if self.settings.is_shared {
-            self.reach.max(self.wheel.len() + self.due.len())
+            self.reach.max(self.wheel.len() + self.window.due.len())
         } else {
             capacity
         }
@@ -920,7 +905,7 @@ impl Driver {
     fn backlog_room(&self) -> usize {
         let reach = if self.settings.is_shared { self.reach } else { BACKLOG };
         let most = reach.min(BACKLOG);
-        if self.late.len() <= most / 2 { most - self.late.len() } else { 0 }
+        if self.backlog.due.len() <= most / 2 { most - self.backlog.due.len() } else { 0 }
     }
 
     /// Returns the time before the next due time at which the window lane claims. The claim takes
@@ -935,13 +920,20 @@ impl Driver {
         if self.settings.is_shared { floor.max(lane) } else { lane }
     }
 
+    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+        match lane {
+            Lane::Window => &mut self.window,
+            Lane::Backlog => &mut self.backlog,
+        }
+    }
+
     fn is_claiming(&self) -> bool {
-        self.is_claiming_window || self.is_claiming_backlog
+        self.window.is_claiming || self.backlog.is_claiming
     }
 
     /// Returns whether the window lane may claim: a full window must first be half empty.
     fn has_room(&self) -> bool {
-        let held = self.wheel.len() + self.due.len();
+        let held = self.wheel.len() + self.window.due.len();
         let (capacity, bytes) = (self.capacity(), self.settings.window_bytes);
         if self.full_until.is_some() {
             held <= capacity / 2 && self.bytes <= bytes / 2
@@ -1161,5 +1153,26 @@ mod tests {
         assert_eq!(step.begun.len(), 1);
         let pending = |record: &Record| record.attempt == 0;
         assert_eq!(store.records().iter().filter(|record| pending(record)).count(), 6);
+    }
+
+    /// Handlers return at once, and the disk is slow: a kill repeats all that is not settled.
+    #[test]
+    fn few_deliveries_are_not_settled_although_their_handlers_have_returned() {
+        let now = WallTime::MIN.saturating_add(1_000 * SECOND);
+        let (store, counters, mut driver) = (store(now, 200), Counters::default(), driver(1_024));
+        driver.settings.threads = Some(2);
+        let (mut claimed, mut begun) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            let step = driver.step(&store, now, &counters, std::mem::take(&mut claimed));
+            let carry_out = |claim: LaneClaim| (claim, store.claim(claim.worker, claim.request));
+            claimed = step.claims.into_iter().map(carry_out).collect();
+            for (record, _) in step.begun {
+                driver.returned(record.token);
+                begun.push(record.token);
+            }
+        }
+        assert_eq!(begun.len(), 2 * AHEAD);
+        driver.ended(begun[0]);
+        assert_eq!(driver.step(&store, now, &counters, Vec::new()).begun.len(), 1);
     }
 }

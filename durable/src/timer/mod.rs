@@ -123,11 +123,6 @@ impl<S: Store> DurableTimer<S> {
         &self.owner.0
     }
 
-    /// Ends a timer whose driver could not be started.
-    fn abandon(&self) {
-        self.core().commits.close();
-    }
-
     /// Schedules a timeout, and replaces the one of the same id. Returns when it is durable.
     ///
     /// # Errors

@@ -536,15 +536,15 @@ fn cron_follows_its_time_zone() {
     assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Cron));
 }
 
-#[cfg(feature = "redb")]
+#[cfg(feature = "sqlite")]
 #[test]
 fn many_callers_share_commits_and_none_is_lost_by_a_restart() {
-    use delaywheel_durable::RedbStore;
+    use delaywheel_durable::SqliteStore;
 
     let folder = tempfile::tempdir().expect("folder");
-    let path = folder.path().join("timeouts.redb");
+    let path = folder.path().join("timeouts.db");
     let start = |sender: mpsc::Sender<String>| {
-        let store = RedbStore::open(&path).expect("open");
+        let store = SqliteStore::open(&path).expect("open");
         let handler = move |delivery: &Delivery| Ok(sender.send(delivery.id().to_string())?);
         DurableTimer::builder(store).build_blocking(handler).expect("start")
     };

@@ -69,11 +69,11 @@ fn waits_without_a_turn(store: impl Store) {
 #[test]
 fn a_timer_that_waits_for_a_far_timeout_does_nothing() {
     waits_without_a_turn(MemoryStore::new());
-    #[cfg(feature = "redb")]
+    #[cfg(feature = "sqlite")]
     {
-        let backend = redb::backends::InMemoryBackend::new();
-        let store = delaywheel_durable::RedbStore::open_backend(backend).expect("open");
-        waits_without_a_turn(store);
+        let folder = tempfile::tempdir().expect("folder");
+        let store = delaywheel_durable::SqliteStore::open(folder.path().join("timeouts.db"));
+        waits_without_a_turn(store.expect("open"));
     }
 }
 

@@ -174,11 +174,11 @@ fn race(store: impl Store) {
 #[test]
 fn calls_that_race_with_deliveries_get_true_answers() {
     race(MemoryStore::new());
-    #[cfg(feature = "redb")]
+    #[cfg(feature = "sqlite")]
     {
         let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("timeouts.redb");
-        race(delaywheel_durable::RedbStore::open(path).expect("open"));
+        let path = folder.path().join("timeouts.db");
+        race(delaywheel_durable::SqliteStore::open(path).expect("open"));
     }
     let Some(server) = Server::start() else { return };
     race(PostgresStore::connect(&server.parameters()).expect("connect"));

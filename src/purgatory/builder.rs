@@ -29,7 +29,7 @@ const MAX_DEFAULT_SHARDS: usize = 64;
 /// ```
 /// use std::time::Duration;
 ///
-/// use delaywheel::{Completion, DelayedOperation, Purgatory, Timer, purgatory::Overload};
+/// use delaywheel::{Completion, DelayedOperation, Overload, Purgatory, Timer};
 ///
 /// struct Fetch;
 ///
@@ -103,7 +103,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use delaywheel::{Completion, DelayedOperation, PurgatoryBuilder, purgatory::Overload};
+    /// use delaywheel::{Completion, DelayedOperation, Overload, PurgatoryBuilder};
     ///
     /// struct Print(&'static str);
     ///

@@ -183,7 +183,7 @@ where
     ///
     /// See [`Timer::wake`](crate::Timer::wake) for details.
     pub fn wake(&self) {
-        self.shared().timer.shards.unpark_reaper();
+        self.shared().timer.shards.wakeup.wake();
     }
 
     /// Returns the counts of the purgatory.

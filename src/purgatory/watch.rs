@@ -41,7 +41,7 @@ where
     /// ```
     /// use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
     ///
-    /// use delaywheel::{Completion, DelayedOperation, Purgatory, purgatory::{Condition, Watch}};
+    /// use delaywheel::{Completion, Condition, DelayedOperation, Purgatory, Watch};
     ///
     /// /// The high watermark of each partition.
     /// type Replicated = Arc<Mutex<HashMap<u32, u64>>>;

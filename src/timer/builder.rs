@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Settings of a new [`Timer`], [`ValueTimer`](crate::ValueTimer) or
-/// [`DelayQueue`](crate::DelayQueue).
+/// [`DelayQueue`](crate::DelayQueue); from [`Timer::builder`].
 ///
 /// # Examples
 ///
@@ -73,7 +73,7 @@ const MAX_DEFAULT_SHARDS: usize = 16;
 
 impl TimerBuilder {
     /// Starts with the default settings.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tick: Duration::from_millis(1),
             wheel: WheelBuilder::new(),
@@ -96,8 +96,8 @@ impl TimerBuilder {
         self
     }
 
-    /// Sets the number of buckets of each level of a wheel, as [`WheelBuilder::size`] does. Default
-    /// 256.
+    /// Sets the number of buckets of each level of a wheel, for tests of this crate. Default 256.
+    #[doc(hidden)]
     pub fn wheel_size(mut self, buckets: usize) -> Self {
         self.wheel = self.wheel.size(buckets);
         self

@@ -283,8 +283,25 @@ impl Timer {
     /// Refuses new callbacks, runs those that become due `within` this time, then shuts down.
     /// Returns the callbacks that never ran.
     ///
-    /// This is [`finish_by`](Self::finish_by) with a deadline `within` from now, on the timer's
-    /// clock. [`Duration::MAX`] waits until no callback is left.
+    /// It returns when that time is over, on the timer's clock, or as soon as no callback is
+    /// pending or running. [`Duration::MAX`] waits until no callback is left. Until then, pending
+    /// callbacks can be cancelled and reset, and the cancel of the last one ends the wait. A
+    /// repeated callback ends with its next occurrence.
+    ///
+    /// - Callbacks on the timer's own threads: it waits until they return.
+    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
+    /// - When the time is over, it stops waiting. A callback that is running continues to its end.
+    ///
+    /// Several threads may finish a timer at once, and another one may shut it down. The earliest
+    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
+    /// one of the callers.
+    ///
+    /// A callback may finish its own timer. The call waits neither for this callback nor for others
+    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
+    /// due now run on this thread, and the others are returned.
     ///
     /// # Examples
     ///
@@ -306,35 +323,9 @@ impl Timer {
     /// ```
     #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
     pub fn finish(&self, within: Duration) -> Vec<Task> {
-        self.finish_by(self.values.instant_after(within))
-    }
-
-    /// Refuses new callbacks, runs those that become due before `deadline`, then shuts down.
-    /// Returns the callbacks that never ran.
-    ///
-    /// It returns at `deadline`, on the timer's clock, or as soon as no callback is pending or
-    /// running. Until then, pending callbacks can be cancelled and reset, and the cancel of the
-    /// last one ends the wait. A repeated callback ends with its next occurrence.
-    ///
-    /// - Callbacks on the timer's own threads: it waits until they return.
-    /// - Callbacks on a pool: it waits until the pool has them. The pool may run them later.
-    /// - At the deadline, it stops waiting. A callback that is running continues to its end.
-    ///
-    /// Several threads may finish a timer at once, and another one may shut it down. The earliest
-    /// deadline holds for all, a shutdown ends every wait, and each callback is returned once, to
-    /// one of the callers.
-    ///
-    /// A callback may finish its own timer. The call waits neither for this callback nor for others
-    /// that finish the timer. If only this thread could run the pending callbacks, the call is a
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// A [`ManualClock`](crate::ManualClock) stands still, so there is no wait: callbacks that are
-    /// due now run on this thread, and the others are returned. With a deadline in the past, this
-    /// is a [`shutdown`](Self::shutdown), on any clock.
-    #[expect(clippy::must_use_candidate, reason = "the callbacks may be dropped")]
-    pub fn finish_by(&self, deadline: Instant) -> Vec<Task> {
+        let deadline = self.values.shards().clock().instant_after(within);
         self.sleeps.begin_finish();
-        let tasks = self.values.finish_by(deadline);
+        let tasks = self.values.shared().finish_by(deadline);
         self.sleeps.finish_by(deadline);
         tasks
     }
@@ -407,35 +398,19 @@ impl Timer {
         stats
     }
 
-    /// Checks the invariants of the timer, for tests of programs that use one.
+    /// Checks the invariants of the timer, for tests of this crate.
     ///
-    /// - Each shard's wheel is [in order](crate::TimingWheel::check_invariants).
+    /// - Each shard's wheel is in order.
     /// - The reaper does not sleep past a deadline.
     /// - Each scheduled timeout is pending or has ended once.
     /// - Each pending timeout holds a permit, if there is a limit.
     /// - After a shutdown, no timeout is pending.
     ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use delaywheel::Timer;
-    ///
-    /// let timer = Timer::new();
-    /// timer.schedule(Duration::from_secs(60), || ())?.cancel();
-    /// timer.check_invariants();
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
     /// # Panics
     ///
     /// Panics if an invariant is broken. Other threads must not use the timer meanwhile. If
     /// callbacks run [inline](TimerBuilder::inline) or on a pool, no timeout may become due either.
-    ///
-    /// # Complexity
-    ///
-    /// Takes time proportional to the memory in use, a shard at a time under its lock.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.values.check_invariants();
         self.sleeps.check_invariants();

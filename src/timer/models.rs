@@ -33,7 +33,7 @@ use super::{
     error::{ScheduleError, ScheduleErrorKind},
     executor::{Delivery, Handler},
     reaper::Reaper,
-    shards::{Shards, TimeoutKey, permits::Permits},
+    shards::{Permits, Shards, TimeoutKey, shard::ShardState},
     shared::{Owner, Shared, Starter},
     tick_clock::{Reading, Source, TickClock},
     tracing::Events,
@@ -115,6 +115,16 @@ fn insert(
     value: u32,
 ) -> TimeoutKey {
     shards.insert(index, DUE, deadline, value).expect("the timer is neither full nor shut down")
+}
+
+impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
+    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
+    pub(crate) fn run_executor(&self) {
+        let backlog = self.delivery.backlog().expect("the timer has executor threads");
+        while let Some(expired) = backlog.take() {
+            self.handler.call(expired);
+        }
+    }
 }
 
 /// Expires due timeouts and returns their values, sorted.
@@ -260,7 +270,7 @@ fn stop_against_sleep(is_flag_first: bool) {
         if shards.fall_asleep(DUE, Tick::MAX).is_some() && !is_stopped.load(Ordering::Acquire) {
             parker.park();
         }
-        shards.announce_awake();
+        shards.wakeup.stay_awake();
     }
     closer.join().expect("no thread panics");
 }

@@ -11,6 +11,8 @@ use std::{
     vec::Vec,
 };
 
+use crossbeam::utils::CachePadded;
+
 use super::{
     backlog::Backlog,
     executor::{Delivery, Handler},
@@ -69,7 +71,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     ) -> Arc<Self> {
         let shards = Arc::new(shards);
         let shared = Arc::new(Self {
-            references: ShardsRef::for_each_shard(&shards),
+            references: (0..shards.count())
+                .map(|_| Arc::new(CachePadded::new(Arc::clone(&shards))))
+                .collect(),
             shards,
             handler: Arc::new(handler),
             delivery,
@@ -78,7 +82,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
             is_driven: AtomicBool::new(false),
             is_reaper_dead: AtomicBool::new(false),
             callback_threads: CallbackThreads::new(),
-            reaper_stats: Mutex::new(TimerStats::new()),
+            reaper_stats: Mutex::new(TimerStats::default()),
             #[cfg(feature = "future")]
             on_panic: std::sync::OnceLock::new(),
         });
@@ -101,7 +105,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     #[cfg(feature = "future")]
     pub(crate) fn leave_to_driver(&self) {
         debug_assert!(self.is_driven() || !self.is_started(), "the timer has a reaper");
-        self.shards.leave_to_driver();
+        self.shards.wakeup.leave_to_driver();
         self.is_driven.store(true, Ordering::Release);
         drop(self.take_starter());
     }
@@ -289,17 +293,6 @@ pub(super) struct Owner<T: Send + 'static>(pub(super) Arc<Shared<TimingWheel<T>>
 impl<T: Send + 'static> Drop for Owner<T> {
     fn drop(&mut self) {
         drop(self.0.shut_down());
-    }
-}
-
-#[cfg(all(test, loom))]
-impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
-    /// Runs callbacks on this thread until the timer is shut down, as an executor thread does.
-    pub(crate) fn run_executor(&self) {
-        let backlog = self.delivery.backlog().expect("the timer has executor threads");
-        while let Some(expired) = backlog.take() {
-            self.handler.call(expired);
-        }
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct TickClock {
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
     /// [`Instant`] is never early.
     started: Nanos,
-    ticks: Ticks,
+    pub(crate) ticks: Ticks,
     /// The latest tick that a thread has seen. Written once a tick, so that threads seldom contend
     /// for its cache line.
     latest: AtomicU64,
@@ -103,15 +103,14 @@ impl TickClock {
         self.source.now()
     }
 
+    /// Returns the instant `span` from now, on the user's clock.
+    pub(super) fn instant_after(&self, span: Duration) -> Instant {
+        after(self.source.now(), span)
+    }
+
     /// Returns the time since the start of tick 0.
     pub(crate) fn elapsed(&self) -> Nanos {
         self.read().elapsed
-    }
-
-    /// Returns the current tick.
-    #[inline]
-    pub(super) fn now(&self) -> Tick {
-        self.read().now
     }
 
     /// Returns the latest tick that a thread has seen, without reading the clock.
@@ -119,23 +118,12 @@ impl TickClock {
         Tick::new(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Returns whether a thread has seen this tick or a later one, without reading the clock.
-    #[cfg(feature = "future")]
-    pub(super) fn has_begun(&self, tick: Tick) -> bool {
-        self.latest() >= tick
-    }
-
     /// Returns whether a thread has seen a tick that began at `elapsed` or later, without reading
     /// the clock. So if it returns `true`, that time has passed.
     #[cfg(feature = "future")]
     #[inline]
     pub(super) fn has_passed(&self, elapsed: Nanos) -> bool {
-        self.start(self.latest()) >= elapsed
-    }
-
-    /// Returns the time from the start of tick 0 to that of `tick`.
-    pub(crate) fn start(&self, tick: Tick) -> Nanos {
-        self.ticks.until_start(tick)
+        self.ticks.until_start(self.latest()) >= elapsed
     }
 
     /// Reads the clock. Divides only if no thread has seen the current tick.
@@ -147,7 +135,7 @@ impl TickClock {
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
-            debug_assert_eq!(self.floor(elapsed), latest);
+            debug_assert_eq!(self.ticks.floor(elapsed), latest);
             return Reading { elapsed, now: latest };
         }
         self.leave_tick(elapsed, latest)
@@ -156,11 +144,11 @@ impl TickClock {
     /// The same for a time outside the latest tick.
     #[cold]
     fn leave_tick(&self, elapsed: Nanos, latest: Tick) -> Reading {
-        let begun = self.start(latest);
+        let begun = self.ticks.until_start(latest);
         if elapsed < begun {
             return Reading { elapsed: begun, now: latest };
         }
-        let now = self.floor(elapsed);
+        let now = self.ticks.floor(elapsed);
         debug_assert!(now > latest, "the clock left tick {latest} for tick {now}");
         self.latest.fetch_max(now.get(), Ordering::Relaxed);
         Reading { elapsed, now }
@@ -169,14 +157,19 @@ impl TickClock {
     /// Returns the first tick that begins `delay` after a reading or later.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
-        let deadline = self.ceil(read.elapsed.saturating_add(delay.into()));
+        let deadline = self.ticks.ceil(read.elapsed.saturating_add(delay.into()));
         debug_assert!(read.now <= deadline, "a deadline lies before the call");
         deadline
     }
 
     /// Returns the first tick that begins at `instant` or later; tick 0 for an earlier instant.
     pub(super) fn at(&self, instant: Instant) -> Tick {
-        self.ceil(self.elapsed_at(instant))
+        self.ticks.ceil(self.elapsed_at(instant))
+    }
+
+    /// Returns the first tick that begins at `instant` or later; [`Tick::MAX`] for `None`.
+    pub(super) fn at_or_never(&self, instant: Option<Instant>) -> Tick {
+        instant.map_or(Tick::MAX, |instant| self.at(instant))
     }
 
     /// Returns the time from the start of tick 0 to `instant`; zero for an earlier instant.
@@ -191,20 +184,10 @@ impl TickClock {
         self.origin.checked_add(elapsed.finite()?)
     }
 
-    /// Returns the time from the start of tick 0 to `instant`; that of no tick for `None`.
-    pub(super) fn elapsed_or_never(&self, instant: Option<Instant>) -> Nanos {
-        instant.map_or(Nanos::NEVER, |instant| self.elapsed_at(instant))
-    }
-
     /// Returns the current instant.
     pub(crate) fn instant_now(&self) -> Instant {
         // An instant that cannot be represented lies centuries ahead, and a clock returned one.
         self.instant_at(self.elapsed()).unwrap_or_else(Instant::now)
-    }
-
-    /// Returns the length of a tick.
-    pub(crate) fn tick(&self) -> Duration {
-        self.ticks.tick()
     }
 
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
@@ -215,22 +198,7 @@ impl TickClock {
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
     pub(super) fn instant(&self, tick: Tick) -> Option<Instant> {
-        self.instant_at(self.start(tick))
-    }
-
-    /// Returns the time from the start of tick 0 to that of `tick`.
-    pub(super) fn since_origin(&self, tick: Tick) -> Duration {
-        self.ticks.start(tick)
-    }
-
-    /// Rounds a time down to a tick.
-    pub(super) fn floor(&self, elapsed: Nanos) -> Tick {
-        self.ticks.floor(elapsed)
-    }
-
-    /// Rounds a deadline up to a tick.
-    pub(super) fn ceil(&self, elapsed: Nanos) -> Tick {
-        self.ticks.ceil(elapsed)
+        self.instant_at(self.ticks.until_start(tick))
     }
 }
 
@@ -276,10 +244,10 @@ mod tests {
                 Source::User(Arc::clone(&source) as _),
                 Duration::from_nanos(length),
             );
-            *source.1.lock() = clock.tick();
-            assert_eq!(clock.now(), Tick::new(1));
+            *source.1.lock() = clock.ticks.tick();
+            assert_eq!(clock.read().now, Tick::new(1));
             *source.1.lock() = Duration::ZERO;
-            assert_eq!(clock.now(), Tick::new(1), "with ticks of {length} ns");
+            assert_eq!(clock.read().now, Tick::new(1), "with ticks of {length} ns");
         }
     }
 
@@ -289,9 +257,9 @@ mod tests {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
             let clock = TickClock::new(Source::User(Arc::clone(&source) as _), length);
             *source.1.lock() = Duration::from_secs(600 * 365 * 86_400);
-            let last = clock.now();
+            let last = clock.read().now;
             *source.1.lock() = Duration::from_nanos(400);
-            assert_eq!(clock.now(), last, "with ticks of {length:?}");
+            assert_eq!(clock.read().now, last, "with ticks of {length:?}");
         }
     }
 }

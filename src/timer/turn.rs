@@ -100,7 +100,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         let mut stats = self.reaper_stats.lock();
         // Many timeouts have the same deadline, and these are equally late.
         for equal in batch.chunk_by(|one, next| one.deadline == next.deadline) {
-            let deadline = self.shards.clock().since_origin(equal[0].deadline);
+            let deadline = self.shards.clock().ticks.start(equal[0].deadline);
             let lateness = elapsed.saturating_sub(deadline);
             stats.lateness.record(lateness, equal.len() as u64);
             greatest = greatest.max(lateness);
@@ -205,7 +205,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Client for TimerClient
     }
 
     fn wake_up(&mut self, has_slept: bool) {
-        self.shared.shards.announce_awake();
+        self.shared.shards.wakeup.stay_awake();
         if has_slept {
             self.shared.reaper_stats.lock().wakeups += 1;
         }
@@ -240,6 +240,11 @@ mod tests {
         (timers, clients)
     }
 
+    /// Returns whether the reaper has announced a sleep, and no thread has woken it.
+    fn is_asleep(timer: &ValueTimer<u32>) -> bool {
+        timer.shards().wakeup.asleep_until() > Tick::ZERO
+    }
+
     #[test]
     fn an_insert_wakes_the_reaper_only_if_it_is_the_earliest_of_all_timers() {
         for early in [0, 1] {
@@ -254,11 +259,11 @@ mod tests {
             assert_eq!(fall_asleep(&mut clients), Some(Duration::from_secs(9)));
             for ms in [59_999, 9001, 9000] {
                 schedule(late, ms);
-                assert!(late.shards().is_asleep(), "woken for a timeout after {ms} ms");
+                assert!(is_asleep(late), "woken for a timeout after {ms} ms");
             }
             schedule(late, 8997);
-            assert!(!late.shards().is_asleep(), "not woken");
-            assert!(early.shards().is_asleep());
+            assert!(!is_asleep(late), "not woken");
+            assert!(is_asleep(early));
             for client in &mut clients {
                 client.wake_up(true);
             }

@@ -12,7 +12,7 @@ use delaywheel::{
     BuildError, Completion, Debounce, DelayQueue, DelayedOperation, ManualClock, Overload,
     Purgatory, PurgatoryBuilder, Repeating, ScheduleErrorKind, Throttle, Tick, TimeoutGuard,
     TimeoutHandle, TimeoutKey, Timer, TimerBuildError, TimerBuilder, ValueTimer, WatchErrorKind,
-    WheelBuilder,
+    wheel::WheelBuilder,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;

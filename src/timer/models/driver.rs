@@ -60,7 +60,7 @@ fn turn_by_hand(
     is_first: bool,
 ) -> DriverTurn {
     let shards = &*timer.shards;
-    shards.announce_awake();
+    shards.wakeup.stay_awake();
     is_first.then(|| store(shards));
     if timer.shards.is_shut_down() {
         return DriverTurn::Ended;
@@ -73,11 +73,15 @@ fn turn_by_hand(
 
 #[test]
 fn the_turn_by_hand_notices_a_sleep_and_the_end() {
-    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), true));
+    drive(|_, timer, waker| {
+        turn_by_hand(timer, |shards| shards.wakeup.store_driver_waker(waker), true)
+    });
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_a_driver_that_stores_its_waker_after_the_announcement_is_not_woken() {
-    drive(|_, timer, waker| turn_by_hand(timer, |shards| shards.store_driver_waker(waker), false));
+    drive(|_, timer, waker| {
+        turn_by_hand(timer, |shards| shards.wakeup.store_driver_waker(waker), false)
+    });
 }

@@ -82,7 +82,7 @@ impl World {
                 let now = self.timer.shards.clock().now();
                 if self.timer.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
-                    self.timer.shards.announce_awake();
+                    self.timer.shards.wakeup.stay_awake();
                 }
                 self.turn();
             }
@@ -196,7 +196,7 @@ fn against_the_reaper(
         run(&mut task);
         drop(ManuallyDrop::into_inner(task.sleep));
         is_done.store(true, Ordering::Release);
-        shards.unpark_reaper();
+        shards.wakeup.wake();
         reaper.join().expect("no thread panics");
         assert_eq!(shards.counts().pending, 0, "nothing lingers");
     });

@@ -28,7 +28,7 @@ fn reap(shards: &Shards<TimingWheel<u32>>, parker: &Parker, count: usize) -> Vec
         }
         if shards.fall_asleep(DUE, Tick::MAX).is_some() {
             parker.park();
-            shards.announce_awake();
+            shards.wakeup.stay_awake();
         }
     }
 }
@@ -206,7 +206,7 @@ fn reap_by(clock: &Jumping, shards: &Shards<TimingWheel<u32>>, parker: &Parker) 
             if *clock.lock() < until {
                 parker.park();
             }
-            shards.announce_awake();
+            shards.wakeup.stay_awake();
         }
     }
 }
@@ -240,7 +240,7 @@ fn a_reaper_that_falls_asleep_notices_an_insert_into_another_shard_after_the_clo
 
 #[test]
 fn a_reaper_that_falls_asleep_notices_a_wake_after_the_clock_jumped() {
-    jump(|shards, _| shards.unpark_reaper());
+    jump(|shards, _| shards.wakeup.wake());
 }
 
 #[test]

@@ -1,18 +1,14 @@
 //! The shards of a timer, with the operations on timeouts, and the part that the reaper uses:
 //! expiration, sleep and wake-up.
 
-mod choice;
-pub(super) mod permits;
 pub(super) mod shard;
 pub(super) mod wakeup;
 
-#[cfg(feature = "future")]
-use std::task::Waker;
 use std::{
     boxed::Box,
+    cell::Cell,
     num::NonZeroU64,
-    ops::Deref,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -20,7 +16,6 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use self::{
-    permits::Permits,
     shard::{Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
 };
@@ -31,9 +26,8 @@ use super::{
     tick_clock::{Reading, TickClock},
 };
 use crate::{
-    sync::Unparker,
+    sync::{AtomicU64, Ordering, Unparker},
     tick::Tick,
-    ticks::Nanos,
     wheel::{Expired, Key},
 };
 
@@ -41,7 +35,7 @@ use crate::{
 pub(crate) struct Shards<S> {
     pub(super) all: Box<[CachePadded<Shard<S>>]>,
     clock: TickClock,
-    wakeup: Wakeup,
+    pub(crate) wakeup: Wakeup,
     permits: Permits,
     pub(super) lifecycle: Lifecycle,
 }
@@ -72,14 +66,14 @@ impl<S: ShardState> Shards<S> {
     /// Returns the index of the shard that this thread uses.
     #[inline]
     pub(crate) fn current(&self) -> usize {
-        choice::own(self.count())
+        own(self.count())
     }
 
     /// Returns the index of a shard whose lock was free a moment ago. If there is none, returns
     /// that of the shard that this thread uses.
     #[inline]
     pub(crate) fn unlocked(&self) -> usize {
-        choice::unlocked(self.count(), |index| self.all[index].is_locked())
+        first_unlocked(self.count(), |index| self.all[index].is_locked())
     }
 
     /// Locks the shard at `index`.
@@ -114,16 +108,6 @@ impl<S: ShardState> Shards<S> {
         inserted.map(|key| TimeoutKey::new(index, key))
     }
 
-    /// Adds a timeout to the current shard, without reading the clock again.
-    pub(super) fn insert_at_elapsed(
-        &self,
-        read: Reading,
-        deadline: Nanos,
-        value: S::Value,
-    ) -> Result<TimeoutKey, ScheduleError<S::Value>> {
-        self.insert(self.current(), read.now, self.clock.ceil(deadline), value)
-    }
-
     /// Cancels a timeout and returns its value; `None` if it has ended.
     #[inline]
     pub(super) fn cancel(&self, key: TimeoutKey) -> Option<S::Value> {
@@ -141,7 +125,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Moves a timeout to `instant`. Returns whether it was pending.
     pub(super) fn reset_at(&self, key: TimeoutKey, instant: Instant) -> bool {
-        self.reset_to(key, self.clock.now(), self.clock.at(instant))
+        self.reset_to(key, self.clock.read().now, self.clock.at(instant))
     }
 
     /// Moves a timeout to `delay` from now, unless it is later. Returns whether it was pending.
@@ -203,7 +187,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the time until a timeout expires; `None` if it has ended.
     pub(super) fn remaining(&self, key: TimeoutKey) -> Option<Duration> {
-        let deadline = self.clock.since_origin(self.deadline(key)?);
+        let deadline = self.clock.ticks.start(self.deadline(key)?);
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
@@ -255,34 +239,6 @@ impl<S: ShardState> Shards<S> {
         None
     }
 
-    /// Announces that the reaper is awake.
-    pub(super) fn announce_awake(&self) {
-        self.wakeup.stay_awake();
-    }
-
-    /// Returns whether the reaper has announced a sleep, and no thread has woken it.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn is_asleep(&self) -> bool {
-        self.wakeup.asleep_until() > Tick::ZERO
-    }
-
-    /// Makes the reaper read the clock and expire due timeouts.
-    pub(crate) fn unpark_reaper(&self) {
-        self.wakeup.wake();
-    }
-
-    /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
-    #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
-        self.wakeup.leave_to_driver();
-    }
-
-    /// Stores the waker of the task that takes the place of the reaper.
-    #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
-        self.wakeup.store_driver_waker(waker);
-    }
-
     /// Raises the published expirations to those of the wheels. Only the reaper calls this.
     pub(super) fn raise_published(&self) {
         self.lock_each().for_each(|shard| shard.raise_published());
@@ -294,7 +250,7 @@ impl<S: ShardState> Shards<S> {
         self.lifecycle.enter(Phase::Closing);
         self.lock_each().for_each(|mut shard| shard.close());
         self.lifecycle.enter(Phase::Finishing);
-        self.unpark_reaper();
+        self.wakeup.wake();
     }
 
     /// Returns whether a finish has begun and no timeout is pending.
@@ -321,7 +277,7 @@ impl<S: ShardState> Shards<S> {
             let mut wheel = self.lock(index).shut_down();
             values.extend(wheel.drain().map(|(_, _, value)| value));
         }
-        self.unpark_reaper();
+        self.wakeup.wake();
         values
     }
 
@@ -350,7 +306,7 @@ impl<S: ShardState> Shards<S> {
 
     /// Returns the counts of all shards.
     pub(super) fn counts(&self) -> TimerStats {
-        let mut sum = TimerStats::new();
+        let mut sum = TimerStats::default();
         self.lock_each().for_each(|shard| shard.add_counts(&mut sum));
         sum
     }
@@ -361,30 +317,7 @@ impl<S: ShardState> Shards<S> {
 /// It does not keep the timer running. Each shard has a reference count of its own: if all handles
 /// shared one count, threads that schedule and cancel would contend for its cache line. The shards
 /// stay in memory as long as a reference exists, empty once the timer has shut down.
-pub(crate) struct ShardsRef<S>(Arc<CachePadded<Arc<Shards<S>>>>);
-
-impl<S: ShardState> ShardsRef<S> {
-    /// Makes a reference for each shard.
-    pub(super) fn for_each_shard(shards: &Arc<Shards<S>>) -> Box<[Self]> {
-        let reference = |_| Self(Arc::new(CachePadded::new(Arc::clone(shards))));
-        (0..shards.count()).map(reference).collect()
-    }
-}
-
-impl<S> Clone for ShardsRef<S> {
-    #[inline]
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<S> Deref for ShardsRef<S> {
-    type Target = Shards<S>;
-
-    fn deref(&self) -> &Shards<S> {
-        &self.0
-    }
-}
+pub(crate) type ShardsRef<S> = Arc<CachePadded<Arc<Shards<S>>>>;
 
 /// Key of a timeout in the [`ValueTimer`](crate::ValueTimer) or [`DelayQueue`](crate::DelayQueue)
 /// that made it.
@@ -417,6 +350,97 @@ impl TimeoutKey {
     pub(super) const fn in_shard(self) -> Key {
         self.key
     }
+}
+
+/// A fixed number of permits. Each pending timeout holds one.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    /// Number of permits; `None` without a limit.
+    limit: Option<NonZeroU64>,
+    /// Permits that are free; not used without a limit.
+    free: AtomicU64,
+}
+
+impl Permits {
+    /// Makes `limit` permits; without a number there is no limit.
+    pub(crate) fn new(limit: Option<NonZeroU64>) -> Self {
+        let free = AtomicU64::new(limit.map_or(0, NonZeroU64::get));
+        Self { limit, free }
+    }
+
+    /// Returns whether the number of permits is limited.
+    fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Takes a permit. Returns whether one was free.
+    #[inline]
+    pub(crate) fn acquire(&self) -> bool {
+        if self.limit.is_none() {
+            return true;
+        }
+        let take = |free: u64| free.checked_sub(1);
+        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Releases permits.
+    #[inline]
+    pub(crate) fn release(&self, permits: usize) {
+        let Some(limit) = self.limit.filter(|_| permits > 0) else { return };
+        let free = self.free.fetch_add(permits as u64, Ordering::Relaxed);
+        debug_assert!(free + permits as u64 <= limit.get(), "a permit was released twice");
+    }
+
+    /// Checks that each pending timeout holds a permit, and nothing else does.
+    fn check_invariants(&self, pending: u64) {
+        let Some(limit) = self.limit else { return };
+        let free = self.free.load(Ordering::Relaxed);
+        assert_eq!(free + pending, limit.get(), "each permit is free or held by a pending timeout");
+    }
+}
+
+// In models, all threads begin with the first shard, and each execution begins anew.
+#[cfg(loom)]
+loom::thread_local! {
+    static THREAD: Cell<usize> = Cell::new(0);
+}
+#[cfg(not(loom))]
+std::thread_local! {
+    /// The number of this thread, in the order in which threads used a timer.
+    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
+}
+
+/// The number of a thread that has used no timer. On systems where local data of a thread needs a
+/// destructor, also that of a thread that exits.
+const UNNUMBERED: usize = usize::MAX;
+
+/// Gives this thread the next number, and returns it.
+#[cold]
+fn number_thread() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+    _ = THREAD.try_with(|number| number.set(thread));
+    thread
+}
+
+/// Returns the index of the shard that this thread uses, of `count` shards.
+#[inline]
+fn own(count: usize) -> usize {
+    let thread = THREAD.try_with(Cell::get).unwrap_or(UNNUMBERED);
+    let thread = if thread == UNNUMBERED { number_thread() } else { thread };
+    // A division takes longer than the rest.
+    if thread < count { thread } else { thread % count }
+}
+
+/// Returns the index of the first shard whose lock is free, from that of this thread on. If there
+/// is none, returns that of this thread.
+#[inline]
+fn first_unlocked(count: usize, is_locked: impl Fn(usize) -> bool) -> usize {
+    let own = own(count);
+    if !is_locked(own) {
+        return own;
+    }
+    (own + 1..own + count).map(|next| next % count).find(|next| !is_locked(*next)).unwrap_or(own)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -37,7 +37,7 @@
 use std::{mem, vec::Vec};
 
 use super::{
-    permits::Permits,
+    Permits,
     wakeup::{Earlier, Published, Wakeup},
 };
 use crate::{

@@ -98,7 +98,7 @@ impl Published {
 
 /// The reaper as threads see it that may have to wake it: the tick until which it sleeps, and its
 /// unparker.
-pub(super) struct Wakeup {
+pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
@@ -121,7 +121,7 @@ impl Wakeup {
     }
 
     /// Makes the reaper read the clock and expire due timeouts.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.reaper.unpark();
         #[cfg(feature = "future")]
         if let Some(driver) = self.driver.get() {
@@ -142,14 +142,14 @@ impl Wakeup {
 
     /// Lets a task expire sleeps in place of the reaper. Call it before any thread uses the shards.
     #[cfg(feature = "future")]
-    pub(super) fn leave_to_driver(&self) {
+    pub(crate) fn leave_to_driver(&self) {
         let is_first = self.driver.set(Mutex::new(None)).is_ok();
         debug_assert!(is_first, "a timer has one driver");
     }
 
     /// Stores the waker of the task that takes the place of the reaper.
     #[cfg(feature = "future")]
-    pub(super) fn store_driver_waker(&self, waker: &Waker) {
+    pub(crate) fn store_driver_waker(&self, waker: &Waker) {
         if let Some(driver) = self.driver.get() {
             let stored = poll_or_store::<_, Infallible>(driver, waker, |slot| Err(slot));
             debug_assert!(stored.is_pending(), "there is no value to take");
@@ -189,12 +189,12 @@ impl Wakeup {
     }
 
     /// Returns the tick until which the reaper sleeps; tick 0 if it is awake.
-    pub(super) fn asleep_until(&self) -> Tick {
+    pub(crate) fn asleep_until(&self) -> Tick {
         Tick::new(self.asleep_until.load(Ordering::Relaxed))
     }
 
     /// Announces that the reaper is awake.
-    pub(super) fn stay_awake(&self) {
+    pub(crate) fn stay_awake(&self) {
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
     }
 }

@@ -79,7 +79,7 @@ impl Sleeps {
 
     /// Makes the reaper read the clock.
     pub(super) fn wake(&self) {
-        self.wakers.iter().for_each(|wakers| wakers.shards.unpark_reaper());
+        self.wakers.iter().for_each(|wakers| wakers.shards.wakeup.wake());
     }
 
     pub(super) fn shrink(&self) {

@@ -73,7 +73,7 @@ impl<K, O> PurgatoryBuilder<K, O> {
     }
 
     /// Sets the builder of the purgatory's timer: its tick, its clock, and the threads that expire
-    /// operations. Default: [`TimerBuilder::new`].
+    /// operations. Default: those of a timer.
     ///
     /// With a [`Reaper`](crate::Reaper), one thread serves many purgatories.
     ///

@@ -84,7 +84,7 @@ use crate::timer::TimerStats;
 /// completes the waiting operations as [`Completion::ShutDown`], so every request gets an answer.
 /// An operation that owns a clone prevents this while it waits.
 ///
-/// The [module](self#promises) lists the promises of a purgatory.
+/// The [contract](crate::contract#the-purgatory) lists the promises of a purgatory.
 ///
 /// # Examples
 ///

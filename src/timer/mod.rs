@@ -6,22 +6,6 @@
 //! thread, and without pending timeouts the reaper does not wake. One [`Reaper`] may serve many
 //! timers.
 //!
-//! # Promises
-//!
-//! - A callback starts at or after its deadline, and less than a tick plus scheduling delay after
-//!   it.
-//! - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
-//! - `finish` and `finish_by` return when no timeout is pending and no thread of the timer runs a
-//!   callback, at the latest at their deadline. They do not wait for a callback that finishes the
-//!   timer itself.
-//! - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
-//!   down and drop its own timer. The drop of a value is user code as well.
-//! - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
-//!   of the same executor thread, but no expiration.
-//! - A thread holds a lock for one operation. The reaper holds it
-//!   for 64 to 4096 steps, the more the later it is, and then hands it to the longest waiting
-//!   thread. Only `shrink` holds a lock for longer.
-//!
 //! # Locks
 //!
 //! A thread takes a lock of this table only while it holds locks above it, and at most one shard.
@@ -34,11 +18,6 @@
 //! | joining | a timer joins its reaper |
 //! | shard | an operation of its wheel runs |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
-//!
-//! # Fork
-//!
-//! A forked child has only the thread that forked. A timer that was made before the fork does not
-//! run in the child, and its locks may stay locked. Make timers after the fork.
 
 mod backlog;
 mod builder;
@@ -120,7 +99,17 @@ impl fmt::Debug for Task {
 /// the timer shuts down and drops the pending callbacks without running them. To get these back,
 /// call [`shutdown`](Self::shutdown).
 ///
-/// The [module](self#promises) lists the promises of a timer.
+/// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
+/// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
+/// - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut down
+///   and drop its own timer. The drop of a value is user code as well.
+/// - The timer catches and counts the panic of a callback. A slow callback delays other callbacks of
+///   the same executor thread, but no expiration.
+///
+/// The [contract](crate::contract#timers) has all promises and edge cases.
+///
+/// A forked child has only the thread that forked. A timer that was made before the fork does not
+/// run in the child, and its locks may stay locked. Make timers after the fork.
 ///
 /// # Examples
 ///

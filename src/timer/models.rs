@@ -33,9 +33,12 @@ use super::{
     error::{ScheduleError, ScheduleErrorKind},
     executor::{Delivery, Handler},
     reaper::Reaper,
-    shards::{Permits, Shards, TimeoutKey, shard::ShardState},
+    shards::{
+        Shards, TimeoutKey,
+        shard::{Permits, ShardState},
+    },
     shared::{Owner, Shared, Starter},
-    tick_clock::{Reading, Source, TickClock},
+    tick_clock::{Reading, TickClock},
     tracing::Events,
 };
 use crate::{
@@ -103,7 +106,7 @@ fn shards_with<V>(
 ) -> Shards<TimingWheel<V>> {
     let wheel = WheelBuilder::new().size(2);
     let wheels: Vec<_> = (0..count).filter_map(|_| wheel.clone().build().ok()).collect();
-    let clock = TickClock::new(Source::User(Arc::new(clock)), Duration::from_millis(1));
+    let clock = TickClock::new(Some(Arc::new(clock)), Duration::from_millis(1));
     let max_pending = max_pending.and_then(NonZeroU64::new);
     Shards::new(wheels.into_iter(), clock, reaper.clone(), max_pending)
 }
@@ -361,9 +364,9 @@ fn end_of_timer(delivery: Delivery<u32>) -> Vec<u32> {
     let (timer, reaper, log) = new_timer(delivery);
     let reaper = serve(&reaper, &timer);
     insert(&timer.shards, 0, DUE, 7);
-    let mut got = timer.shut_down().into_values();
+    let mut got = timer.shut_down();
     end(reaper);
-    assert_eq!(timer.shut_down().into_values(), [], "returned by the second shutdown");
+    assert_eq!(timer.shut_down(), [], "returned by the second shutdown");
     got.append(&mut log.lock());
     timer.check_invariants();
     got

@@ -175,17 +175,14 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         backlog.wake_receivers(usize::MAX, |waker| drop(catch(|| waker.wake())));
     }
 
-    /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
-    pub(crate) fn shut_down(&self) -> Unfinished<S> {
-        self.end(self.delivery.backlog())
-    }
-
-    /// Ends the timer, and returns the timeouts that are pending or in `backlog`.
-    fn end(&self, backlog: Option<&Backlog<S::Due>>) -> Unfinished<S> {
+    /// Refuses new timeouts and ends the threads. Returns the pending timeouts, and unless
+    /// `keeps_expired`, those in the backlog.
+    pub(crate) fn end(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
         let transfer = self.delivery.backlog().map(Backlog::lock_transfer);
         let pending = self.shards.shut_down();
         self.close_backlog(transfer);
+        let backlog = self.delivery.backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
         let expired: Vec<_> = expired.map(|expired| expired.value).collect();
         self.callback_threads.shut_down();
@@ -193,7 +190,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         if is_first && self.is_started() {
             self.handler.events().shut_down(pending.len() + expired.len());
         }
-        Unfinished { pending, expired }
+        (pending, expired)
     }
 
     /// Refuses new timeouts and ends the executors after a panic of the reaper. Pending timeouts
@@ -267,23 +264,18 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
         // Without threads no timeout is pending: the first insert starts them.
         //
         // The due values of a queue can still be received.
-        self.end(self.delivery.backlog().filter(|backlog| !backlog.is_queue())).into_values()
+        self.end_with_values(self.delivery.is_queue())
     }
-}
 
-/// The timeouts that a timer had when it ended.
-pub(crate) struct Unfinished<S: ShardState> {
-    pub(crate) pending: Vec<S::Value>,
-    /// Timeouts that had expired, and whose callbacks did not run.
-    pub(crate) expired: Vec<S::Due>,
-}
+    /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
+    pub(crate) fn shut_down(&self) -> Vec<T> {
+        self.end_with_values(false)
+    }
 
-impl<T> Unfinished<TimingWheel<T>> {
-    /// Returns the values of all timeouts.
-    pub(super) fn into_values(self) -> Vec<T> {
-        let mut values = self.pending;
-        values.extend(self.expired);
-        values
+    fn end_with_values(&self, keeps_expired: bool) -> Vec<T> {
+        let (mut pending, expired) = self.end(keeps_expired);
+        pending.extend(expired);
+        pending
     }
 }
 

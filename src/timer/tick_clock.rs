@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    clock::{Clock, Driven, SystemClock},
+    clock::{Clock, Driven},
     sync::{AtomicU64, Ordering},
     tick::Tick,
     ticks::{Nanos, Ticks},
@@ -18,7 +18,8 @@ use crate::{
 /// A clock divided into ticks.
 #[derive(Debug)]
 pub(crate) struct TickClock {
-    source: Source,
+    /// `None` for the clock of the system.
+    source: Option<Arc<dyn Clock>>,
     /// Start of tick 0.
     origin: Instant,
     /// The same for [`system_nanos`], or later by a moment. So a timeout whose deadline is an
@@ -30,30 +31,13 @@ pub(crate) struct TickClock {
     latest: AtomicU64,
 }
 
-/// The clock of a timer.
-#[derive(Debug, Clone)]
-pub(super) enum Source {
-    System(SystemClock),
-    User(Arc<dyn Clock>),
-}
-
-impl Source {
-    fn now(&self) -> Instant {
-        match self {
-            Self::System(clock) => clock.now(),
-            Self::User(clock) => clock.now(),
-        }
-    }
-
-    /// Returns the present, as an instant and as [`system_nanos`].
-    fn start(&self) -> (Instant, Nanos) {
-        let Self::System(_) = self else { return (self.now(), Nanos::ZERO) };
-        // The scheduler may interrupt this thread between two readings.
-        let readings = (0..16).map(|_| (system_nanos(), self.now(), system_nanos()));
-        let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
-        let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
-        (origin, started)
-    }
+/// Returns the present, as an instant and as [`system_nanos`].
+fn system_start() -> (Instant, Nanos) {
+    // The scheduler may interrupt this thread between two readings.
+    let readings = (0..16).map(|_| (system_nanos(), Instant::now(), system_nanos()));
+    let closest = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before));
+    let Some((_, origin, started)) = closest else { unreachable!("the range is not empty") };
+    (origin, started)
 }
 
 /// Returns the time of the system's clock in nanoseconds, from an unknown origin.
@@ -86,26 +70,27 @@ pub(crate) struct Reading {
 
 impl TickClock {
     /// Starts tick 0 now. A tick has 1 ns to 292 years: see [`Ticks::is_in`].
-    pub(super) fn new(source: Source, tick: Duration) -> Self {
+    pub(super) fn new(source: Option<Arc<dyn Clock>>, tick: Duration) -> Self {
         let tick = tick.clamp(Duration::from_nanos(1), Duration::from_nanos(1 << 63));
         let ticks = Ticks::new(Duration::ZERO, tick);
-        let (origin, started) = source.start();
+        let user = source.as_ref().map(|clock| (clock.now(), Nanos::ZERO));
+        let (origin, started) = user.unwrap_or_else(system_start);
         Self { source, origin, started, ticks, latest: AtomicU64::new(0) }
     }
 
     /// Lets a clock that drives timers adopt one. Returns whether it does.
     pub(super) fn adopt(&self, timer: Weak<dyn Driven>) -> bool {
-        matches!(&self.source, Source::User(clock) if clock.adopt(timer))
+        self.source.as_ref().is_some_and(|clock| clock.adopt(timer))
     }
 
     /// Returns the time of the user's clock, even if it has stepped back.
     pub(super) fn source_now(&self) -> Instant {
-        self.source.now()
+        self.source.as_ref().map_or_else(Instant::now, |clock| clock.now())
     }
 
     /// Returns the instant `span` from now, on the user's clock.
     pub(super) fn instant_after(&self, span: Duration) -> Instant {
-        after(self.source.now(), span)
+        after(self.source_now(), span)
     }
 
     /// Returns the time since the start of tick 0.
@@ -130,8 +115,8 @@ impl TickClock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         let elapsed = match &self.source {
-            Source::System(_) => system_nanos().saturating_sub(self.started),
-            Source::User(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
+            None => system_nanos().saturating_sub(self.started),
+            Some(clock) => self.elapsed_at(clock.now()).min(Nanos::LAST),
         };
         let latest = Tick::new(self.latest.load(Ordering::Relaxed));
         if self.ticks.is_in(elapsed, latest) {
@@ -193,7 +178,7 @@ impl TickClock {
     /// Returns how long to wait from now until a tick begins; [`Duration::MAX`] if it never comes.
     pub(super) fn pause_until(&self, tick: Tick) -> Duration {
         let start = self.instant(tick);
-        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source.now()))
+        start.map_or(Duration::MAX, |start| start.saturating_duration_since(self.source_now()))
     }
 
     /// Returns the start of a tick; `None` if an [`Instant`] cannot represent it.
@@ -226,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_systems_clock_counts_the_time_of_instants_and_is_never_ahead_of_it() {
-        let clock = TickClock::new(Source::System(SystemClock), Duration::from_millis(1));
+        let clock = TickClock::new(None, Duration::from_millis(1));
         for _ in 0..1000 {
             let before = clock.origin.elapsed();
             let elapsed = Duration::from(clock.elapsed());
@@ -240,10 +225,8 @@ mod tests {
     fn a_clock_that_steps_back_stays_in_its_tick_however_long_that_is() {
         for length in [1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(
-                Source::User(Arc::clone(&source) as _),
-                Duration::from_nanos(length),
-            );
+            let clock =
+                TickClock::new(Some(Arc::clone(&source) as _), Duration::from_nanos(length));
             *source.1.lock() = clock.ticks.tick();
             assert_eq!(clock.read().now, Tick::new(1));
             *source.1.lock() = Duration::ZERO;
@@ -255,7 +238,7 @@ mod tests {
     fn a_clock_that_steps_back_from_the_last_tick_stays_in_it() {
         for length in [Duration::from_millis(1), Duration::from_secs(3600)] {
             let source = Arc::new(Steps(Instant::now(), Mutex::default()));
-            let clock = TickClock::new(Source::User(Arc::clone(&source) as _), length);
+            let clock = TickClock::new(Some(Arc::clone(&source) as _), length);
             *source.1.lock() = Duration::from_secs(600 * 365 * 86_400);
             let last = clock.read().now;
             *source.1.lock() = Duration::from_nanos(400);

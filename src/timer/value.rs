@@ -219,7 +219,7 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// call returns nothing.
     #[expect(clippy::must_use_candidate, reason = "the values may be dropped")]
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared().shut_down().into_values()
+        self.shared().shut_down()
     }
 
     /// Refuses new values, handles those that become due `within` this time, then shuts down.

@@ -56,7 +56,7 @@ const FUTURES: [(&str, Make); 8] = [
     ("timeout", |owners| boxed(owners.timer.timeout(SECOND, pending::<()>()))),
     ("tick", |owners| boxed(owners.interval.tick())),
     ("recv_async", |owners| boxed(owners.queue.recv_async())),
-    ("stream", |owners| boxed(poll_fn(|cx| Pin::new(&mut owners.stream).poll_next(cx)))),
+    ("recv by stream", |owners| boxed(poll_fn(|cx| Pin::new(&mut owners.stream).poll_next(cx)))),
     ("wait", |owners| boxed(owners.purgatory.wait([3, 4], SECOND))),
     ("wait for any", |owners| {
         boxed(

@@ -70,7 +70,7 @@ fn a_shutdown_ends_a_finish_and_one_of_them_returns_the_timeout() {
         insert(&timer.shards, 0, FAR, 7);
         // The thread of the reaper only shuts down, so its end cannot end the finish.
         let closer = Arc::clone(&timer);
-        let closer = serve_by(&reaper, &timer, move || closer.shut_down().into_values());
+        let closer = serve_by(&reaper, &timer, move || closer.shut_down());
         let mut left = finish(&timer);
         let closer = closer.expect("its thread does not run yet");
         left.append(&mut closer.join().expect("no thread panics"));
@@ -251,7 +251,7 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
         insert(&timer.shards, 0, DUE, 7);
         let receiver = Arc::clone(&backlog);
         let receiver = thread::spawn(move || receive_all(&receiver));
-        let mut got = timer.shut_down().into_values();
+        let mut got = timer.shut_down();
         let at_the_end = backlog.len();
         got.extend(receiver.join().expect("no thread panics"));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");

@@ -8,7 +8,10 @@ use std::{
     boxed::Box,
     cell::Cell,
     num::NonZeroU64,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
     vec::Vec,
 };
@@ -16,7 +19,7 @@ use std::{
 use crossbeam::utils::CachePadded;
 
 use self::{
-    shard::{Shard, ShardGuard, ShardState},
+    shard::{Permits, Shard, ShardGuard, ShardState},
     wakeup::Wakeup,
 };
 use super::{
@@ -26,7 +29,7 @@ use super::{
     tick_clock::{Reading, TickClock},
 };
 use crate::{
-    sync::{AtomicU64, Ordering, Unparker},
+    sync::Unparker,
     tick::Tick,
     wheel::{Expired, Key},
 };
@@ -352,53 +355,6 @@ impl TimeoutKey {
     }
 }
 
-/// A fixed number of permits. Each pending timeout holds one.
-#[derive(Debug)]
-pub(crate) struct Permits {
-    /// Number of permits; `None` without a limit.
-    limit: Option<NonZeroU64>,
-    /// Permits that are free; not used without a limit.
-    free: AtomicU64,
-}
-
-impl Permits {
-    /// Makes `limit` permits; without a number there is no limit.
-    pub(crate) fn new(limit: Option<NonZeroU64>) -> Self {
-        let free = AtomicU64::new(limit.map_or(0, NonZeroU64::get));
-        Self { limit, free }
-    }
-
-    /// Returns whether the number of permits is limited.
-    fn has_limit(&self) -> bool {
-        self.limit.is_some()
-    }
-
-    /// Takes a permit. Returns whether one was free.
-    #[inline]
-    pub(crate) fn acquire(&self) -> bool {
-        if self.limit.is_none() {
-            return true;
-        }
-        let take = |free: u64| free.checked_sub(1);
-        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    /// Releases permits.
-    #[inline]
-    pub(crate) fn release(&self, permits: usize) {
-        let Some(limit) = self.limit.filter(|_| permits > 0) else { return };
-        let free = self.free.fetch_add(permits as u64, Ordering::Relaxed);
-        debug_assert!(free + permits as u64 <= limit.get(), "a permit was released twice");
-    }
-
-    /// Checks that each pending timeout holds a permit, and nothing else does.
-    fn check_invariants(&self, pending: u64) {
-        let Some(limit) = self.limit else { return };
-        let free = self.free.load(Ordering::Relaxed);
-        assert_eq!(free + pending, limit.get(), "each permit is free or held by a pending timeout");
-    }
-}
-
 // In models, all threads begin with the first shard, and each execution begins anew.
 #[cfg(loom)]
 loom::thread_local! {
@@ -449,7 +405,7 @@ mod tests {
     use crate::{
         clock::ManualClock,
         sync::Parker,
-        timer::{ScheduleErrorKind, tick_clock::Source},
+        timer::ScheduleErrorKind,
         wheel::{TimingWheel, WheelBuilder},
     };
 
@@ -457,8 +413,7 @@ mod tests {
     #[test]
     fn a_full_wheel_hands_values_back_and_they_count_as_refused() {
         let wheel = WheelBuilder::new().max_pending(1).build().expect("the settings are valid");
-        let clock =
-            TickClock::new(Source::User(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([wheel].into_iter(), clock, reaper, NonZeroU64::new(2));
         let deadline = Tick::new(1000);
@@ -473,8 +428,7 @@ mod tests {
 
     #[test]
     fn resets_publish_when_a_crowded_bucket_is_due_for_a_split() {
-        let clock =
-            TickClock::new(Source::User(Arc::new(ManualClock::new())), Duration::from_millis(1));
+        let clock = TickClock::new(Some(Arc::new(ManualClock::new())), Duration::from_millis(1));
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([TimingWheel::default()].into_iter(), clock, reaper, None);
         let keys: Vec<_> = (0..60)

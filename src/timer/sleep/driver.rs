@@ -73,6 +73,6 @@ impl Turns {
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        wake_all(self.client.shared.shut_down().into_values());
+        wake_all(self.client.shared.shut_down());
     }
 }

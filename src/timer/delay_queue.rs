@@ -200,7 +200,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// Takes each shard's lock for a moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.timer.shared().len()
+        usize::try_from(self.timer.shared().len()).unwrap_or(usize::MAX)
     }
 
     /// Returns whether the queue has no values.

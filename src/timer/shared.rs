@@ -15,16 +15,19 @@ use crossbeam::utils::CachePadded;
 
 use super::{
     backlog::Backlog,
+    error::ScheduleError,
     executor::{Delivery, Handler},
     lifecycle::{CallbackThreads, Phase},
     reaper::Reaper,
     shards::{Shards, ShardsRef, TimeoutKey, shard::ShardState},
     stats::TimerStats,
+    tick_clock::Reading,
 };
 use crate::{
     clock::Driven,
     panics::catch,
-    sync::{AtomicBool, Mutex, MutexGuard, Ordering, this_thread},
+    sync::{AtomicBool, Mutex, Ordering, this_thread},
+    tick::Tick,
     wheel::TimingWheel,
 };
 
@@ -168,10 +171,9 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Closes the backlog: the threads that take from it end once it is empty.
-    pub(super) fn close_backlog(&self, transfer: Option<MutexGuard<'_, ()>>) {
+    pub(super) fn close_backlog(&self) {
         let Some(backlog) = self.delivery.backlog() else { return };
         backlog.close();
-        drop(transfer);
         backlog.wake_receivers(usize::MAX, |waker| drop(catch(|| waker.wake())));
     }
 
@@ -179,9 +181,8 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     /// `keeps_expired`, those in the backlog.
     pub(crate) fn end(&self, keeps_expired: bool) -> (Vec<S::Value>, Vec<S::Due>) {
         let is_first = self.shards.lifecycle.enter(Phase::ShutDown);
-        let transfer = self.delivery.backlog().map(Backlog::lock_transfer);
         let pending = self.shards.shut_down();
-        self.close_backlog(transfer);
+        self.close_backlog();
         let backlog = self.delivery.backlog().filter(|_| !keeps_expired);
         let expired = backlog.map(Backlog::take_all).into_iter().flatten();
         let expired: Vec<_> = expired.map(|expired| expired.value).collect();
@@ -199,7 +200,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         self.shards.begin_finish();
         // A thread that sees this finds the shards closed.
         self.is_reaper_dead.store(true, Ordering::Release);
-        self.close_backlog(None);
+        self.close_backlog();
         #[cfg(feature = "future")]
         self.on_panic.get().inspect(|on_panic| on_panic(self));
     }
@@ -217,18 +218,16 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
     }
 
     /// Returns the number of timeouts that are pending or in the backlog.
-    pub(crate) fn len(&self) -> usize {
-        let backlog = self.delivery.backlog();
-        let _transfer = backlog.map(|backlog| backlog.lock_transfer());
-        self.shards.pending() + backlog.map_or(0, Backlog::len)
+    pub(crate) fn len(&self) -> u64 {
+        // A timeout that is taken meanwhile still counts, and none counts twice.
+        let taken = self.delivery.backlog().map_or(0, Backlog::taken);
+        let counts = self.shards.counts();
+        counts.pending + counts.expired - taken
     }
 
     /// Checks the invariants of the timer. No other thread may use it meanwhile; its own threads
     /// may run.
     pub(crate) fn check_invariants(&self) {
-        // The reaper expires under this lock, if there is a backlog.
-        let backlog = self.delivery.backlog();
-        let _transfer = backlog.map(Backlog::lock_transfer);
         self.shards.check_invariants();
         self.callback_threads.check_invariants();
         let (counts, is_shut_down) = (self.shards.counts(), self.shards.is_shut_down());
@@ -236,6 +235,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         // A sleep that was moved later has one for each wake-up before its deadline as well.
         assert!(lateness >= counts.expired, "an expired timeout has no lateness");
         assert!(!is_shut_down || counts.pending == 0, "a shutdown returns all timeouts");
+        let backlog = self.delivery.backlog();
         assert!(!is_shut_down || backlog.is_none_or(Backlog::is_closed), "the backlog is open");
     }
 
@@ -248,6 +248,27 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
+    /// Adds a timeout to the shard of this thread. Helps the reaper there if it is late.
+    #[inline]
+    pub(super) fn insert(
+        &self,
+        read: Reading,
+        deadline: Tick,
+        value: T,
+    ) -> Result<TimeoutKey, ScheduleError<T>> {
+        let index = self.shards.current();
+        let mut shard = self.shards.lock(index);
+        let is_late = shard.is_late(read.now);
+        let inserted = shard.insert(read.now, deadline, value);
+        // A shard that refuses may have handed off its last timeout.
+        if is_late && inserted.is_ok() {
+            self.help(shard, read);
+        } else {
+            shard.unlock();
+        }
+        inserted.map(|key| TimeoutKey::new(index, key))
+    }
+
     /// Refuses new timeouts, runs those that become due until `deadline` or until none is left,
     /// then shuts down. Returns the others.
     pub(super) fn finish_by(&self, deadline: Instant) -> Vec<T> {

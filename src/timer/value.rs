@@ -111,9 +111,9 @@ impl<T: Send + 'static> ValueTimer<T> {
     #[inline]
     pub fn schedule(&self, delay: Duration, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shards = self.shards();
-        let read = shards.clock().read();
-        shards.insert(shards.current(), read.now, shards.clock().deadline(read, delay), value)
+        let clock = self.shards().clock();
+        let read = clock.read();
+        self.shared().insert(read, clock.deadline(read, delay), value)
     }
 
     /// Passes `value` to the handler at `instant`; an instant that has passed is due at once.
@@ -123,9 +123,8 @@ impl<T: Send + 'static> ValueTimer<T> {
     /// The same as those of [`schedule`](Self::schedule).
     pub fn schedule_at(&self, instant: Instant, value: T) -> Result<TimeoutKey, ScheduleError<T>> {
         let value = self.ensure_started(value)?;
-        let shards = self.shards();
-        let clock = shards.clock();
-        shards.insert(shards.current(), clock.read().now, clock.at(instant), value)
+        let clock = self.shards().clock();
+        self.shared().insert(clock.read(), clock.at(instant), value)
     }
 
     /// Cancels a timeout and returns its value. Returns `None` if the timeout has ended. A value

@@ -4,7 +4,7 @@ use std::{mem::ManuallyDrop, sync::Arc, task::Waker};
 
 use loom::thread;
 
-use super::{DUE, check, timer_with, waker};
+use super::{DUE, check, timer_with, try_insert, waker};
 use crate::{
     sync::Parker,
     tick::Tick,
@@ -29,7 +29,7 @@ fn drive(turn: fn(&mut Turns, &Shared<TimingWheel<Waker>>, &Waker) -> DriverTurn
         let user = Arc::clone(&timer);
         let user = thread::spawn(move || {
             let sleeper = Parker::new();
-            let key = user.shards.insert(0, DUE, DUE, waker(&sleeper));
+            let key = try_insert(&user.shards, 0, DUE, DUE, waker(&sleeper));
             assert!(key.is_ok(), "the timer runs");
             sleeper.park();
             assert!(user.shut_down().is_empty(), "the sleep has ended");

@@ -12,7 +12,7 @@ use std::{
 
 use loom::thread;
 
-use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent};
+use super::{DUE, FAR, Log, check, insert, new_timer, serve, serve_by, silent, try_insert};
 use crate::{
     sync::{AtomicBool, Condvar, Mutex, Ordering, Parker, this_thread},
     timer::{
@@ -84,7 +84,7 @@ fn a_timeout_inserted_when_a_finish_begins_is_refused_or_run() {
     check(|| {
         let (timer, reaper, log) = started();
         let inserter = Arc::clone(&timer);
-        let inserter = thread::spawn(move || inserter.shards.insert(0, DUE, DUE, 7).err());
+        let inserter = thread::spawn(move || try_insert(&inserter.shards, 0, DUE, DUE, 7).err());
         let mut ended = finish(&timer);
         assert_eq!(ended, [], "the finish waits for an accepted timeout");
         let refused = inserter.join().expect("no thread panics");

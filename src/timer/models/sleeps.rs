@@ -79,7 +79,7 @@ impl World {
                 self.turn();
             }
             while !self.is_done.load(Ordering::Acquire) {
-                let now = self.timer.shards.clock().now();
+                let now = self.timer.shards.clock().read().now;
                 if self.timer.shards.fall_asleep(now, Tick::MAX).is_some() {
                     self.parker.park();
                     self.timer.shards.wakeup.stay_awake();
@@ -91,12 +91,7 @@ impl World {
 
     fn turn(&self) {
         let mut expired = Vec::new();
-        self.timer.shards.expire(
-            self.timer.shards.clock().read(),
-            64,
-            &mut expired,
-            &mut Vec::new(),
-        );
+        expire_due(&self.timer.shards, self.timer.shards.clock().read(), &mut expired);
         expired.into_iter().for_each(|expired| expired.value.wake());
     }
 }
@@ -258,7 +253,7 @@ fn broken_a_poll_that_only_compares_the_waker_is_not_woken() {
 /// A poll that looks only at the tick of its key.
 fn ignores_the_end(task: &mut Task) -> Polled {
     match task.key() {
-        Some((_, due)) if !task.shards.clock().has_begun(due) => Poll::Pending,
+        Some((_, due)) if !task.shards.clock().latest() >= (due) => Poll::Pending,
         _ => task.poll(),
     }
 }

@@ -241,8 +241,7 @@ impl RepeatBuilder<'_> {
         let timer = Arc::downgrade(values.shared());
         let repeating = Repeating(Arc::new(Repetition { timer, missed, period, state }));
         let task = values.ensure_started(repeating.task())?;
-        let (shards, start) = (values.shards(), clock.at_or_never(next.start));
-        let key = shards.insert(shards.current(), read.now, start, task)?;
+        let key = values.shared().insert(read, clock.at_or_never(next.start), task)?;
         // The first occurrence may have begun, and stopped the repetition.
         drop(repeating.store_key(next.number, key));
         Ok(repeating)
@@ -413,8 +412,7 @@ impl Occurrence {
         self.is_followed = true;
         if self.repeating.resume(work, next) {
             let task = self.repeating.task();
-            let (shards, start) = (&timer.shards, clock.at_or_never(start));
-            match shards.insert(shards.current(), read.now, start, task) {
+            match timer.insert(read, clock.at_or_never(start), task) {
                 Ok(key) => drop(self.repeating.store_key(next.number, key)),
                 // The drop of the refused occurrence ends the repetition.
                 Err(refused) => drop(refused),

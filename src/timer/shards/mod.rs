@@ -23,16 +23,11 @@ use self::{
     wakeup::Wakeup,
 };
 use super::{
-    error::ScheduleError,
     lifecycle::{Lifecycle, Phase},
     stats::TimerStats,
-    tick_clock::{Reading, TickClock},
+    tick_clock::TickClock,
 };
-use crate::{
-    sync::Unparker,
-    tick::Tick,
-    wheel::{Expired, Key},
-};
+use crate::{sync::Unparker, tick::Tick, wheel::Key};
 
 /// The shards of a timer, with its clock, its permits and the protocol that wakes its reaper.
 pub(crate) struct Shards<S> {
@@ -94,21 +89,6 @@ impl<S: ShardState> Shards<S> {
     /// Locks one shard after the other.
     fn lock_each(&self) -> impl Iterator<Item = ShardGuard<'_, S>> {
         (0..self.count()).map(|index| self.lock(index))
-    }
-
-    /// Adds a timeout to the shard at `index`.
-    #[inline]
-    pub(super) fn insert(
-        &self,
-        index: usize,
-        now: Tick,
-        deadline: Tick,
-        value: S::Value,
-    ) -> Result<TimeoutKey, ScheduleError<S::Value>> {
-        let mut shard = self.lock(index);
-        let inserted = shard.insert(now, deadline, value);
-        shard.unlock();
-        inserted.map(|key| TimeoutKey::new(index, key))
     }
 
     /// Cancels a timeout and returns its value; `None` if it has ended.
@@ -194,24 +174,23 @@ impl<S: ShardState> Shards<S> {
         Some(deadline.saturating_sub(self.clock.elapsed().into()))
     }
 
-    /// Appends due timeouts to `expired`, in at most `steps` steps a shard, and the values that the
-    /// caller drops without a lock to `dropped`. Returns whether no due timeout is left.
-    pub(super) fn expire(
-        &self,
-        read: Reading,
-        steps: u64,
-        expired: &mut Vec<Expired<S::Due>>,
-        dropped: &mut Vec<S::Dropped>,
-    ) -> bool {
-        let mut is_drained = true;
-        for index in 0..self.count() {
-            if self.all[index].published() <= read.now {
-                let mut shard = self.lock(index);
-                is_drained &= shard.expire(read, steps, expired);
-                dropped.push(shard.unlock());
-            }
-        }
-        is_drained
+    /// Returns the indices of the shards that have due timeouts.
+    pub(super) fn due(&self, now: Tick) -> impl Iterator<Item = usize> {
+        (0..self.count()).filter(move |index| self.all[*index].published() <= now)
+    }
+
+    /// Locks a shard for the reaper, if its lock is free.
+    pub(super) fn try_lock(&self, index: usize) -> Option<ShardGuard<'_, S>> {
+        self.all[index].try_lock(&self.permits, &self.wakeup).map(ShardGuard::into_fair)
+    }
+
+    /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets other threads
+    /// run.
+    pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
+        self.wakeup.set_waiting(true);
+        let shard = self.lock(index).into_fair();
+        self.wakeup.set_waiting(false);
+        shard
     }
 
     /// Returns the least published expiration; `Tick::MAX` also stands for none.
@@ -417,8 +396,8 @@ mod tests {
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([wheel].into_iter(), clock, reaper, NonZeroU64::new(2));
         let deadline = Tick::new(1000);
-        assert!(shards.insert(0, Tick::ZERO, deadline, 1).is_ok());
-        let error = shards.insert(0, Tick::ZERO, deadline, 2).unwrap_err();
+        assert!(shards.lock(0).insert(Tick::ZERO, deadline, 1).is_ok());
+        let error = shards.lock(0).insert(Tick::ZERO, deadline, 2).unwrap_err();
         assert_eq!((error.kind(), error.into_value()), (ScheduleErrorKind::Full, 2));
         let counts = shards.counts();
         assert_eq!((counts.refused, counts.pending), (1, 1));
@@ -432,7 +411,9 @@ mod tests {
         let reaper = Parker::new().unparker().clone();
         let shards = Shards::new([TimingWheel::default()].into_iter(), clock, reaper, None);
         let keys: Vec<_> = (0..60)
-            .map(|value| shards.insert(0, Tick::ZERO, Tick::new(900_000), value).expect("room"))
+            .map(|value| {
+                shards.lock(0).insert(Tick::ZERO, Tick::new(900_000), value).expect("room")
+            })
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {

@@ -38,7 +38,7 @@ use std::{mem, num::NonZeroU64, vec::Vec};
 
 use super::wakeup::{Earlier, Published, Wakeup};
 use crate::{
-    sync::{AtomicU64, Mutex, MutexGuard, Ordering, unlock_fair},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, thread, unlock_fair},
     tick::Tick,
     timer::{ScheduleError, ScheduleErrorKind, TimerStats, tick_clock::Reading},
     wheel::{Expired, Key, TimingWheel},
@@ -154,7 +154,25 @@ impl<S: ShardState> Shard<S> {
         permits: &'a Permits,
         reaper: &'a Wakeup,
     ) -> ShardGuard<'a, S> {
-        let content = self.content.lock();
+        self.guard(self.content.lock(), permits, reaper)
+    }
+
+    /// Locks the shard if no thread holds its lock.
+    pub(super) fn try_lock<'a>(
+        &'a self,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> Option<ShardGuard<'a, S>> {
+        Some(self.guard(self.content.try_lock()?, permits, reaper))
+    }
+
+    #[inline]
+    fn guard<'a>(
+        &'a self,
+        content: MutexGuard<'a, Content<S>>,
+        permits: &'a Permits,
+        reaper: &'a Wakeup,
+    ) -> ShardGuard<'a, S> {
         ShardGuard(Some(Held {
             permitted: content.state.wheel().len(),
             shard: self,
@@ -308,17 +326,28 @@ impl<'a, S: ShardState> ShardGuard<'a, S> {
         self.state().wheel().deadline(key)
     }
 
+    /// Makes the release hand the lock to the thread that has waited longest.
+    pub(super) fn into_fair(mut self) -> Self {
+        self.held_mut().is_fair = true;
+        self
+    }
+
+    /// Returns whether timeouts were due more than a tick before `now`: the reaper is late.
+    #[inline]
+    pub(crate) fn is_late(&self, now: Tick) -> bool {
+        self.held().shard.published().get().saturating_add(1) < now.get()
+    }
+
     /// Appends due timeouts to `expired`, in at most `steps` steps. Returns whether no due timeout
-    /// is left. Only the reaper calls this.
-    pub(super) fn expire(
+    /// is left.
+    pub(crate) fn expire(
         &mut self,
         read: Reading,
         steps: u64,
         expired: &mut Vec<Expired<S::Due>>,
     ) -> bool {
         let before = expired.len();
-        let Held { shard, content, is_fair, .. } = self.held_mut();
-        *is_fair = true;
+        let Held { shard, content, .. } = self.held_mut();
         let is_drained = content.state.expire(read, steps, expired);
         content.counts.expired += (expired.len() - before) as u64;
         let wheel = content.state.wheel();
@@ -446,6 +475,9 @@ impl<S: ShardState> Held<'_, S> {
         if is_emptied {
             self.reaper.wake();
         }
+        if self.reaper.is_waiting() {
+            let_run();
+        }
         dropped
     }
 
@@ -454,6 +486,13 @@ impl<S: ShardState> Held<'_, S> {
     fn drop(self) {
         drop(self.release());
     }
+}
+
+/// Lets the reaper run, which waits for a lock: the thread that holds it may have lost its
+/// processor.
+#[cold]
+fn let_run() {
+    thread::yield_now();
 }
 
 /// Releases the permits of the timeouts that have left a wheel. Returns whether the reaper may wait

@@ -68,7 +68,7 @@ use crate::{
     timer::waker::{poll_or_store, wake_all},
 };
 use crate::{
-    sync::{AtomicU64, Ordering, Unparker, fence},
+    sync::{AtomicBool, AtomicU64, Ordering, Unparker, fence},
     tick::Tick,
 };
 
@@ -100,6 +100,8 @@ impl Published {
 /// unparker.
 pub(crate) struct Wakeup {
     asleep_until: AtomicU64,
+    /// Whether the reaper waits for the lock of a shard.
+    is_waiting: AtomicBool,
     reaper: Unparker,
     /// Wakes the task that expires sleeps in place of the reaper, if there is one.
     #[cfg(feature = "future")]
@@ -114,6 +116,7 @@ impl Wakeup {
     pub(super) fn new(reaper: Unparker) -> Self {
         Self {
             asleep_until: AtomicU64::new(AWAKE),
+            is_waiting: AtomicBool::new(false),
             reaper,
             #[cfg(feature = "future")]
             driver: OnceLock::new(),
@@ -176,6 +179,17 @@ impl Wakeup {
     #[cold]
     fn must_wake_overdue(&self) -> bool {
         self.asleep_until.swap(AWAKE, Ordering::Release) != AWAKE
+    }
+
+    /// Sets whether the reaper waits for the lock of a shard.
+    pub(super) fn set_waiting(&self, is_waiting: bool) {
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
+    }
+
+    /// Returns whether the reaper waits for the lock of a shard.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed)
     }
 
     /// Announces that the reaper sleeps until `until`. Before it sleeps, it has to load the

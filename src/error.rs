@@ -5,8 +5,8 @@
 
 use core::{error::Error, fmt};
 
-/// Error of [`TimingWheel::insert`](crate::wheel::TimingWheel::insert): the wheel is full. Holds the
-/// refused value.
+/// Error of [`TimingWheel::insert`](crate::wheel::TimingWheel::insert): the wheel is full. Holds
+/// the refused value.
 ///
 /// It is `Send` and `Sync` if the value is `Send`. Without the feature `std` it is `Sync` only if
 /// the value is `Sync` as well.

@@ -328,8 +328,8 @@
 //! # A wheel without a timer
 //!
 //! [`TimingWheel`](crate::wheel::TimingWheel) reads no clock and starts no thread. Its owner passes
-//! the time in, and asks for the next expiration. It needs no `std`: with `default-features = false`,
-//! the crate builds on `core` and `alloc`.
+//! the time in, and asks for the next expiration. It needs no `std`: with
+//! `default-features = false`, the crate builds on `core` and `alloc`.
 //!
 //! ```
 //! use delaywheel::{Tick, wheel::TimingWheel};

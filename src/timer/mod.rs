@@ -14,9 +14,8 @@
 //! | Lock | Held while |
 //! |-|-|
 //! | starter | a thread starts the reaper and the executors |
-//! | transfer | expired timeouts move from the shards to the backlog, and during a shutdown |
 //! | joining | a timer joins its reaper |
-//! | shard | an operation of its wheel runs |
+//! | shard | an operation of its wheel runs, and expired timeouts move to the backlog |
 //! | callback threads, reaper's counts, backlog | a few fields change; no lock is taken within |
 
 mod backlog;
@@ -101,10 +100,10 @@ impl fmt::Debug for Task {
 ///
 /// - A callback starts at or after its deadline, and less than a tick plus scheduling delay later.
 /// - Each timeout ends once: it runs, is cancelled, or is returned by a shutdown.
-/// - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut down
-///   and drop its own timer. The drop of a value is user code as well.
-/// - The timer catches and counts the panic of a callback. A slow callback delays other callbacks of
-///   the same executor thread, but no expiration.
+/// - The timer holds no lock while user code runs. A callback may schedule, cancel, reset, shut
+///   down and drop its own timer. The drop of a value is user code as well.
+/// - The timer catches and counts the panic of a callback. A slow callback delays other callbacks
+///   of the same executor thread, but no expiration.
 ///
 /// The [contract](crate::contract#timers) has all promises and edge cases.
 ///

@@ -10,7 +10,7 @@ use std::{
 
 use loom::thread;
 
-use super::{shards_with, timer_of_shards, waker};
+use super::{expire_due, shards_with, timer_of_shards, waker};
 use crate::{
     clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Ordering, Parker, explore},

@@ -184,8 +184,7 @@ impl<S: ShardState> Shards<S> {
         self.all[index].try_lock(&self.permits, &self.wakeup).map(ShardGuard::into_fair)
     }
 
-    /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets other threads
-    /// run.
+    /// Locks a shard for the reaper. Until then, each thread that unlocks a shard lets others run.
     pub(super) fn wait_for(&self, index: usize) -> ShardGuard<'_, S> {
         self.wakeup.set_waiting(true);
         let shard = self.lock(index).into_fair();
@@ -417,7 +416,7 @@ mod tests {
             .collect();
         for deadline in [500_000, 499_999].map(Tick::new) {
             for &key in &keys {
-                assert!(shards.reset_to(key, Tick::ZERO, deadline));
+                assert!(shards.reset_to(TimeoutKey::new(0, key), Tick::ZERO, deadline));
             }
         }
         let next = shards.lock(0).state().next_expiration();

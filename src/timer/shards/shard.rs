@@ -18,8 +18,9 @@
 //! - A thread that finds the lock taken spins for a few microseconds, then sleeps in a queue.
 //! - The reaper unlocks after a bounded number of steps. If threads are in the queue, the reaper
 //!   hands the lock to the first of them.
-//! - Between two holds, the reaper neither yields nor sleeps. If it finds the lock taken, it waits
-//!   for its turn, like any other thread.
+//! - Between two holds, the reaper neither yields nor sleeps. It takes the shards whose locks are
+//!   free first. It waits for another one only if those had no due timeout.
+//! - While the reaper waits for a lock, each thread that unlocks a shard lets other threads run.
 //!
 //! So a thread that waits for the reaper gets the lock after one hold, or after the threads that
 //! waited before it. One that still spins when the hold ends may get it after the next. Without the
@@ -33,6 +34,11 @@
 //!
 //! The later the reaper is, the more steps it takes in one hold. So its share of the lock grows
 //! until it expires more timeouts in a hold than other threads insert between two.
+//!
+//! With more runnable threads than cores, the reaper waits for a time slice, or for a lock whose
+//! holder waits for one. An inserter has both the time slice and the lock. If it finds that the
+//! reaper is more than a tick late, it hands off up to 32 due timeouts itself, if there is a
+//! backlog for them.
 
 use std::{mem, num::NonZeroU64, vec::Vec};
 

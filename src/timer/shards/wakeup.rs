@@ -40,7 +40,8 @@
 //! If several inserters load `x`, one swaps it for `AWAKE` and wakes the reaper. The others rely on
 //! that one.
 //!
-//! Only the reaper raises an expiration, and only under the shard's lock. A published expiration
+//! Only a thread that expires timeouts raises an expiration, and only under the shard's lock: the
+//! reaper, or an inserter that helps it. A published expiration
 //! may be too early, which costs a turn without work. It is never later than the least deadline in
 //! the shard.
 //!

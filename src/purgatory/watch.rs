@@ -175,7 +175,7 @@ impl<K: Hash + Eq + Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O
         registration.shard.watch(key, conditions);
         registration.is_complete = true;
         drop(registration);
-        shard.unlock();
+        self.timer.unlock(shard, read);
         fence_watch();
         let mut out = Out::new(key, operation);
         out.can_complete = self.check_again(index, &mut out, conditions);

@@ -248,7 +248,7 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
 }
 
 impl<T: Send + 'static> Shared<TimingWheel<T>> {
-    /// Adds a timeout to the shard of this thread. Helps the reaper there if it is late.
+    /// Adds a timeout to the shard of this thread.
     #[inline]
     pub(super) fn insert(
         &self,
@@ -258,11 +258,9 @@ impl<T: Send + 'static> Shared<TimingWheel<T>> {
     ) -> Result<TimeoutKey, ScheduleError<T>> {
         let index = self.shards.current();
         let mut shard = self.shards.lock(index);
-        let is_late = shard.is_late(read.now);
         let inserted = shard.insert(read.now, deadline, value);
-        // A shard that refuses may have handed off its last timeout.
-        if is_late && inserted.is_ok() {
-            self.help(shard, read);
+        if inserted.is_ok() {
+            self.unlock(shard, read);
         } else {
             shard.unlock();
         }

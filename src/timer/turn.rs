@@ -118,10 +118,21 @@ impl<S: ShardState<Due: Send + 'static> + Send + 'static> Shared<S> {
         }
     }
 
-    /// Takes due timeouts out of a shard in place of a late reaper, if there is a backlog for them.
-    /// No callback runs here.
+    /// Unlocks a shard to which this thread has added a timeout, so that it is open. Before that,
+    /// helps the reaper there if it is late.
+    #[inline]
+    pub(crate) fn unlock(&self, shard: ShardGuard<'_, S>, read: Reading) {
+        if shard.is_late(read.now) {
+            self.help(shard, read);
+        } else {
+            drop(shard.unlock());
+        }
+    }
+
+    /// Hands off due timeouts in place of the reaper, if there is a backlog for them. No callback
+    /// runs here.
     #[cold]
-    pub(super) fn help(&self, shard: ShardGuard<'_, S>, read: Reading) {
+    fn help(&self, shard: ShardGuard<'_, S>, read: Reading) {
         if self.delivery.backlog().is_some() && !self.is_driven() {
             let mut holds = Holds { now: read.now, lateness: None, is_drained: true };
             self.expire_shard(shard, read, HELP_STEPS, &self.delivery, &mut Vec::new(), &mut holds);

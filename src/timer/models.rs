@@ -517,7 +517,7 @@ fn of_two_inserts_with_one_permit_one_is_refused_with_its_value() {
     check(|| {
         let (shards, _parker) = new_shards(1, Some(1));
         let other = Arc::clone(&shards);
-        let other = thread::spawn(move || other.insert(0, DUE, FAR, 1).err());
+        let other = thread::spawn(move || try_insert(&other, 0, DUE, FAR, 1).err());
         let refused = try_insert(&shards, 0, DUE, FAR, 2).err();
         let refused = [refused, other.join().expect("no thread panics")];
         let refused: Vec<_> =

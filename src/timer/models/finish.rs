@@ -252,11 +252,11 @@ fn a_receiver_or_a_shutdown_gets_every_value_and_none_comes_after_the_end() {
         let receiver = Arc::clone(&backlog);
         let receiver = thread::spawn(move || receive_all(&receiver));
         let mut got = timer.shut_down();
-        let at_the_end = backlog.len();
+        let at_the_end = timer.len();
         got.extend(receiver.join().expect("no thread panics"));
         assert_eq!((got, at_the_end), (Vec::from([7]), 0), "the shutdown left a value behind");
         reaper.join().expect("no thread panics");
-        assert_eq!(backlog.len(), 0, "a value comes after the end");
+        assert_eq!(timer.len(), 0, "a value comes after the end");
     });
 }
 

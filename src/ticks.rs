@@ -74,8 +74,8 @@ impl From<Nanos> for Duration {
 ///
 /// It is for programs that own a [`TimingWheel`](crate::wheel::TimingWheel) and read the clock
 /// themselves. Times are durations since any fixed point, such as the start of the program or of
-/// the machine. Tick 0 begins at the *origin*. A time before the origin counts as the origin. A time 584 years
-/// (2^64 ns) or more after the origin never comes.
+/// the machine. Tick 0 begins at the *origin*. A time before the origin counts as the origin. A
+/// time 584 years (2^64 ns) or more after the origin never comes.
 ///
 /// # Examples
 ///
